@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import hashlib
+import io
 import json
 import os
 import secrets
@@ -15,7 +17,7 @@ from typing import IO, Any
 
 import platformdirs
 
-from comt_cli.errors import StorageError
+from comt_cli.errors import StorageError, UserError
 
 LARGEST_FILE = 256 * 2**20
 """Bytes of the largest file that is read at once where no other limit is given; the metrics of a long run are fewer."""
@@ -82,42 +84,47 @@ def _flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def open_file(path: Path) -> io.BufferedReader:
+    """Open a file of the user's for reading. It is looked at before it is read: a pipe would block for ever, and a
+    device would fill the memory.
+
+    Raises:
+        OSError: there is none, it is no ordinary file, or the system refuses; `strerror` says why.
+    """
+    # Without O_NONBLOCK a named pipe would be waited for before it can be looked at.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    _refuse_other_than_file(descriptor, path)
+    return os.fdopen(descriptor, "rb")
+
+
 def read_bytes(path: Path, largest: int = LARGEST_FILE) -> bytes:
-    """The content of an ordinary file. It is looked at before it is read: a pipe would block for ever, and a device, or
-    a file put there by mistake or by a stranger, would fill the memory.
+    """The content of an ordinary file, which may have been put there by mistake or by a stranger (see `open_file`).
 
     Raises:
         FileNotFoundError: there is none.
         Unreadable: it is no file, has more than `largest` bytes, or the system refuses.
     """
     try:
-        # Without O_NONBLOCK a named pipe would be waited for before it can be looked at.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    except FileNotFoundError:
+        with open_file(path) as handle:
+            if (size := os.fstat(handle.fileno()).st_size) > largest:
+                raise Unreadable(f"it has {size:,} bytes; {largest:,} are the most that are read")
+            content = handle.read(largest + 1)  # files of /proc say that they have none
+    except (FileNotFoundError, Unreadable):
         raise
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         raise Unreadable(_said(error)) from error
-    try:
-        status = os.fstat(descriptor)
-        refuse_other_than_file(status)
-        if status.st_size > largest:
-            raise Unreadable(f"it has {status.st_size:,} bytes; {largest:,} are the most that are read")
-        with os.fdopen(descriptor, "rb", closefd=False) as handle:
-            content = handle.read(largest + 1)  # files of /proc say that they have none
-    except OSError as error:
-        raise Unreadable(_said(error)) from error
-    finally:
-        os.close(descriptor)
     if len(content) > largest:
         raise Unreadable(f"it has more than {largest:,} bytes")
     return content
 
 
-def refuse_other_than_file(status: os.stat_result) -> None:
-    """Raise `Unreadable` where `status` is not that of an ordinary file, and say what it is."""
-    if not stat.S_ISREG(status.st_mode):
+def _refuse_other_than_file(descriptor: int, path: Path) -> None:
+    """Close the descriptor and raise `OSError` where it is not that of an ordinary file, and say what it is."""
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
         kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-        raise Unreadable(f"it is {kinds.get(stat.S_IFMT(status.st_mode), 'a device')}, not a file")
+        raise OSError(errno.EINVAL, f"it is {kinds.get(stat.S_IFMT(mode), 'a device')}, not a file", str(path))
 
 
 def _said(error: Exception) -> str:
@@ -125,13 +132,20 @@ def _said(error: Exception) -> str:
 
 
 def read_text(path: Path, largest: int = LARGEST_FILE) -> str:
-    """The text of an ordinary UTF-8 file. Raises as `read_bytes` does, and `Unreadable` where it is not UTF-8."""
+    """The text of an ordinary UTF-8 file, without the byte order mark that Windows puts at its start. Raises as
+    `read_bytes` does, and `Unreadable` where it is not UTF-8."""
     content = read_bytes(path, largest)
     try:
-        return content.decode("utf-8")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise Unreadable(f"it is not UTF-8 text (line {line})") from error
+
+
+def conversion(path: Path, begin: bytes) -> str:
+    """The command that makes UTF-8 of a file that is not, and begins with these bytes."""
+    is_wide = begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return f"iconv -f {'utf-16' if is_wide else 'latin1'} -t utf-8 {path.name}"
 
 
 def read_json(path: Path, largest: int = LARGEST_FILE) -> Any:
@@ -178,12 +192,16 @@ def open_own(path: Path, flags: int) -> int:
         if error.errno == errno.ENXIO:  # a named pipe that nobody reads
             raise OSError(errno.ENXIO, "it is a pipe, not a file", str(path)) from error
         raise
-    try:
-        refuse_other_than_file(os.fstat(descriptor))
-    except Unreadable as error:
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, str(error), str(path)) from error
+    _refuse_other_than_file(descriptor, path)
     return descriptor
+
+
+def refuse_same(out: Path, *inputs: Path) -> None:
+    """Raise `UserError` where what is to be written is one of the inputs, be it behind a link."""
+    for path in inputs:
+        with contextlib.suppress(OSError, ValueError):  # of a file that is not there, which cannot be lost
+            if out.samefile(path):
+                raise UserError(f"the output {out} is the input {path}, which would be lost", "Name another output.")
 
 
 def write_json(path: Path, value: Any) -> None:

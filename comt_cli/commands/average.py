@@ -10,6 +10,7 @@ import typer
 from comt_cli.commands import completion, options
 from comt_cli.commands.loading import loading
 from comt_cli.errors import UserError
+from comt_cli.files import refuse_same
 
 
 def average(
@@ -50,6 +51,9 @@ def average(
         raise UserError(f"there is no run {run}", "Give a run directory.")
     loading("the weights")
     from comt_cli.exchange.average import average as write_average
+    from comt_cli.exchange.average import kept_weights
 
+    if out is not None:
+        refuse_same(out, folder / "checkpoint.pt", *kept_weights(folder).values())
     written, chosen = write_average(folder, last, out)
     typer.echo(f"{written}  the mean of {len(chosen)} steps: {', '.join(f'{step:,}' for step in chosen)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,7 +57,8 @@ def caption(
 ) -> None:
     """Say what images show, a caption a line, with a trained model by beam search.
 
-    A picture is made as large as those of training, whatever its size and shape.
+    A picture is made as large as those of training, whatever its size and shape. What cannot be read is told in the
+    end, with status 2; the others are captioned.
 
     Examples:
 
@@ -67,7 +69,14 @@ def caption(
       comt caption checkpoint.pt one.png --attention figures
     """
     from comt_cli.commands.run_selectors import model_source
+    from comt_cli.data.images.pictures import check_image
 
+    wrong: dict[Path, UserError] = {}
+    for path in images:
+        if error := check_image(path):
+            wrong[path] = error
+    if len(wrong) == len({*images}):  # else the others are captioned first
+        raise _together(wrong)
     checkpoint = model_source(checkpoint, runs, scale)
     loading_model(checkpoint, device)
     from comt_cli.exchange.load import load
@@ -83,13 +92,25 @@ def caption(
             f"{n_best} captions of each image cannot be had from a beam of {decode.beam}",
             f"Give --beam {n_best} or more.",
         )
-    seen = [look_at(path, loaded.data) for path in images]  # what cannot be read is told before any is captioned
     using = ImageCaptioner(loaded, where)
-    for number, (path, image) in enumerate(zip(images, seen, strict=True), 1):
+    for number, path in enumerate(images, 1):
+        try:
+            image = look_at(path, loaded.data)
+        except UserError as error:
+            wrong[path] = error
+            continue
         found = using.captions(image, decode, n_best)
         typer.echo("\n".join(rows(str(path), found, n_best, scores=scores)))
         if attention is not None:
             _draw(using, f"caption-{number}", image, found[0], loaded, attention)
+    if wrong:
+        raise _together(wrong)
+
+
+def _together(wrong: Mapping[Path, UserError]) -> UserError:
+    """All that is wrong with images as one error."""
+    hints = dict.fromkeys(error.hint for error in wrong.values() if error.hint)
+    return UserError("\n".join(error.message for error in wrong.values()), "\n  ".join(hints) or None)
 
 
 def _draw(using: ImageCaptioner, stem: str, image: Seen, best: Said, loaded: LoadedCaptioner, folder: Path) -> None:

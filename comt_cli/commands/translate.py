@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from comt_cli.commands import completion, options
 from comt_cli.commands.decoding import Alpha, Beam, PenaltyOption, Scores, as_asked, rows
 from comt_cli.commands.loading import loading_model
+from comt_cli.data.storage import state_of
 from comt_cli.errors import UserError
+from comt_cli.files import conversion, open_file, refuse_same
 
 if TYPE_CHECKING:
     from comt_cli.exchange.loaded_translation import LoadedTranslator
@@ -81,10 +83,13 @@ def translate(
     """
     from comt_cli.commands.run_selectors import model_source
 
+    if out is not None:
+        refuse_same(out, given)
+        refuse_same(out.with_name(f"{out.name}.part"), given)
     lines: Iterable[str] = _lines(given)
-    if attention is not None:
+    if attention is not None or str(given) != "-":  # what is wrong with a file is told before the model is loaded
         lines = list(lines)
-        if len(lines) > MOST_FIGURES:
+        if attention is not None and len(lines) > MOST_FIGURES:
             raise UserError(
                 f"--attention draws at most {MOST_FIGURES} lines, and the input has {len(lines):,}",
                 "Give it a file with the lines that are to be drawn.",
@@ -159,27 +164,23 @@ def _draw(using: Translator, number: int, best: Translation, loaded: LoadedTrans
 
 def _lines(given: Path) -> Iterator[str]:
     """The lines of a file, or of the standard input as they come: what lies between two line breaks. Raises `UserError`
-    at a file that cannot be opened, at once, and at a line that is not UTF-8, where it comes."""
-    if str(given) == "-":
-        return _decoded(nullcontext(sys.stdin.buffer), "the standard input")
+    at a file that cannot be read, and at a line that is not UTF-8."""
+    is_standard = str(given) == "-"
     try:
-        given.open("rb").close()
+        with nullcontext(sys.stdin.buffer) if is_standard else open_file(given) as handle:
+            for number, line in enumerate(handle, 1):
+                try:
+                    yield line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+                except UnicodeDecodeError:
+                    name = "the standard input" if is_standard else given
+                    hint = f"Convert it, for instance: {conversion(given, line if number == 1 else b'')}"
+                    raise UserError(f"{name} is not UTF-8 text (line {number:,})", hint) from None
     except OSError as error:
-        raise UserError(f"--input {given} cannot be read: {error.strerror or error}") from None
-    return _decoded(given, str(given))
-
-
-def _decoded(given: Path | AbstractContextManager[IO[bytes]], name: str) -> Iterator[str]:
-    with given.open("rb") if isinstance(given, Path) else given as handle:
-        for number, line in enumerate(handle, 1):
-            try:
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-            except UnicodeDecodeError:
-                raise UserError(f"{name} is not UTF-8 text (line {number:,})") from None
+        hint = "What comes through a pipe is read from the standard input: -i -"
+        raise UserError(f"--input {given} cannot be read: {error.strerror or error}", hint) from None
 
 
 def _stamp(checkpoint: str) -> list[object]:
     """What tells a file of weights from another, and from itself after it was trained on."""
     path = Path(checkpoint)
-    status = (path / "checkpoint.pt" if path.is_dir() else path).stat()
-    return [str(path.resolve()), status.st_size, status.st_mtime_ns]
+    return [str(path.resolve()), *state_of((path / "checkpoint.pt" if path.is_dir() else path).stat())]

@@ -55,12 +55,14 @@ class Corpus(Protocol):
 
 
 def split_of(text: str, validation_fraction: float) -> SplitName:
-    """The split that a document is in: a pure function of its text, so equal documents are never in both.
+    """The split that a document is in: a pure function of its text, so equal documents are never in both."""
+    return "validation" if place_of(text) < validation_fraction else "train"
 
-    The first 64 bits of the text's SHA-256, as a fraction of 2**64, are compared with `validation_fraction`.
-    """
-    head = hashlib.sha256(text.encode()).digest()[:8]
-    return "validation" if int.from_bytes(head, "big") / 2**64 < validation_fraction else "train"
+
+def place_of(text: str) -> float:
+    """The validation fraction from which on, without it, a text is held out: the first 64 bits of its SHA-256, as a
+    fraction of 2**64."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
 
 
 def split_in(stream: Stream, document: Document, validation_fraction: float | None) -> SplitName:

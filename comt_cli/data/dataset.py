@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-from comt_cli.data.corpus import SPLITS, SplitName
+from comt_cli.data.corpus import SPLITS, Corpus, SplitName, place_of
 from comt_cli.data.manifest import TOKENIZER, Manifest, Part, damaged, verify
 from comt_cli.data.rows import PackedRows, PaddedRows, Rows
 from comt_cli.data.settings import DataSettings
@@ -15,6 +17,9 @@ from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.data.tokenizer import Tokenizer
 from comt_cli.data.tokenizers import load_tokenizer
 from comt_cli.errors import UserError
+
+_MOST_HELD_OUT = 50
+"""Documents that are looked at for a share of the validation split that is enough."""
 
 
 class Dataset:
@@ -54,23 +59,37 @@ def open_dataset(data: DataSettings, folder: Path, name: str, progress: Progress
         raise damaged(folder / "manifest.json", str(error)) from error
 
 
-def check_rows(data: DataSettings, parts: Sequence[Part]) -> None:
-    """Refuse a data set that has no row in a split. Raises `UserError`."""
+def check_rows(data: DataSettings, parts: Sequence[Part], corpus: Corpus, tokenizer: Tokenizer) -> None:
+    """Refuse a data set that has no row in a split. Raises `UserError`; where one more of the corpus's documents in the
+    validation split is enough, it says with which fraction."""
     for split in SPLITS:
         documents = sum(part.of(split).documents for part in parts)
         tokens = sum(part.of(split).tokens for part in parts)
         if documents == 0:
             raise UserError(
                 f"corpus: no document of {data.corpus} is in the {split} split",
-                "A document is never divided between splits. Use more (or more, smaller) documents, "
-                "or another validation_fraction.",
+                f"A document is never divided between splits. {_instead(data, split, corpus, tokenizer)}",
             )
         if data.rows == "pack" and tokens < data.sequence_length:
             raise UserError(
                 f"sequence_length: the {split} split of {data.corpus} has {tokens} tokens, "
                 f"less than one row of {data.sequence_length}",
-                "Use a shorter sequence_length, more text, another validation_fraction, or rows: pad.",
+                f"{_instead(data, split, corpus, tokenizer)} A shorter sequence_length or rows: pad is enough, too.",
             )
+
+
+def _instead(data: DataSettings, split: SplitName, corpus: Corpus, tokenizer: Tokenizer) -> str:
+    """What to write where a split has too little: of the validation split, the smallest share that is enough."""
+    needed, held = data.sequence_length if data.rows == "pack" else 1, 0
+    texts = (document.text for stream in corpus.streams() for document in stream.documents())
+    divided = split == "validation" and data.validation_fraction is not None and not corpus.endless
+    for text in heapq.nsmallest(_MOST_HELD_OUT + 1, texts, key=place_of)[:-1] if divided else ():  # one is for training
+        held += len(tokenizer.encode(text)) + 1
+        share = math.floor(1000 * place_of(text) + 1) / 1000
+        if held >= needed and share < 1:
+            said = f"--set data.validation_fraction={share:.3f}, which a recipe says below settings: data"
+            return f"Enough is held out by {said}; or use more documents."
+    return "Use more (or more, smaller) documents, or another validation_fraction."
 
 
 def _open_rows(data: DataSettings, folder: Path, manifest: Manifest, split: SplitName) -> Rows:

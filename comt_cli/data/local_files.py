@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from comt_cli.data.corpus import Document, SplitName, Stream
-from comt_cli.data.storage import ProgressCallback, hash_file, make_folder, no_progress
+from comt_cli.data.storage import ProgressCallback, changed, hash_file, make_folder, no_progress, state_of
 from comt_cli.errors import StorageError, UserError
-from comt_cli.files import cache_folder, canonical_json, read_json, sha256, write_json
+from comt_cli.files import cache_folder, canonical_json, conversion, open_file, read_json, sha256, write_json
 
 _WILDCARDS = "*?["
 _SETTLED_NS = 2_000_000_000
@@ -57,7 +57,7 @@ class LocalFiles:
         for number, file in enumerate(self._hashed()):
             if (number, 0) < start:
                 continue
-            text = _text(file)
+            text = self._text(file)
             if text.strip():
                 yield Document(text, (number, 0))
 
@@ -72,31 +72,50 @@ class LocalFiles:
         if not paths:
             raise UserError(
                 f"corpus: no file matches files:{self.pattern}",
-                f"It was looked up from {Path.cwd()}; ** stands for any folders, as in files:texts/**/*.txt",
+                f"It was looked up from {Path.cwd()}; {_why_none(self.pattern)}",
             )
-        known = KnownHashes(root, self.pattern)
+        known = self._known = KnownHashes(root, self.pattern)
         files = []
         for number, path in enumerate(paths):
             progress("hashing files", number, len(paths))
-            try:
-                files.append(_File(path.relative_to(root).as_posix(), path, known.of(path)))
-            except OSError as error:
-                raise UserError(f"corpus: cannot read {path}: {error.strerror or error}") from error
+            files.append(_File(path.relative_to(root).as_posix(), path, known.of(path)))
         progress("hashing files", len(paths), len(paths))
         known.save()
         return files
+
+    def _text(self, file: _File) -> str:
+        """The file's text, without a byte order mark and with one character a line end."""
+        try:
+            with open_file(file.path) as handle:
+                content = handle.read()
+        except OSError as error:
+            raise UserError(f"corpus: cannot read {file.path}: {error.strerror or error}") from error
+        if sha256(content) != file.sha256:
+            self._known.forget()
+            raise changed(file.path)
+        try:
+            return content.decode("utf-8-sig").replace("\r\n", "\n")
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"corpus: {file.path} is not UTF-8 text (byte {error.start}: {error.reason})",
+                f"Convert it (for instance: {conversion(file.path, content)}) or choose another glob.",
+            ) from error
 
 
 def _match(pattern: str) -> tuple[Path, list[Path]]:
     """The folder before the pattern's first wildcard, and the files that match, sorted by their name below it.
 
-    As in a shell, a wildcard does not match names that begin with a dot.
+    As in a shell, a wildcard does not match names that begin with a dot. What is there by the very name that is given
+    is meant, whatever signs are in it.
     """
     parts = Path(pattern).expanduser().absolute().parts
-    wild = next((i for i, part in enumerate(parts) if any(c in part for c in _WILDCARDS)), len(parts) - 1)
+    wild = next(
+        (i for i, part in enumerate(parts) if set(part) & {*_WILDCARDS} and not Path(*parts[: i + 1]).exists()), None
+    )
+    if wild is None:
+        path = Path(*parts)
+        return path.parent, [path] if path.is_file() else []
     root, rest = Path(*parts[:wild]), "/".join(parts[wild:])
-    if wild == 0:  # the root of the file system: it is no file
-        return root, []
     try:
         paths = [path for path in root.glob(rest) if path.is_file()]
     except (ValueError, NotImplementedError, OSError) as error:
@@ -106,21 +125,17 @@ def _match(pattern: str) -> tuple[Path, list[Path]]:
     return root, sorted(set(paths), key=lambda path: path.relative_to(root).as_posix())
 
 
-def _text(file: _File) -> str:
-    """The file's text, without a byte order mark and with one character a line end."""
-    try:
-        content = file.path.read_bytes()
-    except OSError as error:
-        raise UserError(f"corpus: cannot read {file.path}: {error.strerror or error}") from error
-    if sha256(content) != file.sha256:
-        raise UserError(f"corpus: {file.path} was changed while it was read", "Run the same command again.")
-    try:
-        return content.decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"corpus: {file.path} is not UTF-8 text (byte {error.start}: {error.reason})",
-            f"Convert it (for instance: iconv -f latin1 -t utf-8 {file.path.name}) or choose another glob.",
-        ) from error
+def _why_none(pattern: str) -> str:
+    """What may be wrong with a pattern that nothing matches."""
+    if (path := Path(pattern).expanduser()).is_dir():
+        return f"it is a folder: say which files in it, as in files:{pattern.rstrip('/')}/**/*.txt"
+    if path.exists():
+        return "what is there is no ordinary file"
+    if "[" in pattern:
+        return "[...] stands for one of the signs in it: write [[] for a bracket that is part of a name"
+    if "**" in pattern:
+        return "** stands for any folders, but for none behind a symbolic link: name what the link leads to"
+    return "** stands for any folders, as in files:texts/**/*.txt"
 
 
 class KnownHashes:
@@ -138,18 +153,29 @@ class KnownHashes:
             return {}
         return stored if isinstance(stored, dict) else {}
 
-    def of(self, path: Path) -> str:
-        """SHA-256 of the file. Raises `OSError`."""
+    def of(self, path: Path, key: str = "corpus", hint: str | None = None) -> str:
+        """SHA-256 of the file. Raises `UserError` of a recipe's `key` where it cannot be read."""
+        try:
+            return self._of(path)
+        except OSError as error:
+            raise UserError(f"{key}: cannot read {path}: {error.strerror or error}", hint) from error
+
+    def _of(self, path: Path) -> str:
         status = path.stat()
-        state = [status.st_size, status.st_mtime_ns]
+        state = state_of(status)
         known = self._old.get(str(path))
-        digest = str(known[2]) if isinstance(known, list) and known[:2] == state and len(known) == 3 else None
+        digest = str(known[-1]) if isinstance(known, list) and known[:-1] == state else None
         # A file written moments ago may be written again without its time moving on, so it is not remembered yet.
-        settled = time.time_ns() - status.st_mtime_ns > _SETTLED_NS
+        settled = time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > _SETTLED_NS
         digest = digest or hash_file(path)
         if settled:
             self._new[str(path)] = [*state, digest]
         return digest
+
+    def forget(self) -> None:
+        """Let all be hashed again: one of the hashes was not that of its file."""
+        with contextlib.suppress(OSError):
+            self._path.unlink(missing_ok=True)
 
     def save(self) -> None:
         """Keep what was learned, if anything was. A cache that may only be read costs time, nothing else."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import platform
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
+from comt_cli import __version__ as comt_version
 from comt_cli.data.corpus import SplitName
-from comt_cli.data.storage import ProgressCallback, first_line, hash_file, no_progress
+from comt_cli.data.storage import ProgressCallback, first_line, hash_file, no_progress, state_of
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import canonical_json, read_json, sha256, write_json
 
@@ -30,6 +32,11 @@ class FileRecord(_Record):
     name: str
     bytes: NonNegativeInt
     sha256: str
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """As it is. Raises `OSError`."""
+        return cls(name=path.name, bytes=path.stat().st_size, sha256=hash_file(path))
 
 
 class SplitPart(_Record):
@@ -65,6 +72,12 @@ class PreparedFolder(_Record):
     """The record of a prepared folder. It is written last: its presence means that the folder is complete."""
 
     fingerprint: str
+
+    @staticmethod
+    def made_with(*packages: str) -> dict[str, str]:
+        """The versions of comt, Python and these packages."""
+        own = {"comt": comt_version, "python": platform.python_version()}
+        return own | {package: metadata.version(package) for package in packages}
 
     def write(self, folder: Path) -> None:
         """Write the manifest with its own hash, so that a damaged one is recognised. Raises `StorageError`."""
@@ -125,8 +138,8 @@ def damaged(path: Path, reason: str) -> UserError:
 def verify(folder: Path, files: Sequence[FileRecord], progress: ProgressCallback = no_progress) -> None:
     """Check that every file is the one that was written.
 
-    Sizes are always compared. Hashes are computed when this machine has not seen these files (same size, same time of
-    change) pass before; a small stamp in the folder remembers that, so opening stays quick however large the data.
+    Sizes are always compared. Hashes are computed when this machine has not seen these files pass before (and
+    none has changed, see `state_of`); a small stamp in the folder remembers that, so opening stays quick.
 
     Raises:
         UserError: a file is missing or differs; the message names it and says what to do.
@@ -155,14 +168,14 @@ def is_whole(folder: Path, files: tuple[FileRecord, ...]) -> bool:
 
 
 def _state(folder: Path, file: FileRecord) -> list[int]:
-    """Size and time of change of a file that must be there with the recorded size."""
+    """`state_of` a file that must be there with the recorded size."""
     try:
         status = (folder / file.name).stat()
     except OSError as error:
         raise damaged(folder / file.name, error.strerror or str(error)) from error
     if status.st_size != file.bytes:
         raise damaged(folder / file.name, f"it has {status.st_size} bytes instead of {file.bytes}")
-    return [status.st_size, status.st_mtime_ns]
+    return state_of(status)
 
 
 def _check_hash(folder: Path, file: FileRecord) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import platform
 import shutil
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 
-from comt_cli import __version__ as comt_version
 from comt_cli.data.corpora import corpus_for
 from comt_cli.data.corpus import Corpus, train_texts
 from comt_cli.data.dataset import Dataset, check_rows, open_dataset
@@ -18,7 +15,7 @@ from comt_cli.data.manifest import MANIFEST, TOKENIZER, FileRecord, Manifest
 from comt_cli.data.sentencepiece_tokenizer import train_sentencepiece
 from comt_cli.data.settings import DataSettings, TextSettings
 from comt_cli.data.shards import PART_BYTES, PartWriter, Unsigned, remove_leftovers, token_dtype
-from comt_cli.data.storage import ProgressCallback, file_lock, hash_file, make_folder, no_progress
+from comt_cli.data.storage import ProgressCallback, file_lock, make_folder, no_progress, refuse_changed
 from comt_cli.data.t5 import t5_tokenizer
 from comt_cli.data.tokenise import tokenise
 from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer
@@ -87,20 +84,17 @@ def _write(data: DataSettings, corpus: Corpus, name: str, progress: ProgressCall
     writer = PartWriter(folder, dtype, part_bytes)
     _check_room(data, corpus, folder, writer, dtype)
     tokenise(data, corpus, tokenizer, writer, progress)
-    check_rows(data, writer.parts)
+    refuse_changed(folder, data.corpus, name, corpus_fingerprint(data, corpus, progress))
+    check_rows(data, writer.parts, corpus, tokenizer)
     Manifest(
         format=FORMAT,
         fingerprint=name,
         settings=data.model_dump(mode="json"),
         corpus=corpus.identity(),
-        versions={
-            "comt": comt_version,
-            "python": platform.python_version(),
-            **{package: metadata.version(package) for package in ("numpy", "sentencepiece")},
-        },
+        versions=Manifest.made_with("numpy", "sentencepiece"),
         dtype=dtype.str,
         vocabulary_size=tokenizer.vocabulary_size,
-        tokenizer=FileRecord(name=TOKENIZER, bytes=tokenizer_path.stat().st_size, sha256=hash_file(tokenizer_path)),
+        tokenizer=FileRecord.of(tokenizer_path),
         parts=tuple(writer.parts),
     ).write(folder)
     remove_leftovers(folder, writer.parts)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from comt_cli.data.corpus import Document, SplitName, Stream
-from comt_cli.data.storage import ProgressCallback, file_lock, no_progress
+from comt_cli.data.storage import ProgressCallback, file_lock, no_progress, state_of
 from comt_cli.files import cache_folder, canonical_json, read_json, sha256, write_json
 
 MINIMUM_CHARACTERS = 40
@@ -97,11 +97,11 @@ def _read(path: Path) -> tuple[str, ...] | None:
         status = path.stat()
     except OSError:
         return None
-    return _read_version(path, status.st_size, status.st_mtime_ns)
+    return _read_version(path, *state_of(status))
 
 
 @functools.lru_cache(maxsize=2)
-def _read_version(path: Path, size: int, mtime_ns: int) -> tuple[str, ...] | None:  # noqa: ARG001 - the cache's key
+def _read_version(path: Path, *state: int) -> tuple[str, ...] | None:  # noqa: ARG001 - the cache's key
     try:
         stored = read_json(path)
         texts = tuple(stored["documents"])

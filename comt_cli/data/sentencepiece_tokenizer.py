@@ -43,7 +43,12 @@ TRAINER: dict[str, Any] = {
     # Not the number of cores: partial sums are added in the order of the threads, so this number is part of the result.
     "num_threads": 4,
 }
-_SLICE = 1 << 18
+_LONGEST_LINE = 4096
+_PART_OF_LINE = re.compile(rf".{{1,{_LONGEST_LINE}}}\Z|.{{0,{_LONGEST_LINE - 1}}}\s|.{{1,{_LONGEST_LINE}}}", re.DOTALL)
+"""Training takes time with the length of what occurs twice: of 20 million characters some seconds where no line is
+longer than this, hours where lines of 100,000 characters repeat themselves. Such lines are cut, where there is white
+space if there is any. No line of the embedded corpora has 200 characters, so that their vocabularies are as ever; the
+version above stays too, since raising it would part runs of all other texts from their data."""
 
 
 class SentencePieceTokenizer:
@@ -124,7 +129,7 @@ class SentencePieceTokenizer:
 
 
 def train_sentencepiece(
-    texts: Iterable[str], vocabulary: int, extras: Collection[Extra] = ()
+    texts: Iterable[str], vocabulary: int, extras: Collection[Extra] = (), key: str = "vocabulary"
 ) -> SentencePieceTokenizer:
     """Train a unigram vocabulary of exactly `vocabulary` pieces (bytes and special tokens included) on `texts`.
 
@@ -135,11 +140,13 @@ def train_sentencepiece(
     of cores. At most `TRAINING_CHARACTERS` are read.
 
     Raises:
-        UserError: the texts cannot carry a vocabulary of this size; the hint says which size they can.
+        UserError: the texts cannot carry a vocabulary of this size; the hint says to what a recipe's `key` must be set.
+        Exception: what reading the texts raises.
     """
     import sentencepiece
 
     model, options = io.BytesIO(), dict(TRAINER)
+    failed: list[Exception] = []
     wanted = in_order(extras)
     if "begin" in wanted:
         options |= {"bos_id": 3, "bos_piece": EXTRA_PIECES["begin"]}
@@ -147,39 +154,49 @@ def train_sentencepiece(
         options["control_symbols"] = controls
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_lines(texts),
+            sentence_iterator=_noting(_lines(texts), failed),
             model_writer=model,
             vocab_size=vocabulary,
             minloglevel=2,  # the C++ side logs to stderr past Python; its errors still come as exceptions
             **options,
         )
     except RuntimeError as error:
+        if failed:  # told in words of SentencePiece's
+            raise failed[0] from None
         raise UserError(
-            f"vocabulary: no SentencePiece vocabulary of {vocabulary} pieces fits this corpus", _mend(error)
+            f"{key}: no SentencePiece vocabulary of {vocabulary} pieces fits this corpus", _mend(error, key)
         ) from error
     return SentencePieceTokenizer(model.getvalue())
 
 
+def _noting(texts: Iterator[str], failed: list[Exception]) -> Iterator[str]:
+    """The texts; an error in reading them is put into `failed`."""
+    try:
+        yield from texts
+    except Exception as error:
+        failed.append(error)
+        raise
+
+
 def _lines(texts: Iterable[str]) -> Iterator[str]:
-    """The lines of the texts up to the training limit, in slices that stay below `max_sentence_length`.
+    """The lines of the texts up to the training limit, long ones in parts (see `_PART_OF_LINE`).
 
     No piece reaches over a line break, and from texts of many lines the trainer learns worse pieces than from lines.
     """
     budget = TRAINING_CHARACTERS
     for text in texts:
         for line in text[:budget].split("\n"):
-            for start in range(0, len(line), _SLICE):
-                yield line[start : start + _SLICE]
+            yield from _PART_OF_LINE.findall(line)
         budget -= len(text)
         if budget <= 0:
             return
 
 
-def _mend(error: RuntimeError) -> str:
+def _mend(error: RuntimeError, key: str) -> str:
     """Turn SentencePiece's C++ message into advice."""
     reason = str(error)
     if found := re.search(r"value <= (\d+)", reason):
-        return f"The corpus is small: set vocabulary to {found[1]} or less, or use more text or tokenizer: bytes."
+        return f"The corpus is small: set {key} to {found[1]} or less, or use more text or tokenizer: bytes."
     if "required_chars" in reason or "smaller than" in reason:
-        return "The special tokens, 256 bytes and the corpus's characters must fit: set a larger vocabulary."
+        return f"The special tokens, 256 bytes and the corpus's characters must fit: set a larger {key}."
     return f"SentencePiece says: {reason}"

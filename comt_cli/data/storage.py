@@ -6,11 +6,12 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from comt_cli.errors import StorageError
-from comt_cli.files import open_own
+from comt_cli.errors import StorageError, UserError
+from comt_cli.files import open_file, open_own
 
 ProgressCallback = Callable[[str, int, int | None], None]
 """Called as `progress(stage, done, total)`. The stage names its unit ("tokenising documents"); `total` may be None."""
@@ -37,9 +38,27 @@ def first_line(error: BaseException) -> str:
 
 
 def hash_file(path: Path) -> str:
-    """Hexadecimal SHA-256 of a file of any size, read in pieces. Raises `OSError`."""
-    with path.open("rb") as handle:
+    """Hexadecimal SHA-256 of a file of any size, read in pieces. Raises as `open_file` does."""
+    with open_file(path) as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def state_of(status: os.stat_result) -> list[int]:
+    """What no change of a file leaves as it was. Size and time of change alone can be those of other content: archives
+    set the time, and a letter for a letter keeps the size; the system alone sets `ctime`."""
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+def changed(what: object) -> UserError:
+    """The error for files that are not what they were when their content was looked at."""
+    return UserError(f"corpus: {what} was changed while it was read", "Run the same command again.")
+
+
+def refuse_changed(folder: Path, corpus: str, expected: str, found: str) -> None:
+    """Remove what was prepared of a corpus, and raise `UserError`, where its fingerprint is another one in the end."""
+    if found != expected:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise changed(corpus)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 from comt_cli.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from comt_cli.data.storage import ProgressCallback, first_line, hash_file, make_folder, no_progress
 from comt_cli.errors import UserError
-from comt_cli.files import atomic_file, cache_folder, sha256
+from comt_cli.files import atomic_file, cache_folder, read_bytes, sha256
 
 T5_REPOSITORY = "google-t5/t5-base"
 T5_REVISION = "a9723ea7f1b39c1eae772870f3b547bf6ef7e6c1"
@@ -48,10 +48,10 @@ def t5_tokenizer(progress: ProgressCallback = no_progress) -> SentencePieceToken
 def _checked(path: Path, origin: str) -> bytes:
     """The file's content, if it is T5's model."""
     try:
-        model = path.read_bytes()
-    except OSError as error:
+        model = read_bytes(path)
+    except (OSError, ValueError) as error:
         raise UserError(
-            f"cannot read the T5 vocabulary {path} (from {origin}): {error.strerror or error}",
+            f"cannot read the T5 vocabulary {path} (from {origin}): {getattr(error, 'strerror', None) or error}",
             f"Set {T5_VARIABLE} to a copy of {T5_FILE} from huggingface.co/{T5_REPOSITORY}, or unset it to download.",
         ) from error
     if sha256(model) != T5_SHA256:

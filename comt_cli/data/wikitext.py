@@ -9,6 +9,7 @@ The corpus was not downloaded where this was written: the reader is tested on fi
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 from comt_cli.data.hub import HubCorpus, HubSource, RemoteFiles, open_on_hub
 from comt_cli.data.local_files import KnownHashes
 from comt_cli.data.storage import ProgressCallback, no_progress
-from comt_cli.errors import UserError
+from comt_cli.files import open_file
 
 NAME = "wikitext-103"
 REVISION = "b08601e04326c79dfdd32d625aee71d232d685c3"
@@ -87,7 +88,7 @@ class _LinesOfFile:
         return 1
 
     def texts(self, file: int) -> Iterator[str]:
-        with self._path.open(encoding="utf-8") as lines:
+        with io.TextIOWrapper(open_file(self._path), encoding="utf-8-sig") as lines:
             yield from lines
 
 
@@ -101,16 +102,11 @@ class WikiTextFolder(WikiText):
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
         """The hashes of the files; where the folder lies does not count. Raises `UserError` where one is missing."""
         known = KnownHashes(self._folder.absolute(), NAME)
+        hint = f"A folder of {NAME} holds {' and '.join(IN_FOLDER.values())}, as its raw archive has them."
         hashes = {}
         for split, name in IN_FOLDER.items():
             progress(f"hashing {name}", 0, None)
-            try:
-                hashes[split] = known.of(self._folder / name)
-            except OSError as error:
-                raise UserError(
-                    f"folder: cannot read {self._folder / name}: {error.strerror or error}",
-                    f"A folder of {NAME} holds {' and '.join(IN_FOLDER.values())}, as its raw archive has them.",
-                ) from error
+            hashes[split] = known.of(self._folder / name, "folder", hint)
         known.save()
         return {"corpus": NAME, "sha256": hashes}
 

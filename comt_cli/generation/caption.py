@@ -17,6 +17,7 @@ from torch import Tensor
 
 from comt_cli.data.captions.regions import patches, read_features
 from comt_cli.data.captions.settings import SCENE_PIXELS, CaptionData
+from comt_cli.data.images.pictures import CAPTIONED, open_picture
 from comt_cli.data.special_tokens import SpecialTokens
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded_captioning import LoadedCaptioner
@@ -67,13 +68,9 @@ def look_at(path: Path, data: CaptionData) -> Seen:
 
 
 def _picture(path: Path, side: int) -> NDArray[np.uint8]:
-    try:
-        with Image.open(path) as image:
-            colours = _colours(ImageOps.exif_transpose(image), path)
-            return np.array(colours.resize((side, side), Image.Resampling.LANCZOS))
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        reason = getattr(error, "strerror", None) or "it is no picture that can be read"
-        raise UserError(f"{path} cannot be read: {reason}", "PNG and JPEG files can be captioned.") from None
+    with open_picture(path, CAPTIONED) as image:
+        colours = _colours(ImageOps.exif_transpose(image), path)
+        return np.array(colours.resize((side, side), Image.Resampling.LANCZOS))
 
 
 def _colours(image: Image.Image, path: Path) -> Image.Image:

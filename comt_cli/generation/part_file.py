@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
 from comt_cli.errors import StorageError
-from comt_cli.files import read_text, write_text
+from comt_cli.files import open_own, read_text, write_text
 
 
 class PartFile:
     """The lines of an output that comes in pieces.
 
     `key` says what they are of: it is the first line of `<path>.part`, and what was left by a call with another key is
-    not continued. Nothing else may write the file meanwhile.
+    not continued. A checksum is before each other line there, and from the first on that does not fit it all are
+    written again. Nothing else may write the file meanwhile.
     """
 
     def __init__(self, path: Path, key: str) -> None:
@@ -26,23 +28,29 @@ class PartFile:
         """How many lines of an earlier call are kept, a multiple of `piece`: what was cut short is written again.
         Raises `StorageError` where the folder cannot be written."""
         try:
-            first, *lines = read_text(self.part).split("\n")[:-1]  # what has no line break was cut short
+            first, *stored = read_text(self.part).split("\n")[:-1]  # what has no line break was cut short
         except (OSError, ValueError):
-            first, lines = "", []
-        self.lines = lines[: len(lines) // piece * piece] if first == self.key else []
-        write_text(self.part, "".join(f"{line}\n" for line in (self.key, *self.lines)))
+            first, stored = "", []
+        lines = [line.partition(" ")[2] for line in stored] if first == self.key else []
+        fits = [one == f"{other}\n" for one, other in zip(self._stored(lines), stored, strict=False)]
+        self.lines = lines[: [*fits, False].index(False) // piece * piece]
+        write_text(self.part, "".join([f"{self.key}\n", *self._stored(self.lines)]))
         return len(self.lines)
+
+    def _stored(self, lines: Sequence[str], first: int = 0) -> list[str]:
+        """Lines, of which the first is number `first`, as they stand in the part."""
+        return [f"{zlib.crc32(f'{self.key} {n} {line}'.encode()):08x} {line}\n" for n, line in enumerate(lines, first)]
 
     def add(self, lines: Sequence[str]) -> None:
         """Write more lines, flushed to the disk. Raises `StorageError`."""
-        self.lines += lines
         try:
-            with self.part.open("a", encoding="utf-8", newline="\n") as handle:
-                handle.write("".join(f"{line}\n" for line in lines))
+            with os.fdopen(open_own(self.part, os.O_WRONLY | os.O_APPEND), "ab") as handle:
+                handle.write("".join(self._stored(lines, len(self.lines))).encode())
                 handle.flush()
                 os.fsync(handle.fileno())
         except OSError as error:
             raise StorageError(f"cannot write {self.part}: {error.strerror or error}") from error
+        self.lines += lines
 
     def finish(self) -> None:
         """Write `path` and remove the part. Raises `StorageError`."""

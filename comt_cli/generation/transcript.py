@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from comt_cli.data.storage import make_folder
 from comt_cli.errors import StorageError
-from comt_cli.files import Unreadable, parse_json, read_text, write_text
+from comt_cli.files import Unreadable, open_own, parse_json, read_text, write_text
 
 
 def one_line(text: str) -> str:
@@ -22,14 +23,18 @@ class Transcript:
     that all see: each into a file of its own, `<split>.part-<rank>.jsonl`, a text a line. In the end `finish` writes
     `<split>.txt`.
 
+    A line is `[number, text, checksum]`. What does not fit its checksum is decoded again: a damaged or edited line, one
+    of other weights, and all that versions wrote that had no checksum.
+
     Attributes:
         done: the texts that were there at the beginning, of all processes, and those of this one since.
     """
 
-    def __init__(self, folder: Path, split: str, rank: int = 0) -> None:
-        """Raises `StorageError` where the folder cannot be made."""
+    def __init__(self, folder: Path, split: str, rank: int = 0, weights: str = "") -> None:
+        """`weights` says whose texts they are, such as a run and its step; every checksum is over it, too. Raises
+        `StorageError` where the folder cannot be made."""
         make_folder(folder)
-        self.folder, self.split = folder, split
+        self.folder, self.split, self._weights = folder, split, weights
         self._own = folder / f"{split}.part-{rank}.jsonl"
         self.done = self._written()
 
@@ -38,9 +43,9 @@ class Transcript:
         disk is full or the folder gone."""
         texts = {number: one_line(text) for number, text in texts.items()}
         # As ASCII: a line that a kill cut off in the middle of a letter would make the file unreadable.
-        lines = "".join(json.dumps([number, text]) + "\n" for number, text in texts.items())
+        lines = "".join(json.dumps([*each, self._checksum(*each)]) + "\n" for each in texts.items())
         try:
-            with self._own.open("a", encoding="utf-8") as handle:
+            with os.fdopen(open_own(self._own, os.O_WRONLY | os.O_APPEND), "a", encoding="utf-8") as handle:
                 # A stop in the middle of a line leaves a part of it: the next line begins anew.
                 handle.write(("\n" if handle.tell() else "") + lines)
                 handle.flush()
@@ -62,6 +67,9 @@ class Transcript:
         """Write the whole, a line a text. Raises `StorageError` where the disk is full or the folder gone."""
         write_text(self.folder / f"{self.split}.txt", "".join(f"{text}\n" for text in texts))
 
+    def _checksum(self, number: int, text: str) -> int:
+        return zlib.crc32(json.dumps([self._weights, self.split, number, text]).encode())
+
     def _written(self) -> dict[int, str]:
         found: dict[int, str] = {}
         for path in sorted(self.folder.glob(f"{self.split}.part-*.jsonl")):
@@ -71,8 +79,9 @@ class Transcript:
                 continue  # its sentences are decoded again
             for line in lines:
                 try:
-                    number, text = parse_json(line)
-                    found[int(number)] = str(text)
-                except (ValueError, TypeError):  # empty, cut off by a kill, or damaged
+                    number, text, checksum = parse_json(line)
+                except (ValueError, TypeError):  # empty, cut off by a kill, damaged, or without a checksum
                     continue
+                if checksum == self._checksum(number, text):
+                    found[number] = text
         return found

@@ -13,6 +13,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+from comt_cli.data.pairs.corpus import is_blank
 from comt_cli.data.special_tokens import PAD
 from comt_cli.data.tokenizer import Tokenizer
 from comt_cli.errors import UserError
@@ -92,13 +93,13 @@ class Translator:
             first += len(pool)
 
     def sources(self, lines: Sequence[str], first: int = 1) -> list[tuple[int, ...]]:
-        """The tokens of every line, with the end; nothing for a line that holds none."""
+        """The tokens of every line, with the end; nothing for a line in which nothing can be seen."""
         sources = []
         for number, (line, ids) in enumerate(zip(lines, self.tokenizer.encode_batch(lines), strict=True), first):
             if self.longest is not None and len(ids) >= self.longest:
                 self.warn(f"line {number:,} has {len(ids):,} tokens; it is cut to the first {self.longest - 1:,}")
             kept = ids if self.longest is None else ids[: self.longest - 1]
-            sources.append((*kept, self.end) if line.strip() else ())
+            sources.append(() if is_blank(line) else (*kept, self.end))
         return sources
 
     def search(self, sources: Sequence[Sequence[int]], options: Options) -> list[list[Translation]]:

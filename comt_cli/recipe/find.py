@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -107,6 +108,9 @@ def place_of(path: Path) -> tuple[str, str]:
 
 
 def as_name(text: str) -> str:
-    """`text` as a recipe may say a name: what does not belong there is a dash, and a hash ends what is too long."""
+    """`text` as a recipe may say a name: what does not belong there is a dash. A hash ends what is not the whole text,
+    so that two names that differ in other letters alone are two places."""
     name = re.sub(r"[^A-Za-z0-9+._-]", "-", text).lstrip("+._-") or "recipe"
-    return name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 9]}-{sha256(text)[:8]}"
+    if name == text and len(name) <= NAME_LENGTH:
+        return name
+    return f"{name[: NAME_LENGTH - 9]}-{sha256(os.fsencode(text))[:8]}"

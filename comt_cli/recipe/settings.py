@@ -154,6 +154,11 @@ class Training(Section):
         return ()
 
     @property
+    def passing_steps(self) -> list[int]:
+        """The averaged steps whose weights nobody asked to keep when the run has ended."""
+        return [step for step in self.averaged_steps if not self.keeps(step)]
+
+    @property
     def moments_per_parameter(self) -> int:
         """How many numbers the optimiser keeps for every parameter."""
         raise NotImplementedError

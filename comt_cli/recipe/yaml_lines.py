@@ -16,6 +16,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.reader import ReaderError
 from ruamel.yaml.scanner import Scanner
 from ruamel.yaml.tokens import (
     AliasToken,
@@ -84,7 +85,7 @@ def parse(text: str, source: Path | str) -> Document:
     try:
         node = yaml.compose(text)
     except YAMLError as error:
-        raise RecipeError(source, not_data or [_unreadable(error)]) from None
+        raise RecipeError(source, not_data or [_unreadable(error, text)]) from None
     if not_data:
         raise RecipeError(source, not_data)
     walker = _Walker(yaml.constructor)
@@ -92,11 +93,14 @@ def parse(text: str, source: Path | str) -> Document:
     return Document(data, walker.lines, walker.problems)
 
 
-def _unreadable(error: YAMLError) -> Problem:
+def _unreadable(error: YAMLError, text: str) -> Problem:
+    if isinstance(error, ReaderError):
+        sign, line = f"U+{error.character:04X}", text[: error.position].count("\n") + 1
+        return Problem("", f"is not YAML: it holds the character {sign}", line)
     if not isinstance(error, MarkedYAMLError):
         return Problem("", f"is not YAML: {error}")
-    line = error.problem_mark.line + 1 if error.problem_mark else None
-    return Problem("", f"is not YAML: {error.problem or error.context}", line)
+    at = error.problem_mark.line + 1 if error.problem_mark else None
+    return Problem("", f"is not YAML: {error.problem or error.context}", at)
 
 
 class _Scanner(Scanner):

@@ -29,7 +29,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any
@@ -163,14 +163,12 @@ class RunDirectory:
         """The weights after a step, which are averaged in the end."""
         return self.path / f"weights-{step}.pt"
 
-    def remove_weights(self, keeps: Callable[[int], bool]) -> None:
-        """Remove the weights that a run might have ended with, but those of steps that it keeps; its checkpoint has
-        those that it did end with."""
+    def remove_weights(self, steps: Iterable[int]) -> None:
+        """Remove the weights of `steps` and the best ones, with which a run might have ended; its checkpoint has those
+        that it did end with."""
         self.keep_best(None)
-        for path in self.path.glob("weights-*.pt"):
-            step = path.stem.removeprefix("weights-")
-            if not (step.isdigit() and keeps(int(step))):
-                path.unlink(missing_ok=True)
+        for step in steps:
+            self.weights_file(step).unlink(missing_ok=True)
 
     def keep_best(self, step: int | None) -> None:
         """Remove the weights of steps that were the best, but those of `step`, of which the saved checkpoint knows."""

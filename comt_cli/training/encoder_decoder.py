@@ -90,7 +90,7 @@ class EncoderDecoderRun(TextRun[B]):
         """Loss and perplexity over the references of this process's batches, and the scores of the texts, which are in
         `outputs`, of all processes' batches. Where the loss is not finite, nothing is scored."""
         name = next(name for name, own in {"validation": self.validation, **self.tests}.items() if own is split)
-        transcript = Transcript(self.outputs, name, self.world.rank)
+        transcript = Transcript(self.outputs, name, self.world.rank, f"{self.spec.id} {self.outputs.name}")
         decoded = self._decoded(batches, split, transcript)
 
         def tally(*inputs: Tensor) -> Tensor:

@@ -103,7 +103,7 @@ class Training:
             return refused
         result = self.directory.result()
         if result is not None:
-            self.directory.remove_weights(self.settings.keeps)
+            self.directory.remove_weights(self.settings.passing_steps)
         return result
 
     def _stale_plan(self) -> UserError:

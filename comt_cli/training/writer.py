@@ -144,7 +144,7 @@ class RunWriter:
                     log.durable_length()  # the result must not outlive the lines it stands for
             write_metrics_table(self._directory)
             write_json(self._directory.result_file, result)
-            self._directory.remove_weights(self._task.settings.keeps)
+            self._directory.remove_weights(self._task.settings.passing_steps)
         self._world.barrier()
         return result
 

@@ -247,3 +247,14 @@ def test_what_is_allowed_passes(room, source):
 def test_a_missing_docstring_is_found():
     tree = ast.parse('"""A module."""\ndef f(): ...\nclass C:\n    """Said."""\ndef _g(): ...')
     assert undocumented(tree) == ["line 2: f"]
+
+
+def test_pictures_are_opened_by_a_list_of_formats():
+    """Pillow tells formats by content, and gives some to other programs."""
+    opened = []
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Image.open", "PIL.Image.open"):
+                opened.append((path.relative_to(PACKAGE), "formats" in [keyword.arg for keyword in node.keywords]))
+    assert len(opened) >= 3
+    assert all(has for _, has in opened), opened

@@ -245,7 +245,7 @@ def test_from_training_to_a_caption(tmp_path, monkeypatch, capsys, quick_figures
             ended = int(exit.code or 0)
         said = capsys.readouterr()
         assert ended == status, said.err
-        return said.out if status == 0 else re.sub(r"[\s│]+", " ", said.err)
+        return said.out if status == 0 else re.sub(r"[\s│]+", " ", said.out + said.err)
 
     table = comt("train-caption", "--recipe", "second.yaml", "--device", "cpu", "--jobs", "1")
     assert table.count("needs Java") == 1
@@ -273,8 +273,13 @@ def test_from_training_to_a_caption(tmp_path, monkeypatch, capsys, quick_figures
     assert len(frame) == len(one.split()) + 1, "the end, too, or what would have come"
     np.testing.assert_allclose(frame.drop(columns="word").sum(axis=1), 1, atol=1e-4)
     Path("text.png").write_text("no picture")
-    assert "text.png cannot be read: it is no picture" in comt("caption", run, "text.png", status=2)
-    assert "gone.png cannot be read: No such file" in comt("caption", run, "gone.png", status=2)
+    assert "cannot read the image text.png: it is no picture" in comt("caption", run, "text.png", status=2)
+    assert "cannot read the image gone.png: No such file" in comt("caption", run, "gone.png", status=2)
+    cut = Path("scene.png").read_bytes()[:-40]
+    Path("cut.png").write_bytes(cut)
+    said = comt("caption", run, "scene.png", "text.png", "cut.png", "other.jpg", "--device", "cpu", status=2)
+    assert said.startswith(f"{one} "), "what can be read is captioned"
+    assert re.search(r"cannot read the image text\.png: .*cannot read the image cut\.png: ", said)
     assert "9 captions of each image cannot be had from a beam of 5" in comt(
         "caption", run, "scene.png", "--n-best", "9", status=2
     )

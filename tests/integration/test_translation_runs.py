@@ -23,6 +23,7 @@ from comt_cli.data.special_tokens import PAD
 from comt_cli.data.split import IGNORE
 from comt_cli.errors import RunInterrupted
 from comt_cli.generation.beam import Hypothesis, NotFinite, beam_search
+from comt_cli.generation.transcript import Transcript
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 from comt_cli.scoring.slots import slot_accuracy
@@ -255,6 +256,20 @@ def test_a_line_that_a_kill_cut_off_is_translated_again(expected, searches, tmp_
     assert searches.sentences == ONCE if lost == 1 else searches.sentences > ONCE
 
 
+def test_a_word_that_was_changed_in_a_part_changes_no_score(expected, tmp_path):
+    spec = pair_spec(**AVERAGE)
+    for listener in (StopAt(18), InEvaluation(2, 3)):
+        with pytest.raises(Stopped):
+            train(spec, tmp_path / "runs", listener=listener)
+    directory = RunDirectory.of(tmp_path / "runs", spec)
+    part = directory.path / "outputs/final/test.part-0.jsonl"
+    number, text, checksum = json.loads(part.read_text().splitlines()[0])
+    rest = part.read_text().splitlines()[1:]
+    part.write_text("\n".join([json.dumps([number, f"{text} and more", checksum]), *rest, ""]))
+    train(spec, tmp_path / "runs")
+    assert_same_translations(directory, expected)
+
+
 def test_translations_of_other_weights_are_not_taken(expected, tmp_path):
     """A run that was stopped in its test set, and begins anew without its checkpoint."""
     spec = pair_spec(**AVERAGE)
@@ -264,7 +279,11 @@ def test_translations_of_other_weights_are_not_taken(expected, tmp_path):
     directory = RunDirectory.of(tmp_path / "runs", spec)
     for part in directory.path.glob("outputs/*/*.part-0.jsonl"):
         numbers = [json.loads(line)[0] for line in part.read_text().split("\n") if line]
-        part.write_text("".join(f'[{number}, "of other weights"]\n' for number in numbers))
+        part.unlink()
+        split, folder = part.name.partition(".")[0], part.parent
+        others = Transcript(folder, split, weights=f"{spec.id} {folder.name}")
+        others.add(dict.fromkeys(numbers, "of other weights"))
+        assert others.done
     directory.checkpoint_file.unlink()
     train(spec, tmp_path / "runs")
     assert_same_translations(directory, expected)

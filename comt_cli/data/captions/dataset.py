@@ -3,22 +3,19 @@ NumPy."""
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import NonNegativeInt
 
-from comt_cli import __version__ as comt_version
 from comt_cli.data.captions.corpus import CAPTION_SPLITS, CaptionCorpus, CaptionedImages, CaptionSplitName
 from comt_cli.data.captions.scene_words import Scene
 from comt_cli.data.captions.settings import SCENE_PIXELS, CaptionData
 from comt_cli.data.manifest import MANIFEST, TOKENIZER, FileRecord, PreparedFolder, content_hash, damaged, verify
-from comt_cli.data.storage import ProgressCallback, file_lock, hash_file, make_folder, no_progress
+from comt_cli.data.storage import ProgressCallback, file_lock, make_folder, no_progress
 from comt_cli.data.tokenizers import load_tokenizer
 from comt_cli.errors import UserError
 from comt_cli.files import cache_folder, canonical_json, read_json, sha256, write_json
@@ -246,11 +243,7 @@ def _write(data: CaptionData, corpus: CaptionCorpus, folder: Path, name: str, pr
         settings=data.model_dump(mode="json", exclude={"folder"}),
         corpus=corpus.identity(),
         stamp=stamp,
-        versions={
-            "comt": comt_version,
-            "python": platform.python_version(),
-            **{package: metadata.version(package) for package in ("matplotlib", "numpy", "pillow")},
-        },
+        versions=CaptionManifest.made_with("matplotlib", "numpy", "pillow"),
         images={split: len(each.references) for split, each in images.items()},
-        files=tuple(FileRecord(name=path.name, bytes=path.stat().st_size, sha256=hash_file(path)) for path in paths),
+        files=tuple(map(FileRecord.of, paths)),
     ).write(folder)

@@ -17,7 +17,7 @@ from typing import Any
 from comt_cli.data.captions.corpus import CAPTION_SPLITS, CaptionedImages, CaptionSplitName
 from comt_cli.data.captions.settings import CaptionData
 from comt_cli.data.captions.treebank import treebank_tokens
-from comt_cli.data.storage import ProgressCallback, first_line, hash_file, no_progress
+from comt_cli.data.storage import ProgressCallback, first_line, hash_file, no_progress, state_of
 from comt_cli.errors import UserError
 from comt_cli.files import cache_folder, canonical_json, read_json, sha256
 
@@ -47,9 +47,9 @@ class MSCOCO:
         return ["mscoco"]
 
     def stamp(self) -> str | None:
-        """Names, sizes and times of the captions and of every file of features. Raises `OSError`."""
+        """Names and states (`state_of`) of the captions and of every file of features. Raises `OSError`."""
         files = [self._folder / CAPTIONS, *sorted((self._folder / FEATURES).iterdir())]
-        seen = [[file.name, status.st_size, status.st_mtime_ns] for file in files for status in [file.stat()]]
+        seen = [[file.name, *state_of(file.stat())] for file in files]
         return sha256(canonical_json(seen))[:16]
 
     def write(self, folder: Path, progress: ProgressCallback) -> dict[CaptionSplitName, CaptionedImages]:

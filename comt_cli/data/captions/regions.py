@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from comt_cli.data.captions.settings import SCENE_PATCH
 from comt_cli.errors import UserError
+from comt_cli.files import open_file
 
 MIDDLE = 127.5
 """Pixels become numbers from -1 to 1."""
@@ -92,7 +93,7 @@ def read_features(file: Path, most: int, features: int) -> NDArray[np.float32]:
         UserError: it cannot be read, has another shape, or numbers that are not finite; the message names it.
     """
     try:
-        with file.open("rb") as handle:
+        with open_file(file) as handle:
             found = np.load(handle, allow_pickle=False)
             if isinstance(found, np.lib.npyio.NpzFile):
                 found = found["feat" if "feat" in found.files or len(found.files) != 1 else found.files[0]]

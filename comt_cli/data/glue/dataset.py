@@ -5,22 +5,19 @@ Importing it imports no NumPy.
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import NonNegativeInt
 
-from comt_cli import __version__ as comt_version
 from comt_cli.data.corpora import corpus_for
 from comt_cli.data.glue.corpus import Example, GlueSource, GlueSplitName, divided
 from comt_cli.data.glue.settings import OF_SCENES, OF_TEXT, GlueData
 from comt_cli.data.identity import vocabulary_identity
 from comt_cli.data.manifest import MANIFEST, TOKENIZER, FileRecord, PreparedFolder, content_hash, damaged, verify
-from comt_cli.data.storage import ProgressCallback, file_lock, hash_file, make_folder, no_progress
+from comt_cli.data.storage import ProgressCallback, file_lock, make_folder, no_progress, refuse_changed
 from comt_cli.data.tokenizers import load_tokenizer
 from comt_cli.errors import UserError
 from comt_cli.files import cache_folder, canonical_json, read_json, sha256, write_json
@@ -174,17 +171,14 @@ def _write(data: GlueData, folder: Path, name: str, progress: ProgressCallback) 
     tokenizer_for(data, corpus_for(data), progress).save(folder / TOKENIZER)
     for split, examples in splits.items():
         write_json(folder / _file_of(split), examples)
+    refuse_changed(folder, data.task, name, fingerprint(data, progress))
     paths = [folder / each for each in (TOKENIZER, *map(_file_of, splits))]
     GlueManifest(
         fingerprint=name,
         format=GLUE_FORMAT,
         settings=data.model_dump(mode="json", exclude={"glue_folder"}),
         source=source.identity(),
-        versions={
-            "comt": comt_version,
-            "python": platform.python_version(),
-            **{package: metadata.version(package) for package in ("numpy", "sentencepiece")},
-        },
+        versions=GlueManifest.made_with("numpy", "sentencepiece"),
         examples={split: len(examples) for split, examples in splits.items()},
-        files=tuple(FileRecord(name=path.name, bytes=path.stat().st_size, sha256=hash_file(path)) for path in paths),
+        files=tuple(map(FileRecord.of, paths)),
     ).write(folder)

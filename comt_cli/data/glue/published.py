@@ -146,10 +146,7 @@ class FolderExamples:
         hashes = {}
         for split, path in self._files.items():
             progress(f"hashing {path.name}", 0, None)
-            try:
-                hashes[split] = known.of(path)
-            except OSError as error:
-                raise UserError(f"glue_folder: cannot read {path}: {error.strerror or error}", hint) from error
+            hashes[split] = known.of(path, "glue_folder", hint)
         known.save()
         return ["glue-folder", hashes]
 
@@ -165,7 +162,7 @@ class FolderExamples:
 def _lines(path: Path, form: Form) -> Iterator[Example]:
     """The examples of a file. Raises `UserError` where it is not of GLUE's form."""
     try:
-        lines = read_text(path, _LARGEST).removeprefix("\ufeff").replace("\r\n", "\n").removesuffix("\n").split("\n")
+        lines = read_text(path, _LARGEST).replace("\r\n", "\n").removesuffix("\n").split("\n")
     except (OSError, ValueError) as error:
         raise _wrong(path, str(error)) from error
     places, begin = _places(path, form, lines[0])

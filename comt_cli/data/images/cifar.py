@@ -21,7 +21,7 @@ from comt_cli.data.images.subset import how_many
 from comt_cli.data.images.torchvision_import import torchvision_datasets
 from comt_cli.data.storage import ProgressCallback, file_lock, first_line, make_folder
 from comt_cli.errors import UserError
-from comt_cli.files import cache_folder, sha256
+from comt_cli.files import cache_folder, open_file, sha256
 
 
 def cifar(data: ImageDataSettings, folder: Path, name: str, progress: ProgressCallback) -> ImageDataset:
@@ -125,5 +125,5 @@ def _bring(kind: Any, folder: Path) -> str:
 
 
 def _md5(path: Path) -> str:
-    with path.open("rb") as handle:
+    with open_file(path) as handle:
         return hashlib.file_digest(handle, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

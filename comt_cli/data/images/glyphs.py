@@ -25,7 +25,7 @@ from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.data.images.statistics import ColourSums
 from comt_cli.data.images.subset import how_many
 from comt_cli.data.manifest import MANIFEST, FileRecord, PreparedFolder, content_hash, damaged, verify
-from comt_cli.data.storage import ProgressCallback, file_lock, hash_file, make_folder
+from comt_cli.data.storage import ProgressCallback, file_lock, make_folder
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import atomic_file, cache_folder
 
@@ -149,7 +149,7 @@ def _write(
         images=counts,
         mean=mean,
         std=std,
-        files=tuple(FileRecord(name=path.name, bytes=path.stat().st_size, sha256=hash_file(path)) for path in paths),
+        files=tuple(map(FileRecord.of, paths)),
     ).write(folder)
 
 

@@ -71,16 +71,11 @@ class FolderSplit(ImageSplit):
         return np.stack(images) if images else np.empty((0, self.size, self.size, 3), dtype=np.uint8)
 
     def _read_one(self, index: int, draws: NDArray[np.float64] | None) -> NDArray[np.uint8]:
-        from PIL import Image
+        from comt_cli.data.images.pictures import open_picture
 
-        try:
-            with Image.open(self.files[index]) as file:
-                image = file.convert("RGB")  # reads the pixels; threads run meanwhile
-        except (OSError, ValueError, SyntaxError) as error:  # SyntaxError: Pillow's, for some broken files
-            raise UserError(
-                f"cannot read the image {self.files[index]}: {first_line(error)}",
-                "Copy the file anew from the data set, then run the same command again: it continues from there.",
-            ) from error
+        anew = "Copy the file anew from the data set, then run the same command again: it continues from there."
+        with open_picture(Path(self.files[index]), anew) as file:
+            image = file.convert("RGB")  # reads the pixels; threads run meanwhile
         cut = middle(image, self.size) if draws is None else random_part(image, self.size, draws)
         return np.asarray(cut)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from comt_cli.data.images.settings import ImageDataSettings
-from comt_cli.data.storage import ProgressCallback, make_folder, no_progress
+from comt_cli.data.storage import ProgressCallback, make_folder, no_progress, state_of
 from comt_cli.errors import StorageError
 from comt_cli.files import cache_folder, canonical_json, read_json, sha256, write_json
 
@@ -61,9 +61,8 @@ def _stamp(data: ImageDataSettings) -> str:
     inner = [folder, *sorted(entry for entry in folder.iterdir() if entry.is_dir())]
     seen = []
     for entry in sorted(entry for each in inner for entry in each.iterdir()):
-        status = entry.stat()
-        size = 0 if entry.is_dir() else status.st_size
-        seen.append([entry.relative_to(folder).as_posix(), size, status.st_mtime_ns])
+        size, *state = state_of(entry.stat())
+        seen.append([entry.relative_to(folder).as_posix(), 0 if entry.is_dir() else size, *state])
     return sha256(canonical_json(seen))[:16]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
@@ -9,6 +10,11 @@ from typing import Any, Literal, NamedTuple, Protocol
 from comt_cli.data.corpus import split_of
 from comt_cli.data.pairs.settings import PairData
 from comt_cli.data.storage import ProgressCallback, no_progress
+
+
+def is_blank(text: str) -> bool:
+    """Whether nothing of a text can be seen: spaces, and marks without a width such as U+200B, U+00AD or U+FEFF."""
+    return all(each.isspace() or unicodedata.category(each) in ("Cc", "Cf") for each in text)
 
 
 class TextPair(NamedTuple):

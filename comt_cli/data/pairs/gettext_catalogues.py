@@ -19,6 +19,7 @@ from comt_cli.data.pairs.corpus import PairTexts, TextPair, both_sides, split_of
 from comt_cli.data.pairs.settings import PairData
 from comt_cli.data.storage import ProgressCallback, first_line, hash_file, no_progress
 from comt_cli.errors import UserError
+from comt_cli.files import open_file
 from comt_cli.installing import install_package
 
 
@@ -103,7 +104,7 @@ def _messages(path: Path, locale: str) -> Iterator[tuple[str, str]]:
             install_package("babel>=2.18"),
         ) from error
     try:
-        with path.open("rb") as handle:
+        with open_file(path) as handle:
             catalogue = read_po(handle, locale=locale) if path.suffix == ".po" else read_mo(handle)
     # Babel raises ValueError, its own errors, and at damaged files whatever comes first (struct.error, IndexError).
     except Exception as error:

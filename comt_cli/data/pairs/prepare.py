@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import platform
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from comt_cli import __version__ as comt_version
 from comt_cli.data.manifest import MANIFEST, TOKENIZER, FileRecord
 from comt_cli.data.pairs.corpora import corpus_for
 from comt_cli.data.pairs.corpus import PairCorpus, PairTexts, TextPair
@@ -25,7 +22,7 @@ from comt_cli.data.pairs.record import (
 from comt_cli.data.pairs.settings import PairData
 from comt_cli.data.sentencepiece_tokenizer import TRAINER, TRAINING_CHARACTERS, VOCABULARY_VERSION, train_sentencepiece
 from comt_cli.data.special_tokens import Extra
-from comt_cli.data.storage import ProgressCallback, file_lock, hash_file, make_folder, no_progress
+from comt_cli.data.storage import ProgressCallback, file_lock, make_folder, no_progress, refuse_changed
 from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer
 from comt_cli.data.tokenizers import load_tokenizer
 from comt_cli.errors import UserError
@@ -131,28 +128,21 @@ def _write(data: PairData, corpus: PairCorpus, name: str, progress: ProgressCall
             f"corpus: there is no pair to train on in {data.corpus}",
             str(writer.left_out) or "Use more pairs, or smaller shares for validation and test.",
         )
+    refuse_changed(folder, data.corpus, name, _fingerprint(data, corpus, progress))
     names = (TOKENIZER, TEXTS, *(file(side) for side in SIDES for file in (token_file, offset_file)))
     PairManifest(
         format=PAIR_FORMAT,
         fingerprint=name,
         settings=data.model_dump(mode="json", exclude={"folder"}),
         corpus=corpus.identity(),
-        versions={
-            "comt": comt_version,
-            "python": platform.python_version(),
-            **{package: metadata.version(package) for package in ("numpy", "sentencepiece")},
-        },
+        versions=PairManifest.made_with("numpy", "sentencepiece"),
         dtype=dtype.str,
         vocabulary_size=tokenizer.vocabulary_size,
         pairs=writer.pairs,
         left_out=writer.left_out,
-        files=tuple(_record(folder / file) for file in names),
+        files=tuple(FileRecord.of(folder / file) for file in names),
     ).write(folder)
     writer.finish()
-
-
-def _record(path: Path) -> FileRecord:
-    return FileRecord(name=path.name, bytes=path.stat().st_size, sha256=hash_file(path))
 
 
 def _check_texts(data: PairData, texts: Mapping[str, PairTexts]) -> None:
@@ -169,24 +159,7 @@ def _make_tokenizer(data: PairData, corpus: PairCorpus) -> Tokenizer:
     if data.tokenizer == "bytes":
         return ByteTokenizer(extras)
     assert data.vocabulary_size is not None  # the settings see to it
-    failed: list[Exception] = []
-    try:
-        return train_sentencepiece(_noting(corpus.vocabulary_texts(), failed), data.vocabulary_size, extras)
-    except UserError as error:
-        if failed:  # of the corpus, in words of SentencePiece's
-            raise failed[0] from error
-        # Where the texts are one language's, the key is called `vocabulary`.
-        message, hint = (str(each).replace("vocabulary", "vocabulary_size", 1) for each in (error.message, error.hint))
-        raise UserError(message, hint) from error
-
-
-def _noting(texts: Iterator[str], failed: list[Exception]) -> Iterator[str]:
-    """The texts; an error in reading them is put into `failed`."""
-    try:
-        yield from texts
-    except Exception as error:
-        failed.append(error)
-        raise
+    return train_sentencepiece(corpus.vocabulary_texts(), data.vocabulary_size, extras, key="vocabulary_size")
 
 
 def _tokenise(

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import hashlib
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from comt_cli.data.local_files import KnownHashes
-from comt_cli.data.pairs.corpus import PairTexts, TextPair, both_sides, split_of_source
+from comt_cli.data.pairs.corpus import PairTexts, TextPair, both_sides, is_blank, split_of_source
 from comt_cli.data.pairs.settings import PairData
 from comt_cli.data.sentencepiece_tokenizer import TRAINING_CHARACTERS
-from comt_cli.data.storage import ProgressCallback, make_folder, no_progress
+from comt_cli.data.storage import ProgressCallback, changed, make_folder, no_progress
 from comt_cli.errors import StorageError, UserError
-from comt_cli.files import cache_folder, canonical_json, sha256, write_text
+from comt_cli.files import cache_folder, canonical_json, conversion, open_file, sha256, write_text
 
 PUBLISHED: dict[str, tuple[str, str, str]] = {
     "iwslt15-en-vi": ("train", "tst2012", "tst2013"),
@@ -87,12 +88,14 @@ class TextFiles:
             UserError: with every file that is missing, empty, not UTF-8, or has more lines than its other.
         """
         problems: list[UserError] = []
+        self._seen: dict[Path, str] = {}
         for paths in self._files.values():
             counts = []
             for path in paths:
                 progress(f"looking at {path.name}", 0, None)
                 try:
-                    counts.append(_count(path))
+                    count, self._seen[path] = _count(path)
+                    counts.append(count)
                 except UserError as error:
                     problems.append(error)
                 except FileNotFoundError:
@@ -112,12 +115,16 @@ class TextFiles:
         """The texts of validation and test; pairs with an empty side are left out.
 
         Raises:
-            UserError: as `check`.
+            UserError: as `check`, or a file is not the one whose hash is known.
         """
         self.check(progress)
+        for path, digest in self._seen.items():
+            if self._hash(path, progress)[1] != digest:
+                self._known(path).forget()
+                raise changed(path)
         found: dict[str, tuple[list[str], list[str]]] = {"validation": ([], []), "test": ([], [])}
         for split, paths in self._files.items():
-            for number, (source, target) in enumerate(_pairs(paths)):
+            for number, (source, target) in enumerate(self._pairs(paths)):
                 if number % 100_000 == 0:
                     progress(f"reading {paths[0].name} and {paths[1].name}", number, None)
                 place = split if split != "train" else split_of_source(source, self._data)
@@ -128,7 +135,8 @@ class TextFiles:
 
     def train(self, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
         """The training lines from number `start[1]` on, counted from 0."""
-        for number, (source, target) in enumerate(islice(_pairs(self._files["train"]), start[1], None), start[1]):
+        pairs = self._pairs(self._files["train"])
+        for number, (source, target) in enumerate(islice(pairs, start[1], None), start[1]):
             if split_of_source(source, self._data) == "train":
                 yield TextPair(source, target, (0, number))
 
@@ -137,14 +145,21 @@ class TextFiles:
         size = sum(path.stat().st_size for path in self._files["train"])
         return both_sides(islice(self.train(), 0, None, max(1, size // TRAINING_CHARACTERS)))
 
+    def _pairs(self, paths: FilePair) -> Iterator[tuple[str, str]]:
+        """Pairs of lines. A side of which nothing can be seen is empty; the published corpora stay as they are."""
+        pairs = zip(*(_lines(path) for path in paths), strict=True)
+        if self._data.folder is not None:
+            return pairs
+        return (("" if is_blank(one) else one, "" if is_blank(other) else other) for one, other in pairs)
+
+    def _known(self, path: Path) -> KnownHashes:
+        return KnownHashes(path.parent.absolute(), f"pairs:{path.name}")
+
     def _hash(self, path: Path, progress: ProgressCallback) -> list[str]:
         """The file's name and its hash, which is remembered while the file does not change."""
-        known = KnownHashes(path.parent.absolute(), f"pairs:{path.name}")
+        known = self._known(path)
         progress(f"hashing {path.name}", 0, None)
-        try:
-            digest = known.of(path)
-        except OSError as error:
-            raise UserError(f"corpus: cannot read {path}: {error.strerror or error}") from error
+        digest = known.of(path)
         known.save()
         return [path.name, digest]
 
@@ -162,38 +177,36 @@ def _two(files: str) -> FilePair:
     return Path(source).expanduser(), Path(target).expanduser()
 
 
-def _pairs(paths: FilePair) -> Iterator[tuple[str, str]]:
-    return zip(*(_lines(path) for path in paths), strict=True)
-
-
 def _lines(path: Path) -> Iterator[str]:
     """The lines of a file without surrounding spaces and byte order mark."""
-    with path.open("rb") as handle:
+    with open_file(path) as handle:
         for number, line in enumerate(handle, 1):
             try:
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
             except UnicodeDecodeError as error:
                 raise UserError(
                     f"corpus: {path} is not UTF-8 text (line {number}: {error.reason})",
-                    f"Convert it, for instance: iconv -f latin1 -t utf-8 {path.name}",
+                    f"Convert it, for instance: {conversion(path, line if number == 1 else b'')}",
                 ) from error
 
 
-def _count(path: Path) -> int:
-    """How many lines a file has. Raises `OSError`, and `UserError` where there is none or the file is not UTF-8."""
+def _count(path: Path) -> tuple[int, str]:
+    """How many lines a file has, and its SHA-256. Raises `OSError`, and `UserError` where there is none or the file is
+    not UTF-8."""
     lines, block, last = 0, b"", b""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    with path.open("rb") as handle:
+    decoder, digest = codecs.getincrementaldecoder("utf-8")(), hashlib.sha256()
+    with open_file(path) as handle:
         try:
             while block := handle.read(_BLOCK_BYTES):
                 lines, last = lines + block.count(b"\n"), block
+                digest.update(block)
                 decoder.decode(block)
             decoder.decode(b"", final=True)
         except UnicodeDecodeError:
             lines = sum(1 for _ in _lines(path))  # which names the line
     if not last:
         raise UserError(f"corpus: {path} is empty", "Both files must have one sentence a line.")
-    return lines + (not last.endswith(b"\n"))
+    return lines + (not last.endswith(b"\n")), digest.hexdigest()
 
 
 def _unequal(source: Path, target: Path, sources: int, targets: int) -> UserError:

@@ -56,7 +56,7 @@ def _png(figure: Figure) -> bytes:
     figure.savefig(full, format="png")
     if len(full.getvalue()) < _HEAVY:
         return full.getvalue()
-    Image.open(full).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(
+    Image.open(full, formats=("PNG",)).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(
         small, "png", optimize=True, dpi=(DPI, DPI)
     )
     return small.getvalue()

@@ -69,7 +69,7 @@ def embedded(png: bytes) -> tuple[str, int, int]:
     """
     from PIL import Image, ImageChops, ImageStat
 
-    with Image.open(io.BytesIO(png)) as image:
+    with Image.open(io.BytesIO(png), formats=("PNG",)) as image:
         opaque = Image.new("RGBA", image.size, "white")
         opaque.alpha_composite(image.convert("RGBA"))
     drawn = opaque.convert("RGB")

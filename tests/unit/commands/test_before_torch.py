@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -35,6 +36,14 @@ WRONG = {
     "export": (["export", NOWHERE, "out"], "there is no model"),
     "translate": (["translate", NOWHERE], "there is no model"),
     "translate of no file": (["translate", "owner/model", "-i", "gone"], "--input gone cannot be read"),
+    "translate of latin1": (["translate", "owner/model", "-i", "latin"], "latin is not UTF-8 text (line 2)"),
+    "translate of a pipe": (["translate", "owner/model", "-i", "pipe"], "--input pipe cannot be read: it is a pipe"),
+    "translate onto itself": (["translate", "owner/model", "-i", "plain", "-o", "plain"], "the output plain is the in"),
+    "caption of no picture": (["caption", "owner/model", "plain"], "cannot read the image plain: it is no picture"),
+    "caption of no features": (
+        ["caption", "owner/model", "gone.npy"],
+        "gone.npy: its features cannot be read: No",
+    ),
     "average": (["average", NOWHERE], "there is no run"),
     "evaluate": (["evaluate", "empty"], "is not a run directory"),
     "export over another": (["export", "owner/model", "unfinished"], "not an empty folder"),
@@ -68,6 +77,9 @@ def said(tmp_path_factory) -> dict[str, tuple]:
     folder = tmp_path_factory.mktemp("wrong")
     (folder / "empty").mkdir()
     (folder / "unfinished").mkdir()
+    (folder / "plain").write_text("a line\n")
+    (folder / "latin").write_bytes(b"a\ngr\xfcn\n")
+    os.mkfifo(folder / "pipe")
     (folder / "unfinished" / "spec.json").write_text("{}")
     typed = json.dumps([arguments for arguments, _ in WRONG.values()])
     program = [sys.executable, "-c", PROGRAM]

@@ -14,6 +14,7 @@ from decided import draw_with_a_margin
 from typer.testing import CliRunner
 
 from comt_cli.app import app
+from comt_cli.commands import generate as verb
 from comt_cli.data.settings import DataSettings
 from comt_cli.data.tokenizer import ByteTokenizer
 from comt_cli.errors import UserError
@@ -201,6 +202,11 @@ def test_an_exported_folder_speaks_the_same(tmp_path):
     nothing = run(tmp_path / "folder", "--prompt", "a")
     assert isinstance(nothing.exception, UserError)
     assert "has no tokenizer" in nothing.exception.message
+
+
+def test_a_byte_order_mark_is_no_part_of_a_prompt(tmp_path):
+    (tmp_path / "prompts.txt").write_text("one\ntwo\n", encoding="utf-8-sig")
+    assert verb._prompts(None, tmp_path / "prompts.txt") == ["one", "two"]
 
 
 @pytest.mark.parametrize(

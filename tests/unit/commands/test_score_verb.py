@@ -42,6 +42,14 @@ def test_scores_stand_beside_their_signatures(folder):
     assert result.stderr == ""
 
 
+@pytest.mark.parametrize("marked", ["hyp", "ref", "worse"])
+def test_a_byte_order_mark_changes_no_score(folder, marked):
+    arguments = ("hyp", "ref", "--against", "worse", "--metric", "bleu,chrf,bleu_tokenised")
+    expected = run(*arguments).stdout
+    (folder / marked).write_bytes(b"\xef\xbb\xbf" + (folder / marked).read_bytes())
+    assert run(*arguments).stdout == expected
+
+
 def test_json_has_every_digit(folder):
     found = json.loads(run("hyp", "ref", "--json", "--against", "worse", "--metric", "bleu").stdout)
     expected = compare("bleu", HYPOTHESES, WORSE, REFERENCES)

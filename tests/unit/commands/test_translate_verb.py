@@ -11,13 +11,15 @@ from toy_translation import toy_model, toy_spec, write_run
 from typer.testing import CliRunner
 
 from comt_cli.app import app
+from comt_cli.data.pairs.corpus import is_blank
 from comt_cli.errors import UserError
 from comt_cli.generation import translate as generation
+from comt_cli.generation.part_file import PartFile
 from comt_cli.generation.translate import Translator
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
-LINES = ["a train", "", "seven trains at noon", "Chuyến tàu", "   ", "x"]
+LINES = ["a train", "", "seven trains at noon", "Chuyến tàu", " \u200b\u00ad\u2060\u200e ", "x"]
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ def test_as_many_lines_come_out_as_go_in(folder):
     assert from_file.exit_code == 0
     lines = from_file.stdout.removesuffix("\n").split("\n")
     assert len(lines) == len(LINES)
-    assert all(not line for line, given in zip(lines, LINES, strict=True) if not given.strip())
+    assert all(not line for line, given in zip(lines, LINES, strict=True) if is_blank(given))
     assert len(set(lines)) > 2
     assert run(given="\n".join(LINES)).stdout == from_file.stdout  # without a last line break
     assert run("-i", "-", given="\r\n".join(LINES)).stdout == from_file.stdout
@@ -60,7 +62,7 @@ def test_n_best_and_scores_stand_in_columns(folder):
     assert [row[0] for row in rows] == [str(number) for number in range(1, 7) for _ in range(3)]
     for number, expected in enumerate(best):
         found = [(float(score), text) for _, score, _, text in rows[3 * number : 3 * number + 3] if score]
-        assert len(found) == (3 if LINES[number].strip() else 0)
+        assert len(found) == (3 if not is_blank(LINES[number]) else 0)
         scores = [score for score, _ in found]
         assert scores == sorted(scores, reverse=True)
         if not found:
@@ -122,6 +124,32 @@ def test_a_killed_call_is_continued_and_ends_with_the_same_bytes(folder, monkeyp
     assert "has the first" not in run(*options[:-1], "-o", "out").stderr  # other columns: nothing is kept
 
 
+def test_damaged_lines_of_a_killed_call_are_translated_again(folder, monkeypatch):
+    monkeypatch.setattr(generation, "POOL", 2)
+    expected = run("-i", "in").stdout
+    finish = PartFile.finish
+    monkeypatch.setattr(PartFile, "finish", lambda self: None)
+    for number, kept in ((1, 0), (3, 2), (6, 4)):
+        run("-i", "in", "-o", "out")
+        lines = (folder / "out.part").read_text().splitlines()
+        lines[number] += " edited"
+        (folder / "out.part").write_text("".join(f"{line}\n" for line in lines))
+        said = run("-i", "in", "-o", "out").stderr
+        assert (f"has the first {kept} of 6" in said) == (kept > 0)
+    monkeypatch.setattr(PartFile, "finish", finish)
+    run("-i", "in", "-o", "out")
+    assert (folder / "out").read_text() == expected
+
+
+@pytest.mark.parametrize("name", ["in", "link", "twin", "./run/../in", "part"])
+def test_the_input_is_never_the_output(folder, name):
+    (folder / "link").symlink_to("in")
+    (folder / "twin").hardlink_to(folder / "in")
+    (folder / "part.part").symlink_to("in")
+    assert "would be lost" in run("-i", "in", "-o", name).exception.message
+    assert (folder / "in").read_text(encoding="utf-8").splitlines() == LINES
+
+
 def test_attention_is_drawn(folder):
     result = run("--attention", "figures", given="\nChuyến tàu\n")
     assert len(result.stdout.split("\n")) == 3
@@ -145,9 +173,9 @@ def test_lines_that_are_drawn_and_written_are_translated_once(folder, monkeypatc
 
     monkeypatch.setattr(Translator, "search", counting)
     run("-i", "in", "-o", "out", "--attention", "figures")
-    assert len(translated) == sum(bool(line.strip()) for line in LINES)
+    assert len(translated) == sum(not is_blank(line) for line in LINES)
     assert (folder / "out").read_text() == expected
-    numbers = [number for number, line in enumerate(LINES, 1) if line.strip()]
+    numbers = [number for number, line in enumerate(LINES, 1) if not is_blank(line)]
     assert {path.name for path in (folder / "figures").glob("*.png")} == {f"attention-{n}.png" for n in numbers}
 
 

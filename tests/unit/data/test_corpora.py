@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -16,10 +17,17 @@ from comt_cli.data.corpus import split_of, train_texts
 from comt_cli.data.dataset import Dataset
 from comt_cli.data.identity import fingerprint
 from comt_cli.data.local_files import LocalFiles
+from comt_cli.data.prepare import prepare
 from comt_cli.data.python_docs import PythonDocs
 from comt_cli.data.python_source import PythonSource, decoded
 from comt_cli.data.settings import DataSettings
 from comt_cli.errors import UserError
+
+
+def written_once(path: Path, text: str) -> None:
+    """Write a file whose time is always the same."""
+    path.write_text(text)
+    os.utime(path, (1577836800, 1577836800))
 
 
 class TestSplit:
@@ -187,9 +195,8 @@ class TestLocalFiles:
     def test_unchanged_files_are_not_read_again(
         self, texts: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        long_ago = time.time() - 3600
-        for path in (texts / "a.txt", texts / "z.txt"):
-            os.utime(path, (long_ago, long_ago))
+        now = time.time() + 3600
+        monkeypatch.setattr("time.time_ns", lambda: int(now * 1e9))
         hashed: list[str] = []
 
         def hash_file(path: Path) -> str:
@@ -198,6 +205,7 @@ class TestLocalFiles:
 
         monkeypatch.setattr("comt_cli.data.local_files.hash_file", hash_file)
         (texts / "new.txt").write_text("written this moment: it may still change within the clock's step")
+        os.utime(texts / "new.txt", (now, now))
         LocalFiles(f"{texts}/*.txt").identity()
         LocalFiles(f"{texts}/*.txt").identity()
         assert hashed == ["a.txt", "new.txt", "z.txt", "new.txt"]
@@ -205,6 +213,27 @@ class TestLocalFiles:
             path.write_text("{ damaged")
         LocalFiles(f"{texts}/*.txt").identity()
         assert hashed[4:] == ["a.txt", "new.txt", "z.txt"]
+
+    def test_a_change_that_keeps_size_and_time_is_seen(
+        self, texts: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As of an archive whose files are all of one day, unpacked over an older one."""
+        data = DataSettings(corpus=f"files:{texts}/**/*.txt", tokenizer="bytes", validation_fraction=0.3, rows="pad")
+        later = time.time_ns() + 10**12
+        monkeypatch.setattr("time.time_ns", lambda: later)  # when files are remembered
+        written_once(texts / "a.txt", "one two")
+        before = prepare(data).fingerprint
+        written_once(texts / "a.txt", "one too")
+        after = fingerprint(data)
+        assert after != before
+        assert prepare(data).fingerprint == after
+        monkeypatch.setattr("comt_cli.data.local_files.state_of", lambda status: [0])  # a system that tells no change
+        LocalFiles(f"{texts}/a.txt").identity()
+        written_once(texts / "a.txt", "one six")
+        with pytest.raises(UserError, match=r"a\.txt was changed while it was read"):
+            list(LocalFiles(f"{texts}/a.txt").documents())
+        found = [document.text for document in LocalFiles(f"{texts}/a.txt").documents()]
+        assert found == ["one six"]
 
     def test_marks_and_line_ends_are_not_text(self, texts: Path, cache: Path) -> None:
         (texts / "a.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
@@ -215,6 +244,35 @@ class TestLocalFiles:
         for pattern in (f"{texts}/*.html", f"{texts}/absent.txt", str(texts), "/"):
             with pytest.raises(UserError, match="no file matches files:"):
                 fingerprint(DataSettings(corpus=f"files:{pattern}", tokenizer="bytes"))
+
+    def test_what_is_there_by_the_very_name_is_meant(self, texts: Path, cache: Path) -> None:
+        (texts / "[D] files").mkdir()
+        (texts / "notes [2024].txt").write_text("in brackets")
+        (texts / "[D] files" / "one?.txt").write_text("in a folder")
+        for pattern, text in (("notes [2024].txt", "in brackets"), ("[D] files/*.txt", "in a folder")):
+            assert [document.text for document in LocalFiles(f"{texts}/{pattern}").documents()] == [text]
+        os.mkfifo(texts / "pipe")
+        for pattern, why in (
+            ("", r"it is a folder: say which files in it, as in files:.*/texts/\*\*/\*\.txt"),
+            ("notes [2025].txt", r"write \[\[\] for a bracket"),
+            ("**/*.html", "none behind a symbolic link"),
+            ("pipe", "no ordinary file"),
+        ):
+            with pytest.raises(UserError, match=why):
+                LocalFiles(f"{texts}/{pattern}").identity()
+
+    def test_utf16_is_told_by_its_mark(self, texts: Path, cache: Path) -> None:
+        (texts / "a.txt").write_text("wide", encoding="utf-16")
+        with pytest.raises(UserError, match=r"iconv -f utf-16 -t utf-8 a\.txt"):
+            list(LocalFiles(f"{texts}/*.txt").documents())
+
+    @pytest.mark.parametrize("rows", ["pack", "pad"])
+    def test_few_files_are_told_which_share_holds_one_out(self, texts: Path, cache: Path, rows: str) -> None:
+        keys = {"corpus": f"files:{texts}/**/*.txt", "tokenizer": "bytes", "sequence_length": 16, "rows": rows}
+        with pytest.raises(UserError, match="is in the validation split") as refused:
+            prepare(DataSettings(**keys, validation_fraction=0.0001))
+        (share,) = re.findall(r"--set data\.validation_fraction=(0\.\d+),", str(refused.value.hint))
+        assert prepare(DataSettings(**keys, validation_fraction=float(share))).validation.documents >= 1
 
     def test_a_file_that_is_not_utf8_is_named(self, texts: Path, cache: Path) -> None:
         (texts / "b" / "m.txt").write_bytes("Gärten".encode("latin1"))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,6 +93,55 @@ def test_marks_and_ends_of_lines_are_no_text(cache: Path, tmp_path: Path) -> Non
     assert [pair.source for pair in TextFiles(data).train()] == ["first", "second\u2028half", "third"]
 
 
+def test_a_side_of_which_nothing_can_be_seen_is_empty(cache: Path, tmp_path: Path) -> None:
+    unseen = ["\u200b", "\u00ad", "\ufeff\u2060", " \u200e\t"]
+    two = write(tmp_path / "a", [*unseen, "seen\u00ad"]), write(tmp_path / "b", ["target"] * 5)
+    data = of_files(*two, validation_fraction=0.001, test_fraction=0.001)
+    assert [pair.source for pair in TextFiles(data).train()] == [""] * 4 + ["seen\u00ad"]
+    assert list(TextFiles(data).vocabulary_texts()).count("target") == 5
+
+
+def test_files_that_changed_are_never_prepared_as_what_they_were(
+    cache: Path, two: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, later = of_files(*two), time.time_ns() + 10**12
+    monkeypatch.setattr("time.time_ns", lambda: later)  # when hashes are remembered
+
+    def corrected(number: int) -> None:
+        """A letter for a letter, and the time is that of the archive."""
+        two[1].write_text(two[1].read_text().replace("Satz Nummer 7", f"Satz Nummer {number}"))
+        os.utime(two[1], (1577836800, 1577836800))
+
+    corrected(7)
+    before = fingerprint(data)
+    corrected(8)
+    assert prepare(data).fingerprint == fingerprint(data) != before
+    monkeypatch.setattr("comt_cli.data.local_files.state_of", lambda status: [0])  # of a system that tells no change
+    fingerprint(data)
+    write(two[1], [f"Satz Nr. {number}" for number in range(300)])
+    shutil.rmtree(cache / "pairs")
+    with pytest.raises(UserError, match=r"b\.de was changed while it was read"):
+        prepare(data)
+    assert prepare(data).fingerprint == fingerprint(data)
+
+
+def test_a_corpus_that_changes_while_it_is_prepared_is_not_kept(
+    cache: Path, two: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, changing = TextFiles.train, iter([None])
+
+    def while_it_is_read(self: TextFiles, start: tuple[int, int] = (0, 0)) -> Iterator[Any]:
+        yield from train(self, start)
+        for _ in changing:
+            write(two[0], [f"another {number}" for number in range(300)])
+
+    monkeypatch.setattr(TextFiles, "train", while_it_is_read)
+    with pytest.raises(UserError, match=r"was changed while it was read"):
+        prepare(of_files(*two))
+    assert not list((cache / "pairs").glob("*/"))
+    assert prepare(of_files(*two)).fingerprint == fingerprint(of_files(*two))
+
+
 def test_files_that_do_not_fit_are_named_with_their_line(cache: Path, two: tuple[Path, Path], tmp_path: Path) -> None:
     short = write(tmp_path / "short.de", ["eins", "zwei"])
     with pytest.raises(UserError, match=r"has 300 lines and .*short\.de has 2: line 3 of a\.en has no counterpart"):
@@ -101,6 +154,15 @@ def test_files_that_do_not_fit_are_named_with_their_line(cache: Path, two: tuple
     with pytest.raises(UserError, match=r"latin\.de is not UTF-8 text \(line 12: ") as caught:
         prepare(of_files(two[0], latin))
     assert "iconv" in str(caught.value.hint)
+    wide = tmp_path / "wide.de"
+    wide.write_text("Satz\n" * 300, encoding="utf-16")
+    with pytest.raises(UserError, match=r"wide\.de is not UTF-8 text \(line 1: ") as caught:
+        prepare(of_files(two[0], wide))
+    assert "iconv -f utf-16 -t utf-8 wide.de" in str(caught.value.hint)
+    os.mkfifo(tmp_path / "pipe")
+    for name in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(UserError, match=rf"cannot read {name}: it is a (pipe|device), not a file"):
+            fingerprint(of_files(two[0], name))
     with pytest.raises(UserError, match=r"there is no file .*absent"):
         fingerprint(of_files(two[0], tmp_path / "absent"))
 
@@ -140,7 +202,7 @@ def test_lines_are_counted_as_they_are_read(tmp_path_factory: pytest.TempPathFac
                 text_files._count(path)
             return
         if expected:
-            assert text_files._count(path) == expected
+            assert text_files._count(path) == (expected, hashlib.sha256(content).hexdigest())
         else:
             with pytest.raises(UserError, match="is empty"):
                 text_files._count(path)

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from fake_corpus import sentences
 from hypothesis import given
 from hypothesis import strategies as st
 
+from comt_cli.data import sentencepiece_tokenizer as room
 from comt_cli.data import t5 as t5_room
 from comt_cli.data.dataset import Dataset
 from comt_cli.data.sentencepiece_tokenizer import SentencePieceTokenizer, train_sentencepiece
@@ -81,6 +85,41 @@ def test_a_long_text_is_not_left_out() -> None:
     """By default SentencePiece skips in silence what is longer than 4192 bytes."""
     assert train_sentencepiece([" ".join(sentences(2000))], 330).vocabulary_size == 330  # one line
     assert "▁projection" in train_sentencepiece(["\n".join(sentences(2000))], 330).pieces(range(330))
+
+
+_REPEATING = """
+from fake_corpus import sentences
+from comt_cli.data.sentencepiece_tokenizer import train_sentencepiece
+passage = " ".join(sentences(100))
+train_sentencepiece([*sentences(300), passage * (2_000_000 // len(passage))], 330)
+"""
+
+
+def test_a_long_line_that_repeats_itself_takes_no_time() -> None:
+    """Some seconds; where such a line is not cut, an hour."""
+    folders = [str(Path(__file__).parent), str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(folders)}
+    subprocess.run([sys.executable, "-c", _REPEATING], env=environment, check=True, timeout=120)
+
+
+def test_long_lines_alone_are_cut_at_spaces_if_there_are_any() -> None:
+    longest = room._LONGEST_LINE
+    texts = ["x" * longest + "\n\nshort line", "word " * longest, "y" * (longest + 1)]
+    found = list(room._lines(texts))
+    assert found[:2] == ["x" * longest, "short line"]
+    assert found[-2:] == ["y" * longest, "y"]
+    assert "".join(found[2:-2]) == texts[1]
+    assert len(found) == 4 + 6
+    assert all(len(each) <= longest and each.endswith(" ") for each in found[2:-2])
+
+
+def test_what_a_corpus_raises_is_told_as_it_is() -> None:
+    def broken() -> Iterator[str]:
+        yield from sentences(300)
+        raise UserError("the disk is gone")
+
+    with pytest.raises(UserError, match="the disk is gone"):
+        train_sentencepiece(broken(), 330)
 
 
 def test_a_vocabulary_that_is_too_large_says_what_fits() -> None:

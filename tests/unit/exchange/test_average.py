@@ -56,6 +56,12 @@ def test_the_verb_writes_a_checkpoint_that_others_read(run, models):
     assert CliRunner().invoke(app, ["average", str(run), "--last", "3", "-o", str(run / "again.pt")]).exit_code == 0
     assert load(run / "again.pt", LoadedTranslator).name == loaded.name
     assert (run / "average-1000-1200.pt").read_bytes() == before
+    checkpoint = (run / "checkpoint.pt").read_bytes()
+    (run / "link.pt").symlink_to("weights-20.pt")
+    for name in ("checkpoint.pt", "weights-1200.pt", "link.pt"):
+        refused = CliRunner().invoke(app, ["average", str(run), "--last", "3", "-o", str(run / name)])
+        assert "would be lost" in refused.exception.message
+    assert (run / "checkpoint.pt").read_bytes() == checkpoint
 
 
 def test_more_than_are_kept_are_refused(run, tmp_path):

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -63,6 +70,63 @@ def test_a_photo_lies_as_its_camera_says(tmp_path) -> None:
     turned[0x0112] = 3  # upside down
     found = seen(tmp_path / "one.png", Image.fromarray(GREY), exif=turned)
     assert same_integers(found[..., 0], GREY[::-1, ::-1])
+
+
+def test_no_picture_starts_a_program(tmp_path, monkeypatch) -> None:
+    """Pillow gives PostScript, whatever its name, to Ghostscript."""
+    (tmp_path / "gs").write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)  # looked for when first needed
+    (tmp_path / "photo.png").write_bytes(
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 48 48\n%%EndComments\nshowpage\n"
+    )
+    with pytest.raises(UserError, match=r"cannot read the image .*photo\.png: it is no picture that can be read"):
+        look_at(tmp_path / "photo.png", DATA)
+    assert not (tmp_path / "started").exists()
+    with Image.open(tmp_path / "photo.png") as picture, contextlib.suppress(OSError):
+        picture.load()
+    assert (tmp_path / "started").exists(), "the picture would start one"
+
+
+@pytest.mark.parametrize("name", ["x.png", "x.jpg", "x.gif", "x.bmp", "x.tif", "x.webp", "x.ppm", "x.tga", "x.ico"])
+def test_formats_that_are_read(tmp_path, name) -> None:
+    assert seen(tmp_path / name, Image.fromarray(np.stack([GREY] * 3, axis=-1))).shape == (48, 48, 3)
+
+
+_LARGE = """
+import sys
+from pathlib import Path
+from PIL import Image
+from comt_cli.data.captions.settings import CaptionData
+from comt_cli.generation.caption import look_at
+folder = Path(sys.argv[1])
+for name, side in (("large.png", 9600), ("larger.png", 14000)):
+    Image.new("1", (side, side)).save(folder / name)
+    try:
+        print(look_at(folder / name, CaptionData()).pixels.max())
+    except Exception as error:
+        print(type(error).__name__, error.message)
+"""
+
+
+def test_large_pictures_are_read_in_silence_and_larger_ones_told_with_the_limit(tmp_path) -> None:
+    command = [sys.executable, "-W", "error::PIL.Image.DecompressionBombWarning", "-c", _LARGE, str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    small, large = result.stdout.splitlines()
+    assert small == "0"
+    assert re.fullmatch(
+        r"UserError cannot read the image .*: it has 196,000,000 pixels; 178,956,970 are the most .*", large
+    )
+
+
+def test_pipes_are_refused(tmp_path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    os.mkfifo(tmp_path / "pipe.npy")
+    features = CaptionData(corpus="mscoco", vocabulary_size=9, regions=4, features=6)
+    for path, data in ((tmp_path / "pipe.png", DATA), (Path("/dev/zero"), DATA), (tmp_path / "pipe.npy", features)):
+        with pytest.raises(UserError, match=rf"{path}: .*it is a (pipe|device), not a file"):
+            look_at(path, data)
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.float32])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 
 import pytest
 
@@ -35,7 +36,7 @@ def test_a_line_that_was_cut_off_anywhere_is_lost_alone(folder):
     Transcript(folder, "test").add(TEXTS)
     (part,) = folder.iterdir()
     whole = part.read_bytes()
-    last = len(json.dumps([2, TEXTS[2]])) + 1
+    last = len(whole.splitlines()[-1]) + 1
     for lost in range(1, last + 1):
         part.write_bytes(whole[:-lost])
         resumed = Transcript(folder, "test")
@@ -101,6 +102,35 @@ def test_a_damaged_file_is_translated_again(folder, damage):
     resumed = Transcript(folder, "test", 1)
     resumed.add({0: "again", 1: "one"})
     assert resumed.texts([0, 1]) == ["again", "one"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"), [("zero", "a hero"), ('[0, "', '[3, "'), ("]", ', "more"]'), ("zero", "z\\u00e9ro")]
+)
+def test_a_line_that_does_not_fit_its_checksum_is_decoded_again(folder, wrong, right):
+    Transcript(folder, "test", weights="a run, step 4").add({0: "zero", 1: "one"})
+    part = folder / "test.part-0.jsonl"
+    part.write_text(part.read_text().replace(wrong, right, 1))
+    assert Transcript(folder, "test", weights="a run, step 4").done == {1: "one"}
+
+
+def test_the_texts_of_other_weights_and_of_older_versions_are_decoded_again(folder):
+    Transcript(folder, "test", weights="a run, step 4").add({0: "zero"})
+    part = folder / "test.part-0.jsonl"
+    for weights, done in (("a run, step 4", {0: "zero"}), ("a run, step 8", {}), ("another, step 4", {})):
+        assert Transcript(folder, "test", weights=weights).done == done
+    part.rename(folder / "unseen.part-0.jsonl")
+    assert Transcript(folder, "unseen", weights="a run, step 4").done == {}
+    part.write_text(json.dumps([0, "zero"]) + "\n")  # as once without a checksum
+    assert Transcript(folder, "test").done == {}
+
+
+def test_a_pipe_in_the_place_of_a_part_is_refused(folder):
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / "test.part-0.jsonl")
+    transcript = Transcript(folder, "test")
+    with pytest.raises(StorageError, match="it is a pipe, not a file"):
+        transcript.add({0: "zero"})
 
 
 def test_a_full_disk_says_what_is_kept(folder, monkeypatch):

@@ -39,6 +39,13 @@ def test_damaged_json_is_told(tmp_path, damage):
         read_json(path)
 
 
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    path = tmp_path / "of-windows.json"
+    path.write_text('{"a": "\ufeff"}', encoding="utf-8-sig")
+    assert read_json(path) == {"a": "\ufeff"}, "only the first is a mark"
+    assert read_text(path) == '{"a": "\ufeff"}'
+
+
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
                     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))  # fmt: skip
 def test_what_is_written_is_read_back(tmp_path_factory, value):

@@ -14,6 +14,7 @@ from comt_cli.methods import catalogue
 from comt_cli.recipe.find import as_name
 from comt_cli.recipe.load import available_recipes, find_recipe, load_recipe, select
 from comt_cli.recipe.problems import RecipeError
+from comt_cli.recipe.schema import NAME_PATTERN
 from comt_cli.recipe.yaml_lines import MAX_BYTES, MAX_DEPTH, parse
 from comt_cli.runs.plan import parse_seeds
 
@@ -222,10 +223,26 @@ def test_a_place_goes_by_the_file_and_not_by_the_paper(tmp_path, small, monkeypa
     assert (named.name, named.file, named.origin) == ("comt/table9", "comt/table9.yaml", "comt/table9.yaml")
     elsewhere = path.rename(tmp_path / "a b\u00e9.yaml")
     own = load_recipe(elsewhere, catalogue())
-    assert (own.name, own.file, own.origin) == ("own/a-b-", "a b\u00e9.yaml", str(elsewhere))
+    assert (own.name, own.file, own.origin) == ("own/a-b--1ab8fc48", "a b\u00e9.yaml", str(elsewhere))
     assert own.recipe.paper == "mine"
     assert {len(as_name("x" * length)) for length in (99, 100, 101, 250)} == {99, 100}
     assert as_name("x" * 101) != as_name("x" * 102)
+    assert [as_name(name) for name in ("table3", "my_table-2.1+x")] == ["table3", "my_table-2.1+x"]
+    others = [
+        "\u88681",
+        "\u56f31",
+        "\u0442\u0430\u0431",
+        "\u0433\u0435\u043d",
+        "a b",
+        "a(b",
+        "a-b",
+        "-a-b",
+        "\udcff",
+        "recipe",
+    ]
+    places = [as_name(name) for name in others]
+    assert len({*places}) == len(others)
+    assert all(re.fullmatch(NAME_PATTERN, place) for place in places)
 
 
 def test_a_recipe_needs_no_paper_but_then_has_no_printed_values(small, load):
@@ -270,8 +287,8 @@ def test_files_that_are_not_text(tmp_path, small):
     assert only_problem() == "cannot be read: it has 200,001 bytes; 200,000 are the most that are read"
     path.write_bytes(small.encode("utf-16"))
     assert "is not UTF-8 text" in only_problem()
-    path.write_bytes(b"title: \x00\n")
-    assert "is not YAML" in only_problem()
+    path.write_bytes(b"title: a\npaper: \x00\n")
+    assert only_problem() == "line 2: is not YAML: it holds the character U+0000"
 
 
 def test_nesting_is_refused_before_it_costs_time(load):
