@@ -145,7 +145,8 @@ def test_weights_that_are_kept_change_nothing_and_can_be_averaged_afterwards(tin
         assert getattr(directory, name).read_bytes() == getattr(expected, name).read_bytes()
     same = {"loss", "perplexity", "bits_per_byte", "step", "train_loss"}
     assert {key: directory.result()[key] for key in same} == {key: expected.result()[key] for key in same}
-    train(keeping, tmp_path)  # what is done already keeps them, too
+    for again in (keeping, plain):  # what is done already keeps them, whatever is asked now
+        train(again, tmp_path)
     assert {path.name for path in directory.path.glob("weights-*.pt")} == {f"weights-{n}.pt" for n in (3, 6, 9, 12)}
     done = CliRunner().invoke(app, ["average", keeping.id[:6], "--last", "2", "--runs", str(tmp_path)])
     assert done.exit_code == 0, done.output
