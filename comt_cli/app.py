@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from typing import NoReturn
 
 import typer
 
@@ -39,9 +42,13 @@ from comt_cli.commands import (
 from comt_cli.commands.ending import end_of_torchrun
 from comt_cli.commands.examples import Verb, VerbGroup
 from comt_cli.commands.train_recipe import training_verb
-from comt_cli.errors import UserError
+from comt_cli.errors import UserError, of_surroundings, of_system
+from comt_cli.streams import let_go, mend_streams
 from comt_cli.tasks import tasks
 from comt_cli.words import printed_lines
+
+WIDEST_HELP = 120
+"""Columns: longer lines are harder to read, not easier."""
 
 app = typer.Typer(
     name="comt",
@@ -92,13 +99,16 @@ app.command("doctor", cls=Verb)(doctor.doctor)
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(__version__)
+        from comt_cli.commit import git_commit
+
+        commit = git_commit()
+        typer.echo(f"{__version__} (commit {commit})" if commit is not None else __version__)
         raise typer.Exit
 
 
 @app.callback()
 def _common(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),  # noqa: ARG001 - its callback
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print version, commit."),  # noqa: ARG001 - its callback
 ) -> None:
     """Options of the program itself."""
     try:
@@ -125,40 +135,57 @@ def main() -> None:
 
 def _run() -> None:
     """Run the command line. A `UserError` prints its message and hint, without a traceback, and sets the status."""
-    _print_anything()
+    mend_streams()
     try:
-        try:
-            app()
-        finally:
-            sys.stdout.flush()  # what cannot be written is told here, not by the interpreter when it ends
+        with _interruptible():
+            try:
+                # A pipe, and what it is read by, has 80 columns.
+                app(max_content_width=WIDEST_HELP if sys.stdout.isatty() else None)
+            finally:
+                sys.stdout.flush()  # what cannot be written is told here, not by the interpreter when it ends
+    except KeyboardInterrupt:  # before or after the verb, which has its own way of ending
+        sys.exit(128 + signal.SIGINT)
     except UserError as error:
         with contextlib.suppress(OSError):
             sys.stdout.flush()
-        for line in printed_lines(f"comt: {error.message}", sys.stderr):
-            typer.secho(line, err=True, fg="red" if sys.stderr.isatty() else None)
-        for line in printed_lines(f"  {error.hint}" if error.hint else "", sys.stderr):
-            typer.echo(line, err=True)
-        sys.exit(error.exit_status)
+        _tell(error)
     except OSError as error:
         # What goes to a file by name is told as a StorageError; that of a descriptor without a name was printed.
-        if error.filename is not None or error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        if error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            let_go(sys.stdout)
+            if error.errno != errno.EPIPE:  # of a reader that has seen enough, `comt recipes | head`, nothing is said
+                typer.echo(f"comt: cannot write the output: {error.strerror or error}", err=True)
+            sys.exit(1)
+        told = of_system(error)
+        if told is None:
             raise
-        _let_go_of_stdout()
-        if error.errno != errno.EPIPE:  # of a reader that has seen enough, `comt recipes | head`, nothing is said
-            typer.echo(f"comt: cannot write the output: {error.strerror or error}", err=True)
-        sys.exit(1)
+        _tell(told)
+    except (MemoryError, ImportError, UnicodeEncodeError) as error:
+        told = of_surroundings(error, sys.argv[1:])
+        if told is None:
+            raise
+        _tell(told)
 
 
-def _print_anything() -> None:
-    """Where the terminal's encoding lacks a letter, print its code: a plus-minus sign must not end a report."""
-    for stream in (sys.stdout, sys.stderr):
-        if getattr(stream, "errors", None) == "strict" and hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+def _tell(error: UserError) -> NoReturn:
+    """Print an error, and end with its status."""
+    for line in printed_lines(f"comt: {error.message}", sys.stderr):
+        typer.secho(line, err=True, fg="red" if sys.stderr.isatty() else None)
+    for line in printed_lines(f"  {error.hint}" if error.hint else "", sys.stderr):
+        typer.echo(line, err=True)
+    sys.exit(error.exit_status)
 
 
-def _let_go_of_stdout() -> None:
-    """Have what is left in the buffer go nowhere, so that the interpreter can end."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C raises `KeyboardInterrupt` here, so that what is half written is removed; outside, where the interpreter
+    would print a traceback, it ends the process."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_DFL:  # ignored in the background of a script, or not ours to change
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

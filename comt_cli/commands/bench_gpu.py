@@ -36,8 +36,8 @@ def gpu(
     from comt_cli.benchmarks.gpu import LARGEST_FILE, State, archive, parts_for, run_parts
     from comt_cli.benchmarks.limits import measuring
     from comt_cli.commands.bench_pages import beside_goals
+    from comt_cli.commit import git_commit
     from comt_cli.files import write_text
-    from comt_cli.training.record import git_commit
 
     on_cuda, folder = names != (), folder.resolve()
     parts = parts_for(folder, on_cuda=on_cuda)
