@@ -9,13 +9,14 @@ import json
 import os
 import secrets
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import platformdirs
 
-from comt_cli.errors import StorageError
+from comt_cli.errors import StorageError, UserError
 
 LARGEST_FILE = 256 * 2**20
 """Bytes of the largest file that is read at once where no other limit is given; the metrics of a long run are fewer."""
@@ -71,6 +72,33 @@ def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
         ) from error
 
 
+def why_unwritable(folder: Path) -> str | None:
+    """Why nothing could be written into `folder`, or into what has to be made first; None where it could. Tries it, as
+    permissions do not tell all, and leaves nothing behind."""
+    place = folder.absolute()
+    try:
+        while True:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                place.lstat()
+                break
+            place = place.parent
+        with tempfile.TemporaryDirectory(prefix=".comt-", dir=place):
+            pass
+    except OSError as error:
+        return f"in {place} nothing can be made: {error.strerror or error}"
+    return None
+
+
+def check_writable(folder: Path, what: str) -> None:
+    """Before anything is trained that will be written there: raise `UserError` where it cannot be. `what` is the option
+    that names the folder."""
+    if (reason := why_unwritable(folder)) is not None:
+        raise UserError(
+            f"{what}: {folder} cannot be written: {reason}",
+            f"No run was started. Name another folder by {what}, or see to its permissions.",
+        )
+
+
 def _flush_folder(folder: Path) -> None:
     """Make a rename durable: on POSIX the folder itself must be flushed."""
     if os.name != "posix":
@@ -111,6 +139,15 @@ def read_bytes(path: Path, largest: int = LARGEST_FILE) -> bytes:
     if len(content) > largest:
         raise Unreadable(f"it has more than {largest:,} bytes")
     return content
+
+
+def if_damaged(hint: str, error: BaseException | None) -> str | None:
+    """The hint to delete a file, but not where it only could not be read: it may be whole, or another's."""
+    while error is not None:
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            return None
+        error = error.__cause__
+    return hint
 
 
 def refuse_other_than_file(status: os.stat_result) -> None:

@@ -25,7 +25,8 @@ from comt_cli.campaign.plain_display import make_display
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.campaign.server import signals_blocked
 from comt_cli.errors import RunInterrupted, StorageError, UserError
-from comt_cli.runs.plan import RunSpec, with_sources
+from comt_cli.files import check_writable
+from comt_cli.runs.plan import BY_ID, RunSpec, with_sources
 from comt_cli.streams import mend_streams
 from comt_cli.training.hardware import check_count, check_device_name, hardware
 from comt_cli.training.processes import (
@@ -78,6 +79,7 @@ def train_on(
     if not queue.open:
         _print_summary(queue)
         return queue.summary()
+    check_writable(runs / BY_ID, "--runs")
     with _summary_at_the_end(queue):
         if processes > 1:
             check_training(processes, specs, device, jobs)

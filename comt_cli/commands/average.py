@@ -30,7 +30,7 @@ def average(
     scale: options.ScaleOfRuns = None,
     runs: options.Runs = Path("runs"),
 ) -> None:
-    """Write the mean of the weights of a run's last steps as a checkpoint, which every verb reads.
+    """Write the mean of the weights of a run's last steps. It is a checkpoint, which every verb reads.
 
     A run keeps the weights of the steps that train.average_last and train.average_every name, until it has ended with
     their average. Each parameter's mean is taken by itself, all weights alike.

@@ -16,8 +16,9 @@ def gpu(
         Path, typer.Option(file_okay=False, help="Folder for what is measured, logs, runs and the state.")
     ] = Path("runs/gpu"),
 ) -> None:
-    """Test, tune and measure on a GPU, part by part: exact resume, the CUDA tests, the tuning of kernels, training
-    steps of 60m, 350m and 1b, decoding, and Table 3 of CoMT at scale small with its gates. What `make gpu` calls.
+    """Test, tune and measure on a GPU, part by part. That is exact resume, the CUDA tests, the tuning of kernels,
+    training steps of 60m, 350m and 1b, decoding, and Table 3 of CoMT at scale small with its gates. What `make gpu`
+    calls.
 
     When the minutes are up, a part is ended and keeps what it has. The same command goes on where the last one stopped;
     18 minutes are meant to do for all but the last parts, which add transformers' network. What was measured is printed

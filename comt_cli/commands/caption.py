@@ -54,7 +54,7 @@ def caption(
     scale: options.ScaleOfRuns = None,
     runs: options.Runs = Path("runs"),
 ) -> None:
-    """Say what images show, a caption a line, with a trained model by beam search.
+    """Say what images show, with a trained model. Prints a caption a line, found by beam search.
 
     A picture is made as large as those of training, whatever its size and shape.
 

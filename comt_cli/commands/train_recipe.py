@@ -75,7 +75,7 @@ def train_recipe(
     table = plan_loaded(loaded, scale, seeds=selection.seeds)
 
     from comt_cli.campaign.launch import check_training
-    from comt_cli.commands.outcome import check_places, end, write_outcomes
+    from comt_cli.commands.outcome import check_places, check_results, end, write_outcomes
     from comt_cli.commands.sweep_training import check_edges, check_processes, known_runs, print_cost, train_planned
     from comt_cli.runs.contents import adopt_contents
     from comt_cli.runs.shared import set_aside
@@ -90,6 +90,7 @@ def train_recipe(
 
         print_plan(planned, runs, Trained(where.device, where.jobs, where.gpus), fresh=fresh, site=site)
         return
+    check_results([table], where.results)
     with tracking(where.track):
         if site is not None:
             print_cost([planned], runs, where)
