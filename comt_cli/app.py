@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import os
 import signal
 import sys
@@ -13,36 +14,10 @@ from typing import NoReturn
 import typer
 
 from comt_cli import __version__
-from comt_cli.commands import (
-    ablate,
-    analyze_gates,
-    average,
-    bench,
-    caption,
-    compare,
-    completion,
-    curves,
-    diagnose,
-    doctor,
-    export,
-    generate,
-    plot_cosine,
-    plot_gradients,
-    plot_images,
-    recipes,
-    report,
-    reproduce,
-    rm,
-    runs,
-    score,
-    show,
-    status,
-    translate,
-)
-from comt_cli.commands.ending import end_of_torchrun
+from comt_cli.commands import bench, completion
 from comt_cli.commands.examples import Verb, VerbGroup
-from comt_cli.commands.train_recipe import training_verb
-from comt_cli.errors import UserError, of_surroundings, of_system
+from comt_cli.commands.train_recipe import end_of_torchrun, training_verb
+from comt_cli.errors import UserError, of_surroundings
 from comt_cli.streams import let_go, mend_streams
 from comt_cli.tasks import tasks
 from comt_cli.words import printed_lines
@@ -69,32 +44,25 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-# In the order in which a newcomer meets them; `--help` keeps it.
-app.command("recipes", cls=Verb)(recipes.recipes)
-app.command("show", cls=Verb)(show.show)
+BEFORE_TRAINING = "recipes show"
+AFTER = """ablate status runs rm report curves compare reproduce analyze-gates plot-cosine plot-gradients plot-images
+diagnose generate translate caption score average export"""
+"""In the order in which a newcomer meets them; `--help` keeps it."""
+
+
+def _add(verbs: str) -> None:
+    """Each is the function of its name, in the file of its name."""
+    for verb in verbs.split():
+        name = verb.replace("-", "_")
+        app.command(verb, cls=Verb)(getattr(importlib.import_module(f"comt_cli.commands.{name}"), name))
+
+
+_add(BEFORE_TRAINING)
 for task in tasks().values():
     app.command(task.command, cls=Verb)(training_verb(task))
-app.command("ablate", cls=Verb)(ablate.ablate)
-app.command("status", cls=Verb)(status.status)
-app.command("runs", cls=Verb)(runs.runs)
-app.command("rm", cls=Verb)(rm.rm)
-app.command("report", cls=Verb)(report.report)
-app.command("curves", cls=Verb)(curves.curves)
-app.command("compare", cls=Verb)(compare.compare)
-app.command("reproduce", cls=Verb)(reproduce.reproduce)
-app.command("analyze-gates", cls=Verb)(analyze_gates.analyze_gates)
-app.command("plot-cosine", cls=Verb)(plot_cosine.plot_cosine)
-app.command("plot-gradients", cls=Verb)(plot_gradients.plot_gradients)
-app.command("plot-images", cls=Verb)(plot_images.plot_images)
-app.command("diagnose", cls=Verb)(diagnose.diagnose)
-app.command("generate", cls=Verb)(generate.generate)
-app.command("translate", cls=Verb)(translate.translate)
-app.command("caption", cls=Verb)(caption.caption)
-app.command("score", cls=Verb)(score.score)
-app.command("average", cls=Verb)(average.average)
-app.command("export", cls=Verb)(export.export)
+_add(AFTER)
 app.add_typer(bench.app, name="bench")
-app.command("doctor", cls=Verb)(doctor.doctor)
+_add("doctor")
 
 
 def _version(wanted: bool) -> None:
@@ -121,10 +89,7 @@ def _common(
 
 
 def main() -> None:
-    """Run the command line, and end the process with its status.
-
-    One of torchrun's that has trained is ended as `end_of_torchrun` says.
-    """
+    """Run the command line, and end the process with its status."""
     completion.join_colons()
     try:
         _run()
@@ -149,22 +114,16 @@ def _run() -> None:
         with contextlib.suppress(OSError):
             sys.stdout.flush()
         _tell(error)
-    except OSError as error:
+    except (OSError, MemoryError, ImportError, UnicodeEncodeError) as error:
+        if (told := of_surroundings(error, sys.argv[1:])) is not None:
+            _tell(told)
         # What goes to a file by name is told as a StorageError; that of a descriptor without a name was printed.
-        if error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO):
-            let_go(sys.stdout)
-            if error.errno != errno.EPIPE:  # of a reader that has seen enough, `comt recipes | head`, nothing is said
-                typer.echo(f"comt: cannot write the output: {error.strerror or error}", err=True)
-            sys.exit(1)
-        told = of_system(error)
-        if told is None:
+        if getattr(error, "errno", None) not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise
-        _tell(told)
-    except (MemoryError, ImportError, UnicodeEncodeError) as error:
-        told = of_surroundings(error, sys.argv[1:])
-        if told is None:
-            raise
-        _tell(told)
+        let_go(sys.stdout)
+        if not isinstance(error, BrokenPipeError):  # of a reader that has seen enough, `comt recipes | head`
+            typer.echo(f"comt: cannot write the output: {getattr(error, 'strerror', None) or error}", err=True)
+        sys.exit(1)
 
 
 def _tell(error: UserError) -> NoReturn:

@@ -46,39 +46,25 @@ class StorageError(UserError):
     exit_status = 1
 
 
-_OUT_OF = (errno.EMFILE, errno.ENFILE)
-_ADVICE = {
-    errno.EACCES: "Its permissions, or those of a folder on the way to it, do not allow that.",
-    errno.EPERM: "Its permissions, or those of a folder on the way to it, do not allow that.",
-    errno.ENAMETOOLONG: "Most file systems take names of 255 bytes at most.",
-}
+_NO_ROOM = ("failed to map segment", "cannot allocate memory", "cannot create shared object")
 
 
-def of_system(error: OSError) -> UserError | None:
-    """What the system refused, for people: a file that cannot be used (bad input), no room on a disk, or no further
-    open files; None where it is something else, and a defect."""
-    said = error.strerror or str(error)
-    if error.errno in _OUT_OF:
+def of_surroundings(error: Exception, arguments: Sequence[str] = ()) -> UserError | None:
+    """An error for people where a process's surroundings are at fault: a file that cannot be used, a disk or memory
+    without room, too few open files, an argument that is no text. None where it is something else, and a defect."""
+    number, said = getattr(error, "errno", None), getattr(error, "strerror", None) or str(error)
+    if number in (errno.EMFILE, errno.ENFILE):
         return StorageError(f"too few files may be open at once: {said}", "Raise the limit: ulimit -n 1024.")
-    if error.errno == errno.ENOMEM:
-        return of_surroundings(MemoryError(), ())
-    if error.filename is None:
-        return None
-    # A number is a descriptor.
-    name = f"file {error.filename}" if isinstance(error.filename, int) else os.fsdecode(error.filename)
-    kind = StorageError if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG) else UserError
-    return kind(f"cannot use {name}: {said}", _ADVICE.get(error.errno or 0))
-
-
-def of_surroundings(error: Exception, arguments: Sequence[str]) -> UserError | None:
-    """An error for people where it is this process's surroundings that are at fault: memory that is not there, also for
-    a library that cannot be loaded, or an argument that is no text; None elsewhere."""
+    if isinstance(error, MemoryError) or any(text in said.lower() for text in _NO_ROOM):
+        return StorageError("there is too little memory", "See ulimit -v, or the limit of the container or job.")
+    if isinstance(error, OSError) and error.filename is not None:
+        # A number is a descriptor.
+        name = f"file {error.filename}" if isinstance(error.filename, int) else os.fsdecode(error.filename)
+        kind = StorageError if number in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG) else UserError
+        refused = "Its permissions, or those of a folder on the way to it, do not allow that."
+        return kind(f"cannot use {name}: {said}", refused if isinstance(error, PermissionError) else None)
     if isinstance(error, UnicodeEncodeError):
         for argument in arguments:
             if any("\ud800" <= letter <= "\udfff" for letter in argument):
                 return UserError(f"the argument {argument!a} is not UTF-8 text", "Is the terminal's encoding another?")
-        return None
-    no_room = ("failed to map segment", "cannot allocate memory", "cannot create shared object")
-    if isinstance(error, MemoryError) or any(text in str(error).lower() for text in no_room):
-        return StorageError("there is too little memory", "See ulimit -v, or the limit of the container or job.")
     return None

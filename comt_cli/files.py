@@ -72,9 +72,9 @@ def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
         ) from error
 
 
-def why_unwritable(folder: Path) -> str | None:
-    """Why nothing could be written into `folder`, or into what has to be made first; None where it could. Tries it, as
-    permissions do not tell all, and leaves nothing behind."""
+def check_writable(folder: Path, option: str) -> None:
+    """Raise `UserError` where nothing could be written into `folder`, which `option` names, or into what has to be made
+    first. It is tried, as permissions do not tell all, and nothing is left behind."""
     place = folder.absolute()
     try:
         while True:
@@ -85,18 +85,10 @@ def why_unwritable(folder: Path) -> str | None:
         with tempfile.TemporaryDirectory(prefix=".comt-", dir=place):
             pass
     except OSError as error:
-        return f"in {place} nothing can be made: {error.strerror or error}"
-    return None
-
-
-def check_writable(folder: Path, what: str) -> None:
-    """Before anything is trained that will be written there: raise `UserError` where it cannot be. `what` is the option
-    that names the folder."""
-    if (reason := why_unwritable(folder)) is not None:
         raise UserError(
-            f"{what}: {folder} cannot be written: {reason}",
-            f"No run was started. Name another folder by {what}, or see to its permissions.",
-        )
+            f"{option}: {folder} cannot be written: nothing can be made in {place}: {error.strerror or error}",
+            f"Name another folder by {option}, or see to its permissions.",
+        ) from error
 
 
 def _flush_folder(folder: Path) -> None:

@@ -11,22 +11,17 @@ from typing import Any, TextIO
 def mend_streams() -> None:
     """Have this process's standard streams take whatever is printed.
 
-    Cron and some launchers close them: the next file that is opened, a checkpoint perhaps, would have their number.
-    Where the encoding lacks a letter its code is printed: a plus-minus sign must not end a report. Standard error may
-    lose its reader (see `Lasting`); that of standard output is looked after by who prints.
+    Cron and some launchers close them, and the next file that is opened, a checkpoint perhaps, would get their number.
+    Of a letter that the encoding lacks the code is printed: a plus-minus sign must not end a report.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            nowhere = os.open(os.devnull, os.O_RDWR)
-            os.dup2(nowhere, number)
-            if nowhere != number:
-                os.close(nowhere)
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
             os.set_inheritable(number, True)
         if getattr(sys, name) is None:
-            stream = open(number, "w" if number else "r", encoding="utf-8", closefd=False)  # noqa: SIM115
-            setattr(sys, name, stream)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
     for written in (sys.stdout, sys.stderr):
         if getattr(written, "errors", None) == "strict" and hasattr(written, "reconfigure"):
             written.reconfigure(errors="backslashreplace")

@@ -3,6 +3,8 @@ table."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,15 @@ def training_verb(task: Task[Any]) -> Callable[..., None]:
 
     train.__doc__ = type(task).__doc__
     return train
+
+
+def end_of_torchrun(code: str | int | None) -> None:
+    """End this process with the status of a `SystemExit` of `code`, if it is one of torchrun's that has trained: its
+    threads outlive that (see `end_process`). Any other is left to its interpreter."""
+    if "TORCHELASTIC_RUN_ID" in os.environ and "torch.distributed" in sys.modules:
+        from comt_cli.training.processes import end_process
+
+        end_process(code if isinstance(code, int) else int(code is not None))
 
 
 def train_recipe(

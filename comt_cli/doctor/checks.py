@@ -161,16 +161,15 @@ def _vector_instructions() -> str:
 
 
 def _why_no_cuda() -> list[str]:
-    """One sentence on why `--device cuda` is refused; none where it is not, or what is amiss is told apart."""
+    """In one sentence, why `--device cuda` is refused; none where it is not, or where the finding tells it."""
     import torch
 
     if torch.cuda.device_count() or _has_nvidia_device():
         return []
     if torch.version.cuda is None and torch.version.hip is None:
         return ["no cuda: this PyTorch is a CPU build"]
-    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
-        return ["no cuda: CUDA_VISIBLE_DEVICES hides every GPU"]
-    return ["no cuda: the system shows no GPU (nvidia-smi, or rocm-smi, lists those that a driver knows)"]
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    return [f"no cuda: {'CUDA_VISIBLE_DEVICES hides every GPU' if hidden else 'the system shows no GPU'}"]
 
 
 def check_precision() -> Finding:
@@ -226,12 +225,11 @@ def _available_memory() -> int | None:
 
 def check_disk(runs: Path) -> Finding:
     """The folders for runs and for prepared data can be written and have room."""
-    from comt_cli.files import cache_folder, why_unwritable
+    from comt_cli.files import cache_folder, check_writable
 
     texts, worst = [], LITTLE_DISK
     for what, folder in (("runs", runs), ("cache", cache_folder())):
-        if (reason := why_unwritable(folder)) is not None:
-            return Finding("fail", f"the {what} folder {folder} cannot be written: {reason}", _other_folder(what))
+        check_writable(folder, "--runs" if what == "runs" else "COMT_CACHE")
         place = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
         free = shutil.disk_usage(place).free
         texts.append(f"{what} in {folder}: {free / GIB:.1f} GiB free")

@@ -161,7 +161,7 @@ class PassedOnSignal(StopSignal):
         self.has_killed = False
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        here = [child for child in self._children() if child.pid is not None and child.is_alive()]
+        here = [child for child in self._children() if child.is_alive()]
         if here and self.number is not None and not self.has_killed and self._is_second(number):
             self.has_killed, self._since = True, time.monotonic()
             self._announce_now(again=True)
@@ -170,8 +170,9 @@ class PassedOnSignal(StopSignal):
             return
         super()._receive(number, frame)
         for child in here:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child.pid or 0, number)
+            if child.pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child.pid, number)
 
 
 def _is_ignored(number: int) -> bool:
