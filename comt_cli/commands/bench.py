@@ -413,8 +413,8 @@ def everything(
     device: options.Device = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
-    """Measure everything on a CPU, the most wanted first. As much is done as the minutes allow. What `make bench`
-    calls.
+    """Measure everything on a CPU, the most wanted first. What the minutes do not allow is left out.
+    `make bench` calls it.
 
     No part begins that is not likely to end in time. What was measured is written after each, so that stopping early
     loses little. How far the minutes are likely to reach is said first: all goals take about 31 on two cores. A GPU

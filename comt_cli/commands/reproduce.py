@@ -31,8 +31,7 @@ def reproduce(
     overwrite: options.Overwrite = False,
     dry_run: options.DryRun = False,
 ) -> None:
-    """Train every recipe that has the scale. Writes their tables, draws their figures, and writes the overview of them
-    all.
+    """Train every recipe that has the scale. Writes their tables, their figures, and the overview of them all.
 
     All recipes are checked before the first run; those without the scale, and without --sweeps those that first try
     values for every row, are named and skipped. Their runs form one queue, in which a training that several tables
