@@ -114,7 +114,7 @@ def _run() -> None:
         with contextlib.suppress(OSError):
             sys.stdout.flush()
         _tell(error)
-    except (OSError, MemoryError, ImportError, UnicodeEncodeError) as error:
+    except (OSError, MemoryError, ImportError, UnicodeEncodeError, TypeError) as error:
         if (told := of_surroundings(error, sys.argv[1:])) is not None:
             _tell(told)
         # What goes to a file by name is told as a StorageError; that of a descriptor without a name was printed.

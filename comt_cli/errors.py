@@ -63,7 +63,7 @@ def of_surroundings(error: Exception, arguments: Sequence[str] = ()) -> UserErro
         kind = StorageError if number in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG) else UserError
         refused = "Its permissions, or those of a folder on the way to it, do not allow that."
         return kind(f"cannot use {name}: {said}", refused if isinstance(error, PermissionError) else None)
-    if isinstance(error, UnicodeEncodeError):
+    if isinstance(error, UnicodeEncodeError | TypeError):  # as tokenizers call a letter that is none
         for argument in arguments:
             if any("\ud800" <= letter <= "\udfff" for letter in argument):
                 return UserError(f"the argument {argument!a} is not UTF-8 text", "Is the terminal's encoding another?")
