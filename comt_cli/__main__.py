@@ -1,6 +1,19 @@
 """`python -m comt_cli` and the `comt` command."""
 
-from comt_cli.app import main
+import signal
+
+# From here on, Ctrl-C during the imports ends the process without a traceback. In the background of a script it is
+# ignored, and stays so.
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def main() -> None:
+    """Run the command line (`comt_cli.app`)."""
+    from comt_cli.app import main as run
+
+    run()
+
 
 if __name__ == "__main__":
     main()

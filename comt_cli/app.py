@@ -4,45 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from typing import NoReturn
 
 import typer
 
 from comt_cli import __version__
-from comt_cli.commands import (
-    ablate,
-    analyze_gates,
-    average,
-    bench,
-    caption,
-    compare,
-    completion,
-    curves,
-    diagnose,
-    doctor,
-    evaluate,
-    export,
-    generate,
-    plot_cosine,
-    plot_gradients,
-    plot_images,
-    recipes,
-    report,
-    reproduce,
-    rm,
-    runs,
-    score,
-    show,
-    status,
-    translate,
-)
-from comt_cli.commands.ending import end_of_torchrun
+from comt_cli.commands import bench, completion
 from comt_cli.commands.examples import Verb, VerbGroup
-from comt_cli.commands.train_recipe import training_verb
-from comt_cli.errors import UserError
+from comt_cli.commands.train_recipe import end_of_torchrun, training_verb
+from comt_cli.errors import UserError, of_surroundings
+from comt_cli.streams import let_go, mend_streams
 from comt_cli.tasks import tasks
 from comt_cli.words import printed_lines
+
+WIDEST_HELP = 120
+"""Columns: longer lines are harder to read, not easier."""
 
 app = typer.Typer(
     name="comt",
@@ -63,44 +44,39 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-# In the order in which a newcomer meets them; `--help` keeps it.
-app.command("recipes", cls=Verb)(recipes.recipes)
-app.command("show", cls=Verb)(show.show)
+BEFORE_TRAINING = "recipes show"
+AFTER = """ablate status runs rm report curves compare reproduce analyze-gates plot-cosine plot-gradients plot-images
+diagnose generate translate caption score evaluate average export"""
+"""In the order in which a newcomer meets them; `--help` keeps it."""
+
+
+def _add(verbs: str) -> None:
+    """Each is the function of its name, in the file of its name."""
+    for verb in verbs.split():
+        name = verb.replace("-", "_")
+        app.command(verb, cls=Verb)(getattr(importlib.import_module(f"comt_cli.commands.{name}"), name))
+
+
+_add(BEFORE_TRAINING)
 for task in tasks().values():
     app.command(task.command, cls=Verb)(training_verb(task))
-app.command("ablate", cls=Verb)(ablate.ablate)
-app.command("status", cls=Verb)(status.status)
-app.command("runs", cls=Verb)(runs.runs)
-app.command("rm", cls=Verb)(rm.rm)
-app.command("report", cls=Verb)(report.report)
-app.command("curves", cls=Verb)(curves.curves)
-app.command("compare", cls=Verb)(compare.compare)
-app.command("reproduce", cls=Verb)(reproduce.reproduce)
-app.command("analyze-gates", cls=Verb)(analyze_gates.analyze_gates)
-app.command("plot-cosine", cls=Verb)(plot_cosine.plot_cosine)
-app.command("plot-gradients", cls=Verb)(plot_gradients.plot_gradients)
-app.command("plot-images", cls=Verb)(plot_images.plot_images)
-app.command("diagnose", cls=Verb)(diagnose.diagnose)
-app.command("generate", cls=Verb)(generate.generate)
-app.command("translate", cls=Verb)(translate.translate)
-app.command("caption", cls=Verb)(caption.caption)
-app.command("score", cls=Verb)(score.score)
-app.command("evaluate", cls=Verb)(evaluate.evaluate)
-app.command("average", cls=Verb)(average.average)
-app.command("export", cls=Verb)(export.export)
+_add(AFTER)
 app.add_typer(bench.app, name="bench")
-app.command("doctor", cls=Verb)(doctor.doctor)
+_add("doctor")
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(__version__)
+        from comt_cli.commit import git_commit
+
+        commit = git_commit()
+        typer.echo(f"{__version__} (commit {commit})" if commit is not None else __version__)
         raise typer.Exit
 
 
 @app.callback()
 def _common(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),  # noqa: ARG001 - its callback
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print version, commit."),  # noqa: ARG001 - its callback
 ) -> None:
     """Options of the program itself."""
     try:
@@ -113,10 +89,7 @@ def _common(
 
 
 def main() -> None:
-    """Run the command line, and end the process with its status.
-
-    One of torchrun's that has trained is ended as `end_of_torchrun` says.
-    """
+    """Run the command line, and end the process with its status."""
     completion.join_colons()
     try:
         _run()
@@ -127,40 +100,51 @@ def main() -> None:
 
 def _run() -> None:
     """Run the command line. A `UserError` prints its message and hint, without a traceback, and sets the status."""
-    _print_anything()
+    mend_streams()
     try:
-        try:
-            app()
-        finally:
-            sys.stdout.flush()  # what cannot be written is told here, not by the interpreter when it ends
+        with _interruptible():
+            try:
+                # A pipe, and what it is read by, has 80 columns.
+                app(max_content_width=WIDEST_HELP if sys.stdout.isatty() else None)
+            finally:
+                sys.stdout.flush()  # what cannot be written is told here, not by the interpreter when it ends
+    except KeyboardInterrupt:  # before or after the verb, which has its own way of ending
+        sys.exit(128 + signal.SIGINT)
     except UserError as error:
         with contextlib.suppress(OSError):
             sys.stdout.flush()
-        for line in printed_lines(f"comt: {error.message}", sys.stderr):
-            typer.secho(line, err=True, fg="red" if sys.stderr.isatty() else None)
-        for line in printed_lines(f"  {error.hint}" if error.hint else "", sys.stderr):
-            typer.echo(line, err=True)
-        sys.exit(error.exit_status)
-    except OSError as error:
+        _tell(error)
+    except (OSError, MemoryError, ImportError, UnicodeEncodeError, TypeError) as error:
+        if (told := of_surroundings(error, sys.argv[1:])) is not None:
+            _tell(told)
         # What goes to a file by name is told as a StorageError; that of a descriptor without a name was printed.
-        if error.filename is not None or error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        if getattr(error, "errno", None) not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise
-        _let_go_of_stdout()
-        if error.errno != errno.EPIPE:  # of a reader that has seen enough, `comt recipes | head`, nothing is said
-            typer.echo(f"comt: cannot write the output: {error.strerror or error}", err=True)
+        let_go(sys.stdout)
+        if not isinstance(error, BrokenPipeError):  # of a reader that has seen enough, `comt recipes | head`
+            typer.echo(f"comt: cannot write the output: {getattr(error, 'strerror', None) or error}", err=True)
         sys.exit(1)
 
 
-def _print_anything() -> None:
-    """Where the terminal's encoding lacks a letter, print its code: a plus-minus sign must not end a report."""
-    for stream in (sys.stdout, sys.stderr):
-        if getattr(stream, "errors", None) == "strict" and hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+def _tell(error: UserError) -> NoReturn:
+    """Print an error, and end with its status."""
+    for line in printed_lines(f"comt: {error.message}", sys.stderr):
+        typer.secho(line, err=True, fg="red" if sys.stderr.isatty() else None)
+    for line in printed_lines(f"  {error.hint}" if error.hint else "", sys.stderr):
+        typer.echo(line, err=True)
+    sys.exit(error.exit_status)
 
 
-def _let_go_of_stdout() -> None:
-    """Have what is left in the buffer go nowhere, so that the interpreter can end."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C raises `KeyboardInterrupt` here, so that what is half written is removed; outside, where the interpreter
+    would print a traceback, it ends the process."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_DFL:  # ignored in the background of a script, or not ours to change
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Sequence
+
 
 class UserError(Exception):
     """Something the user can mend.
@@ -40,3 +44,27 @@ class StorageError(UserError):
     """Writing to disk failed (full, removed, read-only). What was saved before is intact."""
 
     exit_status = 1
+
+
+_NO_ROOM = ("failed to map segment", "cannot allocate memory", "cannot create shared object")
+
+
+def of_surroundings(error: Exception, arguments: Sequence[str] = ()) -> UserError | None:
+    """An error for people where a process's surroundings are at fault: a file that cannot be used, a disk or memory
+    without room, too few open files, an argument that is no text. None where it is something else, and a defect."""
+    number, said = getattr(error, "errno", None), getattr(error, "strerror", None) or str(error)
+    if number in (errno.EMFILE, errno.ENFILE):
+        return StorageError(f"too few files may be open at once: {said}", "Raise the limit: ulimit -n 1024.")
+    if isinstance(error, MemoryError) or any(text in said.lower() for text in _NO_ROOM):
+        return StorageError("there is too little memory", "See ulimit -v, or the limit of the container or job.")
+    if isinstance(error, OSError) and error.filename is not None:
+        # A number is a descriptor.
+        name = f"file {error.filename}" if isinstance(error.filename, int) else os.fsdecode(error.filename)
+        kind = StorageError if number in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG) else UserError
+        refused = "Its permissions, or those of a folder on the way to it, do not allow that."
+        return kind(f"cannot use {name}: {said}", refused if isinstance(error, PermissionError) else None)
+    if isinstance(error, UnicodeEncodeError | TypeError):  # as tokenizers call a letter that is none
+        for argument in arguments:
+            if any("\ud800" <= letter <= "\udfff" for letter in argument):
+                return UserError(f"the argument {argument!a} is not UTF-8 text", "Is the terminal's encoding another?")
+    return None

@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -73,6 +74,25 @@ def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
         ) from error
 
 
+def check_writable(folder: Path, option: str) -> None:
+    """Raise `UserError` where nothing could be written into `folder`, which `option` names, or into what has to be made
+    first. It is tried, as permissions do not tell all, and nothing is left behind."""
+    place = folder.absolute()
+    try:
+        while True:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                place.lstat()
+                break
+            place = place.parent
+        with tempfile.TemporaryDirectory(prefix=".comt-", dir=place):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"{option}: {folder} cannot be written: nothing can be made in {place}: {error.strerror or error}",
+            f"Name another folder by {option}, or see to its permissions.",
+        ) from error
+
+
 def _flush_folder(folder: Path) -> None:
     """Make a rename durable: on POSIX the folder itself must be flushed."""
     if os.name != "posix":
@@ -116,6 +136,15 @@ def read_bytes(path: Path, largest: int = LARGEST_FILE) -> bytes:
     if len(content) > largest:
         raise Unreadable(f"it has more than {largest:,} bytes")
     return content
+
+
+def if_damaged(hint: str, error: BaseException | None) -> str | None:
+    """The hint to delete a file, but not where it only could not be read: it may be whole, or another's."""
+    while error is not None:
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            return None
+        error = error.__cause__
+    return hint
 
 
 def _refuse_other_than_file(descriptor: int, path: Path) -> None:

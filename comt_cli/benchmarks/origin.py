@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
+from comt_cli.commit import git_commit
 from comt_cli.kernels.choice import device_here, version_of
 from comt_cli.training.devices import device_name
-from comt_cli.training.record import git_commit
 
 
 @dataclass(frozen=True)

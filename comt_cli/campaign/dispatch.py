@@ -8,16 +8,13 @@ new is begun. A signal is passed on; every worker saves after its step.
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import FrameType
 
 from comt_cli.campaign.display import Display
 from comt_cli.campaign.endings import ending
@@ -30,7 +27,7 @@ from comt_cli.campaign.worker import READY, work
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.runs.shared import SharedRun
 from comt_cli.training.events import Event, Note
-from comt_cli.training.processes import StopSignal
+from comt_cli.training.processes import PassedOnSignal, StopSignal
 
 TICK_SECONDS = 1.0
 PATIENCE_SECONDS = 10.0
@@ -54,24 +51,6 @@ class _Worker:
     shared: SharedRun | None = None
 
 
-class _Forwarding(StopSignal):
-    """Passes signals on to the workers. A second one ends these at once, a third this process too."""
-
-    def __init__(self, dispatcher: Dispatcher, announce: Callable[[bool], None]) -> None:
-        super().__init__(announce)
-        self._dispatcher = dispatcher
-        self._second = False
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        is_later = self.number is not None and time.monotonic() - self._since > self.ECHO_SECONDS
-        if is_later and not self._second and self._dispatcher.has_workers:
-            self._second, self._since = True, time.monotonic()
-            self._announce_now(again=True)
-        else:
-            super()._receive(number, frame)
-        self._dispatcher.signal_workers(number)
-
-
 class Dispatcher:
     """Trains the runs of a queue in worker processes, and records each run's outcome in the queue."""
 
@@ -81,11 +60,6 @@ class Dispatcher:
         self._workers: list[_Worker | None] = [None] * min(len(workers.devices), len(queue.open))
         self._misstarts = [0] * len(self._workers)
         self._refused: StorageError | None = None
-
-    @property
-    def has_workers(self) -> bool:
-        """Whether there are any to pass a signal on to."""
-        return any(worker is not None for worker in self._workers)
 
     def run(self, earlier: StopSignal | None = None) -> None:
         """Train until nothing is left that could be taken. The data must have been prepared.
@@ -98,7 +72,7 @@ class Dispatcher:
             TrainingFailed: a worker cannot even start.
         """
         every = self._queue.every
-        with _Forwarding(self, self._display.stopping) as stop, self._ending_workers():
+        with PassedOnSignal(self._processes, self._display.stopping) as stop, self._ending_workers():
             names = worker_names(self._devices[: len(self._workers)])
             self._display.queue_started(Workload.of(self._queue, names, self._device_name))
             stop.number = stop.number or (earlier.number if earlier is not None else None)
@@ -113,12 +87,8 @@ class Dispatcher:
                 stop.number,
             )
 
-    def signal_workers(self, number: int) -> None:
-        """Pass a signal on to all workers."""
-        for worker in self._workers:
-            if worker is not None and worker.process.pid is not None and worker.process.is_alive():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(worker.process.pid, number)
+    def _processes(self) -> list[BaseProcess]:
+        return [worker.process for worker in self._workers if worker is not None]
 
     def _work_off(self, stop: StopSignal) -> None:
         while True:
@@ -257,12 +227,12 @@ class Dispatcher:
                 if worker is not None and worker.shared is None:
                     worker.pipe.close()  # it waits for work, and ends since there is no more
             # The others save after their step: what they have computed was paid for.
-            self.signal_workers(signal.SIGTERM)
+            for process in self._processes():
+                process.terminate()
             deadline = time.monotonic() + SAVING_SECONDS
-            for worker in self._workers:
-                if worker is not None:
-                    worker.process.join(max(0.0, deadline - time.monotonic()))
-                    worker.process.kill()
+            for process in self._processes():
+                process.join(max(0.0, deadline - time.monotonic()))
+                process.kill()
             raise
         finally:
             here = [worker for worker in self._workers if worker is not None]

@@ -16,7 +16,6 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from comt_cli.campaign.endings import StandardError, endings, redirect_standard_error
@@ -24,15 +23,19 @@ from comt_cli.campaign.jobs import check_jobs, check_memory
 from comt_cli.campaign.outcomes import Summary, TrainingFailed, check_not_stopped
 from comt_cli.campaign.plain_display import make_display
 from comt_cli.campaign.queue import RunQueue
+from comt_cli.campaign.server import signals_blocked
 from comt_cli.errors import RunInterrupted, StorageError, UserError
-from comt_cli.runs.plan import RunSpec, with_sources
+from comt_cli.files import check_writable
+from comt_cli.runs.plan import BY_ID, RunSpec, with_sources
+from comt_cli.streams import mend_streams
 from comt_cli.training.hardware import check_count, check_device_name, hardware
 from comt_cli.training.processes import (
+    PassedOnSignal,
     StopSignal,
+    begin_as_worker,
     check_device,
     check_graphs,
     check_share,
-    die_with_parent,
     end_process,
     is_main_process,
     launched_by_torchrun,
@@ -76,6 +79,7 @@ def train_on(
     if not queue.open:
         _print_summary(queue)
         return queue.summary()
+    check_writable(runs / BY_ID, "--runs")
     with _summary_at_the_end(queue):
         if processes > 1:
             check_training(processes, specs, device, jobs)
@@ -204,34 +208,24 @@ def _train_together(processes: int, specs: Sequence[RunSpec], runs: Path, device
         for rank, pipe in enumerate(pipes)
     ]
     outputs: dict[int, StandardError] = {}
-    for rank, (worker, pipe) in enumerate(zip(workers, pipes, strict=True)):
-        worker.start()
-        if pipe is not None:
-            pipe[1].close()  # the process has its own; with ours it would never end
-            outputs[rank] = StandardError(pipe[0])
-
-    received: list[int] = []
-
-    def forward(number: int, _: FrameType | None) -> None:
-        received.append(number)
-        for worker in workers:
-            if worker.pid is not None and worker.is_alive():
-                os.kill(worker.pid, number)
-
     # A terminal sends Ctrl-C to all processes itself, others signal only this one: workers may receive it twice.
-    before = {number: signal.signal(number, forward) for number in StopSignal.SIGNALS}
-    try:
+    with PassedOnSignal(lambda: workers) as stop:
+        with signals_blocked():
+            for rank, (worker, pipe) in enumerate(zip(workers, pipes, strict=True)):
+                worker.start()
+                if pipe is not None:
+                    pipe[1].close()  # the process has its own; with ours it would never end
+                    outputs[rank] = StandardError(pipe[0])
         failed = _join(workers)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    if stop.has_killed and sys.stderr.isatty():
+        print("\x1b[?25h", end="", file=sys.stderr)  # the cursor, which the killed display had hidden
     if not errors.empty():
         raise errors.get()
-    if failed and received:
+    if failed and stop.number is not None:
         raise RunInterrupted(
             "stopped by a signal before all processes could end their step",
             "What was saved before is intact; the same command resumes from there.",
-            received[0],
+            stop.number,
         )
     if failed:
         lines = outputs[failed[0]].last_lines() if failed[0] in outputs else []
@@ -281,7 +275,9 @@ def _worker(
     errors: Any,
     writer: Connection | None = None,
 ) -> None:
-    die_with_parent()  # before PyTorch is imported, which takes seconds in which the launcher may be killed
+    begin_as_worker()  # before PyTorch is imported, which takes seconds
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, StopSignal.SIGNALS)
+    mend_streams()
     redirect_standard_error(writer)
     from comt_cli.campaign import table
 

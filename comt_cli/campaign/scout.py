@@ -20,17 +20,19 @@ from comt_cli.errors import UserError
 from comt_cli.runs.shared import SharedRun
 from comt_cli.training.processes import StopSignal, end_process
 
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 1.5
 """How long it may take to end once it is asked to."""
 
 
 class Scout:
     """The process, as its parent sees it."""
 
-    def __init__(self, ours: Connection, theirs: Connection, process: BaseProcess) -> None:
+    def __init__(
+        self, ours: Connection, theirs: Connection, process: BaseProcess, runs: Sequence[SharedRun] = ()
+    ) -> None:
         self._pipe, self._process = ours, process
         # In a thread, since it waits for the server to have imported PyTorch.
-        self._starter = threading.Thread(target=_start, args=(process, theirs), daemon=True)
+        self._starter = threading.Thread(target=_start, args=(process, ours, theirs, runs), daemon=True)
         self._starter.start()
 
     def workers(self, stop: StopSignal) -> Workers:
@@ -75,20 +77,28 @@ def scouting(device: str | None, jobs: int | None, runs: Sequence[SharedRun]) ->
     start_server([shared.spec for shared in runs])
     context = context_for(["cpu"])
     ours, theirs = context.Pipe()
-    scout = Scout(ours, theirs, context.Process(target=_look_ahead, args=(theirs, device, jobs, list(runs))))
+    scout = Scout(ours, theirs, context.Process(target=_look_ahead, args=(theirs, device, jobs)), list(runs))
     try:
         yield scout
     finally:
         scout.end()
 
 
-def _start(process: BaseProcess, pipe: Connection) -> None:
-    with contextlib.suppress(EOFError, OSError), contextlib.closing(pipe):  # a closed pipe means that the server died
-        process.start()
+def _start(process: BaseProcess, ours: Connection, theirs: Connection, runs: Sequence[SharedRun]) -> None:
+    with contextlib.suppress(EOFError, OSError):  # a closed pipe means that the server died
+        with contextlib.closing(theirs):
+            process.start()
+        ours.send(runs)
 
 
-def _look_ahead(pipe: Connection, device: str | None, jobs: int | None, runs: Sequence[SharedRun]) -> None:
+def _look_ahead(pipe: Connection, device: str | None, jobs: int | None) -> None:
+    """The process's work. Its arguments are few: the system takes them at once, and a command that ends meanwhile
+    leaves no half of them. The runs may be many, and come through the pipe."""
     begin_as_helper()
+    try:
+        runs = pipe.recv()
+    except (EOFError, OSError):  # the command has ended
+        end_process(0)
     try:
         workers = plan_workers(device, jobs, runs)
         _check_starts(runs)

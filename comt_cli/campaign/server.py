@@ -46,9 +46,9 @@ def start_server(specs: Sequence[RunSpec]) -> None:
 
 def begin_as_helper() -> None:
     """What a process does first that works for its parent and saves nothing: it ends with its parent, however that
-    ends, leaves a terminal's Ctrl-C and Slurm's warning to it, and ends when asked to."""
+    ends, leaves every signal of a terminal, of Slurm or of a limit to it, and ends when asked to."""
     die_with_parent()
-    for number in (signal.SIGINT, signal.SIGUSR2):
+    for number in StopSignal.SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # through what is open: a compiler's folder is removed
     signal.pthread_sigmask(signal.SIG_UNBLOCK, StopSignal.SIGNALS)
@@ -57,9 +57,10 @@ def begin_as_helper() -> None:
 @contextlib.contextmanager
 def signals_blocked() -> Iterator[None]:
     """A process that is started here receives no signal until it unblocks them itself."""
-    resource_tracker.ensure_running()  # its own start, later, would unblock them
     before = signal.pthread_sigmask(signal.SIG_BLOCK, StopSignal.SIGNALS)
     try:
+        resource_tracker.ensure_running()  # which no signal to all may end; its start unblocks SIGINT and SIGTERM
+        signal.pthread_sigmask(signal.SIG_BLOCK, StopSignal.SIGNALS)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from comt_cli.errors import UserError
-from comt_cli.files import read_json, write_json
+from comt_cli.files import if_damaged, read_json, write_json
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
 
@@ -76,7 +76,8 @@ def job_of(runs: Path, spec: RunSpec) -> Job | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise UserError(f"{file} cannot be read: {error}", "Delete it if no job of this run is queued.") from None
+        hint = if_damaged("Delete it if no job of this run is queued.", error)
+        raise UserError(f"{file} cannot be read: {error}", hint) from None
     number = stored.get("job") if isinstance(stored, dict) else None
     if not isinstance(number, str):
         raise UserError(f"{file} has no number of a job", "Delete it if no job of this run is queued.")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from comt_cli.campaign.outcomes import Ending
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.training.events import Evaluating, Event, StepReport
-from comt_cli.training.processes import StopSignal, die_with_parent, end_process
+from comt_cli.training.processes import StopSignal, begin_as_worker, end_process
 
 if TYPE_CHECKING:
     from comt_cli.tasks.base import AnyDataset
@@ -59,10 +59,9 @@ def send(pipe: Connection, message: object) -> None:
 
 
 def work(pipe: Connection, runs: Path, device: str, threads: int | None) -> None:
-    """The process's work. It is started with SIGINT and SIGTERM blocked, so that none is lost or comes too early."""
-    die_with_parent()
-    for number in StopSignal.SIGNALS:  # what a second signal does: end the process, without a traceback
-        signal.signal(number, signal.SIG_DFL)
+    """The process's work. It is started with all signals of `StopSignal` blocked, so that none is lost or comes too
+    early."""
+    begin_as_worker()
     with StopSignal() as stop:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, StopSignal.SIGNALS)
         try:

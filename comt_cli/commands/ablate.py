@@ -57,7 +57,7 @@ def ablate(
     overwrite: options.Overwrite = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and print the plan; train nothing.")] = False,
 ) -> None:
-    """Run an ablation of the papers by its name: train its rows, write its table, draw its figure.
+    """Train, tabulate and draw an ablation of the papers.
 
     The figure has the metric against what is ablated, ours with error bars and the paper's beside it. Runs that are
     done, for whichever table, are not trained again.
@@ -128,11 +128,12 @@ def ablate(
         return
 
     from comt_cli.campaign.launch import train_on
-    from comt_cli.commands.outcome import check_places, end, write_outcomes
+    from comt_cli.commands.outcome import check_places, check_results, end, write_outcomes
     from comt_cli.training.trackers import tracking
 
     specs = [spec for planned in wanted for spec in planned.specs]
     check_places(tables if site is None else (), runs, results, set_ or (), overwrite=overwrite)
+    check_results(tables, results)
     with tracking(track):
         if site is not None:
             submit_runs(specs, runs, device, site)

@@ -52,7 +52,7 @@ def analyze_gates(
     out: figure_options.Out = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
-    """Draw the values that a trained model's gates take on a text, a sentence pair, or images.
+    """Draw the values that a trained model's gates take. They are those on a text, a sentence pair, or images.
 
     Of a language model: scalar gates per token across layers, channel-wise gates as surfaces and maps, and mean, spread
     and saturation per layer and module. Of a translator the same for each stack and branch, on one sentence and what

@@ -31,7 +31,7 @@ def average(
     scale: options.ScaleOfRuns = None,
     runs: options.Runs = Path("runs"),
 ) -> None:
-    """Write the mean of the weights of a run's last steps as a checkpoint, which every verb reads.
+    """Write the mean of the weights of a run's last steps. It is a checkpoint, which every verb reads.
 
     Weights are there of runs that were trained with --set train.keep_every=N: of every N-th step, or with 0.1 of every
     tenth of the steps. The setting changes no number and no id. While a run trains it also has those of the steps that

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     cls=VerbGroup,
-    help="""Measure speed and memory, as ratios in one interleaved run.
+    help="""Measure speed and memory, as ratios of interleaved runs.
 
     Examples:
 
@@ -110,10 +110,10 @@ def step(
     device: options.Device = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
-    """Time a training step of plain, CoMT and Transponder models beside transformers' LLaMA, of ResNets without and
-    with CoMT's modulators beside torchvision's, of translators beside torch's and transformers', of captioners, of
-    BERTs beside transformers', and of LLaMAs with SAS, GRC, LAuReL and Highway beside their own arithmetic, and count
-    its memory.
+    """Time a training step of each network, and count its memory. That is of plain, CoMT and Transponder models beside
+    transformers' LLaMA, of ResNets without and with CoMT's modulators beside torchvision's, of translators beside
+    torch's and transformers', of captioners, of BERTs beside transformers', and of LLaMAs with SAS, GRC, LAuReL and
+    Highway beside their own arithmetic.
 
     Writes bench/DEVICE/step.csv, and step-images, step-translation, step-captioning, step-bert and step-residual, a
     page and a figure of each. A run replaces an earlier one of the same size and precision that has no other variants;
@@ -208,7 +208,7 @@ def kernels(
     device: options.Device = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
-    """Time each gated operation in PyTorch, compiled, and as one kernel: what `kernels: auto` chooses by.
+    """Time each gated operation in PyTorch, compiled, and fused. By these times `kernels: auto` chooses.
 
     Writes bench/DEVICE/kernels.csv, a page and a figure. A run replaces an earlier one of the same operation that has
     no other gates; otherwise it is shown and not written. For `kernels: auto` on this machine it is added to the cache
@@ -310,8 +310,8 @@ def decode(
     device: options.Device = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
-    """Time a decode step with a key-value cache, and the reading of a prompt of 512 tokens; and whole translations by
-    beam search, with and without a cache, beside transformers'.
+    """Time how models decode. That is a step with a key-value cache, the reading of a prompt of 512 tokens, and whole
+    translations by beam search, with and without a cache, beside transformers'.
 
     Writes bench/DEVICE/decode.csv and decode-translation.csv, and a page of each. A run replaces an earlier one of the
     same batch size that has no other variants; otherwise it is shown and not written.
@@ -364,7 +364,7 @@ def costs(
     results: options.Results = options.DEFAULT_RESULTS,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what another device has measured.")] = False,
 ) -> None:
-    """Measure what a training step of every row of a recipe costs beside its baseline's: FLOPs, bytes, memory, time.
+    """Measure what a training step of every row costs. Of a recipe, beside its baseline's: FLOPs, bytes, memory, time.
 
     Writes SCALE/PAPER/NAME-costs.csv and a page; the recipe's table, when it is written next to them, has columns of
     them. Steps are timed in turns, as the recipe trains them and compiled; a baseline that was not chosen is measured,
@@ -383,7 +383,7 @@ def costs(
 
 @app.command(cls=Verb)
 def page(results: options.Results = options.DEFAULT_RESULTS) -> None:
-    """Write all pages and figures anew from the measured CSVs; goals as they are today. Measures nothing.
+    """Write all pages and figures anew from the measured CSVs. Goals are as they are today. Measures nothing.
 
     Example:
 
@@ -413,7 +413,8 @@ def everything(
     device: options.Device = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
-    """Measure everything on a CPU, the most wanted first, as much of it as the minutes allow. What `make bench` calls.
+    """Measure everything on a CPU, the most wanted first. What the minutes do not allow is left out.
+    `make bench` calls it.
 
     No part begins that is not likely to end in time. What was measured is written after each, so that stopping early
     loses little. How far the minutes are likely to reach is said first: all goals take about 31 on two cores. A GPU

@@ -16,8 +16,9 @@ def gpu(
         Path, typer.Option(file_okay=False, help="Folder for what is measured, logs, runs and the state.")
     ] = Path("runs/gpu"),
 ) -> None:
-    """Test, tune and measure on a GPU, part by part: exact resume, the CUDA tests, the tuning of kernels, training
-    steps of 60m, 350m and 1b, decoding, and Table 3 of CoMT at scale small with its gates. What `make gpu` calls.
+    """Test, tune and measure on a GPU, part by part. That is exact resume, the CUDA tests, the tuning of kernels,
+    training steps of 60m, 350m and 1b, decoding, and Table 3 of CoMT at scale small with its gates. What `make gpu`
+    calls.
 
     When the minutes are up, a part is ended and keeps what it has. The same command goes on where the last one stopped;
     18 minutes are meant to do for all but the last parts, which add transformers' network. What was measured is printed
@@ -36,8 +37,8 @@ def gpu(
     from comt_cli.benchmarks.gpu import LARGEST_FILE, State, archive, parts_for, run_parts
     from comt_cli.benchmarks.limits import measuring
     from comt_cli.commands.bench_pages import beside_goals
+    from comt_cli.commit import git_commit
     from comt_cli.files import write_text
-    from comt_cli.training.record import git_commit
 
     on_cuda, folder = names != (), folder.resolve()
     parts = parts_for(folder, on_cuda=on_cuda)

@@ -55,7 +55,7 @@ def caption(
     scale: options.ScaleOfRuns = None,
     runs: options.Runs = Path("runs"),
 ) -> None:
-    """Say what images show, a caption a line, with a trained model by beam search.
+    """Say what images show, with a trained model. Prints a caption a line, found by beam search.
 
     A picture is made as large as those of training, whatever its size and shape. What cannot be read is told in the
     end, with status 2; the others are captioned.

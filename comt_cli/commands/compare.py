@@ -35,7 +35,7 @@ def compare(
     runs: options.Runs = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Compare two runs, or two cells over their seeds: settings, metrics, costs, and the loss at equal budgets.
+    """Compare two runs, or two cells over their seeds. Shows settings, metrics, costs, and the loss at equal budgets.
 
     Differences are of the second to the first, paired by seed, with the interval and the verdict that tables use, and
     what so many seeds would show. What makes the comparison unfair is said first. Trains nothing, writes nothing.

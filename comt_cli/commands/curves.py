@@ -30,7 +30,7 @@ def curves(
     runs: options.Runs = Path("runs"),
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
-    """Draw what a recipe's rows learn while they train, and their differences to the baseline at equal steps.
+    """Draw what a recipe's rows learn while they train. Also draws their differences to the baseline at equal steps.
 
     Means over seeds with their span; differences paired by seed with their 95 % interval, and from when on they are
     resolved. Of runs that are still training what is there; of a sweep the runs at each row's own best. Writes PNG,

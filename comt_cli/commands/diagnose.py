@@ -70,7 +70,7 @@ def diagnose(
     out: figure_options.Out = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
-    """Look at residual connections before any training, without data: do signals and gradients get through?
+    """Look at residual connections before any training. Needs no data: do signals and gradients get through?
 
     Measures the gradient at the input against depth, the stream's norm along the layers, networks with skip paths
     against such without, and which connections start as the identity; how language models of every method, and of every

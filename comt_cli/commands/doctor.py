@@ -22,7 +22,7 @@ def doctor(
     runs: options.Runs = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object instead of lines.")] = False,
 ) -> None:
-    """Check what training needs: Python, PyTorch, devices, precision, memory, disk, text, images, kernels, recipes.
+    """Check what training needs. Python, PyTorch, devices, precision, memory, disk, text, images, kernels, recipes.
 
     Continues after a failure, says how to fix each, and ends with status 1 if any check failed. Changes and downloads
     nothing.

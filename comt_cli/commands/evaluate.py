@@ -16,7 +16,9 @@ def evaluate(
     scale: options.ScaleOfRuns = None,
     runs: options.Runs = Path("runs"),
 ) -> None:
-    """Evaluate finished runs again, and add to their results what these lack, such as a metric that came later.
+    """Evaluate finished runs again, for metrics that came later.
+
+    What their results lack is added to these.
 
     Evaluated are the weights that a run has ended with, on validation and test data. Nothing that is there changes:
     every value must come out as it was, but for rounding, else that is said and nothing is added. The result says what

@@ -33,8 +33,8 @@ def export(
     scale: options.ScaleOfRuns = None,
     runs: options.Runs = Path("runs"),
 ) -> None:
-    """Write a model as a folder that the transformers library reads as LlamaForCausalLM, BertForMaskedLM or, where it
-    was fine-tuned, BertForSequenceClassification.
+    """Write a model as a folder for the transformers library. It reads it as LlamaForCausalLM, BertForMaskedLM or,
+    where it was fine-tuned, BertForSequenceClassification.
 
     Only models without gates can be expressed there, pre-norm language models and post-norm BERTs; weights keep their
     types. The tokenizer is written too.

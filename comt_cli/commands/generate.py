@@ -84,7 +84,7 @@ def generate(
     runs: options.Runs = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with texts and speed.")] = False,
 ) -> None:
-    """Let a model continue a text, on a key-value cache, and say how fast it was.
+    """Let a model continue a text. Uses a key-value cache, and says how fast it was.
 
     A single text is printed as it comes; several are generated side by side and printed under each other. The last
     line, on stderr, has the tokens generated, the time for the prompt up to the first token, and the time of each

@@ -101,25 +101,36 @@ def write_outcomes(
     Raises:
         TrainingFailed: some could not be written; says which first. Its exit status is not that of bad input, which
             says that nothing was started.
-        StorageError: a file cannot be written.
+        StorageError: a file cannot be written; says how to write it elsewhere.
+        OSError: what was written cannot be printed.
     """
     from comt_cli.campaign.outcomes import TrainingFailed
     from comt_cli.errors import StorageError, UserError
 
     failed: list[UserError] = []
     unwritten: list[str | None] = []
+    unprinted: OSError | None = None
     for position, (planned, part) in enumerate(zip(tables, shown or tables, strict=True)):
-        if position:
-            typer.echo()
         try:
+            if position:
+                typer.echo()
             unwritten.append(write_outcome(planned, runs, results, overrides, overwrite=overwrite, shown=part))
-        except StorageError:
-            raise
+        except StorageError as error:
+            again = f"comt report {planned.loaded.file} --scale {planned.scale} --runs {runs} --results DIR"
+            raise StorageError(
+                error.message, f"No run is lost: with this command's other options, {again} writes it."
+            ) from error
         except UserError as error:
             typer.echo(f"{planned.loaded.name} is not written: {error.message}", err=True)
             failed.append(error)
+        except OSError as error:
+            if error.filename is not None:
+                raise
+            unprinted = error  # nobody reads it any more: it is written, and so are those that follow
     if failed:
         raise TrainingFailed(failed[0].message, failed[0].hint)
+    if unprinted is not None:
+        raise unprinted
     return [reason for reason in unwritten if reason is not None]
 
 
@@ -132,6 +143,16 @@ def end(summary: Summary, unwritten: Sequence[str]) -> None:
     summary.check()
     if unwritten:
         raise typer.Exit(1)
+
+
+def check_results(tables: Sequence[Planned], results: Path) -> None:
+    """Before training: raise `UserError` where the folder of a table or a figure cannot be written."""
+    from comt_cli.files import check_writable
+
+    for folder in dict.fromkeys(
+        results / planned.scale / planned.loaded.folder.replace("/", "-") for planned in tables
+    ):
+        check_writable(folder, "--results")
 
 
 def check_places(

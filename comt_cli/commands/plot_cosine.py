@@ -27,7 +27,7 @@ def plot_cosine(
     out: figure_options.Out = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
-    """Draw the cosine similarity and the norm ratio between every layer's input and output, per token.
+    """Draw how alike every layer's input and output are. Shows their cosine similarity and norm ratio, per token.
 
     This is CoMT's Figure 1, for any LLaMA or BERT. Writes PNG, PDF, caption and the CSV it was drawn from, which also
     has the angular distance, and the cosine between a layer's input and its change.

@@ -27,7 +27,7 @@ def plot_gradients(
     out: figure_options.Out = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
-    """Draw the L2 norm of the gradient of every convolution over depth and training steps, for one run or several.
+    """Draw the L2 norm of every convolution's gradient. Shows it over depth and training steps, for one run or several.
 
     This is CoMT's Figure 3, of any runs of image classifiers that logged these norms: those trained with --set
     train.gradient_norms_every=10 (every tenth step). An unfinished run is drawn as far as it is. Writes PNG, PDF,

@@ -35,7 +35,7 @@ def plot_images(
     out: figure_options.Out = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
-    """Draw images of the training split as a network sees them, one row a class, for 20 classes at most.
+    """Draw images of the training split as a network sees them. One row a class, for 20 classes at most.
 
     Of more classes 20 are shown, at even distances. The images are the first of each class in the order of seed 0,
     augmented as they are then. Writes PNG, PDF and the CSV of which image stands where.

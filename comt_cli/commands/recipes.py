@@ -30,7 +30,7 @@ def recipes(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a recipe.")] = False,
 ) -> None:
-    """List the recipes, one a line: its file, the verb that runs it, its title.
+    """List the recipes, one a line. With each stand its file, the verb that runs it, and its title.
 
     A recipe by its name is shown with its rows, its ablations, and its scales with rows x columns x seeds. A recipe
     file that is broken is listed with what is wrong with it.

@@ -36,7 +36,7 @@ def report(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a table.")] = False,
 ) -> None:
-    """Write the tables of finished runs beside the papers' numbers: CSV, Markdown and LaTeX.
+    """Write the tables of finished runs. They are CSV, Markdown and LaTeX, with the papers' numbers beside them.
 
     Without recipes: every table that has runs. Missing, running and diverged cells say so. Seeds are the recipe's
     unless --seeds names others. Trains nothing. A table that has more finished runs than this one would is kept. Of a
@@ -61,6 +61,8 @@ def report(
     from comt_cli.recipe.load import available_recipes
     from comt_cli.recipe.problems import RecipeError
     from comt_cli.report.collect import tables_with_runs
+    from comt_cli.runs.known import known_runs
+    from comt_cli.words import listing
 
     pages = overview or html
     if pages and as_json:
@@ -69,6 +71,11 @@ def report(
         )
     named = recipes or ([] if pages else tables_with_runs(runs, available_recipes()))
     if not named and not pages:
+        if own := {table for run in known_runs(runs) for table in run.tables}:
+            raise UserError(
+                f"the runs below {runs} are of no recipe that came with comt, but of {listing(sorted(own)[:12])}",
+                "comt report FILE writes the table of a recipe file.",
+            )
         raise UserError(f"there are no runs below {runs}", "comt train-lm --recipe table3.yaml makes some.")
     added, planned = also_rows(also), []
     for name in named:

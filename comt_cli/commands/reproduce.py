@@ -31,7 +31,7 @@ def reproduce(
     overwrite: options.Overwrite = False,
     dry_run: options.DryRun = False,
 ) -> None:
-    """Train every recipe that has the scale, write its table, draw its figures, and write the overview of them all.
+    """Train every recipe that has the scale. Writes their tables, their figures, and the overview of them all.
 
     All recipes are checked before the first run; those without the scale, and without --sweeps those that first try
     values for every row, are named and skipped. Their runs form one queue, in which a training that several tables
@@ -46,7 +46,7 @@ def reproduce(
 
       comt reproduce --scale small --papers transponder --seeds 1-3
     """
-    from comt_cli.commands.outcome import check_places, end, write_outcomes
+    from comt_cli.commands.outcome import check_places, check_results, end, write_outcomes
     from comt_cli.commands.plan_costs import Trained
     from comt_cli.commands.slurm_jobs import read_slurm_site, submit_runs
     from comt_cli.commands.sweep_training import check_edges, check_processes, known_runs, print_cost, train_planned
@@ -63,6 +63,7 @@ def reproduce(
         return
     check_processes(tables)
     check_places(tables if site is None else (), runs, results, overwrite=overwrite)
+    check_results(tables, results)
     unwritten = []
     with tracking(track):
         if site is not None:

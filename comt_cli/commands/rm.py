@@ -33,7 +33,7 @@ def rm(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted; delete nothing.")] = False,
     runs: options.Runs = Path("runs"),
 ) -> None:
-    """Delete runs: their folders, and the links to them of all tables. What computing has paid for is gone then.
+    """Delete runs: their folders, and the links of all tables. What computing has paid for is gone then.
 
     Shows which runs they are and how long they took, and asks. Runs that were moved aside are deleted with --replaced,
     or by their whole name, such as 0123456789ab.replaced-1; a run that is being trained, or waits in Slurm's queue, is

@@ -38,7 +38,7 @@ def runs(
     runs: options.Runs = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a run.")] = False,
 ) -> None:
-    """List every run: its row, seed, metric or state, when it was written, its size and its id.
+    """List every run, with its metric or state. Also its row, its seed, when it was written, its size and its id.
 
     The heading of a group says in which settings its runs differ from their recipe, as --set takes them; --set lists
     only runs that have a setting. Replaced runs are those that --fresh moved aside. A run's folder is by-id/ID below

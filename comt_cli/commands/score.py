@@ -50,7 +50,7 @@ def score(
     scale: options.ScaleOfRuns = None,
     runs: options.Runs = Path("runs"),
 ) -> None:
-    """Score translations against references with sacreBLEU, and print its signature beside every number.
+    """Score translations against references with sacreBLEU. Its signature stands beside every number.
 
     The files are plain text, neither tokenised nor escaped; only bleu_tokenised takes the tokens that stand there, and
     splits at spaces alone. A run is scored on what it wrote when it was done. Numbers of different metrics, or with

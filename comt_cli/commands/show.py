@@ -50,8 +50,8 @@ def show(
         bool, typer.Option("--json", help="Print a JSON list, one object a run (or, with --settings, a setting).")
     ] = False,
 ) -> None:
-    """Print the plan of a recipe: every run, its parameters and overhead, its tokens or images, FLOPs, time, memory and
-    state.
+    """Print the plan of a recipe: every run and what it costs. That is its parameters and overhead, its tokens or
+    images, FLOPs, time, memory and state.
 
     Parameters and FLOPs are counted on the real model, built without storage, and remembered; beside the extra
     parameters stands the increase that the paper prints. Trains and downloads nothing.

@@ -40,7 +40,7 @@ def status(
     runs: options.Runs = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list, one object a table and scale.")] = False,
 ) -> None:
-    """Show for each table how many runs are done, diverged, running, unfinished or missing, and how far they are.
+    """Show how far the runs of each table are. Counts those that are done, diverged, running, unfinished and missing.
 
     Of recipes that are named, the table as far as it is: the metric where runs are done, steps and time left of those
     at work. The options are those of the training it is about. A running run is shown with the process and the machine

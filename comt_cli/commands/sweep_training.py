@@ -81,12 +81,12 @@ def print_cost(tables: Sequence[Planned], runs: Path, where: Where) -> None:
 
 
 def check_edges(tables: Sequence[Planned], runs: Path) -> None:
-    """Raise `UserError` where the best of a row's trials is at the edge of the grid."""
-    from comt_cli.errors import UserError
+    """After training: raise `TrainingFailed` where the best of a row's trials is at the edge of the grid."""
+    from comt_cli.campaign.outcomes import TrainingFailed
 
     found = [problem for planned in sweeps_among(tables) for problem in _state(planned, runs).problems.values()]
     if found:
-        raise UserError(
+        raise TrainingFailed(
             "\n  ".join(["nothing is chosen for some rows", *found]),
             "Nothing that was trained is lost: with a wider grid the same command trains the new values alone.",
         )

@@ -3,6 +3,8 @@ table."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,15 @@ def training_verb(task: Task[Any]) -> Callable[..., None]:
     return train
 
 
+def end_of_torchrun(code: str | int | None) -> None:
+    """End this process with the status of a `SystemExit` of `code`, if it is one of torchrun's that has trained: its
+    threads outlive that (see `end_process`). Any other is left to its interpreter."""
+    if "TORCHELASTIC_RUN_ID" in os.environ and "torch.distributed" in sys.modules:
+        from comt_cli.training.processes import end_process
+
+        end_process(code if isinstance(code, int) else int(code is not None))
+
+
 def train_recipe(
     command: str, selection: Selection, where: Where, *, overwrite: bool, fresh: bool, dry_run: bool
 ) -> None:
@@ -75,7 +86,7 @@ def train_recipe(
     table = plan_loaded(loaded, scale, seeds=selection.seeds)
 
     from comt_cli.campaign.launch import check_training
-    from comt_cli.commands.outcome import check_places, end, write_outcomes
+    from comt_cli.commands.outcome import check_places, check_results, end, write_outcomes
     from comt_cli.commands.sweep_training import check_edges, check_processes, known_runs, print_cost, train_planned
     from comt_cli.runs.contents import adopt_contents
     from comt_cli.runs.shared import set_aside
@@ -90,6 +101,7 @@ def train_recipe(
 
         print_plan(planned, runs, Trained(where.device, where.jobs, where.gpus), fresh=fresh, site=site)
         return
+    check_results([table], where.results)
     with tracking(where.track):
         if site is not None:
             print_cost([planned], runs, where)

@@ -66,7 +66,7 @@ def translate(
     scale: options.ScaleOfRuns = None,
     runs: options.Runs = Path("runs"),
 ) -> None:
-    """Translate lines with a trained model by beam search; as many lines come out as go in.
+    """Translate lines with a trained model by beam search. As many lines come out as go in.
 
     Empty lines stay empty. A line that is longer than those of training is cut, with a warning. What a line is
     translated to does not depend on the others. With --output the lines stand in FILE.part until all are done: the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
+import sys
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -15,7 +16,7 @@ from comt_cli import __version__ as comt_version
 from comt_cli.data.corpus import SplitName
 from comt_cli.data.storage import ProgressCallback, first_line, hash_file, no_progress, state_of
 from comt_cli.errors import StorageError, UserError
-from comt_cli.files import canonical_json, read_json, sha256, write_json
+from comt_cli.files import canonical_json, if_damaged, read_json, sha256, write_json
 
 MANIFEST = "manifest.json"
 STAMP = "verified.json"
@@ -129,10 +130,8 @@ def content_hash(files: Sequence[FileRecord]) -> str:
 
 def damaged(path: Path, reason: str) -> UserError:
     """The error for a file of a prepared folder that cannot be trusted."""
-    return UserError(
-        f"prepared data is damaged: {path}: {reason}",
-        f"Delete the folder {path.parent} and run the same command again: the data is prepared anew.",
-    )
+    delete = f"Delete the folder {path.parent} and run the same command again: the data is prepared anew."
+    return UserError(f"prepared data is damaged: {path}: {reason}", if_damaged(delete, sys.exception()))
 
 
 def verify(folder: Path, files: Sequence[FileRecord], progress: ProgressCallback = no_progress) -> None:

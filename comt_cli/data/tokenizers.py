@@ -9,7 +9,7 @@ from comt_cli.data.sentencepiece_tokenizer import SentencePieceTokenizer
 from comt_cli.data.tokenizer import TOKENIZER_FORMAT, ByteTokenizer, Tokenizer
 from comt_cli.data.word_tokenizer import WordTokenizer
 from comt_cli.errors import UserError
-from comt_cli.files import read_json
+from comt_cli.files import if_damaged, read_json
 
 
 def tokenizer_from_json(value: Any) -> Tokenizer:
@@ -36,7 +36,5 @@ def load_tokenizer(path: Path) -> Tokenizer:
     except FileNotFoundError as error:
         raise UserError(f"there is no tokenizer at {path}") from error
     except (OSError, ValueError) as error:  # ValueError: also damaged JSON and damaged UTF-8
-        raise UserError(
-            f"cannot read the tokenizer {path}: {error}",
-            "It is damaged or not written by comt. If it is in the cache, delete it and run the same command again.",
-        ) from error
+        hint = "It is damaged or not written by comt. If it is in the cache, delete it and run the same command again."
+        raise UserError(f"cannot read the tokenizer {path}: {error}", if_damaged(hint, error)) from error

@@ -127,7 +127,7 @@ def check_devices() -> Finding:
     if torch.backends.mps.is_available():
         found.append("mps (Apple GPU)")
     found.append(f"cpu {device_name(torch.device('cpu'))}, {os.cpu_count()} cores, {_vector_instructions()}")
-    text = "; ".join(found)
+    text = "; ".join([*found, *_why_no_cuda()])
     if not torch.cuda.is_available() and _has_nvidia_device():
         return Finding(
             "warn",
@@ -158,6 +158,18 @@ def _vector_instructions() -> str:
         pass
     bf16 = [name for name in ("avx512_bf16", "amx_bf16", "bf16") if name in flags]
     return f"{torch.backends.cpu.get_cpu_capability()}, {' and '.join(bf16) or 'no bf16 instructions seen'}"
+
+
+def _why_no_cuda() -> list[str]:
+    """In one sentence, why `--device cuda` is refused; none where it is not, or where the finding tells it."""
+    import torch
+
+    if torch.cuda.device_count() or _has_nvidia_device():
+        return []
+    if torch.version.cuda is None and torch.version.hip is None:
+        return ["no cuda: this PyTorch is a CPU build"]
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    return [f"no cuda: {'CUDA_VISIBLE_DEVICES hides every GPU' if hidden else 'the system shows no GPU'}"]
 
 
 def check_precision() -> Finding:
@@ -213,13 +225,12 @@ def _available_memory() -> int | None:
 
 def check_disk(runs: Path) -> Finding:
     """The folders for runs and for prepared data can be written and have room."""
-    from comt_cli.files import cache_folder
+    from comt_cli.files import cache_folder, check_writable
 
     texts, worst = [], LITTLE_DISK
     for what, folder in (("runs", runs), ("cache", cache_folder())):
+        check_writable(folder, "--runs" if what == "runs" else "COMT_CACHE")
         place = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
-        if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-            return Finding("fail", f"the {what} folder {folder} cannot be written", _other_folder(what))
         free = shutil.disk_usage(place).free
         texts.append(f"{what} in {folder}: {free / GIB:.1f} GiB free")
         worst = min(worst, free)

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from comt_cli.errors import StorageError, UserError
-from comt_cli.files import open_own, parse_json, read_json, read_text, write_json, write_text
+from comt_cli.files import if_damaged, open_own, parse_json, read_json, read_text, write_json, write_text
 from comt_cli.runs.plan import BY_ID, RunSpec
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -361,7 +361,7 @@ def _read_object(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise UserError(f"{path} cannot be read: {error}", ANEW) from None
+        raise UserError(f"{path} cannot be read: {error}", if_damaged(ANEW, error)) from None
     if not isinstance(data, dict):
         raise UserError(f"{path} does not hold a JSON object", ANEW)
     return data
@@ -378,7 +378,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     except ValueError as error:
-        raise UserError(f"{path} cannot be read: {error}", ANEW) from None
+        raise UserError(f"{path} cannot be read: {error}", if_damaged(ANEW, error)) from None
     objects = []
     for number, line in enumerate(lines, start=1):
         try:

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from comt_cli.errors import UserError
+from comt_cli.errors import UserError, of_surroundings
 from comt_cli.files import read_json
 from comt_cli.runs.directory import READING_ERRORS, RunDirectory, RunState
 from comt_cli.runs.plan import BY_ID, RunSpec
@@ -130,7 +130,8 @@ class KnownRun:
         try:
             state, result = self.directory.state(), self.directory.result()
         except READING_ERRORS as error:
-            reason = error.message if isinstance(error, UserError) else f"{self.directory.path}: {error!r}"
+            told = error if isinstance(error, UserError) else of_surroundings(error)
+            reason = told.message if told is not None else f"{self.directory.path}: {error!r}"
             return Standing.unreadable, None, reason
         if state is RunState.running:  # perhaps it has only just begun, and says nothing of itself yet
             return Standing.running, None, None
@@ -164,7 +165,7 @@ class KnownRun:
     @property
     def has_checkpoint(self) -> bool:
         """Whether its weights can be loaded."""
-        return self.directory.checkpoint_file.is_file()
+        return os.path.isfile(self.directory.checkpoint_file)  # noqa: PTH113 - Path's raises where it may not look
 
     @cached_property
     def written(self) -> float:

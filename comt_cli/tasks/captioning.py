@@ -54,7 +54,7 @@ def _metrics() -> dict[str, Metric]:
 
 
 class Captioning(EncoderDecoderTask["CaptioningSettings"]):
-    """Train every run of a captioning recipe and write the table beside the paper's numbers.
+    """Train a recipe's captioners and write its table. The paper's numbers stand beside them.
 
     Finished runs are skipped and stopped ones resume, as with comt train-lm, whose options these are. Self-critical
     runs start from those that cross-entropy trained, which are trained first. The test images are captioned once, after

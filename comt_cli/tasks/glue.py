@@ -57,7 +57,7 @@ def _metrics() -> dict[str, Metric]:
 
 
 class Glue(TokenTask["GlueSettings"]):
-    """Fine-tune BERTs on the tasks of a recipe and write the table beside the paper's numbers.
+    """Fine-tune BERTs on a recipe's tasks and write its table. The paper's numbers stand beside them.
 
     Finished runs are skipped and stopped ones resume, as with comt train-lm, whose options these are. The runs that
     they start from, of comt train-bert, are trained first. Of GLUE's own tasks the development set is the test; the

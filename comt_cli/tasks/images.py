@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ImageClassification(Task["ImageSettings"]):
-    """Train every run of an image-classifier recipe and write the table beside the paper's numbers.
+    """Train a recipe's image classifiers and write its table. The paper's numbers stand beside them.
 
     Finished runs are skipped and stopped ones resume, as with comt train-lm, whose options these are.
 

@@ -65,7 +65,7 @@ def _of_test(metric: Metric) -> Metric:
 
 
 class LanguageModelling(TextTask["Settings"]):
-    """Train every run of a language-model recipe and write the table beside the paper's numbers.
+    """Train a recipe's language models and write its table. The paper's numbers stand beside them.
 
     Finished runs are skipped and stopped ones resume, so the same command can always be given again; on several
     machines that share the folder of the runs too, which then divide them. A run that fails does not stop the others.

@@ -25,7 +25,7 @@ NATS = DifferenceUnit(
 
 
 class MaskedLanguageModelling(TextTask["MaskedSettings"]):
-    """Train every run of a recipe of masked language models and write the table beside the paper's numbers.
+    """Train a recipe's masked language models, write its table. The paper's numbers stand beside them.
 
     Finished runs are skipped and stopped ones resume, as with comt train-lm, whose options these are. The loss counts
     hidden tokens alone; in validation the same tokens are hidden in every run.

@@ -64,7 +64,7 @@ def _beside(prefix: str, key: str) -> str | None:
 
 
 class Translation(EncoderDecoderTask["TranslationSettings"]):
-    """Train every run of a translation recipe and write the table beside the paper's numbers.
+    """Train a recipe's translators and write its table. The paper's numbers stand beside them.
 
     Finished runs are skipped and stopped ones resume, as with comt train-lm, whose options these are. The test set is
     translated once, after training, with the weights that the run ends with; a run that is stopped in the middle of it

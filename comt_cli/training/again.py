@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from comt_cli import __version__
+from comt_cli.commit import git_commit
 from comt_cli.errors import UserError
 from comt_cli.files import write_json
 from comt_cli.runs.directory import RunDirectory
@@ -20,7 +21,6 @@ from comt_cli.training.evaluation import Evaluation, finite
 from comt_cli.training.loop import Training
 from comt_cli.training.parallel import World
 from comt_cli.training.processes import StopSignal
-from comt_cli.training.record import git_commit
 
 
 class NotAsBefore(UserError):

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any, NoReturn, Self
@@ -97,9 +97,11 @@ def environment_variable(name: str, value: str) -> Iterator[None]:
 
 
 class StopSignal:
-    """While this context is open, SIGINT, SIGTERM and SIGUSR2 set `number` instead of ending the process.
+    """While this context is open, a signal of `SIGNALS` sets `number` instead of ending the process.
 
-    SIGUSR2 is what Slurm is asked to send before a job's time is over, to every process of the job.
+    SIGHUP comes when a terminal is closed; where it was ignored from the start, under nohup, it stays so. SIGUSR2 is
+    what Slurm is asked to send before a job's time is over, to every process of the job, SIGXCPU what the system sends
+    every second once the processor time of `ulimit -St` is used up.
 
     A second signal gets the treatment it had before, so that nobody is kept waiting by a step that hangs. One that
     comes at once is the first one's echo: a terminal signals every process, and a launcher passes on what it receives.
@@ -108,7 +110,7 @@ class StopSignal:
     at the first signal and with True at the second.
     """
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP, signal.SIGXCPU)
     ECHO_SECONDS = 1.0
 
     def __init__(self, announce: Callable[[bool], None] | None = None) -> None:
@@ -120,7 +122,8 @@ class StopSignal:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in self.SIGNALS:
-                self._before[number] = signal.signal(number, self._receive)
+                if not _is_ignored(number):
+                    self._before[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -128,19 +131,70 @@ class StopSignal:
             signal.signal(number, handler)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        now = time.monotonic()
         if self.number is None:
-            self.number, self._since = number, now
+            self.number, self._since = number, time.monotonic()
             self._announce_now(again=False)
-        elif now - self._since > self.ECHO_SECONDS:
+        elif self._is_second(number):
             self._announce_now(again=True)
             for other, handler in self._before.items():
                 signal.signal(other, handler)
             signal.raise_signal(number)
 
+    def _is_second(self, number: int) -> bool:
+        """Whether a signal after the first is no echo of it."""
+        return number != signal.SIGXCPU and time.monotonic() - self._since > self.ECHO_SECONDS
+
     def _announce_now(self, *, again: bool) -> None:
         if self._announce is not None:
             self._announce(again)
+
+
+class PassedOnSignal(StopSignal):
+    """Passes signals on to the processes that `children` names. A second one kills these, frozen ones too; a third ends
+    this process."""
+
+    def __init__(
+        self, children: Callable[[], Iterable[BaseProcess]], announce: Callable[[bool], None] | None = None
+    ) -> None:
+        super().__init__(announce)
+        self._children = children
+        self.has_killed = False
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        here = [child for child in self._children() if child.is_alive()]
+        if here and self.number is not None and not self.has_killed and self._is_second(number):
+            self.has_killed, self._since = True, time.monotonic()
+            self._announce_now(again=True)
+            for child in here:
+                child.kill()
+            return
+        super()._receive(number, frame)
+        for child in here:
+            if child.pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child.pid, number)
+
+
+def _is_ignored(number: int) -> bool:
+    """Whether a closed terminal is none of this process's business. Ctrl-C is ignored in the background of a script,
+    and is heard there all the same where somebody sends it."""
+    return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
+
+
+def begin_as_worker() -> None:
+    """What a process does first that trains for its parent, and is started with the signals of `StopSignal` blocked: it
+    dies with its parent, and of a signal without a traceback. It still has to unblock them.
+
+    Its libraries meet the start method of the command's own process, "fork". With "spawn", or "forkserver", Inductor's
+    progress bar (tqdm) makes a lock with a name. A worker, which ends by `end_process` or a signal, leaves it to
+    Python's resource tracker: "There appear to be 3 leaked semaphore objects", one for each of three workers.
+    """
+    die_with_parent()
+    for number in StopSignal.SIGNALS:
+        if not _is_ignored(number):
+            signal.signal(number, signal.SIG_DFL)
+    if sys.platform == "linux":
+        multiprocessing.set_start_method("fork", force=True)
 
 
 def die_with_parent() -> None:

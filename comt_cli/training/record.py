@@ -9,7 +9,6 @@ import io
 import json
 import os
 import platform
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Self
@@ -17,6 +16,7 @@ from typing import IO, Any, Self
 import torch
 
 from comt_cli import __version__
+from comt_cli.commit import git_commit
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import open_own, read_json, write_json, write_text
 from comt_cli.kernels import products
@@ -231,29 +231,6 @@ def _earlier_starts(directory: RunDirectory) -> list[dict[str, Any]]:
     if not isinstance(starts, list) or not all(isinstance(start, dict) for start in starts):
         raise UserError(f"{directory.environment_file} is damaged", "Delete it; the run resumes without it.")
     return starts
-
-
-def git_commit() -> str | None:
-    """The commit of the source tree that is running, with `-dirty` for local changes; outside a checkout
-    `$COMT_COMMIT`, which `make gpu` sets where the tree came in an archive, or None.
-
-    Changes under `results` are none: it is where tables and measurements are written to, by commands that run one after
-    the other from the same source.
-    """
-    folder = Path(__file__).resolve().parent.parent.parent
-    if not (folder / ".git").exists():
-        return os.environ.get("COMT_COMMIT") or None
-
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(folder), *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-
-    try:
-        commit = git("rev-parse", "--short=12", "HEAD")
-        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)results")
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return f"{commit}-dirty" if changed else commit
 
 
 def done_result(

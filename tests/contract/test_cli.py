@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
+import tty
 from pathlib import Path
 
 import pytest
@@ -105,9 +108,35 @@ def test_every_verb_explains_itself_with_an_example(verb):
     assert all(getattr(parameter, "help", None) for parameter in VERBS[verb].params), "an option without help"
 
 
-def test_the_version_is_the_packages():
-    result = CliRunner().invoke(app, ["--version"])
-    assert result.output.strip() == re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.M)[1]
+@pytest.mark.parametrize(("commit", "said"), [(None, ""), ("12ab-dirty", " (commit 12ab-dirty)")])
+def test_the_version_is_the_packages_and_names_the_commit(commit, said, monkeypatch):
+    monkeypatch.setattr("comt_cli.commit.git_commit", lambda: commit)
+    version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.M)[1]
+    assert CliRunner().invoke(app, ["--version"]).output == f"{version}{said}\n"
+
+
+GROUPS = {"comt": typer.main.get_command(app), "comt bench": typer.main.get_command(app).commands["bench"]}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_line_of_every_command_is_whole_at_80_columns(group):
+    commands = GROUPS[group].commands
+    left = 80 - 2 - 6 - max(map(len, commands))  # click's margins
+    cut = [name for name, command in commands.items() if command.get_short_help_str(left).endswith("...")]
+    assert not cut, f"the first sentence of their docstrings has more than {left} columns"
+
+
+def test_help_is_as_wide_as_a_terminal_up_to_120_columns_and_80_in_a_pipe(tmp_path):
+    terminal, end = os.openpty()
+    tty.setraw(end)
+    for output, widest in ((end, range(81, 121)), (subprocess.PIPE, range(60, 81))):
+        command = [sys.executable, "-m", "comt_cli", "show", "--help"]
+        environment = os.environ | {"COLUMNS": "200", "PYTHONPATH": str(ROOT)}
+        with subprocess.Popen(command, stdout=output, env=environment, cwd=tmp_path) as running:
+            said = os.read(terminal, 1 << 16) if running.stdout is None else running.stdout.read()
+        assert max(map(len, said.decode().splitlines())) in widest
+    os.close(end)
+    os.close(terminal)
 
 
 def test_a_wrong_verb_is_an_error_with_status_2(tmp_path):
@@ -115,6 +144,92 @@ def test_a_wrong_verb_is_an_error_with_status_2(tmp_path):
     assert done.returncode == 2
     assert "shwo" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
+@pytest.mark.parametrize(("line", "status"), [("recipes", 0), ("show nonesuch", 2), ("report table3", 1)])
+def test_closed_streams_change_no_status(closed, line, status, tmp_path):
+    command = f'exec "{sys.executable}" -m comt_cli {line} {closed}'
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["sh", "-c", command], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == status
+    assert "Traceback" not in done.stderr
+
+
+LONG = "a" * 300
+UNUSABLE = [
+    "show {}.yaml", "status {}", "status --runs {}", "runs --runs {}", "generate {}", "average {}", "export {} out",
+    "analyze-gates {}", "plot-gradients {}", "report --html --results {}", "report --runs {}", "score {} {}",
+    "bench page --results {}", "train-lm --recipe {}.yaml", "train-lm --recipe table3 --runs {} --dry-run",
+    "caption {} x.png",
+]  # fmt: skip
+
+
+def run_told(lines: list[str], folder: Path, prefix: list[str]) -> list[tuple[int, str]]:
+    """Status and standard error of `comt LINE`, each in turn in one process, which is started by `prefix`."""
+    code = (
+        "import contextlib, io, json, sys\n"
+        "from comt_cli.app import main\n"
+        "found = []\n"
+        "for line in json.loads(sys.argv[1]):\n"
+        "    sys.argv, status = ['comt', *line.split()], 0\n"
+        "    with contextlib.redirect_stderr(io.StringIO()) as said, contextlib.redirect_stdout(io.StringIO()):\n"
+        "        try: main()\n"
+        "        except SystemExit as stop: status = stop.code or 0\n"
+        "    found.append([status, said.getvalue()])\n"
+        "print(json.dumps(found))\n"
+    )
+    command = [*prefix, sys.executable, "-c", code, json.dumps(lines)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+    return [tuple(found) for found in json.loads(done.stdout)]
+
+
+def test_a_name_that_is_too_long_is_told(tmp_path):
+    told = run_told([line.format(*[LONG] * 2) for line in UNUSABLE], tmp_path, [])
+    assert [(line, status) for line, (status, said) in zip(UNUSABLE, told, strict=True)] == [
+        (line, 2) for line in UNUSABLE
+    ]
+    assert all("File name too long" in said for _, said in told)
+
+
+def test_what_may_not_be_read_is_told(tmp_path):
+    """Root may read everything, unless it gives its capabilities up."""
+    prefix = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"] if os.geteuid() == 0 else []
+    if prefix and shutil.which("setpriv") is None:
+        pytest.skip("root may read everything, and there is no setpriv")
+    secret = tmp_path / "secret"
+    secret.mkdir(mode=0)
+    try:
+        told = run_told([line.format(*["secret/x"] * 2) for line in UNUSABLE], tmp_path, prefix)
+    finally:
+        secret.chmod(0o700)
+    assert [(line, status) for line, (status, said) in zip(UNUSABLE, told, strict=True)] == [
+        (line, 2) for line in UNUSABLE
+    ]
+    assert all("Permission denied" in said for _, said in told)
+
+
+@pytest.mark.parametrize("start", [[sys.executable, "-m", "comt_cli"], [COMT]])
+def test_an_interrupt_while_modules_are_imported_leaves_no_traceback(start, tmp_path):
+    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    done = subprocess.run(
+        [*start, "recipes"], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+@pytest.mark.parametrize("line", ["train-lm --recipe table3 --rows pre-ln", "ablate hidden-size", "reproduce"])
+def test_results_that_cannot_be_written_are_told_before_a_run_is_started(line, tmp_path):
+    (tmp_path / "file").write_text("")
+    ((status, said),) = run_told([f"{line} --results file/x"], tmp_path, [])
+    assert status == 2
+    assert "--results: file/x/smoke/comt cannot be written" in said
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.fixture

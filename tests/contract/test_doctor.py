@@ -117,9 +117,33 @@ def test_limits(finding, status):
 
 def test_a_file_in_the_place_of_the_runs_folder_fails(tmp_path):
     (tmp_path / "runs").write_text("not a folder")
-    found = doctor_checks.check_disk(tmp_path / "runs")
-    assert found.status == "fail"
-    assert "--runs" in found.fix
+    outcome = run_check(1, Check("disk", lambda: doctor_checks.check_disk(tmp_path / "runs")))
+    assert outcome.status == "fail"
+    assert "--runs" in outcome.fix
+
+
+def test_a_cache_that_cannot_be_made_is_told(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("COMT_CACHE", str(tmp_path / "file" / "cache"))
+    outcome = run_check(1, Check("disk", lambda: doctor_checks.check_disk(tmp_path)))
+    assert outcome.status == "fail"
+    assert outcome.text.startswith("COMT_CACHE: ")
+    assert "Name another folder by COMT_CACHE" in outcome.fix
+
+
+@pytest.mark.parametrize(
+    ("version", "visible", "why"),
+    [(None, None, "CPU build"), ("13.0", "", "CUDA_VISIBLE_DEVICES"), ("13.0", None, "shows no GPU")],
+)
+def test_why_there_is_no_cuda_is_one_line(version, visible, why, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.version, "cuda", version)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(doctor_checks, "_has_nvidia_device", lambda: False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert why in doctor_checks.check_devices().text.splitlines()[0]
 
 
 @pytest.mark.parametrize(("free", "status"), [(GIB // 10, "fail"), (GIB, "warn"), (100 * GIB, "ok")])

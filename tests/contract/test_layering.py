@@ -35,6 +35,8 @@ BASE = {
     "line_cache": {"errors", "files", "line_cache"},
     "installing": {"installing"},
     "sums": {"sums"},
+    "commit": {"commit"},
+    "streams": {"streams"},
     "words": {"words"},
 }
 EVERYTHING = {*FLOW, *BASE, "report", "doctor", "commands", "app"}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -209,3 +211,14 @@ def test_memory_is_of_each_run_and_mfu_of_known_devices(tiny_corpus, tmp_path):
         assert large["mfu"] is None
     else:
         assert 0 < large["mfu"] < 1
+
+
+def test_workers_that_compile_leave_no_semaphores(tmp_path):
+    """By hand: comt train-lm --recipe table3 --rows pre-ln --seeds 1-2 --jobs 2 --set train.compile=true."""
+    settings = ("train.steps=4", "train.compile=true")
+    words = ["train-lm", "--recipe", "table3", "--rows", "pre-ln", "--seeds", "1-2", "--jobs", "2", "--device", "cuda"]
+    words += [word for setting in settings for word in ("--set", setting)]
+    command = [sys.executable, "-m", "comt_cli", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "2 runs: 2 done" in done.stderr
+    assert "leaked semaphore" not in done.stderr

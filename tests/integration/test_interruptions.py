@@ -51,7 +51,10 @@ def expected(spec: RunSpec, tmp_path_factory: pytest.TempPathFactory) -> RunDire
     return train(spec, tmp_path_factory.mktemp("undisturbed"))
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129), (signal.SIGXCPU, 128 + signal.SIGXCPU)],
+)
 def test_a_signal_finishes_the_step_and_saves(spec, expected, tmp_path, number, status):
     before = signal.getsignal(number)
     with StopSignal() as stop:

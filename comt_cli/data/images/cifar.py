@@ -21,7 +21,7 @@ from comt_cli.data.images.subset import how_many
 from comt_cli.data.images.torchvision_import import torchvision_datasets
 from comt_cli.data.storage import ProgressCallback, file_lock, first_line, make_folder
 from comt_cli.errors import UserError
-from comt_cli.files import cache_folder, open_file, sha256
+from comt_cli.files import cache_folder, if_damaged, open_file, sha256
 
 
 def cifar(data: ImageDataSettings, folder: Path, name: str, progress: ProgressCallback) -> ImageDataset:
@@ -76,9 +76,10 @@ def _read(kind: Any, name: str, folder: Path, progress: ProgressCallback) -> lis
     try:
         return [kind(folder, train=train) for train in (True, False)]
     except (RuntimeError, OSError, pickle.UnpicklingError, EOFError, KeyError, ValueError) as error:
+        delete = f"Delete the folder {folder / kind.base_folder} and run the same command again, or copy it anew."
         raise UserError(
             f"{name} is damaged or incomplete in {folder / kind.base_folder}: {first_line(error)}",
-            f"Delete the folder {folder / kind.base_folder} and run the same command again, or copy it anew.",
+            if_damaged(delete, error),
         ) from error
 
 

@@ -18,9 +18,9 @@ from comt_cli.benchmarks import gpu
 from comt_cli.benchmarks.failures import NotMeasured
 from comt_cli.benchmarks.gpu import Part, outcomes, parts_for
 from comt_cli.benchmarks.limits import Deadline
+from comt_cli.commit import git_commit
 from comt_cli.errors import RunInterrupted
 from comt_cli.training import hardware
-from comt_cli.training.record import git_commit
 
 WELL = ("platform",)
 WRONG = ("calendar", "--nonsense")

@@ -136,7 +136,7 @@ def test_a_process_can_be_ended_before_it_imports_torch(monkeypatch):
 
     monkeypatch.delitem(sys.modules, "comt_cli.campaign.table", raising=False)
     monkeypatch.delattr(comt_cli.campaign, "table", raising=False)
-    monkeypatch.setattr(launch, "die_with_parent", reach)
+    monkeypatch.setattr(launch, "begin_as_worker", reach)
     with pytest.raises(Reached):
         launch._worker(0, 1, 1, [], None, None, None)  # type: ignore[arg-type]
     assert "comt_cli.campaign.table" not in sys.modules

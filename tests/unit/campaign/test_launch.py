@@ -119,7 +119,7 @@ def test_a_scout_is_ended_by_its_parent_alone(monkeypatch):
     heard = []
 
     def plan(*_):
-        heard.extend(signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR2))
+        heard.extend(signal.getsignal(number) for number in StopSignal.SIGNALS if number != signal.SIGTERM)
         raise UserError("enough")
 
     monkeypatch.setattr(server, "die_with_parent", lambda: None)
@@ -127,9 +127,10 @@ def test_a_scout_is_ended_by_its_parent_alone(monkeypatch):
     before = {number: signal.getsignal(number) for number in StopSignal.SIGNALS}
     ours, theirs = Pipe()
     try:
-        scout._look_ahead(theirs, "cpu", None, [])
+        ours.send([])
+        scout._look_ahead(theirs, "cpu", None)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    assert heard == [signal.SIG_IGN] * 2
+    assert heard == [signal.SIG_IGN] * 4
     assert str(ours.recv()) == "enough"

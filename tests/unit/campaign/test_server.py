@@ -70,3 +70,33 @@ def test_workers_of_gpus_import_everything_themselves():
     assert context_for(["cuda:0", "cuda:1"]).get_start_method() == "spawn"
     assert context_for(["cuda:0", "cpu"]).get_start_method() == "spawn"
     assert context_for(["cpu"]).get_start_method() == ("forkserver" if sys.platform == "linux" else "spawn")
+
+
+LEAVING = """
+import multiprocessing
+from comt_cli.campaign.server import signals_blocked
+from comt_cli.training.processes import begin_as_worker, end_process
+
+def work():
+    begin_as_worker()
+    multiprocessing.RLock()  # as tqdm makes one for Inductor's progress bar
+    end_process(0)
+
+if __name__ == "__main__":
+    for method in ("spawn", "forkserver"):
+        process = multiprocessing.get_context(method).Process(target=work)
+        with signals_blocked():
+            process.start()
+        process.join()
+        assert process.exitcode == 0
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a worker does not take the start method fork")
+def test_workers_leave_no_semaphores(tmp_path):
+    """Of three workers Python said: "There appear to be 3 leaked semaphore objects to clean up at shutdown"."""
+    script = tmp_path / "leaving.py"
+    script.write_text(LEAVING)
+    environment = os.environ | {"PYTHONPATH": str(TESTS.parent)}
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stderr == ""

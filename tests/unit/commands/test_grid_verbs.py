@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from comt_cli.app import app
-from comt_cli.campaign.outcomes import run_name
+from comt_cli.campaign.outcomes import TrainingFailed, run_name
+from comt_cli.commands import sweep_training
 from comt_cli.commands.figure_options import run_figure_folder
 from comt_cli.commands.run_selectors import model_source, run_folders
 from comt_cli.errors import UserError
@@ -148,3 +150,13 @@ def test_figures_of_two_points_lie_in_two_folders(gridded: Shelf):
     first, second = (run_figure_folder(spec, Path("results")).name for spec in points(gridded, 2))
     assert first == "pre-ln-docs-tiny-learning_rate-0.0003-seed2"
     assert second == "pre-ln-docs-tiny-learning_rate-0.001-seed2"
+
+
+def test_a_best_at_the_edge_is_told_with_the_status_of_what_was_trained(gridded, monkeypatch):
+    """Bad input's, 2, says that nothing was started."""
+    problems = {("pre-ln", "docs/tiny"): "pre-ln: the best is at the edge"}
+    monkeypatch.setattr(sweep_training, "sweeps_among", list)
+    monkeypatch.setattr(sweep_training, "_state", lambda planned, runs: SimpleNamespace(problems=problems))
+    with pytest.raises(TrainingFailed, match="the best is at the edge") as refused:
+        sweep_training.check_edges([gridded], Path("runs"))
+    assert refused.value.exit_status == 1

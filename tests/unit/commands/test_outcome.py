@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 
 import comt_cli.commands.outcome
 import comt_cli.commands.planning
-from comt_cli.commands.outcome import outcome_as_json, write_outcome
+from comt_cli.commands.outcome import outcome_as_json, write_outcome, write_outcomes
 from comt_cli.commands.planning import Planned, plan_recipe
 from comt_cli.data.tokenizer import ByteTokenizer
-from comt_cli.errors import UserError
+from comt_cli.errors import StorageError, UserError
 from comt_cli.files import write_json
 from comt_cli.layers.initialise import initialise
 from comt_cli.methods import method_from
@@ -220,6 +220,31 @@ def test_a_run_with_other_settings_does_not_take_a_figures_place(capsys) -> None
     assert FIGURE.read_bytes() == before
     write_outcome(changed, RUNS, RESULTS, ["model.layers=3"], overwrite=True)
     assert FIGURE.read_bytes() != before
+
+
+def test_tables_after_one_that_nobody_reads_are_written(monkeypatch) -> None:
+    written = []
+
+    def write(planned, *_, **__) -> None:
+        written.append(planned)
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(comt_cli.commands.outcome, "write_outcome", write)
+    planned = [figure_recipe("{draw: gate-values}")] * 2
+    with pytest.raises(BrokenPipeError):
+        write_outcomes(planned, RUNS, RESULTS)
+    assert written == planned
+
+
+def test_results_that_cannot_be_written_after_training_lose_no_run(monkeypatch) -> None:
+    def write(*_, **__) -> None:
+        raise StorageError("cannot make x: it is full")
+
+    monkeypatch.setattr(comt_cli.commands.outcome, "write_outcome", write)
+    with pytest.raises(StorageError, match="cannot make x: it is full") as refused:
+        write_outcomes([figure_recipe("{draw: gate-values}")], RUNS, RESULTS)
+    again = f"comt report mine/figure7.yaml --scale smoke --runs {RUNS} --results DIR writes it."
+    assert refused.value.hint == f"No run is lost: with this command's other options, {again}"
 
 
 def test_a_network_without_such_gates_is_an_error(capsys) -> None:

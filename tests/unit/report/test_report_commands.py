@@ -114,6 +114,13 @@ def test_report_without_runs_says_what_makes_some() -> None:
     assert "there are no runs below runs" in str(result.exception)
 
 
+def test_report_names_the_recipes_of_runs_that_are_none_of_comts() -> None:
+    folder = Path("runs/by-id/0123456789ab")
+    folder.mkdir(parents=True)
+    (folder / "spec.json").write_text('{"paper": "own", "table": "mine", "row": "a", "column": "b"}')
+    assert "of no recipe that came with comt, but of own/mine\n  comt report FILE" in str(comt("report").exception)
+
+
 def test_report_leaves_out_a_broken_recipe_that_was_not_named(mixed: Bench) -> None:
     mixed.recipe.write_text("title: broken\n")
     result = comt("report", "--json")

@@ -32,3 +32,25 @@ def test_the_first_signal_and_the_second_are_announced_and_echoes_are_not(clock)
             assert heard == [False, True, "as before"]
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_the_end_of_the_processor_time_is_told_every_second_and_is_one_signal(clock):
+    with StopSignal() as stop:
+        for _ in range(3):
+            signal.raise_signal(signal.SIGXCPU)  # a second one would end the tests
+            clock[0] += 1.5
+        assert stop.number == signal.SIGXCPU
+
+
+def test_a_closed_terminal_stops_a_run_but_under_nohup():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignal() as stop:
+            signal.raise_signal(signal.SIGHUP)
+            assert stop.number is None
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with StopSignal() as stop:
+        signal.raise_signal(signal.SIGHUP)
+        assert stop.number == signal.SIGHUP

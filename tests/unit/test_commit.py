@@ -7,43 +7,43 @@ import subprocess
 
 import pytest
 
-from comt_cli.training import record
+from comt_cli import commit
 
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A source tree with a module and a table, committed; `record` believes that it stands there."""
+    """A source tree with a module and a table, committed; `commit` believes that it stands there."""
     if shutil.which("git") is None:
         pytest.skip("needs git")
-    module, table = tmp_path / "comt_cli" / "training" / "record.py", tmp_path / "results" / "table.csv"
+    module, table = tmp_path / "comt_cli" / "commit.py", tmp_path / "results" / "table.csv"
     for file in (module, table):
         file.parent.mkdir(parents=True)
         file.write_text("first\n")
     names = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.org", "-c", "commit.gpgsign=false"]
     for words in (["init", "-q"], ["add", "."], [*names, "commit", "-q", "-m", "first"]):
         subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
-    monkeypatch.setattr(record, "__file__", str(module))
+    monkeypatch.setattr(commit, "__file__", str(module))
     monkeypatch.delenv("COMT_COMMIT", raising=False)
     return module, table
 
 
 def test_changed_source_is_dirty(checkout):
     module, table = checkout
-    commit = record.git_commit()
-    assert len(commit) == 12
+    found = commit.git_commit()
+    assert len(found) == 12
     table.write_text("measured anew\n")
-    assert record.git_commit() == commit
+    assert commit.git_commit() == found
     module.write_text("changed\n")
-    assert record.git_commit() == f"{commit}-dirty"
+    assert commit.git_commit() == f"{found}-dirty"
 
 
 def test_outside_a_checkout_there_is_none(checkout, tmp_path):
     shutil.rmtree(tmp_path / ".git")
-    assert record.git_commit() is None
+    assert commit.git_commit() is None
 
 
 def test_an_archive_says_of_which_commit_it_is(checkout, tmp_path, monkeypatch):
     monkeypatch.setenv("COMT_COMMIT", "abc-dirty")
-    assert record.git_commit() != "abc-dirty"
+    assert commit.git_commit() != "abc-dirty"
     shutil.rmtree(tmp_path / ".git")
-    assert record.git_commit() == "abc-dirty"
+    assert commit.git_commit() == "abc-dirty"

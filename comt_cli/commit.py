@@ -1,0 +1,42 @@
+"""The commit of the source that is running. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+
+def git_commit() -> str | None:
+    """The commit of the source tree that is running, with `-dirty` for local changes; outside a checkout
+    `$COMT_COMMIT`, which `make gpu` sets where the tree came in an archive, or the commit that pip installed from
+    (`pip install git+https://...`), or None.
+
+    Changes under `results` are none: it is where tables and measurements are written to, by commands that run one after
+    the other from the same source.
+    """
+    folder = Path(__file__).resolve().parent.parent
+    if not (folder / ".git").exists():
+        return os.environ.get("COMT_COMMIT") or _installed_from()
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(folder), *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+
+    try:
+        commit = git("rev-parse", "--short=12", "HEAD")
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)results")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return f"{commit}-dirty" if changed else commit
+
+
+def _installed_from() -> str | None:
+    """What pip noted of the repository that it installed from (PEP 610)."""
+    try:
+        noted = json.loads(metadata.distribution("comt").read_text("direct_url.json") or "{}")
+        return str(noted["vcs_info"]["commit_id"])[:12]
+    except (metadata.PackageNotFoundError, KeyError, TypeError, ValueError, OSError):
+        return None
