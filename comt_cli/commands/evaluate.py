@@ -18,9 +18,8 @@ def evaluate(
 ) -> None:
     """Evaluate finished runs again, for metrics that came later.
 
-    What their results lack is added to these.
-
-    Evaluated are the weights that a run has ended with, on validation and test data. Nothing that is there changes:
+    The weights that a run has ended with are evaluated on its validation and test data, and what its result lacks is
+    added to it. Nothing that is there changes:
     every value must come out as it was, but for rounding, else that is said and nothing is added. The result says what
     was added, when, and by which versions and commit; tables show it when they are written anew. What a run that ends
     with an average has of its last weights alone (last_test_...) cannot be had again.
