@@ -52,6 +52,7 @@ def caption(
     ] = None,
     device: options.Device = None,
     scale: options.ScaleOfRuns = None,
+    set_: options.SetOfRuns = None,
     runs: options.Runs = Path("runs"),
 ) -> None:
     """Say what images show, a caption a line, with a trained model by beam search.
@@ -68,7 +69,7 @@ def caption(
     """
     from comt_cli.commands.run_selectors import model_source
 
-    checkpoint = model_source(checkpoint, runs, scale)
+    checkpoint = model_source(checkpoint, runs, scale, set_)
     loading_model(checkpoint, device)
     from comt_cli.exchange.load import load
     from comt_cli.exchange.loaded_captioning import LoadedCaptioner

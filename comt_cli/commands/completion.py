@@ -61,8 +61,9 @@ def trackers(incomplete: str) -> list[str]:
 
 
 def rows(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Rows of the recipe on the line, after the last comma."""
-    return _listed([row for data in _recipes_on(ctx) for row in _group(data, "rows")], incomplete)
+    """Rows of the recipe on the line, and those that `--also` adds there, after the last comma."""
+    added = [argument.partition("=")[0] for argument in ctx.params.get("also") or ()]
+    return _listed([*(row for data in _recipes_on(ctx) for row in _group(data, "rows")), *added], incomplete)
 
 
 def columns(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -137,6 +138,7 @@ def join_colons() -> None:
 
 def _selectors(typed: str, runs: Path) -> list[str]:
     from comt_cli.recipe.find import DEFAULT_PAPER, full_name
+    from comt_cli.recipe.variant import split_variant
     from comt_cli.runs.known import known_runs
 
     known = known_runs(runs)
@@ -152,7 +154,7 @@ def _selectors(typed: str, runs: Path) -> list[str]:
             continue
         count = typed.count(":") + 1
         for place in (run.home, *run.elsewhere):
-            if place.recipe == full_name(head) and count <= 4:
+            if place.recipe == full_name(split_variant(head)[0]) and count <= 4:
                 candidate = ":".join((head, place.row, place.column, str(run.seed))[:count])
                 if candidate.startswith(typed):
                     found[candidate] = None

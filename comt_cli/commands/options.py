@@ -33,6 +33,16 @@ Set = Annotated[
         autocompletion=completion.settings,
     ),
 ]
+SetOfRuns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="Runs that were trained with this instead of the recipe's setting; repeatable. table3@steps-12:ROW says "
+        "the same.",
+        autocompletion=completion.settings,
+    ),
+]
 Rows = Annotated[str | None, typer.Option(metavar="A,B", help="Only these rows.", autocompletion=completion.rows)]
 Columns = Annotated[
     str | None, typer.Option(metavar="A,B", help="Only these columns.", autocompletion=completion.columns)

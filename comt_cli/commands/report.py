@@ -78,6 +78,7 @@ def report(
                     name,
                     scale,
                     set_,
+                    runs=runs,
                     rows=rows,
                     columns=columns,
                     seeds=seeds,
@@ -93,7 +94,7 @@ def report(
     if planned:
         check_added(added, (plan.loaded for plan in planned))
     if as_json:
-        made = [outcome_as_json(plan, runs, results, set_ or (), overwrite=overwrite) for plan in planned]
+        made = [outcome_as_json(plan, runs, results, overwrite=overwrite) for plan in planned]
         typer.echo(json.dumps([data for data, _ in made], indent=2))
         _exit([reason for _, reason in made], named=bool(recipes))
         return
@@ -101,7 +102,7 @@ def report(
     for position, plan in enumerate(planned):
         if position:
             typer.echo()
-        unwritten.append(write_outcome(plan, runs, results, set_ or (), overwrite=overwrite, draw=False))
+        unwritten.append(write_outcome(plan, runs, results, overwrite=overwrite, draw=False))
     if overview:
         from comt_cli.report.overview import write_overview
 
