@@ -45,6 +45,8 @@ def compare(
 
       comt compare table3:pre-ln table3:pre-ln+comt
 
+      comt compare table3@steps-200:pre-ln table3@steps-200:pre-ln+comt
+
       comt compare table3:pre-ln::1 table3:pre-ln+comt::1 --json
     """
     from comt_cli.report import compare as comparing

@@ -61,8 +61,16 @@ def trackers(incomplete: str) -> list[str]:
 
 
 def rows(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Rows of the recipe on the line, and those that `--also` adds there, after the last comma."""
+    """Rows of the recipe on the line, and those that `--also` adds there or gave to its runs, after the last comma."""
+    from comt_cli.recipe.find import full_name
+    from comt_cli.recipe.variant import split_variant
+    from comt_cli.runs.known import known_runs
+
     added = [argument.partition("=")[0] for argument in ctx.params.get("also") or ()]
+    named = ctx.params.get("recipe") if ctx.info_name == "curves" else None  # which finds these without --also
+    if isinstance(named, str):
+        table, runs = full_name(split_variant(named)[0]), Path(ctx.params.get("runs") or "runs")
+        added += [run.home.row for run in known_runs(runs) if run.home.recipe == table]
     return _listed([*(row for data in _recipes_on(ctx) for row in _group(data, "rows")), *added], incomplete)
 
 
@@ -165,6 +173,7 @@ def _recipes_on(ctx: typer.Context) -> list[dict[str, Any]]:
     """The recipes that the line names, unchecked. To read all that there are would take too long."""
     from comt_cli.errors import UserError
     from comt_cli.recipe.find import find_recipe
+    from comt_cli.recipe.variant import split_variant
     from comt_cli.recipe.yaml_lines import read
 
     # What stands before an option that has no value yet is left in `args`.
@@ -172,7 +181,7 @@ def _recipes_on(ctx: typer.Context) -> list[dict[str, Any]]:
     found = []
     for name in [given] if isinstance(given, str) else given:
         try:
-            data = read(find_recipe(name)).data
+            data = read(find_recipe(split_variant(name)[0])).data
         except (UserError, OSError):
             continue
         if isinstance(data, dict):

@@ -39,8 +39,9 @@ def report(
     """Write the tables of finished runs beside the papers' numbers: CSV, Markdown and LaTeX.
 
     Without recipes: every table that has runs. Missing, running and diverged cells say so. Seeds are the recipe's
-    unless --seeds names others. Trains nothing. A table that has more finished runs than this one would is kept. Of a
-    recipe that is a figure it says whether it is drawn; training draws it.
+    unless --seeds names others. Trains nothing. A table that has more finished runs than this one would is kept. Runs
+    with --set have a table of their own, such as table3@steps-200, which is a name for them here, too. Of a recipe that
+    is a figure it says whether it is drawn; training draws it.
 
     --overview writes what all tables below the results come to, at every scale, on one page. --html writes one file
     with every table, verdict and figure there, and the learning curves of the runs below --runs: it needs no network.

@@ -80,7 +80,7 @@ def cell_runs(text: str, runs: Path, scale: str | None, set_: Sequence[str] | No
 def _several(text: str, found: Sequence[KnownRun]) -> UserError:
     return UserError(
         f"{text} could be any of {len(found)} runs\n{_listing(found)}",
-        "Say more: recipe:row:column:seed, --scale, --set, or the beginning of an id.",
+        "Say more: recipe@settings:row:column:seed, --scale, --set, or the beginning of an id.",
     )
 
 

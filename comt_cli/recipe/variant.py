@@ -70,7 +70,7 @@ def variant_name(changed: Mapping[str, Any], kind: type[RunSettings]) -> str:
     whole = "+".join(parts)
     if is_whole and len(whole) <= _LONGEST:
         return whole
-    return f"{whole[: _LONGEST - _DIGITS].rstrip('+._-')}-{sha256(canonical_json(dict(changed)))[:_DIGITS]}"
+    return f"{whole[: _LONGEST - _DIGITS - 1].rstrip('+._-')}-{sha256(canonical_json(dict(changed)))[:_DIGITS]}"
 
 
 def split_variant(name: str) -> tuple[str, str]:

@@ -296,7 +296,7 @@ def _table(results: Path, one: Written) -> Iterator[str]:
     yield from (*_heading(results, one), "")
     if one.changed_settings:
         arguments = " ".join(f"--set {shlex.quote(argument)}" for argument in one.changed_settings)
-        yield from (f"Trained with `{arguments}`, and so not counted above.", "")
+        yield from (f"Trained with `{arguments}`, not with the recipe's settings: not counted above.", "")
     metrics = dict.fromkeys(cell.metric for cell in one.cells)
     better = "; ".join(f"{metric.words}, {metric.better} is better" for metric in metrics)
     yield from (f"Differences to {escaped(baseline + at)} with their 95 % intervals; {better}.", "")

@@ -103,6 +103,14 @@ def test_runs_whose_recipe_is_gone_differ_from_each_other(full: Shelf):
     assert all("train.batch_size" not in row["settings"] for row in rows)
 
 
+def test_a_heading_names_the_data_that_the_column_does_not_and_kernels_that_differ(shelf: Shelf):
+    shelf.done(shelf.spec("pre-ln", overrides=["train.kernels=reference"]))
+    assert "mine/gates, smoke, docs/tiny, train.kernels=reference, on python-docs\n" in comt("runs").output
+    Path("recipes/mine/gates.yaml").unlink()  # what all runs share is said
+    heading = " ".join(comt("runs").output.partition("row ")[0].split())
+    assert "mine/gates, smoke, docs/tiny, LLaMA tiny (4 layers, 128 wide) on python-docs, 200 steps of" in heading
+
+
 def test_runs_on_different_data_are_told_apart(shelf: Shelf):
     spec = shelf.spec("pre-ln")
     shelf.done(spec)

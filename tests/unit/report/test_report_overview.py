@@ -246,7 +246,7 @@ def test_changed_settings_are_told_as_they_were_typed(mixed: Bench) -> None:
     changed = ["data.corpus=files:my texts/*.txt", "train.batch_size=4"]
     write_report(mixed.loaded(*changed, "train.save_every=7"), mixed.specs(), mixed.runs, mixed.results)
     text = page(mixed)
-    (arguments,) = re.findall("Trained with `(.*)`, and so not counted above", text)
+    (arguments,) = re.findall("Trained with `(.*)`, not with the recipe's settings: not counted above", text)
     assert shlex.split(arguments) == ["--set", changed[0], "--set", changed[1]]
     named = r"^### comt, table9@corpus-files-my-texts-\.txt\+batch_size-4-[0-9a-f]{8}$"
     assert re.search(named, text.replace("\\", ""), re.MULTILINE)
