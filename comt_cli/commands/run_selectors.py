@@ -79,7 +79,7 @@ def cell_runs(text: str, runs: Path, scale: str | None, set_: Sequence[str] | No
 
 def _several(text: str, found: Sequence[KnownRun]) -> UserError:
     return UserError(
-        f"{text} could be any of {len(found)} runs\n{_listing(found)}",
+        f"{text} could be any of {len(found)} runs\n{_listing(found, text)}",
         "Say more: recipe@settings:row:column:seed, --scale, --set, or the beginning of an id.",
     )
 
@@ -97,7 +97,7 @@ def _with_checkpoints(text: str, runs: Path, scale: str | None, set_: Sequence[s
     if _is_id(text):
         usable = [run for run in selection.runs if run.has_checkpoint]  # also one that was set aside
     if not usable:
-        raise UserError(f"{text} has saved no checkpoint yet\n{_listing(selection.runs)}", "Train it first.")
+        raise UserError(f"{text} has saved no checkpoint yet\n{_listing(selection.runs, text)}", "Train it first.")
     done = [run for run in usable if run.standing is Standing.done] or usable
     done = [run for run in done if run in selection.planned] or done
     done = [run for run in done if run in selection.usual] or done
@@ -107,7 +107,7 @@ def _with_checkpoints(text: str, runs: Path, scale: str | None, set_: Sequence[s
         seeds = sorted({seed for run in done for seed in selection.waited_for.get(run.id, ())})
         raise UserError(
             f"{text} could be any of {plural(len(listed), 'run')} of a grid: nothing is chosen before all runs of the "
-            f"cell have ended\n{_listing(listed)}",
+            f"cell have ended\n{_listing(listed, text)}",
             f"Say which: the beginning of its id.\n  Of its cell --seeds {','.join(map(str, seeds))} has not ended.",
         )
     return replace(selection, runs=done)
@@ -150,7 +150,7 @@ class SelectedRuns:
 
     def warn(self, text: str) -> None:
         """Say in which settings runs differ from what the selector says, or the recipe where it says none."""
-        others = _described([run for run in self.runs if run not in self.planned])
+        others = _described([run for run in self.runs if run not in self.planned], text)
         for settings in dict.fromkeys(settings_text(row) for _, row in others):
             if settings:
                 typer.echo(f"comt: {text} was trained with {settings}, unlike the recipe", err=True)
@@ -227,8 +227,10 @@ def _by_id(text: str, known: Iterable[KnownRun], runs: Path) -> list[KnownRun]:
     if len(found) == 1:
         return found
     if found:
-        raise UserError(f"{len(found)} runs have ids that begin with {text}\n{_listing(found)}", "Give more of the id.")
-    there = f"\n{_listing(every)}" if every else ""
+        raise UserError(
+            f"{len(found)} runs have ids that begin with {text}\n{_listing(found, text)}", "Give more of the id."
+        )
+    there = f"\n{_listing(every, text)}" if every else ""
     raise UserError(f"no run below {runs} has an id that begins with {text}{there}", "comt runs lists them all.")
 
 
@@ -273,7 +275,7 @@ def _nothing(
     there = [run for run in table.known if table.places(run)]
     if other_scales:
         return UserError(
-            f"{text} has no run of scale {scale}; there are others\n{_listing(other_scales)}",
+            f"{text} has no run of scale {scale}; there are others\n{_listing(other_scales, text)}",
             "Leave --scale out, or name theirs.",
         )
     trained_by = next((run.label("command") for run in there), FIRST)
@@ -281,7 +283,7 @@ def _nothing(
     recipe = table.name if table.loaded is None else table.loaded.file
     train = f"comt {verb} --recipe {recipe} trains them, --runs DIR looks elsewhere."
     if there:
-        return UserError(f"no run below {runs} is {text}; of {table.name} there are\n{_listing(there)}", train)
+        return UserError(f"no run below {runs} is {text}; of {table.name} there are\n{_listing(there, text)}", train)
     return UserError(f"no run of {table.name} is below {runs}", train + _namesakes_of(text))
 
 
@@ -302,11 +304,11 @@ def _namesakes_of(text: str) -> str:
     return "" if others is None else f"\n  {others}"
 
 
-def _listing(found: Sequence[KnownRun]) -> str:
+def _listing(found: Sequence[KnownRun], text: str) -> str:
     """A line for each run: its folder's name, which means it alone, the selector of its place, its scale, the settings
     that are not the recipe's, its state, and since when."""
     lines = []
-    for run, row in _described(found[:_MOST_LISTED]):
+    for run, row in _described(found[:_MOST_LISTED], text):
         seed = "?" if run.seed is None else run.seed
         name = f"{run.home.recipe}:{run.home.row}:{run.home.column}:{seed}"
         when = row["written"].replace("T", " ")[:16]
@@ -317,10 +319,10 @@ def _listing(found: Sequence[KnownRun]) -> str:
     return "\n".join(lines)
 
 
-def _described(found: Sequence[KnownRun]) -> list[tuple[KnownRun, dict[str, Any]]]:
+def _described(found: Sequence[KnownRun], text: str) -> list[tuple[KnownRun, dict[str, Any]]]:
     """Runs with what `comt runs` says of them, the point of a grid that they were trained at among the settings."""
-    runs = {run.name: run for run in found}
-    rows = {row["name"]: row for row in described([(run, run.home) for run in found], recipes_by_name((), {}))}
+    runs, recipe_of = {run.name: run for run in found}, recipes_by_name([text.partition(":")[0]], {})
+    rows = {row["name"]: row for row in described([(run, run.home) for run in found], recipe_of)}
     for name, row in rows.items():
         spec = runs[name].spec
         row["settings"] = {**(row["settings"] or {}), **(spec.point if spec is not None else {})}
