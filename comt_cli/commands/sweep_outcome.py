@@ -44,6 +44,11 @@ def write_sweep(
         unwritten = f"Nothing is chosen at scale {scale}."
     else:
         unwritten = f"Nothing is chosen at scale {scale} yet: no row has trials that have all ended."
+    files = ReportFiles.of(results, scale, loaded)
+    is_kept = files.csv.exists() and not overwrite if report is None else report.files is None
+    if report is None and is_kept:
+        kept = f"{files.csv} is kept: --results DIR writes these trials elsewhere, --overwrite in its place."
+        unwritten = f"{unwritten} {kept}"
     entries = sweep_entries(state, runs, None if report is None else report.table)
     _print(state, entries)
     if unwritten is not None:
@@ -55,8 +60,6 @@ def write_sweep(
             drawn = write_ladder(report.table, report.files) + write_costs_figure(report.table, report.files)
             for path in drawn:
                 say(f"wrote {path}")
-    files = ReportFiles.of(results, scale, loaded)
-    is_kept = files.csv.exists() and not overwrite if report is None else report.files is None
     for path in [] if is_kept else _write_beside(state, entries, files):
         say(f"wrote {path}")
     return report, unwritten

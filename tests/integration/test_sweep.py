@@ -179,7 +179,7 @@ def test_a_sweep_never_takes_the_place_of_another(tuned):
     before = {path.name: path.read_text(encoding="utf-8") for path in RESULTS.glob("*.csv")}
     other = ("--sweep", "train.weight_decay=0.0,0.1,0.2")
     ended = CliRunner().invoke(app, (*TRAIN, *other))  # it is trained, and what to do with it said
-    assert "tuned-sweep.csv is of a sweep of train.learning_rate" in " ".join(ended.output.split())
+    assert "tuned-sweep.csv is kept: --results DIR writes these trials elsewhere" in " ".join(ended.output.split())
     (trial, *_) = lines("tuned-sweep-trials.csv")
     shutil.copytree(f"runs/by-id/{trial['id']}", f"elsewhere/by-id/{trial['id']}")
     said = CliRunner().invoke(app, ("report", "tuned.yaml", "--runs", "elsewhere")).output
