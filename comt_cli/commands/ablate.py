@@ -128,11 +128,10 @@ def ablate(
         return
 
     from comt_cli.campaign.launch import train_on
-    from comt_cli.commands.outcome import check_places, check_results, end, write_outcomes
+    from comt_cli.commands.outcome import check_results, end, write_outcomes
     from comt_cli.training.trackers import tracking
 
     specs = [spec for planned in wanted for spec in planned.specs]
-    check_places(tables if site is None else (), runs, results, set_ or (), overwrite=overwrite)
     check_results(tables, results)
     with tracking(track):
         if site is not None:
@@ -143,7 +142,7 @@ def ablate(
     unwritten: list[str] = []
     if is_main_process():
         # The whole tables, not only the rows of the ablation: training some must not erase the others.
-        unwritten = write_outcomes(tables, runs, results, set_ or (), overwrite=overwrite, shown=wanted)
+        unwritten = write_outcomes(tables, runs, results, overwrite=overwrite, shown=wanted)
     end(summary, unwritten)
 
 

@@ -47,6 +47,7 @@ def analyze_gates(
         ),
     ] = None,
     scale: options.ScaleOfRuns = None,
+    set_: options.SetOfRuns = None,
     runs: options.Runs = Path("runs"),
     own_axes: figure_options.OwnAxes = False,
     out: figure_options.Out = None,
@@ -82,7 +83,7 @@ def analyze_gates(
     from comt_cli.commands.run_selectors import model_source
     from comt_cli.errors import UserError
 
-    checkpoint = model_source(checkpoint, runs, scale)
+    checkpoint = model_source(checkpoint, runs, scale, set_)
     asked = Asked(text, site, None if images is None else image_numbers(images), shared=not own_axes)
     loading_model(checkpoint)
     from comt_cli.exchange.load import load, who_takes

@@ -29,6 +29,7 @@ def average(
         typer.Option("--out", "-o", help="The file to write; average-<first>-<last>.pt in the run if not given."),
     ] = None,
     scale: options.ScaleOfRuns = None,
+    set_: options.SetOfRuns = None,
     runs: options.Runs = Path("runs"),
 ) -> None:
     """Write the mean of the weights of a run's last steps. It is a checkpoint, which every verb reads.
@@ -46,7 +47,7 @@ def average(
     """
     from comt_cli.commands.run_selectors import model_source
 
-    folder = Path(model_source(run, runs, scale))
+    folder = Path(model_source(run, runs, scale, set_))
     if not folder.is_dir():
         raise UserError(f"there is no run {run}", "Give a run directory.")
     loading("the weights")

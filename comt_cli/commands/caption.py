@@ -53,6 +53,7 @@ def caption(
     ] = None,
     device: options.Device = None,
     scale: options.ScaleOfRuns = None,
+    set_: options.SetOfRuns = None,
     runs: options.Runs = Path("runs"),
 ) -> None:
     """Say what images show, with a trained model. Prints a caption a line, found by beam search.
@@ -77,7 +78,7 @@ def caption(
             wrong[path] = error
     if len(wrong) == len({*images}):  # else the others are captioned first
         raise _together(wrong)
-    checkpoint = model_source(checkpoint, runs, scale)
+    checkpoint = model_source(checkpoint, runs, scale, set_)
     loading_model(checkpoint, device)
     from comt_cli.exchange.load import load
     from comt_cli.exchange.loaded_captioning import LoadedCaptioner

@@ -32,6 +32,7 @@ def compare(
     run: Other,
     *,
     scale: options.ScaleOfRuns = None,
+    set_: options.SetOfRuns = None,
     runs: options.Runs = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -44,11 +45,13 @@ def compare(
 
       comt compare table3:pre-ln table3:pre-ln+comt
 
+      comt compare table3@steps-200:pre-ln table3@steps-200:pre-ln+comt
+
       comt compare table3:pre-ln::1 table3:pre-ln+comt::1 --json
     """
     from comt_cli.report import compare as comparing
 
-    sides = [_side(text, runs, scale) for text in (baseline, run)]
+    sides = [_side(text, runs, scale, set_) for text in (baseline, run)]
     found = comparing.compare(*sides)
     if as_json:
         typer.echo(json.dumps(_as_json(found), indent=2))
@@ -57,19 +60,16 @@ def compare(
         typer.echo(line)
 
 
-def _side(text: str, runs: Path, scale: str | None) -> Side:
+def _side(text: str, runs: Path, scale: str | None, set_: list[str] | None) -> Side:
     """The runs that a path or selector means, whatever became of them: a seed that diverged must not be passed over."""
-    from comt_cli.commands.run_selectors import is_selector, select_runs
+    from comt_cli.commands.run_selectors import cell_runs, is_selector
     from comt_cli.report.compare import read_side
     from comt_cli.runs.directory import RunDirectory
 
     if Path(text).exists() or not is_selector(text):
         path = Path(text)
         return read_side(text, [RunDirectory(path.parent if path.is_file() else path)])
-    selection = select_runs(text, runs, scale)
-    chosen = [run for run in selection.planned or selection.runs if run.id not in selection.passed_over]
-    current = [run for run in chosen if not run.is_replaced] or chosen
-    return read_side(text, [run.directory for run in current])
+    return read_side(text, [run.directory for run in cell_runs(text, runs, scale, set_)])
 
 
 def _lines(found: Comparison) -> Iterator[str]:

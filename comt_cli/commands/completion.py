@@ -61,8 +61,17 @@ def trackers(incomplete: str) -> list[str]:
 
 
 def rows(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Rows of the recipe on the line, after the last comma."""
-    return _listed([row for data in _recipes_on(ctx) for row in _group(data, "rows")], incomplete)
+    """Rows of the recipe on the line, and those that `--also` adds there or gave to its runs, after the last comma."""
+    from comt_cli.recipe.find import full_name
+    from comt_cli.recipe.variant import split_variant
+    from comt_cli.runs.known import known_runs
+
+    added = [argument.partition("=")[0] for argument in ctx.params.get("also") or ()]
+    named = ctx.params.get("recipe") if ctx.info_name == "curves" else None  # which finds these without --also
+    if isinstance(named, str):
+        table, runs = full_name(split_variant(named)[0]), Path(ctx.params.get("runs") or "runs")
+        added += [run.home.row for run in known_runs(runs) if run.home.recipe == table]
+    return _listed([*(row for data in _recipes_on(ctx) for row in _group(data, "rows")), *added], incomplete)
 
 
 def columns(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -137,6 +146,7 @@ def join_colons() -> None:
 
 def _selectors(typed: str, runs: Path) -> list[str]:
     from comt_cli.recipe.find import DEFAULT_PAPER, full_name
+    from comt_cli.recipe.variant import split_variant
     from comt_cli.runs.known import known_runs
 
     known = known_runs(runs)
@@ -152,7 +162,7 @@ def _selectors(typed: str, runs: Path) -> list[str]:
             continue
         count = typed.count(":") + 1
         for place in (run.home, *run.elsewhere):
-            if place.recipe == full_name(head) and count <= 4:
+            if place.recipe == full_name(split_variant(head)[0]) and count <= 4:
                 candidate = ":".join((head, place.row, place.column, str(run.seed))[:count])
                 if candidate.startswith(typed):
                     found[candidate] = None
@@ -163,6 +173,7 @@ def _recipes_on(ctx: typer.Context) -> list[dict[str, Any]]:
     """The recipes that the line names, unchecked. To read all that there are would take too long."""
     from comt_cli.errors import UserError
     from comt_cli.recipe.find import find_recipe
+    from comt_cli.recipe.variant import split_variant
     from comt_cli.recipe.yaml_lines import read
 
     # What stands before an option that has no value yet is left in `args`.
@@ -170,7 +181,7 @@ def _recipes_on(ctx: typer.Context) -> list[dict[str, Any]]:
     found = []
     for name in [given] if isinstance(given, str) else given:
         try:
-            data = read(find_recipe(name)).data
+            data = read(find_recipe(split_variant(name)[0])).data
         except (UserError, OSError):
             continue
         if isinstance(data, dict):

@@ -50,7 +50,9 @@ def curves(
     from comt_cli.report.write import place
 
     added = also_rows(also)
-    planned = plan_recipe(recipe, scale, set_, columns=columns, seeds=seeds, also=added, sweep=sweep, rows=rows)
+    planned = plan_recipe(
+        recipe, scale, set_, runs=runs, columns=columns, seeds=seeds, also=added, sweep=sweep, rows=rows
+    )
     check_added(added, [planned.loaded])
     cells, loaded = _cells(planned, runs), planned.loaded
     found, known = read_curves(cells, runs, loaded.recipe.baseline, quantity)
@@ -68,12 +70,12 @@ def curves(
     frame = found.frame()
     label = "training loss" if quantity == "loss" else quantity.replace("_", " ")
     figure = figures.draw_curves(frame, found.unit, label, found.baseline)
-    caption = curves_caption(found, loaded.recipe.title, set_ or ())
+    caption = curves_caption(found, loaded.recipe.title, loaded.changed(scale))
     figures.sign(figure, caption.trained)
     name = "curves" if quantity == "loss" else f"curves-{quantity}"
     if rows or columns:  # beside the recipe's own, not in its place
         name += f"-{figure_options.of_all(spec.id for spec in planned.specs)}"
-    folder, stem = place(results, scale, loaded.folder, f"{loaded.stem}-{name}")
+    folder, stem = place(results, scale, loaded.folder, f"{loaded.outputs(scale)}-{name}")
     for path in figures.write_figure(figure, frame, folder, stem, caption):
         typer.echo(path)
     for sentence in findings(found):

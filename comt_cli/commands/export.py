@@ -31,6 +31,7 @@ def export(
     folder: Annotated[Path, typer.Argument(help="A new or empty folder.", file_okay=False, show_default=False)],
     to: Annotated[Layout, typer.Option("--to", help="The layout to write.")] = Layout.huggingface,
     scale: options.ScaleOfRuns = None,
+    set_: options.SetOfRuns = None,
     runs: options.Runs = Path("runs"),
 ) -> None:
     """Write a model as a folder for the transformers library. It reads it as LlamaForCausalLM, BertForMaskedLM or,
@@ -47,7 +48,7 @@ def export(
 
     if folder.is_dir() and any(folder.iterdir()):
         raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
-    checkpoint = model_source(checkpoint, runs, scale)
+    checkpoint = model_source(checkpoint, runs, scale, set_)
     loading_model(checkpoint)
     from comt_cli.exchange.huggingface import write_huggingface
     from comt_cli.exchange.load import load

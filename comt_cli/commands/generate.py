@@ -81,6 +81,7 @@ def generate(
         Kernels, typer.Option(help="How gates are computed: auto takes fused kernels where they were measured faster.")
     ] = Kernels.auto,
     scale: options.ScaleOfRuns = None,
+    set_: options.SetOfRuns = None,
     runs: options.Runs = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with texts and speed.")] = False,
 ) -> None:
@@ -106,7 +107,7 @@ def generate(
     _refuse_too_many(len(prompts) * samples, max_new_tokens)
     from comt_cli.commands.run_selectors import model_source
 
-    checkpoint = model_source(checkpoint, runs, scale)
+    checkpoint = model_source(checkpoint, runs, scale, set_)
     loading_model(checkpoint, device)
     import torch
 

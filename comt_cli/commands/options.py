@@ -33,6 +33,16 @@ Set = Annotated[
         autocompletion=completion.settings,
     ),
 ]
+SetOfRuns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="Runs that were trained with this instead of the recipe's setting; repeatable. table3@steps-12:ROW says "
+        "the same.",
+        autocompletion=completion.settings,
+    ),
+]
 Rows = Annotated[str | None, typer.Option(metavar="A,B", help="Only these rows.", autocompletion=completion.rows)]
 Columns = Annotated[
     str | None, typer.Option(metavar="A,B", help="Only these columns.", autocompletion=completion.columns)
@@ -75,9 +85,7 @@ SELECTOR = "a run as recipe:row:column:seed, as far as is needed (table3:pre-ln+
 Results = Annotated[Path, typer.Option(help="Folder that the tables and figures are written to.", file_okay=False)]
 DEFAULT_RESULTS = Path("runs/results")
 """Not `results`: what a clone comes with is written by `make record` alone."""
-Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace a table even if it has more finished runs, or other settings.")
-]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a table even if it has more finished runs.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Train anew; earlier runs are moved aside, kept.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check and print the plan; train nothing.")]
 Device = Annotated[str | None, typer.Option(help="cuda, cuda:1, mps or cpu; the best there is if not given.")]

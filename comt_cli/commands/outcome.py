@@ -39,7 +39,6 @@ def write_outcome(
     planned: Planned,
     runs: Path,
     results: Path,
-    overrides: Sequence[str] = (),
     *,
     overwrite: bool = False,
     draw: bool = True,
@@ -48,8 +47,8 @@ def write_outcome(
     """Write and print the results of a plan's runs, below `results`. Files that are up to date are not written again.
 
     A table's recipe gets its table and the figures of its ablations, a figure's recipe its figure: drawing that needs
-    torch; without `draw` only its state is printed. `overrides` are the `--set` arguments behind the plan. Of a table
-    the rows and columns of the plan `shown` are printed, or all; all are written.
+    torch; without `draw` only its state is printed. Of a table the rows and
+    columns of the plan `shown` are printed, or all; all are written.
 
     Returns:
         Why nothing was written, which has been printed; None if it was, or is there as it should be.
@@ -63,7 +62,7 @@ def write_outcome(
 
     planned = with_contents(planned, runs)
     if planned.loaded.recipe.figure is not None:
-        state = figure_state(planned, runs, results, overrides, overwrite=overwrite)
+        state = figure_state(planned, runs, results, overwrite=overwrite)
         if state.figure is not None and draw:
             for path in _write_recipe_figure(planned.loaded, state.figure):
                 say(f"wrote {path}")
@@ -73,8 +72,8 @@ def write_outcome(
     if planned.loaded.has_trials(planned.scale):
         from comt_cli.commands.sweep_outcome import write_sweep
 
-        return write_sweep(planned, runs, results, overrides, overwrite=overwrite)[1]
-    report, drawn = _write_table(planned, runs, results, overrides, overwrite=overwrite)
+        return write_sweep(planned, runs, results, overwrite=overwrite)[1]
+    report, drawn = _write_table(planned, runs, results, overwrite=overwrite)
     if report.unwritten is not None:
         say(report.unwritten, sys.stderr)
     chosen = shown.specs if shown is not None else planned.specs
@@ -88,7 +87,6 @@ def write_outcomes(
     tables: Sequence[Planned],
     runs: Path,
     results: Path,
-    overrides: Sequence[str] = (),
     *,
     overwrite: bool = False,
     shown: Sequence[Planned] | None = None,
@@ -114,7 +112,7 @@ def write_outcomes(
         try:
             if position:
                 typer.echo()
-            unwritten.append(write_outcome(planned, runs, results, overrides, overwrite=overwrite, shown=part))
+            unwritten.append(write_outcome(planned, runs, results, overwrite=overwrite, shown=part))
         except StorageError as error:
             again = f"comt report {planned.loaded.file} --scale {planned.scale} --runs {runs} --results DIR"
             raise StorageError(
@@ -155,53 +153,18 @@ def check_results(tables: Sequence[Planned], results: Path) -> None:
         check_writable(folder, "--results")
 
 
-def check_places(
-    tables: Sequence[Planned], runs: Path, results: Path, overrides: Sequence[str] = (), *, overwrite: bool = False
-) -> None:
-    """Before training: say which tables and figures would not be written whatever their runs end with.
-
-    Raises:
-        UserError: none of them would be. What is trained for a table that is not written is of no use to anybody.
-    """
-    from comt_cli.errors import UserError
-    from comt_cli.report.write import kept_whatever_ends
-    from comt_cli.training.processes import is_main_process
-
-    if overwrite:
-        return
-    kept = []
-    for planned in tables:
-        if planned.loaded.recipe.figure is not None:
-            kept.append(_figure_kept(planned, runs, results, overrides))
-        else:
-            kept.append(kept_whatever_ends(planned.loaded, planned.specs, results, overrides))
-    reasons = [reason for reason in kept if reason is not None]
-    if reasons and len(reasons) == len(tables):
-        more = f" (and {len(reasons) - 1} more like it)" if len(reasons) > 1 else ""
-        raise UserError(f"{reasons[0]}{more}", "No run was started.")
-    for reason in reasons if is_main_process() else ():
-        typer.echo(f"comt: {reason}", err=True)
-
-
-def _figure_kept(planned: Planned, runs: Path, results: Path, overrides: Sequence[str]) -> str | None:
-    from comt_cli.report.recipe_figure import recipe_figure
-
-    figure = recipe_figure(planned.loaded, planned.specs, runs, results, overrides)
-    return None if figure is None or figure.is_fresh else _kept(figure, overrides)
-
-
-def _kept(figure: RecipeFigure, overrides: Sequence[str]) -> str | None:
+def _kept(figure: RecipeFigure) -> str | None:
     """Why the figure that is there is not drawn over; None if it is."""
     reason = figure.of_another_recipe
-    if reason is None and figure.is_there and (overrides or figure.is_of_another_selection):
-        reason = f"{figure.files[0]} is of another column, seed or settings"
+    if reason is None and figure.is_there and figure.is_of_another_selection:
+        reason = f"{figure.files[0]} is of another column or seed, or of more rows"
     if reason is None:
         return None
     return f"{reason}. Nothing is written: --results DIR draws the figure elsewhere, --overwrite in its place."
 
 
 def outcome_as_json(
-    planned: Planned, runs: Path, results: Path, overrides: Sequence[str] = (), *, overwrite: bool = False
+    planned: Planned, runs: Path, results: Path, *, overwrite: bool = False
 ) -> tuple[dict[str, Any], str | None]:
     """The same as plain data: a table is written, of a figure only the state is given. And why nothing was written."""
     from comt_cli.commands.planning import with_contents
@@ -211,23 +174,21 @@ def outcome_as_json(
     if loaded.has_trials(planned.scale):
         from comt_cli.commands.sweep_outcome import sweep_as_json
 
-        return sweep_as_json(planned, runs, results, overrides, overwrite=overwrite)
+        return sweep_as_json(planned, runs, results, overwrite=overwrite)
     if loaded.recipe.figure is None:
-        report = _write_table(planned, runs, results, overrides, overwrite=overwrite)[0]
+        report = _write_table(planned, runs, results, overwrite=overwrite)[0]
         return report.as_json(), report.unwritten
-    state = figure_state(planned, runs, results, overrides, overwrite=overwrite)
+    state = figure_state(planned, runs, results, overwrite=overwrite)
     who = {"title": loaded.recipe.title, "paper": loaded.folder, "figure": loaded.stem, "recipe": loaded.origin}
     return {**who, "scale": planned.scale, "state": state.text}, state.text if state.unwritten else None
 
 
-def _write_table(
-    planned: Planned, runs: Path, results: Path, overrides: Sequence[str], *, overwrite: bool
-) -> tuple[Report, list[Path]]:
+def _write_table(planned: Planned, runs: Path, results: Path, *, overwrite: bool) -> tuple[Report, list[Path]]:
     """The table, and the figures that were drawn anew; none where the table was not written."""
     from comt_cli.commands.table_figures import write_costs_figure, write_ladder
     from comt_cli.report.write import write_report
 
-    report = write_report(planned.loaded, planned.specs, runs, results, overrides, overwrite=overwrite)
+    report = write_report(planned.loaded, planned.specs, runs, results, overwrite=overwrite)
     if report.files is None:
         return report, []
     drawn = write_ablations(planned.loaded, report.table, results)
@@ -258,16 +219,14 @@ def write_ablations(loaded: LoadedRecipe, table: Table, results: Path) -> list[P
     return written
 
 
-def figure_state(
-    planned: Planned, runs: Path, results: Path, overrides: Sequence[str] = (), *, overwrite: bool = False
-) -> FigureState:
+def figure_state(planned: Planned, runs: Path, results: Path, *, overwrite: bool = False) -> FigureState:
     """How the figure of a recipe stands."""
     from comt_cli.recipe.load import available_recipes
     from comt_cli.report.recipe_figure import recipe_figure
 
     loaded = planned.loaded
     name = f"{loaded.name} ({planned.scale})"
-    figure = recipe_figure(loaded, planned.specs, runs, results, overrides)
+    figure = recipe_figure(loaded, planned.specs, runs, results)
     if figure is None:
         text = f"{name} is not drawn: its row {loaded.recipe.baseline} was not selected."
         return FigureState(text, unwritten=True)
@@ -275,7 +234,7 @@ def figure_state(
         return FigureState(f"{name} is drawn: {figure.files[0]}")
     if figure.undrawable is not None:
         return FigureState(f"{name} is not drawn: {figure.undrawable}.", unwritten=True)
-    if not overwrite and (kept := _kept(figure, overrides)) is not None:
+    if not overwrite and (kept := _kept(figure)) is not None:
         return FigureState(f"{name} is not drawn: {kept}", unwritten=True)
     recipe_said = loaded.name if available_recipes().get(loaded.name) == loaded.path else loaded.path
     command = f"comt {loaded.recipe.command} --recipe {recipe_said} --scale {planned.scale}"

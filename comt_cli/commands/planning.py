@@ -30,6 +30,7 @@ def plan_recipe(
     scale: str,
     overrides: list[str] | None = None,
     *,
+    runs: Path | None = None,
     rows: str | None = None,
     columns: str | None = None,
     seeds: str | None = None,
@@ -39,10 +40,17 @@ def plan_recipe(
 ) -> Planned:
     """Find, check and expand a recipe. `also` are rows added to it (`also_rows`), see `load_recipe`.
 
+    With `runs` its name may say changed settings, `table3@steps-12`, and `rows` those that `--also` gave runs there.
+
     Raises:
         UserError: (`RecipeError`) with everything that is wrong.
     """
-    path = recipe if isinstance(recipe, Path) else find_recipe(recipe)
+    if runs is not None:
+        from comt_cli.commands.selected_table import with_settings
+
+        path, overrides, also = with_settings(str(recipe), overrides, scale, runs, rows, also)
+    else:
+        path = recipe if isinstance(recipe, Path) else find_recipe(recipe)
     loaded = load_recipe(
         path, catalogue(), overrides or (), scale, also, also_fits_all=also_fits_all, sweep=sweep or ()
     )

@@ -23,6 +23,7 @@ def plot_cosine(
     ],
     text: figure_options.Text = None,
     scale: options.ScaleOfRuns = None,
+    set_: options.SetOfRuns = None,
     runs: options.Runs = Path("runs"),
     out: figure_options.Out = None,
     results: options.Results = options.DEFAULT_RESULTS,
@@ -42,7 +43,7 @@ def plot_cosine(
     """
     from comt_cli.commands.run_selectors import model_source
 
-    model = model_source(model, runs, scale)
+    model = model_source(model, runs, scale, set_)
     loading_model(model)
     from comt_cli.analysis.residual_stream import residual_stream
     from comt_cli.exchange.load import load

@@ -23,6 +23,7 @@ def plot_gradients(
     chosen: options.ManyRuns,
     epochs: Annotated[float, typer.Option(help="How much of the training is shown.", min=0)] = 5.0,
     scale: options.ScaleOfRuns = None,
+    set_: options.SetOfRuns = None,
     runs: options.Runs = Path("runs"),
     out: figure_options.Out = None,
     results: options.Results = options.DEFAULT_RESULTS,
@@ -41,7 +42,7 @@ def plot_gradients(
     """
     from comt_cli.commands.run_selectors import run_folders
 
-    directories = _by_label(run_folders(chosen, runs, scale))
+    directories = _by_label(run_folders(chosen, runs, scale, set_))
     loading("the logged norms")
     from comt_cli.analysis.conv_gradients import conv_gradients
     from comt_cli.report import figures

@@ -39,8 +39,9 @@ def report(
     """Write the tables of finished runs. They are CSV, Markdown and LaTeX, with the papers' numbers beside them.
 
     Without recipes: every table that has runs. Missing, running and diverged cells say so. Seeds are the recipe's
-    unless --seeds names others. Trains nothing. A table that has more finished runs than this one would is kept. Of a
-    recipe that is a figure it says whether it is drawn; training draws it.
+    unless --seeds names others. Trains nothing. A table that has more finished runs than this one would is kept. Runs
+    with --set have a table of their own, such as table3@steps-200, which is a name for them here, too. Of a recipe that
+    is a figure it says whether it is drawn; training draws it.
 
     --overview writes what all tables below the results come to, at every scale, on one page. --html writes one file
     with every table, verdict and figure there, and the learning curves of the runs below --runs: it needs no network.
@@ -85,6 +86,7 @@ def report(
                     name,
                     scale,
                     set_,
+                    runs=runs,
                     rows=rows,
                     columns=columns,
                     seeds=seeds,
@@ -100,7 +102,7 @@ def report(
     if planned:
         check_added(added, (plan.loaded for plan in planned))
     if as_json:
-        made = [outcome_as_json(plan, runs, results, set_ or (), overwrite=overwrite) for plan in planned]
+        made = [outcome_as_json(plan, runs, results, overwrite=overwrite) for plan in planned]
         typer.echo(json.dumps([data for data, _ in made], indent=2))
         _exit([reason for _, reason in made], named=bool(recipes))
         return
@@ -108,7 +110,7 @@ def report(
     for position, plan in enumerate(planned):
         if position:
             typer.echo()
-        unwritten.append(write_outcome(plan, runs, results, set_ or (), overwrite=overwrite, draw=False))
+        unwritten.append(write_outcome(plan, runs, results, overwrite=overwrite, draw=False))
     if overview:
         from comt_cli.report.overview import write_overview
 

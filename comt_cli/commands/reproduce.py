@@ -46,7 +46,7 @@ def reproduce(
 
       comt reproduce --scale small --papers transponder --seeds 1-3
     """
-    from comt_cli.commands.outcome import check_places, check_results, end, write_outcomes
+    from comt_cli.commands.outcome import check_results, end, write_outcomes
     from comt_cli.commands.plan_costs import Trained
     from comt_cli.commands.slurm_jobs import read_slurm_site, submit_runs
     from comt_cli.commands.sweep_training import check_edges, check_processes, known_runs, print_cost, train_planned
@@ -62,7 +62,6 @@ def reproduce(
         print_cost(tables, runs, where)
         return
     check_processes(tables)
-    check_places(tables if site is None else (), runs, results, overwrite=overwrite)
     check_results(tables, results)
     unwritten = []
     with tracking(track):

@@ -29,6 +29,7 @@ def rm(
         bool, typer.Option("--replaced", help="Only runs that --fresh moved aside; all of them if no run is named.")
     ] = False,
     scale: options.ScaleOfRuns = None,
+    set_: options.SetOfRuns = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted; delete nothing.")] = False,
     runs: options.Runs = Path("runs"),
@@ -47,7 +48,7 @@ def rm(
 
       comt rm --replaced --yes
     """
-    from comt_cli.commands.runs import recipes_by_name
+    from comt_cli.commands.selected_table import recipes_by_name
     from comt_cli.errors import UserError
     from comt_cli.report import format
     from comt_cli.report.run_list import computing_seconds, described, print_runs, summary_text
@@ -58,7 +59,7 @@ def rm(
     if not selectors and not replaced:
         raise UserError("say which runs to delete", "comt runs lists them; comt rm --help has examples.")
     if selectors:
-        chosen = _chosen(selectors, runs, scale, replaced)
+        chosen = _chosen(selectors, runs, scale, set_, replaced)
     else:
         chosen = [run for run in known_runs(runs) if run.is_replaced and scale in (None, run.label("scale"))]
     if not chosen:
@@ -84,7 +85,9 @@ def rm(
     typer.echo(f"deleted {format.plural(len(chosen), 'run')}, {format.size(sum(row['bytes'] for row in listed))}")
 
 
-def _chosen(selectors: list[str], runs: Path, scale: str | None, replaced: bool) -> list[KnownRun]:
+def _chosen(
+    selectors: list[str], runs: Path, scale: str | None, set_: list[str] | None, replaced: bool
+) -> list[KnownRun]:
     """The runs that are meant, each once. Raises `UserError` where a selector or path means none."""
     from comt_cli.commands.run_selectors import select_runs
     from comt_cli.errors import UserError
@@ -94,7 +97,7 @@ def _chosen(selectors: list[str], runs: Path, scale: str | None, replaced: bool)
         if Path(text).exists() or Path(text).is_symlink():
             here = [_at(Path(text), runs)]
         else:
-            here = select_runs(text, runs, scale).runs
+            here = select_runs(text, runs, scale, set_).runs
             is_whole = any(run.name == text for run in here)
             here = [run for run in here if is_whole or run.is_replaced == replaced]
         if not here:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,8 +12,6 @@ import typer
 from comt_cli.commands import completion, options
 
 if TYPE_CHECKING:
-    from comt_cli.recipe.load import LoadedRecipe
-    from comt_cli.report.run_list import RecipeOf
     from comt_cli.runs.known import KnownRun, Place
 
 
@@ -53,6 +50,7 @@ def runs(
       comt runs --state unfinished,failed --json
     """
     from comt_cli.commands.planning import also_rows
+    from comt_cli.commands.selected_table import recipes_by_name
     from comt_cli.report.run_list import described, print_runs, summary_text
     from comt_cli.report.terminal import say
     from comt_cli.runs.known import known_runs
@@ -74,34 +72,6 @@ def runs(
     for row in listed:
         if row["problem"] is not None:
             typer.echo(f"  {row['name']}: {row['problem']}", err=True)
-
-
-def recipes_by_name(named: Iterable[str], added: dict[str, Any]) -> RecipeOf:
-    """A function that reads recipes by `paper/table`, each once: those named on the line, with the rows of `--also`,
-    and those that every name can reach."""
-    from comt_cli.errors import UserError
-    from comt_cli.methods import catalogue
-    from comt_cli.recipe.load import available_recipes, find_recipe, load_recipe
-
-    paths = dict(available_recipes())
-    for name in named:
-        with contextlib.suppress(UserError):  # its runs are there, and it is gone, or broken
-            loaded = load_recipe(find_recipe(name), catalogue())
-            paths[loaded.name] = loaded.path
-    known: dict[tuple[str, tuple[str, ...], str], LoadedRecipe | None] = {}
-
-    def recipe_of(name: str, overrides: Sequence[str], scale: str) -> LoadedRecipe | None:
-        key = (name, tuple(overrides), scale if overrides else "")
-        if key not in known:
-            try:
-                known[key] = load_recipe(
-                    paths[name], catalogue(), overrides, scale if overrides else None, added, also_fits_all=False
-                )
-            except (KeyError, UserError):
-                known[key] = None
-        return known[key]
-
-    return recipe_of
 
 
 def _of_recipes(every: Sequence[KnownRun], recipes: Sequence[str], scale: str | None) -> list[tuple[KnownRun, Place]]:

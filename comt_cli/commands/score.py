@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,6 +49,7 @@ def score(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     scale: options.ScaleOfRuns = None,
+    set_: options.SetOfRuns = None,
     runs: options.Runs = Path("runs"),
 ) -> None:
     """Score translations against references with sacreBLEU. Its signature stands beside every number.
@@ -67,6 +69,8 @@ def score(
 
       comt score sas/table3:baseline::1 --against nearest --split unseen
     """
+    from comt_cli.commands.run_selectors import is_selector, model_source
+    from comt_cli.errors import UserError
     from comt_cli.recipe.problems import nearest
     from comt_cli.scoring.metrics import METRICS, compare
     from comt_cli.scoring.metrics import score as score_of
@@ -74,12 +78,17 @@ def score(
     names = [name.strip() for name in metric.split(",")]
     problems = [f"there is no metric {name!r}: {nearest(name, METRICS)}" for name in names if name not in METRICS]
     if references is not None:
+        if is_selector(hypotheses) and not Path(hypotheses).exists():
+            raise UserError(
+                f"{hypotheses} is a run, which has references of its own", "--against RUN compares two runs."
+            )
         if split is not None:
             problems.append("--split is of a run, and these are files")
         is_plain = not all(METRICS[name].is_of_tokens for name in names if name in METRICS)
         texts = _of_files([hypotheses, references, against], problems, is_plain)
     else:
-        texts = _of_runs(hypotheses, against, split or "test", problems, runs, scale)
+        source = functools.partial(model_source, runs=runs, scale=scale, set_=set_)
+        texts = _of_runs(hypotheses, against, split or "test", problems, source)
     found: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(names):
         if against is None:
@@ -123,10 +132,10 @@ def _of_files(names: Sequence[str | Path | None], problems: Sequence[str], is_pl
 
 
 def _of_runs(
-    run: str, against: str | None, split: str, problems: Sequence[str], runs: Path, scale: str | None
+    run: str, against: str | None, split: str, problems: Sequence[str], source: Callable[[str], str]
 ) -> list[Sequence[str]]:
     """The same of what a run translated."""
-    from comt_cli.commands.run_selectors import is_selector, model_source
+    from comt_cli.commands.run_selectors import is_selector
     from comt_cli.errors import UserError
     from comt_cli.scoring.files import refuse
 
@@ -136,12 +145,12 @@ def _of_runs(
             raise UserError(f"{name} is a file: whose references are there to score it against?", "comt score HYP REF.")
     from comt_cli.commands.translated_split import BASELINES, TranslatedSplit
 
-    own = TranslatedSplit.of(Path(model_source(run, runs, scale)), split)
+    own = TranslatedSplit.of(Path(source(run)), split)
     texts: list[Sequence[str]] = [own.hypotheses, own.references]
     if against is not None and against in BASELINES:
         texts.append(own.baseline(against))
     elif against is not None:
-        other = TranslatedSplit.of(Path(model_source(against, runs, scale)), split)
+        other = TranslatedSplit.of(Path(source(against)), split)
         if not own.is_like(other):
             raise UserError(
                 f"{run} and {against} translated different sentences", "Compare runs on the same data and languages."

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,10 +60,11 @@ def status(
       comt status table3.yaml --scale small --seeds 1-3 --set train.steps=2000
     """
     from comt_cli.commands.planning import also_rows, check_added
+    from comt_cli.commands.selected_table import with_settings
     from comt_cli.commands.slurm_jobs import add_standings
     from comt_cli.errors import UserError
     from comt_cli.methods import catalogue
-    from comt_cli.recipe.load import available_recipes, find_recipe, load_recipe
+    from comt_cli.recipe.load import available_recipes, load_recipe
     from comt_cli.report.collect import tables_with_runs
 
     added = also_rows(also)
@@ -72,12 +74,12 @@ def status(
     jobs: dict[str, Job] = {}
     for name in recipes or tables_with_runs(runs, available_recipes()):
         try:
-            path = find_recipe(name)
+            path, changed, named = with_settings(name, set_, scale, runs, rows, added)
             # What is set is for the scale that is trained: the steps of another would contradict its setup.
-            at = scale or (DEFAULT_SCALE if set_ else None)
-            loaded = load_recipe(path, catalogue(), set_ or (), at, also=added, also_fits_all=bool(recipes))
+            at = scale or (DEFAULT_SCALE if changed else None)
+            loaded = load_recipe(path, catalogue(), changed, at, also=named, also_fits_all=bool(recipes))
             seen.append(loaded)
-            shown += _tables(loaded, asked, runs, jobs)
+            shown += _tables(loaded, replace(asked, is_whole=asked.is_whole and not changed), runs, jobs)
         except UserError as error:
             if recipes:
                 raise
@@ -136,7 +138,11 @@ def _tables(loaded: LoadedRecipe, asked: Asked, runs: Path, jobs: dict[str, Job]
     recipe = loaded.recipe
     main = asked.scale or (DEFAULT_SCALE if asked.is_named and DEFAULT_SCALE in recipe.scales else None)
     for name in [main] if main and (asked.scale or not asked.is_whole) else recipe.scales:
-        where: dict[str, Any] = {"recipe": loaded.name, "scale": name}
+        where: dict[str, Any] = {
+            "recipe": loaded.name,
+            "scale": name,
+            "table": f"{loaded.folder}/{loaded.outputs(name)}",
+        }
         try:
             planned = plan_loaded(loaded, name, rows=asked.rows, columns=asked.columns, seeds=asked.seeds)
             specs = adopt_contents(planned.specs, runs)
@@ -169,16 +175,34 @@ def _tables(loaded: LoadedRecipe, asked: Asked, runs: Path, jobs: dict[str, Job]
         jobs |= theirs
         if asked.scale or counts["missing"] < len(every) or begun or collection.notes:
             open_runs = [_described(run, runs) for run in begun]
-            data = {**where, "runs": len(every), **counts, "metric": recipe.metric}
+            is_shown = asked.is_named and name in (main, asked.scale)
+            others = _of_other_settings(loaded, name, runs) if is_shown else {}
+            data = {**where, "runs": len(every), **counts, "metric": recipe.metric, "others": others}
             metrics = {column: recipe.metric_at(name, column) for column in loaded.columns(name)}
             if grid is not None and sweep is not None:
                 metrics = dict.fromkeys(metrics, grid.metric)
             data |= {"cells": cells_as_json(collection, metrics), "open": open_runs}
-            data["sources"] = _counts_by_table(sources)
-            is_shown = asked.is_named and name in (main, asked.scale)
+            data |= {"sources": _counts_by_table(sources), "notes": list(collection.notes)}
             cells = collection if is_shown and counts["missing"] < len(every) else None
-            tables.append(Progress({**data, "notes": list(collection.notes)}, cells, metrics))
+            tables.append(Progress(data, cells, metrics))
     return tables
+
+
+def _of_other_settings(loaded: LoadedRecipe, scale: str, runs: Path) -> dict[str, dict[str, int]]:
+    """How many runs of a recipe with other settings are in each state, by the name of their table."""
+    from comt_cli.commands.selected_table import recipes_by_name
+    from comt_cli.report.run_list import table_of
+    from comt_cli.runs.known import known_runs
+
+    recipe_of = recipes_by_name([str(loaded.path)], {})
+    found: dict[str, Counter[str]] = {}
+    for run in known_runs(runs):
+        if run.home.recipe == loaded.name and run.label("scale") == scale and run.spec and not run.is_replaced:
+            table = table_of(run.spec, run.home, recipe_of)
+            if table is not None and table.outputs(scale) != loaded.outputs(scale):
+                name = f"{loaded.folder}/{table.outputs(scale)}"
+                found.setdefault(name, Counter())[run.standing.value] += 1
+    return {name: dict(counts) for name, counts in sorted(found.items())}
 
 
 def _counts(every: Iterable[Run]) -> dict[str, int]:
@@ -233,7 +257,7 @@ def _print(progress: Progress) -> None:
     from comt_cli.runs.plan import point_in_words
 
     table = progress.data
-    heading = " ".join(part for part in (table["recipe"], table.get("scale")) if part)
+    heading = " ".join(part for part in (table.get("table", table["recipe"]), table.get("scale")) if part)
     if "error" in table:
         typer.echo(f"{heading}: not known: {table['error']}")
         return
@@ -246,6 +270,8 @@ def _print(progress: Progress) -> None:
     if progress.cells is not None:
         rows, columns = (dict.fromkeys(names) for names in zip(*progress.cells.cells, strict=True))
         print_progress(progress.cells, progress.metrics, list(rows), list(columns))
+    for name, states in table["others"].items():
+        typer.echo(f"  besides, {name}: {', '.join(f'{count} {state}' for state, count in states.items())}")
     for source in table["sources"]:
         typer.echo(f"  to start from: {source['recipe']} {source['scale']}: {counted(source)}")
     for run in table["open"]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def write_sweep(
-    planned: Planned, runs: Path, results: Path, overrides: Sequence[str] = (), *, overwrite: bool = False
+    planned: Planned, runs: Path, results: Path, *, overwrite: bool = False
 ) -> tuple[Report | None, str | None]:
     """Write and print the results of a sweep whose data has its content (`planning.with_contents`).
 
@@ -38,12 +38,17 @@ def write_sweep(
     state = read_sweep(loaded, scale, planned.specs, runs)
     report, unwritten = None, None
     if own := [spec for specs in whole_columns(state.shown["own"]).values() for spec in specs]:
-        report = write_report(loaded, own, runs, results, overrides, overwrite=overwrite)
+        report = write_report(loaded, own, runs, results, overwrite=overwrite)
         unwritten = report.unwritten
     elif state.problems:
         unwritten = f"Nothing is chosen at scale {scale}."
     else:
         unwritten = f"Nothing is chosen at scale {scale} yet: no row has trials that have all ended."
+    files = ReportFiles.of(results, scale, loaded)
+    is_kept = files.csv.exists() and not overwrite if report is None else report.files is None
+    if report is None and is_kept:
+        kept = f"{files.csv} is kept: --results DIR writes these trials elsewhere, --overwrite in its place."
+        unwritten = f"{unwritten} {kept}"
     entries = sweep_entries(state, runs, None if report is None else report.table)
     _print(state, entries)
     if unwritten is not None:
@@ -55,8 +60,6 @@ def write_sweep(
             drawn = write_ladder(report.table, report.files) + write_costs_figure(report.table, report.files)
             for path in drawn:
                 say(f"wrote {path}")
-    files = ReportFiles.of(results, scale, loaded)
-    is_kept = files.csv.exists() and not overwrite if report is None else report.files is None
     for path in [] if is_kept else _write_beside(state, entries, files):
         say(f"wrote {path}")
     return report, unwritten
@@ -118,7 +121,7 @@ def _write_beside(state: SweepState, entries: Sequence[SweepEntry], files: Repor
 
 
 def sweep_as_json(
-    planned: Planned, runs: Path, results: Path, overrides: Sequence[str] = (), *, overwrite: bool = False
+    planned: Planned, runs: Path, results: Path, *, overwrite: bool = False
 ) -> tuple[dict[str, Any], str | None]:
     """The table at every row's own best as plain data, with the sweep under `sweep`; and why it was not written."""
     from contextlib import redirect_stdout
@@ -128,7 +131,7 @@ def sweep_as_json(
     from comt_cli.report.sweep_table import sweep_entries, sweep_records
 
     with redirect_stdout(StringIO()):
-        report, unwritten = write_sweep(planned, runs, results, overrides, overwrite=overwrite)
+        report, unwritten = write_sweep(planned, runs, results, overwrite=overwrite)
     state = read_sweep(planned.loaded, planned.scale, planned.specs, runs)
     data = {"title": planned.loaded.recipe.title, "scale": planned.scale} if report is None else report.as_json()
     entries = sweep_entries(state, runs, None if report is None else report.table)

@@ -86,7 +86,7 @@ def train_recipe(
     table = plan_loaded(loaded, scale, seeds=selection.seeds)
 
     from comt_cli.campaign.launch import check_training
-    from comt_cli.commands.outcome import check_places, check_results, end, write_outcomes
+    from comt_cli.commands.outcome import check_results, end, write_outcomes
     from comt_cli.commands.sweep_training import check_edges, check_processes, known_runs, print_cost, train_planned
     from comt_cli.runs.contents import adopt_contents
     from comt_cli.runs.shared import set_aside
@@ -94,7 +94,6 @@ def train_recipe(
     from comt_cli.training.trackers import tracking
 
     check_processes([planned])
-    check_places([table] if site is None else (), runs, where.results, selection.overrides or (), overwrite=overwrite)
     if dry_run:
         from comt_cli.commands.plan_costs import Trained
         from comt_cli.commands.show import print_plan
@@ -118,8 +117,7 @@ def train_recipe(
         summary = train_planned([planned], runs, where)
     unwritten: list[str] = []
     if is_main_process():
-        changed = selection.overrides or ()
-        unwritten = write_outcomes([table], runs, where.results, changed, overwrite=overwrite, shown=[planned])
+        unwritten = write_outcomes([table], runs, where.results, overwrite=overwrite, shown=[planned])
     summary.check()
     check_edges([planned], runs)
     end(summary, unwritten)

@@ -64,6 +64,7 @@ def translate(
     ] = 2048,
     device: options.Device = None,
     scale: options.ScaleOfRuns = None,
+    set_: options.SetOfRuns = None,
     runs: options.Runs = Path("runs"),
 ) -> None:
     """Translate lines with a trained model by beam search. As many lines come out as go in.
@@ -94,7 +95,7 @@ def translate(
                 f"--attention draws at most {MOST_FIGURES} lines, and the input has {len(lines):,}",
                 "Give it a file with the lines that are to be drawn.",
             )
-    checkpoint = model_source(checkpoint, runs, scale)
+    checkpoint = model_source(checkpoint, runs, scale, set_)
     loading_model(checkpoint, device)
     from comt_cli.exchange.load import load
     from comt_cli.exchange.loaded_translation import LoadedTranslator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from comt_cli.recipe.setups import load_setups
 from comt_cli.recipe.starts import LoadedStart, Starts, load_starts
 from comt_cli.recipe.sweep_argument import with_sweep
 from comt_cli.recipe.validate import LineOf, salvage, validate
+from comt_cli.recipe.variant import MARK, as_arguments, changes, variant_name
 from comt_cli.recipe.yaml_lines import UNREADABLE, Document, parse, read
 
 
@@ -33,7 +35,8 @@ class LoadedRecipe:
     `methods[row]` has the method's name and all its options, defaults included; `settings[scale][row, column]` are
     those of a run of that cell, and `origins[scale][row, column]` says where each was given. At a scale with a grid
     (`grids`) `points` has those of each of its points (`LoadedGrid.planned`), and `settings` the first. `starts` says
-    which cells start from a run of another recipe. `task` is what the runs are of, `document` the file.
+    which cells start from a run of another recipe. `task` is what the runs are of, `document` the file. `changes` are,
+    by scale, the settings that `--set` changed, by dotted key (`variant.changes`); `added` the rows of `--also`.
     """
 
     path: Path
@@ -46,6 +49,8 @@ class LoadedRecipe:
     starts: Starts[LoadedRecipe]
     grids: dict[str, LoadedGrid]
     document: Document
+    changes: dict[str, dict[str, Any]]
+    added: tuple[str, ...]
 
     @property
     def folder(self) -> str:
@@ -61,6 +66,15 @@ class LoadedRecipe:
     def name(self) -> str:
         """Folder and stem, `comt/table3`."""
         return "/".join(place_of(self.path))
+
+    def outputs(self, scale: str) -> str:
+        """What the files of its results are called at a scale: `table3`, with changed settings `table3@steps-12`."""
+        variant = variant_name(self.changes.get(scale, {}), self.task.settings)
+        return f"{self.stem}{MARK if variant else ''}{variant}"
+
+    def changed(self, scale: str) -> tuple[str, ...]:
+        """The `--set` arguments that changed settings at a scale, in the order of their keys."""
+        return as_arguments(self.changes.get(scale, {}))
 
     @property
     def file(self) -> str:
@@ -204,23 +218,12 @@ def check_recipe(
     found = list(disagreements(whole, resolved, catalogue, task, document))
     found.extend(overridden(whole, grids, given, document))
     changed = {str(name): arguments if scale in (None, name) else Arguments() for name in whole.scales}
-    grids = {name: left for name, grid in grids.items() if (left := grid.without(changed[name])) is not None}
-    merged = {
-        str(name): merged_settings(
-            whole,
-            name,
-            task.settings,
-            given,
-            document,
-            setups,
-            changed[name],
-            found,
-            points=grids[name].planned if name in grids else ({},),
-            complete=not problems,
-        )
-        for name in whole.scales
-    }
-    found.extend(same_runs(grids, merged, document))
+    merge: Any = functools.partial(
+        merged_settings, whole, task.settings, given, document, setups, grids, complete=not problems
+    )
+    merged = {str(name): merge(str(name), changed[name], found) for name in whole.scales}
+    tried = {name: left for name, grid in grids.items() if (left := grid.without(changed[name])) is not None}
+    found.extend(same_runs(tried, merged, document))
     points = {
         name: {cell: tuple(settings for settings, _ in every) for cell, every in cells.items()}
         for name, cells in merged.items()
@@ -229,12 +232,14 @@ def check_recipe(
     origins = {name: {cell: every[0][1] for cell, every in cells.items()} for name, cells in merged.items()}
     found.extend(undrawable(whole, task, resolved, settings, document))
     found.extend(unmeasured(whole, task, settings, document))
-    sources = _Sources(document, path, catalogue, also or {}, (*started, path.resolve()), problems)
-    starts = load_starts(whole, document, sources.load, found)
+    sources = _Sources(document, path, catalogue, also or {}, (*started, path.resolve()), problems).load
+    starts = load_starts(whole, document, sources, found)
     problems.extend([problem for problem in found if not _follows(problem, problems)])
     if recipe is None or problems:
         raise RecipeError(path, problems)
-    return LoadedRecipe(path, recipe, task, resolved, settings, points, origins, starts, grids, document)
+    new = {name: changes(theirs, task, functools.partial(merge, name)) for name, theirs in changed.items()}
+    theirs = (settings, points, origins, starts, tried)
+    return LoadedRecipe(path, recipe, task, resolved, *theirs, document, new, tuple(also or ()))
 
 
 class _Sources:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from comt_cli.recipe.overrides import Overrides
 from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted, nearest
@@ -17,6 +17,9 @@ from comt_cli.recipe.settings import RunSettings
 from comt_cli.recipe.setups import Setup
 from comt_cli.recipe.validate import validate
 from comt_cli.recipe.yaml_lines import Document, parse
+
+if TYPE_CHECKING:
+    from comt_cli.recipe.grid import LoadedGrid
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,13 @@ class Arguments:
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
     origin: dict[KeyPath, str] = field(default_factory=dict)
 
+    def without(self, section: str | int, name: str | int) -> Arguments:
+        """The other arguments."""
+        kept = {path: said for path, said in self.origin.items() if path != (section, name)}
+        return Arguments(
+            {key: {k: v for k, v in given.items() if (key, k) in kept} for key, given in self.values.items()}, kept
+        )
+
 
 def parse_arguments(arguments: Sequence[str], kind: type[Overrides], problems: list[Problem]) -> Arguments:
     """Turn `train.steps=200` into settings, of the kind that the recipe has; problems name the argument."""
@@ -95,26 +105,28 @@ def parse_arguments(arguments: Sequence[str], kind: type[Overrides], problems: l
 
 def merged_settings(
     recipe: Recipe,
-    scale: str,
     kind: type[RunSettings],
     given: Mapping[KeyPath, Overrides],
     document: Document,
     setups: Mapping[str, Setup],
+    grids: Mapping[str, LoadedGrid],
+    scale: str,
     arguments: Arguments,
     problems: list[Problem],
     *,
-    points: Sequence[Point] = ({},),
     complete: bool = True,
 ) -> dict[tuple[str, str], list[tuple[RunSettings, Origins]]]:
-    """The settings of every (row, column) of a scale at each of the `points` of its grid, and where each was given; a
-    problem that several cells share is reported once. `kind` is the class of the settings, `given` those of each place
-    (`overrides.typed_settings`).
+    """The settings of every (row, column) of a scale at each of the points that the `arguments` leave of its grid, and
+    where each was given; a problem that several cells share is reported once. `kind` is the class of the settings,
+    `given` those of each place (`overrides.typed_settings`).
 
     `complete` is False where broken parts of the recipe were left out: a missing key then proves nothing.
     """
     settings: dict[tuple[str, str], list[tuple[RunSettings, Origins]]] = {}
     seen = {(problem.source, problem.key, problem.message) for problem in problems}
     chosen = recipe.scales[scale]  # type: ignore[index]
+    grid = grids[scale].without(arguments) if scale in grids else None
+    points: Sequence[Point] = ({},) if grid is None else grid.planned
     in_scale = chosen.columns is not None
     for column_name, column in (chosen.columns or recipe.columns).items():
         column_path: KeyPath = ("scales", scale, "columns", column_name) if in_scale else ("columns", column_name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -105,26 +104,17 @@ class Comparison:
 
 
 def read_side(name: str, directories: Sequence[RunDirectory]) -> Side:
-    """The runs of a cell from their directories.
+    """The runs of a cell from their directories, one a seed, all of the same settings.
 
     Raises:
-        UserError: one has not ended or cannot be read; they are of several cells; two have one seed.
+        UserError: one has not ended or cannot be read.
     """
     specs: dict[int, RunSpec] = {}
     found: dict[int, RunDirectory] = {}
     for directory, spec in sorted(((each, each.spec()) for each in directories), key=lambda pair: pair[1].seed):
-        if spec.seed in specs:
-            raise UserError(
-                f"{name} means two runs with seed {spec.seed}: {found[spec.seed].shown} and {directory.shown}",
-                "Say which: recipe:row:column:seed, --scale, or the beginning of an id.",
-            )
         if (state := directory.state()) not in (RunState.done, RunState.diverged):
             raise UserError(f"{directory.shown} is {state.value}", "Only runs that have ended are compared.")
         specs[spec.seed], found[spec.seed] = spec, directory
-    settings = {json.dumps(_settings(spec), sort_keys=True) for spec in specs.values()}
-    if len(settings) > 1:
-        cells = dict.fromkeys(f"{spec.row} at {spec.column}" for spec in specs.values())
-        raise UserError(f"{name} means runs of different settings: {', '.join(cells)}", "Say more of the selector.")
     results = {seed: directory.result() or {} for seed, directory in found.items()}
     diverged = tuple(seed for seed, result in results.items() if result["state"] == RunState.diverged.value)
     return Side(name, specs, found, results, diverged)

@@ -145,7 +145,7 @@ def _scale(results: Path, scale: str, written: Sequence[Written]) -> Iterator[st
 def summary(results: Path, scale: str, written: Sequence[Written]) -> Iterator[str]:
     """What a scale is, on what its runs were made, and how many verdicts of each kind there are: lines of Markdown,
     with addresses relative to `results`."""
-    tables = [one for one in written if one.cells]
+    tables = [one for one in written if one.cells and not one.changed_settings]
     there = [task for task in tasks().values() if any(one.task is task for one in written)]
     about = [_SCALES[scale], *(task.at_scale[scale] for task in there if scale in task.at_scale)]
     yield from (" ".join(about), "")
@@ -296,7 +296,7 @@ def _table(results: Path, one: Written) -> Iterator[str]:
     yield from (*_heading(results, one), "")
     if one.changed_settings:
         arguments = " ".join(f"--set {shlex.quote(argument)}" for argument in one.changed_settings)
-        yield from (f"Trained with `{arguments}`.", "")
+        yield from (f"Trained with `{arguments}`, not with the recipe's settings: not counted above.", "")
     metrics = dict.fromkeys(cell.metric for cell in one.cells)
     better = "; ".join(f"{metric.words}, {metric.better} is better" for metric in metrics)
     yield from (f"Differences to {escaped(baseline + at)} with their 95 % intervals; {better}.", "")

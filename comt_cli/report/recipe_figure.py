@@ -113,12 +113,10 @@ class RecipeFigure:
                 yield logged if self.log_setting else f"the checkpoint of its run ({who}) is gone"
 
 
-def recipe_figure(
-    loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, results: Path, overrides: Sequence[str] = ()
-) -> RecipeFigure | None:
+def recipe_figure(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, results: Path) -> RecipeFigure | None:
     """The figure of a recipe that is one, from the selected runs (not none), of their first column and first seed.
 
-    `overrides` are the `--set` arguments behind them. None where it is drawn of the baseline, which was not selected.
+    None where it is drawn of the baseline, which was not selected.
     """
     recipe = loaded.recipe
     assert recipe.figure is not None
@@ -132,7 +130,7 @@ def recipe_figure(
     collection = collect(chosen, runs)
     collection.check_contents()
     found = tuple(collection.runs())
-    folder, stem = place(results, first.scale, loaded.folder, loaded.stem)
+    folder, stem = place(results, first.scale, loaded.folder, loaded.outputs(first.scale))
     written = (folder / f"{stem}-runs.csv", folder / f"{stem}.csv")
     return RecipeFigure(
         draw=recipe.figure.draw,
@@ -142,7 +140,7 @@ def recipe_figure(
         folder=folder,
         stem=stem,
         title=recipe.title,
-        trained=of_runs(chosen, overrides),
+        trained=of_runs(chosen, loaded.changed(first.scale)),
         as_in_paper=tuple(
             spec.row for spec in chosen if (recipe.paper, spec.method["name"]) == _SAYS.get(recipe.figure.draw)
         ),

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, Any
 
 from comt_cli.recipe.load import LoadedRecipe
+from comt_cli.recipe.settings import RunSettings
+from comt_cli.recipe.variant import as_arguments
 from comt_cli.report import format
 from comt_cli.runs.directory import READING_ERRORS
 from comt_cli.runs.known import KnownRun, Place, Standing
 from comt_cli.runs.plan import RunSpec, identity_of
 from comt_cli.sums import added
-from comt_cli.tasks import tasks
+from comt_cli.tasks import Task, tasks
 
 RecipeOf = Callable[[str, Sequence[str], str], LoadedRecipe | None]
 """The recipe `paper/table` with `--set` arguments at a scale; None where there is none that can be read."""
@@ -44,17 +45,11 @@ def _described(run: KnownRun, place: Place, recipe_of: RecipeOf) -> dict[str, An
     steps = None if run.spec is None else run.spec.settings.train.steps
     loaded = None if run.spec is None else recipe_of(place.recipe, (), scale)
     metric = _metric(run, place, loaded)
-    settings: dict[str, Any] | None = None
-    if run.spec is not None and loaded is not None:
-        settings = differing(run.spec, place, loaded)
-        if "train.steps" in settings:  # what is a share of the steps follows from them
-            same_steps = recipe_of(place.recipe, (f"train.steps={steps}",), scale)
-            if same_steps is not None:
-                settings = {"train.steps": steps, **differing(run.spec, place, same_steps)}
+    settings = None if run.spec is None else changed_settings(run.spec, place, recipe_of)
     value = run.result.get(metric) if metric is not None else None
     method = {} if run.spec is None else {f"method.{key}": option for key, option in run.spec.method.items()}
     return {
-        "_all": {} if run.spec is None else _flat(run.spec.identity) | method,
+        "_all": {} if run.spec is None else _told(run.spec.settings, run.spec.task) | method,
         "command": run.label("command"),
         "recipe": place.recipe,
         "tables": list(run.tables),
@@ -71,6 +66,7 @@ def _described(run: KnownRun, place: Place, recipe_of: RecipeOf) -> dict[str, An
         "step": _step(run),
         "steps": steps,
         "settings": settings,
+        "trained": "" if run.spec is None else _trained(run.spec, place, settings),
         "data_content": None if run.spec is None else run.spec.data_content,
         "written": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(run.written)),
         "bytes": run.size,
@@ -79,6 +75,41 @@ def _described(run: KnownRun, place: Place, recipe_of: RecipeOf) -> dict[str, An
         "link": str(run.directory.shown) if run.directory.shown != run.directory.path else None,
         "problem": run.problem,
     }
+
+
+def changed_settings(spec: RunSpec, place: Place, recipe_of: RecipeOf) -> dict[str, Any] | None:
+    """The settings and options of a run that differ from the recipe's of its place (`differing`); None where there is
+    no recipe."""
+    loaded = recipe_of(place.recipe, (), spec.scale)
+    if loaded is None:
+        return None
+    settings = differing(spec, place, loaded)
+    if "train.steps" not in settings:
+        return settings
+    # What is a share of the steps follows from them.
+    steps = settings["train.steps"]
+    same_steps = recipe_of(place.recipe, (f"train.steps={steps}",), spec.scale)
+    return settings if same_steps is None else {"train.steps": steps, **differing(spec, place, same_steps)}
+
+
+def table_of(spec: RunSpec, place: Place, recipe_of: RecipeOf) -> LoadedRecipe | None:
+    """The recipe with the changed settings of a run, in whose table it stands (`LoadedRecipe.outputs`): all but options
+    of its method, and values that a grid tries. None where there is no recipe, or none with such settings."""
+    changed = changed_settings(spec, place, recipe_of)
+    if changed is None:
+        return None
+    kept = {key: value for key, value in changed.items() if not key.startswith("method") and key not in spec.point}
+    return recipe_of(place.recipe, as_arguments(kept), spec.scale)
+
+
+def _trained(spec: RunSpec, place: Place, settings: Mapping[str, Any] | None) -> str:
+    """What a heading says of runs beyond their place: the data, where neither the column's name nor the settings say
+    it, as in a copied recipe; of runs without a recipe the network too, and for how long."""
+    if settings is None:
+        return spec.task.network_and_data(spec.settings)
+    data = spec.task.data_name(spec.settings)
+    is_said = data.partition(" ")[0] in place.column or data in settings.values()
+    return "" if is_said else f"on {data}"
 
 
 def _metric(run: KnownRun, place: Place, loaded: LoadedRecipe | None) -> str | None:
@@ -107,11 +138,11 @@ def differing(spec: RunSpec, place: Place, loaded: LoadedRecipe) -> dict[str, An
     `method.hidden`. Of a row that the recipe does not have, the method is one of them; those of a grid are too, which
     gives them several."""
     cells = loaded.points.get(spec.scale, {})
-    ours = _flat(spec.identity)
+    ours = _told(spec.settings, spec.task)
     planned = cells.get((place.row, place.column)) or cells.get((loaded.recipe.baseline, place.column)) or ()
     grid = loaded.grids.get(spec.scale)
     tried = {} if grid is None else {key: ours[key] for key in grid.values if key in ours}  # said of every run
-    found = min((_unequal(ours, _flat(identity_of(point, spec.task))) for point in planned), key=len, default={})
+    found = min((_unequal(ours, _told(point, spec.task)) for point in planned), key=len, default={})
     found = tried | found
     method = loaded.methods.get(place.row)
     if method is None or method["name"] != spec.method["name"]:
@@ -120,6 +151,11 @@ def differing(spec: RunSpec, place: Place, loaded: LoadedRecipe) -> dict[str, An
         return found
     options = {key: value for key, value in spec.method.items() if method.get(key) != value}
     return found | {f"method.{key}": value for key, value in options.items()}
+
+
+def _told(settings: RunSettings, task: Task[Any]) -> dict[str, Any]:
+    """The settings that tell runs apart: those of their identity, and with which kernels."""
+    return _flat(identity_of(settings, task)) | {"train.kernels": settings.train.kernels}
 
 
 def _unequal(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,10 +191,7 @@ def _tell_apart(rows: Sequence[dict[str, Any]]) -> None:
 
 def settings_text(row: Mapping[str, Any]) -> str:
     """The differing settings as they could be typed: `train.steps=10 'method.sites=["q_proj"]'`."""
-    return shlex.join(
-        f"{key}={value if isinstance(value, str) else json.dumps(value, separators=(',', ':'))}"
-        for key, value in (row["settings"] or {}).items()
-    )
+    return shlex.join(as_arguments(row["settings"] or {}))
 
 
 def outcome_text(row: Mapping[str, Any]) -> str:
@@ -188,13 +221,13 @@ def print_runs(rows: Sequence[Mapping[str, Any]], file: IO[str] | None = None) -
     console = console_for(file)
 
     def heading(row: Mapping[str, Any]) -> tuple[str, ...]:
-        return row["recipe"], row["scale"], row["column"], settings_text(row), row["metric"] or ""
+        return row["recipe"], row["scale"], row["column"], settings_text(row), row["trained"], row["metric"] or ""
 
     for position, (names, group) in enumerate(groupby(sorted(rows, key=heading), heading)):
-        recipe, scale, column, settings, metric = names
+        *named, metric = names
         if position:
             console.print()
-        say(f"{recipe}, {scale}, {column}{f', {settings}' if settings else ''}", file, style="bold")
+        say(", ".join(filter(None, named)), file, style="bold")
         grid = Table(box=None, pad_edge=False, show_edge=False)
         for title, side in (("row", "left"), ("seed", "right"), (metric.replace("_", " ") or "result", "right")):
             grid.add_column(title, justify=side, no_wrap=title == "seed", overflow="fold")  # type: ignore[arg-type]

@@ -64,7 +64,7 @@ class Table:
     contents: tuple[str, ...] = ()
     """The hashes of the data behind the runs that ended."""
     overrides: tuple[str, ...] = ()
-    """The `--set` arguments behind the runs."""
+    """The settings that `--set` changed, as its arguments."""
     trends: tuple[Trend, ...] = ()
     """Where the recipe is a ladder, each row's gain against compute."""
     costs: Costs | None = None
@@ -136,16 +136,15 @@ class _Footnotes:
         return self.texts.index(text) + 1
 
 
-def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, overrides: Sequence[str] = ()) -> Table:
+def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path) -> Table:
     """The table of a plan (`runs.plan.plan`, not empty), from the run directories below `runs`.
-
-    `overrides`, the `--set` arguments behind `specs`, are named in the table.
 
     Raises:
         UserError: runs of one column were trained on different data.
     """
     recipe = loaded.recipe
     scale, task = specs[0].scale, specs[0].task
+    changed = loaded.changed(scale)
     metrics = {column: recipe.metric_at(scale, column) for column in loaded.columns(scale)}
     grid = loaded.grids.get(scale)
     alone = loaded.has_trials(scale)  # beside the runs at one point lie those at others
@@ -173,7 +172,7 @@ def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, over
                 footnotes,
                 runs,
                 # A note is of runs with the recipe's settings.
-                None if overrides else recipe.rows[row].notes.get(scale),
+                None if changed else recipe.rows[row].notes.get(scale),
             )
             for row in rows
         }
@@ -187,7 +186,7 @@ def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, over
         paper=recipe.paper if loaded.is_published else None,
         printed_table=recipe.table if loaded.is_published else None,
         folder=loaded.folder,
-        name=loaded.stem,
+        name=loaded.outputs(scale),
         recipe_file=loaded.file,
         recipe_origin=loaded.origin,
         scale=scale,
@@ -202,7 +201,7 @@ def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, over
         specs={column: _reference(shown, column, recipe.baseline) for column in columns},
         footnotes=tuple(footnotes.texts),
         notes=(
-            *selection_notes(loaded, rows, columns, scale, overrides),
+            *selection_notes(loaded, rows, columns, scale, changed),
             *(grid_notes(grid, [metrics[column] for column in columns]) if grid is not None else ()),
             *other_settings(list(first.values()), recipe.baseline),
             *signatures(collection.runs(), metrics),
@@ -213,7 +212,7 @@ def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, over
         devices=_distinct(collection, "device"),
         commits=_distinct(collection, "git_commit"),
         contents=tuple(dict.fromkeys(run.content for run in collection.runs() if run.result and run.content)),
-        overrides=tuple(overrides),
+        overrides=changed,
         trends=(
             trends(entries, rows, columns, recipe.baseline, task.metrics[metrics[columns[0]]]) if recipe.ladder else ()
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-import shlex
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -37,7 +37,7 @@ def place(results: Path, scale: str, folder: str, name: str) -> tuple[Path, str]
 
 def costs_file(results: Path, scale: str, loaded: LoadedRecipe) -> Path:
     """Where the costs of a recipe's rows are kept: one file for its table and for that of its sweep."""
-    folder, name = place(results, scale, loaded.folder, loaded.stem)
+    folder, name = place(results, scale, loaded.folder, loaded.outputs(scale))
     return folder / f"{name}-costs.csv"
 
 
@@ -52,10 +52,9 @@ class ReportFiles:
 
     @classmethod
     def of(cls, results: Path, scale: str, loaded: LoadedRecipe) -> ReportFiles:
-        """The paths. The table of a sweep never takes the place of the same recipe's without one."""
-        folder, name = place(
-            results, scale, loaded.folder, f"{loaded.stem}-sweep" if loaded.has_trials(scale) else loaded.stem
-        )
+        """The paths. The table of a sweep, or of changed settings, never takes the place of the recipe's own."""
+        end = "-sweep" if loaded.has_trials(scale) else ""
+        folder, name = place(results, scale, loaded.folder, f"{loaded.outputs(scale)}{end}")
         return cls(folder / f"{name}.csv", folder / f"{name}-runs.csv", folder / f"{name}.md", folder / f"{name}.tex")
 
 
@@ -98,15 +97,14 @@ def write_report(
     specs: Sequence[RunSpec],
     runs: Path,
     results: Path,
-    overrides: Sequence[str] = (),
     *,
     overwrite: bool = False,
 ) -> Report:
     """Make the table of a plan from the run directories below `runs` and write it below `results`.
 
     Where no run has ended, nothing is written: an empty table must not take the place of one that says something. Nor
-    must one of another recipe, of fewer seeds, rows or columns, or of changed settings, take the place of one that is
-    there, unless `overwrite`. `overrides` are the `--set` arguments behind `specs`; the table names them.
+    must one of another recipe or sweep, or of fewer seeds, rows or columns, take the place of one that is there, unless
+    `overwrite`.
 
     Raises:
         UserError: runs of one column were trained on different data.
@@ -114,7 +112,7 @@ def write_report(
     """
     with contextlib.suppress(StorageError):  # runs that may only be read keep the links they have
         link_runs(specs, runs)
-    table = build_table(loaded, specs, runs, overrides)
+    table = build_table(loaded, specs, runs)
     table = replace(table, costs=read_costs(costs_file(results, table.scale, loaded), specs, table.baseline))
     if not any(run.result for run in table.runs()):
         unwritten = (
@@ -125,7 +123,7 @@ def write_report(
     files = ReportFiles.of(results, table.scale, loaded)
     settled = [entry.cell for entry in table.entries.values() if not entry.cell.is_open]
     ended = [run.spec for cell in settled for run in cell.runs if run.result is not None]
-    kept = None if overwrite else _kept(files, loaded, ended, overrides)
+    kept = None if overwrite else _kept(files, loaded, ended)
     if kept is not None:
         return Report(table, None, kept)
     try:
@@ -139,25 +137,13 @@ def write_report(
     return Report(table, files)
 
 
-def kept_whatever_ends(
-    loaded: LoadedRecipe, specs: Sequence[RunSpec], results: Path, overrides: Sequence[str] = ()
-) -> str | None:
-    """Why the table of a plan would not be written even when all its runs have ended; None if it would be.
-
-    For asking before they are trained. While the content of their data is not known, nor are their ids: then only the
-    number of runs can be compared.
-    """
-    return _kept(ReportFiles.of(results, specs[0].scale, loaded), loaded, specs, overrides)
-
-
-def _kept(files: ReportFiles, loaded: LoadedRecipe, ended: Sequence[RunSpec], overrides: Sequence[str]) -> str | None:
+def _kept(files: ReportFiles, loaded: LoadedRecipe, ended: Sequence[RunSpec]) -> str | None:
+    """Why the table that is there is not replaced; None if it is, or there is none."""
     lost = other_recipe((files.csv, files.runs_csv), loaded)
     if ended and loaded.has_trials(ended[0].scale):  # whose choices change as values are added, and so the runs
-        keys = loaded.grids[ended[0].scale].values
-        lost = lost or _other_sweep(files.csv, keys, overrides) or _would_be_lost(files.csv, ended, changed=False)
-    else:
-        changed = bool(overrides) and all(spec.is_known for spec in ended)
-        lost = lost or _would_be_lost(files.csv, ended, changed=changed)
+        lost = lost or _other_sweep(files.csv, loaded.grids[ended[0].scale].values)
+    if lost is None and (lost := _would_be_lost(files.csv, ended)) is not None:
+        lost += ". comt report, with the --seeds, --rows and --also of both, writes one table of all of them"
     if lost is None:
         return None
     return f"{lost}. Nothing is written: --results DIR writes this table elsewhere, --overwrite in its place."
@@ -175,35 +161,27 @@ def other_recipe(written: Iterable[Path], loaded: LoadedRecipe) -> str | None:
     return None
 
 
-def _other_sweep(path: Path, keys: Iterable[str], overrides: Sequence[str]) -> str | None:
-    """The sweep that the table at `path` is of, if it is another, by its keys or by `--set`; None if it is this one."""
+def _other_sweep(path: Path, keys: Iterable[str]) -> str | None:
+    """The keys of the sweep that the table at `path` is of, if they are others; None if they are these."""
     for line in (_lines(path) or ())[:1]:
         there = [key.removeprefix(GRID) for key in line if key.startswith(GRID)]
         if there != list(keys):
             return f"{path} is of a sweep of {format.listing(there)}"
-        if (changed := line.get("changed_settings") or "") != shlex.join(overrides):
-            return f"{path} is of a sweep with {f'--set {changed}' if changed else 'no --set'}"
     return None
 
 
-def _would_be_lost(path: Path, ended: Iterable[RunSpec], *, changed: bool) -> str | None:
-    """What the table at `path` holds that one of the runs `ended` has not: finished runs of a cell, where these are
-    fewer; or, where settings were `changed` on the command line, other runs. None if nothing would be lost.
-    """
+def _would_be_lost(path: Path, ended: Iterable[RunSpec]) -> str | None:
+    """What the table at `path` holds that would be lost: more finished runs of a cell than `ended` has."""
     lines = _lines(path)
     if lines is None:
         return f"{path} cannot be read"
-    cells: dict[tuple[str, str], set[str]] = {}
-    for spec in ended:
-        cells.setdefault((spec.row, spec.column), set()).add(spec.id)
+    here = Counter((spec.row, spec.column) for spec in ended)
     for line in lines:
-        there = set((line.get("run_ids") or "").split())
-        here = cells.get((line.get("row") or "", line.get("column") or ""), set())
-        cell = f"{line.get('row')} at {line.get('column')}"
-        if len(there) > len(here):
-            return f"{path} has {format.plural(len(there), 'finished run')} of {cell}, and this table {len(here)}"
-        if changed and there - here:
-            return f"{path} has runs of {cell} with other settings"
+        there = len((line.get("run_ids") or "").split())
+        row, column = line.get("row") or "", line.get("column") or ""
+        if there > here[row, column]:
+            runs = format.plural(there, "finished run")
+            return f"{path} has {runs} of {row} at {column}, and this table {here[row, column]}"
     return None
 
 

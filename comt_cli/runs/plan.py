@@ -247,7 +247,7 @@ def plan(
     is shown at what they choose, and after them the runs at its own values: what the trials choose is not known yet
     (`chosen_runs`).
 
-    `rows` and `columns` are comma-separated selections.
+    `rows` and `columns` are comma-separated selections; rows of `--also` are always among the selected.
 
     Raises:
         UserError: there is no such scale, row or column, or a seed is one of the trials.
@@ -255,7 +255,7 @@ def plan(
     recipe = loaded.recipe
     if scale not in recipe.scales:
         raise UserError(f"{loaded.path}: there is no scale {scale!r}", nearest(scale, recipe.scales))
-    chosen_rows = select(rows, recipe.rows, "row")
+    chosen_rows = [row for row in recipe.rows if row in {*select(rows, recipe.rows, "row"), *loaded.added}]
     chosen_columns = select(columns, loaded.columns(scale), "column")
     chosen_seeds = seeds or recipe.scales[scale].seeds or recipe.seeds
     grid = loaded.grids.get(scale)

@@ -265,6 +265,7 @@ def bash(line: str) -> dict[str, str]:
         ("comt train-lm --scale s", {"smoke", "small"}),
         ("comt show table4", {"table4.yaml", "comt/table4.yaml", "sas/table4.yaml", "transponder/table4.yaml"}),
         ("comt train-lm --recipe table3 --rows pre-ln,pre", {"pre-ln,pre-ln+comt", "pre-ln,pre-ln+transponder"}),
+        ("comt train-lm --recipe table3 --also half-gate=comt --rows pre-ln,ha", {"pre-ln,half-gate"}),
         ("comt show table1 --rows sl", {"sliding-window"}),  # the recipe stands before the option, without a name
         ("comt train-lm --recipe table3 --scale paper --columns c4/1", {"c4/130m", "c4/1b"}),
         ("comt train-lm --recipe table3 --columns py", {"python-docs/tiny"}),

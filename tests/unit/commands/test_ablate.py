@@ -149,7 +149,7 @@ def test_an_ablation_of_image_classifiers_has_their_options(trained) -> None:
     result = ablate("window-ratio", "--paper", "ours", "--values", "8,16", "--set", "train.momentum=0.5")
     assert result.exit_code == 0, result.output
     assert trained == [[f"ours/images/{row}/1" for row in ("plain", "1/16", "1/64", "8")]]
-    assert Path("runs/results/smoke/ours/images-window-ratio.png").exists()
+    assert Path("runs/results/smoke/ours/images@momentum-0.5-window-ratio.png").exists()
     error = ablate("window-ratio", "--paper", "ours", "--values", "0").exception
     assert isinstance(error, UserError)
     assert "--values 0: ratio of comt-sliding-window" in str(error)

@@ -210,15 +210,17 @@ def test_a_run_with_other_settings_does_not_take_a_figures_place(capsys) -> None
     before = FIGURE.read_bytes()
     changed = plan_recipe(Path("recipes/mine/figure7.yaml"), "smoke", ["model.layers=3"])
     trained(changed)
-    write_outcome(changed, RUNS, RESULTS, ["model.layers=3"])
-    refusal = "is of another column, seed or settings. Nothing is written: --results DIR draws"
-    assert refusal in told(capsys)
+    beside = FIGURE.with_name("figure7@layers-3.png")
+    assert f"wrote {beside}" in outcome(changed, capsys)
+    assert "with model.layers=3" in beside.with_suffix(".txt").read_text()
+    assert "is drawn" in outcome(changed, capsys)
     assert FIGURE.read_bytes() == before
     other_seed = plan_recipe(Path("recipes/mine/figure7.yaml"), "smoke", seeds="2")
     trained(other_seed)
+    refusal = "is of another column or seed, or of more rows. Nothing is written: --results DIR draws"
     assert refusal in outcome(other_seed, capsys)
     assert FIGURE.read_bytes() == before
-    write_outcome(changed, RUNS, RESULTS, ["model.layers=3"], overwrite=True)
+    outcome(other_seed, capsys, overwrite=True)
     assert FIGURE.read_bytes() != before
 
 
@@ -418,7 +420,7 @@ def test_a_figure_of_fewer_rows_does_not_take_the_place_of_one_of_more(handed, c
     outcome(whole, capsys)  # more rows take the place of fewer
     assert [line["row"] for line in drawn_runs()] == DRAWN
     fewer = image_figure("conv-gradients", rows="base")
-    assert "is of another column, seed or settings" in outcome(fewer, capsys)
+    assert "is of another column or seed, or of more rows" in outcome(fewer, capsys)
     assert f"wrote {IMAGES_FIGURE}" in outcome(fewer, capsys, overwrite=True)
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from comt_cli.app import app
+from comt_cli.commands.figure_options import run_figure_folder
 from comt_cli.commands.run_selectors import model_source, run_folders, select_runs
 from comt_cli.errors import UserError
 from comt_cli.runs.shared import link_runs, set_aside
@@ -186,3 +189,82 @@ def test_a_recipe_alone_means_all_its_runs(shelf: Shelf):
     shelf.begun(shelf.spec("a/b"))
     assert len(select_runs("mine/gates", Path("runs")).runs) == 3
     assert "mine/gates could be any of 2 runs" in error("mine/gates")  # finished ones first
+
+
+TRIED = ["train.steps=20"]
+
+
+@pytest.fixture
+def tried(shelf: Shelf) -> Shelf:
+    """Two rows at the recipe's settings (seed 1) and with other steps (seeds 1 and 2), and a row that was added."""
+    added = {"also": {"mine-too": "sandwich-ln"}}
+    for row in ("pre-ln", "pre-ln+comt"):
+        shelf.done(shelf.spec(row))
+        for seed in (1, 2):
+            shelf.done(shelf.spec(row, seed, overrides=TRIED), 200.0)
+    for overrides in (None, TRIED):
+        shelf.done(shelf.spec("mine-too", overrides=overrides, **added))
+    return shelf
+
+
+def comt(*arguments: str):
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_the_name_of_settings_and_the_option_select_the_same(tried: Shelf, capsys):
+    wanted = tried.spec("pre-ln", 2, overrides=TRIED).id
+    assert meant("mine/gates@steps-20:pre-ln::2") == wanted
+    assert Path(model_source("mine/gates:pre-ln::2", Path("runs"), set_=TRIED)).resolve().name == wanted
+    assert "unlike the recipe" not in capsys.readouterr().err
+    assert meant("mine/gates:pre-ln::2") == wanted  # no other has the seed, which is said
+    assert "mine/gates:pre-ln::2 was trained with train.steps=20, unlike the recipe" in capsys.readouterr().err
+    assert meant("mine/gates:pre-ln") == tried.spec("pre-ln").id
+    assert "unlike the recipe" not in capsys.readouterr().err
+    said = error("mine/gates@steps-21:pre-ln")
+    assert "no run of mine/gates has settings called steps-21\n  Runs are of mine/gates" in said
+    assert "mine/gates@steps-20" in said
+
+
+def test_candidates_are_told_apart_by_their_settings(tried: Shelf):
+    tried.done(tried.spec("pre-ln", 2, overrides=["train.steps=30", "train.kernels=reference"]))
+    first, second = error("mine/gates:pre-ln::2").splitlines()[1:3]
+    assert {"train.steps=20, done" in first, "train.steps=30 train.kernels=reference, done" in first} == {True, False}
+    assert ("train.steps=20, done" in first) != ("train.steps=20, done" in second)
+
+
+def test_cells_of_changed_settings_are_compared_over_their_seeds(tried: Shelf):
+    for arguments in (
+        ("mine/gates@steps-20:pre-ln", "mine/gates@steps-20:pre-ln+comt"),
+        ("mine/gates:pre-ln", "mine/gates:pre-ln+comt", "--set", "train.steps=20"),
+    ):
+        result = comt("compare", *arguments)
+        assert result.exit_code == 0, result.exception
+        assert result.stdout.splitlines()[0] == "A: mine/gates, pre-ln at docs/tiny, scale smoke, seeds 1-2"
+    Path("runs", tried.spec("pre-ln").relative_path).unlink()
+    for path in Path("runs/by-id").glob(f"{tried.spec('pre-ln').id}*"):
+        path.rename(path.with_name("gone"))
+    assert "train.steps=20, unlike the recipe" in comt("compare", "mine/gates:pre-ln", "mine/gates:pre-ln+comt").stderr
+
+
+def test_a_row_that_was_added_is_known_by_its_runs(tried: Shelf, capsys):
+    also = {"mine-too": "sandwich-ln"}
+    assert meant("mine/gates:mine-too") == tried.spec("mine-too", also=also).id
+    assert "unlike the recipe" not in capsys.readouterr().err
+    assert meant("mine/gates@steps-20:mine-too") == tried.spec("mine-too", also=also, overrides=TRIED).id
+    assert comt("compare", "mine/gates:pre-ln", "mine/gates:mine-too").exit_code == 0
+    assert "2 runs: 2 done" in comt("rm", "mine/gates:mine-too", "--dry-run").output
+    assert "1 run: 1 done" in comt("rm", "mine/gates@steps-20:mine-too", "--dry-run").output
+    drawn = comt("curves", "mine/gates", "--rows", "pre-ln,mine-too", "--columns", "docs/tiny", "--seeds", "1")
+    assert "mine-too: one seed" in drawn.output, drawn.exception
+
+
+def test_figures_of_changed_settings_have_folders_of_their_own(tried: Shelf):
+    def folder(**selection: object) -> str:
+        return run_figure_folder(tried.spec("pre-ln", **selection), Path("results")).name
+
+    assert folder() == "pre-ln-docs-tiny-seed1"
+    assert folder(overrides=TRIED) == "pre-ln-docs-tiny-seed1@steps-20"
+    Path("recipes/mine/gates.yaml").rename("gates.yaml")  # without it nobody knows what was changed
+    (spec,) = select_runs(f"{tried.spec('pre-ln', recipe='gates.yaml').id}", Path("runs")).runs
+    assert spec.spec is not None
+    assert run_figure_folder(spec.spec, Path("results")).name == f"pre-ln-docs-tiny-seed1@{spec.id[:8]}"

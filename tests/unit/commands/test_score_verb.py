@@ -115,3 +115,8 @@ def test_of_two_equal_systems_the_p_value_says_nothing(folder):
     result = run("hyp", "ref", "--against", "hyp", "--metric", "bleu")
     assert "+0.00, p = 0.0010" in result.stdout
     assert "the p-value says nothing" in result.stderr
+
+
+def test_two_runs_side_by_side_are_told_what_to_say(folder):
+    result = CliRunner().invoke(app, ["score", "sas/table3:sas", "sas/table3:baseline"])
+    assert "sas/table3:sas is a run, which has references of its own\n  --against RUN compares" in str(result.exception)

@@ -56,11 +56,14 @@ def test_options_are_those_of_the_training(shelf: Shelf):
     shelf.done(shelf.spec("pre-ln", 1, overrides=["train.steps=40"]), 300.0)
     options = ("--set", "train.steps=40", "--rows", "pre-ln", "--columns", "docs/tiny", "--seeds", "1")
     assert comt("mine/gates", *options).output.splitlines() == [
-        "mine/gates smoke: 1 run: 1 done",
+        "mine/gates@steps-40 smoke: 1 run: 1 done",
         "          docs/tiny",
         "  pre-ln  300.00",
     ]
+    of_suffix = comt("mine/gates@steps-40", *options[2:]).output
+    assert of_suffix == comt("mine/gates", *options).output
     assert "12 runs: 12 missing" in comt("mine/gates").output
+    assert "  besides, mine/gates@steps-40: 1 done" in comt("mine/gates").output
     assert "(comt runs mine/gates lists it)" in comt("mine/gates").output
 
 

@@ -18,6 +18,15 @@ def loaded(text: str, also):
     return load_recipe_text(text, catalogue(), also=also)
 
 
+def test_added_rows_are_always_among_the_selected(small):
+    recipe = loaded(small, {"half": "comt", "plain": "pre-ln"})  # the recipe has the second already
+    specs = plan_on(recipe, "smoke", lambda _: ("feed", None), rows="gated")
+    assert {spec.row for spec in specs} == {"plain", "gated", "half"}
+    assert {spec.row for spec in plan_on(loaded(small, {}), "smoke", lambda _: ("feed", None), rows="gated")} == {
+        "gated"
+    }
+
+
 def test_arguments():
     assert also_rows(None) == also_rows([]) == {}
     assert also_rows(["comt", "other=comt", "wide={name: comt, hidden: 64}", "{name: mix-ln, fraction: 0.5}"]) == {

@@ -57,7 +57,8 @@ def test_report_says_what_it_did_not_write_and_how_to(mixed: Bench) -> None:
     result = comt("report", "table9", "--seeds", "1")
     assert result.exit_code == 1
     first = " ".join(result.stderr.split())
-    assert first.startswith(f"{path} has 3 finished runs of post-ln at tiny, and this table 1. Nothing is written:")
+    assert first.startswith(f"{path} has 3 finished runs of post-ln at tiny, and this table 1. comt report, ")
+    assert "Nothing is written:" in first
     assert "wrote" not in result.output
     assert path.read_bytes() == whole
     assert "wrote" in comt("report", "table9", "--seeds", "1", "--results", "elsewhere").output

@@ -93,11 +93,9 @@ def test_a_full_disk_is_said(mixed: Bench) -> None:
 
 
 def test_a_table_that_cost_more_is_not_replaced(mixed: Bench) -> None:
-    def write(overrides: tuple[str, ...] = (), overwrite: bool = False, **selection: object) -> str | None:
-        specs = mixed.specs(overrides=overrides, **selection)
-        return write_report(
-            mixed.loaded(*overrides), specs, mixed.runs, mixed.results, overrides, overwrite=overwrite
-        ).unwritten
+    def write(*, overwrite: bool = False, **selection: object) -> str | None:
+        specs = mixed.specs(**selection)
+        return write_report(mixed.loaded(), specs, mixed.runs, mixed.results, overwrite=overwrite).unwritten
 
     path = mixed.results / "smoke" / "comt" / "table9.csv"
     assert write(seeds=[1]) is None
@@ -113,17 +111,26 @@ def test_a_table_that_cost_more_is_not_replaced(mixed: Bench) -> None:
         assert path.read_bytes() == whole
     mixed.done("post-ln", {3: 9.0})  # the diverged one, trained anew: as many runs
     assert write() is None
-    other = ("train.steps=100",)
-    for seed in (1, 2, 3):
-        for row in ("pre-ln", "pre-ln+comt", "post-ln", "pre-ln+own"):
-            result = mixed.directory(row, seed, overrides=other).result_file
-            result.write_text(json.dumps({"state": "done", "perplexity": 9.0}), encoding="utf-8")
-    whole = path.read_bytes()
-    assert "with other settings" in (write(other) or "")
-    assert path.read_bytes() == whole
-    assert write(other, overwrite=True) is None
+    assert write(seeds=[1], overwrite=True) is None
     assert path.read_bytes() != whole
-    assert write(other) is None  # the same command can be given again
+
+
+@pytest.mark.parametrize("seeds", [[1], [1, 2, 3]])
+def test_changed_settings_have_a_table_of_their_own(mixed: Bench, seeds: list[int]) -> None:
+    """Whether it has fewer runs than the recipe's table, or as many; whatever changes no number makes none."""
+    write_report(mixed.loaded(), mixed.specs(), mixed.runs, mixed.results)
+    folder = mixed.results / "smoke" / "comt"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    other = ("train.steps=100", "train.kernels=reference", "train.batch_size=8")
+    for seed in seeds:
+        result = mixed.directory("pre-ln", seed, overrides=other).result_file
+        result.write_text(json.dumps({"state": "done", "perplexity": 9.0}), encoding="utf-8")
+    specs = mixed.specs(overrides=other, seeds=seeds)
+    report = write_report(mixed.loaded(*other), specs, mixed.runs, mixed.results)
+    assert report.files is not None
+    assert report.files.csv.name == "table9@steps-100.csv"
+    assert report.table.overrides == ("train.steps=100",)
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if "@" not in path.name} == before
 
 
 def test_names_cannot_lead_out_of_the_results(bench: Bench) -> None:
@@ -259,13 +266,13 @@ def test_a_note_of_a_row_is_a_footnote_where_it_has_numbers(bench: Bench) -> Non
     found = {record["row"]: record["note"] for record in records(table)}
     assert found == {"post-ln": None, "pre-ln": None, "pre-ln+comt": None, "pre-ln+own": "Its maps did not move."}
     assert "did not move" not in markdown(table_of(bench, "paper"))
-    changed = build_table(bench.loaded(), bench.specs(), bench.runs, ["train.warmup_share=0.2"])
+    changed = build_table(bench.loaded("train.weight_decay=0.2"), bench.specs(), bench.runs)
     assert "did not move" not in markdown(changed)
 
 
 def test_a_selection_says_so(mixed: Bench) -> None:
     specs = mixed.specs(rows="pre-ln+comt,post-ln", columns="c4/130m", scale="paper")
-    table = build_table(mixed.loaded(), specs, mixed.runs, ["train.steps=20"])
+    table = build_table(mixed.loaded("train.steps=20"), specs, mixed.runs)
     assert table.notes == (
         "These are 2 of the recipe's 4 rows.",
         "These are 1 of the recipe's 2 columns.",

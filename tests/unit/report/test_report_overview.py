@@ -243,11 +243,14 @@ def test_an_interval_over_one_seed_is_damage(written: Bench) -> None:
 
 
 def test_changed_settings_are_told_as_they_were_typed(mixed: Bench) -> None:
-    changed = ["train.save_every=7", "data.corpus=files:my texts/*.txt"]
-    write_report(mixed.loaded(), mixed.specs(), mixed.runs, mixed.results, changed)
+    changed = ["data.corpus=files:my texts/*.txt", "train.batch_size=4"]
+    write_report(mixed.loaded(*changed, "train.save_every=7"), mixed.specs(), mixed.runs, mixed.results)
     text = page(mixed)
-    (arguments,) = re.findall("Trained with `(.*)`", text)
+    (arguments,) = re.findall("Trained with `(.*)`, not with the recipe's settings: not counted above", text)
     assert shlex.split(arguments) == ["--set", changed[0], "--set", changed[1]]
+    named = r"^### comt, table9@corpus-files-my-texts-\.txt\+batch_size-4-[0-9a-f]{8}$"
+    assert re.search(named, text.replace("\\", ""), re.MULTILINE)
+    assert "published direction" not in text
 
 
 def test_the_command_that_makes_it_names_a_folder_that_is_not_the_usual_one(written: Bench) -> None:

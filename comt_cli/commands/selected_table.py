@@ -1,0 +1,203 @@
+"""The table that a selector names: its recipe, with changed settings and rows that its runs have. Torch-free."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from comt_cli.errors import UserError
+from comt_cli.recipe.find import available_recipes, find_recipe, full_name, namesakes, place_of
+from comt_cli.recipe.load import LoadedRecipe, load_recipe
+from comt_cli.recipe.problems import RecipeError
+from comt_cli.recipe.variant import MARK, split_variant
+from comt_cli.report.run_list import RecipeOf, table_of
+from comt_cli.runs.known import KnownRun, Place, known_runs
+from comt_cli.runs.plan import RunSpec, plan
+
+
+def with_settings(
+    name: str,
+    overrides: Sequence[str] | None,
+    scale: str | None,
+    runs: Path,
+    rows: str | None = None,
+    also: Mapping[str, Any] | None = None,
+) -> tuple[Path, list[str], dict[str, Any]]:
+    """The file of a recipe, the `--set` arguments and the rows that `--also` adds: with those of `table3@steps-12`, and
+    with `rows` that the recipe does not have, and runs below `runs` do.
+
+    Raises:
+        UserError: there is no such recipe, or no run with such settings.
+    """
+    changed, added = [*(overrides or ())], {**(also or {})}
+    recipe, variant = split_variant(name)
+    if not variant and rows is None:
+        return find_recipe(name), changed, added
+    table = SelectedTable.called(name, known_runs(runs), scale, changed if variant else ())
+    if table.loaded is None:
+        return find_recipe(recipe), changed, added
+    named = {row.strip() for row in (rows or "").split(",")}
+    methods = {row: table.loaded.methods[row] for row in table.loaded.added if row in named}
+    return table.loaded.path, [*table.overrides] if variant else changed, methods | added
+
+
+def _rows(table: str, known: Iterable[KnownRun], recipe: Iterable[str]) -> dict[str, Any]:
+    """The rows that `--also` gave runs of a table, with their methods; of several of one name that of the newest."""
+    every = sorted((run for run in known if run.home.recipe == table), key=lambda run: run.written)
+    return {run.home.row: run.spec.method for run in every if run.spec is not None and run.home.row not in recipe}
+
+
+def _arguments(
+    variant: str, loaded: LoadedRecipe, scale: str | None, known: Iterable[KnownRun], recipe_of: RecipeOf
+) -> tuple[str, ...]:
+    """The `--set` arguments of the runs whose table is called `<recipe>@<variant>`. Raises `UserError` where there are
+    none."""
+    names: dict[str, None] = {}
+    for run in known:
+        if run.home.recipe == loaded.name and run.spec is not None and scale in (None, run.spec.scale):
+            table = table_of(run.spec, run.home, recipe_of)
+            if table is not None and table.outputs(run.spec.scale) == f"{loaded.stem}{MARK}{variant}":
+                return table.changed(run.spec.scale)
+            names |= {} if table is None else {f"{table.folder}/{table.outputs(run.spec.scale)}": None}
+    there = f"Runs are of {', '.join(names)}; " if names else ""
+    raise UserError(f"no run of {loaded.name} has settings called {variant}", f"{there}--set KEY=VALUE says them, too.")
+
+
+def recipes_by_name(named: Iterable[str], added: dict[str, Any]) -> RecipeOf:
+    """A function that reads recipes by `paper/table`, each once: those named on the line, with the rows of `--also`,
+    and those that every name can reach."""
+    from comt_cli.methods import catalogue
+
+    paths = dict(available_recipes())
+    for name in named:
+        with contextlib.suppress(UserError):  # its runs are there, and it is gone
+            path = find_recipe(split_variant(name)[0])
+            paths["/".join(place_of(path))] = path
+    known: dict[tuple[str, tuple[str, ...], str], LoadedRecipe | None] = {}
+
+    def recipe_of(name: str, overrides: Sequence[str], scale: str) -> LoadedRecipe | None:
+        key = (name, tuple(overrides), scale if overrides else "")
+        if key not in known:
+            try:
+                known[key] = load_recipe(
+                    paths[name], catalogue(), overrides, scale if overrides else None, added, also_fits_all=False
+                )
+            except (KeyError, UserError):
+                known[key] = None
+        return known[key]
+
+    return recipe_of
+
+
+def dashed(name: str) -> str:
+    """A name as the folder of a link is called."""
+    return name.replace("/", "-")
+
+
+@dataclass(frozen=True)
+class SelectedTable:
+    """The table that a selector names: its recipe, if that is there and right, and its place below the runs.
+
+    `loaded` has the rows of `--also` that its runs have, too; `scales`, at the scale that was asked for, or at every
+    one, the settings that the selector says (`overrides`).
+    """
+
+    paper: str
+    table: str
+    loaded: LoadedRecipe | None
+    known: Sequence[KnownRun]
+    scales: dict[str, LoadedRecipe] = field(default_factory=dict)
+    overrides: tuple[str, ...] = ()
+
+    @classmethod
+    def called(cls, text: str, known: Sequence[KnownRun], scale: str | None, set_: Sequence[str] = ()) -> SelectedTable:
+        """The table of a selector. Raises `UserError` where there is neither such a recipe nor a run of its table, or
+        no run with such settings."""
+        from comt_cli.methods import catalogue
+
+        name, variant = split_variant(text.partition(":")[0])
+        tables = dict.fromkeys(table for run in known for table in run.tables)
+        try:
+            loaded = load_recipe(find_recipe(name), catalogue())
+        except UserError as error:
+            if full_name(name) in tables:
+                paper, _, table = full_name(name).partition("/")
+                return cls(paper, table, None, known)
+            if isinstance(error, RecipeError):
+                raise
+            others = [table for table in tables if table.rpartition("/")[2] == name]
+            hint = f"did you mean {' or '.join(others)}?" if others and not namesakes(name) else error.hint
+            raise UserError(f"{text}: there is no recipe, and no table with runs, {name}", hint) from None
+        recipe_of = recipes_by_name([name], _rows(loaded.name, known, loaded.recipe.rows))
+        if recipe_of(loaded.name, (), "") is None:  # the method of such a row is gone
+            recipe_of = recipes_by_name([name], {})
+        loaded = recipe_of(loaded.name, (), "") or loaded
+        changed = _arguments(variant, loaded, scale, known, recipe_of) if variant else ()
+        changed = (*changed, *set_)
+        scales = {
+            each: there
+            for each in map(str, loaded.recipe.scales)
+            if scale in (None, each) and (there := recipe_of(loaded.name, changed, each)) is not None
+        }
+        if changed and not scales:  # says what is wrong
+            load_recipe(loaded.path, catalogue(), changed, scale or next(iter(loaded.recipe.scales)))
+        return cls(loaded.folder, loaded.stem, loaded, known, scales, changed)
+
+    @property
+    def name(self) -> str:
+        """The recipe's name, `paper/table`."""
+        return f"{self.paper}/{self.table}"
+
+    @cached_property
+    def planned(self) -> dict[str, RunSpec]:
+        """By id, and by request, what the recipe with the settings of the selector asks for, with its own seeds and
+        all that runs have."""
+        found: dict[str, RunSpec] = {}
+        for scale, loaded in self.scales.items():
+            trials = loaded.grids[scale].seeds if scale in loaded.grids else ()
+            seeds = {run.seed for run in self.known if run.seed is not None} | {*self.seeds(scale)}
+            try:
+                specs = plan(loaded, scale, seeds=sorted(seeds - {*trials}))
+            except UserError:  # its data cannot be identified here: nothing was trained on them here either
+                continue
+            found |= {name: spec for spec in specs for name in (spec.id, spec.request)}
+        return found
+
+    def seeds(self, scale: str) -> Sequence[int]:
+        """The seeds that the recipe has at a scale."""
+        recipe = self.scales[scale].recipe
+        return recipe.scales[scale].seeds or recipe.seeds  # type: ignore[index]
+
+    def having(self, found: Sequence[KnownRun]) -> list[KnownRun]:
+        """Those with the settings that the selector says, or all where it says none."""
+        return [run for run in found if not self.overrides or self.plans(run) is not None]
+
+    def plans(self, run: KnownRun) -> RunSpec | None:
+        """The run of this table that `run` is; None where it is none, or of other settings."""
+        return self.planned.get(run.id) or (self.planned.get(run.spec.request) if run.spec is not None else None)
+
+    def places(self, run: KnownRun) -> list[Place]:
+        """Where `run` stands in this table; nothing where it does not. Of a link the names are the recipe's, if it has
+        them."""
+        found = [run.home] if run.home.recipe == self.name else []
+        for place in run.elsewhere:
+            if (place.paper, place.table) == (dashed(self.paper), dashed(self.table)):
+                rows, columns = ({dashed(name): name for name in names} for names in self.names)
+                names = rows.get(place.row, place.row), columns.get(place.column, place.column)
+                found.append(Place(self.paper, self.table, *names))
+        if (spec := self.plans(run)) is not None:
+            found.append(Place(self.paper, self.table, spec.row, spec.column))
+        return list(dict.fromkeys(found))
+
+    @cached_property
+    def names(self) -> tuple[list[str], list[str]]:
+        """The recipe's rows, and the columns of all its scales."""
+        if self.loaded is None:
+            return [], []
+        scales = self.loaded.recipe.scales
+        columns = dict.fromkeys(column for scale in scales for column in self.loaded.columns(scale))
+        return list(self.loaded.recipe.rows), list(columns)
