@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import typer
 
@@ -39,11 +39,26 @@ def recipes(incomplete: str) -> list[str]:
     return [_Whole(name) for name in found]
 
 
-def scales(incomplete: str) -> list[str]:
-    """The scales."""
-    from comt_cli.recipe.schema import ScaleName
+def scales(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The scales of the recipes on the line, without any those that all shipped ones have."""
+    from comt_cli.recipe.schema import SCALES
 
-    return _fitting(get_args(ScaleName), incomplete)
+    own = dict.fromkeys(scale for data in _recipes_on(ctx) for scale in _group(data, "scales"))
+    return _fitting(own or SCALES, incomplete)
+
+
+def sites(incomplete: str) -> list[str]:
+    """The projections that can carry a gate."""
+    from comt_cli.methods.base import PROJECTIONS
+
+    return _fitting(PROJECTIONS, incomplete)
+
+
+def metrics(incomplete: str) -> list[str]:
+    """The metrics of translations, after the last comma."""
+    from comt_cli.scoring.metrics import METRICS
+
+    return _listed(METRICS, incomplete)
 
 
 def standings(incomplete: str) -> list[str]:
@@ -90,16 +105,14 @@ def methods(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def settings(ctx: typer.Context, incomplete: str) -> list[str]:
     """`train.steps=` and the other keys of the settings that the recipe's command has."""
-    from comt_cli.recipe.validate import valid_keys
+    from comt_cli.recipe.validate import every_key
     from comt_cli.tasks import task_of
 
     if "=" in incomplete:
         return []
     keys: dict[str, None] = {}
     for command in sorted(_commands_on(ctx)):
-        settings = task_of(command).settings
-        for section in settings.model_fields:
-            keys |= dict.fromkeys(f"{section}.{key}=" for key in valid_keys(settings, (section,)))
+        keys |= dict.fromkeys(f"{key}=" for key in every_key(task_of(command).settings))
     return _fitting(keys, incomplete)
 
 
@@ -166,7 +179,7 @@ def _recipes_on(ctx: typer.Context) -> list[dict[str, Any]]:
     from comt_cli.recipe.yaml_lines import read
 
     # What stands before an option that has no value yet is left in `args`.
-    given = ctx.params.get("recipe") or ctx.params.get("recipes") or [*ctx.args]
+    given = next(filter(None, map(ctx.params.get, ("recipe", "recipe_", "recipes"))), None) or [*ctx.args]
     found = []
     for name in [given] if isinstance(given, str) else given:
         try:

@@ -223,7 +223,7 @@ def print_plan(
     # Numbers cut off are worse than lines that a narrow terminal wraps.
     console.width = max(console.width, 110)
     console.print(f"{recipe.title} ({planned.loaded.name}), scale {planned.scale}")
-    console.print(recipe.scales[planned.scale].description)  # type: ignore[index]
+    console.print(recipe.scales[planned.scale].description)
     console.file.flush()
     own = adopt_contents(planned.specs, runs, ambiguous=True)
     first = _sources_of(own, runs)

@@ -18,7 +18,9 @@ def training_verb(task: Task[Any]) -> Callable[..., None]:
     """The function of a task's verb; its help is the docstring of the task."""
 
     def train(
-        recipe: options.RecipeOption,
+        recipe_: options.RecipeOrOption = None,
+        *,
+        recipe: options.RecipeOption = None,
         scale: options.Scale = "smoke",
         rows: options.Rows = None,
         columns: options.Columns = None,
@@ -37,7 +39,12 @@ def training_verb(task: Task[Any]) -> Callable[..., None]:
         fresh: options.Fresh = False,
         dry_run: options.DryRun = False,
     ) -> None:
-        selection = Selection(recipe, scale, rows, columns, seeds, set_, also, sweep)
+        from comt_cli.errors import UserError
+
+        named = options.one_of(recipe_, recipe, "--recipe", f"comt {task.command} {recipe}")
+        if named is None:
+            raise UserError("no recipe was given", f"comt recipes lists them; then comt {task.command} RECIPE")
+        selection = Selection(named, scale, rows, columns, seeds, set_, also, sweep)
         where = Where(device, gpus, jobs, slurm, track, runs, results)
         train_recipe(task.command, selection, where, overwrite=overwrite, fresh=fresh, dry_run=dry_run)
 
