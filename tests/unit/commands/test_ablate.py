@@ -136,7 +136,6 @@ def test_without_a_paper_every_table_that_has_it_is_made_in_one_go(trained) -> N
 
 def test_one_table_of_a_paper_can_be_chosen(trained) -> None:
     write_recipe("mine", "three", WIDTHS)
-    assert ablate("hidden-size", "--paper", "mine/three").exit_code == 0
     assert ablate("hidden-size", "mine/three").exit_code == 0
     wrong = ablate("hidden-size", "mine/three", "--paper", "ours").exception
     assert wrong.message == "mine/three and --paper ours: which of them?"
