@@ -24,7 +24,8 @@ from comt_cli.line_cache import LineCache, line_cache
 from comt_cli.models.accounting import code_version, cost_of, total_flops
 from comt_cli.models.cost import network_of
 from comt_cli.runs.plan import BY_ID, RunSpec
-from comt_cli.training.hardware import Hardware, chip_of
+from comt_cli.training.chips import chip_of
+from comt_cli.training.hardware import Hardware
 
 START_SECONDS = 10.0
 """What a worker needs before its first step: torch and the data."""

@@ -7,7 +7,8 @@ import csv
 from pathlib import Path
 
 from comt_cli.runs.plan import RunSpec
-from comt_cli.training.hardware import Hardware, chip_of
+from comt_cli.training.chips import chip_of
+from comt_cli.training.hardware import Hardware
 
 RESULTS = (Path("runs/results"), Path("results"), Path(__file__).resolve().parents[2] / "results")
 """Where measurements of `comt bench` are looked for: one's own, then those that came with the program."""

@@ -6,8 +6,9 @@ there is no place for an error on a line that is being typed.
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -40,39 +41,26 @@ def recipes(incomplete: str) -> list[str]:
 
 
 def scales(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The scales of the recipes on the line, without any those that all shipped ones have."""
+    """The scales of the recipes on the line, without recipes those of the shipped ones."""
     from comt_cli.recipe.schema import SCALES
 
     own = dict.fromkeys(scale for data in _recipes_on(ctx) for scale in _group(data, "scales"))
     return _fitting(own or SCALES, incomplete)
 
 
-def sites(incomplete: str) -> list[str]:
-    """The projections that can carry a gate."""
-    from comt_cli.methods.base import PROJECTIONS
+def _names_of(module: str, constant: str) -> Callable[[str], list[str]]:
+    """What completes the last name of a list by those that a module of the program has."""
 
-    return _fitting(PROJECTIONS, incomplete)
+    def complete(incomplete: str) -> list[str]:
+        return _listed(getattr(importlib.import_module(f"comt_cli.{module}"), constant), incomplete)
 
-
-def metrics(incomplete: str) -> list[str]:
-    """The metrics of translations, after the last comma."""
-    from comt_cli.scoring.metrics import METRICS
-
-    return _listed(METRICS, incomplete)
+    return complete
 
 
-def standings(incomplete: str) -> list[str]:
-    """Where runs stand."""
-    from comt_cli.runs.known import Standing
-
-    return _listed(Standing, incomplete)
-
-
-def trackers(incomplete: str) -> list[str]:
-    """The trackers."""
-    from comt_cli.training.trackers import NAMES
-
-    return _fitting(NAMES, incomplete)
+sites = _names_of("methods.base", "PROJECTIONS")
+metrics = _names_of("scoring.metrics", "METRICS")
+standings = _names_of("runs.known", "Standing")
+trackers = _names_of("training.trackers", "NAMES")
 
 
 def rows(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from comt_cli.commands import completion
+from comt_cli.errors import UserError
 
 RECIPE_HELP = "A recipe file, or the name of one that came with the program: table3.yaml, comt/table3."
 
@@ -111,8 +112,6 @@ def one_of(argument: str | None, option: str | None, name: str, example: str) ->
     """What was said as an argument, as the option `name`, or as both; None where it was not. Raises `UserError` where
     both are given and differ."""
     if argument is not None and option is not None and argument != option:
-        from comt_cli.errors import UserError
-
         raise UserError(f"{argument} and {name} {option}: which of them?", f"Say one: {example}")
     return argument if argument is not None else option
 

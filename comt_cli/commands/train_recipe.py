@@ -11,6 +11,7 @@ import typer
 
 from comt_cli.commands import options
 from comt_cli.commands.options import Selection, Where
+from comt_cli.errors import UserError
 from comt_cli.tasks import Task
 
 
@@ -39,8 +40,6 @@ def training_verb(task: Task[Any]) -> Callable[..., None]:
         fresh: options.Fresh = False,
         dry_run: options.DryRun = False,
     ) -> None:
-        from comt_cli.errors import UserError
-
         named = options.one_of(recipe_, recipe, "--recipe", f"comt {task.command} {recipe}")
         if named is None:
             raise UserError("no recipe was given", f"comt recipes lists them; then comt {task.command} RECIPE")
@@ -62,7 +61,6 @@ def train_recipe(
     """
     from comt_cli.commands.planning import also_rows, plan_loaded
     from comt_cli.commands.slurm_jobs import read_slurm_site, submit_runs
-    from comt_cli.errors import UserError
     from comt_cli.methods import catalogue
     from comt_cli.recipe.load import also_called, find_recipe, load_recipe
 

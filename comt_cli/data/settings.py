@@ -27,14 +27,7 @@ class TextSettings(Section):
     extras: ClassVar[tuple[Extra, ...]] = ()
     """Special tokens of the vocabulary beside padding, end and unknown."""
 
-    corpus: Annotated[
-        str,
-        matching(
-            rf"{'|'.join(CORPUS_NAMES)}|files:.+",
-            f"is none of {', '.join(CORPUS_NAMES)}, nor files:GLOB, text of your own",
-            CORPUS_NAMES,
-        ),
-    ] = "python-docs"
+    corpus: Annotated[str, matching("files:.+", "files:GLOB, text of your own", CORPUS_NAMES)] = "python-docs"
     tokenizer: Literal["sentencepiece", "t5", "bytes"] = "sentencepiece"
     vocabulary: Vocabulary | None = None
     validation_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None

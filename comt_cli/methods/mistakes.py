@@ -44,17 +44,17 @@ def mistake(file: Path, what: str, line: int | None = None, hint: str | None = N
 
 def mistake_of(method: type, error: Exception) -> UserError:
     """The error of a network that only this method can have caused: with the line of its file that raised it, else of
-    the class there whose object was at work, else of the method's own, and with the place that raised it."""
-    file, where, made_here = Path(inspect.getfile(method)).resolve(), "", method
+    the class there whose object was at work, else of the method's own; then with our line that raised it."""
+    where = ""
     for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
-        path = Path(frame.f_code.co_filename).resolve()
-        if path == file:
-            return mistake(file, f"{_in_words(error)}{where}", line, _HINT)
+        path, at_work = Path(frame.f_code.co_filename).resolve(), type(frame.f_locals.get("self"))
+        if path == Path(inspect.getfile(method)).resolve():
+            return mistake(path, f"{_in_words(error)}{where}", line, _HINT)
         if not where and _PACKAGE in path.parents and path.stem != "trace":  # which counts every operation
             where = f" (in {frame.f_code.co_name}, {path.relative_to(_PACKAGE.parent).as_posix()}, line {line})"
-        if made_here is method and type(frame.f_locals.get("self")).__module__ == method.__module__:
-            made_here = type(frame.f_locals["self"])
-    return mistake_at(made_here, f"{_in_words(error)}{where}", _HINT)
+        if at_work.__module__ == method.__module__:
+            return mistake_at(at_work, f"{_in_words(error)}{where}", _HINT)
+    return mistake_at(method, f"{_in_words(error)}{where}", _HINT)
 
 
 def mistake_at(kind: type, what: str, hint: str | None = None) -> UserError:

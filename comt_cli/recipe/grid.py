@@ -169,7 +169,7 @@ def _wrong_key(key: str, task: TaskOptions, kind: type[Overrides]) -> str | None
     """Why no grid can have the key; None where it can."""
     section, _, name = key.partition(".")
     if not name:
-        return f"write SECTION.KEY, for instance {known_as(key, (), every_key(kind)) or 'train.learning_rate'}"
+        return f"write SECTION.KEY, for instance {known_as(key, every_key(kind)) or 'train.learning_rate'}"
     if section not in kind.model_fields:
         return f"there is no section {section!r}; {nearest(section, kind.model_fields)}"
     known = valid_keys(kind, (section,))

@@ -69,7 +69,7 @@ def parse_arguments(arguments: Sequence[str], kind: type[Overrides], problems: l
         section, _, name = key.strip().partition(".")
         shown = f"--set {argument}"
         if not equals or not name:
-            meant = known_as(key.strip(), (), every_key(kind))
+            meant = known_as(key.strip(), every_key(kind))
             example = f"{meant}={text or '...'}" if meant is not None else "train.steps=200"
             problems.append(Problem(shown, f"write SECTION.KEY=VALUE, for instance {example}"))
             continue

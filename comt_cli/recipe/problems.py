@@ -85,23 +85,20 @@ _OPTIONS = {"seed": "seeds", "seeds": "seeds", "device": "device", "gpus": "gpus
 """What is no setting but an option of the command."""
 
 
-def known_as(name: str, here: Iterable[str], elsewhere: Iterable[str] = ()) -> str | None:
-    """The key that an unknown one surely means: one of `here` that others call so, or, of `elsewhere`, dotted keys, one
-    that ends so or is called so; None where there is none."""
+def known_as(name: str, keys: Sequence[str]) -> str | None:
+    """Of keys, dotted or not, the one that an unknown one surely means: it ends so, or others call it so."""
     word = name.lower().replace("-", "_")
-    keys = [*here, *elsewhere]
-    ends = {key: key.rpartition(".")[2] for key in keys}
-    same = [key for key in keys if ends[key] == word]
-    return next(iter([*same, *(key for key in keys if word in _USUAL.get(ends[key], "").split())]), None)
+    names = [(key, key.rpartition(".")[2]) for key in keys]
+    same = [key for key, end in names if end == word]
+    return next(iter([*same, *(key for key, end in names if word in _USUAL.get(end, "").split())]), None)
 
 
-def unknown_key(name: str, here: Iterable[str], elsewhere: Iterable[str] = ()) -> str:
-    """What to say of an unknown key of a section that has the keys `here`; see `known_as`."""
-    known, others = list(here), list(elsewhere)
-    meant = known_as(name, known, others)
-    if meant is None and others and name.lower() in _OPTIONS:
-        return f"unknown key; an option of the command says it: --{_OPTIONS[name.lower()]}"
-    return f"unknown key; did you mean {meant}?" if meant is not None else f"unknown key; {nearest(name, known)}"
+def unknown_key(name: str, here: Sequence[str], elsewhere: Sequence[str]) -> str:
+    """What to say of an unknown key of a section that has the keys `here`; `elsewhere` are those of other sections."""
+    meant = known_as(name, [*here, *elsewhere])
+    if meant is None and elsewhere and name in _OPTIONS:
+        return f"unknown key; an option of the command says it: --{_OPTIONS[name]}"
+    return f"unknown key; did you mean {meant}?" if meant is not None else f"unknown key; {nearest(name, here)}"
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

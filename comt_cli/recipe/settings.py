@@ -35,13 +35,13 @@ def _number(given: Any) -> Any:
 
 
 def matching(pattern: str, allowed: str, names: Sequence[str] = ()) -> AfterValidator:
-    """Of text: refuse what does not match `pattern` as a whole, with `allowed`, words that follow what was given, and
-    the nearest of `names`."""
+    """Of text: refuse what is none of `names` nor matches `pattern` as a whole, in words that end with `allowed`."""
+    refused = f"is none of {', '.join(names)}, nor {allowed}" if names else allowed
 
     def checked(given: str) -> str:
-        if re.fullmatch(pattern, given) is None:
+        if given not in names and re.fullmatch(pattern, given) is None:
             close = closest(given, names)
-            raise ValueError(f"{given!r} {allowed}" + (f"; did you mean {close}?" if close is not None else ""))
+            raise ValueError(f"{given!r} {refused}" + (f"; did you mean {close}?" if close is not None else ""))
         return given
 
     return AfterValidator(checked)

@@ -20,7 +20,7 @@ from comt_cli.errors import UserError
 from comt_cli.kernels import products
 from comt_cli.kernels.processors import processor_name
 from comt_cli.recipe.settings import Precision
-from comt_cli.training.hardware import CHIPS, chip_of
+from comt_cli.training.chips import CHIPS, chip_of
 
 
 def pick_device(name: str | None, local_rank: int = 0) -> torch.device:

@@ -17,6 +17,8 @@ HUB_PAIRS: dict[str, tuple[str, str]] = {
 }
 """The published corpora and their languages, which may be read in either direction."""
 
+_NAMES = ("almanac", *HUB_PAIRS)
+_OWN = r"pairs:[^,]+,[^,]+|gettext:[^,]+(,[^,]+)*"
 BYTE_VOCABULARY = 259
 """Padding, end, 256 bytes, begin."""
 
@@ -37,14 +39,7 @@ class PairData(Section):
     sources, and as many of targets; training pairs with more than `max_length` tokens on a side are left out.
     """
 
-    corpus: Annotated[
-        str,
-        matching(
-            rf"almanac|{'|'.join(HUB_PAIRS)}|pairs:[^,]+,[^,]+|gettext:[^,]+(,[^,]+)*",
-            f"is none of almanac, {', '.join(HUB_PAIRS)}, nor your own: pairs:SOURCES,TARGETS or gettext:FILE,...",
-            ("almanac", *HUB_PAIRS),
-        ),
-    ] = "almanac"
+    corpus: Annotated[str, matching(_OWN, "your own: pairs:SOURCES,TARGETS or gettext:FILE,...", _NAMES)] = "almanac"
     source: Language = "en"
     target: Language = "de"
     difficulty: Literal["easy", "full"] | None = None
