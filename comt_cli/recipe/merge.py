@@ -189,28 +189,22 @@ def _merge(
 
 
 def _locate(
-    problem: Problem,
-    origins: Origins,
-    document: Document,
-    column: KeyPath,
-    arguments: Sequence[str],
-    kind: type[RunSettings],
+    problem: Problem, origins: Origins, document: Document, column: KeyPath, by: Sequence[str], kind: type[RunSettings]
 ) -> Problem:
     """`problem` of merged settings where it stands: on the line that gave the value, or the argument. Where it is of
-    `arguments` that a value of the recipe does not go with, both are named, and what would mend it."""
+    arguments (`by`) that a value of the recipe does not go with, both are named, and what would mend it."""
     origin = origins.get(problem.key)
     if origin is not None and origin.argument is not None:
-        others = [argument for argument in arguments if argument != origin.argument]
-        return Problem(" with ".join([origin.argument, *others]), problem.message)
-    if arguments:
-        by = " with ".join(arguments)
+        return Problem(" with ".join(dict.fromkeys([origin.argument, *by])), problem.message)
+    if by:
+        said = " with ".join(by)
         if origin is None:
-            return Problem(by, f"{problem.key}: {problem.message}" if problem.key else problem.message)
+            return Problem(said, f"{problem.key}: {problem.message}" if problem.key else problem.message)
         section, _, key = problem.key.partition(".")
         default = kind.model_fields[section].annotation.model_fields[key].default  # type: ignore[union-attr]
         mend = f"{problem.key}=null takes it away" if default is None else f"{problem.key}=VALUE gives another"
         place = f"{origin.source}, line {origin.line}" if origin.source else f"line {origin.line}"
-        return Problem(by, f"{problem.key} ({place}): {problem.message}; --set {mend}")
+        return Problem(said, f"{problem.key} ({place}): {problem.message}; --set {mend}")
     if origin is not None:
         return Problem(dotted(origin.path), problem.message, origin.line, origin.source)
     return Problem(problem.key, f"{problem.message} (needed by {dotted(column)})", document.line(column))
