@@ -11,6 +11,7 @@ import torch
 
 from comt_cli.campaign.outcomes import Ending, RunOutcome, TrainingFailed
 from comt_cli.errors import RunInterrupted, StorageError, UserError
+from comt_cli.methods.mistakes import with_place
 from comt_cli.runs.directory import BeingTrained
 from comt_cli.runs.shared import SharedRun
 from comt_cli.tasks.base import AnyDataset
@@ -46,7 +47,7 @@ def attempt(
         if isinstance(error, UserError):
             failed = RunOutcome.refused(shared, runs, error)
         else:
-            reason = _in_one_line(error)
+            reason = with_place(_in_one_line(error), error)
             directory.note_error(reason, "".join(traceback.format_exception(error)))
             failed = RunOutcome.of(shared, runs, Ending.failed, reason)
     else:

@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from comt_cli.campaign.jobs import usable_cores, usual_threads
+from comt_cli.campaign.plan_for import planned_speed
 from comt_cli.files import read_json
 from comt_cli.line_cache import LineCache, line_cache
 from comt_cli.models.accounting import code_version, cost_of, total_flops
 from comt_cli.models.cost import network_of
 from comt_cli.runs.plan import BY_ID, RunSpec
+from comt_cli.training.chips import chip_of
 from comt_cli.training.hardware import Hardware
 
 START_SECONDS = 10.0
@@ -67,7 +69,10 @@ def finished_runs(runs: Path, where: Hardware, processes: int = 1) -> list[Finis
 
 
 def _is_on(device: str, where: Hardware) -> bool:
-    """Whether a run's device is of this name; a processor's has the number of threads behind it."""
+    """Whether a run's device is of this name; a processor's has the number of threads behind it, a GPU's that is
+    planned for its maker's words around it."""
+    if where.chip is not None:
+        return chip_of(device) == where.name
     return device == where.name or (where.kind == "cpu" and device.startswith(f"{where.name}, "))
 
 
@@ -142,7 +147,8 @@ class Estimator:
         evaluations = 1 + (spec.settings.train.steps - 1) // every if every else 1
         flops += evaluations * like.evaluated_samples * FORWARD_SHARE * cost_of(spec).flops_per_row
         other = "" if like.model == _model(spec) else " of another size"
-        return Estimate(flops / like.flops_per_second, f"runs{other} finished on this device ({like.device})")
+        this = "this device" if self.where.chip is None else "such a device"
+        return Estimate(flops / like.flops_per_second, f"runs{other} finished on {this} ({like.device})")
 
     def _most_similar(self, spec: RunSpec) -> Finished | None:
         train = spec.settings.train
@@ -167,7 +173,10 @@ class Estimator:
         return min(there, key=distance, default=None)
 
     def _measured(self, spec: RunSpec) -> tuple[float, str]:
-        """FLOP/s of a network's kind, measured on the first that is asked for, or by an earlier process."""
+        """FLOP/s of a network's kind, measured on the first that is asked for, or by an earlier process; of a device
+        that is not here, as `plan_for` has it."""
+        if self.where.chip is not None:
+            return planned_speed(spec, self.where, self.processes)
         kind = _kind(spec)
         if kind not in self._reached:
             self._reached[kind] = self._remembered(spec) or self._measure(spec)

@@ -17,6 +17,7 @@ from comt_cli.campaign.jobs import Workers, plan_workers
 from comt_cli.campaign.outcomes import TrainingFailed, check_not_stopped
 from comt_cli.campaign.server import begin_as_helper, context_for, start_server
 from comt_cli.errors import UserError
+from comt_cli.models.accounting import check_methods
 from comt_cli.runs.shared import SharedRun
 from comt_cli.training.processes import StopSignal, end_process
 
@@ -55,7 +56,8 @@ class Scout:
             check_not_stopped(stop)  # a signal to the whole group of processes may have reached it first
             raise TrainingFailed(
                 f"the process that looks for devices ended with status {self._process.exitcode}",
-                "What it wrote stands above. --jobs 1 trains without it.",
+                "What it wrote stands above."
+                + (" --jobs 1 trains without it." if (self._process.exitcode or 0) < 0 else ""),  # killed, not ended
             ) from None
         if isinstance(found, UserError):
             raise found
@@ -100,6 +102,7 @@ def _look_ahead(pipe: Connection, device: str | None, jobs: int | None) -> None:
     except (EOFError, OSError):  # the command has ended
         end_process(0)
     try:
+        check_methods(shared.spec for shared in runs)
         workers = plan_workers(device, jobs, runs)
         _check_starts(runs)
     except UserError as error:

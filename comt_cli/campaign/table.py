@@ -14,6 +14,7 @@ from comt_cli.campaign.plain_display import make_display
 from comt_cli.campaign.preparing import prepare_all
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.errors import RunInterrupted, UserError
+from comt_cli.models.accounting import check_methods
 from comt_cli.runs.plan import RunSpec
 from comt_cli.runs.shared import SharedRun
 from comt_cli.tasks.base import AnyDataset
@@ -75,6 +76,7 @@ def _train_all(
         share_of_batch(shared.spec.settings.train.batch_size, world)
     if datasets is None:
         datasets = prepare_all(queue, display.preparing, stop)
+    check_methods(shared.spec for shared in queue.open)
     check_starts(shared.spec for shared in queue.open)
     by_id = {shared.id: shared for shared in queue.every}
     display.queue_started(Workload.of(queue, [str(world.device)], device_name(world.device), world.size))

@@ -32,12 +32,12 @@ def ablate(
     name: Annotated[
         str | None, typer.Argument(help="The question: see above.", show_default=False, autocompletion=_names)
     ] = None,
+    recipe: Annotated[
+        str | None, typer.Argument(help="Only this recipe, or this paper's: comt/tableA7, comt.", show_default=False)
+    ] = None,
+    *,
     paper: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PAPER or PAPER/TABLE",
-            help="Only this paper's tables, or one of them: comt, comt/tableA7; all of them.",
-        ),
+        str | None, typer.Option(metavar="PAPER or PAPER/TABLE", help="The same, as an option; all if not given.")
     ] = None,
     scale: options.Scale = "smoke",
     values: Annotated[
@@ -86,7 +86,7 @@ def ablate(
 
     Examples:
 
-      comt ablate hidden-size --paper comt/table5
+      comt ablate hidden-size comt/table5
 
       comt ablate hidden-size --paper transponder --values 1,64 --seeds 1-3
 
@@ -104,6 +104,7 @@ def ablate(
         for ablation, recipes in known.items():
             typer.echo(f"  {ablation:<15}  {', '.join(recipes)}")
         return
+    paper = options.one_of(recipe, paper, "--paper", f"comt ablate {name} {paper}")
     question, chosen = _chosen(known, name, paper)
     site = read_slurm_site(slurm, gpus, jobs) if slurm is not None else None
     tables, wanted = [], []
@@ -153,15 +154,19 @@ def _chosen(known: dict[str, dict[str, Path]], name: str, paper: str | None) -> 
         UserError: there is no such ablation, or `paper` has none.
     """
     from comt_cli.errors import UserError
+    from comt_cli.recipe.find import full_name
     from comt_cli.recipe.problems import nearest
 
     if name not in known:
         listed = "; ".join(f"{ablation} ({', '.join(recipes)})" for ablation, recipes in known.items())
         raise UserError(f"no recipe has an ablation {name!r}", f"There are {listed}.")
-    chosen = {recipe: path for recipe, path in known[name].items() if paper in (None, recipe, recipe.partition("/")[0])}
+    meant = (paper, full_name(paper)) if paper is not None else tuple(known[name])
+    chosen = {
+        recipe: path for recipe, path in known[name].items() if recipe in meant or recipe.partition("/")[0] in meant
+    }
     if not chosen:
         papers = dict.fromkeys([*(recipe.partition("/")[0] for recipe in known[name]), *known[name]])
-        raise UserError(f"--paper {paper}: it has no ablation {name}", f"{nearest(str(paper), papers)}")
+        raise UserError(f"{paper} has no ablation {name}", f"{nearest(str(paper), papers)}")
     return name, chosen  # type: ignore[return-value]  # a key of a checked schema
 
 

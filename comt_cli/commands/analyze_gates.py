@@ -35,7 +35,8 @@ def analyze_gates(
     site: Annotated[
         str | None,
         typer.Option(
-            help="The projection whose channel-wise gates are drawn, in every branch; down_proj if not given."
+            help="The projection whose channel-wise gates are drawn, in every branch; down_proj if not given.",
+            autocompletion=completion.sites,
         ),
     ] = None,
     images: Annotated[

@@ -6,10 +6,11 @@ there is no place for an error on a line that is being typed.
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import typer
 
@@ -39,25 +40,27 @@ def recipes(incomplete: str) -> list[str]:
     return [_Whole(name) for name in found]
 
 
-def scales(incomplete: str) -> list[str]:
-    """The scales."""
-    from comt_cli.recipe.schema import ScaleName
+def scales(ctx: typer.Context, incomplete: str) -> list[str]:
+    """The scales of the recipes on the line, without recipes those of the shipped ones."""
+    from comt_cli.recipe.schema import SCALES
 
-    return _fitting(get_args(ScaleName), incomplete)
-
-
-def standings(incomplete: str) -> list[str]:
-    """Where runs stand."""
-    from comt_cli.runs.known import Standing
-
-    return _listed(Standing, incomplete)
+    own = dict.fromkeys(scale for data in _recipes_on(ctx) for scale in _group(data, "scales"))
+    return _fitting(own or SCALES, incomplete)
 
 
-def trackers(incomplete: str) -> list[str]:
-    """The trackers."""
-    from comt_cli.training.trackers import NAMES
+def _names_of(module: str, constant: str) -> Callable[[str], list[str]]:
+    """What completes the last name of a list by those that a module of the program has."""
 
-    return _fitting(NAMES, incomplete)
+    def complete(incomplete: str) -> list[str]:
+        return _listed(getattr(importlib.import_module(f"comt_cli.{module}"), constant), incomplete)
+
+    return complete
+
+
+sites = _names_of("methods.base", "PROJECTIONS")
+metrics = _names_of("scoring.metrics", "METRICS")
+standings = _names_of("runs.known", "Standing")
+trackers = _names_of("training.trackers", "NAMES")
 
 
 def rows(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -99,16 +102,14 @@ def methods(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def settings(ctx: typer.Context, incomplete: str) -> list[str]:
     """`train.steps=` and the other keys of the settings that the recipe's command has."""
-    from comt_cli.recipe.validate import valid_keys
+    from comt_cli.recipe.validate import every_key
     from comt_cli.tasks import task_of
 
     if "=" in incomplete:
         return []
     keys: dict[str, None] = {}
     for command in sorted(_commands_on(ctx)):
-        settings = task_of(command).settings
-        for section in settings.model_fields:
-            keys |= dict.fromkeys(f"{section}.{key}=" for key in valid_keys(settings, (section,)))
+        keys |= dict.fromkeys(f"{key}=" for key in every_key(task_of(command).settings))
     return _fitting(keys, incomplete)
 
 
@@ -177,7 +178,7 @@ def _recipes_on(ctx: typer.Context) -> list[dict[str, Any]]:
     from comt_cli.recipe.yaml_lines import read
 
     # What stands before an option that has no value yet is left in `args`.
-    given = ctx.params.get("recipe") or ctx.params.get("recipes") or [*ctx.args]
+    given = next(filter(None, map(ctx.params.get, ("recipe", "recipe_", "recipes"))), None) or [*ctx.args]
     found = []
     for name in [given] if isinstance(given, str) else given:
         try:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from comt_cli.commands import completion
+from comt_cli.errors import UserError
 
 RECIPE_HELP = "A recipe file, or the name of one that came with the program: table3.yaml, comt/table3."
 
@@ -16,11 +17,16 @@ RecipeArgument = Annotated[str, typer.Argument(help=RECIPE_HELP, autocompletion=
 Recipes = Annotated[
     list[str] | None, typer.Argument(metavar="[RECIPE]...", help=RECIPE_HELP, autocompletion=completion.recipes)
 ]
-RecipeOption = Annotated[str, typer.Option("--recipe", help=RECIPE_HELP, autocompletion=completion.recipes)]
+RecipeOption = Annotated[
+    str | None, typer.Option("--recipe", help="The same, as an option.", autocompletion=completion.recipes)
+]
+RecipeOrOption = Annotated[
+    str | None, typer.Argument(metavar="RECIPE", help=RECIPE_HELP, autocompletion=completion.recipes)
+]
 Scale = Annotated[
     str,
     typer.Option(
-        help="smoke (a laptop, minutes), evening (a laptop, hours), small (one GPU) or paper.",
+        help="smoke (a laptop, minutes), evening (a laptop, hours), small (one GPU), paper, or what else a recipe has.",
         autocompletion=completion.scales,
     ),
 ]
@@ -118,6 +124,14 @@ Track = Annotated[
         autocompletion=completion.trackers,
     ),
 ]
+
+
+def one_of(argument: str | None, option: str | None, name: str, example: str) -> str | None:
+    """What was said as an argument, as the option `name`, or as both; None where it was not. Raises `UserError` where
+    both are given and differ."""
+    if argument is not None and option is not None and argument != option:
+        raise UserError(f"{argument} and {name} {option}: which of them?", f"Say one: {example}")
+    return argument if argument is not None else option
 
 
 @dataclass(frozen=True)

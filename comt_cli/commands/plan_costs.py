@@ -25,6 +25,7 @@ class Trained:
     device: str | None = None
     jobs: int | None = None
     gpus: int = 1
+    plan_for: str | None = None
 
 
 class Counting:
@@ -138,8 +139,13 @@ def estimator_for(
 def checked_hardware(trained: Trained, specs: Sequence[RunSpec]) -> Hardware:
     """The device, once it is sure that these runs can be trained so. Raises `UserError` where they cannot."""
     from comt_cli.campaign.launch import check_training
-    from comt_cli.training.hardware import hardware
+    from comt_cli.training.hardware import hardware, planned_hardware
+    from comt_cli.training.processes import check_share
 
+    if trained.plan_for is not None:
+        for spec in specs:
+            check_share(spec.settings.train.batch_size, trained.gpus)
+        return planned_hardware(trained.plan_for, trained.gpus)
     check_training(trained.gpus, specs, trained.device, trained.jobs)
     return hardware(trained.device)
 

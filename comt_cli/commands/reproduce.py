@@ -93,23 +93,29 @@ def _planned(
     from comt_cli.errors import UserError
     from comt_cli.methods import catalogue
     from comt_cli.recipe.load import available_recipes, load_recipe, select
+    from comt_cli.recipe.problems import nearest
     from comt_cli.training.processes import is_main_process
 
     added = also_rows(also)
     recipes = available_recipes()
     chosen = select(papers, dict.fromkeys(name.partition("/")[0] for name in recipes), "paper")
-    planned = []
+    planned, skipped = [], []
+    scales: dict[str, None] = {}
     for name, path in recipes.items():
         if name.partition("/")[0] not in chosen:
             continue
         loaded = load_recipe(path, catalogue(), scale=scale, also=added, also_fits_all=False)
         if loaded.has_trials(scale) and not sweeps:
-            if is_main_process():
-                typer.echo(f"skipped: {name} is a sweep, and --sweeps was not given", err=True)
+            skipped.append(f"{name} is a sweep, and --sweeps was not given")
         elif scale in loaded.recipe.scales:
             planned.append(plan_loaded(loaded, scale, seeds=seeds))
-        elif is_main_process():
-            typer.echo(f"skipped: {name} has no scale {scale}, only {', '.join(loaded.recipe.scales)}", err=True)
+        else:
+            skipped.append(f"{name} has no scale {scale}, only {', '.join(loaded.recipe.scales)}")
+        scales |= dict.fromkeys(loaded.recipe.scales)
+    if not planned and scale not in scales:
+        raise UserError(f"no recipe has a scale {scale!r}", nearest(scale, scales))
+    for each in skipped if is_main_process() else ():
+        typer.echo(f"skipped: {each}", err=True)
     if not planned:
         raise UserError(f"there are no recipes to reproduce at scale {scale}", "comt recipes lists what there is.")
     check_added(added, (table.loaded for table in planned))

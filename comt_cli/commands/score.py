@@ -34,6 +34,7 @@ def score(
         typer.Option(
             metavar="A,B",
             help="bleu, bleu_tokenised, bleu_intl, bleu_intl_lc, bleu_compound or chrf; several with commas.",
+            autocompletion=completion.metrics,
         ),
     ] = "bleu,chrf",
     against: Annotated[

@@ -170,7 +170,7 @@ class SelectedTable:
     def seeds(self, scale: str) -> Sequence[int]:
         """The seeds that the recipe has at a scale."""
         recipe = self.scales[scale].recipe
-        return recipe.scales[scale].seeds or recipe.seeds  # type: ignore[index]
+        return recipe.scales[scale].seeds or recipe.seeds
 
     def having(self, found: Sequence[KnownRun]) -> list[KnownRun]:
         """Those with the settings that the selector says, or all where it says none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from comt_cli.commands.planning import Planned
     from comt_cli.runs.directory import RunDirectory
     from comt_cli.runs.plan import RunSpec
+    from comt_cli.training.hardware import Hardware
 
 
 def show(
@@ -34,6 +36,12 @@ def show(
     device: options.Device = None,
     gpus: options.Gpus = 1,
     jobs: options.Jobs = None,
+    plan_for: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GPU", help="Time and memory on --gpus of another machine: h200, h100, a100 ...", show_default=False
+        ),
+    ] = None,
     runs: options.Runs = Path("runs"),
     no_cost: Annotated[
         bool, typer.Option("--no-cost", help="Count nothing: the runs and their state alone, at once.")
@@ -62,6 +70,8 @@ def show(
 
       comt show transponder/table2 --scale paper --columns c4/130m
 
+      comt show transponder/table2 --scale paper --columns c4/130m --plan-for h100 --gpus 8
+
       comt show table3.yaml --also wide='{name: comt, hidden: 64}' --json
 
       comt show table3.yaml --settings pre-ln+comt --set train.steps=200
@@ -75,6 +85,7 @@ def show(
 
     if settings is not None:
         others = {"rows": rows, "columns": columns, "seeds": seeds, "device": device, "jobs": jobs, "no-cost": no_cost}
+        others |= {"plan-for": plan_for}
         if unfit := [f"--{name}" for name, given in others.items() if given] + ["--gpus"] * (gpus > 1):
             raise UserError(f"--settings does not go with {' and '.join(unfit)}: it prints the settings of one cell")
         loaded = load_recipe(find_recipe(recipe), catalogue(), set_ or (), scale, also_rows(also), sweep=sweep or ())
@@ -83,7 +94,9 @@ def show(
     planned = plan_recipe(
         recipe, scale, set_, rows=rows, columns=columns, seeds=seeds, also=also_rows(also), sweep=sweep
     )
-    trained = Trained(device, jobs, gpus)
+    if plan_for is not None and (device is not None or no_cost):
+        raise UserError("--plan-for goes with neither --device nor --no-cost", "Leave one of them out.")
+    trained = Trained(device, jobs, gpus, plan_for)
     if as_json:
         typer.echo(json.dumps(plan_rows(planned, runs, trained, costs=not no_cost), indent=2))
     else:
@@ -114,7 +127,9 @@ def plan_rows(
         with Counting(specs) as counting:
             counting.count(specs)
         estimator = estimator_for(specs, where, finished_runs(runs, where, trained.gpus), trained)
-    return [_row(planned, spec, runs, estimator, costs=costs, in_table=spec not in first) for spec in specs]
+    return [
+        _row(planned, spec, runs, estimator, trained.gpus, costs=costs, in_table=spec not in first) for spec in specs
+    ]
 
 
 def _sources_of(specs: list[RunSpec], runs: Path) -> list[RunSpec]:
@@ -133,7 +148,7 @@ def _check_starts(specs: list[RunSpec]) -> None:
 
 
 def _row(
-    planned: Planned, spec: RunSpec, runs: Path, estimator: Estimator | None, *, costs: bool, in_table: bool
+    planned: Planned, spec: RunSpec, runs: Path, estimator: Estimator | None, gpus: int, *, costs: bool, in_table: bool
 ) -> dict[str, Any]:
     from comt_cli.models.accounting import cost_of, total_flops, training_bytes
     from comt_cli.runs.directory import RunDirectory
@@ -151,7 +166,8 @@ def _row(
             "extra_parameters_percent": round(cost.extra_parameters_percent, 4),
         }
         later["flops"] = total_flops(spec)
-        later["estimated_memory_bytes"] = training_bytes(spec, train.micro_batch_size or train.batch_size)
+        share = math.ceil(train.batch_size / gpus)
+        later["estimated_memory_bytes"] = training_bytes(spec, min(train.micro_batch_size or share, share))
     if estimator is not None:
         estimate = estimator.of(spec)
         later |= {"estimated_seconds": round(estimate.seconds, 1), "estimated_from": estimate.source}
@@ -223,7 +239,7 @@ def print_plan(
     # Numbers cut off are worse than lines that a narrow terminal wraps.
     console.width = max(console.width, 110)
     console.print(f"{recipe.title} ({planned.loaded.name}), scale {planned.scale}")
-    console.print(recipe.scales[planned.scale].description)  # type: ignore[index]
+    console.print(recipe.scales[planned.scale].description)
     console.file.flush()
     own = adopt_contents(planned.specs, runs, ambiguous=True)
     first = _sources_of(own, runs)
@@ -245,7 +261,9 @@ def print_plan(
                 counted = ordered[: len(printed) + len(specs)]
                 estimator = estimator_for(ordered, where, finished, trained, counted)
             in_table = specs[0] not in first
-            rows = [_row(planned, spec, runs, estimator, costs=costs, in_table=in_table) for spec in specs]
+            rows = [
+                _row(planned, spec, runs, estimator, trained.gpus, costs=costs, in_table=in_table) for spec in specs
+            ]
             for row in rows if fresh and in_table else ():
                 row["state"] = ANEW.get(row["state"], row["state"])
             printed += rows
@@ -262,16 +280,26 @@ def print_plan(
     if estimator is None or where is None:
         console.print(f"{summary}. Costs were not counted.")
         return
-    console.print(f"{summary}, about {_words_of_time(ordered, printed, estimator)} on {where.name}.")
-    _print_bases(console, planned, printed, runs, trained)
+    console.print(f"{summary}, about {_words_of_time(ordered, printed, estimator)} on {where.words}.")
+    _print_bases(console, planned, printed, runs, trained, where)
 
 
 def _print_bases(
-    console: Console, planned: Planned, printed: list[dict[str, Any]], runs: Path, trained: Trained
+    console: Console, planned: Planned, printed: list[dict[str, Any]], runs: Path, trained: Trained, where: Hardware
 ) -> None:
-    """Where estimates come from, and what a sweep costs with the runs that its trials have yet to choose."""
+    """Where estimates come from, whether a device that is planned for holds the runs, and what a sweep costs with the
+    runs that its trials have yet to choose."""
     from comt_cli.commands.sweep_cost import sweep_cost
 
+    if where.chip is not None:
+        most = max(printed, key=lambda row: float(row["estimated_memory_bytes"]))
+        fits = most["estimated_memory_bytes"] <= where.chip.memory
+        console.print(
+            f"Memory: {_memory(most['estimated_memory_bytes'])} of {where.chip.memory / 2**30:.0f} GiB a GPU for "
+            f"{most['row']} at {most['column']}: {'all fit' if fits else 'does not fit; lower train.micro_batch_size'}."
+        )
+    elif where.kind == "cpu" and planned.scale != "smoke":
+        console.print("For another machine: --plan-for h100 --gpus 8")
     sources = dict.fromkeys(row["estimated_from"] for row in printed)
     tokens = " Tokens count padding." if any("tokens" in row for row in printed) else ""
     console.print(

@@ -13,6 +13,7 @@ import typer
 
 from comt_cli.commands import options
 from comt_cli.commands.options import Selection, Where
+from comt_cli.errors import UserError
 from comt_cli.tasks import Task
 
 
@@ -20,7 +21,9 @@ def training_verb(task: Task[Any]) -> Callable[..., None]:
     """The function of a task's verb; its help is the docstring of the task."""
 
     def train(
-        recipe: options.RecipeOption,
+        recipe_: options.RecipeOrOption = None,
+        *,
+        recipe: options.RecipeOption = None,
         scale: options.Scale = "smoke",
         rows: options.Rows = None,
         columns: options.Columns = None,
@@ -39,7 +42,10 @@ def training_verb(task: Task[Any]) -> Callable[..., None]:
         fresh: options.Fresh = False,
         dry_run: options.DryRun = False,
     ) -> None:
-        selection = Selection(recipe, scale, rows, columns, seeds, set_, also, sweep)
+        named = options.one_of(recipe_, recipe, "--recipe", f"comt {task.command} {recipe}")
+        if named is None:
+            raise UserError("no recipe was given", f"comt recipes lists them; then comt {task.command} RECIPE")
+        selection = Selection(named, scale, rows, columns, seeds, set_, also, sweep)
         where = Where(device, gpus, jobs, slurm, track, runs, results)
         train_recipe(task.command, selection, where, overwrite=overwrite, fresh=fresh, dry_run=dry_run)
 
@@ -66,7 +72,6 @@ def train_recipe(
     """
     from comt_cli.commands.planning import also_rows, plan_loaded
     from comt_cli.commands.slurm_jobs import read_slurm_site, submit_runs
-    from comt_cli.errors import UserError
     from comt_cli.methods import catalogue
     from comt_cli.recipe.load import also_called, find_recipe, load_recipe
 

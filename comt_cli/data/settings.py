@@ -8,13 +8,13 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from comt_cli.data.special_tokens import Extra
-from comt_cli.recipe.settings import MAX_LENGTH, Section, Tokens, Vocabulary, WholeNumber
+from comt_cli.recipe.settings import MAX_LENGTH, Section, Tokens, Vocabulary, WholeNumber, matching
 
 FIXED_VOCABULARY = {"t5": 32000, "bytes": 258}
 """Vocabulary of the tokenizers that are not trained. T5's sentinels (32000 to 32099) are left out, as in the papers'
 scripts: text never produces them. Bytes: padding, end of text, then the 256 byte values."""
 
-CORPUS_NAMES = "python-docs|python-source|c4|openwebtext|wikitext-103"
+CORPUS_NAMES = ("python-docs", "python-source", "c4", "openwebtext", "wikitext-103")
 SPLIT_CORPORA = ("c4", "wikitext-103")
 """Corpora whose authors divided them into training and validation."""
 
@@ -27,7 +27,7 @@ class TextSettings(Section):
     extras: ClassVar[tuple[Extra, ...]] = ()
     """Special tokens of the vocabulary beside padding, end and unknown."""
 
-    corpus: Annotated[str, Field(pattern=rf"^({CORPUS_NAMES}|files:.+)$")] = "python-docs"
+    corpus: Annotated[str, matching("files:.+", "files:GLOB, text of your own", CORPUS_NAMES)] = "python-docs"
     tokenizer: Literal["sentencepiece", "t5", "bytes"] = "sentencepiece"
     vocabulary: Vocabulary | None = None
     validation_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from comt_cli.errors import UserError
 
 _METHODS = Path(__file__).resolve().parent
 _PACKAGE = _METHODS.parent
+_HINT = "With PYTHONDEVMODE=1 in the environment the whole traceback is shown."
 NO_METHODS = ("__init__", "base", "mistakes", "named")
 """Files of this folder that no method is in."""
 
@@ -40,16 +42,49 @@ def mistake(file: Path, what: str, line: int | None = None, hint: str | None = N
     return UserError(f"method {name} ({file.relative_to(_PACKAGE.parent).as_posix()}{at_line}): {what}", hint)
 
 
+def mistake_of(method: type, error: Exception) -> UserError:
+    """The error of a network that only this method can have caused: with the line of its file that raised it, else of
+    the class there whose object was at work, else of the method's own; then with our line that raised it."""
+    where = ""
+    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
+        path, at_work = Path(frame.f_code.co_filename).resolve(), type(frame.f_locals.get("self"))
+        if path == Path(inspect.getfile(method)).resolve():
+            return mistake(path, f"{_in_words(error)}{where}", line, _HINT)
+        if not where and _PACKAGE in path.parents and path.stem != "trace":  # which counts every operation
+            where = f" (in {frame.f_code.co_name}, {path.relative_to(_PACKAGE.parent).as_posix()}, line {line})"
+        if at_work.__module__ == method.__module__:
+            return mistake_at(at_work, f"{_in_words(error)}{where}", _HINT)
+    return mistake_at(method, f"{_in_words(error)}{where}", _HINT)
+
+
+def mistake_at(kind: type, what: str, hint: str | None = None) -> UserError:
+    """The error that says what is wrong with a class of a method's file."""
+    return mistake(Path(inspect.getfile(kind)).resolve(), what, inspect.getsourcelines(kind)[1], hint)
+
+
+def with_place(reason: str, error: Exception) -> str:
+    """`reason` with the line of a method's file through which the error came, if it did."""
+    through = [place for place in _places(error) if _is_a_methods(place[0])]
+    return f"{reason} ({_METHODS.name}/{through[-1][0].name}, line {through[-1][1]})" if through else reason
+
+
 def _place(error: Exception) -> tuple[Path, int] | None:
     """The method's file and the line where an error arose; None where that is in no such file."""
+    ours = _places(error)
+    return ours[-1] if ours and _is_a_methods(ours[-1][0]) else None
+
+
+def _places(error: Exception) -> list[tuple[Path, int]]:
+    """The files of the program that an error came through, with their lines."""
     if isinstance(error, SyntaxError):  # of a file that was to be imported: it has no frame yet
         places = [(error.filename or "", error.lineno or 1)]
     else:
         places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    ours = [(path, line) for name, line in places if _PACKAGE in (path := Path(name).resolve()).parents]
-    if not ours or ours[-1][0].parent != _METHODS or ours[-1][0].stem in NO_METHODS:
-        return None
-    return ours[-1]
+    return [(path, line) for name, line in places if _PACKAGE in (path := Path(name).resolve()).parents]
+
+
+def _is_a_methods(file: Path) -> bool:
+    return file.parent == _METHODS and file.stem not in NO_METHODS
 
 
 def _in_words(error: Exception) -> str:

@@ -37,6 +37,14 @@ def to_count(specs: Iterable[RunSpec]) -> Iterator[RunSpec]:
     return (spec for network, spec in first.items() if _known(network) is None)
 
 
+def check_methods(specs: Iterable[RunSpec]) -> None:
+    """Count one network of each method that was not counted yet: so a mistake in the file of a method is told before
+    anything is trained. Raises `UserError`, see `counting.count`."""
+    first = {json.dumps([spec.command, spec.method], sort_keys=True): spec for spec in to_count(specs)}
+    for spec in first.values():
+        cost_of(spec)
+
+
 def total_flops(spec: RunSpec) -> float:
     """FLOPs of the whole training, forward and backward (evaluation not counted)."""
     return float(cost_of(spec).flops_per_row) * spec.settings.train.batch_size * spec.settings.train.steps

@@ -86,9 +86,13 @@ def model_of(spec: RunSpec) -> Model:
 @naming_mistakes()
 def wiring_of(method: Mapping[str, Any]) -> Wiring:
     """The residual connection, gates and norms of a method as `spec.json` names it."""
-    return method_from(method).wiring()
+    wiring = method_from(method).wiring()
+    if not isinstance(wiring, Wiring):
+        raise TypeError(f"wiring() returns {type(wiring).__name__}, which is no Wiring")
+    return wiring
 
 
+@naming_mistakes()
 def materialise(model: nn.Module, device: torch.device, seed: int, path: str = "") -> None:
     """Give a meta model storage on `device` and initial values: a pure function of `seed`, equal on every device.
 

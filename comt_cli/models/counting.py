@@ -5,15 +5,20 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
+from comt_cli.errors import UserError
+from comt_cli.methods import methods
+from comt_cli.methods.mistakes import mistake_at, mistake_of
 from comt_cli.models.base import Model
 from comt_cli.models.build import empty_network, settings_from, wiring_of
 from comt_cli.models.cost import Cost, Network
 from comt_cli.models.flops import flops_of_one, parameter_count, trace_of
-from comt_cli.models.trace import Linear, Trace
+from comt_cli.models.trace import Linear, Trace, behind
 
 
 def count(network: Network) -> tuple[Cost, bool]:
@@ -21,11 +26,28 @@ def count(network: Network) -> tuple[Cost, bool]:
     layers from elsewhere, whose changes nobody would notice.
 
     With checkpointing, each block keeps its input, and the one that is being computed again everything.
+
+    Raises:
+        UserError: the network cannot be built or run, and one of the plain method can: names the method's file.
     """
+    method = methods()[json.loads(network.method)["name"]]
+    try:
+        return _count(network)
+    except UserError:
+        raise
+    except Exception as error:
+        if method.name == network.plain or sys.flags.dev_mode:
+            raise
+        _count(replace(network, method=json.dumps({"name": network.plain})))
+        raise mistake_of(method, error) from None
+
+
+def _count(network: Network) -> tuple[Cost, bool]:
     model = _built(network.model, network.dimensions, json.loads(network.method))
     with trace_of(model) as trace:
         body, kept = _kept(trace, model)
         output = model.outputs(body)
+    _refuse_unused(model, output, methods()[json.loads(network.method)["name"]].__module__)
     flops = flops_of_one(trace, output, lambda samples: model(*model.example(samples)))
     if network.recomputes:
         model.activation_checkpointing = True
@@ -38,6 +60,15 @@ def count(network: Network) -> tuple[Cost, bool]:
     plain = _plain_parameters(network.model, network.dimensions, network.plain)
     is_ours = all(type(module).__module__.partition(".")[0] in ("comt_cli", "torch") for module in model.modules())
     return Cost(parameter_count(model), plain, flops, per_sample, always), is_ours
+
+
+def _refuse_unused(model: Model, output: Tensor, file: str) -> None:
+    """Raise `UserError` where a layer that a method's file defines has a parameter that would never be trained."""
+    used = {id(node.variable) for node in behind(output) if hasattr(node, "variable")}
+    for layer in model.modules():
+        for name, parameter in layer.named_parameters(recurse=False) if type(layer).__module__ == file else ():
+            if parameter.requires_grad and id(parameter) not in used:
+                raise mistake_at(type(layer), f"{type(layer).__name__} never uses its parameter {name}")
 
 
 def _kept(trace: Trace, model: Model) -> tuple[Tensor, Linear]:

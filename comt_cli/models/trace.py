@@ -70,6 +70,17 @@ class Linear:
         return self.always + rows * self.per_row
 
 
+def behind(output: Tensor) -> list[Any]:
+    """Every node of the graph that leads to `output`, once."""
+    found: list[Any] = [output.grad_fn] if output.grad_fn is not None else []
+    seen = set(found)
+    for node in found:
+        news = {following for following, _ in node.next_functions if following is not None} - seen
+        seen |= news
+        found += news
+    return found
+
+
 class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is entered, counts the FLOPs of what is run on `rows` rows; those of the backward pass are in them.
 
@@ -89,14 +100,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def run_functions(self, output: Tensor) -> None:
         """Count the backward passes of functions behind `output` that have one of their own: each is run by itself."""
-        found: list[Any] = [output.grad_fn] if output.grad_fn is not None else []
-        seen = set(found)
-        for node in found:
-            news = {following for following, _ in node.next_functions if following is not None} - seen
-            seen |= news
-            found += news
         with self, torch.no_grad():
-            for node in found:
+            for node in behind(output):
                 if isinstance(node, BackwardCFunction):
                     function: Any = node
                     gradients = (torch.empty(out.shape, device="meta") for out in function._input_metadata)

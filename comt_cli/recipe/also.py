@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from comt_cli.recipe.problems import Problem
-from comt_cli.recipe.schema import NAME_PATTERN
+from comt_cli.recipe.schema import NAME_FORM, NAME_PATTERN
 from comt_cli.recipe.yaml_lines import Document
 
 Also = Mapping[str, Any]
@@ -35,7 +36,7 @@ def with_rows(
         argument = _shown(name, given)
         found: list[Problem] = []
         if not re.fullmatch(NAME_PATTERN, name):
-            found.append(Problem("", f"{name!r} cannot be the name of a row: use letters, digits and + . _ / -"))
+            found.append(Problem("", f"{name!r} cannot be the name of a row: use {NAME_FORM}"))
         method = resolve(given, found)
         if method is None and not found:
             found.append(Problem("", "is no method: give its name, or {name: ..., and its options}"))
@@ -48,7 +49,9 @@ def with_rows(
         if method is not None and not found and name not in rows:
             added[name] = {"method": given, "in_paper": False}
             methods[name] = method
-    return Document({**document.data, "rows": {**rows, **added}}, document.lines, document.problems)
+    arguments = {f"rows.{name}": _shown(name, also[name]) for name in added}
+    data = {**document.data, "rows": {**rows, **added}}
+    return replace(document, data=data, arguments=document.arguments | arguments)
 
 
 def _free_name(name: str, rows: Mapping[str, Any]) -> str:

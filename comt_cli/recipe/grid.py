@@ -15,10 +15,10 @@ from typing import Any
 
 from comt_cli.recipe.merge import Arguments, Origin, Origins, Point
 from comt_cli.recipe.overrides import Overrides
-from comt_cli.recipe.problems import KeyPath, Problem, dotted, nearest
+from comt_cli.recipe.problems import KeyPath, Problem, dotted, known_as, nearest, unknown_key
 from comt_cli.recipe.schema import Recipe, Sweep, TaskOptions
 from comt_cli.recipe.settings import RunSettings
-from comt_cli.recipe.validate import valid_keys, validate
+from comt_cli.recipe.validate import every_key, valid_keys, validate
 from comt_cli.recipe.yaml_lines import Document
 
 OF_TEST = ("test_", "unseen_", "last_")
@@ -121,7 +121,7 @@ def _checked(
             if value in [other for other, _ in kept]:
                 report(at, f"{json.dumps(value)} stands twice")
             elif not found:
-                kept.append((value, Origin((*path, *at), document)))
+                kept.append((value, Origin((*path, *at), document, argument=document.argument(dotted((*path, *at))))))
         if kept:
             values[key] = kept
         if sweep.seeds and len(kept) == len(given) and (wrong := _no_order(given)):
@@ -151,7 +151,7 @@ def _no_order(given: Sequence[Any]) -> str | None:
 def _unfair(recipe: Recipe, scale: str, task: TaskOptions, grid: LoadedGrid, document: Document) -> Iterator[Problem]:
     """Trials that are not apart from what the table shows: by their seeds, or by the data that chooses."""
     path = (*grid.path, "seeds")
-    shown = set(recipe.scales[scale].seeds or recipe.seeds)  # type: ignore[index]
+    shown = set(recipe.scales[scale].seeds or recipe.seeds)
     if shared := sorted(shown & set(grid.seeds)):
         message = f"{shared[0]} is a seed of the table at scale {scale} too; give others, such as 101"
         yield Problem(dotted(path), message, document.line(path))
@@ -169,12 +169,12 @@ def _wrong_key(key: str, task: TaskOptions, kind: type[Overrides]) -> str | None
     """Why no grid can have the key; None where it can."""
     section, _, name = key.partition(".")
     if not name:
-        return "write SECTION.KEY, for instance train.learning_rate"
+        return f"write SECTION.KEY, for instance {known_as(key, every_key(kind)) or 'train.learning_rate'}"
     if section not in kind.model_fields:
         return f"there is no section {section!r}; {nearest(section, kind.model_fields)}"
     known = valid_keys(kind, (section,))
     if name not in known:
-        return f"unknown key; {nearest(name, known)}"
+        return unknown_key(name, known, every_key(kind, but=section))
     if section == "data":
         return "other data have another validation set, on which nothing can be compared; make columns of them"
     if name in task.runtime_keys.get(section, ()):
@@ -194,7 +194,7 @@ def overridden(
     for scale, grid in grids.items():
         if grid.seeds:
             continue
-        columns: KeyPath = ("columns",) if recipe.scales[scale].columns is None else ("scales", scale, "columns")  # type: ignore[index]
+        columns: KeyPath = ("columns",) if recipe.scales[scale].columns is None else ("scales", scale, "columns")
         owners = [*((*columns, name) for name in recipe.columns_at(scale)), *(("rows", name) for name in recipe.rows)]
         for key in grid.values:
             section, _, name = key.partition(".")

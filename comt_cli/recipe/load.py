@@ -108,7 +108,7 @@ class LoadedRecipe:
 
     def compared_column(self, scale: str, column: str) -> str | None:
         """The paper's column that `column` is compared with; None if there is none."""
-        if self.recipe.scales[scale].columns is None:  # type: ignore[index]
+        if self.recipe.scales[scale].columns is None:
             return column
         return self.columns(scale)[column].compare_to
 
@@ -211,9 +211,9 @@ def check_recipe(
     problems.extend(problem for problem in shape if problem.key not in unreadable)
     arguments = parse_arguments(overrides, kind, problems)
     if whole is None:
-        raise RecipeError(path, problems)
+        raise RecipeError(path, [document.blamed(problem) for problem in problems])
     if many := list(_too_many_cells(whole, document)):
-        raise RecipeError(path, [*problems, *many])
+        raise RecipeError(path, [document.blamed(problem) for problem in (*problems, *many)])
     setups = load_setups(whole, path, document, catalogue, task, problems)
     found = list(disagreements(whole, resolved, catalogue, task, document))
     found.extend(overridden(whole, grids, given, document))
@@ -236,7 +236,7 @@ def check_recipe(
     starts = load_starts(whole, document, sources, found)
     problems.extend([problem for problem in found if not _follows(problem, problems)])
     if recipe is None or problems:
-        raise RecipeError(path, problems)
+        raise RecipeError(path, [document.blamed(problem) for problem in problems])
     new = {name: changes(theirs, task, functools.partial(merge, name)) for name, theirs in changed.items()}
     theirs = (settings, points, origins, starts, tried)
     return LoadedRecipe(path, recipe, task, resolved, *theirs, document, new, tuple(also or ()))

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from comt_cli.recipe.overrides import Overrides
-from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted, nearest
+from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted, known_as, nearest
 from comt_cli.recipe.schema import Recipe
 from comt_cli.recipe.settings import RunSettings
 from comt_cli.recipe.setups import Setup
-from comt_cli.recipe.validate import validate
+from comt_cli.recipe.validate import every_key, validate
 from comt_cli.recipe.yaml_lines import Document, parse
 
 if TYPE_CHECKING:
@@ -79,7 +79,9 @@ def parse_arguments(arguments: Sequence[str], kind: type[Overrides], problems: l
         section, _, name = key.strip().partition(".")
         shown = f"--set {argument}"
         if not equals or not name:
-            problems.append(Problem(shown, "write SECTION.KEY=VALUE, for instance train.steps=200"))
+            meant = known_as(key.strip(), every_key(kind))
+            example = f"{meant}={text or '...'}" if meant is not None else "train.steps=200"
+            problems.append(Problem(shown, f"write SECTION.KEY=VALUE, for instance {example}"))
             continue
         if section not in kind.model_fields:
             problems.append(Problem(shown, f"there is no section {section!r}; {nearest(section, kind.model_fields)}"))
@@ -124,7 +126,7 @@ def merged_settings(
     """
     settings: dict[tuple[str, str], list[tuple[RunSettings, Origins]]] = {}
     seen = {(problem.source, problem.key, problem.message) for problem in problems}
-    chosen = recipe.scales[scale]  # type: ignore[index]
+    chosen = recipe.scales[scale]
     grid = grids[scale].without(arguments) if scale in grids else None
     points: Sequence[Point] = ({},) if grid is None else grid.planned
     in_scale = chosen.columns is not None
@@ -141,13 +143,14 @@ def merged_settings(
                 _Layer(given.get(("rows", row_name, "settings")), ("rows", row_name, "settings"), document),
             ]
             for point in points:
-                merged, origin = _merge(kind.model_fields, layers, point, arguments)
-                found: list[Problem] = []
-                result = validate(kind, merged, (), lambda _: None, found)
+                result, origin, found = _checked(kind, layers, point, arguments)
                 for problem in found:
                     if not complete and problem.key not in origin:
                         continue
-                    located = _locate(problem, origin, document, column_path)
+                    # Of the arguments those without which there would not be this problem.
+                    said = {key: place.argument for key, place in origin.items() if place.argument is not None}
+                    by = [said[key] for key in said if problem not in _checked(kind, layers, point, arguments, key)[2]]
+                    located = _locate(problem, origin, document, column_path, list(dict.fromkeys(by)), kind)
                     if (located.source, located.key, located.message) not in seen:
                         seen.add((located.source, located.key, located.message))
                         problems.append(located)
@@ -163,8 +166,18 @@ def _setup(name: str | None, setups: Mapping[str, Setup]) -> Iterable[_Layer]:
         yield _Layer(setup.settings, (), setup.document, str(setup.path))
 
 
+def _checked(
+    kind: type[RunSettings], layers: Sequence[_Layer], point: Point, arguments: Arguments, without: str = ""
+) -> tuple[RunSettings | None, Origins, list[Problem]]:
+    """The merged settings, None where they are wrong, where each was given, and what is wrong; leaving out what the
+    command line says of one key."""
+    merged, origin = _merge(kind.model_fields, layers, point, arguments, without)
+    found: list[Problem] = []
+    return validate(kind, merged, (), lambda _: None, found), origin, found
+
+
 def _merge(
-    sections: Iterable[str], layers: Iterable[_Layer], point: Point, arguments: Arguments
+    sections: Iterable[str], layers: Iterable[_Layer], point: Point, arguments: Arguments, without: str
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Origin]]:
     """Merged values, and where each was given."""
     merged: dict[str, dict[str, Any]] = {section: {} for section in sections}
@@ -175,22 +188,35 @@ def _merge(
             for key, value in (values or {}).items():
                 merged[section][key] = value
                 origin[f"{section}.{key}"] = Origin((*layer.path, section, key), layer.document, layer.source)
-    for name, (value, place) in point.items():
+    said = {
+        f"{section}.{key}": (value, Origin(argument=arguments.origin[section, key]))
+        for section, values in arguments.values.items()
+        for key, value in values.items()
+    }
+    for name, (value, place) in {**point, **said}.items():
         section, _, key = name.partition(".")
-        merged[section][key] = value
-        origin[name] = place
-    for section, values in arguments.values.items():
-        for key, value in values.items():
-            merged[section][key] = value
-            origin[f"{section}.{key}"] = Origin(argument=arguments.origin[section, key])
+        if name != without:
+            merged[section][key], origin[name] = value, place
     return merged, origin
 
 
-def _locate(problem: Problem, origins: Origins, document: Document, column: KeyPath) -> Problem:
-    """`problem` of merged settings where it stands: on the line that gave the value, or the argument."""
+def _locate(
+    problem: Problem, origins: Origins, document: Document, column: KeyPath, by: Sequence[str], kind: type[RunSettings]
+) -> Problem:
+    """`problem` of merged settings where it stands: on the line that gave the value, or the argument. Where it is of
+    arguments (`by`) that a value of the recipe does not go with, both are named, and what would mend it."""
     origin = origins.get(problem.key)
     if origin is not None and origin.argument is not None:
-        return Problem(origin.argument, problem.message)
+        return Problem(" with ".join(dict.fromkeys([origin.argument, *by])), problem.message)
+    if by:
+        said = " with ".join(by)
+        if origin is None:
+            return Problem(said, f"{problem.key}: {problem.message}" if problem.key else problem.message)
+        section, _, key = problem.key.partition(".")
+        default = kind.model_fields[section].annotation.model_fields[key].default  # type: ignore[union-attr]
+        mend = f"{problem.key}=null takes it away" if default is None else f"{problem.key}=VALUE gives another"
+        place = f"{origin.source}, line {origin.line}" if origin.source else f"line {origin.line}"
+        return Problem(said, f"{problem.key} ({place}): {problem.message}; --set {mend}")
     if origin is not None:
         return Problem(dotted(origin.path), problem.message, origin.line, origin.source)
     return Problem(problem.key, f"{problem.message} (needed by {dotted(column)})", document.line(column))

@@ -94,6 +94,8 @@ def unmeasured(recipe: Recipe, task: TaskOptions, settings: Settings, document: 
             if reasons:
                 in_scale: KeyPath = () if columns is recipe.columns else ("scales", scale)
                 at: KeyPath = (*in_scale, "columns", name, *(["metric"] if column.metric else []))
+                if document.argument("metric"):  # a sweep made it a metric of the test split
+                    at = ("metric",)
                 message = f"there is no {metric} at scale {scale}: {'; '.join(reasons)}"
                 yield Problem(dotted(at), message, document.line(at))
 

@@ -58,6 +58,49 @@ def closest(name: str, valid: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)), None)
 
 
+_USUAL = {
+    "learning_rate": "lr max_lr peak_lr",
+    "weight_decay": "wd decay",
+    "batch_size": "bs batch train_batch_size global_batch_size",
+    "micro_batch_size": "micro_batch mbs gradient_accumulation_steps grad_accum",
+    "steps": "max_steps num_steps iterations iters epochs epoch num_epochs",
+    "schedule": "lr_scheduler lr_scheduler_type lr_schedule scheduler",
+    "warmup_steps": "warmup warmup_ratio",
+    "min_lr_ratio": "min_lr",
+    "gradient_clipping": "clip grad_clip max_grad_norm gradient_clip_val",
+    "precision": "dtype amp bf16 fp16",
+    "evaluate_every": "eval_every eval_steps eval_interval",
+    "corpus": "hf dataset text",
+    "images": "hf dataset",
+    "sequence_length": "seq_len block_size context context_length max_length max_seq_len",
+    "vocabulary": "vocab vocab_size",
+    "vocabulary_size": "vocab vocab_size",
+    "width": "hidden_size d_model dim n_embd",
+    "ffn_width": "intermediate_size d_ff ffn_dim",
+    "layers": "num_layers n_layers n_layer num_hidden_layers depth",
+    "heads": "num_heads n_heads n_head num_attention_heads",
+}
+"""Keys of settings, with what others call them, or what somebody means to set by it."""
+_OPTIONS = {"seed": "seeds", "seeds": "seeds", "device": "device", "gpus": "gpus", "jobs": "jobs"}
+"""What is no setting but an option of the command."""
+
+
+def known_as(name: str, keys: Sequence[str]) -> str | None:
+    """Of keys, dotted or not, the one that an unknown one surely means: it ends so, or others call it so."""
+    word = name.lower().replace("-", "_")
+    names = [(key, key.rpartition(".")[2]) for key in keys]
+    same = [key for key, end in names if end == word]
+    return next(iter([*same, *(key for key, end in names if word in _USUAL.get(end, "").split())]), None)
+
+
+def unknown_key(name: str, here: Sequence[str], elsewhere: Sequence[str]) -> str:
+    """What to say of an unknown key of a section that has the keys `here`; `elsewhere` are those of other sections."""
+    meant = known_as(name, [*here, *elsewhere])
+    if meant is None and elsewhere and name in _OPTIONS:
+        return f"unknown key; an option of the command says it: --{_OPTIONS[name]}"
+    return f"unknown key; did you mean {meant}?" if meant is not None else f"unknown key; {nearest(name, here)}"
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """A phrase that points from a wrong name to the right one: the closest, or all of them."""
     options = list(valid)

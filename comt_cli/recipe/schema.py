@@ -14,15 +14,29 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import AfterValidator, Field, PositiveFloat
 
 from comt_cli.recipe.problems import closest
-from comt_cli.recipe.settings import RunSettings, Section
+from comt_cli.recipe.settings import RunSettings, Section, matching
 
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9+._/-]*$"
+NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9+._/-]*"
+NAME_FORM = "letters, digits and + . _ / -, a letter or digit first"
 NAME_LENGTH = 100
 """Letters of a name at most: two of them are part of the names of files, which file systems end at 255."""
-Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=NAME_LENGTH)]
-SetupName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+Name = Annotated[str, Field(max_length=NAME_LENGTH), matching(NAME_PATTERN, f"cannot be a name: use {NAME_FORM}")]
+SetupName = Annotated[
+    str, matching(r"[A-Za-z0-9][A-Za-z0-9._-]*", "is no setup: give the name of a file there without its ending")
+]
 """The name of a file in the folder `setups`, without its ending; it cannot lead out of that folder."""
-ScaleName = Literal["smoke", "evening", "small", "paper"]
+SCALES = ("smoke", "evening", "small", "paper")
+"""The scales of the recipes that came with the program, the smallest first; one's own recipes may have others."""
+NO_SCALES = ("bench", "diagnose", "figures", "search")
+"""What else has folders beside those of scales in the results."""
+ScaleName = Annotated[
+    str,
+    Field(max_length=40),
+    matching(
+        rf"(?!(?:{'|'.join(NO_SCALES)})$)[a-z0-9][a-z0-9-]*",
+        f"cannot be a scale: use small letters, digits and -, and none of {', '.join(NO_SCALES)}",
+    ),
+]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 
 
@@ -135,7 +149,10 @@ def _named_once(parts: tuple[str, ...]) -> tuple[str, ...]:
     return parts
 
 
-Part = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*$")]
+Part = Annotated[
+    str,
+    matching(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*", "is no part of a model: letters, digits and _, with dots between"),
+]
 """A part of a model, by the beginning of its parameters' names: `classifier` for `classifier.weight`."""
 Parts = Annotated[tuple[Part, ...], AfterValidator(_named_once)]
 
@@ -286,11 +303,11 @@ class Recipe(Section):
 
     def columns_at(self, scale: str) -> dict[str, Column]:
         """The columns of a scale: its own, or the paper's."""
-        return self.scales[scale].columns or self.columns  # type: ignore[index]
+        return self.scales[scale].columns or self.columns
 
     def sweep_at(self, scale: str) -> Sweep | None:
         """The sweep of a scale: its own, which may be none, or the recipe's."""
-        own = self.scales[scale]  # type: ignore[index]
+        own = self.scales[scale]
         return own.sweep if "sweep" in own.model_fields_set else self.sweep
 
     def metric_at(self, scale: str, column: str) -> str:

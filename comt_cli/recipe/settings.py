@@ -7,12 +7,15 @@ default are in its class and nowhere else; `recipes/README.md` explains each onc
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction as Exact
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveFloat, model_validator
 from pydantic_core import PydanticCustomError
+
+from comt_cli.recipe.problems import closest
 
 MAX_WIDTH = 2**20
 MAX_FFN_WIDTH = 2**22
@@ -29,6 +32,19 @@ def _number(given: Any) -> Any:
     if isinstance(given, bool):  # which is an int to Python
         raise PydanticCustomError("int_type", "Input should be a valid integer")
     return given
+
+
+def matching(pattern: str, allowed: str, names: Sequence[str] = ()) -> AfterValidator:
+    """Of text: refuse what is none of `names` nor matches `pattern` as a whole, in words that end with `allowed`."""
+    refused = f"is none of {', '.join(names)}, nor {allowed}" if names else allowed
+
+    def checked(given: str) -> str:
+        if given not in names and re.fullmatch(pattern, given) is None:
+            close = closest(given, names)
+            raise ValueError(f"{given!r} {refused}" + (f"; did you mean {close}?" if close is not None else ""))
+        return given
+
+    return AfterValidator(checked)
 
 
 WholeNumber = Annotated[int, BeforeValidator(_number)]

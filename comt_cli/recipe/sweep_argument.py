@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from comt_cli.errors import UserError
@@ -29,6 +30,7 @@ def with_sweep(
     """
     fixed = {override.partition("=")[0].strip() for override in overrides}
     settings: dict[str, Any] = {}
+    said_by = {f"scales.{scale}.sweep": "--sweep", "metric": "--sweep"}
     for argument in arguments:
         key, equals, text = argument.partition("=")
         form = UserError(
@@ -48,6 +50,7 @@ def with_sweep(
         if values.problems or not isinstance(values.data, list):
             raise form
         settings[key.strip()] = values.data
+        said_by[f"scales.{scale}.sweep.settings.{key.strip()}"] = f"--sweep {argument}"
     data: dict[str, Any] = dict(document.data)
     scales: Any = data.get("scales")
     own: Any = scales.get(scale) if isinstance(scales, dict) else None
@@ -60,7 +63,7 @@ def with_sweep(
     own = {**own, "sweep": sweep, **_tested(own, task)}
     data = {"metric": task.metric, **data, "scales": {scale: own}}
     data.pop("ablations", None)
-    return Document({**data, **_tested(data, task)}, document.lines, document.problems)
+    return replace(document, data={**data, **_tested(data, task)}, arguments=document.arguments | said_by)
 
 
 def _tested(place: Mapping[str, Any], task: TaskOptions) -> dict[str, Any]:

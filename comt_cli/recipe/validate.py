@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from comt_cli.recipe.problems import KeyPath, Problem, dotted, nearest
+from comt_cli.recipe.problems import KeyPath, Problem, dotted, nearest, unknown_key
 
 Model = TypeVar("Model", bound=BaseModel)
 LineOf = Callable[[KeyPath], int | None]
@@ -111,7 +111,8 @@ def _problem(model: type[BaseModel], data: Any, detail: Mapping[str, Any], prefi
     if kind == "extra_forbidden":
         known = valid_keys(model, local[:-1])
         # Within a value that a validator of its own took apart, nothing is known of the keys that would be right.
-        message = f"unknown key; {nearest(str(local[-1]), known)}" if known or len(local) == 1 else "unknown key"
+        elsewhere = every_key(model, but=str(local[0]))
+        message = unknown_key(str(local[-1]), known, elsewhere) if known or len(local) == 1 else "unknown key"
         now = RENAMED.get(str(local[-1]))
         if now in known:
             message = f"was renamed to {now}"
@@ -162,6 +163,12 @@ def valid_keys(model: type[BaseModel], path: KeyPath) -> list[str]:
             annotation = _value_type(annotation)
     section = _section(annotation)
     return list(section.model_fields) if section is not None else []
+
+
+def every_key(settings: type[BaseModel], but: str = "") -> list[str]:
+    """`train.steps` and the other keys of settings, without those of one section; none of what is no settings."""
+    sections = [section for section in settings.model_fields if section != but and "train" in settings.model_fields]
+    return [f"{section}.{key}" for section in sections for key in valid_keys(settings, (section,))]
 
 
 def _section(annotation: Any) -> type[BaseModel] | None:

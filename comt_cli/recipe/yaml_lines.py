@@ -47,12 +47,24 @@ _PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "
 class Document:
     """Plain data (dict, list, str, int, float, bool, None) and the 1-based line of every key path.
 
-    `problems` are those that left the rest readable, such as a key that stands twice.
+    `problems` are those that left the rest readable, such as a key that stands twice. `arguments` are those of the
+    command line that gave a dotted key, and all below it, in place of the file.
     """
 
     data: Any
     lines: dict[KeyPath, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    arguments: dict[str, str] = field(default_factory=dict)
+
+    def argument(self, key: str) -> str | None:
+        """The argument that gave a dotted key; None where the file did."""
+        fitting = [each for each in self.arguments if f"{key}.".startswith((f"{each}.", f"{each}["))]
+        return self.arguments[max(fitting, key=len)] if fitting else None
+
+    def blamed(self, problem: Problem) -> Problem:
+        """The problem as one of the argument that gave its key, where one did, and of no line."""
+        argument = self.argument(problem.key) if problem.source is None else None
+        return problem if argument is None else Problem(argument, problem.message)
 
     def line(self, path: KeyPath) -> int | None:
         """The line of a key, or of the nearest enclosing key in the file."""

@@ -40,6 +40,7 @@ _SCALES = {
     ),
     "paper": "The published sizes, texts and lengths.",
 }
+_OWN_SCALE = "A scale of one's own recipes. What is said here is said of that size and length alone."
 SUPERSEDED = "superseded.csv"
 """Below the results: runs of one id that ended with several numbers, of which the tables keep one."""
 NOT_ARCHIVED = "not-archived.csv"
@@ -147,7 +148,7 @@ def summary(results: Path, scale: str, written: Sequence[Written]) -> Iterator[s
     with addresses relative to `results`."""
     tables = [one for one in written if one.cells and not one.changed_settings]
     there = [task for task in tasks().values() if any(one.task is task for one in written)]
-    about = [_SCALES[scale], *(task.at_scale[scale] for task in there if scale in task.at_scale)]
+    about = [_SCALES.get(scale, _OWN_SCALE), *(task.at_scale[scale] for task in there if scale in task.at_scale)]
     yield from (" ".join(about), "")
     yield from (f"- {line}" for line in _provenance(results, written))
     yield ""

@@ -8,10 +8,10 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from comt_cli.errors import UserError
-from comt_cli.recipe.schema import ScaleName
+from comt_cli.recipe.schema import NO_SCALES, SCALES
 from comt_cli.report.statistics import Paired
 from comt_cli.report.verdict import Verdict, corrected, published_direction
 from comt_cli.tasks import Task, tasks
@@ -76,8 +76,9 @@ class Written:
 
 
 def scales_below(results: Path) -> list[str]:
-    """The scales that have something written, the papers' own first."""
-    return [scale for scale in reversed(get_args(ScaleName)) if (results / scale).is_dir()]
+    """The scales that have something written, the papers' own first, those of one's own recipes last."""
+    own = sorted({runs.parents[1].name for runs in results.glob("*/*/*-runs.csv")} - {*SCALES, *NO_SCALES})
+    return [*(scale for scale in reversed(SCALES) if (results / scale).is_dir()), *own]
 
 
 def written_below(results: Path, scale: str) -> list[Written]:

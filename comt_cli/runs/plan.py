@@ -313,7 +313,7 @@ class _Planner:
             paper=loaded.folder,
             table=loaded.stem,
             command=command,
-            scale=self._scale,  # type: ignore[arg-type]
+            scale=self._scale,
             row=row,
             column=column,
             seed=seed,

@@ -118,7 +118,10 @@ class LanguageModelling(TextTask["Settings"]):
 
     def lacks(self, settings: Settings, metric: str) -> str | None:
         if metric.startswith("test_") and settings.train.test_share is None:
-            return "train.test_share has to say which share of the validation sequences is the test split"
+            return (
+                "train.test_share has to say which share of the validation sequences is the test split: "
+                "--set train.test_share=0.5"
+            )
         return None
 
     def fingerprint(self, settings: Settings, progress: ProgressCallback | None = None) -> str:

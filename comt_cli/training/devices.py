@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import re
 import resource
 import sys
 
@@ -21,21 +20,7 @@ from comt_cli.errors import UserError
 from comt_cli.kernels import products
 from comt_cli.kernels.processors import processor_name
 from comt_cli.recipe.settings import Precision
-
-PEAK_BF16_FLOPS = {
-    "H200": 989.5e12,
-    "H100 PCIe": 756e12,
-    "H100 NVL": 835e12,
-    "H100": 989.5e12,
-    "A100": 312e12,
-    "L40S": 362e12,
-    "A10G": 70e12,
-    "RTX 4090": 165.2e12,
-    "RTX 3090": 71e12,
-}
-"""Dense bf16 FLOP/s from the makers' data sheets. A device that is not here gets no MFU rather than a wrong one."""
-_OTHER_CHIPS = re.compile(r"H200 NVL|MIG|Laptop|Max-Q| (Ti|D|SUPER)\b")
-"""What makes another, slower or faster device of a name above."""
+from comt_cli.training.chips import CHIPS, chip_of
 
 
 def pick_device(name: str | None, local_rank: int = 0) -> torch.device:
@@ -79,10 +64,8 @@ def peak_flops(device: torch.device, precision: str) -> float | None:
     """Peak matrix FLOP/s of the device in the precision that does the work; None where it is not known."""
     if device.type != "cuda" or precision == "fp32":
         return None
-    name = torch.cuda.get_device_name(device)
-    if _OTHER_CHIPS.search(name):
-        return None
-    return next((peak for key, peak in PEAK_BF16_FLOPS.items() if key in name), None)
+    chip = chip_of(torch.cuda.get_device_name(device))
+    return CHIPS[chip].bf16_flops if chip is not None else None
 
 
 def peak_memory_bytes(device: torch.device) -> int:

@@ -17,17 +17,34 @@ from dataclasses import dataclass
 from comt_cli.errors import UserError
 from comt_cli.kernels.processors import processor_name
 from comt_cli.kernels.torch_build import built_for
+from comt_cli.training.chips import CHIPS, Chip
 
 _NAME = re.compile(r"(cuda|mps|cpu)(?::(\d+))?")
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """`kind` is cpu, cuda or mps; `name` what people call it; `count` how many there are to train on."""
+    """`kind` is cpu, cuda or mps; `name` what people call it; `count` how many there are to train on. `chip`: it is
+    planned for and not here."""
 
     kind: str
     name: str
     count: int
+    chip: Chip | None = None
+
+    @property
+    def words(self) -> str:
+        """`AMD EPYC`; `8 x H100, not here`."""
+        return self.name if self.chip is None else f"{self.count} x {self.name}, not here"
+
+
+def planned_hardware(name: str, count: int) -> Hardware:
+    """So many of one of `CHIPS`, said in any case, with or without spaces. Raises `UserError` where there is none."""
+    words = {chip.lower().replace(" ", ""): chip for chip in CHIPS}
+    chip = words.get(re.sub("[ _-]", "", name.lower()))
+    if chip is None:
+        raise UserError(f"--plan-for {name}: nothing is known of this device", f"There are {', '.join(CHIPS)}.")
+    return Hardware("cuda", chip, count, CHIPS[chip])
 
 
 def check_device_name(device: str | None) -> None:

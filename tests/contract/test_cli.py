@@ -273,6 +273,10 @@ def bash(line: str) -> dict[str, str]:
         ("comt show table3 --also wide=tr", {"wide=transponder", "wide=transponder-path"}),
         ("comt train-lm --track t", {"tensorboard"}),
         ("comt runs --state done,di", {"done,diverged"}),
+        ("comt train-lm ta", {"table3.yaml"}),
+        ("comt train-lm table3 --rows pre-ln+t", {"pre-ln+transponder"}),
+        ("comt analyze-gates 0123 --site d", {"down_proj"}),
+        ("comt score a b --metric bleu,ch", {"bleu,chrf"}),
     ],
 )
 def test_the_shell_completes(line, offered, completions):
@@ -293,7 +297,7 @@ def test_bash_itself_is_answered(tmp_path):
         "comt train-lm --set train.milest",  # of the other verb
         "comt train-resnet --also grc",
         "comt train-lm --recipe nonesuch --rows pre",
-        "comt train-lm --also 'wide={name: co",
+        "comt train-lm --also 'wide={name:co",
         "comt train-lm --set train.steps=1",
         "comt generate table3 : pre",  # there are no runs
     ],
@@ -305,6 +309,8 @@ def test_the_shell_is_offered_only_what_fits(line, completions):
 def test_a_recipe_that_is_broken_completes_nothing_and_disturbs_nobody(tmp_path, completions):
     (tmp_path / "bad.yaml").write_text("rows: [")
     assert completions("comt show bad.yaml --rows p") == set()
+    (tmp_path / "own.yaml").write_text("scales: {nano: {description: x}, smoke: {description: x}}")
+    assert completions("comt train-lm own.yaml --scale n") == {"nano"}
     (tmp_path / "odd.yaml").write_text("rows: 3\nscales: {smoke: 4}\ncolumns: [a]")
     assert completions("comt show odd.yaml --columns ") == set()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,13 @@ import pytest
 from comt_cli import methods as room
 from comt_cli.errors import UserError
 from comt_cli.methods import Method, methods, mistakes
+from comt_cli.models import counting
 from comt_cli.models.build import wiring_of
+from comt_cli.models.cost import Network
+from comt_cli.models.counting import count
+from comt_cli.tasks.settings.llama import ModelSettings
 
+ROOT = Path(__file__).resolve().parents[2]
 FILE = """from __future__ import annotations
 from typing import ClassVar
 from comt_cli.methods.base import Method, Wiring
@@ -125,3 +131,78 @@ def test_a_defect_of_the_program_keeps_its_traceback(
     monkeypatch.setattr(Method, "model_validate", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         wiring_of({"name": "half-branch"})
+
+
+EXAMPLE = re.findall(r"^```python\n(.*?)^```$", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.M | re.S)[0]
+SHAPE = ModelSettings(size="tiny", width=16, ffn_width=24, layers=2, heads=2).model_dump_json()
+
+
+@pytest.fixture
+def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Counts a small network with the example of CONTRIBUTING.md, a mistake in it."""
+    folder = tmp_path / "comt_cli" / "methods"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(room, "__path__", [str(folder), *room.__path__])
+    monkeypatch.setattr(mistakes, "_METHODS", folder.resolve())
+    monkeypatch.setattr(mistakes, "_PACKAGE", folder.resolve().parent)
+    room._all_methods.cache_clear()
+
+    def count_with(right: str, wrong: str) -> None:
+        assert right in EXAMPLE
+        (folder / "learnable_scale.py").write_text(EXAMPLE.replace(right, wrong), encoding="utf-8")
+        count(Network(SHAPE, '{"vocabulary": 11}', '{"name": "learnable-scale"}', "pre-ln"))
+
+    yield count_with
+    room._all_methods.cache_clear()
+    sys.modules.pop("comt_cli.methods.learnable_scale", None)
+    vars(room).pop("learnable_scale", None)
+
+
+SCALE = "return {"
+IN_USE = [
+    ("", "", None, ""),
+    ("self, site: Site)", "self)", "class LearnableScale", "takes 1 positional argument but 2 were given"),
+    ("residual_connection(self.residual),", "lambda **_: None,", "class LearnableScale", "TypeError: .*lambda"),
+    ("return Wiring(", "Wiring(", "class LearnableScale", r"wiring\(\) returns NoneType, which is no Wiring"),
+    (SCALE, "return undefined, {", "return undefined", "NameError: name 'undefined' is not defined"),
+    (SCALE, "return None and {", "class ScaleGate", "'NoneType' object has no attribute 'values'"),
+    ("torch.empty(1)", "torch.empty(3)", "class ScaleGate", "RuntimeError: .*broadcast"),
+    ("def down_projection", "def down", "class ScaleGate", "NotImplementedError"),
+    (
+        "self.scale = nn",
+        "self.other = nn.Parameter(torch.empty(1))\n            self.scale = nn",
+        "class ScaleGate",
+        "ScaleGate never uses its parameter other",
+    ),
+]
+
+
+@pytest.mark.parametrize(("right", "wrong", "at", "says"), IN_USE)
+def test_a_mistake_where_the_network_is_built_or_run(
+    counted: Write, tmp_path: Path, right: str, wrong: str, at: str | None, says: str
+) -> None:
+    if at is None:
+        counted(right, wrong)
+        return
+    with pytest.raises(UserError, match=says) as told:
+        counted(right, wrong)
+    lines = (tmp_path / "comt_cli/methods/learnable_scale.py").read_text(encoding="utf-8").splitlines()
+    (line,) = [number for number, text in enumerate(lines, 1) if text.strip().startswith(at)]
+    assert told.value.message.startswith(f"method learnable-scale (comt_cli/methods/learnable_scale.py, line {line}): ")
+    assert told.value.exit_status == 2
+
+
+def test_where_the_plain_network_fails_too_the_method_is_not_blamed(
+    counted: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "flops_of_one", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        counted("", "")
+
+
+def test_a_mistake_while_training_names_the_line(write: Write, tmp_path: Path) -> None:
+    write("        return Wiring(PreNorm)\n", "        return 1 / 0\n")
+    with pytest.raises(ZeroDivisionError) as raised:
+        methods()["half-branch"]().wiring()
+    assert mistakes.with_place("why", raised.value) == "why (methods/half_branch.py, line 11)"
+    assert mistakes.with_place("why", ValueError()) == "why"

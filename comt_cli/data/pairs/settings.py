@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from comt_cli.data.pairs.almanac_carriers import AlmanacLanguage
-from comt_cli.recipe.settings import MAX_LENGTH, Count, Section, Vocabulary, WholeNumber
+from comt_cli.recipe.settings import MAX_LENGTH, Count, Section, Vocabulary, WholeNumber, matching
 
 HUB_PAIRS: dict[str, tuple[str, str]] = {
     "iwslt15-en-vi": ("en", "vi"),
@@ -17,6 +17,8 @@ HUB_PAIRS: dict[str, tuple[str, str]] = {
 }
 """The published corpora and their languages, which may be read in either direction."""
 
+_NAMES = ("almanac", *HUB_PAIRS)
+_OWN = r"pairs:[^,]+,[^,]+|gettext:[^,]+(,[^,]+)*"
 BYTE_VOCABULARY = 259
 """Padding, end, 256 bytes, begin."""
 
@@ -24,7 +26,10 @@ LARGEST_ALMANAC = 10**7
 """Training pairs of `almanac`, which are held in memory while they are prepared."""
 
 Share = Annotated[float, Field(gt=0, lt=1)]
-Language = Annotated[str, Field(pattern=r"^[a-z]{2,3}([_-][A-Za-z]{2,4})*$")]
+Language = Annotated[
+    str, matching(r"[a-z]{2,3}([_-][A-Za-z]{2,4})*", "is no code of a language, such as en, vi or zh_CN")
+]
+TwoFiles = Annotated[str, matching(r"[^,]+,[^,]+", "is not two files with a comma between, SOURCES,TARGETS")]
 
 
 class PairData(Section):
@@ -34,10 +39,7 @@ class PairData(Section):
     sources, and as many of targets; training pairs with more than `max_length` tokens on a side are left out.
     """
 
-    corpus: Annotated[
-        str,
-        Field(pattern=r"^(almanac|iwslt15-en-vi|wmt14-en-de|wmt14-en-fr|pairs:[^,]+,[^,]+|gettext:[^,]+(,[^,]+)*)$"),
-    ] = "almanac"
+    corpus: Annotated[str, matching(_OWN, "your own: pairs:SOURCES,TARGETS or gettext:FILE,...", _NAMES)] = "almanac"
     source: Language = "en"
     target: Language = "de"
     difficulty: Literal["easy", "full"] | None = None
@@ -46,8 +48,8 @@ class PairData(Section):
     test_pairs: Count | None = None
     validation_fraction: Share | None = None
     test_fraction: Share | None = None
-    validation_files: Annotated[str, Field(pattern=r"^[^,]+,[^,]+$")] | None = None
-    test_files: Annotated[str, Field(pattern=r"^[^,]+,[^,]+$")] | None = None
+    validation_files: TwoFiles | None = None
+    test_files: TwoFiles | None = None
     folder: str | None = None
     tokenizer: Literal["sentencepiece", "bytes"] = "sentencepiece"
     vocabulary_size: Vocabulary | None = None

@@ -24,7 +24,7 @@ from comt_cli.models.accounting import cost_of, total_flops
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training import speed
-from comt_cli.training.hardware import Hardware
+from comt_cli.training.hardware import Hardware, planned_hardware
 from comt_cli.training.tasks import run_class
 
 CPU = Hardware("cpu", "A processor", 1)
@@ -213,6 +213,15 @@ def test_runs_at_once_share_the_gpus(corpus, tmp_path):
     seconds = estimator(tmp_path, 2, None, two).of(tiny_spec(corpus)).seconds
     assert estimator(tmp_path, 6, None, two).of(tiny_spec(corpus)).seconds == pytest.approx(3 * seconds)
     assert estimator(tmp_path, 1, None, two).of(tiny_spec(corpus)).seconds == pytest.approx(seconds)
+
+
+def test_runs_of_a_device_that_is_planned_for_come_before_its_data_sheet(corpus, tmp_path):
+    h200 = planned_hardware("h200", 1)
+    assert estimator(tmp_path, 1, None, h200).of(tiny_spec(corpus)).source.startswith("an assumption")
+    finish(tiny_spec(corpus, seed=9), tmp_path, 1e6, device="NVIDIA H200")
+    source = "runs finished on such a device (NVIDIA H200)"
+    assert estimator(tmp_path, 1, None, h200).of(tiny_spec(corpus)).source == source
+    assert finished_runs(tmp_path, planned_hardware("h100", 1)) == []
 
 
 @pytest.mark.parametrize(

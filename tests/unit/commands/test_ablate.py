@@ -136,11 +136,13 @@ def test_without_a_paper_every_table_that_has_it_is_made_in_one_go(trained) -> N
 
 def test_one_table_of_a_paper_can_be_chosen(trained) -> None:
     write_recipe("mine", "three", WIDTHS)
-    assert ablate("hidden-size", "--paper", "mine/three").exit_code == 0
+    assert ablate("hidden-size", "mine/three").exit_code == 0
+    wrong = ablate("hidden-size", "mine/three", "--paper", "ours").exception
+    assert wrong.message == "mine/three and --paper ours: which of them?"
     assert trained == [widths("mine", "three")]
     error = ablate("modules", "--paper", "mine/three").exception
     assert isinstance(error, UserError)
-    assert "--paper mine/three: it has no ablation modules" in error.message
+    assert "mine/three has no ablation modules" in error.message
     assert "mine/one" in str(error.hint)
 
 
@@ -265,7 +267,7 @@ def test_an_unknown_name_lists_the_known_ones_with_their_recipes(trained) -> Non
     assert "mine/one, transponder/table6, yours/two);" in str(error.hint)
     error = ablate("context", "--paper", "yours").exception
     assert isinstance(error, UserError)
-    assert "--paper yours: it has no ablation context" in error.message
+    assert "yours has no ablation context" in error.message
     assert trained == []
 
 

@@ -204,7 +204,9 @@ def test_a_recipe_without_the_scale_is_skipped_and_named(calls) -> None:
     assert result.exit_code == 0, result.output
     assert "skipped: mine/two has no scale smoke, only paper" in result.stderr
     assert {table for table, _, _ in calls[0][1]} == {"one"}
-    assert isinstance(reproduce("--scale", "small").exception, UserError)
+    wrong = reproduce("--scale", "papre")
+    assert isinstance(wrong.exception, UserError)
+    assert (wrong.exception.hint, wrong.stderr) == ("did you mean paper?", "")
 
 
 def test_a_broken_recipe_is_an_error_before_anything_is_trained(calls) -> None:
@@ -233,6 +235,25 @@ def test_train_lm_trains_what_is_selected_and_writes_the_whole(calls) -> None:
     assert result.exit_code == 0, result.output
     trained = [("one", "pre-ln", 1), ("one", "twin", 1)]  # what was added is selected
     assert calls == [("train", trained, 1, 2), ("write", "one@steps-2", False)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["mine/one"], None),
+        (["mine/one", "--recipe", "mine/one"], None),
+        (["mine/one", "--recipe", "mine/two"], "mine/one and --recipe mine/two: which of them?"),
+        ([], "no recipe was given"),
+    ],
+)
+def test_the_recipe_of_a_verb_that_trains_needs_no_option(calls, arguments, said) -> None:
+    result = CliRunner().invoke(app, ["train-lm", *arguments])
+    if said is None:
+        assert result.exit_code == 0, result.output
+        assert [call[0] for call in calls] == ["train", "write"]
+    else:
+        assert isinstance(result.exception, UserError)
+        assert (result.exception.message, result.exception.exit_status, calls) == (said, 2, [])
 
 
 def test_a_dry_run_of_train_lm_is_of_what_the_command_would_do(calls, monkeypatch) -> None:

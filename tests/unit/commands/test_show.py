@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from comt_cli.app import app
+from comt_cli.errors import UserError
 from comt_cli.tasks import Task
 
 
@@ -116,3 +117,58 @@ def test_a_plan_of_image_classifiers_counts_images(tmp_path, monkeypatch):
     (shown,) = [line.split() for line in lines if line.startswith("window")]
     assert shown[4:7] == ["2.86%", "3.2", "k"]
     assert "okens" not in " ".join(lines)
+
+
+PAPERS = ("show", "transponder/table2", "--rows", "pre-ln", "--columns", "openwebtext/60m", "--scale", "paper")
+
+
+def planned(*arguments: str) -> dict:
+    (row,) = json.loads(comt(*PAPERS, "--json", *arguments))
+    return row
+
+
+def test_a_plan_for_another_machine_says_that_it_assumes():
+    one, eight = planned("--plan-for", "l40s"), planned("--plan-for", "L40S", "--gpus", "8")
+    assert one["estimated_from"] == "an assumption: 40% of the 362 TFLOP/s that L40S has at most by its data sheet"
+    assert one["estimated_seconds"] == pytest.approx(one["flops"] / (0.4 * 362e12), rel=1e-3)
+    assert eight["estimated_seconds"] == pytest.approx(one["estimated_seconds"] / 8, rel=1e-3)
+    assert eight["estimated_from"].endswith("with no loss between devices")
+    assert eight["estimated_memory_bytes"] < one["estimated_memory_bytes"]
+    assert "91.6 TFLOP/s" in planned("--plan-for", "l40s", "--set", "train.precision=fp32")["estimated_from"]
+
+
+def test_a_plan_takes_what_was_measured_on_such_a_device_first(monkeypatch, tmp_path):
+    folder = tmp_path / "runs" / "results" / "bench" / "mine"
+    folder.mkdir(parents=True)
+    step = "device,size,precision,variant,step_ms_settled,mfu\nNVIDIA A100-SXM4-80GB,60m,bf16-pure,{},{},0.25\n"
+    (folder / "step.csv").write_text(step.format("plain-fused", "False"), encoding="utf-8")
+    compiled = ("--set", "train.compile=true")
+    assert planned("--plan-for", "a100", *compiled)["estimated_from"].startswith("an assumption: 40%")
+    eager = planned("--plan-for", "a100", "--set", "train.compile=false")
+    assert eager["estimated_from"].startswith(
+        "comt bench step on NVIDIA A100-SXM4-80GB (plain-fused, 60m, bf16-pure, not settled): 25% of its peak"
+    )
+    assert eager["estimated_seconds"] == pytest.approx(eager["flops"] / (0.25 * 312e12), rel=1e-3)
+    (folder / "step.csv").write_text("device\nNVIDIA A100\n", encoding="utf-8")
+    assert planned("--plan-for", "a100")["estimated_from"].startswith("an assumption")
+
+
+def test_a_plan_says_whether_the_memory_is_enough():
+    assert "all fit." in comt(*PAPERS, "--plan-for", "h200")
+    big = comt("show", "table3", "--rows", "pre-ln", "--scale", "paper", "--plan-for", "rtx4090")
+    assert "of 22 GiB a GPU for pre-ln at c4/" in big
+    assert "does not fit; lower train.micro_batch_size" in big
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--plan-for", "h10"), "There are H200, H100 PCIe, "),
+        (("--plan-for", "h100", "--device", "cpu"), "Leave one of them out."),
+        (("--plan-for", "h100", "--gpus", "7"), "Choose --gpus so that it divides train.batch_size"),
+    ],
+)
+def test_a_plan_that_cannot_be(arguments, said):
+    error = CliRunner().invoke(app, [*PAPERS, *arguments]).exception
+    assert isinstance(error, UserError)
+    assert said in str(error)

@@ -270,8 +270,8 @@ def test_a_vocabulary_too_large_says_what_is_possible(cache: Path) -> None:
         ({"corpus": "wmt14-en-de", "test_pairs": 5}, "test_pairs: this is a key of almanac"),
         ({"corpus": "pairs:a,b", "test_fraction": 0.5, "validation_fraction": 0.5}, "leaves nothing to train on"),
         ({"corpus": "pairs:a,b", "test_fraction": 0.5, "test_files": "a,b"}, "test_files has the whole split"),
-        ({"corpus": "pairs:a"}, "String should match pattern"),
-        ({"corpus": "almanach"}, "String should match pattern"),
+        ({"corpus": "pairs:a"}, "nor your own: pairs:SOURCES,TARGETS or gettext:FILE,..."),
+        ({"corpus": "almanach"}, "; did you mean almanac?"),
     ],
 )
 def test_keys_that_make_no_sense_are_refused(keys: dict[str, object], problem: str) -> None:

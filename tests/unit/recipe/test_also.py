@@ -94,7 +94,11 @@ def test_a_row_that_is_there_already_is_not_added_again(small):
             {"gated": "comt"},
             "--also gated=comt: the recipe has another row 'gated'; give yours another name, for instance gated-2=",
         ),
-        ({"a b": "comt"}, "--also a b=comt: 'a b' cannot be the name of a row: use letters, digits and + . _ / -"),
+        (
+            {"a b": "comt"},
+            "--also a b=comt: 'a b' cannot be the name of a row: use letters, digits and + . _ / -, a "
+            "letter or digit first",
+        ),
         ({"mine": 3}, "--also mine=3: is no method: give its name, or {name: ..., and its options}"),
     ],
 )

@@ -103,9 +103,11 @@ def test_all_that_few_steps_contradict_is_told_at_once(load):
     text = SMALL.replace("steps: 100", "steps: 100\n    schedule: step\n    milestones: [50]\n    warmup_steps: 30")
     text = text.partition("  smoke:")[0] + "  paper:" + text.rpartition("  paper:")[2]  # the scale paper alone
     assert problems_of(text, load, "train.steps=20", "train.nesterov=true", "train.momentum=0") == [
-        "--set train.nesterov=true: needs a momentum above 0",
-        "line 12: settings.train.milestones: the rate cannot fall after 50 of 20 steps; give steps below 20",
-        "line 13: settings.train.warmup_steps: warm-up of 30 steps is longer than 20 steps; give at most 20",
+        "--set train.steps=20: train.warmup_steps (line 13): warm-up of 30 steps is longer than 20 steps; "
+        "give at most 20; --set train.warmup_steps=VALUE gives another",
+        "--set train.steps=20: train.milestones (line 12): the rate cannot fall after 50 of 20 steps; "
+        "give steps below 20; --set train.milestones=VALUE gives another",
+        "--set train.nesterov=true with --set train.momentum=0: needs a momentum above 0",
     ]
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 
@@ -14,7 +15,7 @@ from comt_cli.methods import catalogue
 from comt_cli.recipe.find import as_name
 from comt_cli.recipe.load import available_recipes, find_recipe, load_recipe, select
 from comt_cli.recipe.problems import RecipeError
-from comt_cli.recipe.schema import NAME_PATTERN
+from comt_cli.recipe.schema import NAME_PATTERN, Recipe
 from comt_cli.recipe.yaml_lines import MAX_BYTES, MAX_DEPTH, parse
 from comt_cli.runs.plan import parse_seeds
 
@@ -41,7 +42,8 @@ BROKEN = {
     "out of range": ("steps: 100", "beta2: 1.0\n    steps: 100", "line 10: settings.train.beta2"),
     "not one of the choices": ("steps: 100", "schedule: cosin\n    steps: 100", "line 10: settings.train.schedule -> cosine"),
     "unknown command": ("train-lm", "trian-lm", "line 4: command -> train-lm"),
-    "unknown scale": ("  smoke:", "  smok:", "line 33: scales.smok -> smoke"),
+    "no name of a scale": ("  smoke:", "  Smoke:", "line 33: scales.Smoke"),
+    "a folder of the results": ("  smoke:", "  bench:", "line 33: scales.bench"),
     "unknown size": ("size: 250m", "size: 250n", "line 31: columns.c4/250m.settings.model.size -> 250m"),
     "a list for a group": ("  data: {vocabulary: 300}", "  data: [300]", "line 8: settings.data"),
     "a number for a method": ("method: pre-ln", "method: 5", "line 15: rows.plain.method"),
@@ -322,6 +324,22 @@ SET = {
     "train.steps={a: 1, a: 2}": "a: stands twice, first on line 1",
     "train.warmup_steps=200": "warm-up of 200 steps is longer than 100 steps",
     "model.size=tyni": "no size is called 'tyni'; did you mean tiny?",
+    "train.lr=0.1": "unknown key; did you mean learning_rate?",
+    "train.wd=0.1": "unknown key; did you mean weight_decay?",
+    "train.bs=8": "unknown key; did you mean batch_size?",
+    "train.epochs=3": "unknown key; did you mean steps?",
+    "train.max_steps=3": "unknown key; did you mean steps?",
+    "train.lr_scheduler=cosine": "unknown key; did you mean schedule?",
+    "train.seq_len=8": "unknown key; did you mean data.sequence_length?",
+    "train.seed=1": "unknown key; an option of the command says it: --seeds",
+    "data.hf=x": "unknown key; did you mean corpus?",
+    "lr=0.1": "write SECTION.KEY=VALUE, for instance train.learning_rate=0.1",
+    "steps=3": "write SECTION.KEY=VALUE, for instance train.steps=3",
+    "data.corpus=wikitext": "nor files:GLOB, text of your own; did you mean wikitext-103?",
+    "train.steps=3": "train.warmup_steps (line 11): warm-up of 10 steps is longer than 3 steps; give at most 3; "
+    "--set train.warmup_steps=VALUE gives another",
+    "data.tokenizer=bytes": "data.vocabulary (line 8): the tokenizer bytes has 258 tokens; leave the key out; "
+    "--set data.vocabulary=null takes it away",
     "model.heads=7": "width 128 must split into 7 heads of an even size",
 }
 
@@ -331,6 +349,18 @@ def test_broken_set(argument, expected, small, load):
     found = problems_of(small, load, argument)
     assert all(problem.startswith(f"--set {argument}: ") for problem in found)
     assert any(expected in problem for problem in found)
+
+
+def test_of_several_sets_those_that_conflict_are_named(small, load):
+    told = problems_of(small, load, "train.learning_rate=1e-4", "train.steps=8", "train.warmup_steps=9")
+    assert told == ["--set train.warmup_steps=9 with --set train.steps=8: warm-up of 9 steps is longer than 8 steps; "
+                    "give at most 8"]  # fmt: skip
+
+
+def test_no_pattern_is_shown_for_any_text_of_a_recipe():
+    """Of no field may pydantic check the pattern: its message is the expression itself."""
+    kinds = [Recipe, *(task.settings for task in catalogue().tasks.values())]
+    assert not [kind for kind in kinds if '"pattern"' in json.dumps(kind.model_json_schema())]
 
 
 def test_all_broken_sets_come_at_once(small, load):

@@ -152,7 +152,7 @@ WRONG = {
     "a part twice": ("[head]", "[head, head]", "line 5: start.new: a part stands twice"),
     "no name of a part": (
         "[head]", "['head.*']",
-        'line 5: start.new[0]: "head.*" does not fit: string should match pattern ',
+        "line 5: start.new[0]: 'head.*' is no part of a model: letters, digits and _, with dots between",
     ),
 }  # fmt: skip
 

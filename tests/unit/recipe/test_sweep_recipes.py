@@ -113,8 +113,12 @@ def test_the_command_line_keeps_metric_and_seeds_of_the_recipes_sweep(tmp_path):
         ("train.learning_rate", "--sweep train.learning_rate: should be SECTION.KEY=VALUE,VALUE,..."),
         ("train.learning_rate=", "should be SECTION.KEY=VALUE,VALUE,..."),
         ("train.learning_rate=[1,2", "should be SECTION.KEY=VALUE,VALUE,..."),
-        ("train.learning_rat=1,2,3", "train.learning_rat: unknown key; did you mean learning_rate?"),
-        ("train.learning_rate=1e-3,2e-3", "are only 2"),
+        ("train.learning_rat=1,2,3", "  --sweep train.learning_rat=1,2,3: unknown key; did you mean learning_rate?"),
+        ("train.learning_rate=1e-3,2e-3", "  --sweep train.learning_rate=1e-3,2e-3: are only 2"),
+        ("train.lr=1,2,3", "  --sweep train.lr=1,2,3: unknown key; did you mean learning_rate?"),
+        ("train.learning_rate=a,2,3", '  --sweep train.learning_rate=a,2,3: "a" does not fit: should be a number'),
+        ("train.warmup_steps=1,5000,9", "  --sweep train.warmup_steps=1,5000,9: warm-up of 5000 steps is longer"),
+        ("train.steps=3,20,30", "  --sweep train.steps=3,20,30: train.warmup_steps (line "),
     ],
 )
 def test_a_wrong_argument_is_said(tmp_path, argument, message):

@@ -20,11 +20,13 @@ from comt_cli.report import latex as tex
 from comt_cli.report.csv_tables import table_csv
 from comt_cli.report.layout import headings
 from comt_cli.report.markdown import escaped, markdown
+from comt_cli.report.overview import write_overview
 from comt_cli.report.table import Table, build_table
 from comt_cli.report.terminal import print_table
 from comt_cli.report.trained import of_table
 from comt_cli.report.words import bold_rule, verdict
 from comt_cli.report.write import write_report
+from comt_cli.report.written import scales_below
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -299,3 +301,19 @@ def test_json_has_what_was_trained(own: Bench) -> None:
     data = write_report(own.loaded(), own.specs(), own.runs, own.results).as_json()
     assert json.loads(json.dumps(data))["trained"] == of_table(table_of(own))
     assert data["paper"] is None
+
+
+def test_a_scale_of_ones_own_has_its_table_and_its_place_in_the_overview(own: Bench) -> None:
+    own.recipe.write_text(OWN + "  nano: {description: Seconds}\n", encoding="utf-8")
+    before = {spec.id for spec in own.specs()}
+    assert {spec.scale for spec in own.specs("nano")} == {"nano"}
+    for spec in own.specs("nano"):
+        own.finish(spec, 100.0 + spec.seed)
+    for scale in ("smoke", "nano"):
+        write_report(own.loaded(), own.specs(scale), own.runs, own.results)
+    (own.results / "bench" / "x").mkdir(parents=True)
+    (own.results / "bench" / "x" / "y-runs.csv").write_text("", encoding="utf-8")
+    assert scales_below(own.results) == ["smoke", "nano"]
+    page = write_overview(own.results).read_text(encoding="utf-8")
+    assert re.findall("^## Scale (.*)$", page, re.M) == ["smoke", "nano"]
+    assert before == {spec.id for spec in own.specs()}
