@@ -163,7 +163,7 @@ UNUSABLE = [
     "show {}.yaml", "status {}", "status --runs {}", "runs --runs {}", "generate {}", "average {}", "export {} out",
     "analyze-gates {}", "plot-gradients {}", "report --html --results {}", "report --runs {}", "score {} {}",
     "bench page --results {}", "train-lm --recipe {}.yaml", "train-lm --recipe table3 --runs {} --dry-run",
-    "caption {} x.png",
+    "caption x {}.png",
 ]  # fmt: skip
 
 
@@ -193,7 +193,7 @@ def test_a_name_that_is_too_long_is_told(tmp_path):
     assert [(line, status) for line, (status, said) in zip(UNUSABLE, told, strict=True)] == [
         (line, 2) for line in UNUSABLE
     ]
-    assert all("File name too long" in said for _, said in told)
+    assert [said for _, said in told if "File name too long" not in said] == []
 
 
 def test_what_may_not_be_read_is_told(tmp_path):
@@ -210,7 +210,7 @@ def test_what_may_not_be_read_is_told(tmp_path):
     assert [(line, status) for line, (status, said) in zip(UNUSABLE, told, strict=True)] == [
         (line, 2) for line in UNUSABLE
     ]
-    assert all("Permission denied" in said for _, said in told)
+    assert [said for _, said in told if "Permission denied" not in said] == []
 
 
 @pytest.mark.parametrize("start", [[sys.executable, "-m", "comt_cli"], [COMT]])
@@ -218,8 +218,9 @@ def test_an_interrupt_while_modules_are_imported_leaves_no_traceback(start, tmp_
     (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     done = subprocess.run(
-        [*start, "recipes"], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+        [*start, "recipes"], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # it is ignored where the tests run behind a &
+    )  # fmt: skip
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
