@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import errno
 import hashlib
+import io
 import json
 import os
 import secrets
@@ -134,6 +136,14 @@ def read_text(path: Path, largest: int = LARGEST_FILE) -> str:
         raise Unreadable(f"it is not UTF-8 text (line {line})") from error
 
 
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """The lines of a CSV, by its first. Raises as `read_text` does, and `Unreadable` where it is no CSV."""
+    try:
+        return list(csv.DictReader(io.StringIO(read_text(path), newline="")))
+    except csv.Error as error:
+        raise Unreadable(f"it is no CSV: {error}") from error
+
+
 def read_json(path: Path, largest: int = LARGEST_FILE) -> Any:
     """The value in a JSON file. Raises as `read_text` does, and `Unreadable` where it is not JSON."""
     return parse_json(read_text(path, largest))
@@ -197,3 +207,11 @@ def write_text(path: Path, text: str) -> None:
     """Write `text`, whole or not at all. Raises `StorageError` (see `atomic_file`)."""
     with atomic_file(path, "w") as handle:
         handle.write(text)
+
+
+def write_changed(path: Path, text: str) -> None:
+    """`write_text`, unless the file has that text already."""
+    with contextlib.suppress(OSError, Unreadable):
+        if read_text(path) == text:
+            return
+    write_text(path, text)

@@ -396,9 +396,12 @@ def page(results: options.Results = options.DEFAULT_RESULTS) -> None:
     if not found:
         raise UserError(f"nothing has been measured in {results / 'bench'}", "comt bench all measures.")
     for path, kind in sorted(found.items(), key=lambda item: item[0]):
-        written = renew_page(kind, path)
+        try:
+            problem, written = "of an older version", renew_page(kind, path)
+        except (UserError, KeyError, ValueError) as error:
+            problem, written = f"damaged ({error})", []
         if not written:
-            typer.echo(f"{path}: of an older version, left as it is", err=True)
+            typer.echo(f"{path}: {problem}, left as it is", err=True)
         for each in written:
             typer.echo(f"wrote {each}")
 

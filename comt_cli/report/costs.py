@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from comt_cli.errors import UserError
-from comt_cli.files import canonical_json, read_text, sha256
+from comt_cli.files import Unreadable, canonical_json, read_csv, sha256
 from comt_cli.report.format import one_line
 from comt_cli.runs.plan import RunSpec
 
@@ -107,9 +105,12 @@ def costs_lines(path: Path) -> list[dict[str, str]]:
     Raises:
         UserError: it is not one.
     """
-    if not path.exists():
+    try:
+        lines = read_csv(path)
+    except FileNotFoundError:
         return []
-    lines = list(csv.DictReader(io.StringIO(read_text(path))))
+    except Unreadable as error:
+        raise _unreadable(path) from error
     needed = (*_NEEDED, *ratio_columns("step"), *ratio_columns("compiled_step"))
     if any(line.get(name) is None for line in lines for name in needed):
         raise _unreadable(path)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from comt_cli.errors import StorageError
-from comt_cli.files import write_text
+from comt_cli.files import Unreadable, read_csv, write_text
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report import format, words
 from comt_cli.report.costs import read_costs
@@ -210,11 +208,11 @@ def _would_be_lost(path: Path, ended: Iterable[RunSpec], *, changed: bool) -> st
 def _lines(path: Path) -> list[dict[str, str]] | None:
     """The lines of a CSV; none where there is no file, None where it cannot be read."""
     try:
-        return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
-    except (FileNotFoundError, NotADirectoryError):
+        return read_csv(path)
+    except FileNotFoundError:
         return []
-    except (OSError, ValueError, csv.Error):
-        return None
+    except Unreadable:
+        return [] if not path.exists() else None  # below a file in place of a folder there is none
 
 
 def print_report(report: Report, file: IO[str] | None = None, shown: Table | None = None) -> None:
