@@ -94,9 +94,9 @@ demo: $(READY)  ## Table 3 of CoMT at scale smoke, and what its gates do: minute
 	$(COMT) analyze-gates table3:pre-ln+transponder --scale smoke --results $(DEMO)
 	$(COMT) plot-cosine table3:pre-ln+comt --scale smoke --results $(DEMO)
 	$(COMT) plot-cosine table3:pre-ln+transponder --scale smoke --results $(DEMO)
-	@echo
-	$(COMT) report table3.yaml --scale smoke --results $(DEMO)
-	@echo; echo "Written:"; find $(DEMO) -type f | sort | sed 's/^/  /'
+	@echo; echo "All is in $(DEMO)/smoke/comt. Worth opening first:"
+	@for file in table3.md table3-placement-norm.png figures/pre-ln+comt-python-docs-tiny-seed1/gate-summary.png; do \
+		echo "  $(DEMO)/smoke/comt/$$file"; done
 
 .PHONY: test
 test: $(READY)  ## All tests (those that need a GPU say that they are skipped)

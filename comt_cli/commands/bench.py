@@ -391,6 +391,7 @@ def page(results: options.Results = options.DEFAULT_RESULTS) -> None:
     """
     from comt_cli.commands.bench_pages import pages
     from comt_cli.report.benchmark import renew_page
+    from comt_cli.report.terminal import say_written
 
     found = {path: page for name, page in pages().items() for path in sorted((results / "bench").glob(f"*/{name}.csv"))}
     if not found:
@@ -402,8 +403,7 @@ def page(results: options.Results = options.DEFAULT_RESULTS) -> None:
             problem, written = f"damaged ({error})", []
         if not written:
             typer.echo(f"{path}: {problem}, left as it is", err=True)
-        for each in written:
-            typer.echo(f"wrote {each}")
+        say_written(written)
 
 
 @app.command("all", cls=Verb)
@@ -431,6 +431,7 @@ def everything(
     from comt_cli.benchmarks.limits import measuring
     from comt_cli.benchmarks.stages import reach, run_stages, stages_for
     from comt_cli.commands.bench_pages import Record
+    from comt_cli.report.terminal import say_written
     from comt_cli.training.devices import pick_device
 
     where = pick_device(device)
@@ -445,8 +446,7 @@ def everything(
             for kind, news in run_stages(stages, deadline):
                 written.update(dict.fromkeys(record.add(kind, [news], quiet=True)))
         finally:
-            for path in written:
-                typer.echo(f"wrote {path}")
+            say_written(written)
 
 
 def _limit(seconds: float | None, minutes: float | None, usual: float) -> float:

@@ -12,6 +12,7 @@ import typer
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import read_csv
 from comt_cli.report.benchmark import Page, device_folder, markdown, merge_rows, verdicts, write_benchmark
+from comt_cli.report.terminal import say_written
 
 
 def pages() -> dict[str, Page]:
@@ -98,7 +99,7 @@ class Record:
             for path in [] if quiet else written:
                 if path.suffix == ".md":
                     typer.echo(path.read_text(encoding="utf-8"))
-                typer.echo(f"wrote {path}")
+            say_written([] if quiet else written)
         return written
 
     def _keep(self, page: str, rows: list[Any]) -> None:

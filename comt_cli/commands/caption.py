@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -95,6 +96,7 @@ def caption(
 def _draw(using: ImageCaptioner, stem: str, image: Seen, best: Said, loaded: LoadedCaptioner, folder: Path) -> None:
     from comt_cli.report import figures
     from comt_cli.report.caption import Caption
+    from comt_cli.report.terminal import say_written
     from comt_cli.report.trained import of_runs
 
     weights_TR, words = using.attention(image, best)
@@ -116,5 +118,4 @@ def _draw(using: ImageCaptioner, stem: str, image: Seen, best: Said, loaded: Loa
         ),
     )
     figures.sign(figure, said.trained)
-    for path in figures.write_figure(figure, frame, folder, stem, said):
-        typer.echo(path, err=True)
+    say_written(figures.write_figure(figure, frame, folder, stem, said), sys.stderr)

@@ -63,6 +63,7 @@ def curves(
         )
 
     from comt_cli.report import figures
+    from comt_cli.report.terminal import say_written
 
     frame = found.frame()
     label = "training loss" if quantity == "loss" else quantity.replace("_", " ")
@@ -71,8 +72,7 @@ def curves(
     figures.sign(figure, caption.trained)
     name = "curves" if quantity == "loss" else f"curves-{quantity}"
     folder, stem = place(results, scale, loaded.folder, f"{loaded.stem}-{name}")
-    for path in figures.write_figure(figure, frame, folder, stem, caption):
-        typer.echo(path)
+    say_written(figures.write_figure(figure, frame, folder, stem, caption))
     for sentence in findings(found):
         typer.echo(f"{sentence}.")
 

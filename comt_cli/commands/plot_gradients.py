@@ -55,6 +55,7 @@ def plot_gradients(
     from comt_cli.analysis.conv_gradients import conv_gradients
     from comt_cli.report import figures
     from comt_cli.report.figure_captions import caption
+    from comt_cli.report.terminal import say_written
     from comt_cli.report.trained import of_runs
 
     frame = conv_gradients(directories, epochs)
@@ -64,8 +65,7 @@ def plot_gradients(
     figures.sign(figure, trained)
     folder = out or figure_options.run_figure_folder(next(iter(directories.values())).spec(), results)
     stem = "conv-gradients" if len(directories) == 1 else f"conv-gradients-of-{len(directories)}-runs"
-    for path in figures.write_figure(figure, drawn, folder, stem, said):
-        typer.echo(path)
+    say_written(figures.write_figure(figure, drawn, folder, stem, said))
 
 
 def _by_label(paths: list[Path]) -> dict[str, RunDirectory]:

@@ -281,8 +281,13 @@ def _natural(text: str) -> tuple[int, str]:
 
 
 def shown(name: str, decimals: int) -> Callable[[Row], str]:
-    """A number of the row with so many decimals."""
-    return lambda row: f"{float(row[name]):,.{decimals}f}" if row.get(name) else "-"
+    """A number of the row with so many decimals; whether times were too few for an interval is said."""
+
+    def show(row: Row) -> str:
+        doubt = ", not settled" if row.get(f"{name}_settled") and not row.get(f"{name}_uncertainty") else ""
+        return f"{float(row[name]):,.{decimals}f}{doubt}" if row.get(name) else "-"
+
+    return show
 
 
 def spread(name: str) -> Callable[[Row], str]:

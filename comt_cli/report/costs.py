@@ -45,6 +45,13 @@ class Costs:
         """Whether all have a compiled step."""
         return all(each.compiled is not None for each in self.of.values())
 
+    @property
+    def are_settled(self) -> bool:
+        """Whether every ratio of times has an interval."""
+        times = [(each.step, each.step_error) for each in self.of.values()]
+        times += [(each.compiled, each.compiled_error) for each in self.of.values()]
+        return all(ratio is None or error is not None for ratio, error in times)
+
 
 def network_key(spec: RunSpec) -> str:
     """The hash of the settings that decide a step's cost: the method, the model, what its data gives it, the batch, and

@@ -13,6 +13,8 @@ from comt_cli.report.table import Table
 from comt_cli.runs.directory import RunState
 
 NOTHING = "-"
+UNSETTLED = "?"
+"""Behind a ratio of times that were taken in too few rounds for an interval: it may be any other."""
 STANDS = "*"
 """Behind a verdict that holds after Holm's correction over the table, too."""
 
@@ -151,15 +153,17 @@ def _costs(table: Table, entry: Entry) -> dict[Key, str]:
         "flops": _ratio(costs.flops),
         "bytes": _ratio(costs.bytes),
         "saved": _ratio(costs.saved),
-        "step": _ratio(costs.step, costs.step_error),
-        "compiled": _ratio(costs.compiled, costs.compiled_error),
+        "step": _ratio(costs.step, costs.step_error, is_timed=True),
+        "compiled": _ratio(costs.compiled, costs.compiled_error, is_timed=True),
     }
 
 
-def _ratio(ratio: float | None, error: float | None = None) -> str:
-    """With its interval, where there is one: `error` is a part of it."""
+def _ratio(ratio: float | None, error: float | None = None, *, is_timed: bool = False) -> str:
+    """With its interval, where there is one: `error` is a part of it. Of times without one that is said."""
     if ratio is None:
         return NOTHING
+    if is_timed and error is None:
+        return f"{ratio:.2f} {UNSETTLED}"
     return f"{ratio:.2f} ± {ratio * error:.2f}" if error else f"{ratio:.2f}"
 
 

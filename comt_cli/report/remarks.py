@@ -118,14 +118,16 @@ def selection_notes(
     loaded: LoadedRecipe, rows: Sequence[str], columns: Sequence[str], scale: str, overrides: Sequence[str]
 ) -> Iterator[str]:
     """In what the table differs from the whole recipe: fewer rows or columns, no baseline, changed settings."""
-    recipe = loaded.recipe
+    recipe, is_sweep = loaded.recipe, loaded.has_trials(scale)
     if len(rows) < len(recipe.rows):
-        yield f"These are {len(rows)} of the recipe's {format.plural(len(recipe.rows), 'row')}."
+        which = ": those that were selected and have a choice" if is_sweep else ""
+        yield f"These are {len(rows)} of the recipe's {format.plural(len(recipe.rows), 'row')}{which}."
     every = loaded.columns(scale)
     if len(columns) < len(every):
         yield f"These are {len(columns)} of the recipe's {format.plural(len(every), 'column')}."
     if recipe.baseline not in rows:
-        yield f"The baseline {recipe.baseline} is not among the selected rows, so there are no differences of ours."
+        why = "was not selected, or has no choice" if is_sweep else "is not among the selected rows"
+        yield f"The baseline {recipe.baseline} {why}, so there are no differences of ours."
     if overrides:
         yield f"Settings were changed on the command line: {', '.join(overrides)}."
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from comt_cli.report import words
@@ -149,6 +150,16 @@ def _remarks(table: Table, layout: _Layout) -> Iterator[str]:
 def say(text: str, file: IO[str] | None = None, style: str = "") -> None:
     """Print a sentence (to standard output if `file` is None), broken between words alone."""
     _say(console_for(file), text, style)
+
+
+def say_written(paths: Iterable[Path], file: IO[str] | None = None) -> None:
+    """One line for all files of a name: `wrote figures/gate-summary.{png,pdf,txt,tex,csv}`."""
+    kinds: dict[Path, list[str]] = {}
+    for path in paths:
+        kinds.setdefault(path.with_suffix(""), []).append(path.suffix.removeprefix("."))
+    for path, found in kinds.items():
+        ending = ",".join(found)
+        print(f"wrote {path}.{ending if len(found) == 1 else f'{{{ending}}}'}", file=file)
 
 
 def print_grid(console: Console, grid: Grid, indent: str = "") -> None:

@@ -18,7 +18,7 @@ from comt_cli.report.csv_tables import GRID, records, runs_csv, table_csv
 from comt_cli.report.latex import latex
 from comt_cli.report.markdown import markdown
 from comt_cli.report.table import Table, build_table
-from comt_cli.report.terminal import print_table, say
+from comt_cli.report.terminal import print_table, say, say_written
 from comt_cli.report.trained import of_table
 from comt_cli.runs.plan import RunSpec
 from comt_cli.runs.shared import link_runs
@@ -220,5 +220,4 @@ def print_report(report: Report, file: IO[str] | None = None, shown: Table | Non
     print_table(shown or report.table, file)
     if shown is not None and shown is not report.table and report.files is not None:
         say("These are the rows and columns that were chosen; the files have all.", file)
-    for path in vars(report.files).values() if report.files else ():
-        say(f"wrote {path}", file)
+    say_written(vars(report.files).values() if report.files else (), file)
