@@ -152,9 +152,8 @@ def result_text(task: Task[Any], result: dict[str, Any]) -> str:
         return f"diverged at step {result.get('diverged_at', '?')}"
     metric, unit = task.metrics[task.metric], task.unit
     value, seconds, rate = (_number(result, key) for key in (task.metric, "train_seconds", unit.per_second))
-    words = [
-        f"{metric.brief} beyond range" if value is None else f"{metric.brief} {value:.{metric.decimals}f}{metric.sign}"
-    ]
+    name = f"validation {metric.brief}"
+    words = [f"{name} beyond range" if value is None else f"{name} {value:.{metric.decimals}f}{metric.sign}"]
     if seconds is not None:
         words.append(f"{seconds:.0f} s")
     if rate is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -101,6 +101,28 @@ def lines(table: Table, column: str) -> list[Line]:
         cells = _cells(table, entry)
         lines.append(Line(entry, {key: cells[key] for key in shown}, entry.marks, entry.best))
     return lines
+
+
+def same_runs(table: Table) -> list[list[str]]:
+    """The columns of the table, those together that show other metrics of the same runs."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for column in table.columns:
+        requests = tuple(run.spec.request for entry in table.column(column) for run in entry.cell.every)
+        groups.setdefault(requests, []).append(column)
+    return list(groups.values())
+
+
+def by_metric(table: Table, columns: Sequence[str], texts: Callable[[Line], Mapping[Key, str]]) -> list[list[str]]:
+    """Columns of the same runs (`same_runs`) as one table, the headings first: a column a metric, of every row a line
+    for each of the `texts` that says something."""
+    made = [["method", "", *columns]]
+    of = {column: lines(table, column) for column in columns}
+    names = headings(table)
+    for number, row in enumerate(table.rows):
+        cells = [texts(of[column][number]) for column in columns]
+        told = [key for key in cells[0] if key != "method" and any(each[key] != NOTHING for each in cells)]
+        made += [[row if key == "ours" else "", names[key], *(each[key] for each in cells)] for key in told]
+    return made
 
 
 def increases(table: Table, column: str) -> str | None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from comt_cli.report import words
 from comt_cli.report.ladder_words import HEADING, sentences
-from comt_cli.report.layout import Key, Line, headings, increases, lines
+from comt_cli.report.layout import Key, Line, by_metric, headings, increases, lines, same_runs
 from comt_cli.report.setup_words import beside
 from comt_cli.report.table import Table
 from comt_cli.report.trained import of_table
@@ -44,6 +44,7 @@ _DROPPED: tuple[Key, ...] = (
     "difference",
 )
 """Columns that make way where the terminal is narrow, the first first."""
+_OF_RUNS = frozenset(_DROPPED[: _DROPPED.index("detectable")]) | {"parameters", "paper_increase"}
 _STACKED_BEFORE: tuple[Key, ...] = ("paper_difference", "difference")
 """Before these go, errors and intervals move under their numbers."""
 _LEFT: tuple[Key, ...] = ("method", "verdict")
@@ -117,9 +118,14 @@ def print_table(table: Table, file: IO[str] | None = None) -> None:
     layout = _layout(table, console.width)
     _say(console, table.title, "bold")
     _say(console, f"{of_table(table)}; {words.source(table)}", "dim")
-    for column in table.columns:
+    for columns in same_runs(table):
+        column = columns[0]
         console.print()
-        _say(console, f"{column}. {beside(table, column)}".rstrip(". ") + ".", "dim")
+        named = ", ".join(f"{each}: {table.metric(each).label}" for each in columns)
+        _say(console, f"{named}. {beside(table, columns)}".rstrip(". ") + ".", "dim")
+        if len(columns) > 1:
+            _print_metrics(console, table, columns)
+            continue
         print_grid(console, _grid(table, column, layout, console.width))
         if "parameters" not in layout.keys and (phrase := increases(table, column)) is not None:
             _say(console, phrase, "dim")
@@ -132,6 +138,25 @@ def print_table(table: Table, file: IO[str] | None = None) -> None:
         _say(console, f"{HEADING}, {sentence}.")
     for text in (*table.notes, words.verdict(table)):
         _say(console, text)
+
+
+def _print_metrics(console: Console, table: Table, columns: Sequence[str]) -> None:
+    """A grid of as many metrics as fit, below it the next ones; what is of the runs and of no metric is left out."""
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    stacked = _Layout(tuple(key for key in headings(table) if key not in _OF_RUNS), stacked=True)
+    texts = by_metric(table, columns, lambda line: dict(zip(stacked.keys, _cells(line, stacked), strict=True)))
+    most = len(columns)
+    while most > 1 and _width(texts[0][: most + 2], [row[: most + 2] for row in texts[1:]]) > console.width:
+        most -= 1
+    for first in range(2, len(texts[0]), most):
+        grid = Grid(box=None, header_style="bold", pad_edge=False, padding=(0, _GAP, 0, 0))
+        for number, head in enumerate([*texts[0][:2], *texts[0][first : first + most]]):
+            grid.add_column(Text(head), justify="right" if number > 1 else "left", no_wrap=True, vertical="top")
+        for row in texts[1:]:
+            grid.add_row(*map(Text, [*row[:2], *row[first : first + most]]))
+        print_grid(console, grid)
 
 
 def _remarks(table: Table, layout: _Layout) -> Iterator[str]:

@@ -212,7 +212,7 @@ def _lines(path: Path) -> list[dict[str, str]] | None:
     except FileNotFoundError:
         return []
     except Unreadable:
-        return [] if not path.exists() else None  # below a file in place of a folder there is none
+        return None
 
 
 def print_report(report: Report, file: IO[str] | None = None, shown: Table | None = None) -> None:
