@@ -11,7 +11,7 @@ from comt_cli.recipe.schema import Published
 from comt_cli.report import format
 from comt_cli.report.collect import ENDED, Cell, Run
 from comt_cli.report.statistics import Paired
-from comt_cli.runs.directory import PYTORCH, RunState
+from comt_cli.runs.directory import FEW, PYTORCH, RunState
 from comt_cli.runs.plan import RunSpec, point_in_words
 from comt_cli.tasks.base import Metric
 
@@ -144,6 +144,13 @@ def signatures(runs: Iterable[Run], metrics: Mapping[str, str]) -> Iterator[str]
         plural = "s" if len(signed) > 1 else ""
         apart = "; their numbers are not comparable" if plural else ""
         yield f"Signature{plural} of {metric}: {format.listing(signed)}{apart}."
+
+
+def sizes(runs: Iterable[Run], metrics: Mapping[str, str]) -> Iterator[str]:
+    """On how many samples the cells were scored, and where these are few; `metrics` by column."""
+    for count, split, what in dict.fromkeys(filter(None, (run.scored_on(metrics[run.spec.column]) for run in runs))):
+        few = f": fewer than {FEW}, so a difference may be chance" if count < FEW else ""
+        yield f"Scored on {count:,} {split} {what}{few}."
 
 
 def multipliers(runs: Iterable[Run]) -> Iterator[str]:

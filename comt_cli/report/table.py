@@ -21,6 +21,7 @@ from comt_cli.report.remarks import (
     other_settings,
     selection_notes,
     signatures,
+    sizes,
 )
 from comt_cli.report.statistics import detectable, difference, p_value, paired_difference, summarise
 from comt_cli.report.verdict import Outcome, corrected, judge, published_direction
@@ -205,6 +206,7 @@ def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, over
             *selection_notes(loaded, rows, columns, scale, overrides),
             *(grid_notes(grid, [metrics[column] for column in columns]) if grid is not None else ()),
             *other_settings(list(first.values()), recipe.baseline),
+            *sizes(collection.runs(), metrics),
             *signatures(collection.runs(), metrics),
             *multipliers(collection.runs()),
             *numerics(collection.runs()),

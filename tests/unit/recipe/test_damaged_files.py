@@ -208,7 +208,8 @@ def test_a_stand_in_that_is_wrong_itself_ends_the_search(small, monkeypatch):
     [
         ("train-lm", {"state": "done"}, "validation perplexity beyond range"),
         ("train-lm", {"state": "diverged"}, "diverged at step ?"),
-        ("train-resnet", {"state": "done", "accuracy": "high", "train_seconds": True}, "validation accuracy beyond range"),
+        ("train-resnet", {"state": "done", "accuracy": "high", "train_seconds": True},
+         "validation accuracy beyond range"),
         ("train-lm", {"state": "done", "perplexity": 2.5, "train_seconds": 3, "tokens_per_second": 1e4},
          "validation perplexity 2.50, 3 s, 10,000 tok/s"),
     ],
