@@ -31,7 +31,7 @@ def markdown(table: Table) -> str:
             texts = [[*map(escaped, head)], [":---", ":---", *["---:"] * len(columns)]]
             texts += [[escaped(row[0]), escaped(row[1]), *row[2:]] for row in rows]
             made = "\n".join(f"| {' | '.join(line)} |" for line in texts)
-        parts += [f"## {escaped(', '.join(columns))}", escaped(setup(table, columns)), made]
+        parts += [f"## {escaped(', '.join(map(table.heading, columns)))}", escaped(setup(table, columns)), made]
     if table.trends:
         parts += [f"## {HEADING}", escaped(rule(table)), pipes(ladder_texts(table))]
     if table.footnotes:

@@ -121,7 +121,7 @@ def print_table(table: Table, file: IO[str] | None = None) -> None:
     for columns in same_runs(table):
         column = columns[0]
         console.print()
-        named = ", ".join(f"{each}: {table.metric(each).label}" for each in columns)
+        named = ", ".join(f"{table.heading(each)}: {table.metric(each).label}" for each in columns)
         _say(console, f"{named}. {beside(table, columns)}".rstrip(". ") + ".", "dim")
         if len(columns) > 1:
             _print_metrics(console, table, columns)
