@@ -63,13 +63,15 @@ def headings(table: Table, column: str | None = None) -> dict[Key, str]:
     """
     columns = table.columns if column is None else (column,)
     signs = "/".join(dict.fromkeys(table.unit(name).sign for name in columns))
+    has_interval = any(entry.difference and entry.difference.low is not None for entry in table.entries.values())
+    interval = " [95 %]" if has_interval else ""
     others = [metric.label for name in table.columns if (metric := table.beside(name)) is not None]
     every: dict[Key, str] = {
         "method": "method",
         "ours": "ours ± s.e. (n)" if table.paper is not None else "mean ± s.e. (n)",
         "median": "median",
         "beside": "/".join(dict.fromkeys(others)),
-        "difference": f"vs {table.baseline}, {signs} [95 %]",
+        "difference": f"vs {table.baseline}, {signs}{interval}",
         "detectable": f"detectable, {signs}",
         "equal_time": f"at equal time, {signs} [95 %]",
         "paper": "paper",

@@ -256,18 +256,20 @@ def _cells(line: Line, layout: _Layout) -> list[str]:
 
 
 def _heads(table: Table, layout: _Layout, texts: list[list[str]], width: int, column: str | None = None) -> list[str]:
-    """The headings; broken between words, to about the width of what stands below, where `width` has no room for them
-    as they are."""
+    """The headings; where `width` has no room for them as they are, broken between words into as few lines as fit, at
+    the narrowest to about the width of what stands below."""
     names = headings(table, column)
     heads = [names[key] for key in layout.keys]
     if _width(heads, texts) <= width:
         return heads
-    broken = []
-    for position, head in enumerate(heads):
-        below = max(_longest(cells[position]) for cells in texts)
-        widest = max(map(len, head.split()))
-        wrapped = textwrap.wrap(head, max(below, widest), break_long_words=False, break_on_hyphens=False)
-        broken.append("\n".join(wrapped))
+    for parts in (2, 3, 9):
+        broken = []
+        for position, head in enumerate(heads):
+            below = max(_longest(cells[position]) for cells in texts)
+            room = max(below, *map(len, head.split()), -(-len(head) // parts))
+            broken.append("\n".join(textwrap.wrap(head, room, break_long_words=False, break_on_hyphens=False)))
+        if _width(broken, texts) <= width:
+            break
     return broken
 
 
