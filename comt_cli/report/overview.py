@@ -5,9 +5,9 @@ It is made from the files below the results folder alone, so that it can be made
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -179,7 +179,7 @@ def _provenance(results: Path, written: Sequence[Written], reader: Reader) -> It
     for task in tasks().values():
         own = [run for of, run in ended.values() if of is task]
         for template in task.provenance if own else ():
-            yield template.format_map(_Columns(task, own))
+            yield _filled(template, task, own)
     yield f"Seeds: {format.seeds(int(seed) for seed in _values(runs, 'seed')) or 'none'}."
     yield f"Commits: {_distinct(runs, 'git_commit') or 'not recorded'}."
     yield from _archives(results, results / written[0].scale, reader)
@@ -216,34 +216,21 @@ def _archives(results: Path, folder: Path, reader: Reader) -> Iterator[str]:
         yield f"Run directories, without weights: {links}{lack}."
 
 
-class _Columns(dict[str, "_Column"]):
-    """The columns of lines about runs, for `Task.provenance`."""
+def _filled(template: str, task: Task[Any], runs: Sequence[Line]) -> str:
+    """A sentence of `Task.provenance`: what the runs have in every column that it names, as it asks for it."""
 
-    def __init__(self, task: Task[Any], runs: Sequence[Line]) -> None:
-        super().__init__()
-        self._task, self._runs = task, runs
-
-    def __missing__(self, key: str) -> _Column:
-        return _Column(self._task, self._runs, key)
-
-
-@dataclass(frozen=True)
-class _Column:
-    """A column of lines about runs, written as the format asks (`Task.provenance`)."""
-
-    task: Task[Any]
-    runs: Sequence[Line]
-    key: str
-
-    def __format__(self, kind: str) -> str:
-        if self.key == "parameters":  # `1.2 M parameters, fp32`
-            return ", ".join([f"{_span(self.runs, self.key)} parameters", *_values(self.runs, "precision")])
+    def said(asked: re.Match[str]) -> str:
+        key, kind = asked[1], asked[2]
+        if key == "parameters":  # `1.2 M parameters, fp32`
+            return ", ".join([f"{_span(runs, key)} parameters", *_values(runs, "precision")])
         if kind in ("span", "done"):
-            return _span(self.runs, self.key, ("done",) if kind == "done" else ("done", "diverged"))
+            return _span(runs, key, ("done",) if kind == "done" else ("done", "diverged"))
         if kind == "networks":
-            sizes = _values(self.runs, self.key)
-            return f"{self.task.networks(sizes)}, " if sizes else ""
-        return _distinct(self.runs, self.key) or "not recorded"
+            sizes = _values(runs, key)
+            return f"{task.networks(sizes)}, " if sizes else ""
+        return _distinct(runs, key) or "not recorded"
+
+    return re.sub(r"\{(\w+):?(\w*)\}", said, template)
 
 
 def _values(runs: Iterable[Line], key: str) -> list[str]:
