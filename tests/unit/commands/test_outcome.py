@@ -345,7 +345,7 @@ def drawn_runs() -> list[dict[str, str]]:
 def test_gradient_norms_are_drawn_from_every_row_of_the_first_column_and_seed(handed, capsys) -> None:
     planned = image_figure("conv-gradients")
     directories = ended(planned, "gradients.jsonl")
-    assert f"wrote {IMAGES_FIGURE}" in outcome(planned, capsys)
+    assert f"wrote {IMAGES_FIGURE.with_suffix('')}.{{png," in outcome(planned, capsys)
     ((by_row,),) = [handed]
     assert {row: directory.path for row, directory in by_row.items()} == {row: directories[row].path for row in DRAWN}
     lines = [(line["row"], line["column"], line["seed"], line["id"], line["images"]) for line in drawn_runs()]
@@ -374,13 +374,13 @@ def test_a_figure_of_several_runs_is_drawn_again_when_one_of_them_is_another(han
     assert outcome(planned, capsys) == f"mine/figure8 (smoke) is drawn: {IMAGES_FIGURE}\n"
     later = IMAGES_FIGURE.stat().st_mtime + 5
     os.utime(directories["base"].gradients_file, (later, later))
-    assert f"wrote {IMAGES_FIGURE}" in outcome(planned, capsys)
+    assert f"wrote {IMAGES_FIGURE.with_suffix('')}.{{png," in outcome(planned, capsys)
     os.utime(directories["base"].gradients_file, (0, 0))
     runs_csv = IMAGES_FIGURE.with_name("figure8-runs.csv")
     whole = runs_csv.read_text()
     for changed in (whole.replace(directories["gated"].path.name, "0" * 12), whole.rsplit("base", 1)[0]):
         runs_csv.write_text(changed)
-        assert f"wrote {IMAGES_FIGURE}" in outcome(planned, capsys)
+        assert f"wrote {IMAGES_FIGURE.with_suffix('')}.{{png," in outcome(planned, capsys)
     assert len(handed) == 4
 
 
@@ -393,7 +393,7 @@ def test_a_figure_of_fewer_rows_does_not_take_the_place_of_one_of_more(handed, c
     assert [line["row"] for line in drawn_runs()] == DRAWN
     fewer = image_figure("conv-gradients", rows="base")
     assert "is of another column, seed or settings" in outcome(fewer, capsys)
-    assert f"wrote {IMAGES_FIGURE}" in outcome(fewer, capsys, overwrite=True)
+    assert f"wrote {IMAGES_FIGURE.with_suffix('')}.{{png," in outcome(fewer, capsys, overwrite=True)
 
 
 def test_of_several_runs_each_that_cannot_be_drawn_is_told(handed, capsys) -> None:
