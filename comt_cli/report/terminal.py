@@ -115,16 +115,18 @@ def console_for(file: IO[str] | None = None) -> Console:
 def print_table(table: Table, file: IO[str] | None = None) -> None:
     """Print the title, what was trained, a grid for each column, footnotes, notes, the legend and the verdict."""
     console = console_for(file)
-    layout = _layout(table, console.width)
+    groups = same_runs(table)
+    stacked = _Layout(tuple(key for key in headings(table) if key not in _OF_RUNS), stacked=True)
+    layout = stacked if all(len(columns) > 1 for columns in groups) else _layout(table, console.width)
     _say(console, table.title, "bold")
     _say(console, f"{of_table(table)}; {words.source(table)}", "dim")
-    for columns in same_runs(table):
+    for columns in groups:
         column = columns[0]
         console.print()
         named = ", ".join(f"{table.heading(each)}: {table.metric(each).label}" for each in columns)
         _say(console, f"{named}. {beside(table, columns)}".rstrip(". ") + ".", "dim")
         if len(columns) > 1:
-            _print_metrics(console, table, columns)
+            _print_metrics(console, table, columns, stacked)
             continue
         print_grid(console, _grid(table, column, layout, console.width))
         if "parameters" not in layout.keys and (phrase := increases(table, column)) is not None:
@@ -140,22 +142,22 @@ def print_table(table: Table, file: IO[str] | None = None) -> None:
         _say(console, text)
 
 
-def _print_metrics(console: Console, table: Table, columns: Sequence[str]) -> None:
+def _print_metrics(console: Console, table: Table, columns: Sequence[str], layout: _Layout) -> None:
     """A grid of as many metrics as fit, below it the next ones; what is of the runs and of no metric is left out."""
     from rich.table import Table as Grid
     from rich.text import Text
 
-    stacked = _Layout(tuple(key for key in headings(table) if key not in _OF_RUNS), stacked=True)
-    texts = by_metric(table, columns, lambda line: dict(zip(stacked.keys, _cells(line, stacked), strict=True)))
-    most = len(columns)
-    while most > 1 and _width(texts[0][: most + 2], [row[: most + 2] for row in texts[1:]]) > console.width:
-        most -= 1
-    for first in range(2, len(texts[0]), most):
+    texts = by_metric(table, columns, lambda line: dict(zip(layout.keys, _cells(line, layout), strict=True)))
+    for most in range(len(columns), 0, -1):
+        parts = [[[*row[:2], *row[at : at + most]] for row in texts] for at in range(2, len(texts[0]), most)]
+        if all(_width(part[0], part[1:]) <= console.width for part in parts):
+            break
+    for heads, *rows in parts:
         grid = Grid(box=None, header_style="bold", pad_edge=False, padding=(0, _GAP, 0, 0))
-        for number, head in enumerate([*texts[0][:2], *texts[0][first : first + most]]):
+        for number, head in enumerate(heads):
             grid.add_column(Text(head), justify="right" if number > 1 else "left", no_wrap=True, vertical="top")
-        for row in texts[1:]:
-            grid.add_row(*map(Text, [*row[:2], *row[first : first + most]]))
+        for row in rows:
+            grid.add_row(*map(Text, row))
         print_grid(console, grid)
 
 
@@ -266,8 +268,9 @@ def _heads(table: Table, layout: _Layout, texts: list[list[str]], width: int, co
         broken = []
         for position, head in enumerate(heads):
             below = max(_longest(cells[position]) for cells in texts)
-            room = max(below, *map(len, head.split()), -(-len(head) // parts))
-            broken.append("\n".join(textwrap.wrap(head, room, break_long_words=False, break_on_hyphens=False)))
+            rooms = range(max(below, *map(len, head.split())), max(below, len(head)) + 1)
+            wrapped = (textwrap.wrap(head, room, break_long_words=False, break_on_hyphens=False) for room in rooms)
+            broken.append("\n".join(next(each for each in wrapped if len(each) <= parts)))
         if _width(broken, texts) <= width:
             break
     return broken
