@@ -89,14 +89,15 @@ setup: $(SET_UP)  ## Set up the environment, nothing else
 
 .PHONY: demo
 demo: $(READY)  ## Table 3 of CoMT at scale smoke, and what its gates do: minutes on two cores
-	$(COMT) train-lm --recipe table3.yaml --scale smoke --results $(DEMO)
-	$(COMT) analyze-gates table3:pre-ln+comt --scale smoke --results $(DEMO)
-	$(COMT) analyze-gates table3:pre-ln+transponder --scale smoke --results $(DEMO)
-	$(COMT) plot-cosine table3:pre-ln+comt --scale smoke --results $(DEMO)
-	$(COMT) plot-cosine table3:pre-ln+transponder --scale smoke --results $(DEMO)
-	@echo
-	$(COMT) report table3.yaml --scale smoke --results $(DEMO)
-	@echo; echo "Written:"; find $(DEMO) -type f | sort | sed 's/^/  /'
+	@# Lines of progress are for a terminal: elsewhere a file has them, which is shown where the training fails.
+	@mkdir -p $(DEMO)
+	@train="$(COMT) train-lm --recipe table3.yaml --scale smoke --results $(DEMO)"; echo "$$train"; \
+		if [ -t 2 ]; then $$train; else $$train 2> $(DEMO)/training.log || { cat $(DEMO)/training.log >&2; exit 1; }; fi
+	@for run in pre-ln+comt pre-ln+transponder; do for verb in analyze-gates plot-cosine; do \
+		$(COMT) $$verb table3:$$run --scale smoke --results $(DEMO) || exit; done; done
+	@echo; echo "All is in $(DEMO)/smoke/comt. Worth opening first:"
+	@for file in table3.md table3-placement-norm.png figures/pre-ln+comt-python-docs-tiny-seed1/gate-summary.png; do \
+		echo "  $(DEMO)/smoke/comt/$$file"; done
 
 .PHONY: test
 test: $(READY)  ## All tests (those that need a GPU say that they are skipped)

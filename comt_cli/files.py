@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import csv
 import errno
 import hashlib
 import io
@@ -177,6 +178,16 @@ def conversion(path: Path, begin: bytes) -> str:
     return f"iconv -f {'utf-16' if is_wide else 'latin1'} -t utf-8 {path.name}"
 
 
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """The lines of a CSV, by its first. Raises as `read_text` does, and `Unreadable` where it is no CSV."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(path)
+    try:
+        return list(csv.DictReader(io.StringIO(read_text(path), newline="")))
+    except csv.Error as error:
+        raise Unreadable(f"it is no CSV: {error}") from error
+
+
 def read_json(path: Path, largest: int = LARGEST_FILE) -> Any:
     """The value in a JSON file. Raises as `read_text` does, and `Unreadable` where it is not JSON."""
     return parse_json(read_text(path, largest))
@@ -244,3 +255,11 @@ def write_text(path: Path, text: str) -> None:
     """Write `text`, whole or not at all. Raises `StorageError` (see `atomic_file`)."""
     with atomic_file(path, "w") as handle:
         handle.write(text)
+
+
+def write_changed(path: Path, text: str) -> None:
+    """`write_text`, unless the file has that text already."""
+    with contextlib.suppress(OSError, Unreadable):
+        if read_text(path) == text:
+            return
+    write_text(path, text)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from comt_cli.analysis.residual_shares import shares_of, summed_shares
+from comt_cli.analysis.residual_shares import SPAN, shares_of, summed_shares
 from comt_cli.analysis.text import Observation
 from comt_cli.analysis.watch import watch
 from comt_cli.errors import UserError
@@ -50,4 +50,4 @@ def junction_shares(loaded: Loaded, on: Observation) -> pd.DataFrame:
         for name, each in own.items()
         for at in (connection.junction,)
     ]
-    return pd.DataFrame(rows, columns=["stack", "layer", "part", "share", "mean", "std", "tokens"])
+    return pd.DataFrame(rows, columns=["stack", "layer", "part", "share", "mean", "std", *SPAN, "tokens"])

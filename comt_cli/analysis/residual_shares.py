@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import NamedTuple, cast
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -65,6 +66,11 @@ def shares_of(connection: ResidualConnection) -> Mapping[str, Share]:
     return shares
 
 
+SPAN = ("low", "high")
+"""The 10th and the 90th percentile: a band of standard deviations may leave what a share can be."""
+_MOST = 1 << 16
+
+
 def has_shares(loaded: LoadedImageModel) -> bool:
     """Whether the residual connections of a model have learned shares."""
     return any(shares_of(connection) for connection in _connections(loaded))
@@ -77,8 +83,8 @@ def _connections(loaded: LoadedImageModel) -> list[ResidualConnection]:
 def residual_shares(loaded: LoadedImageModel, examples: int = EXAMPLES) -> pd.DataFrame:
     """The shares of every residual block on the first `examples` validation images, or on all there are.
 
-    Rows `block` (from 1), `stage` (from 1), `share` (see `shares_of`), `mean` and `std` over the images, and where
-    there is a number for every pixel or channel over these too; `examples` (how many images there were).
+    Rows `block` (from 1), `stage` (from 1), `share` (see `shares_of`), `mean`, `std` and `SPAN` over the images, and
+    where there is a number for every pixel or channel over these too; `examples` (how many images there were).
 
     Raises:
         UserError: the residual connections have no learned shares (says what the model is); see also `watched_images`.
@@ -104,7 +110,7 @@ def residual_shares(loaded: LoadedImageModel, examples: int = EXAMPLES) -> pd.Da
         for block, (stage, own) in enumerate(zip(stages, sums, strict=True), start=1)
         for name, each in own.items()
     ]
-    return pd.DataFrame(rows, columns=["block", "stage", "share", "mean", "std", "examples"])
+    return pd.DataFrame(rows, columns=["block", "stage", "share", "mean", "std", *SPAN, "examples"])
 
 
 def summed_shares(connections: Sequence[ResidualConnection], passes: Iterable[object]) -> list[dict[str, Sums]]:
@@ -126,24 +132,28 @@ def summed_shares(connections: Sequence[ResidualConnection], passes: Iterable[ob
 
 
 class Sums:
-    """Mean and standard deviation of numbers that come in parts, summed in fp64 about the first part's mean."""
+    """Mean and standard deviation of numbers that come in parts, summed in fp64 about the first part's mean, and the
+    percentiles of `SPAN`, of each part's numbers or every so many of them."""
 
     def __init__(self) -> None:
         self.count, self.shift, self.total, self.squares = 0, 0.0, 0.0, 0.0
+        self.some: list[Tensor] = []
 
     def add(self, values: Tensor) -> None:
         """Count in numbers of any shape."""
-        numbers = values.cpu().double()
+        numbers = values.cpu().double().flatten()
+        self.some.append(numbers[:: 1 + len(numbers) // _MOST])
         if not self.count:
             self.shift = float(numbers.mean())
         self.count += numbers.numel()
         self.total += float((numbers - self.shift).sum())
         self.squares += float((numbers - self.shift).square().sum())
 
-    def moments(self) -> tuple[float, float]:
-        """Mean and standard deviation (of the population) of all so far."""
+    def moments(self) -> tuple[float, float, float, float]:
+        """Mean and standard deviation (of the population) of all so far, and their 10th and 90th percentile."""
         mean = self.total / self.count
-        return self.shift + mean, max(self.squares / self.count - mean**2, 0.0) ** 0.5
+        low, high = np.percentile(torch.cat(self.some).numpy(), [10, 90])
+        return self.shift + mean, max(self.squares / self.count - mean**2, 0.0) ** 0.5, float(low), float(high)
 
 
 def _itself(gate: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from comt_cli.errors import RunInterrupted, UserError
+from comt_cli.runs.directory import FEW, scored_on
 from comt_cli.runs.plan import RunSpec, point_in_words
 from comt_cli.runs.shared import SharedRun
 from comt_cli.tasks import Task
@@ -152,9 +153,10 @@ def result_text(task: Task[Any], result: dict[str, Any]) -> str:
         return f"diverged at step {result.get('diverged_at', '?')}"
     metric, unit = task.metrics[task.metric], task.unit
     value, seconds, rate = (_number(result, key) for key in (task.metric, "train_seconds", unit.per_second))
-    words = [
-        f"{metric.brief} beyond range" if value is None else f"{metric.brief} {value:.{metric.decimals}f}{metric.sign}"
-    ]
+    name = f"validation {metric.brief}"
+    words = [f"{name} beyond range" if value is None else f"{name} {value:.{metric.decimals}f}{metric.sign}"]
+    if (on := scored_on(result)) is not None and on[0] < FEW:
+        words[0] += f" of {on[0]} {on[1]} alone"
     if seconds is not None:
         words.append(f"{seconds:.0f} s")
     if rate is not None:

@@ -25,6 +25,7 @@ class _Job:
     without it; `work` is that of a step, in a unit of its own."""
 
     steps: int
+    evaluates_every: int | None
     same: str
     alike: str
     work: float
@@ -34,27 +35,13 @@ def _job(spec: RunSpec) -> _Job:
     settings = spec.settings
     alike = json.dumps([settings.model_dump(mode="json"), spec.command], sort_keys=True)
     same = json.dumps(spec.method, sort_keys=True) + alike
-    return _Job(settings.train.steps, same, alike, settings.train.batch_size * spec.task.work(settings))
-
-
-@dataclass
-class _Running:
-    """A run in a worker. `first` and `last` are (time, step) of reports of steps; the first of all, which may have
-    compiled something, is where counting begins."""
-
-    job: _Job
-    step: int = 0
-    first: tuple[float, int] | None = None
-    last: tuple[float, int] | None = None
-    evaluation: tuple[float, int, int] | None = None
-
-    @property
-    def pace(self) -> float | None:
-        """Seconds a step, once enough of them were observed."""
-        if self.first is None or self.last is None or self.last[1] == self.first[1]:
-            return None
-        seconds, steps = self.last[0] - self.first[0], self.last[1] - self.first[1]
-        return seconds / steps if seconds >= SETTLED_SECONDS or self.last[1] >= self.job.steps else None
+    return _Job(
+        settings.train.steps,
+        settings.train.evaluate_every,
+        same,
+        alike,
+        settings.train.batch_size * spec.task.work(settings),
+    )
 
 
 @dataclass
@@ -68,6 +55,30 @@ class _Mean:
     @property
     def value(self) -> float | None:
         return self.total / self.count if self.count else None
+
+
+@dataclass
+class _Running:
+    """A run in a worker. `first` and `last` are (time, step) of reports of steps; the first of all, which may have
+    compiled something, is where counting begins. `evaluation` is the present one: when it began and was last heard of,
+    batches done and in all; `evaluations` are the seconds of those since the first report. A pace has an even part of
+    them in every step: else it would jump at each."""
+
+    job: _Job
+    step: int = 0
+    first: tuple[float, int] | None = None
+    last: tuple[float, int] | None = None
+    evaluation: tuple[float, float, int, int] | None = None
+    evaluations: _Mean = field(default_factory=_Mean)
+
+    @property
+    def pace(self) -> float | None:
+        """Seconds a step, once enough of them were observed."""
+        if self.first is None or self.last is None or self.last[1] == self.first[1]:
+            return None
+        seconds, steps = self.last[0] - self.first[0] - self.evaluations.total, self.last[1] - self.first[1]
+        even = (self.evaluations.value or 0.0) / (self.job.evaluates_every or steps)
+        return seconds / steps + even if seconds >= SETTLED_SECONDS or self.last[1] >= self.job.steps else None
 
 
 @dataclass
@@ -130,14 +141,16 @@ class TimeLeft:
     def stepped(self, worker: int, step: int) -> None:
         """A step was logged."""
         if (run := self._running.get(worker)) is not None:
+            if run.evaluation is not None and run.first is not None:
+                run.evaluations.add(run.evaluation[1] - run.evaluation[0])
             run.step, run.last, run.evaluation = step, (self._clock(), step), None
             run.first = run.first or run.last
 
     def evaluated(self, worker: int, done: int, total: int) -> None:
         """The worker's evaluation has come so far."""
         if (run := self._running.get(worker)) is not None:
-            began = run.evaluation[0] if run.evaluation is not None else self._clock()
-            run.evaluation = (began, done, total)
+            now = self._clock()
+            run.evaluation = (run.evaluation[0] if run.evaluation is not None else now, now, done, total)
 
     def ended(self, worker: int, *, completed: bool) -> None:
         """The worker's run has its result (`completed`), or has ended otherwise, which is no evidence for others."""
@@ -181,7 +194,7 @@ class TimeLeft:
     def _of_running(self, run: _Running, sources: Sequence[_Paces]) -> float | None:
         now, tail = self._clock(), self._tail.value or 0.0
         if run.step >= run.job.steps and run.evaluation is not None:
-            began, done, total = run.evaluation
+            began, _, done, total = run.evaluation
             return (now - began) / done * (total - done) if done else tail
         pace = run.pace or _typical(run.job, sources)
         if pace is None:

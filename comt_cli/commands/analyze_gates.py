@@ -90,6 +90,7 @@ def analyze_gates(
     from comt_cli.exchange.load import load, who_takes
     from comt_cli.exchange.loaded import Loaded
     from comt_cli.report import figures
+    from comt_cli.report.terminal import say_written
 
     loaded: Any = load(checkpoint, Loaded)
     drawn_kinds = kinds()
@@ -109,8 +110,7 @@ def analyze_gates(
     folder = figure_options.figure_folder(loaded, out, results)
     for stem, (figure, drawn), caption in drawings:
         figures.sign(figure, caption.trained)
-        for path in figures.write_figure(figure, drawn, folder, stem, caption):
-            typer.echo(path)
+        say_written(figures.write_figure(figure, drawn, folder, stem, caption))
 
 
 def image_numbers(text: str) -> list[int]:

@@ -391,16 +391,19 @@ def page(results: options.Results = options.DEFAULT_RESULTS) -> None:
     """
     from comt_cli.commands.bench_pages import pages
     from comt_cli.report.benchmark import renew_page
+    from comt_cli.report.terminal import say_written
 
     found = {path: page for name, page in pages().items() for path in sorted((results / "bench").glob(f"*/{name}.csv"))}
     if not found:
         raise UserError(f"nothing has been measured in {results / 'bench'}", "comt bench all measures.")
     for path, kind in sorted(found.items(), key=lambda item: item[0]):
-        written = renew_page(kind, path)
+        try:
+            problem, written = "of an older version", renew_page(kind, path)
+        except (UserError, KeyError, ValueError) as error:
+            problem, written = f"damaged ({error})", []
         if not written:
-            typer.echo(f"{path}: of an older version, left as it is", err=True)
-        for each in written:
-            typer.echo(f"wrote {each}")
+            typer.echo(f"{path}: {problem}, left as it is", err=True)
+        say_written(written)
 
 
 @app.command("all", cls=Verb)
@@ -429,6 +432,7 @@ def everything(
     from comt_cli.benchmarks.limits import measuring
     from comt_cli.benchmarks.stages import reach, run_stages, stages_for
     from comt_cli.commands.bench_pages import Record
+    from comt_cli.report.terminal import say_written
     from comt_cli.training.devices import pick_device
 
     where = pick_device(device)
@@ -443,8 +447,7 @@ def everything(
             for kind, news in run_stages(stages, deadline):
                 written.update(dict.fromkeys(record.add(kind, [news], quiet=True)))
         finally:
-            for path in written:
-                typer.echo(f"wrote {path}")
+            say_written(written)
 
 
 def _limit(seconds: float | None, minutes: float | None, usual: float) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +9,10 @@ from typing import Any
 
 import typer
 
-from comt_cli.errors import StorageError
+from comt_cli.errors import StorageError, UserError
+from comt_cli.files import read_csv
 from comt_cli.report.benchmark import Page, device_folder, markdown, merge_rows, verdicts, write_benchmark
+from comt_cli.report.terminal import say_written
 
 
 def pages() -> dict[str, Page]:
@@ -65,7 +66,7 @@ def beside_goals(results: Path) -> str:
 
 def _rows(results: Path, pattern: str) -> list[dict[str, str]]:
     files = sorted(results.glob(pattern))
-    return [row for path in files for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines())]
+    return [row for path in files for row in read_csv(path)]
 
 
 class Record:
@@ -98,7 +99,7 @@ class Record:
             for path in [] if quiet else written:
                 if path.suffix == ".md":
                     typer.echo(path.read_text(encoding="utf-8"))
-                typer.echo(f"wrote {path}")
+            say_written([] if quiet else written)
         return written
 
     def _keep(self, page: str, rows: list[Any]) -> None:
@@ -114,5 +115,5 @@ class Record:
             try:
                 if merge_rows(kept, rows, path):
                     typer.echo("`kernels: auto` keeps to a longer measurement, of which there is an interval", err=True)
-            except (OSError, StorageError, ValueError, csv.Error) as error:  # the results have them all the same
+            except (OSError, StorageError, UserError, ValueError) as error:  # the results have them all the same
                 typer.echo(f"`kernels: auto` will not know of this, {path} cannot be added to: {error}", err=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -117,6 +118,7 @@ def _together(wrong: Mapping[Path, UserError]) -> UserError:
 def _draw(using: ImageCaptioner, stem: str, image: Seen, best: Said, loaded: LoadedCaptioner, folder: Path) -> None:
     from comt_cli.report import figures
     from comt_cli.report.caption import Caption
+    from comt_cli.report.terminal import say_written
     from comt_cli.report.trained import of_runs
 
     weights_TR, words = using.attention(image, best)
@@ -138,5 +140,4 @@ def _draw(using: ImageCaptioner, stem: str, image: Seen, best: Said, loaded: Loa
         ),
     )
     figures.sign(figure, said.trained)
-    for path in figures.write_figure(figure, frame, folder, stem, said):
-        typer.echo(path, err=True)
+    say_written(figures.write_figure(figure, frame, folder, stem, said), sys.stderr)

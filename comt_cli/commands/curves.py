@@ -66,6 +66,7 @@ def curves(
         )
 
     from comt_cli.report import figures
+    from comt_cli.report.terminal import say_written
 
     frame = found.frame()
     label = "training loss" if quantity == "loss" else quantity.replace("_", " ")
@@ -76,8 +77,7 @@ def curves(
     if rows or columns:  # beside the recipe's own, not in its place
         name += f"-{figure_options.of_all(spec.id for spec in planned.specs)}"
     folder, stem = place(results, scale, loaded.folder, f"{loaded.outputs(scale)}-{name}")
-    for path in figures.write_figure(figure, frame, folder, stem, caption):
-        typer.echo(path)
+    say_written(figures.write_figure(figure, frame, folder, stem, caption))
     for sentence in findings(found):
         typer.echo(f"{sentence}.")
 

@@ -57,29 +57,27 @@ def write_outcome(
         UserError, StorageError: a checkpoint cannot be read, or holds no such gates; a file cannot be written.
     """
     from comt_cli.commands.planning import with_contents
-    from comt_cli.report.terminal import say
+    from comt_cli.report.terminal import say, say_written
     from comt_cli.report.write import print_report
 
     planned = with_contents(planned, runs)
     if planned.loaded.recipe.figure is not None:
         state = figure_state(planned, runs, results, overwrite=overwrite)
         if state.figure is not None and draw:
-            for path in _write_recipe_figure(planned.loaded, state.figure):
-                say(f"wrote {path}")
+            say_written(_write_recipe_figure(planned.loaded, state.figure))
         else:
             say(state.text)
         return state.text if state.unwritten else None
     if planned.loaded.has_trials(planned.scale):
         from comt_cli.commands.sweep_outcome import write_sweep
 
-        return write_sweep(planned, runs, results, overwrite=overwrite)[1]
+        return write_sweep(planned, runs, results, overwrite=overwrite, shown=shown)[1]
     report, drawn = _write_table(planned, runs, results, overwrite=overwrite)
     if report.unwritten is not None:
         say(report.unwritten, sys.stderr)
     chosen = shown.specs if shown is not None else planned.specs
     print_report(report, shown=report.table.only((spec.row for spec in chosen), (spec.column for spec in chosen)))
-    for path in drawn:
-        say(f"wrote {path}")
+    say_written(drawn)
     return report.unwritten
 
 

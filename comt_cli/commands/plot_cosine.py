@@ -50,6 +50,7 @@ def plot_cosine(
     from comt_cli.exchange.loaded_text import LoadedText
     from comt_cli.report import figures
     from comt_cli.report.figure_captions import caption
+    from comt_cli.report.terminal import say_written
 
     loaded = load(model, LoadedText)
     figure, drawn = figures.draw_residual_stream(residual_stream(loaded, text))
@@ -57,8 +58,7 @@ def plot_cosine(
     said = caption("residual-stream", "What each layer makes of the residual stream", trained, drawn)
     figures.sign(figure, trained)
     folder = figure_options.figure_folder(loaded, out, results)
-    for path in figures.write_figure(figure, drawn, folder, "residual-stream", said):
-        typer.echo(path)
+    say_written(figures.write_figure(figure, drawn, folder, "residual-stream", said))
     typer.echo(
         f"{loaded.name}, mean over tokens and layers: cosine {drawn['cosine'].mean():.3f}, "
         f"angular distance {drawn['angle'].mean():.3f}, norm ratio {drawn['norm_ratio'].mean():.3f}"

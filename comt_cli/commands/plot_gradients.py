@@ -47,6 +47,7 @@ def plot_gradients(
     from comt_cli.analysis.conv_gradients import conv_gradients
     from comt_cli.report import figures
     from comt_cli.report.figure_captions import caption
+    from comt_cli.report.terminal import say_written
     from comt_cli.report.trained import of_runs
 
     frame = conv_gradients(directories, epochs)
@@ -59,8 +60,7 @@ def plot_gradients(
     own = figure_options.run_figure_folder(specs[0], results)
     folder = out or (own if len(ids) == 1 else own.parent)
     stem = "conv-gradients" if len(ids) == 1 else f"conv-gradients-of-{len(ids)}-runs-{figure_options.of_all(ids)}"
-    for path in figures.write_figure(figure, drawn, folder, stem, said):
-        typer.echo(path)
+    say_written(figures.write_figure(figure, drawn, folder, stem, said))
 
 
 def _by_label(paths: list[Path]) -> dict[str, RunDirectory]:

@@ -59,6 +59,7 @@ def plot_images(
     from comt_cli.layers.image_input import ImageInput
     from comt_cli.report import figures
     from comt_cli.report.caption import Caption
+    from comt_cli.report.terminal import say_written
 
     dataset = prepare_images(data, _Once())
     frame = _choose(dataset.train.labels, len(dataset.class_names))
@@ -77,8 +78,7 @@ def plot_images(
         f"{data.size} pixels, augmentation {data.augmentation}, the first of each class in the order of seed {_SEED}",
     )
     figures.sign(figure, f"{data.images}: {said.trained}")
-    for path in figures.write_figure(figure, drawn, out or results / "figures" / "images", stem, said):
-        typer.echo(path)
+    say_written(figures.write_figure(figure, drawn, out or results / "figures" / "images", stem, said))
     typer.echo(
         f"{data.images}: {len(dataset.train):,} images for training, {len(dataset.validation):,} for validation, "
         f"{len(dataset.class_names)} classes, {data.size} pixels; content {dataset.content_hash}"

@@ -58,6 +58,7 @@ def costs_of(
     from comt_cli.benchmarks.origin import origin_on
     from comt_cli.report.costs import network_key, other_device
     from comt_cli.report.costs_page import write_costs
+    from comt_cli.report.terminal import say_written
     from comt_cli.training.devices import pick_device
 
     where, outcome = pick_device(device), Outcome()
@@ -94,4 +95,6 @@ def costs_of(
                         typer.echo(f"{name}: not written, since {path} has a measurement of more rounds", err=True)
         finally:
             for each in written:
-                typer.echo(f"wrote {each}")
+                if each.suffix == ".md":
+                    typer.echo(each.read_text(encoding="utf-8"))
+            say_written(written)

@@ -111,15 +111,26 @@ def report(
         if position:
             typer.echo()
         unwritten.append(write_outcome(plan, runs, results, overwrite=overwrite, draw=False))
-    if overview:
-        from comt_cli.report.overview import write_overview
-
-        typer.echo(f"wrote {write_overview(results)}")
-    if html:
-        from comt_cli.report.html.page import write_page
-
-        typer.echo(f"wrote {write_page(results, runs)}")
+    whole = _write_pages(results, runs, overview=overview, html=html)
     _exit(unwritten, named=bool(recipes))
+    if not whole:
+        raise typer.Exit(1)
+
+
+def _write_pages(results: Path, runs: Path, *, overview: bool, html: bool) -> bool:
+    """Whether no file had to be left out; one that had to is named."""
+    from comt_cli.report.html.page import write_page
+    from comt_cli.report.overview import write_overview
+    from comt_cli.report.written import Reader
+
+    reader = Reader()
+    if overview:
+        typer.echo(f"wrote {write_overview(results, reader)}")
+    if html:
+        typer.echo(f"wrote {write_page(results, runs, reader)}")
+    for reason in reader.damaged.values():
+        typer.echo(f"comt: {reason}; it is left out", err=True)
+    return not reader.damaged
 
 
 def _exit(unwritten: list[str | None], *, named: bool) -> None:

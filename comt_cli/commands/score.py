@@ -73,8 +73,10 @@ def score(
     from comt_cli.commands.run_selectors import is_selector, model_source
     from comt_cli.errors import UserError
     from comt_cli.recipe.problems import nearest
+    from comt_cli.runs.directory import FEW
     from comt_cli.scoring.metrics import METRICS, compare
     from comt_cli.scoring.metrics import score as score_of
+    from comt_cli.words import plural
 
     names = [name.strip() for name in metric.split(",")]
     problems = [f"there is no metric {name!r}: {nearest(name, METRICS)}" for name in names if name not in METRICS]
@@ -113,6 +115,10 @@ def score(
         if against is not None:
             line += f"  against {numbers['against']:6.2f}: {numbers['difference']:+.2f}, p = {numbers['p_value']:.4f}"
         typer.echo(f"{line}  {numbers['signature']}")
+    few = f": fewer than {FEW}, so a difference may be chance" if len(texts[0]) < FEW else ""
+    typer.echo(f"comt: of {plural(len(texts[0]), 'sentence')}{few}", err=True)
+    if against is not None:
+        typer.echo("comt: p is over the sentences of one translation each, not over seeds: others may differ", err=True)
     if any(numbers.get("difference") == 0 for numbers in found.values()):
         typer.echo("comt: where there is no difference, the p-value says nothing", err=True)
 

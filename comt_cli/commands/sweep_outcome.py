@@ -15,9 +15,15 @@ if TYPE_CHECKING:
 
 
 def write_sweep(
-    planned: Planned, runs: Path, results: Path, *, overwrite: bool = False
+    planned: Planned,
+    runs: Path,
+    results: Path,
+    *,
+    overwrite: bool = False,
+    shown: Planned | None = None,
 ) -> tuple[Report | None, str | None]:
-    """Write and print the results of a sweep whose data has its content (`planning.with_contents`).
+    """Write and print the results of a sweep whose data has its content (`planning.with_contents`); of
+    the plan `shown` the rows and columns are printed, or all; all are written.
 
     `<name>-sweep.*` is the table at every row's own best, written as any other; beside it `<name>-sweep-rates.md` and
     `.csv`, `<name>-sweep-trials.csv` with every trial, and, of a grid of one key, the figure `<name>-sweep-figure.*`.
@@ -31,7 +37,7 @@ def write_sweep(
     from comt_cli.commands.table_figures import write_costs_figure, write_ladder
     from comt_cli.report.sweep import read_sweep, whole_columns
     from comt_cli.report.sweep_table import sweep_entries
-    from comt_cli.report.terminal import say
+    from comt_cli.report.terminal import say, say_written
     from comt_cli.report.write import ReportFiles, print_report, write_report
 
     loaded, scale = planned.loaded, planned.scale
@@ -50,18 +56,19 @@ def write_sweep(
         kept = f"{files.csv} is kept: --results DIR writes these trials elsewhere, --overwrite in its place."
         unwritten = f"{unwritten} {kept}"
     entries = sweep_entries(state, runs, None if report is None else report.table)
-    _print(state, entries)
+    cells = {(spec.row, spec.column) for spec in (shown or planned).specs}
+    _print(state, [entry for entry in entries if entry.cell in cells])
     if unwritten is not None:
         say(unwritten, sys.stderr)
     if report is not None:
         say("")
-        print_report(report)
+        part = report.table.only(*zip(*cells, strict=True))
+        print_report(report, shown=part if part.entries else None)
         if report.files is not None:
-            drawn = write_ladder(report.table, report.files) + write_costs_figure(report.table, report.files)
-            for path in drawn:
-                say(f"wrote {path}")
-    for path in [] if is_kept else _write_beside(state, entries, files):
-        say(f"wrote {path}")
+            say_written(write_ladder(report.table, report.files) + write_costs_figure(report.table, report.files))
+    files = ReportFiles.of(results, scale, loaded)
+    is_kept = files.csv.exists() and not overwrite if report is None else report.files is None
+    say_written([] if is_kept else _write_beside(state, entries, files))
     return report, unwritten
 
 
@@ -75,14 +82,16 @@ def _print(state: SweepState, entries: Sequence[SweepEntry]) -> None:
     head, *lines = sweep_texts(entries, state)
     table = Table(box=None, header_style="bold", pad_edge=False)
     for number, name in enumerate(head):
-        table.add_column(name, justify="right" if number else "left", overflow="fold")
+        table.add_column(name, justify="right" if number else "left")
     for line in lines:
         table.add_row(*map(Text, line))
     console = console_for(None)
-    console.width = max(console.width, 110)
+    # As wide as it takes: a name that is broken is none.
+    needed = table.__rich_measure__(console, console.options.update(max_width=1000)).minimum
+    console.width = max(console.width, 110, needed)
     say(f"{state.loaded.recipe.title} ({state.loaded.name}), sweep at scale {state.scale}")
     print_grid(console, table)
-    for sentence in sweep_words(state):
+    for sentence in sweep_words(entries, state):
         say(sentence)
 
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from comt_cli.files import Unreadable, read_text
+
 if TYPE_CHECKING:
+    import pandas as pd
+
     from comt_cli.report.caption import Caption
     from comt_cli.report.table import Table
     from comt_cli.report.write import ReportFiles
@@ -19,15 +23,7 @@ def write_ladder(table: Table, files: ReportFiles) -> list[Path]:
     from comt_cli.report.ladder_words import ladder_caption, ladder_frame, unit
 
     frame, caption = ladder_frame(table), ladder_caption(table)
-    folder, stem = files.csv.parent, f"{files.csv.stem}-ladder"
-    numbers = frame.to_csv(index=False, float_format="%.6g", lineterminator="\n")
-    if is_drawn(folder, stem, numbers, caption):
-        return []
-    from comt_cli.report import figures
-
-    figure = figures.draw_ladder(frame, table.baseline, unit(table))
-    figures.sign(figure, caption.trained)
-    return figures.write_figure(figure, numbers, folder, stem, caption)
+    return _drawn(files, "ladder", frame, caption, "draw_ladder", table.baseline, unit(table))
 
 
 def write_costs_figure(table: Table, files: ReportFiles) -> list[Path]:
@@ -38,28 +34,29 @@ def write_costs_figure(table: Table, files: ReportFiles) -> list[Path]:
     frame = costs_frame(table)
     if frame is None:
         return []
-    caption, stem = costs_caption(table, frame), f"{files.csv.stem}-costs-figure"
-    numbers = frame.to_csv(index=False, float_format="%.6g", lineterminator="\n")
-    if is_drawn(files.csv.parent, stem, numbers, caption):
-        return []
-    from comt_cli.report import figures
-
     units = "/".join(dict.fromkeys(table.unit(column).sign for column in table.columns))
-    figure = figures.draw_costs(frame, table.baseline, units, how(table))
+    caption = costs_caption(table, frame)
+    return _drawn(files, "costs-figure", frame, caption, "draw_costs", table.baseline, units, how(table))
+
+
+def _drawn(files: ReportFiles, name: str, frame: pd.DataFrame, caption: Caption, draw: str, *more: str) -> list[Path]:
+    """The files of a figure beside a table's, by the function called `draw`; none where these are drawn already."""
+    folder, stem = files.csv.parent, f"{files.csv.stem}-{name}"
+    numbers = frame.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    if is_drawn(folder, stem, numbers, caption):
+        return []
+    from comt_cli.report import figures  # which takes a second
+
+    figure = getattr(figures, draw)(frame, *more)
     figures.sign(figure, caption.trained)
-    return figures.write_figure(figure, numbers, files.csv.parent, stem, caption)
+    return figures.write_figure(figure, numbers, folder, stem, caption)
 
 
 def is_drawn(folder: Path, stem: str, numbers: str, caption: Caption) -> bool:
     """Whether the files of a figure are all there, with these numbers and this caption."""
     texts = {"csv": numbers, "txt": caption.text()}
-    others = [folder / f"{stem}.{kind}" for kind in ("png", "pdf", "tex")]
-    is_same = all(_content(folder / f"{stem}.{kind}") == text for kind, text in texts.items())
-    return is_same and all(path.exists() for path in others)
-
-
-def _content(path: Path) -> str | None:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return None
+        is_same = all(read_text(folder / f"{stem}.{kind}") == text for kind, text in texts.items())
+    except (FileNotFoundError, Unreadable):
+        return False
+    return is_same and all((folder / f"{stem}.{kind}").exists() for kind in ("png", "pdf", "tex"))

@@ -149,6 +149,7 @@ def _draw(using: Translator, number: int, best: Translation, loaded: LoadedTrans
         return
     from comt_cli.report import figures
     from comt_cli.report.caption import Caption
+    from comt_cli.report.terminal import say_written
     from comt_cli.report.trained import of_runs
 
     weights_TS, target, source = using.attention(best)
@@ -159,8 +160,7 @@ def _draw(using: Translator, number: int, best: Translation, loaded: LoadedTrans
         ("The weights of the last decoder block's cross-attention, the mean over its heads; each row sums to 1.",),
     )
     figures.sign(figure, said.trained)
-    for path in figures.write_figure(figure, frame, folder, f"attention-{number}", said):
-        typer.echo(path, err=True)
+    say_written(figures.write_figure(figure, frame, folder, f"attention-{number}", said), sys.stderr)
 
 
 def _lines(given: Path) -> Iterator[str]:

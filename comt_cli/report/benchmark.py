@@ -12,7 +12,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from comt_cli.files import write_text
+from comt_cli.errors import UserError
+from comt_cli.files import Unreadable, read_csv, read_text, write_text
 
 Row = Mapping[str, str]
 """A line of the CSV: every value is text, empty where there is none."""
@@ -149,8 +150,7 @@ def renew_page(page: Page, path: Path) -> list[Path]:
     """Write the CSV `path`, Markdown and figure anew from the CSV's own rows, as a page is made today; returns the
     files. None are written where the CSV has no rows, or is of an older version and lacks columns that rows are known
     by."""
-    with path.open(newline="", encoding="utf-8") as handle:
-        columns = list(csv.DictReader(handle).fieldnames or ())
+    columns = [*next(iter(_read(path)), ())]
     if not {*page.key, *page.sort, *page.order} <= set(columns):
         return []
     rows = _read(path, columns)
@@ -177,8 +177,7 @@ def write_page(page: Page, path: Path) -> list[Path]:
     from comt_cli.report.caption import Caption
     from comt_cli.report.figures import sign, write_figure
 
-    with path.open(newline="", encoding="utf-8") as handle:
-        rows: list[Row] = list(csv.DictReader(handle))
+    rows: list[Row] = [*_read(path)]
     figure = page.draw(rows) if page.draw is not None else None
     picture = f"{page.name}.png" if figure is not None else None
     written = path.with_suffix(".md")
@@ -188,7 +187,7 @@ def write_page(page: Page, path: Path) -> list[Path]:
     where = f"Measured on {rows[0]['device']}"
     sign(figure, where)
     caption = Caption(page.title, where, tuple(said.replace("`", "") for said in (" ".join(page.said),)))
-    drawn = write_figure(figure, path.read_text(encoding="utf-8"), path.parent, path.stem, caption)
+    drawn = write_figure(figure, read_text(path), path.parent, path.stem, caption)
     return [written, *(each for each in drawn if each != path)]
 
 
@@ -249,12 +248,17 @@ def _as_text(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _read(path: Path, columns: Sequence[str] | None = None) -> list[dict[str, str]]:
-    """The rows of an existing file, with these columns or its own: empty where an older version had none."""
-    if not path.exists():
+    """The rows of a file, with these columns or its own: empty where an older version had none; no rows without a file.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    try:
+        return [{name: row.get(name) or "" for name in columns or row} for row in read_csv(path)]
+    except FileNotFoundError:
         return []
-    with path.open(newline="", encoding="utf-8") as handle:
-        read = csv.DictReader(handle)
-        return [{name: row.get(name) or "" for name in columns or row} for row in read]
+    except Unreadable as error:
+        raise UserError(f"{path} cannot be read: {error}", "Delete it, and measure once more.") from error
 
 
 def _place(page: Page, row: Row) -> tuple[Any, ...]:
@@ -277,8 +281,13 @@ def _natural(text: str) -> tuple[int, str]:
 
 
 def shown(name: str, decimals: int) -> Callable[[Row], str]:
-    """A number of the row with so many decimals."""
-    return lambda row: f"{float(row[name]):,.{decimals}f}" if row.get(name) else "-"
+    """A number of the row with so many decimals; whether times were too few for an interval is said."""
+
+    def show(row: Row) -> str:
+        doubt = ", not settled" if row.get(f"{name}_settled") and not row.get(f"{name}_uncertainty") else ""
+        return f"{float(row[name]):,.{decimals}f}{doubt}" if row.get(name) else "-"
+
+    return show
 
 
 def spread(name: str) -> Callable[[Row], str]:

@@ -13,7 +13,7 @@ from typing import Any
 from comt_cli.errors import UserError
 from comt_cli.files import canonical_json
 from comt_cli.report import format
-from comt_cli.runs.directory import RunDirectory, RunState
+from comt_cli.runs.directory import RunDirectory, RunState, scored_on
 from comt_cli.runs.plan import RunSpec
 
 _RUN_NAME = re.compile(r"seed(\d+)-([0-9a-f]{12})")
@@ -64,6 +64,12 @@ class Run:
         """What the evaluation that gave a metric says of itself: `predicts one class`."""
         said = self._evaluation(metric)[1].get("remark")
         return None if said is None else str(said)
+
+    def scored_on(self, metric: str) -> tuple[int, str, str] | None:
+        """How many samples gave a metric, of which split, and what they are."""
+        prefix = self._evaluation(metric)[0]
+        found = scored_on(self.result or {}, prefix)
+        return found and (found[0], prefix.strip("_").replace("_", " ") or "validation", found[1])
 
     def _evaluation(self, metric: str) -> tuple[str, dict[str, Any]]:
         """The evaluation that gave a metric, with its prefix: that of validation, or of the split whose name the metric

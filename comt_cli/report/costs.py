@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from comt_cli.errors import UserError
-from comt_cli.files import canonical_json, read_text, sha256
+from comt_cli.files import Unreadable, canonical_json, read_csv, sha256
 from comt_cli.report.format import one_line
 from comt_cli.runs.plan import RunSpec
 
@@ -46,6 +44,13 @@ class Costs:
     def are_compiled(self) -> bool:
         """Whether all have a compiled step."""
         return all(each.compiled is not None for each in self.of.values())
+
+    @property
+    def are_settled(self) -> bool:
+        """Whether every ratio of times has an interval."""
+        times = [(each.step, each.step_error) for each in self.of.values()]
+        times += [(each.compiled, each.compiled_error) for each in self.of.values()]
+        return all(ratio is None or error is not None for ratio, error in times)
 
 
 def network_key(spec: RunSpec) -> str:
@@ -107,9 +112,12 @@ def costs_lines(path: Path) -> list[dict[str, str]]:
     Raises:
         UserError: it is not one.
     """
-    if not path.exists():
+    try:
+        lines = read_csv(path)
+    except FileNotFoundError:
         return []
-    lines = list(csv.DictReader(io.StringIO(read_text(path))))
+    except Unreadable as error:
+        raise _unreadable(path) from error
     needed = (*_NEEDED, *ratio_columns("step"), *ratio_columns("compiled_step"))
     if any(line.get(name) is None for line in lines for name in needed):
         raise _unreadable(path)

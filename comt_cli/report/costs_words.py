@@ -34,7 +34,7 @@ def costs_frame(table: Table) -> pd.DataFrame | None:
         found = costs.of.get((row, column))
         step, error = (None, None) if found is None else _time(costs, found)
         apart = Paired(0.0, None, None, 0) if row == table.baseline else entry.difference
-        if step is None or apart is None:
+        if step is None or error is None or apart is None:  # without an interval a time says nothing
             continue
         where = {"row": row, "column": column, "step": step, "error": error}
         lines.append({**where, "difference": apart.mean, "low": apart.low, "high": apart.high})

@@ -148,7 +148,7 @@ def _read_shares(frame: pd.DataFrame) -> list[str]:
 
 def _read_junctions(frame: pd.DataFrame) -> list[str]:
     over = "the tokens, and over the channels where each has a share of its own"
-    return [f"Means over {over}, with one standard deviation.", *_several_shares(frame)]
+    return [f"Means over {over}, with the 10th and the 90th percentile.", *_several_shares(frame)]
 
 
 def _read_mixing(frame: pd.DataFrame) -> list[str]:

@@ -61,7 +61,9 @@ def latex(table: Table) -> str:
     shown = _shown(table)
     body = []
     for column in table.columns:
-        body.append(rf"\midrule \multicolumn{{{len(shown)}}}{{@{{}}l}}{{\textit{{{escaped(column)}}}}} \\")
+        body.append(
+            rf"\midrule \multicolumn{{{len(shown)}}}{{@{{}}l}}{{\textit{{{escaped(table.heading(column))}}}}} \\"
+        )
         body += [_row(line, shown) for line in lines(table, column)]
         beside = increases(table, column)
         if beside is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +13,8 @@ from comt_cli.report.table import Table
 from comt_cli.runs.directory import RunState
 
 NOTHING = "-"
+UNSETTLED = "?"
+"""Behind a ratio of times that were taken in too few rounds for an interval: it may be any other."""
 STANDS = "*"
 """Behind a verdict that holds after Holm's correction over the table, too."""
 
@@ -61,13 +63,15 @@ def headings(table: Table, column: str | None = None) -> dict[Key, str]:
     """
     columns = table.columns if column is None else (column,)
     signs = "/".join(dict.fromkeys(table.unit(name).sign for name in columns))
+    has_interval = any(entry.difference and entry.difference.low is not None for entry in table.entries.values())
+    interval = " [95 %]" if has_interval else ""
     others = [metric.label for name in table.columns if (metric := table.beside(name)) is not None]
     every: dict[Key, str] = {
         "method": "method",
         "ours": "ours ± s.e. (n)" if table.paper is not None else "mean ± s.e. (n)",
         "median": "median",
         "beside": "/".join(dict.fromkeys(others)),
-        "difference": f"vs {table.baseline}, {signs} [95 %]",
+        "difference": f"vs {table.baseline}, {signs}{interval}",
         "detectable": f"detectable, {signs}",
         "equal_time": f"at equal time, {signs} [95 %]",
         "paper": "paper",
@@ -99,6 +103,28 @@ def lines(table: Table, column: str) -> list[Line]:
         cells = _cells(table, entry)
         lines.append(Line(entry, {key: cells[key] for key in shown}, entry.marks, entry.best))
     return lines
+
+
+def same_runs(table: Table) -> list[list[str]]:
+    """The columns of the table, those together that show other metrics of the same runs."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for column in table.columns:
+        requests = tuple(run.spec.request for entry in table.column(column) for run in entry.cell.every)
+        groups.setdefault(requests, []).append(column)
+    return list(groups.values())
+
+
+def by_metric(table: Table, columns: Sequence[str], texts: Callable[[Line], Mapping[Key, str]]) -> list[list[str]]:
+    """Columns of the same runs (`same_runs`) as one table, the headings first: a column a metric, of every row a line
+    for each of the `texts` that says something."""
+    made = [["method", "", *columns]]
+    of = {column: lines(table, column) for column in columns}
+    names = headings(table)
+    for number, row in enumerate(table.rows):
+        cells = [texts(of[column][number]) for column in columns]
+        told = [key for key in cells[0] if key != "method" and any(each[key] != NOTHING for each in cells)]
+        made += [[row if key == "ours" else "", names[key], *(each[key] for each in cells)] for key in told]
+    return made
 
 
 def increases(table: Table, column: str) -> str | None:
@@ -151,15 +177,17 @@ def _costs(table: Table, entry: Entry) -> dict[Key, str]:
         "flops": _ratio(costs.flops),
         "bytes": _ratio(costs.bytes),
         "saved": _ratio(costs.saved),
-        "step": _ratio(costs.step, costs.step_error),
-        "compiled": _ratio(costs.compiled, costs.compiled_error),
+        "step": _ratio(costs.step, costs.step_error, is_timed=True),
+        "compiled": _ratio(costs.compiled, costs.compiled_error, is_timed=True),
     }
 
 
-def _ratio(ratio: float | None, error: float | None = None) -> str:
-    """With its interval, where there is one: `error` is a part of it."""
+def _ratio(ratio: float | None, error: float | None = None, *, is_timed: bool = False) -> str:
+    """With its interval, where there is one: `error` is a part of it. Of times without one that is said."""
     if ratio is None:
         return NOTHING
+    if is_timed and error is None:
+        return f"{ratio:.2f} {UNSETTLED}"
     return f"{ratio:.2f} ± {ratio * error:.2f}" if error else f"{ratio:.2f}"
 
 

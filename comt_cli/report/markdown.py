@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 from comt_cli.report import format, words
 from comt_cli.report.ladder_words import HEADING, ladder_texts, rule
-from comt_cli.report.layout import Key, Line, headings, lines
+from comt_cli.report.layout import Key, Line, by_metric, headings, lines, same_runs
 from comt_cli.report.setup_words import setup
 from comt_cli.report.table import Table
 from comt_cli.report.trained import of_table
 
-_TEXTS: tuple[Key, ...] = ("method", "verdict")
+_LEFT: tuple[Key, ...] = ("method", "verdict")
 """Columns that are set to the left."""
 
 
@@ -24,8 +24,14 @@ def markdown(table: Table) -> str:
         escaped(f"{words.origin(table, list(headings(table)))} {words.scale(table)}"),
         f"**Verdict.** {escaped(words.verdict(table))}",
     ]
-    for column in table.columns:
-        parts += [f"## {escaped(column)}", escaped(setup(table, column)), _grid(table, column)]
+    for columns in same_runs(table):
+        made = _grid(table, columns[0])
+        if len(columns) > 1:
+            head, *rows = by_metric(table, columns, _texts)
+            texts = [[*map(escaped, head)], [":---", ":---", *["---:"] * len(columns)]]
+            texts += [[escaped(row[0]), escaped(row[1]), *row[2:]] for row in rows]
+            made = "\n".join(f"| {' | '.join(line)} |" for line in texts)
+        parts += [f"## {escaped(', '.join(map(table.heading, columns)))}", escaped(setup(table, columns)), made]
     if table.trends:
         parts += [f"## {HEADING}", escaped(rule(table)), pipes(ladder_texts(table))]
     if table.footnotes:
@@ -38,7 +44,7 @@ def markdown(table: Table) -> str:
 def _grid(table: Table, column: str) -> str:
     names = headings(table, column)
     head = "| " + " | ".join(escaped(name) for name in names.values()) + " |"
-    alignment = "| " + " | ".join(":---" if key in _TEXTS else "---:" for key in names) + " |"
+    alignment = "| " + " | ".join(":---" if key in _LEFT else "---:" for key in names) + " |"
     return "\n".join([head, alignment, *(_row(line) for line in lines(table, column))])
 
 
@@ -49,11 +55,15 @@ def pipes(texts: Sequence[Sequence[str]]) -> str:
 
 
 def _row(line: Line) -> str:
+    return "| " + " | ".join(_texts(line).values()) + " |"
+
+
+def _texts(line: Line) -> dict[Key, str]:
     texts = {key: escaped(cell) for key, cell in line.cells.items()}
     if line.best:
         texts["ours"] = f"**{texts['ours']}**"
     texts["ours"] += "".join(f" [{mark}]" for mark in line.marks)
-    return "| " + " | ".join(texts.values()) + " |"
+    return texts
 
 
 _SPECIAL = "\\`*_<>|[]#~$"

@@ -5,21 +5,21 @@ It is made from the files below the results folder alone, so that it can be made
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 from urllib.parse import quote
 
 from comt_cli.errors import UserError
-from comt_cli.files import write_text
+from comt_cli.files import write_changed
 from comt_cli.report import format
 from comt_cli.report.markdown import escaped
 from comt_cli.report.statistics import ALPHA, POWER, detectable
 from comt_cli.report.verdict import Verdict, excludes_published, stands
-from comt_cli.report.written import Line, Written, WrittenCell, read_lines, scales_below, written_below
+from comt_cli.report.written import Line, Reader, Written, WrittenCell, scales_below, written_below
 from comt_cli.tasks import Task, tasks
 from comt_cli.tasks.base import DifferenceUnit
 
@@ -97,25 +97,37 @@ _GROUPS: tuple[tuple[str, str, tuple[Verdict, ...]], ...] = (
 """Heading of the count, heading of the list, verdicts. Every verdict is in one, but that of the baseline itself."""
 
 
-def write_overview(results: Path) -> Path:
+def all_written(results: Path, reader: Reader) -> dict[str, list[Written]]:
+    """Every table and figure, by scale.
+
+    Raises:
+        UserError: there is none below `results`, or none that can be read.
+    """
+    written = {scale: found for scale in scales_below(results) if (found := written_below(results, scale, reader))}
+    if not written:
+        damaged = next(iter(reader.damaged.values()), None)
+        raise UserError(
+            damaged or f"there are no tables below {results}", "comt train-lm --recipe table3.yaml makes one."
+        )
+    return written
+
+
+def write_overview(results: Path, reader: Reader | None = None) -> Path:
     """Write `<results>/README.md`; returns its path. A page that would be the same is left alone.
 
     Raises:
-        UserError: there is no table below `results`, or a file there is damaged.
+        UserError: there is no table below `results`.
         StorageError: the page cannot be written.
     """
-    written = {scale: found for scale in scales_below(results) if (found := written_below(results, scale))}
-    if not written:
-        raise UserError(f"there are no tables below {results}", "comt train-lm --recipe table3.yaml makes one.")
+    reader = reader or Reader()
+    written = all_written(results, reader)
     page = results / "README.md"
     by = command(results, "--overview")
     made = f"Made by `{by}` from the files in this folder; every number below is in one of them."
     lines = ["# Results", "", made, "", *INTRODUCTION]
     for scale, found in written.items():
-        lines += _scale(results, scale, found)
-    text = "\n".join([*lines, *_others(results)]).rstrip() + "\n"
-    if not page.exists() or page.read_text(encoding="utf-8") != text:
-        write_text(page, text)
+        lines += _scale(results, scale, found, reader)
+    write_changed(page, "\n".join([*lines, *_others(results)]).rstrip() + "\n")
     return page
 
 
@@ -128,8 +140,8 @@ def command(results: Path, option: str) -> str:
     return f"comt report {option} --results {shlex.quote(str(shown))}"
 
 
-def _scale(results: Path, scale: str, written: Sequence[Written]) -> Iterator[str]:
-    yield from (f"## Scale {scale}", "", *summary(results, scale, written))
+def _scale(results: Path, scale: str, written: Sequence[Written], reader: Reader) -> Iterator[str]:
+    yield from (f"## Scale {scale}", "", *summary(results, scale, written, reader))
     for one in written:
         yield from _table(results, one) if one.cells else ()
     for one in written:
@@ -143,14 +155,14 @@ def _scale(results: Path, scale: str, written: Sequence[Written]) -> Iterator[st
         yield ""
 
 
-def summary(results: Path, scale: str, written: Sequence[Written]) -> Iterator[str]:
+def summary(results: Path, scale: str, written: Sequence[Written], reader: Reader) -> Iterator[str]:
     """What a scale is, on what its runs were made, and how many verdicts of each kind there are: lines of Markdown,
     with addresses relative to `results`."""
     tables = [one for one in written if one.cells and not one.changed_settings]
     there = [task for task in tasks().values() if any(one.task is task for one in written)]
     about = [_SCALES.get(scale, _OWN_SCALE), *(task.at_scale[scale] for task in there if scale in task.at_scale)]
     yield from (" ".join(about), "")
-    yield from (f"- {line}" for line in _provenance(results, written))
+    yield from (f"- {line}" for line in _provenance(results, written, reader))
     yield ""
     if tables:
         if any(cell.direction for one in tables for cell in one.cells):
@@ -158,32 +170,35 @@ def summary(results: Path, scale: str, written: Sequence[Written]) -> Iterator[s
         yield from (*_counts(results, tables), "")
 
 
-def _provenance(results: Path, written: Sequence[Written]) -> Iterator[str]:
+def _provenance(results: Path, written: Sequence[Written], reader: Reader) -> Iterator[str]:
     """Devices, networks, data, how much of it, seeds, commits: of the runs that ended, each counted once."""
     ended = {run["id"]: (one.task, run) for one in written for run in one.runs if run["state"] in ("done", "diverged")}
     runs = [run for _, run in ended.values()]
-    again = _trained_again(results, written[0].scale, ended)
+    again = _trained_again(results, written[0].scale, ended, reader)
     yield f"{format.plural(len(runs), 'run')}; tables that ask for the same training share it.{again}"
     yield f"Devices: {_distinct(runs, 'device') or 'not recorded'}."
     for task in tasks().values():
         own = [run for of, run in ended.values() if of is task]
         for template in task.provenance if own else ():
-            yield template.format_map(_Columns(task, own))
+            yield _filled(template, task, own)
     yield f"Seeds: {format.seeds(int(seed) for seed in _values(runs, 'seed')) or 'none'}."
     yield f"Commits: {_distinct(runs, 'git_commit') or 'not recorded'}."
-    yield from _archives(results, results / written[0].scale)
+    yield from _archives(results, results / written[0].scale, reader)
 
 
-def _trained_again(results: Path, scale: str, shown: Container[str]) -> str:
+def _trained_again(results: Path, scale: str, shown: Container[str], reader: Reader) -> str:
     """Of the runs that are `shown`, those of which a table of this scale once had another number, as `superseded.csv`
     has it, and how far the two are apart. Nothing where there are none."""
     path = results / SUPERSEDED
-    lines = [line for line in (read_lines(path) if path.is_file() else ())
-             if line["id"] in shown and f" {scale}/" in f" {line['tables']}"]  # fmt: skip
+    try:
+        lines = [line for line in reader.lines(path) if line["id"] in shown and f" {scale}/" in f" {line['tables']}"]
+        ends = [(float(line["before"]), float(line["after"])) for line in lines]
+        apart = sorted(100 * (max(pair) / min(pair) - 1) for pair in ends)
+    except (KeyError, ValueError, ZeroDivisionError) as error:
+        reader.leave_out(path, error)
+        return ""
     if not lines:
         return ""
-    ends = [(float(line["before"]), float(line["after"])) for line in lines]
-    apart = sorted(100 * (max(pair) / min(pair) - 1) for pair in ends)
     return (
         f" {len(lines)} of them had been trained twice, for tables that were made in separate clones, by code that "
         f"rounds otherwise, to [two numbers]({SUPERSEDED}) that are {median(apart):.2g} % apart in the middle and "
@@ -191,45 +206,32 @@ def _trained_again(results: Path, scale: str, shown: Container[str]) -> str:
     )
 
 
-def _archives(results: Path, folder: Path) -> Iterator[str]:
+def _archives(results: Path, folder: Path, reader: Reader) -> Iterator[str]:
     """The archives of run directories beside a scale's tables, and how many runs they lack, where there are any."""
     if archives := sorted(folder.glob("*.tar.xz")):
         links, path = format.listing(_link(results, each, each.name) for each in archives), folder / NOT_ARCHIVED
         lack = ""
-        if path.is_file():
-            count, link = len(read_lines(path)), _link(results, path, path.name)
+        if count := len(reader.lines(path)):
+            link = _link(results, path, path.name)
             lack = f"; {count} that tables or trials show are in none ({link})"
         yield f"Run directories, without weights: {links}{lack}."
 
 
-class _Columns(dict[str, "_Column"]):
-    """The columns of lines about runs, for `Task.provenance`."""
+def _filled(template: str, task: Task[Any], runs: Sequence[Line]) -> str:
+    """A sentence of `Task.provenance`: what the runs have in every column that it names, as it asks for it."""
 
-    def __init__(self, task: Task[Any], runs: Sequence[Line]) -> None:
-        super().__init__()
-        self._task, self._runs = task, runs
-
-    def __missing__(self, key: str) -> _Column:
-        return _Column(self._task, self._runs, key)
-
-
-@dataclass(frozen=True)
-class _Column:
-    """A column of lines about runs, written as the format asks (`Task.provenance`)."""
-
-    task: Task[Any]
-    runs: Sequence[Line]
-    key: str
-
-    def __format__(self, kind: str) -> str:
-        if self.key == "parameters":  # `1.2 M parameters, fp32`
-            return ", ".join([f"{_span(self.runs, self.key)} parameters", *_values(self.runs, "precision")])
+    def said(asked: re.Match[str]) -> str:
+        key, kind = asked[1], asked[2]
+        if key == "parameters":  # `1.2 M parameters, fp32`
+            return ", ".join([f"{_span(runs, key)} parameters", *_values(runs, "precision")])
         if kind in ("span", "done"):
-            return _span(self.runs, self.key, ("done",) if kind == "done" else ("done", "diverged"))
+            return _span(runs, key, ("done",) if kind == "done" else ("done", "diverged"))
         if kind == "networks":
-            sizes = _values(self.runs, self.key)
-            return f"{self.task.networks(sizes)}, " if sizes else ""
-        return _distinct(self.runs, self.key) or "not recorded"
+            sizes = _values(runs, key)
+            return f"{task.networks(sizes)}, " if sizes else ""
+        return _distinct(runs, key) or "not recorded"
+
+    return re.sub(r"\{(\w+):?(\w*)\}", said, template)
 
 
 def _values(runs: Iterable[Line], key: str) -> list[str]:

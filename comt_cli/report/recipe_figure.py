@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from comt_cli.files import Unreadable, read_csv
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report.caption import FIGURE_FILES
 from comt_cli.report.collect import Run, collect
@@ -87,10 +86,9 @@ class RecipeFigure:
     def _drawn(self) -> list[dict[str, str]]:
         """The lines of the runs that the files were drawn from; none where that is not known."""
         try:
-            text = self.runs_csv.read_text(encoding="utf-8")
-        except (OSError, ValueError):
+            return read_csv(self.runs_csv)
+        except (FileNotFoundError, Unreadable):
             return []
-        return list(csv.DictReader(io.StringIO(text)))
 
     def _source(self, directory: RunDirectory) -> Path:
         return directory.gradients_file if self.log_setting else directory.checkpoint_file

@@ -11,7 +11,7 @@ from comt_cli.recipe.schema import Published
 from comt_cli.report import format
 from comt_cli.report.collect import ENDED, Cell, Run
 from comt_cli.report.statistics import Paired
-from comt_cli.runs.directory import PYTORCH, RunState
+from comt_cli.runs.directory import FEW, PYTORCH, RunState
 from comt_cli.runs.plan import RunSpec, point_in_words
 from comt_cli.tasks.base import Metric
 
@@ -118,14 +118,16 @@ def selection_notes(
     loaded: LoadedRecipe, rows: Sequence[str], columns: Sequence[str], scale: str, overrides: Sequence[str]
 ) -> Iterator[str]:
     """In what the table differs from the whole recipe: fewer rows or columns, no baseline, changed settings."""
-    recipe = loaded.recipe
+    recipe, is_sweep = loaded.recipe, loaded.has_trials(scale)
     if len(rows) < len(recipe.rows):
-        yield f"These are {len(rows)} of the recipe's {format.plural(len(recipe.rows), 'row')}."
+        which = ": those that were selected and have a choice" if is_sweep else ""
+        yield f"These are {len(rows)} of the recipe's {format.plural(len(recipe.rows), 'row')}{which}."
     every = loaded.columns(scale)
     if len(columns) < len(every):
         yield f"These are {len(columns)} of the recipe's {format.plural(len(every), 'column')}."
     if recipe.baseline not in rows:
-        yield f"The baseline {recipe.baseline} is not among the selected rows, so there are no differences of ours."
+        why = "was not selected, or has no choice" if is_sweep else "is not among the selected rows"
+        yield f"The baseline {recipe.baseline} {why}, so there are no differences of ours."
     if overrides:
         yield f"Settings were changed on the command line: {', '.join(overrides)}."
 
@@ -142,6 +144,13 @@ def signatures(runs: Iterable[Run], metrics: Mapping[str, str]) -> Iterator[str]
         plural = "s" if len(signed) > 1 else ""
         apart = "; their numbers are not comparable" if plural else ""
         yield f"Signature{plural} of {metric}: {format.listing(signed)}{apart}."
+
+
+def sizes(runs: Iterable[Run], metrics: Mapping[str, str]) -> Iterator[str]:
+    """On how many samples the cells were scored, and where these are few; `metrics` by column."""
+    for count, split, what in dict.fromkeys(filter(None, (run.scored_on(metrics[run.spec.column]) for run in runs))):
+        few = f": fewer than {FEW}, so a difference may be chance" if count < FEW else ""
+        yield f"Scored on {count:,} {split} {what}{few}."
 
 
 def multipliers(runs: Iterable[Run]) -> Iterator[str]:

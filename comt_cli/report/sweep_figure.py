@@ -40,6 +40,11 @@ def sweep_key(state: SweepState) -> str | None:
     return keys[0] if len(keys) == 1 else None
 
 
+def key_in_words(key: str) -> str:
+    """`learning rate` for `train.learning_rate`."""
+    return key.rpartition(".")[2].replace("_", " ")
+
+
 def sweep_frame(state: SweepState, key: str) -> pd.DataFrame:
     """One line a point of every cell, as `figures.draw_sweep` takes it."""
     import pandas as pd
@@ -70,7 +75,7 @@ def sweep_caption(state: SweepState, frame: pd.DataFrame, key: str, label: str) 
     specs = {column: tuned.runs[0].spec for (_, column), tuned in reversed(state.tuned.items())}
     trained = {column: spec.task.network_and_data(spec.settings) for column, spec in reversed(specs.items())}
     return Caption(
-        title=f"{state.loaded.recipe.title}: {label} against {key}",
+        title=f"{state.loaded.recipe.title}: {label} against the {key_in_words(key)}",
         trained="; ".join(f"{column}: {said}" if len(trained) > 1 else said for column, said in trained.items()),
         reading=_reading(state, as_map=is_map(tried_rows(frame))),
         findings=tuple(state.problems.values()),

@@ -145,8 +145,8 @@ def _trials(tuned: Tuned) -> str:
     return f"{count}, {lost} diverged" if lost else count
 
 
-def sweep_words(state: SweepState) -> list[str]:
-    """How the table is made, in sentences; then the problems."""
+def sweep_words(entries: Sequence[SweepEntry], state: SweepState) -> list[str]:
+    """How the table is made, in sentences; then the problems, and where the grid lacks a better value."""
     grid, recipe = state.grid, state.loaded.recipe
     tried = "; ".join(f"{key} {format.listing(str(each) for each, _ in given)}" for key, given in grid.values.items())
     at_recipe = {point_in_words(specs[0].point) for specs in state.shown["recipe"].values()}
@@ -157,10 +157,29 @@ def sweep_words(state: SweepState) -> list[str]:
         f"{format.listing(sorted(at_recipe))}. The baseline is {recipe.baseline}; differences to it are paired by "
         "seed, at its own best where a row is at its own.",
         *(f"Not chosen: {problem}." for problem in state.problems.values()),
+        *filter(None, map(_lacking, entries)),
     ]
+
+
+def _lacking(entry: SweepEntry) -> str | None:
+    """That the recipe's values are none of the grid's, and better than the best of them."""
+    point, ours, own = entry.point("recipe"), entry.summary("recipe"), entry.summary("own")
+    better = 1 if entry.shown.better == "higher" else -1
+    if point is None or ours is None or own is None or better * (ours.mean - own.mean) <= 0:
+        return None
+    if any(each.point == point for each in entry.tuned.tried):
+        return None
+    apart = f"{format.value(ours.mean, entry.shown.decimals)} against {format.value(own.mean, entry.shown.decimals)}"
+    named = f"{entry.cell[0]} at {entry.cell[1]}"
+    return (
+        f"The recipe's {point_in_words(point)} is not in the grid, and better for {named} than its own best: {apart}."
+    )
 
 
 def sweep_markdown(entries: Sequence[SweepEntry], state: SweepState) -> str:
     """The table as a page."""
     title = escaped(f"{state.loaded.recipe.title}: sweep")
-    return "\n\n".join([f"# {title}", *map(escaped, sweep_words(state)), pipes(sweep_texts(entries, state))]) + "\n"
+    return (
+        "\n\n".join([f"# {title}", *map(escaped, sweep_words(entries, state)), pipes(sweep_texts(entries, state))])
+        + "\n"
+    )

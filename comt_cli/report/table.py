@@ -21,6 +21,7 @@ from comt_cli.report.remarks import (
     other_settings,
     selection_notes,
     signatures,
+    sizes,
 )
 from comt_cli.report.statistics import detectable, difference, p_value, paired_difference, summarise
 from comt_cli.report.verdict import Outcome, corrected, judge, published_direction
@@ -73,6 +74,12 @@ class Table:
     def metric(self, column: str) -> Metric:
         """What the cells of a column show."""
         return self.task.metrics[self.metrics[column]]
+
+    def heading(self, column: str) -> str:
+        """Its name; where the runs have another text than the recipe's, with the name of that."""
+        corpus, (_, slash, rest) = _corpus(self.specs[column]), column.partition("/")
+        is_other = ":" in corpus or any(each.startswith("data.corpus=") for each in self.overrides)
+        return f"{corpus}{slash}{rest}" if is_other and slash else column
 
     def unit(self, column: str) -> DifferenceUnit:
         """The unit of a column's differences to the baseline."""
@@ -136,6 +143,14 @@ class _Footnotes:
         return self.texts.index(text) + 1
 
 
+_OF_PAPER = ("data.", "model.", "train.steps=", "train.batch_size=")
+"""How those settings begin that make a run another than the one that the paper's number stands beside."""
+
+
+def _corpus(spec: RunSpec) -> str:
+    return str(getattr(spec.settings.data, "corpus", ""))
+
+
 def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path) -> Table:
     """The table of a plan (`runs.plan.plan`, not empty), from the run directories below `runs`.
 
@@ -147,6 +162,9 @@ def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path) -> T
     changed = loaded.changed(scale)
     metrics = {column: recipe.metric_at(scale, column) for column in loaded.columns(scale)}
     grid = loaded.grids.get(scale)
+    # No paper's number is of a text of one's own (`files:GLOB`), or of another size or length.
+    is_published = loaded.is_published and not any(each.startswith(_OF_PAPER) for each in changed)
+    is_published = is_published and not any(":" in _corpus(spec) for spec in specs)
     alone = loaded.has_trials(scale)  # beside the runs at one point lie those at others
     collection = collect(specs, runs, metrics, None if grid is None else grid.metric, remarks=not alone)
     collection.check_contents()
@@ -171,6 +189,7 @@ def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path) -> T
                 scale,
                 footnotes,
                 runs,
+                loaded.compared_column(scale, column) if is_published else None,
                 # A note is of runs with the recipe's settings.
                 None if changed else recipe.rows[row].notes.get(scale),
             )
@@ -183,8 +202,8 @@ def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path) -> T
     entries = {key: replace(entry, adjusted=adjusted.get(key)) for key, entry in entries.items()}
     return Table(
         title=recipe.title,
-        paper=recipe.paper if loaded.is_published else None,
-        printed_table=recipe.table if loaded.is_published else None,
+        paper=recipe.paper if is_published else None,
+        printed_table=recipe.table if is_published else None,
         folder=loaded.folder,
         name=loaded.outputs(scale),
         recipe_file=loaded.file,
@@ -204,6 +223,7 @@ def build_table(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path) -> T
             *selection_notes(loaded, rows, columns, scale, changed),
             *(grid_notes(grid, [metrics[column] for column in columns]) if grid is not None else ()),
             *other_settings(list(first.values()), recipe.baseline),
+            *sizes(collection.runs(), metrics),
             *signatures(collection.runs(), metrics),
             *multipliers(collection.runs()),
             *numerics(collection.runs()),
@@ -228,6 +248,7 @@ def _entry(
     scale: str,
     footnotes: _Footnotes,
     runs: Path,
+    compared: str | None,
     note: str | None,
 ) -> Entry:
     recipe, unit = loaded.recipe, metric.difference
@@ -237,7 +258,6 @@ def _entry(
     baseline_values = baseline.values(key) if baseline else {}
     is_baseline = row == recipe.baseline
     apart = None if is_baseline else paired_difference(values, baseline_values, unit)
-    compared = loaded.compared_column(scale, column)
     paper = recipe.rows[row].paper.get(compared) if compared else None
     paper_baseline = recipe.rows[recipe.baseline].paper.get(compared) if compared else None
     published = recipe.rows[row].published
@@ -265,7 +285,7 @@ def _entry(
         detectable=None if apart is None else detectable(apart, unit),
         equal_time=None if apart is None or baseline is None else at_equal_time(cell, baseline, runs, key, unit),
         extra_parameters_percent=cell.average("extra_parameters_percent"),
-        paper_increase=loaded.printed_increase(scale, row, column),
+        paper_increase=loaded.printed_increase(scale, row, column) if compared else None,
         speed=cell.average(cell.runs[0].spec.task.unit.per_second),
         published=None if published is None else published.percent,
         beside=None if metric.beside is None else _mean(cell.values(metric.beside)),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from comt_cli.report import words
 from comt_cli.report.ladder_words import HEADING, sentences
-from comt_cli.report.layout import Key, Line, headings, increases, lines
+from comt_cli.report.layout import Key, Line, by_metric, headings, increases, lines, same_runs
 from comt_cli.report.setup_words import beside
 from comt_cli.report.table import Table
 from comt_cli.report.trained import of_table
@@ -43,6 +44,7 @@ _DROPPED: tuple[Key, ...] = (
     "difference",
 )
 """Columns that make way where the terminal is narrow, the first first."""
+_OF_RUNS = frozenset(_DROPPED[: _DROPPED.index("detectable")]) | {"parameters", "paper_increase"}
 _STACKED_BEFORE: tuple[Key, ...] = ("paper_difference", "difference")
 """Before these go, errors and intervals move under their numbers."""
 _LEFT: tuple[Key, ...] = ("method", "verdict")
@@ -113,12 +115,19 @@ def console_for(file: IO[str] | None = None) -> Console:
 def print_table(table: Table, file: IO[str] | None = None) -> None:
     """Print the title, what was trained, a grid for each column, footnotes, notes, the legend and the verdict."""
     console = console_for(file)
-    layout = _layout(table, console.width)
+    groups = same_runs(table)
+    stacked = _Layout(tuple(key for key in headings(table) if key not in _OF_RUNS), stacked=True)
+    layout = stacked if all(len(columns) > 1 for columns in groups) else _layout(table, console.width)
     _say(console, table.title, "bold")
     _say(console, f"{of_table(table)}; {words.source(table)}", "dim")
-    for column in table.columns:
+    for columns in groups:
+        column = columns[0]
         console.print()
-        _say(console, f"{column}. {beside(table, column)}".rstrip(". ") + ".", "dim")
+        named = ", ".join(f"{table.heading(each)}: {table.metric(each).label}" for each in columns)
+        _say(console, f"{named}. {beside(table, columns)}".rstrip(". ") + ".", "dim")
+        if len(columns) > 1:
+            _print_metrics(console, table, columns, stacked)
+            continue
         print_grid(console, _grid(table, column, layout, console.width))
         if "parameters" not in layout.keys and (phrase := increases(table, column)) is not None:
             _say(console, phrase, "dim")
@@ -131,6 +140,25 @@ def print_table(table: Table, file: IO[str] | None = None) -> None:
         _say(console, f"{HEADING}, {sentence}.")
     for text in (*table.notes, words.verdict(table)):
         _say(console, text)
+
+
+def _print_metrics(console: Console, table: Table, columns: Sequence[str], layout: _Layout) -> None:
+    """A grid of as many metrics as fit, below it the next ones; what is of the runs and of no metric is left out."""
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    texts = by_metric(table, columns, lambda line: dict(zip(layout.keys, _cells(line, layout), strict=True)))
+    for most in range(len(columns), 0, -1):
+        parts = [[[*row[:2], *row[at : at + most]] for row in texts] for at in range(2, len(texts[0]), most)]
+        if all(_width(part[0], part[1:]) <= console.width for part in parts):
+            break
+    for heads, *rows in parts:
+        grid = Grid(box=None, header_style="bold", pad_edge=False, padding=(0, _GAP, 0, 0))
+        for number, head in enumerate(heads):
+            grid.add_column(Text(head), justify="right" if number > 1 else "left", no_wrap=True, vertical="top")
+        for row in rows:
+            grid.add_row(*map(Text, row))
+        print_grid(console, grid)
 
 
 def _remarks(table: Table, layout: _Layout) -> Iterator[str]:
@@ -149,6 +177,16 @@ def _remarks(table: Table, layout: _Layout) -> Iterator[str]:
 def say(text: str, file: IO[str] | None = None, style: str = "") -> None:
     """Print a sentence (to standard output if `file` is None), broken between words alone."""
     _say(console_for(file), text, style)
+
+
+def say_written(paths: Iterable[Path], file: IO[str] | None = None) -> None:
+    """One line for all files of a name: `wrote figures/gate-summary.{png,pdf,txt,tex,csv}`."""
+    kinds: dict[Path, list[str]] = {}
+    for path in paths:
+        kinds.setdefault(path.with_suffix(""), []).append(path.suffix.removeprefix("."))
+    for path, found in kinds.items():
+        ending = ",".join(found)
+        print(f"wrote {path}.{ending if len(found) == 1 else f'{{{ending}}}'}", file=file)
 
 
 def print_grid(console: Console, grid: Grid, indent: str = "") -> None:
@@ -220,18 +258,21 @@ def _cells(line: Line, layout: _Layout) -> list[str]:
 
 
 def _heads(table: Table, layout: _Layout, texts: list[list[str]], width: int, column: str | None = None) -> list[str]:
-    """The headings; broken between words, to about the width of what stands below, where `width` has no room for them
-    as they are."""
+    """The headings; where `width` has no room for them as they are, broken between words into as few lines as fit, at
+    the narrowest to about the width of what stands below."""
     names = headings(table, column)
     heads = [names[key] for key in layout.keys]
     if _width(heads, texts) <= width:
         return heads
-    broken = []
-    for position, head in enumerate(heads):
-        below = max(_longest(cells[position]) for cells in texts)
-        widest = max(map(len, head.split()))
-        wrapped = textwrap.wrap(head, max(below, widest), break_long_words=False, break_on_hyphens=False)
-        broken.append("\n".join(wrapped))
+    for parts in (2, 3, 9):
+        broken = []
+        for position, head in enumerate(heads):
+            below = max(_longest(cells[position]) for cells in texts)
+            rooms = range(max(below, *map(len, head.split())), max(below, len(head)) + 1)
+            wrapped = (textwrap.wrap(head, room, break_long_words=False, break_on_hyphens=False) for room in rooms)
+            broken.append("\n".join(next(each for each in wrapped if len(each) <= parts)))
+        if _width(broken, texts) <= width:
+            break
     return broken
 
 

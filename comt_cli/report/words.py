@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from comt_cli.report import format
 from comt_cli.report.costs import Costs
 from comt_cli.report.entry import Entry
-from comt_cli.report.layout import STANDS, Key
+from comt_cli.report.layout import STANDS, UNSETTLED, Key
 from comt_cli.report.statistics import POWER
 from comt_cli.report.table import Table
 from comt_cli.report.verdict import Verdict, excludes_published
@@ -120,10 +120,11 @@ def equal_time_rule(table: Table) -> str:
 def costs_rule(costs: Costs, baseline: str) -> str:
     """What the columns of costs are, and of which device."""
     commits = f" at commit {format.listing(costs.commits)}" if any(costs.commits) else ""
+    doubt = "" if costs.are_settled else f" {UNSETTLED}: not settled, since too few rounds were timed for an interval."
     return (
         f"FLOPs of matrix products, bytes that compiled passes read and write, what a forward pass saves for the "
         f"backward pass, and times of a training step, as these runs train and compiled, over those of {baseline}; "
-        f"± is the 90 % interval of a ratio of times. Measured on {format.listing(costs.devices)}{commits}."
+        f"± is the 90 % interval of a ratio of times.{doubt} Measured on {format.listing(costs.devices)}{commits}."
     )
 
 

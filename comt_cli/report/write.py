@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from comt_cli.errors import StorageError
-from comt_cli.files import write_text
+from comt_cli.files import Unreadable, read_csv, write_text
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report import format, words
 from comt_cli.report.costs import read_costs
@@ -20,7 +18,7 @@ from comt_cli.report.csv_tables import GRID, records, runs_csv, table_csv
 from comt_cli.report.latex import latex
 from comt_cli.report.markdown import markdown
 from comt_cli.report.table import Table, build_table
-from comt_cli.report.terminal import print_table, say
+from comt_cli.report.terminal import print_table, say, say_written
 from comt_cli.report.trained import of_table
 from comt_cli.runs.plan import RunSpec
 from comt_cli.runs.shared import link_runs
@@ -188,10 +186,10 @@ def _would_be_lost(path: Path, ended: Iterable[RunSpec]) -> str | None:
 def _lines(path: Path) -> list[dict[str, str]] | None:
     """The lines of a CSV; none where there is no file, None where it cannot be read."""
     try:
-        return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
-    except (FileNotFoundError, NotADirectoryError):
+        return read_csv(path)
+    except FileNotFoundError:
         return []
-    except (OSError, ValueError, csv.Error):
+    except Unreadable:
         return None
 
 
@@ -200,5 +198,4 @@ def print_report(report: Report, file: IO[str] | None = None, shown: Table | Non
     print_table(shown or report.table, file)
     if shown is not None and shown is not report.table and report.files is not None:
         say("These are the rows and columns that were chosen; the files have all.", file)
-    for path in vars(report.files).values() if report.files else ():
-        say(f"wrote {path}", file)
+    say_written(vars(report.files).values() if report.files else (), file)

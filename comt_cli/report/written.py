@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv
+import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from comt_cli.errors import UserError
+from comt_cli.files import read_csv, read_text
 from comt_cli.recipe.schema import NO_SCALES, SCALES
 from comt_cli.report.statistics import Paired
 from comt_cli.report.verdict import Verdict, corrected, published_direction
@@ -81,25 +82,59 @@ def scales_below(results: Path) -> list[str]:
     return [*(scale for scale in reversed(SCALES) if (results / scale).is_dir()), *own]
 
 
-def written_below(results: Path, scale: str) -> list[Written]:
-    """Every table and figure of a scale: by paper, tables before figures, in order of their numbers.
+class Reader:
+    """Reads the files of a results folder. What is damaged is left out; `damaged` says of each file why."""
 
-    Raises:
-        UserError: a file cannot be read as what it is; names it.
-    """
+    def __init__(self) -> None:
+        self.damaged: dict[Path, str] = {}
+
+    def leave_out(self, path: Path, error: Exception) -> None:
+        """The file cannot be read as what it is."""
+        self.damaged[path] = error.message if isinstance(error, UserError) else f"{path} cannot be read: {error}"
+
+    def text(self, path: Path) -> str:
+        """The text of a file; empty where there is none, or it is damaged."""
+        try:
+            return read_text(path)
+        except FileNotFoundError:
+            pass
+        except ValueError as error:
+            self.leave_out(path, error)
+        return ""
+
+    def lines(self, path: Path) -> list[Line]:
+        """The lines of a CSV; none where there is no file, or it is damaged."""
+        try:
+            return read_lines(path)
+        except FileNotFoundError:
+            pass
+        except UserError as error:
+            self.leave_out(path, error)
+        return []
+
+
+def written_below(results: Path, scale: str, reader: Reader) -> list[Written]:
+    """Every table and figure of a scale: by paper, tables before figures, in order of their numbers. Those of which a
+    file is damaged are left out."""
     found = []
     for folder in sorted(path for path in (results / scale).iterdir() if path.is_dir()):
-        tables = {path.stem: lines for path in folder.glob("*.csv") if _is_table(lines := read_lines(path))}
+        tables = {path.stem: lines for path in folder.glob("*.csv") if _is_table(lines := reader.lines(path))}
         for path in folder.glob("*-runs.csv"):
             name = path.stem.removesuffix("-runs")
             if name in tables or (folder / f"{name}.png").exists():
-                found.append(_written(folder, scale, name, tables.get(name, []), tables))
+                try:
+                    found.append(_written(folder, scale, name, tables, reader))
+                except UserError as error:
+                    reader.leave_out(path, error)
+                except (LookupError, ValueError, ArithmeticError) as error:
+                    reader.leave_out(folder / f"{name}.csv", error)
     return sorted(found, key=lambda one: (one.paper, not one.cells, _natural(one.name)))
 
 
-def _written(folder: Path, scale: str, name: str, lines: list[Line], tables: Mapping[str, object]) -> Written:
-    page, said = folder / f"{name}.md", folder / f"{name}.txt"
-    title = page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ") if page.exists() else ""
+def _written(folder: Path, scale: str, name: str, tables: Mapping[str, list[Line]], reader: Reader) -> Written:
+    lines, runs = tables.get(name, []), read_lines(folder / f"{name}-runs.csv")
+    task = _task(folder / f"{name}-runs.csv", runs)
+    title = reader.text(folder / f"{name}.md").partition("\n")[0].removeprefix("# ")
     # Of a table the ablations' pictures, but not those of another table whose name begins with this one's.
     others = [other for other in tables if other.startswith(f"{name}-")]
     pictures = [
@@ -112,17 +147,15 @@ def _written(folder: Path, scale: str, name: str, lines: list[Line], tables: Map
     of_sweep = [path for path in (folder / f"{name}-{part}.csv" for part in ("rates", "trials")) if path.exists()]
     of_ladder = [path for path in (folder / f"{name}-ladder.csv",) if lines and path.exists()]
     of_costs = [path for path in (folder / f"{name.removesuffix('-sweep')}-costs.csv",) if lines and path.exists()]
-    runs = read_lines(folder / f"{name}-runs.csv")
-    task = _task(folder / f"{name}-runs.csv", runs)
     return Written(
         task=task,
         scale=scale,
         paper=folder.name,
         name=name,
         title=title,
-        caption=said.read_text(encoding="utf-8") if said.exists() and not lines else "",
-        changed_settings=_changed_settings(folder / f"{name}.csv", lines),
-        cells=tuple(_corrected(list(_cells(folder / f"{name}.csv", lines, task)))),
+        caption="" if lines else reader.text(folder / f"{name}.txt"),
+        changed_settings=tuple(shlex.split(next((line.get("changed_settings") or "" for line in lines), ""))),
+        cells=tuple(_corrected(list(_cells(lines, task)))),
         runs=tuple(runs),
         files=tuple(path for path in (*files, *of_sweep, *of_ladder, *of_costs) if path.exists()),
         of_sweep=tuple(of_sweep),
@@ -132,17 +165,6 @@ def _written(folder: Path, scale: str, name: str, lines: list[Line], tables: Map
     )
 
 
-def _changed_settings(path: Path, lines: list[Line]) -> tuple[str, ...]:
-    try:
-        return tuple(shlex.split(next((line.get("changed_settings") or "" for line in lines), "")))
-    except ValueError as error:  # a quotation that does not end
-        raise _damaged(path, error) from None
-
-
-def _damaged(path: Path, error: Exception) -> UserError:
-    return UserError(f"{path} is not a table of this program: {error}", "comt report writes it anew.")
-
-
 def _task(path: Path, runs: list[Line]) -> Task[Any]:
     """The task of the runs behind a table. Files from before December 2026 do not say their command: there the unit of
     the speeds does."""
@@ -150,7 +172,7 @@ def _task(path: Path, runs: list[Line]) -> Task[Any]:
     for task in tasks().values():
         if first.get("command", task.command) == task.command and task.unit.name in first:
             return task
-    raise _damaged(path, ValueError("its runs are of no task that is known here"))
+    raise UserError(f"{path} cannot be read: its runs are of no task that is known here")
 
 
 def _corrected(cells: Sequence[WrittenCell]) -> Iterator[WrittenCell]:
@@ -158,31 +180,28 @@ def _corrected(cells: Sequence[WrittenCell]) -> Iterator[WrittenCell]:
     return (replace(cell, adjusted=adjusted.get(number)) for number, cell in enumerate(cells))
 
 
-def _cells(path: Path, lines: list[Line], task: Task[Any]) -> Iterator[WrittenCell]:
+def _cells(lines: list[Line], task: Task[Any]) -> Iterator[WrittenCell]:
     baselines = {line["column"]: line for line in lines if line["verdict"] == Verdict.baseline.value}
     for line in lines:
         baseline = baselines.get(line["column"])
-        try:
-            metric = task.metrics[line["metric"]]
-            unit = metric.difference.name
-            paper, paper_baseline = _number(line["paper"]), _number(baseline["paper"] if baseline else "")
-            yield WrittenCell(
-                row=line["row"],
-                column=line["column"],
-                metric=metric,
-                baseline=baseline["row"] if baseline else line.get("baseline") or "the baseline",
-                verdict=Verdict(line["verdict"]),
-                direction=0 if line is baseline else published_direction(paper, paper_baseline, metric),
-                state=line["state"],
-                difference=_difference(line, baseline, unit),
-                paper_column=line["paper_column"],
-                paper=paper,
-                paper_difference=_number(line[f"paper_difference_{unit}"]),
-                paper_baseline=paper_baseline,
-                comparison=(line["metric"], line["run_ids"], baseline["run_ids"] if baseline else ""),
-            )
-        except (KeyError, ValueError) as error:
-            raise _damaged(path, error) from None
+        metric = task.metrics[line["metric"]]
+        unit = metric.difference.name
+        paper, paper_baseline = _number(line["paper"]), _number(baseline["paper"] if baseline else "")
+        yield WrittenCell(
+            row=line["row"],
+            column=line["column"],
+            metric=metric,
+            baseline=baseline["row"] if baseline else line.get("baseline") or "the baseline",
+            verdict=Verdict(line["verdict"]),
+            direction=0 if line is baseline else published_direction(paper, paper_baseline, metric),
+            state=line["state"],
+            difference=_difference(line, baseline, unit),
+            paper_column=line["paper_column"],
+            paper=paper,
+            paper_difference=_number(line[f"paper_difference_{unit}"]),
+            paper_baseline=paper_baseline,
+            comparison=(line["metric"], line["run_ids"], baseline["run_ids"] if baseline else ""),
+        )
 
 
 def _difference(line: Line, baseline: Line | None, unit: str) -> Paired | None:
@@ -202,17 +221,36 @@ def _is_table(lines: list[Line]) -> bool:
     return bool(lines) and {"verdict", "run_ids"} <= lines[0].keys()
 
 
+_OF_RUNS, _OF_LOGS = {"row", "column", "seed", "id", "state"}, {"id", "step"}
+_NUMBERS = {"parameters", "tokens", "images", "examples", "image_size", "loss"}
+"""Columns of runs that are read as numbers."""
+
+
 def read_lines(path: Path) -> list[Line]:
-    """The lines of a CSV.
+    """The lines of a CSV; those of runs and of their logs have what every reader needs.
 
     Raises:
-        UserError: it cannot be read.
+        FileNotFoundError: there is none.
+        UserError: it cannot be read, or is damaged.
     """
+    of_runs, of_logs = path.stem.endswith(("-runs", "-trials")), path.stem.endswith("-logs")
+    needed = _OF_RUNS if of_runs else _OF_LOGS if of_logs else set[str]()
     try:
-        with path.open(newline="", encoding="utf-8") as handle:
-            return list(csv.DictReader(handle))
-    except (OSError, ValueError) as error:
+        lines: list[Line] = [*read_csv(path)]
+        for number, line in enumerate(lines, 2):
+            if any(None in pair for pair in line.items()):
+                raise ValueError(f"line {number} has not as many fields as the first")
+            if absent := needed - line.keys():
+                raise ValueError(f"it has no column {min(absent)}")
+            whole = [line[key] for key in ("seed", "step") if key in needed]
+            others = [text for key, text in line.items() if text and (key in _NUMBERS if of_runs else key != "id")]
+            if needed and not all(map(math.isfinite, [*map(int, whole), *map(float, others)])):
+                raise ValueError(f"line {number} has a number that is not finite")
+    except FileNotFoundError:
+        raise
+    except (ValueError, OverflowError) as error:
         raise UserError(f"{path} cannot be read: {error}", "comt report writes tables anew.") from None
+    return lines
 
 
 def _number(text: str) -> float | None:

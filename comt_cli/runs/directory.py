@@ -29,7 +29,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any
@@ -53,6 +53,19 @@ is older than this record, or was resumed by another version: its version is unk
 one that it started from."""
 READING_ERRORS = (UserError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 """What reading a run directory that is damaged, or of another version, can raise."""
+
+
+FEW = 100
+"""Samples below which a difference between two scores may well be chance."""
+_SAMPLES = {"sentences": "sentences", "images": "images", "examples": "examples", "samples": "sequences"}
+
+
+def scored_on(result: Mapping[str, Any], prefix: str = "") -> tuple[int, str] | None:
+    """How many samples of a split gave the numbers of a `result.json` that begin with `prefix` (`test_`; none for
+    validation), and what they are; None where it does not say so."""
+    counts = result.get(f"{prefix}evaluation")
+    counted = counts if isinstance(counts, dict) else {}
+    return next(((counted[key], what) for key, what in _SAMPLES.items() if isinstance(counted.get(key), int)), None)
 
 
 class BeingTrained(UserError):

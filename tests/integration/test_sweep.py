@@ -108,7 +108,9 @@ def test_trials_choose_what_is_trained_and_a_second_call_trains_nothing(tuned):
 
 
 def test_what_is_reported_is_computed_on_other_sequences_than_what_chose(tuned):
-    comt(*TRAIN, "--rows", "plain")
+    said = comt(*TRAIN, "--rows", "plain")
+    assert "These are 1 of the recipe's 2 rows: those that were selected and have a choice." in said
+    assert "gated" not in said.partition("verdict at own best")[2].partition("The same grid")[0]
     for path in Path("runs/by-id").glob("*/result.json"):
         result = json.loads(path.read_text(encoding="utf-8"))
         if result["state"] == "done":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +17,8 @@ _CELL = 0.21
 """Inches of a token at most: room for its label."""
 _MARGIN = 1.1
 _LEAST = 2.6
+_SMALLEST = 4.0
+"""Points of a letter that can still be read."""
 _MOST = 9.0
 """Inches of the height: a page."""
 
@@ -42,20 +45,23 @@ def draw_attention(
         axes = figure.subplots()
         image = axes.imshow(weights, vmin=0, vmax=1, cmap=SEQUENCE, aspect="auto", interpolation="nearest")
         axes.grid(visible=False)
-        size = _size(height - _MARGIN, len(rows)), _size(width - 2 * _MARGIN, len(columns))
-        axes.set_yticks(range(len(rows)), rows, fontsize=size[0])
-        axes.set_xticks(range(len(columns)), columns, fontsize=size[1], rotation=90)
+        down, across = _labels(height - _MARGIN, len(rows)), _labels(width - 2 * _MARGIN, len(columns))
+        axes.set_yticks(range(0, len(rows), down[0]), rows[:: down[0]], fontsize=down[1])
+        axes.set_xticks(range(0, len(columns), across[0]), columns[:: across[0]], fontsize=across[1], rotation=90)
         axes.tick_params(length=0)
         axes.xaxis.tick_top()
         axes.xaxis.set_label_position("top")
         axes.spines[:].set_visible(False)
-        axes.set_xlabel(called[1])
-        axes.set_ylabel(called[0])
+        names = [f"{name} (one of {every} is named)" if every > 1 else name
+                 for name, every in zip(called, (down[0], across[0]), strict=True)]  # fmt: skip
+        axes.set(ylabel=names[0], xlabel=names[1])
         bar = figure.colorbar(image, ax=axes, shrink=0.8, aspect=25)
         bar.set_label("weight")
     return figure, frame
 
 
-def _size(inches: float, tokens: int) -> float:
-    """Points of labels that stand side by side without overlap."""
-    return min(7.0, 0.85 * 72 * inches / max(tokens, 1))
+def _labels(inches: float, tokens: int) -> tuple[int, float]:
+    """Of how many tokens one has a label, so that it can be read, and its size: labels must not overlap."""
+    room = 0.85 * 72 * inches / max(tokens, 1)
+    every = math.ceil(_SMALLEST / room)
+    return every, min(7.0, every * room)

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from comt_cli.report.figures.residual_shares import TITLES, page_width, share_limits
+from comt_cli.report.figures.residual_shares import TITLES, page_width, share_limits, span
 from comt_cli.report.figures.style import OKABE_ITO, QUIET, ROUND, layer_ticks, page_figure, style
 
 _MARKERS = "os^Dv"
@@ -15,12 +15,12 @@ _PLACE = "place"
 
 
 def draw_junction_shares(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """One panel a share: over the junctions in order of depth, stack by stack, the mean over the tokens, with bars of
-    one standard deviation. The branches have colours and marks of their own. All axes span as much, so that equal
-    heights are equal changes, each about its own middle.
+    """One panel a share: over the junctions in order of depth, stack by stack, the mean over the tokens, with bars
+    from the 10th to the 90th percentile. The branches have colours and marks of their own. All axes span as much, so
+    that equal heights are equal changes, each about its own middle.
 
-    `frame` has rows `stack, layer, part, share, mean, std` (`analysis.junction_shares`), in order of depth. Returns the
-    figure and `frame`.
+    `frame` has rows `stack, layer, part, share, mean, low, high` (`analysis.junction_shares`), in order of depth.
+    Returns the figure and `frame`.
     """
     junctions = frame[["stack", "layer", "part"]].drop_duplicates()
     placed = frame.merge(junctions.assign(**{_PLACE: range(1, len(junctions) + 1)}))
@@ -37,7 +37,7 @@ def draw_junction_shares(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
             for number, part in enumerate(parts):
                 for _, line in own[own["part"] == part].groupby("stack", sort=False):
                     axes.errorbar(
-                        line[_PLACE], line["mean"], line["std"], label=part, color=OKABE_ITO[number],
+                        line[_PLACE], line["mean"], span(line), label=part, color=OKABE_ITO[number],
                         marker=_MARKERS[number % len(_MARKERS)], markersize=3, linewidth=0.8, elinewidth=0.7,
                     )  # fmt: skip
             axes.set_title(TITLES.get(share, share), pad=13)
@@ -48,7 +48,7 @@ def draw_junction_shares(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
         handles, labels = row[0].get_legend_handles_labels()
         named = dict(zip(labels, handles, strict=True))
         figure.legend(named.values(), named.keys(), loc="outside upper center", ncols=len(named))
-        spread = " ± one standard deviation" if (frame["std"] > 0).any() else ""
+        spread = "; bars: 10 to 90 %" if (frame["high"] > frame["low"]).any() else ""
         figure.supxlabel(f"layer (mean over the tokens{spread})", fontsize=8)
     return figure, frame
 

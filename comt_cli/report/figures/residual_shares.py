@@ -29,11 +29,11 @@ _ALONE = 3.6
 
 
 def draw_residual_shares(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
-    """One panel a share: points the means over images, the band one standard deviation. All axes span as much, so that
-    equal heights are equal changes, each about its own middle.
+    """One panel a share: points the means over images, the band from the 10th to the 90th percentile. All axes span as
+    much, so that equal heights are equal changes, each about its own middle.
 
-    `frame` has rows `block, stage, share, mean, std, examples` (`analysis.residual_shares`). Returns the figure and
-    `frame`.
+    `frame` has rows `block, stage, share, mean, low, high, examples` (`analysis.residual_shares`). Returns the figure
+    and `frame`.
     """
     shares = list(dict.fromkeys(frame["share"]))
     limits = share_limits(frame)
@@ -45,7 +45,7 @@ def draw_residual_shares(frame: pd.DataFrame) -> tuple[Figure, pd.DataFrame]:
             _panel(axes, own, OKABE_ITO[shares.index(share)], limits[share])
             axes.set_title(TITLES.get(share, share), pad=13)
         row[0].set_ylabel("factor")
-        spread = ", band ± one standard deviation" if (frame["std"] > 0).any() else ""
+        spread = "; band: 10 to 90 %" if (frame["high"] > frame["low"]).any() else ""
         figure.supxlabel(f"residual block (mean over {examples_of(frame)} validation images{spread})", fontsize=8)
     return figure, frame
 
@@ -56,9 +56,9 @@ def page_width(panels: int) -> float:
 
 
 def share_limits(frame: pd.DataFrame) -> dict[str, tuple[float, float]]:
-    """The ends of each share's axis, from rows `share, mean, std`: all span as much, each about its own middle."""
-    low, high = ((frame["mean"] + sign * frame["std"]).groupby(frame["share"]) for sign in (-1, 1))
-    ends = pd.DataFrame({"low": low.min(), "high": high.max()})
+    """The ends of each share's axis (rows `share, mean, low, high`): all span as much, each about its own middle."""
+    own = frame.groupby("share")[["mean", "low", "high"]]
+    ends = pd.DataFrame({"low": own.min().min(axis=1), "high": own.max().max(axis=1)})
     half = 0.58 * max(_LEAST_SPAN, float((ends["high"] - ends["low"]).max()))
     return {
         str(share): (middle - half, middle + half)
@@ -66,9 +66,14 @@ def share_limits(frame: pd.DataFrame) -> dict[str, tuple[float, float]]:
     }
 
 
+def span(frame: pd.DataFrame) -> list[pd.Series]:
+    """How far a bar reaches below and above each mean, which may lie beyond a percentile."""
+    return [(frame["mean"] - frame["low"]).clip(lower=0), (frame["high"] - frame["mean"]).clip(lower=0)]
+
+
 def _panel(axes: Axes, frame: pd.DataFrame, colour: str, limits: tuple[float, float]) -> None:
-    block, mean, std = (frame[key].to_numpy(dtype=float) for key in ("block", "mean", "std"))
-    axes.fill_between(block, mean - std, mean + std, color=colour, alpha=0.18, linewidth=0)
+    block, mean, low, high = (frame[key].to_numpy(dtype=float) for key in ("block", "mean", "low", "high"))
+    axes.fill_between(block, low, high, color=colour, alpha=0.18, linewidth=0)
     axes.plot(block, mean, color=colour, linewidth=0.8, marker="o", clip_on=False)
     axes.set_ylim(*limits)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=ROUND))

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
 from comt_cli.report.figures.lines import log_ticks
 from comt_cli.report.figures.style import SEQUENCE, page_figure, series_colours, style
-from comt_cli.report.sweep_figure import FAR, is_map, tried_rows
+from comt_cli.report.sweep_figure import FAR, is_map, key_in_words, tried_rows
 
 _MARKERS = "osD^vP*Xph<>"
 _DARK = 0.5
@@ -73,9 +77,13 @@ def draw_sweep(frame: pd.DataFrame, key: str, metric: str, *, lower: bool, decim
                 log_ticks(axes, near["greatest"].max() / near["least"].min())
             axes.set_title(column)
             axes.set_ylabel(metric)
-        panels[-1].set_xlabel(key)
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside right upper")
+        panels[-1].set_xlabel(key_in_words(key))
+        handles, _ = panels[0].get_legend_handles_labels()
+        star = {"marker": "*", "markersize": 9, "markerfacecolor": "white", "markeredgewidth": 0.5}
+        handles.append(Line2D([], [], linestyle="", color="black", label="chosen", **star))
+        if (frame["greatest"] > frame["least"]).any():
+            handles.append(Line2D([], [], linestyle="", color="black", label="bars: all trials", marker="|"))
+        figure.legend(handles=handles, loc="outside right upper")
     return figure
 
 
@@ -89,7 +97,11 @@ def _draw_maps(frame: pd.DataFrame, key: str, metric: str, *, lower: bool, decim
         for axes, (column, own) in zip(panels, groups.items(), strict=True):
             axes.set_title(f"{column}: {metric}")
             _draw_map(axes, own, lower=lower, decimals=decimals)
-        panels[-1].set_xlabel(key)
+        panels[-1].set_xlabel(key_in_words(key))
+        shades = ScalarMappable(LogNorm(1, FAR), colormaps[SEQUENCE].reversed())
+        bar = figure.colorbar(shades, ax=list(panels), label="times worse than the best", ticks=[1, 2, FAR], aspect=40)
+        bar.ax.set_yticklabels(["1", "2", f"{FAR:g} or more"])
+        bar.minorticks_off()
     return figure
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from comt_cli.files import parse_json, read_text, write_text
+from comt_cli.files import parse_json, read_text, write_changed
 from comt_cli.report.csv_tables import csv_text
 from comt_cli.report.logs import Log, logged, quantities, width_for, window_means
 from comt_cli.report.written import Line, Written
@@ -53,10 +53,7 @@ def write_logs(results: Path, runs: Path, table: Written, there: Sequence[Line])
         lines += [{"id": run["id"], **line} for line in log] or before.get(run["id"], [])
     if found:
         keys = dict.fromkeys(key for line in lines for key in line)
-        text = csv_text([{key: line.get(key) for key in keys} for line in lines])
-        path = logs_file(results, table)
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            write_text(path, text)
+        write_changed(logs_file(results, table), csv_text([{key: line.get(key) for key in keys} for line in lines]))
 
 
 def _is_behind(run: Line, folder: Path) -> bool:

@@ -14,7 +14,7 @@ import jinja2
 from markupsafe import Markup
 
 from comt_cli.errors import UserError
-from comt_cli.files import write_text
+from comt_cli.files import write_changed
 from comt_cli.recipe.yaml_lines import read
 from comt_cli.report import format, overview
 from comt_cli.report.csv_tables import GRID
@@ -22,7 +22,7 @@ from comt_cli.report.html.curves import charts, logs_file, shown_runs, write_log
 from comt_cli.report.html.grids import Grid, distinct, grid
 from comt_cli.report.html.pictures import Pictures
 from comt_cli.report.html.prose import Prose
-from comt_cli.report.written import Line, Written, read_lines, scales_below, written_below
+from comt_cli.report.written import Line, Reader, Written
 from comt_cli.runs.plan import BY_ID
 
 _HERE = Path(__file__).parent
@@ -66,46 +66,43 @@ class Group:
     sections: list[Section]
 
 
-def write_page(results: Path, runs: Path) -> Path:
+def write_page(results: Path, runs: Path, reader: Reader | None = None) -> Path:
     """Write `<results>/index.html` from the files below `results` alone; returns its path.
 
     Before that the logs of the tables' runs, where they are below the folder `runs`, are thinned and written beside the
     tables (`<table>-logs.csv`): what the page shows can be made again from the results without the runs.
 
     Raises:
-        UserError: there is no table below `results`, or a file there is damaged.
+        UserError: there is no table below `results`.
         StorageError: a file cannot be written.
     """
-    written = {scale: found for scale in scales_below(results) if (found := written_below(results, scale))}
-    if not written:
-        raise UserError(f"there are no tables below {results}", "comt train-lm --recipe table3.yaml makes one.")
-    for table in (one for found in written.values() for one in found):
-        write_logs(results, runs, table, _lines(logs_file(results, table)))
+    reader = reader or Reader()
+    for table in (one for found in overview.all_written(results, reader).values() for one in found):
+        logs = logs_file(results, table)
+        before = reader.lines(logs)
+        if logs not in reader.damaged:
+            write_logs(results, runs, table, before)
     page = results / "index.html"
-    text = page_text(results)
-    if not page.exists() or page.read_text(encoding="utf-8") != text:
-        write_text(page, text)
+    write_changed(page, page_text(results, reader))
     return page
 
 
-def page_text(results: Path) -> str:
-    """The page of the files below `results`, which contain at least one table.
+def page_text(results: Path, reader: Reader | None = None) -> str:
+    """The page of the files below `results`.
 
     Raises:
-        UserError: a file is damaged.
+        UserError: there is no table there.
     """
-    return _Page(
-        results, {scale: found for scale in scales_below(results) if (found := written_below(results, scale))}
-    ).text()
+    return _Page(results, reader or Reader()).text()
 
 
 class _Page:
-    def __init__(self, results: Path, written: dict[str, list[Written]]) -> None:
-        self.results, self.written = results, written
-        self.others = sorted(path for path in results.iterdir() if path.is_dir() and path.name not in written)
+    def __init__(self, results: Path, reader: Reader) -> None:
+        self.results, self.written, self.reader = results, overview.all_written(results, reader), reader
+        self.others = sorted(path for path in results.iterdir() if path.is_dir() and path.name not in self.written)
         pages = [path for folder in (*self.others, *self._scale_folders()) for path in folder.rglob("*.md")]
         sections = {self._name(path): self._name(path.with_suffix("")) for path in [*pages, results / "FINDINGS.md"]}
-        self.pictures = Pictures(results)
+        self.pictures = Pictures(results, reader)
         self.prose = Prose(results, sections, self.pictures)
 
     def _scale_folders(self) -> list[Path]:
@@ -124,7 +121,7 @@ class _Page:
             lstrip_blocks=True,
         )
         findings = self.results / "FINDINGS.md"
-        groups = [self._document_group(findings)] if findings.is_file() else []
+        groups = [self._document_group(findings, said)] if (said := self.reader.text(findings)) else []
         groups += [self._scale(scale, found) for scale, found in self.written.items()]
         groups += [group for folder in self.others if (group := self._other(folder)).sections]
         has_charts = any(section.charts for group in groups for section in group.sections)
@@ -136,12 +133,12 @@ class _Page:
             scripts=[_raw(name) for name in ("sort.js", "page.js", *(["curves.js"] if has_charts else []))],
         )
 
-    def _document_group(self, path: Path) -> Group:
-        title, body = self.prose.parts(path.read_text(encoding="utf-8"), "", 3)
+    def _document_group(self, path: Path, said: str) -> Group:
+        title, body = self.prose.parts(said, "", 3)
         return Group(self._name(path.with_suffix("")), title, body, [])
 
     def _scale(self, scale: str, found: Sequence[Written]) -> Group:
-        _, body = self.prose.parts("\n".join(overview.summary(self.results, scale, found)), "", 2)
+        _, body = self.prose.parts("\n".join(overview.summary(self.results, scale, found, self.reader)), "", 2)
         sections = [self._table(one) for one in found]
         costs = [path.with_suffix(".md") for one in found for path in one.of_costs]
         sections += [self._document(path, f"{path.parent.name}, {path.stem}") for path in dict.fromkeys(costs)]
@@ -152,18 +149,16 @@ class _Page:
         folder = self.results / one.scale / one.paper
         anchor = self._name(folder / one.name)
         page, csv = folder / f"{one.name}.md", folder / f"{one.name}.csv"
-        title, body = (
-            self.prose.parts(page.read_text(encoding="utf-8"), self._name(folder), 4)
-            if page.is_file()
-            else ("", Markup())
-        )
-        lines, logs = _lines(csv) if one.cells else [], _lines(logs_file(self.results, one))
+        title, body = self.prose.parts(self.reader.text(page), self._name(folder), 4)
+        lines, logs = self.reader.lines(csv) if one.cells else [], self.reader.lines(logs_file(self.results, one))
         every = {run["id"] for run in shown_runs(one)}
         known = every & {line["id"] for line in logs}
         beside = self.results.parent / BY_ID  # where the folders of runs and results are those of the command line
         folders = {run: f"../{BY_ID}/{run}/" for run in sorted(every) if (beside / run).is_dir()}
         grids = [grid(f"Every column of {csv.name}", lines, anchor)] if lines else []
-        grids += [grid(path.name, _lines(path), anchor) for path in (*one.of_sweep, *one.of_ladder, *one.of_costs)]
+        grids += [
+            grid(path.name, self.reader.lines(path), anchor) for path in (*one.of_sweep, *one.of_ladder, *one.of_costs)
+        ]
         return Section(
             anchor=anchor,
             name=f"{one.paper}, {one.name}",
@@ -186,7 +181,7 @@ class _Page:
             words = ["comt", one.task.command, "--recipe", recipe, "--scale", one.scale, "--seeds", seeds]
             words += _selection(path, one, ended) if one.cells else []
             words += [word for setting in one.changed_settings for word in ("--set", setting)]
-            words += [word for path in one.of_sweep[-1:] for word in _swept(_lines(path))]
+            words += [word for path in one.of_sweep[-1:] for word in _swept(self.reader.lines(path))]
             yield Fact("command", [(shlex.join(words), "")], is_code=True)
         for name, key in (("device", "device"), ("commit", "git_commit"), ("data, hash", "data_content")):
             yield Fact(name, [(text, "") for text in distinct(ended, key) or ["not recorded"]])
@@ -200,7 +195,7 @@ class _Page:
 
     def _document(self, path: Path, name: str) -> Section:
         anchor, folder = self._name(path.with_suffix("")), self._name(path.parent)
-        title, body = self.prose.parts(path.read_text(encoding="utf-8"), folder, 4)
+        title, body = self.prose.parts(self.reader.text(path), folder, 4)
         return Section(anchor, name, title, body)
 
     def _left(self, folder: Path) -> Iterator[Section]:
@@ -213,9 +208,8 @@ class _Page:
             yield Section(self._name(place), name, "", Markup(), figures)
         for path in sorted(path for path in folder.rglob("*-runs.csv") if path not in of_tables):
             anchor = self._name(path.with_suffix(""))
-            yield Section(
-                anchor, path.relative_to(folder).stem, "", Markup(), grids=[grid(path.name, _lines(path), anchor)]
-            )
+            lines = self.reader.lines(path)
+            yield Section(anchor, path.relative_to(folder).stem, "", Markup(), grids=[grid(path.name, lines, anchor)])
 
 
 def _selection(recipe: Path, one: Written, ended: Sequence[Line]) -> Iterator[str]:
@@ -236,10 +230,6 @@ def _swept(trials: Sequence[Line]) -> Iterator[str]:
     """The `--sweep` options of a sweep with these trials."""
     for key in (key for key in (trials[0] if trials else ()) if key.startswith(GRID)):
         yield from ("--sweep", f"{key.removeprefix(GRID)}={','.join(dict.fromkeys(line[key] for line in trials))}")
-
-
-def _lines(path: Path) -> list[Line]:
-    return read_lines(path) if path.is_file() else []
 
 
 def _raw(name: str) -> Markup:

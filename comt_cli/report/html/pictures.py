@@ -8,9 +8,9 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from comt_cli.errors import UserError
 from comt_cli.files import read_bytes, sha256
 from comt_cli.report import format
+from comt_cli.report.written import Reader
 
 _COLOURS = 48, 64, 96
 """The fewest that will do: with 48 a page is a twelfth smaller than with 64, and thin lines keep their colours."""
@@ -25,27 +25,24 @@ class Pictures:
     `shown` are the PNG files that the page has so far.
     """
 
-    def __init__(self, results: Path) -> None:
-        self.results = results
+    def __init__(self, results: Path, reader: Reader) -> None:
+        self.results, self.reader = results, reader
         self.shown: set[Path] = set()
 
     def figure(self, path: Path, caption: str = "") -> Markup:
-        """The HTML of a PNG below the results folder. The text file beside it, if there is one, is its caption.
-
-        Raises:
-            UserError: it cannot be read as a picture.
-        """
+        """The HTML of a PNG below the results folder. The text file beside it, if there is one, is its caption. One
+        that cannot be read as a picture is left out."""
         name = path.relative_to(self.results).as_posix()
         if path in self.shown:
             return Markup('<p>Figure: <a href="#{0}">{0}</a>.</p>').format(name)
         self.shown.add(path)
-        said = path.with_suffix(".txt")
-        text = said.read_text(encoding="utf-8").strip() if said.is_file() else caption
-        content = read_bytes(path)
+        text = self.reader.text(path.with_suffix(".txt")).strip() or caption
         try:
+            content = read_bytes(path)
             address, width, height = embedded(content)
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path} is no picture: {error}", "The command that drew it draws it anew.") from None
+        except Exception as error:  # Pillow's are of many kinds
+            self.reader.leave_out(path, error)
+            return Markup("<p>Figure: {} cannot be read.</p>").format(name)
         return Markup(
             '<figure id="{name}"><img src="{address}" alt="{alt}" width="{width}" height="{height}" '
             'decoding="async" data-source="{name}" data-sha256="{hash}">'

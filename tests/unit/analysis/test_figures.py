@@ -76,7 +76,8 @@ def junctions(layers=6, shares=("alpha", "beta", "(1-alpha)(1-beta)")) -> pd.Dat
         for part in parts
         for share in shares
     ]
-    return pd.DataFrame(rows, columns=["stack", "layer", "part", "share", "mean", "std", "tokens"])
+    frame = pd.DataFrame(rows, columns=["stack", "layer", "part", "share", "mean", "std", "tokens"])
+    return frame.assign(low=frame["mean"] - frame["std"], high=frame["mean"] + frame["std"])
 
 
 def of_decoder(layers=6, tokens=12) -> pd.DataFrame:

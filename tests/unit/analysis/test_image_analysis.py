@@ -119,6 +119,8 @@ def test_shares_are_what_the_gates_of_sas_say(gamma) -> None:
             line = frame[(frame["block"] == block + 1) & (frame["share"] == share)].iloc[0]
             assert line["mean"] == pytest.approx(float(expected.mean()), rel=1e-5)
             assert line["std"] == pytest.approx(float(expected.std(correction=0)), rel=1e-3, abs=1e-7)
+            ends = np.percentile(expected.double().numpy(), [10, 90])
+            np.testing.assert_allclose([line["low"], line["high"]], ends, rtol=1e-5)
     assert set(residual_shares(one)["examples"]) == {20}
 
 

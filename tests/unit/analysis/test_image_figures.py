@@ -31,9 +31,8 @@ def blocks(layers, names, key) -> pd.DataFrame:
     block = np.arange(1, layers + 1)
     parts = [pd.DataFrame({key: name, "block": block, "stage": (block - 1) * 3 // layers + 1}) for name in names]
     frame = pd.concat(parts, ignore_index=True)
-    return frame.assign(
-        mean=RANDOM.uniform(0.1, 0.9, len(frame)), std=RANDOM.uniform(0, 0.1, len(frame)), examples=10_000
-    )
+    mean, std = RANDOM.uniform(0.1, 0.9, len(frame)), RANDOM.uniform(0, 0.1, len(frame))
+    return frame.assign(mean=mean, std=std, low=mean - std, high=mean + std, examples=10_000)
 
 
 def maps(images=3, gates=((1, "conv1", 8), (2, "conv1", 4), (2, "conv2", 4))) -> pd.DataFrame:
@@ -59,7 +58,7 @@ DRAWINGS = {
         pd.concat([gradients(1, 9, range(1, 10 * n, n), f"{LONG} 0123456789ab{n}") for n in range(1, 8)])
     ),
     "shares": lambda: figures.draw_residual_shares(blocks(54, SAS, "share")),
-    "one-share": lambda: figures.draw_residual_shares(blocks(3, ["gate"], "share").assign(std=0.0)),
+    "one-share": lambda: figures.draw_residual_shares(blocks(3, ["gate"], "share").assign(low=0.5, high=0.5)),
     "blocks": lambda: figures.draw_block_gradients(blocks(54, ["x + F", "sas"], "row")),
     "few-blocks": lambda: figures.draw_block_gradients(blocks(3, ["x + F"], "row")),
     "maps": lambda: figures.draw_gate_maps(maps(), pixels(3)),
@@ -207,8 +206,9 @@ def test_gradients_over_steps_show_peaks_and_a_far_convolution_does_not_rule() -
 
 
 def test_shares_that_hardly_differ_look_so_and_all_panels_span_as_much() -> None:
-    frame = blocks(9, SAS, "share").assign(std=0.0)
+    frame = blocks(9, SAS, "share")
     frame["mean"] = frame["share"].map({"alpha": 0.95, "beta": 0.05, "(1-alpha)(1-beta)": 0.05})
+    frame["low"] = frame["high"] = frame["mean"]
     figure, _ = figures.draw_residual_shares(frame)
     spans = [round(high - low, 6) for low, high in (axes.get_ylim() for axes in figure.axes)]
     assert len(set(spans)) == 1

@@ -286,7 +286,8 @@ def test_shares_are_those_of_the_connections_own_equation(method, equation) -> N
     one.model(*on.inputs)
     computed, expected = expected, []
     frame = junction_shares(one, on)
-    assert list(frame) == ["stack", "layer", "part", "share", "mean", "std", "tokens"]
+    assert list(frame) == ["stack", "layer", "part", "share", "mean", "std", "low", "high", "tokens"]
+    assert (frame["low"] <= frame["high"]).all()
     keys = ["stack", "layer", "part", "share", "tokens"]
     assert [*frame[keys].itertuples(index=False, name=None)] == [(*each[:4], each[6]) for each in computed]
     np.testing.assert_allclose(frame["mean"], [each[4] for each in computed], rtol=1e-4, atol=1e-6)

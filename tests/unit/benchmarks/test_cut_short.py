@@ -89,7 +89,7 @@ def test_a_signal(arguments, number, bench, tmp_path, monkeypatch, capfd):
     assert f"interrupted: rows measured: {len(rows)}, those cut short not settled" in str(error)
     assert counted.turns == 2 * counted.of_a_round + 1
     assert re.search(r"cut short and not settled after 2 rounds|measured in 2 rounds", result.output)
-    assert re.search(r"^wrote .*\.csv$", result.output, re.MULTILINE)
+    assert re.search(r"^wrote .*\.\{csv,md", result.output, re.MULTILINE)
     assert capfd.readouterr().err == "stopping after the part at hand; again: at once\n"
     assert signal.getsignal(number) is before
 

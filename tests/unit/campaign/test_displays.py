@@ -136,7 +136,7 @@ def test_plain_lines(shared, capsys, clock):
         "loss 3.220, 12,346 tok/s, MFU 42.2%, 1.5 GiB, 36 s left; "
         "cpu 2: pre-ln, python-docs/tiny, seed 1: step 40 of 240, evaluating 3 of 40 batches, 60 s left; "
         "all runs: about 4 min left",
-        "[2/8] post-ln, python-docs/tiny, seed 2: perplexity 23.46, 61 s, 12,346 tok/s",
+        "[2/8] post-ln, python-docs/tiny, seed 2: validation perplexity 23.46, 61 s, 12,346 tok/s",
         "cpu 2: note: another device",
         "[2/8] pre-ln, python-docs/tiny, seed 1: failed: RuntimeError: a defect",
     ]
@@ -163,7 +163,7 @@ def test_one_run_in_this_process(shared, capsys, clock):
         "post-ln, python-docs/tiny, seed 1: 240 steps, started in 0.0 s",
         "[0/1] post-ln, python-docs/tiny, seed 1: step 41 of 240, loss 3.220, 12,346 tok/s, MFU 42.2%, 1.5 GiB, "
         "3 min left; all runs: about 3 min left",
-        "[1/1] post-ln, python-docs/tiny, seed 1: perplexity 23.46, 61 s, 12,346 tok/s",
+        "[1/1] post-ln, python-docs/tiny, seed 1: validation perplexity 23.46, 61 s, 12,346 tok/s",
     ]
 
 
@@ -356,7 +356,7 @@ def test_the_end_leaves_no_bars(shared, clock, width):
     assert "3 of 8 runs" in lines[0]
     display.close()
     text = " ".join(" ".join(printed(screen)).split())
-    assert "[3/8] layernorm-scaling, python-docs/tiny, seed 2: perplexity 23.46" in text
+    assert "[3/8] layernorm-scaling, python-docs/tiny, seed 2: validation perplexity 23.46" in text
     assert "failed: RuntimeError: [red] is no colour here" in text
     assert "━" not in text
     assert "─" not in text

@@ -58,6 +58,25 @@ def test_a_runs_own_pace(tiny_corpus, clock):
     assert left.of_all(1) == left.of_run(0)
 
 
+def test_an_evaluation_does_not_move_what_is_said_after_it(tiny_corpus, clock):
+    """Ten seconds after every twenty steps: from the second on no step says another time than the last one."""
+    (spec,) = specs(tiny_corpus, 1, evaluate_every=20)
+    left = TimeLeft([spec], clock)
+    left.taken(0, spec)
+    told = []
+    for step in range(1, 101):
+        clock.now += 0.5
+        left.stepped(0, step)
+        if step > 20:
+            told.append(left.of_run(0))
+        if step % 20 == 0 and step < 100:
+            for done in range(5):
+                left.evaluated(0, done, 4)
+                clock.now += 2.5 if done < 4 else 0
+            assert left.of_run(0) == pytest.approx((100 - step) * (1.0 if step > 20 else 0.5), abs=0.6)
+    assert told == pytest.approx([float(steps) for steps in range(79, -1, -1)])
+
+
 def test_a_resumed_run_is_not_thought_quicker_than_it_is(tiny_corpus, clock):
     (spec,) = specs(tiny_corpus, 1)
     left = TimeLeft([spec], clock)

@@ -141,9 +141,8 @@ def test_a_figure_is_drawn_from_the_first_run_of_the_baseline(figure, method, co
     planned = figure_recipe(figure, method)
     directory = trained(planned)
     told = outcome(planned, capsys).splitlines()
-    assert told == [
-        f"wrote {FIGURE.with_name(f'figure7{end}')}" for end in (".png", ".pdf", ".txt", ".tex", ".csv", "-runs.csv")
-    ]
+    ends = (".{png,pdf,txt,tex,csv}", "-runs.csv")
+    assert told == [f"wrote {FIGURE.with_name(f'figure7{end}')}" for end in ends]
     frame = pd.read_csv(FIGURE.with_suffix(".csv"))
     caption = FIGURE.with_suffix(".txt").read_text()
     assert "LLaMA tiny (2 layers, 32 wide)" in caption
@@ -166,15 +165,15 @@ def test_what_is_drawn_is_not_drawn_again_until_the_run_is_another(capsys, monke
         assert outcome(planned, capsys) == f"mine/figure7 (smoke) is drawn: {FIGURE}\n"
     later = FIGURE.stat().st_mtime + 5
     os.utime(directory.checkpoint_file, (later, later))
-    assert f"wrote {FIGURE}" in outcome(planned, capsys)
+    assert f"wrote {FIGURE.with_suffix('')}.{{png," in outcome(planned, capsys)
     os.utime(directory.checkpoint_file, (0, 0))
     assert "is drawn" in outcome(planned, capsys)
     # As in a clone: the files are newer than any checkpoint, but of another run.
     runs_csv = FIGURE.with_name("figure7-runs.csv")
     runs_csv.write_text(runs_csv.read_text().replace(directory.path.name, "0" * 12))
-    assert f"wrote {FIGURE}" in outcome(planned, capsys)
+    assert f"wrote {FIGURE.with_suffix('')}.{{png," in outcome(planned, capsys)
     FIGURE.with_suffix(".pdf").unlink()
-    assert f"wrote {FIGURE}" in outcome(planned, capsys)
+    assert f"wrote {FIGURE.with_suffix('')}.{{png," in outcome(planned, capsys)
 
 
 def test_a_drawn_figure_is_told_without_torch(capsys) -> None:
@@ -273,11 +272,11 @@ def test_an_ablation_is_drawn_when_its_numbers_change(capsys) -> None:
         directory.create(spec)
         write_json(directory.result_file, {"state": "done", "perplexity": 20.0 + number})
     picture = RESULTS / "smoke" / "mine" / "table7-hidden-size.png"
-    assert f"wrote {picture}" in outcome(planned, capsys)
+    assert f"wrote {picture.with_suffix('')}.{{png," in outcome(planned, capsys)
     first = picture.read_bytes()
     assert str(picture) not in outcome(planned, capsys)
     write_json(directory.result_file, {"state": "done", "perplexity": 25.0})
-    assert f"wrote {picture}" in outcome(planned, capsys)
+    assert f"wrote {picture.with_suffix('')}.{{png," in outcome(planned, capsys)
     assert picture.read_bytes() != first
     with picture.with_suffix(".csv").open() as handle:
         lines = list(csv.DictReader(handle))
@@ -373,7 +372,7 @@ def drawn_runs() -> list[dict[str, str]]:
 def test_gradient_norms_are_drawn_from_every_row_of_the_first_column_and_seed(handed, capsys) -> None:
     planned = image_figure("conv-gradients")
     directories = ended(planned, "gradients.jsonl")
-    assert f"wrote {IMAGES_FIGURE}" in outcome(planned, capsys)
+    assert f"wrote {IMAGES_FIGURE.with_suffix('')}.{{png," in outcome(planned, capsys)
     ((by_row,),) = [handed]
     assert {row: directory.path for row, directory in by_row.items()} == {row: directories[row].path for row in DRAWN}
     lines = [(line["row"], line["column"], line["seed"], line["id"], line["images"]) for line in drawn_runs()]
@@ -402,13 +401,13 @@ def test_a_figure_of_several_runs_is_drawn_again_when_one_of_them_is_another(han
     assert outcome(planned, capsys) == f"mine/figure8 (smoke) is drawn: {IMAGES_FIGURE}\n"
     later = IMAGES_FIGURE.stat().st_mtime + 5
     os.utime(directories["base"].gradients_file, (later, later))
-    assert f"wrote {IMAGES_FIGURE}" in outcome(planned, capsys)
+    assert f"wrote {IMAGES_FIGURE.with_suffix('')}.{{png," in outcome(planned, capsys)
     os.utime(directories["base"].gradients_file, (0, 0))
     runs_csv = IMAGES_FIGURE.with_name("figure8-runs.csv")
     whole = runs_csv.read_text()
     for changed in (whole.replace(directories["gated"].path.name, "0" * 12), whole.rsplit("base", 1)[0]):
         runs_csv.write_text(changed)
-        assert f"wrote {IMAGES_FIGURE}" in outcome(planned, capsys)
+        assert f"wrote {IMAGES_FIGURE.with_suffix('')}.{{png," in outcome(planned, capsys)
     assert len(handed) == 4
 
 
@@ -421,7 +420,7 @@ def test_a_figure_of_fewer_rows_does_not_take_the_place_of_one_of_more(handed, c
     assert [line["row"] for line in drawn_runs()] == DRAWN
     fewer = image_figure("conv-gradients", rows="base")
     assert "is of another column or seed, or of more rows" in outcome(fewer, capsys)
-    assert f"wrote {IMAGES_FIGURE}" in outcome(fewer, capsys, overwrite=True)
+    assert f"wrote {IMAGES_FIGURE.with_suffix('')}.{{png," in outcome(fewer, capsys, overwrite=True)
 
 
 def test_of_several_runs_each_that_cannot_be_drawn_is_told(handed, capsys) -> None:

@@ -114,4 +114,4 @@ def test_metrics_have_their_own_decimals(shelf: Shelf):
     metric = replace(task.metrics["perplexity"], decimals=4)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(task), "metrics", {**task.metrics, "perplexity": metric})
-        assert result_text(task, {"state": "done", "perplexity": 23.45678}) == "perplexity 23.4568"
+        assert result_text(task, {"state": "done", "perplexity": 23.45678}) == "validation perplexity 23.4568"

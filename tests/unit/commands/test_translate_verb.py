@@ -158,7 +158,7 @@ def test_attention_is_drawn(folder):
     frame = pd.read_csv(folder / "figures" / "attention-2.csv")
     assert len(frame.columns) == 1 + len("Chuyến tàu".encode()) + 1
     np.testing.assert_allclose(frame.drop(columns="target").sum(axis=1), 1, atol=1e-4)
-    assert "figures/attention-2.png" in result.stderr
+    assert "wrote figures/attention-2.{png,pdf,txt,tex,csv}\n" in result.stderr
     (folder / "many").write_text("a\n" * 21)
     assert "at most 20 lines" in run("-i", "many", "--attention", "figures").exception.message
 

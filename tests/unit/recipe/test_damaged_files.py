@@ -213,11 +213,12 @@ def test_a_stand_in_that_is_wrong_itself_ends_the_search(small, monkeypatch):
 @pytest.mark.parametrize(
     ("command", "result", "said"),
     [
-        ("train-lm", {"state": "done"}, "perplexity beyond range"),
+        ("train-lm", {"state": "done"}, "validation perplexity beyond range"),
         ("train-lm", {"state": "diverged"}, "diverged at step ?"),
-        ("train-resnet", {"state": "done", "accuracy": "high", "train_seconds": True}, "accuracy beyond range"),
+        ("train-resnet", {"state": "done", "accuracy": "high", "train_seconds": True},
+         "validation accuracy beyond range"),
         ("train-lm", {"state": "done", "perplexity": 2.5, "train_seconds": 3, "tokens_per_second": 1e4},
-         "perplexity 2.50, 3 s, 10,000 tok/s"),
+         "validation perplexity 2.50, 3 s, 10,000 tok/s"),
     ],
 )  # fmt: skip
 def test_a_result_without_its_numbers_is_put_in_words(command, result, said):

@@ -35,14 +35,16 @@ def test_the_table_has_names_and_rows_that_sum_to_1(tmp_path):
     assert [label.get_text() for label in axes.get_yticklabels()] == list(frame["target"])
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (120, 90)])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (120, 90), (140, 400)])
 def test_any_length_has_room_on_a_page(rows, columns):
     figure, _ = figures.draw_attention(weights(rows, columns), ["▁từ"] * rows, ["▁word"] * columns)
     width, height = figure.get_size_inches()
     assert 2 < width <= 7.2
     assert 2 < height <= 9
     axes = figure.axes[0]
-    assert axes.get_yticklabels()[0].get_fontsize() <= 72 * height / rows
+    for labels, inches in ((axes.get_yticklabels(), height), (axes.get_xticklabels(), width)):
+        assert 4 <= labels[0].get_fontsize() <= 72 * inches / len(labels)
+    assert ("named" in axes.get_xlabel(), "named" in axes.get_ylabel()) == (columns > 80, rows > 120)
 
 
 def test_what_is_no_token_is_called_what_it_is():

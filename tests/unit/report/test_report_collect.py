@@ -176,6 +176,18 @@ def test_code_of_several_numerical_versions_is_told(bench: Bench) -> None:
     assert told() == []
 
 
+def test_how_many_samples_were_scored_is_said_and_where_they_are_few(bench: Bench) -> None:
+    bench.done("pre-ln", {1: 100.0}, evaluation={"samples": 112, "tokens": 9}, test_evaluation={"samples": 6})
+    (run, *_) = [run for run in build_table(bench.loaded(), bench.specs(), bench.runs).runs() if run.result]
+    assert run.scored_on("perplexity") == (112, "validation", "sequences")
+    assert run.scored_on("test_perplexity") == (6, "test", "sequences")
+    said = "Scored on 112 validation sequences."
+    assert said in build_table(bench.loaded(), bench.specs(), bench.runs).notes
+    bench.done("pre-ln", {1: 100.0}, evaluation={"tokens": 9, "sentences": 6, "samples": 6})
+    said = "Scored on 6 validation sentences: fewer than 100, so a difference may be chance."
+    assert said in build_table(bench.loaded(), bench.specs(), bench.runs).notes
+
+
 def test_signatures_are_those_of_the_columns_metric(bench: Bench) -> None:
     """Two of them in a column are both named: such numbers are not comparable."""
     signed = {"signature": "first", "signatures": {"perplexity": "first", "other": "second"}}

@@ -36,7 +36,7 @@ def test_report_writes_and_prints(mixed: Bench) -> None:
     result = comt("report")
     assert result.exit_code == 0, result.output
     assert "99.67 ± 2.60 (3)" in result.output
-    assert "wrote runs/results/smoke/comt/table9.md" in result.output
+    assert "wrote runs/results/smoke/comt/table9.{csv,md,tex}\n" in result.output
     assert Path("runs/results/smoke/comt/table9.tex").exists()
 
 

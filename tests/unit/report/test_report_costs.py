@@ -84,10 +84,16 @@ def test_a_table_has_the_costs_that_lie_beside_it(trained: Bench) -> None:
         "FLOPs, ×": "1.02",
         "bytes, ×": "1.12",
         "saved, ×": "1.10",
-        "step, ×": "3.00",
+        "step, ×": "3.00 ?",
         "compiled step, ×": "1.06 ± 0.01",
     }
     assert "feedc0ffee00" in page
+    assert "?: not settled, since too few rounds were timed for an interval." in page
+    write(trained, [row | {"step_ratio_uncertainty": 0.02} for row in measured(trained)])
+    report_of(trained)
+    page = files.markdown.read_text(encoding="utf-8")
+    assert "3.00 ± 0.06" in page
+    assert "not settled" not in page
 
 
 def test_fewer_rounds_replace_no_interval(trained: Bench) -> None:
@@ -135,6 +141,8 @@ def test_where_a_row_was_not_compiled_the_figure_has_all_as_they_train(trained: 
     rows = measured(trained)
     rows[-1] |= {"compiled_step_ratio": None, "compiled_step_ms": None}
     write(trained, rows)
+    assert costs_frame(report_of(trained).table) is None, "a time of too few rounds stands in no figure"
+    write(trained, [row | {"step_ratio_uncertainty": 0.02} for row in rows])
     table = report_of(trained).table
     frame = costs_frame(table)
     assert frame is not None

@@ -324,3 +324,26 @@ def test_latex_compiles(mixed: Bench) -> None:
 
 def test_markdown_escapes(bench: Bench) -> None:
     assert markdown(table_of(bench)).startswith("# Gates & norms\\_50% \\| a test\n")
+
+
+def test_metrics_of_the_same_runs_are_columns_of_one_table(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    two = "      tiny: {compare_to: c4/130m}\n      bits: {metric: bits_per_byte}\n"
+    bench.recipe.write_text(bench.recipe.read_text().replace("      tiny: {compare_to: c4/130m}\n", two))
+    bench.done("pre-ln", {1: 100.0, 2: 110.0, 3: 105.0})
+    bench.done("pre-ln+comt", {1: 90.0, 2: 99.0, 3: 94.0})
+    table = table_of(bench)
+    page = markdown(table)
+    assert "## tiny, bits\n" in page
+    assert page.count("Paper: C4, 130m.") == 1
+    lines = [line for line in page.splitlines() if line.startswith("|")]
+    assert lines[0] == "| method |  | tiny | bits |"
+    assert "| pre-ln | ours ± s.e. (n) | 105.00 ± 2.89 (3) | 2.125 ± 0.000 (3) |" in lines
+    assert "|  | vs pre-ln, % \\[95 %\\] | -10.2 \\[-10.8, -9.47\\] | 0.00 \\[0.00, 0.00\\] |" in lines
+    assert "| pre-ln+comt | ours ± s.e. (n) | **94.33 ± 2.60 (3)** | 2.125 ± 0.000 (3) |" in lines
+    assert len(records(table)) == 8, "the CSV has a line a metric"
+    print_table(table)
+    said = capsys.readouterr().out
+    assert "tiny: validation perplexity, bits: bits/byte. Paper: C4, 130m." in said
+    assert [line.split() for line in said.splitlines() if "ours" in line and "pre-ln " in line] == [
+        ["pre-ln", "ours", "±", "s.e.", "(n)", "105.00", "2.125"]
+    ]

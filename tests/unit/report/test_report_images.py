@@ -93,18 +93,18 @@ def test_nothing_is_said_of_text(images: Bench) -> None:
 
 
 def test_the_setup_of_a_column(images: Bench) -> None:
-    assert setup(table_of(images), "glyphs10") == (
+    assert setup(table_of(images), ["glyphs10"]) == (
         "ResNet-18, shallower and narrower: 1-1-1-1 basic blocks, 16 channels at first, 3x3 stem, 701 k parameters. "
         "Images glyphs10 of 16 pixels, 10 classes, the first 4,096 to train on, augmentation crop; "
         "200 steps of 64 (12.8 k images a run). Paper: CIFAR-10."
     )
     table = table_of(images, "paper")
-    assert setup(table, "cifar10") == (
+    assert setup(table, ["cifar10"]) == (
         "ResNet-18: 2-2-2-2 basic blocks, 64 channels at first, 3x3 stem. "
         "Images cifar10 of 32 pixels, 10 classes, augmentation crop-flip; 200 steps of 64. "
         "Paper: CIFAR-10."
     )
-    assert "Images cifar100 of 32 pixels, 100 classes, no augmentation;" in setup(table, "cifar100")
+    assert "Images cifar100 of 32 pixels, 100 classes, no augmentation;" in setup(table, ["cifar100"])
     assert task_of("train-resnet").networks(["preact-resnet110"]) == "PreAct-ResNet-110"
 
 

@@ -17,7 +17,7 @@ from comt_cli.errors import UserError
 from comt_cli.report.overview import _DEFAULT, _GROUPS, write_overview
 from comt_cli.report.verdict import Verdict
 from comt_cli.report.write import write_report
-from comt_cli.report.written import read_lines, written_below
+from comt_cli.report.written import Reader, read_lines, written_below
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -204,7 +204,7 @@ def test_a_table_without_p_values_gets_them_from_its_intervals(mixed: Bench) -> 
     with path.open(encoding="utf-8", newline="") as handle:
         lines = list(csv.DictReader(handle))
     new = ("p_value", "p_value_holm", "detectable_low", "detectable_high")
-    (table,) = written_below(mixed.results, "smoke")
+    (table,) = written_below(mixed.results, "smoke", Reader())
     for cell, line in zip(table.cells, lines, strict=True):
         assert cell.adjusted == (pytest.approx(float(line[new[1]]), rel=1e-5) if line[new[1]] else None)
         assert bool(line[new[1]]) == (line["verdict"] in ("agrees", "not resolved"))
@@ -270,8 +270,8 @@ def test_without_a_table_it_says_what_makes_one(tmp_path: Path) -> None:
 def test_a_damaged_table_is_named(written: Bench) -> None:
     path = written.results / "smoke" / "comt" / "table9.csv"
     path.write_text(path.read_text().replace("agrees", "agree", 1))
-    with pytest.raises(UserError, match=r"table9\.csv is not a table of this program"):
-        page(written)
+    with pytest.raises(UserError, match=r"table9\.csv cannot be read: 'agree' is not a valid Verdict"):
+        page(written)  # there is no other
 
 
 def test_the_diagnosis_and_the_speeds_of_image_classifiers_are_linked_where_they_are(written: Bench) -> None:

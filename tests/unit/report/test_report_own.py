@@ -317,3 +317,36 @@ def test_a_scale_of_ones_own_has_its_table_and_its_place_in_the_overview(own: Be
     page = write_overview(own.results).read_text(encoding="utf-8")
     assert re.findall("^## Scale (.*)$", page, re.M) == ["smoke", "nano"]
     assert before == {spec.id for spec in own.specs()}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "heading"),
+    [
+        (("data.corpus=files:*.txt",), "files:*.txt/tiny"),
+        (("data.corpus=wikitext-103",), "wikitext-103/tiny"),
+        (("train.steps=20",), "python-docs/tiny"),
+        (("model.size=60m",), "python-docs/tiny"),
+    ],
+)
+def test_other_text_size_or_length_is_not_compared_with_the_paper(
+    bench: Bench, overrides: tuple[str, ...], heading: str
+) -> None:
+    bench.recipe.write_text(bench.recipe.read_text().replace("      tiny: {comp", "      python-docs/tiny: {comp"))
+    same = build_table(bench.loaded(), bench.specs(), bench.runs)
+    assert same.heading("python-docs/tiny") == "python-docs/tiny"
+    assert same.entries["pre-ln+comt", "python-docs/tiny"].paper == 23.77
+    table = build_table(bench.loaded(*overrides), bench.specs(overrides=overrides), bench.runs)
+    assert table.heading("python-docs/tiny") == heading
+    entry = table.entries["pre-ln+comt", "python-docs/tiny"]
+    assert (table.paper, entry.paper, entry.paper_column, entry.paper_increase, entry.direction) == (*[None] * 4, 0)
+    for text in (markdown(table), tex.latex(table)):
+        assert "130m" not in text
+        assert ("python-docs" in text.replace("python\\_docs", "python-docs")) == heading.startswith("python")
+
+
+def test_a_copied_recipe_with_text_of_ones_own_names_that(bench: Bench) -> None:
+    text = bench.recipe.read_text().replace("      tiny: {comp", "      python-docs/tiny: {comp")
+    bench.recipe.write_text(text.replace("corpus: python-docs", "corpus: 'files:*.txt'"))
+    table = build_table(bench.loaded(), bench.specs(), bench.runs)
+    assert table.heading("python-docs/tiny") == "files:*.txt/tiny"
+    assert table.paper is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
 import shutil
 import subprocess
@@ -14,14 +15,18 @@ from typing import TYPE_CHECKING
 import pytest
 from page_reading import Page, dead_links, loads
 from PIL import Image
+from typer.testing import CliRunner
 
+from comt_cli.app import app
 from comt_cli.errors import UserError
 from comt_cli.report.csv_tables import csv_text
 from comt_cli.report.html.grids import grid, heading, shown
 from comt_cli.report.html.page import write_page
 from comt_cli.report.html.pictures import Pictures, embedded
 from comt_cli.report.html.prose import Prose
+from comt_cli.report.overview import write_overview
 from comt_cli.report.write import write_report
+from comt_cli.report.written import Reader
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -185,10 +190,60 @@ def test_without_tables_it_says_so(tmp_path: Path) -> None:
         write_page(tmp_path, tmp_path)
 
 
-def test_a_damaged_picture_is_named(written: Bench) -> None:
-    (written.results / "bench" / "a-cpu" / "alone.png").write_bytes(b"no picture")
-    with pytest.raises(UserError, match=r"alone\.png is no picture"):
-        html(written)
+NOT_UTF8, FOLDER, PIPE, HUGE = b"\xff", None, "pipe", b"id,row\n" + b"x" * 140_000 + b",1\n"
+RUNS = b"row,column,seed,id,state,command,tokens_per_second\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("bench/a-cpu/alone.png", b"no picture"),
+        ("bench/a-cpu/alone.png", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 48 48\n"),
+        ("bench/a-cpu/step.md", NOT_UTF8),
+        ("bench/a-cpu/step.txt", NOT_UTF8),
+        ("FINDINGS.md", NOT_UTF8),
+        ("FINDINGS.md", FOLDER),
+        ("FINDINGS.md", PIPE),
+        ("smoke/comt/table9.md", NOT_UTF8),
+        ("smoke/comt/table9-logs.csv", b"step,loss\n1,2\n"),
+        ("smoke/comt/table9-logs.csv", b"id,step,loss\na,b,2\n"),
+        ("smoke/comt/table9-rates.csv", b"row,column\na,b,c\n"),
+        ("smoke/comt/other.csv", HUGE),
+        ("smoke/comt/other.csv", PIPE),
+        ("smoke/comt/other-runs.csv", FOLDER),
+        ("smoke/comt/other-runs.csv", b"row,column,seed,id\na,b,1,c\n"),
+        ("smoke/comt/other-runs.csv", RUNS + b"a,b,first,c,done,train-lm,1\n"),
+        ("smoke/comt/table9-runs-trials.csv", b"row\n\0\xff\n"),
+        ("superseded.csv", b"id\n" + NOT_UTF8),
+    ],
+)
+def test_a_damaged_file_is_named_and_left_out(written: Bench, name: str, damage: bytes | str | None) -> None:
+    path, reader = written.results / name, Reader()
+    path.unlink(missing_ok=True)
+    if damage is FOLDER:
+        path.mkdir()
+    elif damage == PIPE:
+        os.mkfifo(path)
+    else:
+        assert isinstance(damage, bytes)
+        path.write_bytes(damage)
+    for page in (write_page(written.results, written.runs, reader), write_overview(written.results, reader)):
+        assert "pre-ln" in page.read_text(encoding="utf-8")
+    assert [*reader.damaged] == [path]
+    assert str(path) in reader.damaged[path]
+
+
+@pytest.mark.parametrize("page", ["index.html", "README.md"])
+def test_an_old_page_that_cannot_be_read_is_replaced(written: Bench, page: str) -> None:
+    (written.results / page).write_bytes(NOT_UTF8)
+    runner = CliRunner()
+    arguments = ["report", "--html", "--overview", "--results", str(written.results), "--runs", str(written.runs)]
+    assert runner.invoke(app, arguments).exit_code == 0
+    assert "pre-ln" in (written.results / page).read_text(encoding="utf-8")
+    (written.results / "FINDINGS.md").write_bytes(NOT_UTF8)
+    ended = runner.invoke(app, arguments)
+    assert ended.exit_code == 1
+    assert "FINDINGS.md cannot be read: it is not UTF-8 text (line 1); it is left out" in ended.stderr
 
 
 def test_an_embedded_figure_looks_like_its_file(tmp_path: Path) -> None:
@@ -257,7 +312,7 @@ def test_headings_have_units() -> None:
 
 
 def test_links_between_markdown_pages_stay_on_the_page(tmp_path: Path) -> None:
-    prose = Prose(tmp_path, {"bench/README.md": "bench/README"}, Pictures(tmp_path))
+    prose = Prose(tmp_path, {"bench/README.md": "bench/README"}, Pictures(tmp_path, Reader()))
     title, body = prose.parts(
         "# A\\_b\n\n## C\n\n[x](../bench/README.md#y) [z](w.csv) [u](https://u.org)\n", "smoke", 4
     )

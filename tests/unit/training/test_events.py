@@ -24,9 +24,12 @@ def test_a_step_in_words():
 
 
 def test_a_result_in_words():
-    assert result_text(TEXT, DONE) == "perplexity 23.46, 61 s, 12,346 tok/s"
-    assert result_text(TEXT, {**DONE, "perplexity": None}) == "perplexity beyond range, 61 s, 12,346 tok/s"
-    assert result_text(PICTURES, IMAGES) == "accuracy 91.26 %, 61 s, 3,200 img/s"
+    assert result_text(TEXT, DONE) == "validation perplexity 23.46, 61 s, 12,346 tok/s"
+    assert result_text(TEXT, {**DONE, "perplexity": None}) == "validation perplexity beyond range, 61 s, 12,346 tok/s"
+    assert result_text(PICTURES, IMAGES) == "validation accuracy 91.26 %, 61 s, 3,200 img/s"
+    few = {**DONE, "evaluation": {"samples": 6, "tokens": 200}}
+    assert result_text(TEXT, few) == "validation perplexity 23.46 of 6 sequences alone, 61 s, 12,346 tok/s"
+    assert "alone" not in result_text(TEXT, {**DONE, "evaluation": {"samples": 100}})
     assert result_text(TEXT, DIVERGED) == "diverged at step 7"
 
 
