@@ -154,20 +154,28 @@ def _methods(text: str) -> list[dict[str, Any]]:
 
 
 def _wirings(names: list[str] | None, setups: list[Setup]) -> dict[str, Wiring]:
-    """The connections of these names, or all that every set-up has a place for. Raises `UserError` where it has none
-    for one that is named."""
-    from comt_cli.analysis.diagnose.networks import connections, wiring_named
+    """What is called so, or all connections that can be measured. Raises `UserError` where one that is named cannot, or
+    a set-up has no place for it."""
+    from comt_cli.analysis.diagnose.networks import wirings
+    from comt_cli.methods.base import RESIDUAL_CONNECTIONS
 
-    wirings = {name: wiring_named(name) for name in (connections() if names is None else names)}
-    for setup in setups:
-        for name, wiring in wirings.items():
-            if not setup.fits(wiring):
+    known = wirings()
+    chosen = [name for name in known if name in RESIDUAL_CONNECTIONS] if names is None else names
+    for name in chosen:
+        if name not in known:
+            raise UserError(
+                f"{name} cannot be diagnosed",
+                "What is measured is the gradient in the one stream between blocks; this hands on more, or is for "
+                "images.",
+            )
+        for setup in setups:
+            if not setup.fits(known[name]):
                 raise UserError(
                     f"{name} is more than a residual connection: the branch {setup.name} has no place for its gates or "
                     "norms",
                     "give --branch llama",
                 )
-    return wirings
+    return {name: known[name] for name in chosen}
 
 
 def _check_width(width: int, depth: int) -> None:

@@ -93,7 +93,7 @@ def print_diagnosis(found: Diagnosis) -> None:
 def _sections(frames: Mapping[str, pd.DataFrame]) -> list[tuple[str, str]]:
     """What comes before the first heading of the page, and its sections, each with the name of its table; not those
     whose table is empty."""
-    head, *sections = Path(__file__).with_suffix(".md").read_text(encoding="utf-8").split("\n## ")
+    head, *sections = Path(__file__).with_suffix(".md.in").read_text(encoding="utf-8").split("\n## ")
     named = [(next(name for name in frames if f"\n{{{name}}}\n" in section), section) for section in sections]
     return [("", head), *((name, section) for name, section in named if len(frames[name]))]
 

@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comt_cli.errors import UserError
 from comt_cli.kernels.gates import Modulation
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, State, stream_of
@@ -44,7 +43,8 @@ PLAIN = {"plain": Wiring(Plain)}
 
 
 class FreeBranch(nn.Module):
-    """W2 act(W1 h + b1) + b2, `wider` times D inside; act(W1 h + b1) if that is 0. It is 0 if it `ends_in_zeros`."""
+    """W2 act(W1 h + b1) + b2, `wider` times D inside; act(W1 h + b1) if that is 0. It is 0 if it `ends_in_zeros`. No
+    gate stands behind its last product."""
 
     def __init__(
         self, width: int, activation: Callable[[Tensor], Tensor], wider: int = 0, *, ends_in_zeros: bool = False
@@ -62,7 +62,6 @@ class FreeBranch(nn.Module):
         return y
 
     def before_gate(self, h: Tensor) -> tuple[Tensor, Modulation] | None:
-        """No gate stands behind the last product."""
         return None
 
 
@@ -109,11 +108,7 @@ class Setup:
         D = width or self.width
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            if self.branch is None:
-                network, x = _llama(wiring, depth, D, seed, self.leading)
-            else:
-                network = _stack(self, wiring, depth, D, seed)
-                x = torch.randn(*self.leading, D)
+            network, x = (_stack if self.branch else _llama)(self, wiring, depth, D, seed)
             return network, x, torch.randn_like(x)
 
     def fits(self, wiring: Wiring) -> bool:
@@ -121,9 +116,9 @@ class Setup:
         return self.branch is None or wiring == Wiring(wiring.residual)
 
 
-def _stack(setup: Setup, wiring: Wiring, depth: int, width: int, seed: int) -> Network:
+def _stack(setup: Setup, wiring: Wiring, depth: int, width: int, seed: int) -> tuple[Network, Tensor]:
     """Blocks of one connection and one branch each. As in our models two connections, of the kinds attention and mlp,
-    count as one layer to those connections that ask: the i-th block is half of layer i // 2."""
+    count as one layer to those connections that ask: the i-th block is half of layer i // 2. And their input."""
     assert setup.branch is not None
     layers = (depth + 1) // 2
     pairs: list[tuple[ResidualConnection, FreeBranch]] = []
@@ -137,10 +132,11 @@ def _stack(setup: Setup, wiring: Wiring, depth: int, width: int, seed: int) -> N
     for path, part in module.named_modules():  # norms and branches keep PyTorch's defaults, as in the chapter
         if isinstance(part, Initialised):
             part.initialise(Draw(seed, path))
-    return Network(module, [partial(connection.step, branch=branch) for connection, branch in pairs])
+    blocks = [partial(connection.step, branch=branch) for connection, branch in pairs]
+    return Network(module, blocks), torch.randn(*setup.leading, width)
 
 
-def _llama(wiring: Wiring, depth: int, width: int, seed: int, leading: tuple[int, ...]) -> tuple[Network, Tensor]:
+def _llama(setup: Setup, wiring: Wiring, depth: int, width: int, seed: int) -> tuple[Network, Tensor]:
     """A language model of ours but for its head: the entry behind the embedding, blocks of attention and SwiGLU with a
     connection each, and the final norm. And the embedding of random tokens."""
     shape = {"width": width, "ffn_width": width * 8 // 3, "layers": depth, "heads": width // _HEAD_WIDTH}
@@ -148,8 +144,8 @@ def _llama(wiring: Wiring, depth: int, width: int, seed: int, leading: tuple[int
     settings = ModelSettings.model_validate({"size": "tiny", "tied_embeddings": True, **shape})
     model = empty_network(settings, wiring, vocabulary=_VOCABULARY)
     materialise(model, torch.device("cpu"), seed)
-    x = model.embedding(torch.randint(_VOCABULARY, leading)).detach()
-    rotation = rotation_table(leading[-1], _HEAD_WIDTH, settings.rope_theta, x)
+    x = model.embedding(torch.randint(_VOCABULARY, setup.leading)).detach()
+    rotation = rotation_table(setup.leading[-1], _HEAD_WIDTH, settings.rope_theta, x)
     blocks = [partial(block, rotation=rotation) for block in model.blocks]
     return Network(model, blocks, model.entry, model.final_norm), x
 
@@ -191,25 +187,10 @@ SETUPS = {setup.name: setup for setup in (LINEAR_RELU, GELU_MLP, LLAMA)}
 def wirings() -> dict[str, Wiring]:
     """Every residual connection by its name, and every other method for language models that needs no options; none
     that hands on more than a stream."""
-    found = {name: Wiring(residual_connection(name)) for name in connections()}
+    connections = {name: residual_connection(name) for name in RESIDUAL_CONNECTIONS}
+    found = {name: Wiring(each) for name, each in connections.items() if not getattr(each, "has_states", False)}
     for name, method in methods().items():
         needs_options = any(field.is_required() for field in method.model_fields.values())
         if method.fits(_ONE_STREAM) and not needs_options and name not in found:
             found[name] = method().wiring()
     return found
-
-
-def connections() -> list[str]:
-    """The names of the residual connections that hand on one stream."""
-    return [name for name in RESIDUAL_CONNECTIONS if not getattr(residual_connection(name), "has_states", False)]
-
-
-def wiring_named(name: str) -> Wiring:
-    """That of `wirings`. Raises `UserError` where there is none."""
-    known = wirings()
-    if name not in known:
-        raise UserError(
-            f"{name} cannot be diagnosed",
-            "What is measured is the gradient in the one stream between blocks; this hands on more, or is for images.",
-        )
-    return known[name]

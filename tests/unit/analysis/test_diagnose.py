@@ -12,13 +12,14 @@ from torch import nn
 
 from comt_cli.analysis.diagnose import measure, start
 from comt_cli.analysis.diagnose.claims import Verdict, claims_frame, same_digits
-from comt_cli.analysis.diagnose.networks import GELU_MLP, LINEAR_RELU, LLAMA, RELU_MLP, SETUPS, wiring_named, wirings
+from comt_cli.analysis.diagnose.networks import GELU_MLP, LINEAR_RELU, LLAMA, RELU_MLP, SETUPS, wirings
 from comt_cli.commands.diagnose import _methods, _wirings
 from comt_cli.errors import UserError
 from comt_cli.methods import in_words
 from comt_cli.methods.base import RESIDUAL_CONNECTIONS, Wiring, residual_connection
 
-PRE, POST = wiring_named("pre-norm"), wiring_named("post-norm")
+WIRINGS = wirings()
+PRE, POST = WIRINGS["pre-norm"], WIRINGS["post-norm"]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def test_a_seed_gives_the_very_network_that_plain_pytorch_does():
 
 @pytest.mark.parametrize("name", ["pre-norm", "comt", "rezero"])
 def test_the_set_up_llama_is_a_language_model_on_its_own_embedding(name):
-    network, x, _ = LLAMA.build(wiring_named(name), 4, 3)
+    network, x, _ = LLAMA.build(WIRINGS[name], 4, 3)
     model = network.module
     assert x.std().item() == pytest.approx(model.settings.embedding_init_std, rel=0.05)
     tokens = torch.cdist(x.flatten(0, 1), model.embedding.weight).argmin(1).view(x.shape[:-1])
@@ -62,14 +63,14 @@ def test_branches_of_language_models_are_not_lost_beside_the_stream():
 def test_building_leaves_the_callers_random_stream_alone():
     before = torch.get_rng_state()
     for setup in (LINEAR_RELU, LLAMA):
-        setup.build(wiring_named("highway"), 2, 0)
+        setup.build(WIRINGS["highway"], 2, 0)
     assert same_integers(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
-@pytest.mark.parametrize("name", [name for name in wirings() if name in RESIDUAL_CONNECTIONS])
+@pytest.mark.parametrize("name", [name for name in WIRINGS if name in RESIDUAL_CONNECTIONS])
 def test_every_connection_goes_into_every_setup_at_an_odd_depth(name, setup):
-    network, x, random = setup.build(wiring_named(name), 3, 1, 32)
+    network, x, random = setup.build(WIRINGS[name], 3, 1, 32)
     seen = measure.trace(network, x, random)
     assert len(seen.activations) == len(seen.gradients) == 4
     assert all(0 < norm < 1e6 for norm in (*seen.activations, *seen.gradients, seen.output_gradient))
@@ -78,7 +79,7 @@ def test_every_connection_goes_into_every_setup_at_an_odd_depth(name, setup):
 @pytest.mark.parametrize("name", ["hyper-connections", "attention-residuals", "mhc", "lime", "comt-pixel"])
 def test_what_has_more_than_one_stream_is_refused_by_name(name):
     with pytest.raises(UserError, match=f"{name} cannot be diagnosed"):
-        wiring_named(name)
+        _wirings([name], [])
 
 
 def test_all_connections_are_those_that_can_be_diagnosed():
@@ -87,7 +88,7 @@ def test_all_connections_are_those_that_can_be_diagnosed():
 
 
 def test_every_method_with_gates_or_norms_of_its_own_fits_llama_alone():
-    more = {name: wiring for name, wiring in wirings().items() if wiring != Wiring(wiring.residual)}
+    more = {name: wiring for name, wiring in WIRINGS.items() if wiring != Wiring(wiring.residual)}
     assert {"comt", "transponder", "dyt"} <= set(more)
     for wiring in more.values():
         assert not LINEAR_RELU.fits(wiring)
@@ -130,7 +131,7 @@ def test_scalings_are_what_they_say():
 
 
 def test_what_is_the_identity_at_the_start():
-    compared = {"rezero": wiring_named("rezero"), "pre-norm": PRE, "comt": wiring_named("comt")}
+    compared = {"rezero": WIRINGS["rezero"], "pre-norm": PRE, "comt": WIRINGS["comt"]}
     frame = measure.measured(compared, [LINEAR_RELU, LLAMA], [2], 3, [1], 32)["identity"].set_index("connection")
     assert frame.columns.tolist() == ["linear-relu", "llama", "zero_branch", "zero_branch_norm"]
     assert (frame.loc["rezero", ["linear-relu", "llama", "zero_branch"]] == 0).all()
