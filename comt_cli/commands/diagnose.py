@@ -104,11 +104,12 @@ def diagnose(
     from comt_cli.report.diagnosis import Diagnosis, print_diagnosis, write_diagnosis
 
     origin = origin_on(torch.device("cpu"))  # before anything is written: it says whether the checkout is clean
+    where = {"device": origin.device, "torch": origin.torch, "git_commit": origin.git_commit}
     setups = [SETUPS[name] for name in branches]
     tables = measured(_wirings(names, setups), setups, chosen_depths, _DEPTH, chosen_seeds, width)
     tables |= {"claims": claims_frame(), "start": starts(started, chosen_seeds[0])}
     says = {setup.name: f"{setup.says}, width {width or setup.width}" for setup in (*setups, RELU_MLP)}
-    found = Diagnosis(tables, chosen_seeds, _DEPTH, says, origin.device, origin.torch, origin.git_commit)
+    found = Diagnosis(tables, chosen_seeds, _DEPTH, says, where)
     folder = out or results / "diagnose"
     write_diagnosis(found, folder)
     print_diagnosis(found)

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -16,54 +15,44 @@ from comt_cli.report.caption import Caption
 from comt_cli.report.markdown import escaped, pipes
 from comt_cli.report.terminal import console_for
 
-_START = {
-    "method": "method",
-    "published": "published",
-    "parameters": "parameters",
+_HEADINGS = {
     "difference": "from Pre-LN",
-    "loss": "loss",
-    "own": "own",
     "without_gradient": "no gradient",
-    "never": "never",
     "dispersion_start": "apart at first",
     "dispersion": "apart",
     "mixing_moved": "moved",
-    "asleep": "asleep",
 }
-"""The headings of the table of starts."""
+"""Of the table of starts, where they are others than in its file."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
     """`tables` by the names of their files (`analysis.diagnose`); of which `seeds`, how many blocks `depth` is where a
-    table is of one depth, what each set-up's blocks are, and where it was measured."""
+    table is of one depth, what each set-up `says` that its blocks are, and `where` it was measured."""
 
     tables: Mapping[str, pd.DataFrame]
     seeds: Sequence[int]
     depth: int
     says: Mapping[str, str]
-    device: str
-    torch: str
-    git_commit: str | None
+    where: Mapping[str, str | None]
 
 
 def write_diagnosis(found: Diagnosis, folder: Path) -> None:
     """Write the figures with their CSV files and captions, the other tables as CSV files, and the page."""
     from comt_cli.report.figures import sign, write_figure
-    from comt_cli.report.figures.diagnose import DRAWINGS, draw_diagnosis
+    from comt_cli.report.figures.diagnose import BAND, DRAWINGS, draw_diagnosis
 
     untrained = f"Networks at their start, none of them trained, seeds {format.seeds(found.seeds)}"
     for stem, drawing in DRAWINGS.items():
         figure = draw_diagnosis(found.tables[stem], drawing, found.says)
         title, measured = (text.format(depth=found.depth) for text in (drawing.title, drawing.measured))
         what = [f"{name}: {says}." for name, says in found.says.items()] if drawing.panels == "setup" else []
-        caption = Caption(title, f"{untrained}; {measured}", (*what, *drawing.reading))
+        caption = Caption(title, f"{untrained}; {measured}", (*what, drawing.rows, BAND, drawing.reading))
         sign(figure, caption.trained)
         write_figure(figure, found.tables[stem], folder, stem, caption)
-    where = {"device": found.device, "torch": found.torch, "git_commit": found.git_commit}
     for stem, frame in found.tables.items():
         if stem not in DRAWINGS and len(frame):
-            text = frame.assign(**where).to_csv(index=False, float_format="%.6g", lineterminator="\n")
+            text = frame.assign(**found.where).to_csv(index=False, float_format="%.6g", lineterminator="\n")
             write_text(folder / f"{stem}.csv", text)
     write_text(folder / "diagnose.md", _page(found))
 
@@ -83,9 +72,9 @@ def print_diagnosis(found: Diagnosis) -> None:
         shape = box.SIMPLE_HEAD if console.is_terminal else None
         grid = Grid(box=shape, header_style="bold", pad_edge=False, show_edge=False)
         for column, is_number in _numeric(frames[name]).items():
-            grid.add_column(Text(column), justify="right" if is_number else "left", overflow="fold")
-        for row in frames[name].itertuples(index=False):
-            grid.add_row(*(Text(_text(cell)) for cell in row))
+            grid.add_column(Text(str(column)), justify="right" if is_number else "left", overflow="fold")
+        for row in _texts(frames[name]):
+            grid.add_row(*map(Text, row))
         console.print(grid)
         console.print()
 
@@ -101,10 +90,10 @@ def _sections(frames: Mapping[str, pd.DataFrame]) -> list[tuple[str, str]]:
 def _page(found: Diagnosis) -> str:
     frames, claims = _frames(found), found.tables["claims"]
     counts = ", ".join(f"{verdict} {count}" for verdict, count in Counter(claims["verdict"]).items())
-    at = f", commit {found.git_commit}" if found.git_commit else ""
-    made = f"Made by comt diagnose on {found.device} with PyTorch {found.torch}{at}. Seeds {format.seeds(found.seeds)}."
+    device, torch, commit = found.where.values()
+    at = f", commit {commit}" if commit else ""
     words = {
-        "made": escaped(made),
+        "made": escaped(f"on {device} with PyTorch {torch}{at}. Seeds {format.seeds(found.seeds)}."),
         "setups": "\n".join(f"- `{name}`: {escaped(says)}." for name, says in found.says.items()),
         "counts": f"{len(claims)}: {counts}",
         "depth": found.depth,
@@ -113,21 +102,21 @@ def _page(found: Diagnosis) -> str:
     return page.format(**words, **{name: _grid(frame) for name, frame in frames.items()})
 
 
-def _numeric(frame: pd.DataFrame) -> dict[str, bool]:
-    return {str(name): pd.api.types.is_numeric_dtype(frame[name]) for name in frame.columns}
-
-
 def _grid(frame: pd.DataFrame) -> str:
-    numeric = _numeric(frame)
-    rows = ([_text(cell) for cell in row] for row in frame.itertuples(index=False))
-    return pipes([list(numeric), *rows], [*numeric.values()])
+    return pipes([_numeric(frame).index.tolist(), *_texts(frame)], _numeric(frame).tolist())
 
 
-def _text(cell: Any) -> str:
-    """Three significant digits; nothing for what is not there."""
-    if isinstance(cell, float):
-        return "" if pd.isna(cell) else f"{cell:.3g}"
-    return str(cell)
+def _numeric(frame: pd.DataFrame) -> pd.Series:
+    """Whether each column is of numbers."""
+    return frame.dtypes.map(pd.api.types.is_numeric_dtype)
+
+
+def _texts(frame: pd.DataFrame) -> list[list[str]]:
+    """Rows of texts: three significant digits; nothing for what is not there."""
+    return [
+        ["" if pd.isna(cell) else f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row]
+        for row in frame.itertuples(index=False)
+    ]
 
 
 def _frames(found: Diagnosis) -> dict[str, pd.DataFrame]:
@@ -147,7 +136,7 @@ def _frames(found: Diagnosis) -> dict[str, pd.DataFrame]:
         "activations-by-layer": _across(scalings[scalings["layer"] == found.depth], ["setup"], "connection", "growth"),
         "outputs": outputs[["setup", "connection"]].assign(**{name: _spread(outputs, name) for name in measured}),
         "identity": tables["identity"],
-        "start": tables["start"].reindex(columns=list(_START)).rename(columns=_START),
+        "start": tables["start"].rename(columns=_HEADINGS),
     }
 
 

@@ -31,21 +31,22 @@ class Drawing:
     """What is drawn of a table: a column of panels for each of the names in its column `panels`, and a row for each of
     `values`, which gives the axis its label; one line over `x` for each combination of `series`.
 
-    `title`, what of the networks is measured, and `reading` are for the caption.
+    `title`, what of the networks is `measured`, what the `rows` are and how to read it are for the caption.
     """
 
     title: str
     measured: str
-    reading: tuple[str, ...]
     x: str
     values: Mapping[str, str]
+    reading: str = ""
     legend: str = "connection"
+    rows: str = ""
     panels: str = "setup"
     series: tuple[str, ...] = ("connection",)
 
 
+BAND = "Lines are means, bands from the least to the greatest of the seeds."
 _FUNCTIONAL = "a random linear functional of the output as the loss"
-_BAND = "Lines are means, bands from the least to the greatest of the seeds."
 _PLAIN = "Grey and dashed: the same blocks without skip paths."
 _GROWTH = {"growth": "norm of the stream / of the input"}
 
@@ -53,34 +54,34 @@ DRAWINGS = {
     "gradient-by-depth": Drawing(
         "How much of the gradient reaches the input of networks of different depths",
         _FUNCTIONAL,
-        (_BAND, _PLAIN),
         "depth",
         {"passed": "gradient at input / output"},
+        _PLAIN,
     ),
     "gradient-by-loss": Drawing(
         "The gradient at the input for different losses and precisions",
         "blocks linear-relu",
-        (_BAND, "The sum of the outputs is the chapter's loss."),
         "depth",
         {"gradient_norm": "gradient norm at the input"},
+        "The sum of the outputs is the chapter's loss.",
         "loss, precision",
-        "connection",
-        ("loss", "precision"),
+        panels="connection",
+        series=("loss", "precision"),
     ),
     "activations-by-layer": Drawing(
         "How the residual stream grows along the blocks for different factors s of the branch",
         "{depth} blocks, y = x + s F(N(x))",
-        (_BAND,),
         "layer",
         _GROWTH,
-        "s at the start",
+        legend="s at the start",
     ),
     "plain-against-residual": Drawing(
         "Stream and gradient along {depth} blocks, with and without skip paths",
         _FUNCTIONAL,
-        ("(a) the norm of the stream; (b) the norm of the gradient.", _BAND, _PLAIN),
         "layer",
         {**_GROWTH, "passed": "gradient there / at the output"},
+        _PLAIN,
+        rows="(a) the norm of the stream; (b) the norm of the gradient.",
     ),
 }
 """By the name of the table, which is the figure's too. `{depth}`: how many blocks the networks of a table have."""

@@ -17,7 +17,7 @@ from comt_cli.report.figures.diagnose import Drawing, draw_diagnosis
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
 KINDS = ("png", "pdf", "txt", "tex", "csv")
-PASSED = Drawing("", "", (), "depth", {"passed": "x"})
+PASSED = Drawing("", "", "depth", {"passed": "x"})
 STEMS = ("gradient-by-depth", "gradient-by-loss", "activations-by-layer", "plain-against-residual")
 
 
