@@ -1,9 +1,9 @@
 """The printed claims of the chapter on residual connections (Brenndoerfer, "Residual Connections: The Gradient Highways
 Enabling Deep Transformers", 2025), each beside our number and a verdict.
 
-`chapter.csv` has what is claimed, the number that is printed, and in `ours` and in `why` (the verdict is so)
-our numbers' places in braces; `ours` is empty where ours are to be the very list that is printed. The functions here
-measure these numbers and judge.
+`chapter.csv` has the texts: what is said, the chapter's number, ours, and why the verdict is what it is, the last two
+with places for our numbers in braces; `ours` is empty where a list of numbers is printed and ours should be the same.
+The functions here measure these numbers and judge.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Verdict(StrEnum):
 
 
 Found = tuple[str, Verdict | bool, dict[str, Any]]
-"""The name of a claim, the verdict or whether it reproduces in kind, and the numbers that `chapter.csv` has places for.
-Of a list of printed numbers they are under `ours`, and have that verdict if they are not those that are printed."""
+"""The name of a claim, the verdict or whether it reproduces in kind, and the numbers that its row has places for. Where
+a list is printed ours is under `ours`, and the verdict is that of a list that is not the printed one."""
 
 
 def claims_frame() -> pd.DataFrame:
@@ -124,14 +124,13 @@ def _equal(ends: tuple[Tensor, Tensor], words: str = "equal") -> tuple[Verdict, 
 
 def zero_branches() -> Iterator[Found]:
     """Blocks whose branch ends in zeros; the connections are ours, the branch the chapter's."""
-    (x, residual), (_, plain) = (_ends(ZERO_BRANCH, wiring) for wiring in (PRE_NORM, PLAIN["plain"]))
-    is_so = torch.equal(x, residual) and not plain.any()
-    yield "zero-branch", is_so, {"ours": [h.norm().item() for h in (x, residual, plain)]}
-    (x, residual), (_, plain) = (_ends(ZERO_BRANCH, wiring, 50) for wiring in (PRE_NORM, PLAIN["plain"]))
-    kept = "input, to the last bit" if torch.equal(x, residual) else "not the input"
-    lost = "something" if plain.any() else "nothing"
-    is_so = torch.equal(x, residual) and not plain.any()
-    yield "zero-branch-50", _exactly(is_so), {"kept": kept, "lost": lost}
+    for name, depth in (("zero-branch", 1), ("zero-branch-50", 50)):
+        (x, residual), (_, plain) = (_ends(ZERO_BRANCH, wiring, depth) for wiring in (PRE_NORM, PLAIN["plain"]))
+        is_kept, is_lost = torch.equal(x, residual), not plain.any()
+        kept, lost = "input, to the last bit" if is_kept else "not the input", "nothing" if is_lost else "something"
+        ours = [h.norm().item() for h in (x, residual, plain)]
+        verdict = is_kept and is_lost if depth == 1 else _exactly(is_kept and is_lost)
+        yield name, verdict, {"ours": ours, "kept": kept, "lost": lost}
     verdict, equal = _equal(_ends(RELU_MLP, Wiring(residual_connection("rezero"))))
     yield "rezero", verdict, {"equal": equal}
 

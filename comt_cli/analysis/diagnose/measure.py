@@ -61,22 +61,26 @@ def along_layers(
     output_norm      of what comes out of the network, and `output_mean`, `output_std` of all its numbers
     """
     frames = []
-    for (name, wiring), depth, seed in itertools.product(wirings.items(), depths, seeds):
-        if not setup.fits(wiring):
-            continue
+    fitting = [(name, wiring) for name, wiring in wirings.items() if setup.fits(wiring)]
+    for (name, wiring), depth, seed in itertools.product(fitting, depths, seeds):
         seen = trace(*setup.build(wiring, depth, seed, width))
         x, y, norms = seen.streams[0], seen.output, seen.activations
         columns = {
+            "setup": setup.name,
+            "connection": name,
+            "depth": depth,
+            "seed": seed,
             "layer": range(depth + 1),
             "activation_norm": norms,
             "growth": [norm / norms[0] for norm in norms],
             "apart": [(h - x).abs().max().item() for h in seen.streams],
             "gradient_norm": seen.gradients,
             "passed": [norm / seen.output_gradient for norm in seen.gradients],
+            "output_norm": y.norm().item(),
+            "output_mean": y.mean().item(),
+            "output_std": y.std().item(),
         }
-        of_all = {"output_norm": y.norm().item(), "output_mean": y.mean().item(), "output_std": y.std().item()}
-        frame = pd.DataFrame({"setup": setup.name, "connection": name, "depth": depth, "seed": seed, **columns})
-        frames.append(frame.assign(**of_all))
+        frames.append(pd.DataFrame(columns))
     return pd.concat(frames, ignore_index=True)
 
 
