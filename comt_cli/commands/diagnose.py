@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,8 +16,7 @@ if TYPE_CHECKING:
 
 _DEPTH = 30
 """Of the networks that are looked into layer by layer: the chapter's."""
-_MOST_DEPTH = 1000
-_MOST_IN_RANGE = 10
+_MOST_DEPTH, _MOST_IN_RANGE = 1000, 10
 _BYTES = 20 * 4
 """Of a block's weights, over its width squared: 20 numbers in the largest (llama with sas), 12 in most; all fp32."""
 _MOST_BYTES = 5 * 10**9
@@ -28,7 +25,7 @@ _COMPARED = "pre-norm,post-norm,rezero,highway,deepnorm,sas"
 _TRAINED = "ours/modern"
 """The recipe whose rows are looked at beside the methods as they come: what it compares is trained with these options.
 """
-_ALSO: tuple[dict[str, Any], ...] = ({"name": "resformer", "learned": True},)
+_ALSO = {"name": "resformer", "learned": True}
 """What no recipe trains, and learns something where the method as it comes has nothing that could."""
 _BRANCHES = "linear-relu,gelu-mlp,llama"
 
@@ -97,32 +94,42 @@ def diagnose(
     names = _connections(connections)
     started = _methods(methods)
     loading("the networks")
-    from comt_cli.analysis.diagnose.networks import SETUPS
+    import torch
 
+    from comt_cli.analysis.diagnose.claims import claims_frame
+    from comt_cli.analysis.diagnose.measure import measured
+    from comt_cli.analysis.diagnose.networks import RELU_MLP, SETUPS
+    from comt_cli.analysis.diagnose.start import starts
+    from comt_cli.benchmarks.origin import origin_on
+    from comt_cli.report.diagnosis import Diagnosis, print_diagnosis, write_diagnosis
+
+    origin = origin_on(torch.device("cpu"))  # before anything is written: it says whether the checkout is clean
+    where = {"device": origin.device, "torch": origin.torch, "git_commit": origin.git_commit}
     setups = [SETUPS[name] for name in branches]
-    wirings = _wirings(names, setups)
-    _measure(wirings, setups, chosen_depths, chosen_seeds, width, started, out or results / "diagnose")
+    tables = measured(_wirings(names, setups), setups, chosen_depths, _DEPTH, chosen_seeds, width)
+    tables |= {"claims": claims_frame(), "start": starts(started, chosen_seeds[0])}
+    says = {setup.name: f"{setup.says}, width {width or setup.width}" for setup in (*setups, RELU_MLP)}
+    found = Diagnosis(tables, chosen_seeds, _DEPTH, says, where)
+    folder = out or results / "diagnose"
+    write_diagnosis(found, folder)
+    print_diagnosis(found)
+    typer.echo(f"Written to {folder}: diagnose.md with the reasons for every verdict, figures, and their CSV files.")
 
 
-def _connections(text: str) -> list[str]:
-    """The names of connections, or of methods, that are given. Raises `UserError` where there is none, or no such."""
+def _connections(text: str) -> list[str] | None:
+    """The names of connections, or of methods, that are given; None for all. Raises `UserError` where there is none, or
+    no such."""
     from comt_cli.methods import methods
     from comt_cli.methods.base import RESIDUAL_CONNECTIONS
-    from comt_cli.recipe.problems import nearest
+    from comt_cli.recipe.load import select
     from comt_cli.tasks import tasks
 
-    known = list(RESIDUAL_CONNECTIONS)
     if text.strip() == "all":
-        return known
-    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not names:
-        raise UserError("no connection was selected", f"there are {', '.join(known)}")
+        return None
     of_tokens = [command for command, task in tasks().items() if task.sites.stream == "tokens"]
-    known = list(dict.fromkeys([*known, *(name for command in of_tokens for name in methods(command))]))
-    for name in names:
-        if name not in known:
-            raise UserError(f"there is no residual connection or method {name!r}", nearest(name, known))
-    return names
+    known = [*RESIDUAL_CONNECTIONS, *(name for command in of_tokens for name in methods(command))]
+    select(text, dict.fromkeys(known), "residual connection or method")
+    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def _methods(text: str) -> list[dict[str, Any]]:
@@ -135,37 +142,41 @@ def _methods(text: str) -> list[dict[str, Any]]:
 
     if text.strip() == "none":
         return []
-    plain: list[dict[str, Any]] = [
-        {"name": name}
+    named: list[tuple[str, dict[str, Any]]] = [
+        (name, {"name": name})
         for name, method in methods("train-lm").items()
         if not any(field.is_required() for field in method.model_fields.values())
     ]
-    rows = load_recipe(find_recipe(_TRAINED), catalogue()).methods
-    named = [
-        *((method["name"], method) for method in plain),
-        *rows.items(),
-        *((in_words(method), method) for method in _ALSO),
-    ]
+    named += [*load_recipe(find_recipe(_TRAINED), catalogue()).methods.items(), (in_words(_ALSO), _ALSO)]
     wanted = select(None if text.strip() == "all" else text, dict(named), "method")
     # A row whose options are all defaults is the method itself: each is there once, beside others of its name.
     chosen = {in_words(method): method for name, method in named if name in wanted}
     return [chosen[words] for words in sorted(chosen)]
 
 
-def _wirings(names: Iterable[str], setups: Iterable[Setup]) -> dict[str, Wiring]:
-    """The connections of these names, each of which every set-up has a place for."""
-    from comt_cli.analysis.diagnose.networks import wiring_named
+def _wirings(names: list[str] | None, setups: list[Setup]) -> dict[str, Wiring]:
+    """What is called so, or all connections that can be measured. Raises `UserError` where one that is named cannot, or
+    a set-up has no place for it."""
+    from comt_cli.analysis.diagnose.networks import wirings
+    from comt_cli.methods.base import RESIDUAL_CONNECTIONS
 
-    wirings = {name: wiring_named(name) for name in names}
-    for setup in setups:
-        for name, wiring in wirings.items():
-            if not setup.fits(wiring):
+    known = wirings()
+    chosen = [name for name in known if name in RESIDUAL_CONNECTIONS] if names is None else names
+    for name in chosen:
+        if name not in known:
+            raise UserError(
+                f"{name} cannot be diagnosed",
+                "What is measured is the gradient in the one stream between blocks; this hands on more, or is for "
+                "images.",
+            )
+        for setup in setups:
+            if not setup.fits(known[name]):
                 raise UserError(
                     f"{name} is more than a residual connection: the branch {setup.name} has no place for its gates or "
                     "norms",
                     "give --branch llama",
                 )
-    return wirings
+    return {name: known[name] for name in chosen}
 
 
 def _check_width(width: int, depth: int) -> None:
@@ -183,93 +194,19 @@ def _check_width(width: int, depth: int) -> None:
 
 
 def _depths(text: str) -> list[int]:
-    """`5-50` as 5, 10, ... 50, `5,20` as it stands; in order."""
-    first, dash, last = text.partition("-")
+    """`5-50` as 5, 10, ... 50, `5,20` as it stands; in order. Raises `UserError`."""
     try:
-        if dash:
-            low, high = int(first), int(last)
-            if 1 <= high < low <= _MOST_DEPTH:
-                raise UserError(f"--depths {text}: the range is the wrong way round", f"--depths {high}-{low}")
-            if not 1 <= low <= high <= _MOST_DEPTH:
-                raise ValueError
+        found = [int(part) for part in text.replace("-", ",").split(",")]
+        if "-" in text:
+            low, high = found
             steps = max(1, min(_MOST_IN_RANGE - 1, high - low))
             found = [round(low + (high - low) * step / steps) for step in range(steps + 1)]
-        else:
-            found = [int(part) for part in text.split(",")]
-        if not all(1 <= depth <= _MOST_DEPTH for depth in found):
-            raise ValueError
-    except ValueError:
+    except (ValueError, OverflowError):
+        found = [0]
+    if not 1 <= min(found) <= max(found) <= _MOST_DEPTH:
         raise UserError(
             f"--depths {text}: depths are whole numbers from 1 to {_MOST_DEPTH}", "for instance 5-50 or 10,20,40"
-        ) from None
+        )
+    if "-" in text and found[0] > found[-1]:
+        raise UserError(f"--depths {text}: the range is the wrong way round", f"--depths {found[-1]}-{found[0]}")
     return sorted(set(found))
-
-
-def _measure(
-    wirings: Mapping[str, Wiring],
-    setups: list[Setup],
-    depths: list[int],
-    seeds: list[int],
-    width: int | None,
-    started: list[dict[str, Any]],
-    out: Path,
-) -> None:
-    """Measure, write the figures and tables into `out` and print them."""
-    import pandas as pd
-    import torch
-
-    from comt_cli.analysis.diagnose import chapter, chapter_depth, measure
-    from comt_cli.analysis.diagnose.claims import claims_frame
-    from comt_cli.analysis.diagnose.networks import RELU_MLP
-    from comt_cli.analysis.diagnose.start import starts
-    from comt_cli.benchmarks.origin import origin_on
-    from comt_cli.files import write_text
-    from comt_cli.report import diagnosis, figures
-    from comt_cli.report.figures.diagnose import draw_gradient_by_loss, draw_over_setups
-    from comt_cli.report.figures.style import sign
-
-    origin = origin_on(torch.device("cpu"))  # before anything is written: it says whether the checkout is clean
-    compared = {**wirings, **measure.plain()}
-    every_depth = sorted({*depths, _DEPTH})
-    deep = pd.concat([measure.gradient_by_depth(setup, compared, every_depth, seeds, width) for setup in setups])
-    scaled = [
-        measure.along_layers(setup, measure.scalings(_DEPTH), _DEPTH, seeds, width) for setup in (RELU_MLP, *setups)
-    ]
-    layers = [measure.along_layers(setup, compared, _DEPTH, seeds, width) for setup in setups]
-    by_depth = measure.summary(deep[deep["depth"].isin(depths)], ["passed", "gradient_norm"])
-    by_loss = measure.summary(measure.gradient_by_loss([1, *depths], seeds, width), ["gradient_norm"])
-    outputs = measure.summary(
-        deep[deep["depth"] == _DEPTH], ["output_norm", "gradient_norm", "output_mean", "output_std"]
-    )
-    scalings = measure.summary(pd.concat(scaled), ["growth", "activation_norm"])
-    along = measure.summary(pd.concat(layers), ["growth", "passed"])
-    identity = measure.at_the_start(compared, setups, _DEPTH, seeds[0], width)
-    claims = claims_frame([claim for check in (*chapter.CLAIMS, *chapter_depth.CLAIMS) for claim in check()])
-    start = starts(started, seeds[0])
-
-    says = {setup.name: f"{setup.says}, width {width or setup.width}" for setup in (*setups, RELU_MLP)}
-    passed, growth = "gradient there / at the output", "norm of the stream / of the input"
-    drawings = {
-        "gradient-by-depth": draw_over_setups(
-            by_depth, "depth", {"passed": "gradient at input / output"}, "connection", says
-        ),
-        "gradient-by-loss": draw_gradient_by_loss(by_loss),
-        "activations-by-layer": draw_over_setups(scalings, "layer", {"growth": growth}, "s at the start", says),
-        "plain-against-residual": draw_over_setups(
-            along, "layer", {"growth": growth, "passed": passed}, "connection", says
-        ),
-    }
-    captions = diagnosis.captions(seeds, _DEPTH, says)
-    for stem, (figure, drawn) in drawings.items():
-        sign(figure, captions[stem].trained)
-        figures.write_figure(figure, drawn, out, stem, captions[stem])
-    where = {"device": origin.device, "torch": origin.torch, "git_commit": origin.git_commit}
-    tables = {"claims": claims, "outputs": outputs, "identity": identity} | ({"start": start} if started else {})
-    for stem, frame in tables.items():
-        text = frame.assign(**where).to_csv(index=False, float_format="%.6g", lineterminator="\n")
-        write_text(out / f"{stem}.csv", text)
-    parts = diagnosis.parts(by_depth, by_loss, outputs, scalings, identity, start, _DEPTH)
-    made = diagnosis.made_with(seeds, origin.device, origin.torch, origin.git_commit)
-    write_text(out / "diagnose.md", diagnosis.page(made, claims, parts, says))
-    diagnosis.print_diagnosis(claims, parts)
-    typer.echo(f"Written to {out}: diagnose.md with the reasons for every verdict, figures, and their CSV files.")

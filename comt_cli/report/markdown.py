@@ -48,10 +48,12 @@ def _grid(table: Table, column: str) -> str:
     return "\n".join([head, alignment, *(_row(line) for line in lines(table, column))])
 
 
-def pipes(texts: Sequence[Sequence[str]]) -> str:
-    """A table of texts, the headings first; all but the first column to the right."""
+def pipes(texts: Sequence[Sequence[str]], right: Sequence[bool] = ()) -> str:
+    """A table of texts, the headings first; `right` says which columns go to the right, by default all but the
+    first."""
     rows = ["| " + " | ".join(map(escaped, line)) + " |" for line in texts]
-    return "\n".join([rows[0], "| " + " | ".join([":---", *["---:"] * (len(texts[0]) - 1)]) + " |", *rows[1:]])
+    sides = ["---:" if to_right else ":---" for to_right in right or [False, *[True] * (len(texts[0]) - 1)]]
+    return "\n".join([rows[0], "| " + " | ".join(sides) + " |", *rows[1:]])
 
 
 def _row(line: Line) -> str:

@@ -10,19 +10,22 @@ import torch
 from same_bits import Reason, assert_same_bits, same_integers
 from torch import nn
 
-from comt_cli.analysis.diagnose import chapter, chapter_depth, measure, start
-from comt_cli.analysis.diagnose.claims import Verdict, same_digits
-from comt_cli.analysis.diagnose.networks import GELU_MLP, LINEAR_RELU, LLAMA, RELU_MLP, SETUPS, wiring_named, wirings
-from comt_cli.commands.diagnose import _methods
+from comt_cli.analysis.diagnose import measure, start
+from comt_cli.analysis.diagnose.claims import Verdict, claims_frame, same_digits
+from comt_cli.analysis.diagnose.networks import GELU_MLP, LINEAR_RELU, LLAMA, RELU_MLP, SETUPS, wirings
+from comt_cli.commands.diagnose import _methods, _wirings
 from comt_cli.errors import UserError
 from comt_cli.methods import in_words
 from comt_cli.methods.base import RESIDUAL_CONNECTIONS, Wiring, residual_connection
 
-PRE, POST = wiring_named("pre-norm"), wiring_named("post-norm")
+WIRINGS = wirings()
+PRE, POST = WIRINGS["pre-norm"], WIRINGS["post-norm"]
 
 
-def by_name(claims):
-    return {claim.name: claim for claim in claims}
+@pytest.fixture(scope="module")
+def claims():
+    """All claims of the chapter, by their names."""
+    return claims_frame().set_index("name")
 
 
 def test_a_seed_gives_the_very_network_that_plain_pytorch_does():
@@ -39,8 +42,8 @@ def test_a_seed_gives_the_very_network_that_plain_pytorch_does():
 
 @pytest.mark.parametrize("name", ["pre-norm", "comt", "rezero"])
 def test_the_set_up_llama_is_a_language_model_on_its_own_embedding(name):
-    network, x, _ = LLAMA.build(wiring_named(name), 4, 3)
-    model = network.model
+    network, x, _ = LLAMA.build(WIRINGS[name], 4, 3)
+    model = network.module
     assert x.std().item() == pytest.approx(model.settings.embedding_init_std, rel=0.05)
     tokens = torch.cdist(x.flatten(0, 1), model.embedding.weight).argmin(1).view(x.shape[:-1])
     assert_same_bits(model.embedding(tokens), x, Reason.MOVED)
@@ -48,7 +51,9 @@ def test_the_set_up_llama_is_a_language_model_on_its_own_embedding(name):
 
 
 def test_branches_of_language_models_are_not_lost_beside_the_stream():
-    grown = measure.along_layers(LLAMA, measure.scalings(8), 8, [1, 2], None).groupby(["connection", "layer"])["growth"]
+    grown = measure.along_layers(LLAMA, measure.scalings(8), [8], [1, 2], None).groupby(["connection", "layer"])[
+        "growth"
+    ]
     ends = grown.mean().xs(8, level="layer")
     assert ends["1"] > 2
     assert ends["1"] > 1.5 * ends["0.5"] > 1.5 * ends["0.1"]
@@ -58,14 +63,14 @@ def test_branches_of_language_models_are_not_lost_beside_the_stream():
 def test_building_leaves_the_callers_random_stream_alone():
     before = torch.get_rng_state()
     for setup in (LINEAR_RELU, LLAMA):
-        setup.build(wiring_named("highway"), 2, 0)
+        setup.build(WIRINGS["highway"], 2, 0)
     assert same_integers(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
-@pytest.mark.parametrize("name", [name for name in wirings() if name in RESIDUAL_CONNECTIONS])
+@pytest.mark.parametrize("name", [name for name in WIRINGS if name in RESIDUAL_CONNECTIONS])
 def test_every_connection_goes_into_every_setup_at_an_odd_depth(name, setup):
-    network, x, random = setup.build(wiring_named(name), 3, 1, 32)
+    network, x, random = setup.build(WIRINGS[name], 3, 1, 32)
     seen = measure.trace(network, x, random)
     assert len(seen.activations) == len(seen.gradients) == 4
     assert all(0 < norm < 1e6 for norm in (*seen.activations, *seen.gradients, seen.output_gradient))
@@ -74,11 +79,16 @@ def test_every_connection_goes_into_every_setup_at_an_odd_depth(name, setup):
 @pytest.mark.parametrize("name", ["hyper-connections", "attention-residuals", "mhc", "lime", "comt-pixel"])
 def test_what_has_more_than_one_stream_is_refused_by_name(name):
     with pytest.raises(UserError, match=f"{name} cannot be diagnosed"):
-        wiring_named(name)
+        _wirings([name], [])
+
+
+def test_all_connections_are_those_that_can_be_diagnosed():
+    every = _wirings(None, list(SETUPS.values()))
+    assert {"pre-norm", "progressive", "sas"} <= every.keys() < RESIDUAL_CONNECTIONS.keys()
 
 
 def test_every_method_with_gates_or_norms_of_its_own_fits_llama_alone():
-    more = {name: wiring for name, wiring in wirings().items() if wiring != Wiring(wiring.residual)}
+    more = {name: wiring for name, wiring in WIRINGS.items() if wiring != Wiring(wiring.residual)}
     assert {"comt", "transponder", "dyt"} <= set(more)
     for wiring in more.values():
         assert not LINEAR_RELU.fits(wiring)
@@ -88,7 +98,8 @@ def test_every_method_with_gates_or_norms_of_its_own_fits_llama_alone():
 
 def test_the_traced_gradient_is_the_derivative():
     network, x, random = LINEAR_RELU.build(POST, 4, 3)
-    network, x, random = network.double(), x.double(), random.double()
+    network.module.double()
+    x, random = x.double(), random.double()
     seen = measure.trace(network, x, random)
     direction = torch.randn_like(x)
     with torch.no_grad():
@@ -120,8 +131,9 @@ def test_scalings_are_what_they_say():
 
 
 def test_what_is_the_identity_at_the_start():
-    compared = {"rezero": wiring_named("rezero"), "pre-norm": PRE, "comt": wiring_named("comt"), **measure.plain()}
-    frame = measure.at_the_start(compared, [LINEAR_RELU, LLAMA], 3, 1).set_index("connection")
+    compared = {"rezero": WIRINGS["rezero"], "pre-norm": PRE, "comt": WIRINGS["comt"]}
+    frame = measure.measured(compared, [LINEAR_RELU, LLAMA], [2], 3, [1], 32)["identity"].set_index("connection")
+    assert frame.columns.tolist() == ["linear-relu", "llama", "zero_branch", "zero_branch_norm"]
     assert (frame.loc["rezero", ["linear-relu", "llama", "zero_branch"]] == 0).all()
     assert (frame.loc["pre-norm", ["linear-relu", "llama"]] > 0.01).all()
     assert frame.loc["pre-norm", "zero_branch"] == 0
@@ -130,9 +142,19 @@ def test_what_is_the_identity_at_the_start():
     assert frame.loc["comt"].isna().tolist() == [True, False, True, True]
 
 
+@pytest.mark.parametrize("depths", [[1, 2], [2]])
+def test_the_depth_1_of_losses_is_there_once_whether_it_is_asked_for_or_not(depths):
+    told = measure.measured({}, [LINEAR_RELU], depths, 2, [1, 2], 16)["gradient-by-loss"]
+    frame = measure.gradient_by_loss([1], [1, 2], 16)
+    two = frame[(frame[["connection", "precision", "loss"]] == ["pre-norm", "float64", "distance"]).all(axis=1)]
+    row = told.set_index(["connection", "precision", "loss", "depth"]).loc[("pre-norm", "float64", "distance", 1)]
+    assert row["gradient_norm_std"] == pytest.approx(two["gradient_norm"].std())
+
+
 def test_a_summary_keeps_the_spread_of_the_seeds():
-    frame = measure.gradient_by_depth(LINEAR_RELU, {"pre-norm": PRE}, [1, 2], [1, 2, 3], 16)
-    told = measure.summary(frame, ["gradient_norm"]).set_index("depth")
+    frame = measure.along_layers(LINEAR_RELU, {"pre-norm": PRE}, [1, 2], [1, 2, 3], 16)
+    frame = frame[frame["layer"] == 0]
+    told = measure.summary(frame, ["depth"], ["gradient_norm"]).set_index("depth")
     two = frame.loc[frame["depth"] == 2, "gradient_norm"]
     assert told.loc[2, "seeds"] == 3
     assert told.loc[2, ["gradient_norm_mean", "gradient_norm_std"]].tolist() == pytest.approx([two.mean(), two.std()])
@@ -155,47 +177,25 @@ def test_printed_digits(number, printed, same):
     assert same_digits(number, printed) is same
 
 
-def test_the_chapters_numbers_that_its_code_gives():
-    claims = by_name([*chapter_depth.thirty_layer_claims(), *chapter_depth.norm_place_claims()])
-    for name in ("thirty-plain", "thirty-residual", "pre-norm-20"):
-        assert claims[name].verdict is Verdict.digits, claims[name]
-    for name in ("post-norm-20", "ratio-20", "final-norm"):
-        assert claims[name].verdict is Verdict.its_loss, claims[name]
-    assert claims["post-norm-depth"].verdict is Verdict.no
-    assert claims["gap-depth"].verdict is Verdict.no
-    assert claims["pre-norm-depth"].verdict is Verdict.in_kind
-
-
-def test_the_chapters_arithmetic_and_its_blocks():
-    claims = by_name([*chapter.arithmetic_claims(), *chapter.zero_branch_claims(), *chapter.transformer_claims()])
-    claims |= by_name(chapter_depth.flexible_block_claims())
-    reproduces = {name for name, claim in claims.items() if claim.verdict is Verdict.digits}
-    assert reproduces == {
-        "power-0.9",
-        "power-0.5",
-        "decomposition",
-        "zero-branch-50",
-        "rezero",
-        "block-size",
-        "flexible-post",
-        "flexible-rezero",
+def test_what_of_the_chapter_reproduces(claims):
+    found = {verdict: set(claims.index[claims["verdict"] == verdict.value]) for verdict in Verdict}
+    assert found[Verdict.digits] == {
+        *("power-0.9", "power-0.5", "decomposition", "zero-branch-50", "rezero", "block-size"),
+        *("pre-norm-20", "flexible-post", "flexible-rezero", "thirty-plain", "thirty-residual"),
     }
-    assert claims["floor"].ours.startswith("3325.3")
-    assert {claims[name].verdict for name in ("zero-branch", "flexible-pre")} == {Verdict.in_kind}
-    no = {name for name, claim in claims.items() if claim.verdict is Verdict.no}
-    assert no == {"product-1.05", "product-0.95", "floor", "block-size-text"}
+    assert found[Verdict.its_loss] == {"post-norm-20", "ratio-20", "final-norm"}
+    assert found[Verdict.no] == {
+        *("product-1.05", "product-0.95", "floor", "block-size-text", "scale-1-linear", "post-norm-depth", "gap-depth"),
+    }
+    assert len(claims) == 28
 
 
-def test_an_unscaled_stream_grows_geometrically():
-    claims = by_name(chapter.scaling_claims())
-    assert claims["scale-1-linear"].verdict is Verdict.no
-    assert {claim.verdict for name, claim in claims.items() if name != "scale-1-linear"} == {Verdict.in_kind}
-
-
-def test_an_unknown_name_is_told_the_nearest():
-    with pytest.raises(UserError) as told:
-        wiring_named("rezro")
-    assert told.value.hint == "did you mean rezero?"
+def test_every_claim_has_its_numbers_and_none_is_left_out(claims):
+    texts = claims[["claim", "chapter", "ours", "why"]]
+    assert not texts.eq("").any(axis=None)
+    assert not texts.apply(lambda column: column.str.contains("[{}]")).any(axis=None)
+    assert claims.loc["floor", "ours"].startswith("3325.3")
+    assert claims.loc["thirty-residual", "ours"].startswith("189.8797; 202.07")
 
 
 def test_connections_with_options_of_their_own_are_taken():

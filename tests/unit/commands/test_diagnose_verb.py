@@ -8,16 +8,16 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from comt_cli.analysis.diagnose.measure import plain
-from comt_cli.analysis.diagnose.networks import RELU_MLP, SETUPS, wirings
+from comt_cli.analysis.diagnose.networks import PLAIN, RELU_MLP, SETUPS, wirings
 from comt_cli.app import app
 from comt_cli.commands.diagnose import _BYTES, _depths
 from comt_cli.errors import UserError
-from comt_cli.report.figures.diagnose import draw_over_setups
+from comt_cli.report.figures.diagnose import Drawing, draw_diagnosis
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
 KINDS = ("png", "pdf", "txt", "tex", "csv")
+PASSED = Drawing("", "", "depth", {"passed": "x"})
 STEMS = ("gradient-by-depth", "gradient-by-loss", "activations-by-layer", "plain-against-residual")
 
 
@@ -110,13 +110,14 @@ def test_every_claim_is_on_the_page_with_its_verdict_and_where_it_was_measured(w
     ("arguments", "message", "hint"),
     [
         (["--connections", "pre-norm,post-nrm"], "'post-nrm'", "did you mean post-norm?"),
-        (["--connections", ","], "no connection", "pre-norm"),
+        (["--connections", ","], "no residual connection or method was selected", "pre-norm"),
         (["--connections", "comt", "--branch", "llama,gelu-mlp"], "gelu-mlp has no place", "--branch llama"),
         (["--branch", "lama"], "'lama'", "did you mean llama?"),
         (["--methods", "mch"], "'mch'", "did you mean mhc?"),
         (["--depths", "0"], "--depths 0", "5-50"),
         (["--depths", "50-5"], "--depths 50-5: the range is the wrong way round", "--depths 5-50"),
         (["--depths", "deep"], "whole numbers", "5-50"),
+        (["--depths", "1-" + 400 * "9"], "whole numbers", "5-50"),
         (["--width", "20"], "--width 20", "64"),
         (["--width", "1120"], "50 blocks that wide can take 6 GB of memory; 5 GB are", "At most 1104 with 50 blocks"),
         (["--width", "16" + 300 * "0"], "GB of memory; 5 GB are the bound", "At most 1104"),
@@ -136,10 +137,10 @@ def test_what_cannot_be_measured_is_said_and_nothing_is_written(arguments, messa
 def test_the_bound_on_the_width_counts_enough_weights():
     width = 256
     for setup in (*SETUPS.values(), RELU_MLP):
-        for name, wiring in {**wirings(), **plain()}.items():
+        for name, wiring in {**wirings(), **PLAIN}.items():
             if setup.fits(wiring):
                 network, _, _ = setup.build(wiring, 2, 0, width)
-                held = sum(parameter.nbytes for parameter in network.parameters())
+                held = sum(parameter.nbytes for parameter in network.module.parameters())
                 assert held < 1.02 * 2 * _BYTES * width**2, (setup.name, name)  # what grows with the width itself
 
 
@@ -160,7 +161,7 @@ def test_depths(text, depths):
 def test_gradients_that_left_the_range_of_fp32_leave_the_axis_to_the_others(far):
     numbers = {f"passed_{name}": [2.0, 3.0, 4.0, far] for name in ("mean", "low", "high")}
     who = {"setup": "s", "connection": ["a", "a", "plain", "plain"], "depth": [1, 300, 1, 300]}
-    figure, _ = draw_over_setups(pd.DataFrame({**who, **numbers}), "depth", {"passed": "x"}, "connection")
+    figure = draw_diagnosis(pd.DataFrame({**who, **numbers}), PASSED, {})
     low, high = figure.axes[0].get_ylim()
     assert 0.5 < low < 1
     assert 4 < high < 6
@@ -169,5 +170,5 @@ def test_gradients_that_left_the_range_of_fp32_leave_the_axis_to_the_others(far)
 def test_a_single_depth_is_a_point_that_can_be_seen():
     numbers = {f"passed_{name}": [2.0] for name in ("mean", "low", "high")}
     frame = pd.DataFrame({"setup": "s", "connection": ["a"], "depth": [20], **numbers})
-    figure, _ = draw_over_setups(frame, "depth", {"passed": "x"}, "connection")
+    figure = draw_diagnosis(frame, PASSED, {})
     assert figure.axes[0].lines[0].get_marker() == "o"
