@@ -309,10 +309,10 @@ def _check_in_file(name: str) -> Finding:
 def check_kernels() -> Finding:
     """What would compute gates, batch norms and the loss on each device here, and why nothing faster does."""
     from comt_cli.doctor.kernels import kernel_lines
-    from comt_cli.kernels.measurements import measured_steps, measurements
+    from comt_cli.kernels.measurements import FILE, STEP_FILE, measurements
 
     text = "\n".join(kernel_lines())
-    damaged = [str(path) for path in (*measurements()[1], *measured_steps()[1])]
+    damaged = [str(path) for path in (*measurements(FILE)[1], *measurements(STEP_FILE)[1])]
     if damaged:
         fix = "Delete it and measure anew: comt bench kernels, comt bench step."
         return Finding("warn", f"{text}\ndamaged: {', '.join(damaged)}", fix)
