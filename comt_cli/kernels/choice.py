@@ -55,9 +55,8 @@ NORM_CHANNELS = 64
 class Choice:
     """Whether the hand-written kernel is used, and why, in a phrase.
 
-    `speed` is how many times as fast as the alternative the kernel was measured, on `measured_on`, which also says how
-    that is not this very device with these libraries; None where that did not decide. `tiles` are those that Triton's
-    kernels were measured with; of others the defaults are taken.
+    `speed` is how many times as fast as the alternative the kernel was measured, on `measured_on`, with what differs
+    here; None where that did not decide. `tiles` are those that Triton's kernels were measured with.
     """
 
     fused: bool
@@ -188,10 +187,7 @@ def compared_steps(gate: NormGate, compiled: bool) -> tuple[str, str]:
 
 def choose_loss(wanted: Wanted, device: torch.device, dtype: torch.dtype, *, may_build: bool = True) -> Choice:
     """The loss for hidden states of type `dtype`: blocked in PyTorch, or fused: liger-kernel's on CUDA, C++ on a CPU.
-
-    Unlike the other kernels both are taken wherever they can run, without a measurement on the device: they go over the
-    logits fewer times than what they replace.
-    """
+    Those are taken wherever they can run, unmeasured: they go over the logits fewer times than what they replace."""
     if wanted == "reference":
         return Choice(False, "as asked")
     if device.type not in ("cuda", "cpu"):
@@ -335,19 +331,14 @@ def _place(row: Measured, here: Device) -> str:
         differs.append(f"here {here.threads}")
     libraries = zip(("torch", "triton"), (row.torch, row.triton), versions_here(), strict=True)
     for library, then, now in [*libraries][: 1 + (here.type == "cuda")]:
-        if _minor(then) != _minor(now):
-            differs.append(f"{library} {_minor(then) or 'unknown'}, here {_minor(now) or 'none'}")
+        if then.split(".")[:2] != now.split(".")[:2]:
+            differs.append(f"{library} {then or 'unknown'}, here {now or 'none'}")
     return f"{row.device} ({'; '.join(differs)})" if differs else str(row.device)
 
 
 def versions_here() -> tuple[str, str]:
     """The versions that measurements are made with here; of triton an empty one where there is none."""
     return str(torch.__version__), version_of("triton") or ""
-
-
-def _minor(version: str) -> str:
-    """`2.13` of `2.13.0+cpu`."""
-    return ".".join(version.split(".")[:2])
 
 
 def device_here(device: torch.device) -> Device:

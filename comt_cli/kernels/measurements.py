@@ -40,14 +40,11 @@ class Measured:
     Attributes:
         own: by the user, and not for this program.
         torch: its version; `triton`: the same, empty where there was none.
-        dtype: fp32, bf16 ...; of a ResNet's step that of its convolutions, bf16 under autocast.
         op: the operation; of a step the network and its batch, as `comt bench step` names them.
         kind: of gates: none, `comt` (scalar) or `transponder` (channel-wise). `rank`: their bottleneck's width, or 0.
         width: channels of the operation's product, M.
-        kernel_hash: of the sources of the Triton kernels (`kernel_hash`); empty of C++.
-        tiles: of these, where they were not the defaults.
-        step_ms: by variant, milliseconds of a forward and a backward pass, or of a whole training step.
-        error: by variant, how far the true time may lie from that, as a part of it (`_error`).
+        kernel_hash: of the Triton kernels' sources; empty of C++. `tiles`: of these, where not the defaults.
+        step_ms: by variant, of a forward and a backward pass, or of a step. `error`: how far off, as a part (`_error`).
     """
 
     own: bool
@@ -85,8 +82,7 @@ class Measured:
 
 def nearest(rows: Iterable[Measured], here: Device, versions: tuple[str, str]) -> list[Measured]:
     """Of `rows` those of the one origin that says most about `here`: the user's own on a device of its name, then this
-    program's on such a one; then, in the same order, those on another of its class. Of several the nearest number of
-    threads, then these versions of torch and triton."""
+    program's; then those on others of its class. Of several the nearest number of threads, then these `versions`."""
 
     def place(row: Measured) -> tuple[Any, ...]:
         most, least = max(row.device.threads, here.threads, 1), max(1, min(row.device.threads, here.threads))

@@ -181,13 +181,13 @@ def test_a_device_of_unknown_class_is_like_itself_alone(measured, monkeypatch):
 
 @pytest.mark.parametrize(
     ("versions", "said"),
-    [({"torch": "1.13.1+cpu"}, f" (torch 1.13, here {'.'.join(TORCH.split('.')[:2])})"), ({"triton": "0.1.0"}, "")],
+    [({"torch": "1.13.1+cpu"}, f" (torch 1.13.1+cpu, here {TORCH})"), ({"triton": "0.1.0"}, "")],
     ids=["torch", "triton"],
 )
 def test_measurements_with_other_libraries_are_taken_and_told(measured, versions, said):
     measured(({**versions}, ALL_THREE), ({**ON_H200, **versions}, ALL_THREE))
     assert ask().measured_on == HERE + said
-    assert ask(device=CUDA).measured_on.startswith(f"NVIDIA H200{said or ' (triton 0.1, here '}"), "where it matters"
+    assert ask(device=CUDA).measured_on.startswith(f"NVIDIA H200{said or ' (triton 0.1.0, here '}"), "where it matters"
 
 
 def test_times_with_two_versions_are_not_compared(measured):
