@@ -67,9 +67,8 @@ def all_checks(runs: Path) -> dict[str, Check]:
 
 def check_python(version: tuple[int, int] | None = None) -> Finding:
     """The interpreter is one of those that the tests run on."""
-    text = f"{platform.python_implementation()} {platform.python_version()}"
-    fix = "Install Python 3.12, then: make clean && make setup PYTHON=python3.12"
-    return _supported(text, version or sys.version_info[:2], PYTHONS, fix)
+    said, fix = platform.python_version(), "Install Python 3.12, then: make clean && make setup PYTHON=python3.12"
+    return _supported(f"{platform.python_implementation()} {said}", version or sys.version_info[:2], PYTHONS, fix)
 
 
 def check_torch(version: str | None = None) -> Finding:
@@ -98,8 +97,8 @@ def check_devices() -> Finding:
     found, old = [], []
     for index in range(torch.cuda.device_count()):
         gpu = torch.cuda.get_device_properties(index)
-        memory = f"{gpu.total_memory / GIB:.0f} GiB"
-        found.append(f"cuda:{index} {gpu.name}, {memory}, capability {gpu.major}.{gpu.minor}")
+        size = f"{gpu.total_memory / GIB:.0f} GiB, capability {gpu.major}.{gpu.minor}"
+        found.append(f"cuda:{index} {gpu.name}, {size}")
         if (gpu.major, gpu.minor) < NATIVE_BF16:
             old.append(f"cuda:{index}")
     if torch.backends.mps.is_available():

@@ -68,16 +68,14 @@ def _images() -> Finding:
     """Without network there are letters to train on; CIFAR and ImageNet need torchvision, and their files once."""
     fonts = [path.name for path in glyph_faces.font_files(glyph_faces.FACES["glyphs10"]) if not path.exists()]
     again = f"Install matplotlib again ({install_package('--force-reinstall', 'matplotlib')}), or use cifar10."
-    why, hint = "", None
+    text = "glyphs10 and glyphs100, drawn here"
+    if fonts:
+        return Finding("fail", f"{text}; matplotlib lacks the fonts {', '.join(fonts)}", again)
     try:
         torchvision_import.torchvision_datasets()
     except UserError as error:
-        why, hint = error.message, error.hint
-    return judge(
-        "glyphs10 and glyphs100, drawn here",
-        (bool(fonts), "fail", f"matplotlib lacks the fonts {', '.join(fonts)}", again),
-        (bool(why), "warn", f"no cifar10, cifar100 and imagenet: {why}", hint),
-    )
+        return Finding("warn", f"{text}; no cifar10, cifar100 and imagenet: {error.message}", error.hint)
+    return Finding("ok", text)
 
 
 def _pairs() -> Finding:

@@ -78,7 +78,6 @@ def _choices(what: str, device: torch.device, dtype: torch.dtype, compiled: bool
         norms: tuple[NormGate, ...] = ("none", "window", "pixel")
         return {gate: choose_norm("auto", device, dtype, NORM_CHANNELS, gate, HIDDEN, **how) for gate in norms}
     size, gates = LLAMA_SIZES[TYPICAL], Gates(channel=True, scalar=True, rank=RANK)
-    ops: tuple[Op, ...] = ("heads", "swiglu", "add_norm", "modulate")
-    widths = 3 * size.width, 2 * size.ffn_width, size.width, size.width
-    asked = zip(ops, widths, strict=True)
-    return {op: choose(op, "auto", device, dtype, width, gates, **how) for op, width in asked}
+    one, two = size.width, 2 * size.ffn_width
+    widths: dict[Op, int] = {"heads": 3 * one, "swiglu": two, "add_norm": one, "modulate": one}
+    return {op: choose(op, "auto", device, dtype, width, gates, **how) for op, width in widths.items()}

@@ -117,17 +117,15 @@ def summary(choices: Mapping[Any, Choice], *, compiled: bool) -> str:
     texts = {str(choice) for choice in choices.values()}
     if len(texts) == 1:
         return texts.pop()
-    said, places = [], []
+    said = []
     for op, choice in choices.items():
-        if choice.speed is None:
-            said.append(f"{op} {choice}")
-        else:
-            said.append(f"{op} {'fused' if choice.fused else 'reference'} ({choice.speed:.2f})")
-            places.append(str(choice.measured_on))
+        kernel = "fused" if choice.fused else "reference"
+        said.append(f"{op} {choice}" if choice.speed is None else f"{op} {kernel} ({choice.speed:.2f})")
+    places = dict.fromkeys(choice.measured_on for choice in choices.values() if choice.measured_on)
     if not places:
         return ", ".join(said)
     other = "compiled reference" if compiled else "reference"
-    return f"{', '.join(said)}; fused over {other}, measured on {' and '.join(dict.fromkeys(places))}"
+    return f"{', '.join(said)}; fused over {other}, measured on {' and '.join(places)}"
 
 
 _tuned: dict[Key, Tile] = {}
@@ -168,9 +166,8 @@ def choose_norm(
         return Choice(False, problem)
     if device.type == "cuda" and gate in ("pixel", "both") and hidden > MOST_PIXEL_RANK:
         return Choice(False, f"the Triton kernel takes pixel gates with up to {MOST_PIXEL_RANK} hidden channels")
-    choice = Choice(True, "as asked")
-    if wanted == "auto":
-        choice = _by_steps(device, DTYPES[dtype], channels, gate, compiled)
+    asked = wanted == "fused"
+    choice = Choice(True, "as asked") if asked else _by_steps(device, DTYPES[dtype], channels, gate, compiled)
     if choice.fused and device.type == "cpu" and (problem := cpu_obstacle(may_build=may_build)) is not None:
         return Choice(False, problem)
     return choice
@@ -314,8 +311,7 @@ def _by_measurement(
     what = {"reference": "the reference", "reference-compiled": "the compiled reference"}.get(variants[1], variants[1])
     rows = nearest((row for row in found if fits(row) and row.decides(*variants)), here, versions_here())
     if not rows:
-        how = f"was not measured beside {what}, or with too much noise to decide"
-        return Choice(False, f"{asked} {how}: {command}")
+        return Choice(False, f"{asked} was not measured beside {what}, or with too much noise to decide: {command}")
     row = min(rows, key=order)
     speed, where = row.speed(*variants), _place(row, here)
     said = f"{'' if speed > MARGIN else 'no more than '}{speed:.2f} times as fast as {what}"
@@ -329,8 +325,11 @@ def _place(row: Measured, here: Device) -> str:
         differs.append(f"of this one's class, {here.device_class}")
     if row.device.threads != here.threads:
         differs.append(f"here {here.threads}")
-    libraries = zip(("torch", "triton"), (row.torch, row.triton), versions_here(), strict=True)
-    for library, then, now in [*libraries][: 1 + (here.type == "cuda")]:
+    torch_here, triton_here = versions_here()
+    libraries = [("torch", row.torch, torch_here)]
+    if here.type == "cuda":
+        libraries.append(("triton", row.triton, triton_here))
+    for library, then, now in libraries:
         if then.split(".")[:2] != now.split(".")[:2]:
             differs.append(f"{library} {then or 'unknown'}, here {now or 'none'}")
     return f"{row.device} ({'; '.join(differs)})" if differs else str(row.device)

@@ -86,8 +86,8 @@ def nearest(rows: Iterable[Measured], here: Device, versions: tuple[str, str]) -
 
     def place(row: Measured) -> tuple[Any, ...]:
         most, least = max(row.device.threads, here.threads, 1), max(1, min(row.device.threads, here.threads))
-        another = (row.torch, row.triton) != versions
-        return row.device.name != here.name, not row.own, most / least, another, str(row.device)
+        older = (row.torch, row.triton) != versions
+        return row.device.name != here.name, not row.own, most / least, older, str(row.device)
 
     known = [row for row in rows if row.device.says_about(here)]
     first = min(map(place, known), default=None)

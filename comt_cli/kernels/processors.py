@@ -46,12 +46,10 @@ class Device:
         return f"{self.name}, {self.threads} thread{'s' if self.threads > 1 else ''}" if self.threads else self.name
 
     def says_about(self, other: Device) -> bool:
-        """Whether measurements of this device say something about `other`: one of its class, with about as many
-        threads."""
-        alike = (self.type, self.device_class) == (other.type, other.device_class) and close(
-            self.threads, other.threads
-        )
-        return alike and (self.name == other.name or self.device_class != UNKNOWN)
+        """Whether its measurements say something about `other`: one of its class, with about as many threads."""
+        alike = (self.type, self.device_class) == (other.type, other.device_class)
+        known = self.name == other.name or self.device_class != UNKNOWN
+        return alike and known and close(self.threads, other.threads)
 
 
 def close(one: int, other: int) -> bool:

@@ -50,7 +50,7 @@ def test_damaged_letters_are_named(cache: Path) -> None:
     assert found.fix == f"rm -r {cache / name}; then run the recipe again"
 
 
-def test_without_torchvision_there_are_letters_still(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torchvision_there_are_letters_still(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone() -> None:
         raise UserError("torchvision cannot be imported: x", "Install it.")
 
@@ -58,6 +58,9 @@ def test_without_torchvision_there_are_letters_still(monkeypatch: pytest.MonkeyP
     found = check_data("images")
     assert (found.status, found.fix) == ("warn", "Install it.")
     assert "no cifar10, cifar100 and imagenet: torchvision cannot be imported" in found.text
+    folder = cache / draw_letters()
+    (folder / "manifest.json").write_text("{}")
+    assert check_data("images").fix == f"Install it. rm -r {folder}; then run the recipe again"
 
 
 def test_without_fonts_there_are_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
