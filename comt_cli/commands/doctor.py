@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from comt_cli.commands import options
-
-if TYPE_CHECKING:
-    from comt_cli.doctor.checks import Outcome
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -36,30 +33,20 @@ def doctor(
     from comt_cli.doctor.checks import all_checks, run_check
 
     outcomes = []
-    for number, check in enumerate(all_checks(runs), 1):
-        outcome = run_check(number, check)
-        outcomes.append(outcome)
+    for number, (name, check) in enumerate(all_checks(runs).items(), 1):
+        found = run_check(check)
+        outcomes.append({"number": number, "name": name, **dataclasses.asdict(found)})
         if not as_json:
-            _print(outcome)
+            status = typer.style(f"{found.status:4}", fg=_COLOURS[found.status])
+            text = found.text.replace("\n", f"\n{' ' * 10}")
+            typer.echo(f"{number:2}  {status}  {name}: {text}")
+            if found.fix:
+                typer.echo(f"          to fix it: {found.fix}")
+    counts = Counter(outcome["status"] for outcome in outcomes)
     if as_json:
-        checks = [dataclasses.asdict(outcome) for outcome in outcomes]
-        typer.echo(json.dumps({"checks": checks, "failed": _count(outcomes, "fail")}, indent=2))
+        typer.echo(json.dumps({"checks": outcomes, "failed": counts["fail"]}, indent=2))
     else:
-        warnings, failed = _count(outcomes, "warn"), _count(outcomes, "fail")
-        typer.echo(
-            f"\n{len(outcomes)} checks: {len(outcomes) - warnings - failed} ok, {warnings} to look at, {failed} failed"
-        )
-    if _count(outcomes, "fail"):
+        counted = f"{counts['ok']} ok, {counts['warn']} to look at, {counts['fail']} failed"
+        typer.echo(f"\n{len(outcomes)} checks: {counted}")
+    if counts["fail"]:
         raise typer.Exit(1)
-
-
-def _print(outcome: Outcome) -> None:
-    status = typer.style(f"{outcome.status:4}", fg=_COLOURS[outcome.status])
-    text = outcome.text.replace("\n", f"\n{' ' * 10}")
-    typer.echo(f"{outcome.number:2}  {status}  {outcome.name}: {text}")
-    if outcome.fix:
-        typer.echo(f"          to fix it: {outcome.fix}")
-
-
-def _count(outcomes: Sequence[Outcome], status: str) -> int:
-    return sum(outcome.status == status for outcome in outcomes)

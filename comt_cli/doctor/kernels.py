@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
+
+from comt_cli.doctor.finding import Finding
 
 if TYPE_CHECKING:
     import torch
@@ -11,87 +14,70 @@ if TYPE_CHECKING:
 
 TYPICAL = "130m"
 """The size whose widths are asked about: a recipe's default."""
-RANK = 8
-"""The bottleneck of Transponder's gates."""
+RANK, HIDDEN = 8, 2
+"""The bottleneck of Transponder's gates, and the hidden width of pixel gates."""
 
 
-def kernel_lines() -> list[str]:
-    """A line on what is installed, then a few for every device that is visible here."""
+def check_kernels() -> Finding:
+    """What would compute gates, batch norms and the loss on each device here, and why nothing faster does."""
     import torch
 
     from comt_cli.kernels import products
     from comt_cli.kernels.attend import MOST_TOKENS, attention_form
     from comt_cli.kernels.choice import cpu_obstacle, version_of
+    from comt_cli.kernels.measurements import FILE, STEP_FILE, measurements
 
-    obstacle = cpu_obstacle(may_build=False)
+    obstacle, kept = cpu_obstacle(may_build=False), products.obstacle()
     parts = ["C++ kernels compiled when first used" if obstacle is None else f"no C++ kernels ({obstacle})"]
-    for name, package in (("Triton", "triton"), ("liger-kernel", "liger-kernel")):
-        version = version_of(package)
-        parts.append(f"no {name}" if version is None else f"{name} {version}")
-    devices = {torch.cuda.get_device_name(index): index for index in reversed(range(torch.cuda.device_count()))}
-    found = [torch.device("cuda", index) for index in sorted(devices.values())]
-    if torch.backends.mps.is_available():
-        found.append(torch.device("mps"))
-    kept = products.obstacle()
-    of_cpu = f"cpu, fp32 products: {f'PyTorch ({kept})' if kept else f'oneDNN ({products.GAIN})'}"
-    devices_lines = [line for device in (*found, torch.device("cpu")) for line in device_lines(device)]
-    attention = f"cpu, bf16 attention of up to {MOST_TOKENS} tokens: {attention_form('cpu', torch.bfloat16)}"
-    return ["; ".join(parts), *devices_lines, of_cpu, attention]
+    for name, version in (("Triton", version_of("triton")), ("liger-kernel", version_of("liger-kernel"))):
+        parts.append(f"{name} {version}" if version else f"no {name}")
+    gpus = {torch.cuda.get_device_name(index): index for index in reversed(range(torch.cuda.device_count()))}
+    names = [*(f"cuda:{index}" for index in sorted(gpus.values())), "mps", "cpu"]
+    devices = [torch.device(name) for name in names if name != "mps" or torch.backends.mps.is_available()]
+    lines = [
+        "; ".join(parts),
+        *(line for device in devices for line in device_lines(device)),
+        f"cpu, fp32 products: {f'PyTorch ({kept})' if kept else f'oneDNN ({products.GAIN})'}",
+        f"cpu, bf16 attention of up to {MOST_TOKENS} tokens: {attention_form('cpu', torch.bfloat16)}",
+    ]
+    damaged = [str(path) for path in (*measurements(FILE)[1], *measurements(STEP_FILE)[1])]
+    if not damaged:
+        return Finding("ok", "\n".join(lines))
+    fix = "Delete it and measure anew: comt bench kernels, comt bench step."
+    return Finding("warn", "\n".join([*lines, f"damaged: {', '.join(damaged)}"]), fix)
 
 
 def device_lines(device: torch.device) -> list[str]:
     """What auto would choose on `device` for Transponder's gates, the modulators of ResNets and the loss, in fp32 and
-    bf16, compiled and not."""
+    bf16, compiled and not: a line for each answer, with the cases that it is of unless it is of all."""
     import torch
 
-    from comt_cli.kernels.choice import choose_loss, summary
+    from comt_cli.kernels.choice import summary
 
-    cases: dict[str, list[str]] = {}
-    norms: dict[str, list[str]] = {}
-    losses: dict[str, list[str]] = {}
-    for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
-        for compiled in (False, True):
-            label = f"{name} compiled" if compiled else name
-            cases.setdefault(summary(_choices(device, dtype, compiled=compiled), compiled=compiled), []).append(label)
-            norms.setdefault(summary(_norms(device, dtype, compiled=compiled), compiled=compiled), []).append(label)
-        losses.setdefault(str(choose_loss("auto", device, dtype, may_build=False)), []).append(name)
-    return [
-        *_said(f"{device}, gates", cases, 4),
-        *_said(f"{device}, ResNets", norms, 4),
-        *_said(f"{device}, loss", losses, 2),
-    ]
+    lines = []
+    for what in ("gates", "ResNets", "loss"):
+        said: dict[str, list[str]] = {}
+        for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+            for compiled in (False, True):
+                text = summary(_choices(what, device, dtype, compiled), compiled=compiled)
+                said.setdefault(text, []).append(f"{name} compiled" if compiled else name)
+        for text, cases in said.items():
+            of = f", {' and '.join(cases)}" if len(said) > 1 else ""
+            lines.append(f"{device}, {what}{of}: {text}")
+    return lines
 
 
-def _said(what: str, cases: dict[str, list[str]], count: int) -> list[str]:
-    """One line for each text, followed by the cases it applies to unless it applies to all."""
-    return [
-        f"{what}: {text}" if len(labels) == count else f"{what}, {' and '.join(labels)}: {text}"
-        for text, labels in cases.items()
-    ]
-
-
-def _choices(device: torch.device, dtype: torch.dtype, *, compiled: bool) -> dict[Op, Choice]:
-    from comt_cli.kernels.choice import Gates, choose
+def _choices(what: str, device: torch.device, dtype: torch.dtype, compiled: bool) -> Mapping[str, Choice]:
+    from comt_cli.kernels.choice import NORM_CHANNELS, Gates, choose, choose_loss, choose_norm
     from comt_cli.tasks.settings.llama import LLAMA_SIZES
 
+    how = {"compiled": compiled, "may_build": False}
+    if what == "loss":
+        return {what: choose_loss("auto", device, dtype, may_build=False)}
+    if what == "ResNets":
+        norms: tuple[NormGate, ...] = ("none", "window", "pixel")
+        return {gate: choose_norm("auto", device, dtype, NORM_CHANNELS, gate, HIDDEN, **how) for gate in norms}
     size, gates = LLAMA_SIZES[TYPICAL], Gates(channel=True, scalar=True, rank=RANK)
-    widths: dict[Op, int] = {
-        "heads": 3 * size.width,
-        "swiglu": 2 * size.ffn_width,
-        "add_norm": size.width,
-        "modulate": size.width,
-    }
-    return {
-        op: choose(op, "auto", device, dtype, width, gates, compiled=compiled, may_build=False)
-        for op, width in widths.items()
-    }
-
-
-def _norms(device: torch.device, dtype: torch.dtype, *, compiled: bool) -> dict[NormGate, Choice]:
-    from comt_cli.kernels.choice import NORM_CHANNELS, choose_norm
-
-    gates: tuple[NormGate, ...] = ("none", "window", "pixel")
-    return {
-        gate: choose_norm("auto", device, dtype, NORM_CHANNELS, gate, 2, compiled=compiled, may_build=False)
-        for gate in gates
-    }
+    one, two = size.width, 2 * size.ffn_width
+    widths: dict[Op, int] = {"heads": 3 * one, "swiglu": two, "add_norm": one, "modulate": one}
+    return {op: choose(op, "auto", device, dtype, width, gates, **how) for op, width in widths.items()}

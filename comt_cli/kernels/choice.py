@@ -1,13 +1,9 @@
 """The choice between the reference and the hand-written kernels, by device, type, shape and what was measured.
 
-A kernel is taken on its own accord ("auto") only where it was measured to be faster than what would otherwise run: the
-compiled reference in a compiled model, the eager one in another. Times of one run alone are compared, and only where
-they differ by more than the error of their ratio: what was too noisy to decide counts as not measured. What counts was
-measured on a device of this one's name, else on another of its class (`processors`); of these at the shape nearest to
-the one asked about; of these by the user rather than for this program, with the nearest number of threads. Triton's
-kernels are taken only as they were measured, and with the tiles that were found to be the fastest: by the user on such
-a card under these versions, else on such a card under others, else for this program on a card of its class. Without
-such measurements, or where no kernel can run, it is the reference. Every choice gives its reason.
+A kernel is taken on its own accord ("auto") only where it was measured to be faster than what would otherwise run, the
+compiled reference or the eager one, beyond noise. What was measured on the nearest device counts (`nearest`): the very
+shape, or, where it was not measured, the largest; of Triton's kernels only the width at hand, with the tiles that were
+found to be the fastest. Without measurements it is the reference. Every choice gives its reason.
 """
 
 from __future__ import annotations
@@ -15,50 +11,20 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
+from comt_cli.data.storage import first_line
 from comt_cli.installing import install_extra
-from comt_cli.kernels.measurements import (
-    MARGIN,
-    DeviceTimes,
-    Tuned,
-    about,
-    measured_steps,
-    measurements,
-    near_in_rank,
-    nearest,
-    nearest_origin,
-    nearest_steps,
-    of_these_kernels,
-)
-from comt_cli.kernels.processors import UNKNOWN, Device, processor_class, processor_name
+from comt_cli.kernels.measurements import FILE, MARGIN, STEP_FILE, Measured, Tuned, kernel_hash, measurements, nearest
+from comt_cli.kernels.processors import UNKNOWN, Device, close, processor_class, processor_name
 from comt_cli.kernels.triton import tiles
 from comt_cli.kernels.triton.tiles import MOST_CHANNEL_RANK, Key, Tile
 from comt_cli.recipe.settings import Kernels as Wanted
-
-__all__ = [
-    "Choice",
-    "Gates",
-    "NormGate",
-    "Op",
-    "Wanted",
-    "choose",
-    "choose_loss",
-    "choose_norm",
-    "cpu_obstacle",
-    "device_here",
-    "liger",
-    "obstacle",
-    "summary",
-    "use_tiles",
-    "version_of",
-]
 
 Op = Literal["heads", "swiglu", "add_norm", "modulate"]
 """The operations on tokens that have hand-written kernels, a folder each."""
@@ -70,6 +36,8 @@ DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 """Types that the kernels store, and what measurements call them."""
 MOST_RANK = 128
 """The widest bottleneck that the kernels take."""
+NARROW_RANK = 16
+"""Measurements on one side of it say nothing about the other, where the kernels work in other tiles."""
 MOST_PIXEL_RANK = 8
 """The widest pixel gate (the paper's) that the Triton kernels take: with 32 they run out of registers."""
 WITHOUT_GATES = "without gates whole steps were not measured faster with kernels"
@@ -81,22 +49,14 @@ LIGER = (0, 8)
 """The first version of liger-kernel whose interface is known here; a test holds it to that of pyproject.toml."""
 NORM_CHANNELS = 64
 """The fewest channels of the ResNets whose steps are measured; with 8 the kernels were measured to be slower."""
-NORM_WIDTHS: dict[NormGate, str] = {
-    "none": "",
-    "window": " with windows of C_in // 64",
-    "pixel": " with pixel gates of 2",
-    "both": " with pixel gates of 2",
-}
-"""The gates whose steps are measured, which decide for wider ones too; no method has both kinds."""
 
 
 @dataclass(frozen=True)
 class Choice:
     """Whether the hand-written kernel is used, and why, in a phrase.
 
-    `speed` is how many times as fast as the alternative the kernel was measured, on `measured_on`, which also says how
-    that is not this very device with these libraries; None where that did not decide. `tiles` are those that Triton's
-    kernels were measured with; of others the defaults are taken.
+    `speed` is how many times as fast as the alternative the kernel was measured, on `measured_on`, with what differs
+    here; None where that did not decide. `tiles` are those that Triton's kernels were measured with.
     """
 
     fused: bool
@@ -134,9 +94,8 @@ def choose(
     """Kernel or reference for `op` on a product of type `dtype` with `width` channels that carry `gates` (or none).
 
     `wanted` is the recipe's `train.kernels`; `compiled` says whether the reference would be compiled, `training`
-    whether there is a backward pass; `tokens` are as many as go through the model at once, where that is known. "fused"
-    takes the kernel wherever it can run, and what cannot run is the reference, whatever was wanted. Kernels in C++ are
-    compiled before they are chosen; with `may_build` false it is only looked whether there is a compiler.
+    whether there is a backward pass; `tokens` go through the model at once, where that is known. What cannot run is the
+    reference, whatever was wanted. C++ is compiled before it is chosen, or with `may_build` false only looked for.
     """
     if wanted == "reference":
         return Choice(False, "as asked")
@@ -146,7 +105,7 @@ def choose(
         return Choice(False, WITHOUT_GATES)
     choice = Choice(True, "as asked")
     if wanted == "auto" or device.type == "cuda":
-        measured = _by_measurement(op, device, DTYPES[dtype], width, gates, tokens, compiled)
+        measured = _by_operations(op, device, DTYPES[dtype], width, gates, tokens, compiled)
         choice = measured if wanted == "auto" else replace(choice, tiles=measured.tiles)
     if choice.fused and device.type == "cpu" and (problem := cpu_obstacle(may_build=may_build)) is not None:
         return Choice(False, problem)
@@ -158,17 +117,15 @@ def summary(choices: Mapping[Any, Choice], *, compiled: bool) -> str:
     texts = {str(choice) for choice in choices.values()}
     if len(texts) == 1:
         return texts.pop()
-    said, places = [], []
+    said = []
     for op, choice in choices.items():
-        if choice.speed is None:
-            said.append(f"{op} {choice}")
-        else:
-            said.append(f"{op} {'fused' if choice.fused else 'reference'} ({choice.speed:.2f})")
-            places.append(str(choice.measured_on))
+        kernel = "fused" if choice.fused else "reference"
+        said.append(f"{op} {choice}" if choice.speed is None else f"{op} {kernel} ({choice.speed:.2f})")
+    places = dict.fromkeys(choice.measured_on for choice in choices.values() if choice.measured_on)
     if not places:
         return ", ".join(said)
     other = "compiled reference" if compiled else "reference"
-    return f"{', '.join(said)}; fused over {other}, measured on {' and '.join(dict.fromkeys(places))}"
+    return f"{', '.join(said)}; fused over {other}, measured on {' and '.join(places)}"
 
 
 _tuned: dict[Key, Tile] = {}
@@ -198,8 +155,7 @@ def choose_norm(
     """Kernel or reference for a batch norm behind a convolution whose product is of type `dtype`, and for its `gate`.
 
     `channels` are the fewest that such a norm of the network has, `hidden` is the hidden width of the wider gate, 0
-    without any; the rest as for `choose`. "auto" takes the kernel where whole training steps with such norms were
-    measured to be faster with it.
+    without any; the rest as for `choose`, where whole training steps decide.
     """
     if wanted == "reference":
         return Choice(False, "as asked")
@@ -210,54 +166,31 @@ def choose_norm(
         return Choice(False, problem)
     if device.type == "cuda" and gate in ("pixel", "both") and hidden > MOST_PIXEL_RANK:
         return Choice(False, f"the Triton kernel takes pixel gates with up to {MOST_PIXEL_RANK} hidden channels")
-    choice = Choice(True, "as asked")
-    if wanted == "auto":
-        choice = _by_steps(device, DTYPES[dtype], channels, gate, compiled)
+    asked = wanted == "fused"
+    choice = Choice(True, "as asked") if asked else _by_steps(device, DTYPES[dtype], channels, gate, compiled)
     if choice.fused and device.type == "cpu" and (problem := cpu_obstacle(may_build=may_build)) is not None:
         return Choice(False, problem)
     return choice
 
 
-def _by_steps(device: torch.device, dtype: str, channels: int, gate: NormGate, compiled: bool) -> Choice:
-    if channels < NORM_CHANNELS:
-        return Choice(False, f"steps are measured with {NORM_CHANNELS} channels and more, this network has {channels}")
-    found, damaged = measured_steps()
-    here, (reference, kernel) = device_here(device), compared_steps(gate, compiled)
-    if not (found := about(found, here)):
-        return _nothing_measured("training step of a ResNet", here, damaged, "comt bench step")
-    rows = [row for row in found if row.dtype == dtype and {kernel, reference} <= row.step_ms.keys()]
-    decisive = nearest_steps([row for row in rows if row.decides(kernel, reference)], here)
-    if not decisive:
-        how = f"--precision {'fp32' if dtype == 'fp32' else 'bf16-mixed'} --variants {reference},{kernel}"
-        return Choice(False, f"in {dtype} it {_not_measured(rows)} beside the reference: comt bench step {how}")
-    # Of several sizes that in which it gains least: it is not taken where it may cost.
-    row = min(decisive, key=lambda row: (row.speed(kernel, reference), row.size))
-    speed, where = row.speed(kernel, reference), _place(row, here)
-    step = f"a {'compiled ' if compiled else ''}step of {row.size}{NORM_WIDTHS[gate]}"
-    gain = f"{'' if speed > MARGIN else 'only '}{speed:.2f} times as fast"
-    return Choice(speed > MARGIN, f"{step} was {gain} on {where} ({dtype})", speed, where)
-
-
 def compared_steps(gate: NormGate, compiled: bool) -> tuple[str, str]:
-    """The variants of `comt bench step` that measure what a kernel gains: without it, and with it."""
-    base = "plain" if gate == "none" else "window" if gate == "window" else "pixel"
+    """The variants of `comt bench step` that measure what a kernel gains: with it, and without it. No method has both
+    kinds of gates; those measured are windows of C_in // 64 and pixel gates of 2, which decide for wider ones too."""
+    base = {"none": "plain", "both": "pixel"}.get(gate, gate)
     if compiled:
-        return f"{base}-compiled", f"{base}-fused"
-    return "plain" if gate == "none" else f"{base}-eager", f"{base}-fused-eager"
+        return f"{base}-fused", f"{base}-compiled"
+    return f"{base}-fused-eager", "plain" if gate == "none" else f"{base}-eager"
 
 
 def choose_loss(wanted: Wanted, device: torch.device, dtype: torch.dtype, *, may_build: bool = True) -> Choice:
     """The loss for hidden states of type `dtype`: blocked in PyTorch, or fused: liger-kernel's on CUDA, C++ on a CPU.
-
-    Unlike the other kernels both are taken wherever they can run, without a measurement on the device: they go over the
-    logits fewer times than what they replace.
-    """
+    Those are taken wherever they can run, unmeasured: they go over the logits fewer times than what they replace."""
     if wanted == "reference":
         return Choice(False, "as asked")
     if device.type not in ("cuda", "cpu"):
         return Choice(False, f"there is no fused loss for {device.type}")
     if dtype not in DTYPES or (device.type == "cpu" and dtype == torch.float16):
-        return Choice(False, f"the fused loss does not compute in {_name(dtype)}")
+        return Choice(False, f"the fused loss does not compute in {str(dtype).removeprefix('torch.')}")
     if device.type == "cpu":
         problem = cpu_obstacle(may_build=may_build)
         return Choice(problem is None, problem or "softmax and gradient in one pass")
@@ -277,10 +210,11 @@ def liger() -> tuple[str, type[torch.autograd.Function]] | str:
         module = importlib.import_module("liger_kernel.ops.fused_linear_cross_entropy")
         function: type[torch.autograd.Function] = module.LigerFusedLinearCrossEntropyFunction
     except Exception as error:  # whatever it finds amiss with this machine, training continues without it
-        return f"liger-kernel {version} cannot be imported: {_first_line(error)}"
+        return f"liger-kernel {version} cannot be imported: {type(error).__name__}: {first_line(error)}"
     return version, function
 
 
+@functools.cache
 def version_of(package: str) -> str | None:
     """The installed version; None if there is none."""
     try:
@@ -308,7 +242,7 @@ def obstacle(device: torch.device, dtype: torch.dtype, gates: Gates | None) -> s
     if device.type not in ("cuda", "cpu"):
         return f"there are no kernels for {device.type}"
     if dtype not in DTYPES:
-        return f"the kernels do not compute in {_name(dtype)}"
+        return f"the kernels do not compute in {str(dtype).removeprefix('torch.')}"
     by_channel = gates is not None and gates.channel and device.type == "cuda"
     if gates is not None and gates.rank > (most := MOST_CHANNEL_RANK if by_channel else MOST_RANK):
         kernels = "Triton kernels take channel gates with" if by_channel else "kernels take"
@@ -318,82 +252,92 @@ def obstacle(device: torch.device, dtype: torch.dtype, gates: Gates | None) -> s
     is_older = torch.cuda.is_available() and torch.cuda.get_device_capability(device) < (8, 0)
     if torch.version.hip is not None or is_older:
         return "the kernels need an NVIDIA GPU of compute capability 8.0 or more"
-    return (
-        None
-        if importlib.util.find_spec("triton") is not None
-        else "Triton is not installed: it comes with PyTorch's CUDA build"
-    )
+    missing = importlib.util.find_spec("triton") is None
+    return "Triton is not installed: it comes with PyTorch's CUDA build" if missing else None
+
+
+def _by_operations(
+    op: Op, device: torch.device, dtype: str, width: int, gates: Gates | None, tokens: int | None, compiled: bool
+) -> Choice:
+    kind = "none" if gates is None else "transponder" if gates.channel else "comt"
+    rank, on_gpu = 0 if gates is None else gates.rank, device.type == "cuda"
+
+    def fits(row: Measured) -> bool:
+        same = (row.op, row.dtype, row.kind) == (op, dtype, kind)
+        near = close(row.rank, rank) and (row.rank > NARROW_RANK) == (rank > NARROW_RANK)
+        these = (row.kernel_hash, row.width) == (kernel_hash(op), width) and (not tokens or close(row.tokens, tokens))
+        return same and near and (these or not on_gpu)
+
+    def order(row: Measured) -> tuple[float, ...]:
+        return row.rank != rank, row.width != width, row.tokens != tokens, -row.tokens, -row.width
+
+    variants = "fused", "reference-compiled" if compiled else "reference"
+    asked = f"{op} with {f'gates of rank {rank}' if rank else 'no gates'} in {dtype}"
+    return _by_measurement(FILE, variants, device, fits, order, asked, TUNE if on_gpu else "comt bench kernels")
+
+
+def _by_steps(device: torch.device, dtype: str, channels: int, gate: NormGate, compiled: bool) -> Choice:
+    if channels < NORM_CHANNELS:
+        return Choice(False, f"steps are measured with {NORM_CHANNELS} channels and more, this network has {channels}")
+    variants = compared_steps(gate, compiled)
+
+    def fits(row: Measured) -> bool:
+        return row.dtype == dtype
+
+    def order(row: Measured) -> float:
+        return row.speed(*variants)  # that in which it gains least: it is not taken where it may cost
+
+    return _by_measurement(STEP_FILE, variants, device, fits, order, f"{variants[0]} in {dtype}", "comt bench step")
 
 
 def _by_measurement(
-    op: Op, device: torch.device, dtype: str, width: int, gates: Gates | None, tokens: int | None, compiled: bool
+    file: str,
+    variants: tuple[str, str],
+    device: torch.device,
+    fits: Callable[[Measured], bool],
+    order: Callable[[Measured], Any],
+    asked: str,
+    command: str,
 ) -> Choice:
-    alternative = "reference-compiled" if compiled else "reference"
-    found, damaged = measurements()
-    here, on_gpu = device_here(device), device.type == "cuda"
-    command = TUNE if on_gpu else "comt bench kernels"
-    if not (found := about(found, here)):
-        return _nothing_measured("fused kernel", here, damaged, command)
-    kind = "none" if gates is None else "transponder" if gates.channel else "comt"
-    rank = gates.rank if gates is not None else 0
-    rows = [row for row in found if (row.op, row.dtype, row.kind) == (op, dtype, kind)]
-    both = [row for row in rows if {"fused", alternative} <= row.step_ms.keys()]
-    near = near_in_rank(of_these_kernels(both, width, tokens) if on_gpu else both, rank)
-    decisive = [row for row in near if row.decides("fused", alternative)]
-    if on_gpu:
-        decisive = nearest_origin(decisive, here, versions_here())
-    what = f"{'the compiled ' if compiled else 'the '}reference"
-    if not decisive:
-        gates_text = f"gates of rank {rank}" if rank else "no gates"
-        what = f"{_not_measured(near)} in {dtype} beside {what}"
-        return Choice(False, f"{op} with {gates_text} {what}: {command}")
-    row = nearest(decisive, here, rank, width, tokens if on_gpu else None)
-    speed, where = row.speed("fused", alternative), _place(row, here)
-    at = f"{row.width} wide, {dtype}" if row.rank == rank else f"{row.width} wide, rank {row.rank}, {dtype}"
-    if speed < 1:
-        said = f"{what} is {1 / speed:.2f} times as fast on {where} ({at})"
-    else:
-        said = f"{'' if speed > MARGIN else 'no more than '}{speed:.2f} times as fast as {what} on {where} ({at})"
-    return Choice(speed > MARGIN, said, speed, where, row.tiles)
+    """Kernel or reference, the `variants`, by what `fits` in a file of measurements: of the nearest origin the first in
+    `order`. Where there is none the reason names what was `asked`, and the `command` that measures it."""
+    here, (found, damaged) = device_here(device), measurements(file)
+    found = [row for row in found if row.device.says_about(here)]
+    if not found:
+        where = "this GPU" if device.type == "cuda" else "this processor"
+        others = "" if here.device_class == UNKNOWN else f" or another of its class, {here.device_class}"
+        lost = "".join(f" ({path} is damaged)" for path in damaged[:1])
+        return Choice(False, f"no kernel was measured on {where}{others}: {command}{lost}")
+    what = {"reference": "the reference", "reference-compiled": "the compiled reference"}.get(variants[1], variants[1])
+    rows = nearest((row for row in found if fits(row) and row.decides(*variants)), here, versions_here())
+    if not rows:
+        return Choice(False, f"{asked} was not measured beside {what}, or with too much noise to decide: {command}")
+    row = min(rows, key=order)
+    speed, where = row.speed(*variants), _place(row, here)
+    said = f"{'' if speed > MARGIN else 'no more than '}{speed:.2f} times as fast as {what}"
+    return Choice(speed > MARGIN, f"{said} on {where} ({row})", speed, where, row.tiles)
 
 
-def _not_measured(rows: Sequence[DeviceTimes]) -> str:
-    """Why none of `rows` decides."""
-    return "was measured with too much noise to decide" if rows else "was not measured"
-
-
-def _nothing_measured(what: str, here: Device, damaged: list[Path], command: str) -> Choice:
-    """The reference, since no measurement says anything about this device; the command makes one."""
-    a_device = "this GPU" if here.type == "cuda" else "this processor"
-    others = "" if here.device_class == UNKNOWN else f" or another of its class, {here.device_class}"
-    lost = "".join(f" ({path} is damaged)" for path in damaged[:1])
-    return Choice(False, f"no {what} was measured on {a_device}{others}: {command}{lost}")
-
-
-def _place(row: DeviceTimes, here: Device) -> str:
+def _place(row: Measured, here: Device) -> str:
     """The device of a measurement, with what it does not share with the one here."""
     differs = []
     if row.device.name != here.name:
         differs.append(f"of this one's class, {here.device_class}")
     if row.device.threads != here.threads:
         differs.append(f"here {here.threads}")
-    libraries = [("torch", row.torch, str(torch.__version__))]
+    torch_here, triton_here = versions_here()
+    libraries = [("torch", row.torch, torch_here)]
     if here.type == "cuda":
-        libraries.append(("triton", row.triton, version_of("triton") or ""))
+        libraries.append(("triton", row.triton, triton_here))
     for library, then, now in libraries:
-        if _minor(then) != _minor(now):
-            differs.append(f"{library} {_minor(then) or 'unknown'}, here {_minor(now) or 'none'}")
+        if then.split(".")[:2] != now.split(".")[:2]:
+            differs.append(f"{library} {then or 'unknown'}, here {now or 'none'}")
     return f"{row.device} ({'; '.join(differs)})" if differs else str(row.device)
 
 
 def versions_here() -> tuple[str, str]:
     """The versions that measurements are made with here; of triton an empty one where there is none."""
     return str(torch.__version__), version_of("triton") or ""
-
-
-def _minor(version: str) -> str:
-    """`2.13` of `2.13.0+cpu`."""
-    return ".".join(version.split(".")[:2])
 
 
 def device_here(device: torch.device) -> Device:
@@ -404,11 +348,3 @@ def device_here(device: torch.device) -> Device:
         return Device("cuda", torch.cuda.get_device_name(device), torch.cuda.get_device_properties(device).gcnArchName)
     major, minor = torch.cuda.get_device_capability(device)
     return Device("cuda", torch.cuda.get_device_name(device), f"sm_{major}{minor}")
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]

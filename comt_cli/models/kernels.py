@@ -16,7 +16,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from comt_cli.kernels.choice import Choice, Gates, NormGate, Op, Wanted, choose, choose_norm, use_tiles
+from comt_cli.kernels.choice import Choice, Gates, NormGate, Op, choose, choose_norm, use_tiles
 from comt_cli.kernels.gates import Modulation
 from comt_cli.layers.attention import Attention, FeedForward
 from comt_cli.layers.convolution import BatchNorm, Convolution, ConvolutionNorm, PixelGate, WindowGate
@@ -24,6 +24,7 @@ from comt_cli.layers.gates import Gate
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.pre_norm import PreNorm
 from comt_cli.models.base import Model, TokenBlock
+from comt_cli.recipe.settings import Kernels as Wanted
 
 NORMS: dict[NormGate, str] = {
     "none": "batch_norm",

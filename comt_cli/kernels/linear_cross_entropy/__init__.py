@@ -41,7 +41,8 @@ import torch
 from torch import Tensor
 
 from comt_cli.data.split import IGNORE
-from comt_cli.kernels.choice import Wanted, choose_loss, liger
+from comt_cli.kernels.choice import choose_loss, liger
+from comt_cli.recipe.settings import Kernels as Wanted
 
 BLOCK_ELEMENTS = {"cpu": 512 * 1024, "cuda": 64 * 1024 * 1024}
 """Logits in one block: what stays in a CPU's cache, what keeps a GPU busy."""

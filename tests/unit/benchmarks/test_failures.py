@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -194,7 +195,7 @@ def test_on_a_gpu_another_verb_measures(command, monkeypatch):
     assert "$(COMT) bench all --device cpu " in (Path(__file__).parents[3] / "Makefile").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("gate", choice.NORM_WIDTHS)
+@pytest.mark.parametrize("gate", get_args(choice.NormGate))
 def test_what_auto_compares_is_measured(gate):
     assert {*choice.compared_steps(gate, False)} <= {*stages.WANTED_IMAGE_STEPS} <= {*IMAGES.variants}
 

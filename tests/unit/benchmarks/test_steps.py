@@ -102,7 +102,7 @@ def test_steps(subject, bench, rows_of, written, monkeypatch, tmp_path):
         assert row.get("device_type", "cpu") == "cpu"
     assert ("device_type" in rows["plain"]) == ("device_class" in rows["plain"]) == subject.decides_kernels
     monkeypatch.setattr(measurements, "roots", lambda: [tmp_path / "own"])
-    found, damaged = measurements.measured_steps()  # what `kernels: auto` goes by from now on
+    found, damaged = measurements.measurements(measurements.STEP_FILE)  # what `kernels: auto` goes by from now on
     assert damaged == []
     assert [(each.device, {*each.step_ms}) for each in found] == (
         [(choice.device_here(CPU), {*rows})] if subject.decides_kernels else []

@@ -8,8 +8,8 @@ import pytest
 
 from comt_cli.data.captions.dataset import prepare
 from comt_cli.data.captions.settings import CaptionData
-from comt_cli.doctor import captions
-from comt_cli.doctor.captions import check_captions
+from comt_cli.doctor import data as doctor_data
+from comt_cli.doctor.data import check_data
 from comt_cli.scoring import java_metrics
 
 
@@ -30,10 +30,10 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         if corenlp:
             (tmp_path / "spice/lib").mkdir(parents=True)
             (tmp_path / "spice/lib/stanford-corenlp-3.6.0.jar").touch()
-        for module in (captions, java_metrics):
+        for module in (doctor_data, java_metrics):
             monkeypatch.setattr(module.shutil, "which", lambda name: "/usr/bin/java" if java else None)
             monkeypatch.setattr(module, "find_spec", lambda name: Found if package else None)
-        found = check_captions()
+        found = check_data("captions")
         assert (found.status, found.fix) == ("ok", None), "no training needs them"
         return found.text
 
@@ -65,10 +65,10 @@ def test_spice_needs_more(machine) -> None:
 
 
 def test_what_is_prepared_and_what_is_damaged_is_told(cache: Path) -> None:
-    assert "in the cache: none yet" in check_captions().text
+    assert "in the cache: none yet" in check_data("captions").text
     assert not cache.exists()
     folder = prepare(CaptionData(images=4, validation_images=2, test_images=2)).folder
-    assert "in the cache: scenes (4 training images)" in check_captions().text
+    assert "in the cache: scenes (4 training images)" in check_data("captions").text
     (folder / "manifest.json").write_text("{}")
-    found = check_captions()
+    found = check_data("captions")
     assert (found.status, found.fix) == ("warn", f"rm -r {folder}; then run the recipe again")

@@ -11,7 +11,7 @@ import pytest
 
 from comt_cli.data.pairs.prepare import prepare
 from comt_cli.data.pairs.settings import PairData
-from comt_cli.doctor.pairs import PACKAGES, check_pairs
+from comt_cli.doctor.data import PACKAGES, check_data
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +21,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_versions_are_those_that_decide_texts_and_scores(cache: Path) -> None:
-    found = check_pairs()
+    found = check_data("parallel text")
     assert (found.status, found.fix) == ("ok", None)
     assert found.text.endswith("in the cache: none yet")
     assert all(f"{name} {version(package)}" in found.text for package, name in PACKAGES.items())
@@ -32,7 +32,7 @@ def test_versions_are_those_that_decide_texts_and_scores(cache: Path) -> None:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_missing_package_is_named_with_how_to_install_it(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    found = check_pairs()
+    found = check_data("parallel text")
     assert found.status == "fail"
     assert f"{PACKAGES[package]} cannot be imported" in found.text
     assert found.fix is not None
@@ -42,7 +42,7 @@ def test_a_missing_package_is_named_with_how_to_install_it(package: str, monkeyp
 def test_what_is_prepared_and_what_is_damaged_is_told() -> None:
     data = PairData(pairs=40, validation_pairs=5, test_pairs=5, tokenizer="bytes")
     folder = prepare(data).folder
-    assert check_pairs().text.endswith("in the cache: almanac en-de (40 training pairs)")
+    assert check_data("parallel text").text.endswith("in the cache: almanac en-de (40 training pairs)")
     (folder / "manifest.json").write_text("{}")
-    found = check_pairs()
+    found = check_data("parallel text")
     assert (found.status, found.fix) == ("warn", f"rm -r {folder}; then run the recipe again")

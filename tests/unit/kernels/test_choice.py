@@ -33,7 +33,9 @@ pytestmark = pytest.mark.usefixtures("machine")
 def test_what_is_faster_is_taken(measured):
     measured(({}, ALL_THREE))
     found = ask()
-    assert found == Choice(True, f"1.50 times as fast as the compiled reference on {HERE} (1024 wide, fp32)", 1.5, HERE)
+    assert found == Choice(
+        True, f"1.50 times as fast as the compiled reference on {HERE} (1024 wide, rank 8, fp32)", 1.5, HERE
+    )
     assert str(found) == f"fused ({found.reason})"
 
 
@@ -43,7 +45,7 @@ def test_what_is_not_faster_is_never_taken(measured, fused, taken):
     assert ask().fused is taken
     assert ask(compiled=False).fused, "the eager reference, which would run then, takes 6"
     if fused == 3.75:
-        assert str(ask()) == f"reference (the compiled reference is 1.25 times as fast on {HERE} (1024 wide, fp32))"
+        assert str(ask()).startswith("reference (no more than 0.80 times as fast as the compiled reference on")
     if fused == 2.99:
         assert ask().reason.startswith("no more than 1.00 times as fast as the compiled reference"), "within the spread"
 
@@ -62,7 +64,7 @@ def test_it_is_measured_against_what_would_run(measured):
     measured(({}, {"reference": 1.0, "reference-compiled": 3.0, "fused": 2.0}))
     assert ask(compiled=True).fused
     assert ask(compiled=False) == Choice(
-        False, f"the reference is 2.00 times as fast on {HERE} (1024 wide, fp32)", 0.5, HERE
+        False, f"no more than 0.50 times as fast as the reference on {HERE} (1024 wide, rank 8, fp32)", 0.5, HERE
     )
 
 
@@ -70,8 +72,8 @@ def test_it_is_measured_against_what_would_run(measured):
 def test_what_was_not_measured_beside_the_other_says_nothing(measured, missing):
     measured(({}, {name: time for name, time in ALL_THREE.items() if name != missing}))
     assert str(ask()) == (
-        "reference (swiglu with gates of rank 8 was not measured in fp32 beside the compiled reference: "
-        "comt bench kernels)"
+        "reference (swiglu with gates of rank 8 in fp32 was not measured beside the compiled reference, or with too "
+        "much noise to decide: comt bench kernels)"
     )
     measured(({}, {**ALL_THREE, missing: ""}))
     assert not ask().fused, "an empty cell is no measurement"
@@ -79,11 +81,10 @@ def test_what_was_not_measured_beside_the_other_says_nothing(measured, missing):
 
 def test_nothing_measured():
     assert str(ask()) == (
-        "reference (no fused kernel was measured on this processor or another of its class, AMD AVX2: "
-        "comt bench kernels)"
+        "reference (no kernel was measured on this processor or another of its class, AMD AVX2: comt bench kernels)"
     )
     assert str(ask(device=CUDA)) == (
-        "reference (no fused kernel was measured on this GPU or another of its class, sm_90: comt bench kernels --tune)"
+        "reference (no kernel was measured on this GPU or another of its class, sm_90: comt bench kernels --tune)"
     )
 
 
@@ -100,7 +101,7 @@ def test_a_cpu_says_nothing_of_a_gpu(measured):
 )
 def test_operation_type_and_gates_must_be_those_measured(measured, question):
     measured(({}, ALL_THREE))
-    assert "was not measured in" in ask(**question).reason
+    assert "was not measured beside" in ask(**question).reason
     wanted = {"op": "heads", "dtype": "bf16"}
     changes = {key: wanted[key] for key in question if key in wanted}
     if "gates" in question:
@@ -110,10 +111,9 @@ def test_operation_type_and_gates_must_be_those_measured(measured, question):
     assert not ask().fused
 
 
-@pytest.mark.parametrize(("width", "taken"), [(1, True), (1023, True), (1025, True), (2000, True), (2100, False)])
-def test_the_nearest_width_decides(measured, width, taken):
-    """In ratios: 2048 is the middle of 1024 and 4096."""
-    measured(({}, ALL_THREE), ({"width": 4096, "shape": "d512"}, {**ALL_THREE, "fused": 5.0}))
+@pytest.mark.parametrize(("width", "taken"), [(1, True), (1023, True), (1024, False), (4096, True), (9999, True)])
+def test_the_very_width_decides_or_else_the_largest_shape(measured, width, taken):
+    measured(({}, SLOW), ({"width": 4096, "tokens": 2048}, ALL_THREE), ({"width": 2048, "tokens": 2048}, SLOW))
     assert ask(width=width).fused is taken
 
 
@@ -123,21 +123,21 @@ def test_of_one_width_the_most_tokens_decide(measured):
 
 
 @pytest.mark.parametrize(("rank", "taken"), [(2, True), (8, True), (16, True), (20, False), (32, False)])
-def test_the_nearest_rank_decides(measured, rank, taken):
+def test_a_near_rank_decides(measured, rank, taken):
     measured(({}, ALL_THREE), ({"gates": "transponder-r32"}, {**ALL_THREE, "fused": 5.0}))
     found = ask(gates=Gates(channel=True, scalar=False, rank=rank))
     assert found.fused is taken
-    assert ("rank" in found.reason) == (rank not in (8, 32))
+    assert f"rank {8 if rank < 17 else 32}" in found.reason
 
 
 def test_a_rank_far_from_all_measured_is_not_measured(measured):
     measured(({}, ALL_THREE))
     assert ask(gates=Gates(channel=True, scalar=True, rank=16)).fused
     assert not ask(gates=Gates(channel=True, scalar=True, rank=17)).fused, "from here on kernels work in other tiles"
-    assert "gates of rank 64 was not measured" in ask(gates=Gates(channel=True, scalar=True, rank=64)).reason
+    assert "gates of rank 64 in fp32 was not measured" in ask(gates=Gates(channel=True, scalar=True, rank=64)).reason
 
 
-def test_the_device_by_name_then_the_shape_then_the_number_of_threads(measured):
+def test_the_device_by_name_then_the_number_of_threads_then_the_shape(measured):
     """And the reason says what was not this very device."""
     another = {"device": "Another CPU, 2 threads"}
     measured((another, SLOW), folder="another")
@@ -148,8 +148,6 @@ def test_the_device_by_name_then_the_shape_then_the_number_of_threads(measured):
     measured(({"device": "Some CPU, 1 thread", "width": 64}, ALL_THREE), folder="nearly")
     assert ask().measured_on == "Some CPU, 1 thread (here 2)", "of whatever width"
     measured(({"width": 8}, SLOW), folder="here")
-    assert ask().measured_on == "Some CPU, 1 thread (here 2)", "its width is the nearer one"
-    measured(({"width": 64}, SLOW), folder="here")
     assert ask().measured_on == HERE
     assert not ask().fused
 
@@ -176,25 +174,25 @@ def test_a_device_that_says_nothing_about_this_one(measured, stranger):
 def test_a_device_of_unknown_class_is_like_itself_alone(measured, monkeypatch):
     monkeypatch.setattr(choice, "device_here", lambda device: Device("cpu", "Some CPU", UNKNOWN, 2))
     measured(({"device": "Other CPU, 2 threads", "device_class": UNKNOWN}, ALL_THREE))
-    assert ask().reason == "no fused kernel was measured on this processor: comt bench kernels"
+    assert ask().reason == "no kernel was measured on this processor: comt bench kernels"
     measured(({"device_class": UNKNOWN}, ALL_THREE))
     assert ask().measured_on == HERE
 
 
 @pytest.mark.parametrize(
     ("versions", "said"),
-    [({"torch": "1.13.1+cpu"}, f" (torch 1.13, here {'.'.join(TORCH.split('.')[:2])})"), ({"triton": "0.1.0"}, "")],
+    [({"torch": "1.13.1+cpu"}, f" (torch 1.13.1+cpu, here {TORCH})"), ({"triton": "0.1.0"}, "")],
     ids=["torch", "triton"],
 )
 def test_measurements_with_other_libraries_are_taken_and_told(measured, versions, said):
     measured(({**versions}, ALL_THREE), ({**ON_H200, **versions}, ALL_THREE))
     assert ask().measured_on == HERE + said
-    assert ask(device=CUDA).measured_on.startswith(f"NVIDIA H200{said or ' (triton 0.1, here '}"), "where it matters"
+    assert ask(device=CUDA).measured_on.startswith(f"NVIDIA H200{said or ' (triton 0.1.0, here '}"), "where it matters"
 
 
 def test_times_with_two_versions_are_not_compared(measured):
     measured(({"torch": "1.13.1"}, {"fused": 1.0}), ({}, {"reference": 6.0, "reference-compiled": 3.0}))
-    assert "was not measured in fp32 beside the compiled reference" in ask().reason
+    assert "was not measured beside the compiled reference" in ask().reason
 
 
 ANOTHER_RUN = [{"git_commit": "def"}, {"rounds": 2}]
@@ -204,7 +202,7 @@ ANOTHER_RUN = [{"git_commit": "def"}, {"rounds": 2}]
 def test_times_of_two_runs_are_not_compared(measured, other):
     """Rows of one file, where a later run replaced a part: of another commit, or in another number of rounds."""
     measured((other, {"fused": 1.0}), ({}, {"reference": 6.0, "reference-compiled": 3.0}))
-    assert "was not measured in fp32 beside the compiled reference" in ask().reason
+    assert "was not measured beside the compiled reference" in ask().reason
     measured((other, {"fused": 1.0, "reference": 2.0}), ({}, {"reference-compiled": 3.0}))
     assert ask(compiled=False).speed == 2
     assert ask(compiled=True).speed is None
@@ -233,12 +231,9 @@ def test_what_is_too_noisy_to_decide_counts_as_not_measured(measured, noise, dec
         assert ask().speed == (pytest.approx(speed) if decided else None)
         assert ask().fused == (decided and fused == 2)
     if not decided and "step_ms_p90" not in noise:
-        assert ask().reason == (
-            "swiglu with gates of rank 8 was measured with too much noise to decide in fp32 beside the compiled "
-            "reference: comt bench kernels"
-        )
+        assert "too much noise to decide: comt bench kernels" in ask().reason
         measured((noise, {"reference-compiled": 3.0, "fused": fused}), ({"width": 4096, "shape": "d512"}, ALL_THREE))
-        assert ask().reason.endswith("(4096 wide, fp32)")
+        assert ask().reason.endswith("(4096 wide, rank 8, fp32)")
         assert ask().fused
 
 
@@ -400,8 +395,7 @@ def test_the_users_own_measurements_come_before_those_of_the_program(measured, m
     measured(({"device": "Some CPU, 4 threads", "tokens": 1}, slower), root="cache/measured", folder="mine")
     assert ask().speed == 0.75, "with whatever number of threads"
     measured(({"width": 64}, slower), root="cache/measured", folder="mine")
-    assert ask().speed == 1.5, "the program's are of this width"
-    assert ask(width=100).speed == 0.75
+    assert ask().speed == 0.75, "of whatever width"
     measured(({"device": "Another CPU, 2 threads"}, slower), root="cache/measured", folder="mine")
     assert ask().speed == 1.5, "the program's are of this device"
 

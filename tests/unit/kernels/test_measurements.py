@@ -1,4 +1,4 @@
-"""Which of the measurements that are known say most about a device and a shape, and when they decide."""
+"""Which of the measurements that are known say most about a device, and when they decide."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comt_cli.kernels.measurements import MARGIN, Measured, MeasuredStep, about, nearest, nearest_steps
+from comt_cli.kernels.measurements import MARGIN, Measured, nearest
 from comt_cli.kernels.processors import Device
 
 THIS_CPU = Device("cpu", "Some CPU", "AMD AVX2", 2)
+NOW = ("2.13.0", "3.7")
 DEVICES = st.builds(
     Device,
     st.just("cpu"),
@@ -19,62 +20,28 @@ DEVICES = st.builds(
     st.sampled_from(["AMD AVX2", "Intel AMX"]),
     st.sampled_from([1, 2, 3, 16]),
 )
-COMMON = {
-    "own": st.booleans(),
-    "device": DEVICES,
-    "torch": st.just("2.13.0"),
-    "triton": st.just(""),
-    "shape": st.sampled_from(["d128", "d512"]),
-    "dtype": st.just("fp32"),
-    "step_ms": st.just({"reference": 3.0, "fused": 2.0}),
-    "error": st.just({"reference": 0.0, "fused": 0.0}),
-}
-ROWS = st.builds(
-    Measured,
-    **COMMON,
-    op=st.just("swiglu"),
-    kind=st.just("transponder"),
-    rank=st.sampled_from([2, 4, 8]),
-    width=st.sampled_from([64, 1024, 4096]),
-    tokens=st.sampled_from([128, 512]),
-)
-STEPS = st.builds(MeasuredStep, **COMMON, size=st.sampled_from(["resnet18", "resnet50"]))
 
 
-def named(rows):
-    """Those of a device of this one's name, else all."""
-    return [row for row in rows if row.device.name == THIS_CPU.name] or rows
+def row(own: bool, device: Device, torch: str = NOW[0], step_ms: object = (), error: object = ()) -> Measured:
+    of = "d128", "fp32", "swiglu", "transponder", 8, 1024, 512, "", ()
+    return Measured(own, device, torch, NOW[1], *of, dict(step_ms), dict(error))
 
 
-@given(st.lists(ROWS, max_size=12), st.sampled_from([2, 4, 8]), st.sampled_from([64, 1024, 4096]))
-def test_own_measurements_of_this_device_and_shape_come_first(rows, rank, width):
-    """Then the program's of this shape; one's own of another shape are no better than the program's of another shape.
-    What was measured on a device of another name counts where there is nothing else."""
-    near = about(rows, THIS_CPU)
-    assert near == [row for row in rows if row.device.device_class == "AMD AVX2" and row.device.threads <= 8]
-    if not near:
-        return
-    found = nearest(near, THIS_CPU, rank, width)
-    assert found in named(near)
-    if matching := [row for row in named(near) if (row.rank, row.width) == (rank, width)]:
-        best = [row for row in matching if row.own] or matching
-        assert found in best
-        threads = {row.device.threads for row in best}
-        assert found.device.threads == 2 or 2 not in threads
-        alike = [row.tokens for row in best if row.device == found.device]
-        assert found.tokens == max(alike)
-
-
-@given(st.lists(STEPS, max_size=12))
-def test_one_step_of_each_size_is_one_s_own_where_there_is_one(rows):
-    near = about(rows, THIS_CPU)
-    found = nearest_steps(near, THIS_CPU)
-    assert {row.size for row in found} == {row.size for row in (named(near) if near else [])}
-    assert len(found) == len({row.size for row in found})
-    for row in found:
-        others = [each for each in named(near) if each.size == row.size]
-        assert row in others
-        assert row.own == any(each.own for each in others)
+@given(st.lists(st.builds(row, st.booleans(), DEVICES, st.sampled_from(["2.13.0", "2.11.0"])), max_size=12))
+def test_one_origin_decides_and_own_measurements_of_this_device_come_first(rows):
+    """Then the program's of a device of this name, then those of others of its class, in the same order; of those the
+    nearest number of threads."""
+    found = nearest(rows, THIS_CPU, NOW)
+    known = [each for each in rows if each.device.device_class == "AMD AVX2" and each.device.threads <= 8]
+    best = [each for each in known if each.device.name == THIS_CPU.name] or known
+    best = [each for each in best if each.own] or best
+    assert all(each in best for each in found)
+    assert bool(found) == bool(best)
+    assert len({(each.device, each.own) for each in found}) <= 1
+    if any(each.device.threads == 2 for each in best):
+        assert {each.device.threads for each in found} == {2}
+    alike = [each for each in best if found and each.device == found[0].device]
+    assert not any(each.torch == NOW[0] for each in alike) or {each.torch for each in found} == {NOW[0]}
 
 
 ERRORS = st.floats(0, 1)
@@ -84,9 +51,9 @@ ERRORS = st.floats(0, 1)
 def test_what_decides(ratio, first, second, unit):
     """The intervals decide, whichever is the faster and whatever the unit of time; more noise never decides more."""
     step_ms, error = {"a": ratio * unit, "b": unit}, {"a": first, "b": second}
-    times = MeasuredStep(True, THIS_CPU, "", "", "", "fp32", step_ms, error, "resnet18")
+    times = row(True, THIS_CPU, step_ms=step_ms, error=error)
     assert times.speed("b", "a") == pytest.approx(1 / times.speed("a", "b"))
-    noisier = MeasuredStep(True, THIS_CPU, "", "", "", "fp32", step_ms, error | {"a": 2 * first + 0.1}, "resnet18")
+    noisier = row(True, THIS_CPU, step_ms=step_ms, error=error | {"a": 2 * first + 0.1})
     assert times.decides("a", "b") or not noisier.decides("a", "b")
     both = math.hypot(first, second)
     if max(ratio, 1 / ratio) > 1 + 1.01 * both:
@@ -94,5 +61,5 @@ def test_what_decides(ratio, first, second, unit):
         assert times.decides("b", "a")
     if both > MARGIN - 0.99 and max(ratio, 1 / ratio) < 1 + 0.99 * both:
         assert not times.decides("a", "b")
-    endless = MeasuredStep(True, THIS_CPU, "", "", "", "fp32", step_ms, error | {"a": math.inf}, "resnet18")
-    assert not endless.decides("a", "b")
+    assert not row(True, THIS_CPU, step_ms=step_ms, error=error | {"a": math.inf}).decides("a", "b")
+    assert not times.decides("a", "c")

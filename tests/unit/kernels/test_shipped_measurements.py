@@ -50,9 +50,9 @@ def test_operations_are_whole_and_typed():
 
 def test_steps_are_whole_and_typed():
     """Those of bf16 under autocast are among them: `auto` must not lose them to a change of the file."""
-    found, damaged = measurements.measured_steps()
+    found, damaged = measurements.measurements(measurements.STEP_FILE)
     assert damaged == []
-    assert {(row.device.type, row.size) for row in found if row.dtype == "bf16"} >= {("cpu", "resnet18-b32")}
+    assert {(row.device.type, row.op) for row in found if row.dtype == "bf16"} >= {("cpu", "resnet18-b32")}
     assert all(row.step_ms.keys() <= IMAGES.variants.keys() for row in found)
 
 

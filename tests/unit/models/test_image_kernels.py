@@ -215,7 +215,7 @@ def test_it_is_taken_unasked_where_steps_were_measured_to_be_faster(
     monkeypatch, write_steps, gate, compiled, speed, fused
 ):
     assert auto(gate, compiled).reason == (
-        "no training step of a ResNet was measured on this processor or another of its class, AMD AVX2: comt bench step"
+        "no kernel was measured on this processor or another of its class, AMD AVX2: comt bench step"
     )
     write_steps(STEPS)
     found = auto(gate, compiled)
@@ -225,8 +225,9 @@ def test_it_is_taken_unasked_where_steps_were_measured_to_be_faster(
     if fused:
         monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: "no C++ compiler")
         assert auto(gate, compiled) == choice.Choice(False, "no C++ compiler")
-        step = f"a step of resnet18-b32{choice.NORM_WIDTHS[gate]}"
-        assert str(found) == f"fused ({step} was {speed:.2f} times as fast on Some CPU, 2 threads (fp32))"
+        without = f"{'window' if gate == 'window' else 'pixel'}-eager"
+        said = f"{speed:.2f} times as fast as {without} on Some CPU, 2 threads (resnet18-b32, fp32)"
+        assert str(found) == f"fused ({said})"
 
 
 def test_the_least_gain_of_the_nearest_device_decides(write_steps):
@@ -235,14 +236,8 @@ def test_the_least_gain_of_the_nearest_device_decides(write_steps):
     write_steps(STEPS)
     assert auto("window").speed == 1.3
     write_steps({"window-eager": 99, "window-fused-eager": 100}, size="resnet50")
-    assert str(auto("window")).startswith(
-        "reference (a step of resnet50 with windows of C_in // 64 was only 0.99 times as fast"
-    )
-    assert (
-        auto("pixel", compiled=True).reason
-        == "in fp32 it was not measured beside the reference: comt bench step --precision fp32 "
-        "--variants pixel-compiled,pixel-fused"
-    )
+    assert str(auto("window")).startswith("reference (no more than 0.99 times as fast as window-eager on")
+    assert "pixel-fused in fp32 was not measured beside pixel-compiled" in auto("pixel", compiled=True).reason
 
 
 def test_ones_own_file_does_not_hide_what_it_lacks(write_steps, monkeypatch, tmp_path):
@@ -257,8 +252,6 @@ def test_ones_own_file_does_not_hide_what_it_lacks(write_steps, monkeypatch, tmp
     assert auto("window").speed == 1.4
     assert auto("pixel").speed == 1.2
     assert auto("window", compiled=True).speed == 1.04
-    write_steps({"pixel-eager": 150, "pixel-fused-eager": 50}, size="resnet50")
-    assert auto("pixel").speed == 1.2, "nor does one's own of another size"
 
 
 def test_steps_too_noisy_to_decide_count_as_not_measured(write_steps):
@@ -268,10 +261,7 @@ def test_steps_too_noisy_to_decide_count_as_not_measured(write_steps):
     for uncertainty, speed in (("0.1", 1.2), ("0.2", None), ("", None)):
         path.write_text(with_interval.replace("0,2", f"0,{uncertainty},False,2"))
         assert auto("window").speed == speed
-    assert auto("window").reason == (
-        "in fp32 it was measured with too much noise to decide beside the reference: comt bench step --precision fp32 "
-        "--variants window-eager,window-fused-eager"
-    )
+    assert auto("window").reason.endswith("too much noise to decide: comt bench step")
     with path.open("a") as file:
         file.write(
             path.read_text().split("\n", 1)[1].replace("resnet18-b32", "resnet50").replace(",,False", ",0.01,True")
@@ -299,4 +289,4 @@ def test_a_damaged_file_of_steps_is_told(write_steps, text):
 def test_pure_bf16_is_not_how_resnets_are_trained(write_steps):
     path = write_steps({"window-eager": 2, "window-fused-eager": 1})
     path.write_text(path.read_text().replace("fp32", "bf16-pure"))
-    assert measurements.measured_steps() == ([], [])
+    assert measurements.measurements(measurements.STEP_FILE) == ([], [])

@@ -1,0 +1,125 @@
+"""The checks of `comt doctor` for data sets: what their kind needs on this machine, and which lie in the cache."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+from comt_cli.data.captions.dataset import CaptionManifest
+from comt_cli.data.images import glyph_faces, torchvision_import
+from comt_cli.data.images.glyphs import GlyphManifest
+from comt_cli.data.manifest import MANIFEST, Manifest, PreparedFolder
+from comt_cli.data.pairs.record import PairManifest
+from comt_cli.doctor.finding import Finding, judge
+from comt_cli.errors import UserError
+from comt_cli.files import cache_folder
+from comt_cli.installing import install_extra, install_package
+from comt_cli.scoring.java_metrics import JAVA_METRICS, why_missing
+from comt_cli.tasks.captioning import SCORES
+
+PACKAGES = {"babel": "Babel", "sacrebleu": "sacreBLEU", "sacremoses": "sacremoses"}
+"""What translation needs beside a network, by the names under which it is installed and imported."""
+PUBLISHED = {
+    "cifar10": ("cifar/cifar-10-batches-py",),
+    "cifar100": ("cifar/cifar-100-python",),
+    "imagenet": ("imagenet/train", "imagenet/val"),
+}
+"""The papers' image sets, by their folders in the cache; whether they are whole is seen when they are opened."""
+
+
+def check_data(name: str) -> Finding:
+    """What a kind of data needs here; with the sets in the cache, and those whose list of files cannot be read."""
+    kind = KINDS[name]
+    found, cache = kind.needs(), cache_folder() / kind.folder
+    here, damaged = [], []
+    for folder in sorted(path.parent for path in cache.glob(f"*/{MANIFEST}")):
+        try:
+            here.append(kind.said(kind.manifest.read(folder, folder.name.partition("-")[0])))
+        except UserError:
+            damaged.append(str(folder))
+    if name == "images":
+        here += [each for each, parts in PUBLISHED.items() if all((cache / part).is_dir() for part in parts)]
+    text = f"{found.text}; in the cache: {', '.join(here) or 'none yet'}"
+    if not damaged:
+        return Finding(found.status, text, found.fix)
+    fix = f"rm -r {' '.join(damaged)}; then run the recipe again"
+    status = "warn" if found.status == "ok" else found.status
+    return Finding(status, f"{text}; damaged: {', '.join(damaged)}", f"{found.fix} {fix}" if found.fix else fix)
+
+
+def _corpora() -> Finding:
+    folders = [path for path in (cache_folder() / "corpora").glob("*") if path.is_dir()]
+    unfinished = sum(not (folder / MANIFEST).exists() for folder in folders)
+    said = f"; {unfinished} in preparation or stopped, which the next run resumes" if unfinished else ""
+    return Finding("ok", f"prepared by the first run of a recipe{said}")
+
+
+def _corpus(manifest: Any) -> str:
+    settings, tokens = manifest.settings, sum(part.train.tokens + part.validation.tokens for part in manifest.parts)
+    kind = f"{settings['tokenizer']} {manifest.vocabulary_size}, {settings['rows']} {settings['sequence_length']}"
+    size = sum(file.bytes for file in manifest.files())
+    return f"{settings['corpus']} ({kind}; {tokens / 1e6:.1f}M tokens, {size / 1e6:.0f} MB)"
+
+
+def _images() -> Finding:
+    """Without network there are letters to train on; CIFAR and ImageNet need torchvision, and their files once."""
+    fonts = [path.name for path in glyph_faces.font_files(glyph_faces.FACES["glyphs10"]) if not path.exists()]
+    again = f"Install matplotlib again ({install_package('--force-reinstall', 'matplotlib')}), or use cifar10."
+    text = "glyphs10 and glyphs100, drawn here"
+    if fonts:
+        return Finding("fail", f"{text}; matplotlib lacks the fonts {', '.join(fonts)}", again)
+    try:
+        torchvision_import.torchvision_datasets()
+    except UserError as error:
+        return Finding("warn", f"{text}; no cifar10, cifar100 and imagenet: {error.message}", error.hint)
+    return Finding("ok", text)
+
+
+def _pairs() -> Finding:
+    """Sentences of almanac are made and scored with packages of other projects, whose versions decide both."""
+    said, missing = [], {}
+    for package, name in PACKAGES.items():
+        try:
+            module = import_module(package)
+        except ImportError as error:
+            missing[package] = f"{name} cannot be imported: {error}"
+        else:
+            cldr = f" with CLDR {module.core.get_cldr_version()}" if package == "babel" else ""
+            said.append(f"{name} {metadata.version(package)}{cldr}")
+    text = "; ".join([*([", ".join(said)] if said else []), "almanac is made here"])
+    return judge(text, (bool(missing), "fail", "; ".join(missing.values()), install_package(*missing)))
+
+
+def _captions() -> Finding:
+    """Scenes are drawn and scored here; METEOR and SPICE, which no training needs, take Java and a package."""
+    here = {"Java": shutil.which("java") is not None, "pycocoevalcap": find_spec("pycocoevalcap") is not None}
+    install = {"Java": "apt-get install default-jre", "pycocoevalcap": install_extra("caption-metrics")}
+    said = [f"{name} {'found' if is_here else 'not found'}" for name, is_here in here.items()]
+    reasons = {SCORES[key][0]: why_missing(key) for key in JAVA_METRICS}
+    scores = [name if reason is None else f"no {name} ({reason})" for name, reason in reasons.items()]
+    scores += [f"to install {name}: {install[name]}" for name, is_here in here.items() if not is_here]
+    return Finding("ok", f"scenes, drawn here; {', '.join(said)}: {', '.join(scores)}")
+
+
+class Kind(NamedTuple):
+    """A kind of data: whether this machine has what it needs, the cache's folder of its sets, the record of a set, and
+    what is said of one."""
+
+    needs: Callable[[], Finding]
+    folder: str
+    manifest: type[PreparedFolder]
+    said: Callable[[Any], str]
+
+
+LETTERS = "{0.identity[0]} of {0.size} pixels ({0.images[train]:,} and {0.images[validation]:,} images)"
+ALMANAC = "{0.settings[corpus]} {0.settings[source]}-{0.settings[target]} ({0.pairs:,} training pairs)"
+SCENES = "{0.settings[corpus]} ({0.images[train]:,} training images)"
+KINDS = {
+    "corpora": Kind(_corpora, "corpora", Manifest, _corpus),
+    "images": Kind(_images, "images", GlyphManifest, LETTERS.format),
+    "parallel text": Kind(_pairs, "pairs", PairManifest, ALMANAC.format),
+    "captions": Kind(_captions, "captions", CaptionManifest, SCENES.format),
+}
