@@ -27,6 +27,7 @@ SEEDS_OF_ROUNDING ?= 1 2 3
 TORCH_BACKEND ?=
 PYTHON_READY ?=
 DEMO := runs/demo
+TRAIN_DEMO = $(COMT) train-lm --recipe table3.yaml --scale smoke --results $(DEMO)
 GPU := runs/gpu
 GPU_PACK := runs/gpu-pack
 PACKING := runs/packing
@@ -91,8 +92,8 @@ setup: $(SET_UP)  ## Set up the environment, nothing else
 demo: $(READY)  ## Table 3 of CoMT at scale smoke, and what its gates do: minutes on two cores
 	@# Lines of progress are for a terminal: elsewhere a file has them, which is shown where the training fails.
 	@mkdir -p $(DEMO)
-	@train="$(COMT) train-lm --recipe table3.yaml --scale smoke --results $(DEMO)"; echo "$$train"; \
-		if [ -t 2 ]; then $$train; else $$train 2> $(DEMO)/training.log || { cat $(DEMO)/training.log >&2; exit 1; }; fi
+	@echo $(TRAIN_DEMO); if [ -t 2 ]; then $(TRAIN_DEMO); else \
+		$(TRAIN_DEMO) 2> $(DEMO)/training.log || { cat $(DEMO)/training.log >&2; exit 1; }; fi
 	@for run in pre-ln+comt pre-ln+transponder; do for verb in analyze-gates plot-cosine; do \
 		$(COMT) $$verb table3:$$run --scale smoke --results $(DEMO) || exit; done; done
 	@echo; echo "All is in $(DEMO)/smoke/comt. Worth opening first:"

@@ -75,7 +75,7 @@ def embedded(png: bytes) -> tuple[str, int, int]:
         # Of the colours that cover most: the usual choice, by their number of pixels, gives thin lines those of bands.
         few = drawn.quantize(colours, method=Image.Quantize.MAXCOVERAGE).convert("RGB")
         if max(ImageStat.Stat(ImageChops.difference(drawn, few)).mean) <= _LARGEST_DIFFERENCE:
-            few.save(file, "WEBP", lossless=True, quality=100, method=3)
+            few.save(file, "WEBP", lossless=True, quality=100, method=4)
             break
     else:
         drawn.save(file, "WEBP", quality=60)
