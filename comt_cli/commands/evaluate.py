@@ -35,7 +35,8 @@ def evaluate(
     from comt_cli.runs.directory import RunDirectory
 
     folders = [RunDirectory(path.parent if path.is_file() else path) for path in run_folders(chosen, runs, scale)]
-    every = {directory.spec().id: directory for directory in folders}
+    # A run that was moved aside has the id of the one in its place. What is no run is told before torch is loaded.
+    every = {(directory.spec().id, directory.path.resolve()): directory for directory in folders}
     loading("PyTorch", device)
     from comt_cli.training.again import NotAsBefore, evaluate_again
     from comt_cli.training.devices import pick_device

@@ -177,8 +177,13 @@ def _lines(given: Path) -> Iterator[str]:
                     hint = f"Convert it, for instance: {conversion(given, line if number == 1 else b'')}"
                     raise UserError(f"{name} is not UTF-8 text (line {number:,})", hint) from None
     except OSError as error:
-        hint = "What comes through a pipe is read from the standard input: -i -"
-        raise UserError(f"--input {given} cannot be read: {error.strerror or error}", hint) from None
+        piped = "What comes through a pipe is read from the standard input: -i -"
+        said = f"--input {given} cannot be read: {error.strerror or error}"
+        raise UserError(said, piped if _is_stream(given) else None) from None
+
+
+def _is_stream(path: Path) -> bool:
+    return path.is_fifo() or path.is_char_device() or path.is_socket()
 
 
 def _stamp(checkpoint: str) -> list[object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 from caption_cases import caption_spec
@@ -124,6 +125,10 @@ def test_a_value_that_comes_out_otherwise_is_named_and_nothing_is_added(language
     assert both.exit_code == 1
     assert "checkpoint.pt is not there" in both.output
     assert f"{directory.path}: all as before" in both.output, "the other is evaluated all the same"
+    aside = folder / "aside"
+    shutil.copytree(directory.path, aside)  # with the same id
+    both = evaluate(aside, directory.path, aside / "result.json")
+    assert both.stdout.count("all as before") == 2, both.output
     other.result_file.write_text(json.dumps(other.result() | {"state": "diverged"}))
     assert "has diverged" in evaluate(other.path).exception.message
     other.result_file.unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import numpy as np
@@ -189,16 +190,19 @@ def test_lines_that_are_drawn_and_written_are_translated_once(folder, monkeypatc
         (["--penalty", "wu"], "'wu' is not one of"),
         (["--n-best", "5"], "5 translations of each line cannot be had from a beam of 4"),
         (["-i", "gone"], "gone cannot be read: No such file"),
+        (["-i", "pipe"], "pipe cannot be read: "),
         (["-i", "latin"], r"latin is not UTF-8 text \(line 2\)"),
     ],
 )
 def test_wrong_input_ends_with_status_2(folder, arguments, said):
+    os.mkfifo(folder / "pipe")
     (folder / "latin").write_bytes(b"a\ngr\xfcn\n")
     result = run(*arguments)
     status = result.exception.exit_status if isinstance(result.exception, UserError) else result.exit_code
     assert status == 2
     text = re.sub(r"[\s│]+", " ", result.stderr) + getattr(result.exception, "message", "")
     assert re.search(said, text)
+    assert ("through a pipe" in (getattr(result.exception, "hint", None) or "")) == ("pipe" in arguments)
 
 
 def test_a_model_that_does_not_translate_is_refused(folder):
