@@ -46,13 +46,14 @@ def evaluate(
     for directory in every.values():
         typer.echo(f"evaluating {directory.shown} ...", err=True)
         try:
-            added = evaluate_again(directory, World(pick_device(device)))
+            added, off = evaluate_again(directory, World(pick_device(device)))
         except UserError as error:
             if len(every) == 1:
                 raise
             refused += 1
             typer.echo(f"comt: {error}", err=True)
             continue
-        typer.echo(f"{directory.shown}: all as before; added: {', '.join(added) or 'nothing, it lacks nothing'}")
+        said = ", ".join(added) or "nothing, it lacks nothing"
+        typer.echo(f"{directory.shown}: all as before (largest difference {off:.1e} of a value); added: {said}")
     if refused:
         raise NotAsBefore(f"{refused} of {len(every)} runs got nothing", "The lines above say why.")
