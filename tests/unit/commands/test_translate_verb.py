@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -114,6 +115,8 @@ def test_a_killed_call_is_continued_and_ends_with_the_same_bytes(folder, monkeyp
     assert not (folder / "out").exists()
     assert len((folder / "out.part").read_text().splitlines()) == 1 + 4
     left[0] = 2  # of three pools one is done
+    (folder / "run").rename(folder / "moved")
+    shutil.copytree(folder / "moved", folder / "run")  # other inodes and times, the same weights
     result = run(*options, "-o", "out")
     assert "out.part has the first 2 of 6 lines" in result.stderr
     assert (folder / "out").read_text() == expected
@@ -122,7 +125,11 @@ def test_a_killed_call_is_continued_and_ends_with_the_same_bytes(folder, monkeyp
     with pytest.raises(Killed):
         run(*options, "-o", "out")
     monkeypatch.setattr(Translator, "search", search)
-    assert "has the first" not in run(*options[:-1], "-o", "out").stderr  # other columns: nothing is kept
+    part = (folder / "out.part").read_text()
+    said = run(*options[:-1], "-o", "out").stderr  # other columns: nothing is continued, and nothing lost
+    assert "has the first" not in said
+    assert "out.part is of another model, input or options; it is kept as out.part.replaced-1" in said
+    assert (folder / "out.part.replaced-1").read_text() == part
 
 
 def test_damaged_lines_of_a_killed_call_are_translated_again(folder, monkeypatch):
