@@ -72,9 +72,8 @@ def rows(ctx: typer.Context, incomplete: str) -> list[str]:
     added = [argument.partition("=")[0] for argument in ctx.params.get("also") or ()]
     if ctx.info_name in ("curves", "report", "status"):  # which find these without --also
         tables = {full_name(split_variant(name)[0]) for name in _named_on(ctx)}
-        added += [
-            run.home.row for run in known_runs(Path(ctx.params.get("runs") or "runs")) if run.home.recipe in tables
-        ]
+        known = known_runs(Path(ctx.params.get("runs") or "runs"))
+        added += [run.home.row for run in known if run.home.recipe in tables]
     return _listed([*(row for data in _recipes_on(ctx) for row in _group(data, "rows")), *added], incomplete)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from errno import EINVAL
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -179,13 +180,9 @@ def _lines(given: Path) -> Iterator[str]:
                     hint = f"Convert it, for instance: {conversion(given, line if number == 1 else b'')}"
                     raise UserError(f"{name} is not UTF-8 text (line {number:,})", hint) from None
     except OSError as error:
-        piped = "What comes through a pipe is read from the standard input: -i -"
-        said = f"--input {given} cannot be read: {error.strerror or error}"
-        raise UserError(said, piped if _is_stream(given) else None) from None
-
-
-def _is_stream(path: Path) -> bool:
-    return path.is_fifo() or path.is_char_device() or path.is_socket()
+        is_stream = error.errno == EINVAL and not given.is_dir()  # a pipe or a device
+        piped = "What comes through a pipe is read from the standard input: -i -" if is_stream else None
+        raise UserError(f"--input {given} cannot be read: {error.strerror or error}", piped) from None
 
 
 def _stamp(checkpoint: str) -> list[object]:

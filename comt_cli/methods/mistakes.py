@@ -57,9 +57,8 @@ def mistake_of(method: type, error: Exception) -> UserError | None:
         if at_work.__module__ == method.__module__:
             return mistake_at(at_work, f"{_in_words(error)}{where}", _HINT)
     called = vars(sys.modules[method.__module__]).get(str(error).partition(".")[0])
-    if isinstance(error, TypeError) and getattr(called, "__module__", None) == method.__module__:
-        return mistake_at(method, f"{_in_words(error)}{where}", _HINT)
-    return None
+    is_its = isinstance(error, TypeError) and getattr(called, "__module__", None) == method.__module__
+    return mistake_at(method, f"{_in_words(error)}{where}", _HINT) if is_its else None
 
 
 def mistake_at(kind: type, what: str, hint: str | None = None) -> UserError:

@@ -68,18 +68,16 @@ def _unused(model: Model, output: Tensor, file: str) -> str:
     """What is wrong where a layer that a method's file defines has a parameter that no object of it uses, so that it
     would never be trained; "" where all are. One that, say, the last block does not use is no mistake."""
     used = {id(node.variable) for node in behind(output) if hasattr(node, "variable")}
-    kinds: dict[tuple[str, str], type] = {}
-    trained: set[tuple[str, str]] = set()
-    for layer in model.modules():
-        for name, parameter in layer.named_parameters(recurse=False) if type(layer).__module__ == file else ():
-            key = type(layer).__qualname__, name  # a class in a function is another one at each call
-            kinds[key] = type(layer)
-            if not parameter.requires_grad or id(parameter) in used:
-                trained.add(key)
-    for key, kind in kinds.items():
-        if key not in trained:
-            return mistake_at(kind, f"{kind.__name__} never uses its parameter {key[1]}").message
-    return ""
+    own = [
+        (type(layer), name, id(parameter) in used or not parameter.requires_grad)
+        for layer in model.modules()
+        for name, parameter in (layer.named_parameters(recurse=False) if type(layer).__module__ == file else ())
+    ]
+    # By name: what a function defines is another class at each of its calls.
+    trained = {(kind.__qualname__, name) for kind, name, is_trained in own if is_trained}
+    left = ((kind, name) for kind, name, _ in own if (kind.__qualname__, name) not in trained)
+    said = (mistake_at(kind, f"{kind.__name__} never uses its parameter {name}").message for kind, name in left)
+    return next(said, "")
 
 
 def _kept(trace: Trace, model: Model) -> tuple[Tensor, Linear]:

@@ -31,10 +31,8 @@ class NotAsBefore(UserError):
 
 def evaluate_again(directory: RunDirectory, world: World) -> tuple[list[str], float]:
     """Evaluate the weights that a run has ended with, and add to its result what that lacks, with when and by what.
-    Nothing that is there changes, and texts that the network puts out are not kept.
-
-    Returns:
-        The keys of what was added, and the largest part of itself by which another value is off.
+    Returns the keys of that, and the largest part of itself by which another value is off. Nothing that is there
+    changes, and texts that the network puts out are not kept.
 
     Raises:
         NotAsBefore: values do not come out as before; names them. Nothing is added.
@@ -73,14 +71,11 @@ def evaluate_again(directory: RunDirectory, world: World) -> tuple[list[str], fl
 def merge(
     result: dict[str, Any], found: Mapping[str, Evaluation], tolerance: float, scores: Collection[str]
 ) -> tuple[list[str], list[str], float]:
-    """Add to `result`, in place, what evaluations by split have and it lacks.
+    """Add to `result`, in place, what evaluations by split have and it lacks. Returns the keys of that, a phrase for
+    each value that is off by more than rounding, and the largest part of itself that one is off by.
 
-    `tolerance` is how far a loss may be off, as a part of it and at least of 0.1, and a perplexity's logarithm. What
-    `scores` samples in per cent may be off by that part, or by one sample: where two answers are as probable to
-    rounding, either is given.
-
-    Returns:
-        The keys of what was added, a phrase for each value that is off by more, the largest part that one is off by.
+    `tolerance` is the part of a loss, or of 0.1 where that is more, and of a perplexity's logarithm. What `scores`
+    samples, in per cent, may also be off by one sample: of two answers that are equally probable either is given.
     """
     added: list[str] = []
     differing: list[str] = []

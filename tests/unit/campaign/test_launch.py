@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from multiprocessing import Pipe
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -128,7 +129,7 @@ def test_a_scout_is_ended_by_its_parent_alone(monkeypatch):
     ours, theirs = Pipe()
     try:
         ours.send([])
-        scout._look_ahead(theirs, "cpu", None)
+        scout._look_ahead(theirs, "cpu", None, Path("runs"))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
