@@ -156,7 +156,7 @@ def _train_in_workers(queue: RunQueue, runs: Path, device: str | None, jobs: int
 
     display = make_display()
     try:
-        with scouting(device, jobs, queue.every) as scout:
+        with scouting(device, jobs, queue.every, runs) as scout:
             with StopSignal(display.stopping) as stop:
                 datasets = prepare_all(queue, display.preparing, stop)
                 if not queue.open:  # on the data as it is now, all had been trained

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 from comt_cli.campaign.jobs import Workers, plan_workers
 from comt_cli.campaign.outcomes import TrainingFailed, check_not_stopped
@@ -74,12 +75,12 @@ class Scout:
 
 
 @contextlib.contextmanager
-def scouting(device: str | None, jobs: int | None, runs: Sequence[SharedRun]) -> Iterator[Scout]:
-    """Send the scout ahead; it ends with this context."""
+def scouting(device: str | None, jobs: int | None, runs: Sequence[SharedRun], folder: Path) -> Iterator[Scout]:
+    """Send the scout ahead, for runs below a folder; it ends with this context."""
     start_server([shared.spec for shared in runs])
     context = context_for(["cpu"])
     ours, theirs = context.Pipe()
-    scout = Scout(ours, theirs, context.Process(target=_look_ahead, args=(theirs, device, jobs)), list(runs))
+    scout = Scout(ours, theirs, context.Process(target=_look_ahead, args=(theirs, device, jobs, folder)), list(runs))
     try:
         yield scout
     finally:
@@ -93,7 +94,7 @@ def _start(process: BaseProcess, ours: Connection, theirs: Connection, runs: Seq
         ours.send(runs)
 
 
-def _look_ahead(pipe: Connection, device: str | None, jobs: int | None) -> None:
+def _look_ahead(pipe: Connection, device: str | None, jobs: int | None, folder: Path) -> None:
     """The process's work. Its arguments are few: the system takes them at once, and a command that ends meanwhile
     leaves no half of them. The runs may be many, and come through the pipe."""
     begin_as_helper()
@@ -102,7 +103,7 @@ def _look_ahead(pipe: Connection, device: str | None, jobs: int | None) -> None:
     except (EOFError, OSError):  # the command has ended
         end_process(0)
     try:
-        check_methods(shared.spec for shared in runs)
+        check_methods(shared.spec for shared in runs if not shared.directory(folder).is_begun)
         workers = plan_workers(device, jobs, runs)
         _check_starts(runs)
     except UserError as error:

@@ -76,7 +76,7 @@ def _train_all(
         share_of_batch(shared.spec.settings.train.batch_size, world)
     if datasets is None:
         datasets = prepare_all(queue, display.preparing, stop)
-    check_methods(shared.spec for shared in queue.open)
+    check_methods(shared.spec for shared in queue.open if not shared.directory(queue.runs).is_begun)
     check_starts(shared.spec for shared in queue.open)
     by_id = {shared.id: shared for shared in queue.every}
     display.queue_started(Workload.of(queue, [str(world.device)], device_name(world.device), world.size))

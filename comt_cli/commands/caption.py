@@ -60,7 +60,7 @@ def caption(
     """Say what images show, with a trained model. Prints a caption a line, found by beam search.
 
     A picture is made as large as those of training, whatever its size and shape. What cannot be read is told in the
-    end, with status 2; the others are captioned.
+    end, with status 1 where others were captioned and else 2.
 
     Examples:
 
@@ -94,7 +94,7 @@ def caption(
             f"{n_best} captions of each image cannot be had from a beam of {decode.beam}",
             f"Give --beam {n_best} or more.",
         )
-    using = ImageCaptioner(loaded, where)
+    using, status = ImageCaptioner(loaded, where), 2
     for number, path in enumerate(images, 1):
         try:
             image = look_at(path, loaded.data)
@@ -103,16 +103,19 @@ def caption(
             continue
         found = using.captions(image, decode, n_best)
         typer.echo("\n".join(rows(str(path), found, n_best, scores=scores)))
+        status = 1
         if attention is not None:
             _draw(using, f"caption-{number}", image, found[0], loaded, attention)
     if wrong:
-        raise _together(wrong)
+        raise _together(wrong, status)
 
 
-def _together(wrong: Mapping[Path, UserError]) -> UserError:
+def _together(wrong: Mapping[Path, UserError], status: int = 2) -> UserError:
     """All that is wrong with images as one error."""
     hints = dict.fromkeys(error.hint for error in wrong.values() if error.hint)
-    return UserError("\n".join(error.message for error in wrong.values()), "\n  ".join(hints) or None)
+    error = UserError("\n".join(error.message for error in wrong.values()), "\n  ".join(hints) or None)
+    error.exit_status = status
+    return error
 
 
 def _draw(using: ImageCaptioner, stem: str, image: Seen, best: Said, loaded: LoadedCaptioner, folder: Path) -> None:

@@ -70,10 +70,10 @@ def rows(ctx: typer.Context, incomplete: str) -> list[str]:
     from comt_cli.runs.known import known_runs
 
     added = [argument.partition("=")[0] for argument in ctx.params.get("also") or ()]
-    named = ctx.params.get("recipe") if ctx.info_name == "curves" else None  # which finds these without --also
-    if isinstance(named, str):
-        table, runs = full_name(split_variant(named)[0]), Path(ctx.params.get("runs") or "runs")
-        added += [run.home.row for run in known_runs(runs) if run.home.recipe == table]
+    if ctx.info_name in ("curves", "report", "status"):  # which find these without --also
+        tables = {full_name(split_variant(name)[0]) for name in _named_on(ctx)}
+        known = known_runs(Path(ctx.params.get("runs") or "runs"))
+        added += [run.home.row for run in known if run.home.recipe in tables]
     return _listed([*(row for data in _recipes_on(ctx) for row in _group(data, "rows")), *added], incomplete)
 
 
@@ -177,10 +177,8 @@ def _recipes_on(ctx: typer.Context) -> list[dict[str, Any]]:
     from comt_cli.recipe.variant import split_variant
     from comt_cli.recipe.yaml_lines import read
 
-    # What stands before an option that has no value yet is left in `args`.
-    given = next(filter(None, map(ctx.params.get, ("recipe", "recipe_", "recipes"))), None) or [*ctx.args]
     found = []
-    for name in [given] if isinstance(given, str) else given:
+    for name in _named_on(ctx):
         try:
             data = read(find_recipe(split_variant(name)[0])).data
         except (UserError, OSError):
@@ -188,6 +186,12 @@ def _recipes_on(ctx: typer.Context) -> list[dict[str, Any]]:
         if isinstance(data, dict):
             found.append(data)
     return found
+
+
+def _named_on(ctx: typer.Context) -> list[str]:
+    # What stands before an option that has no value yet is left in `args`.
+    given = next(filter(None, map(ctx.params.get, ("recipe", "recipe_", "recipes"))), None) or ctx.args
+    return [given] if isinstance(given, str) else [*given]
 
 
 def _commands_on(ctx: typer.Context) -> set[str]:

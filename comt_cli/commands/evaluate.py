@@ -35,7 +35,8 @@ def evaluate(
     from comt_cli.runs.directory import RunDirectory
 
     folders = [RunDirectory(path.parent if path.is_file() else path) for path in run_folders(chosen, runs, scale)]
-    every = {directory.spec().id: directory for directory in folders}
+    # A run that was moved aside has the id of the one in its place. What is no run is told before torch is loaded.
+    every = {(directory.spec().id, directory.path.resolve()): directory for directory in folders}
     loading("PyTorch", device)
     from comt_cli.training.again import NotAsBefore, evaluate_again
     from comt_cli.training.devices import pick_device
@@ -45,13 +46,14 @@ def evaluate(
     for directory in every.values():
         typer.echo(f"evaluating {directory.shown} ...", err=True)
         try:
-            added = evaluate_again(directory, World(pick_device(device)))
+            added, off = evaluate_again(directory, World(pick_device(device)))
         except UserError as error:
             if len(every) == 1:
                 raise
             refused += 1
             typer.echo(f"comt: {error}", err=True)
             continue
-        typer.echo(f"{directory.shown}: all as before; added: {', '.join(added) or 'nothing, it lacks nothing'}")
+        said = ", ".join(added) or "nothing, it lacks nothing"
+        typer.echo(f"{directory.shown}: all as before (largest difference {off:.1e} of a value); added: {said}")
     if refused:
         raise NotAsBefore(f"{refused} of {len(every)} runs got nothing", "The lines above say why.")

@@ -273,6 +273,9 @@ def _nothing(
     """Why a selector means no run: the scale is wrong, or nothing of it was trained. Raises it where a name is."""
     _check_names(text, wanted, table)
     there = [run for run in table.known if table.places(run)]
+    if other_scales and (scale is None or any(run.label("scale") == scale for run in other_scales)):
+        said = f"{text} has no run with {', '.join(table.overrides)}; there are others\n{_listing(other_scales, text)}"
+        return UserError(said, "Leave --set out, or give their settings.")
     if other_scales:
         return UserError(
             f"{text} has no run of scale {scale}; there are others\n{_listing(other_scales, text)}",

@@ -66,8 +66,6 @@ def write_sweep(
         print_report(report, shown=part if part.entries else None)
         if report.files is not None:
             say_written(write_ladder(report.table, report.files) + write_costs_figure(report.table, report.files))
-    files = ReportFiles.of(results, scale, loaded)
-    is_kept = files.csv.exists() and not overwrite if report is None else report.files is None
     say_written([] if is_kept else _write_beside(state, entries, files))
     return report, unwritten
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from errno import EINVAL
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from zipfile import ZipFile
 
 import typer
 
 from comt_cli.commands import completion, options
 from comt_cli.commands.decoding import Alpha, Beam, PenaltyOption, Scores, as_asked, rows
 from comt_cli.commands.loading import loading_model
-from comt_cli.data.storage import state_of
 from comt_cli.errors import UserError
 from comt_cli.files import conversion, open_file, refuse_same
 
@@ -70,9 +71,9 @@ def translate(
     """Translate lines with a trained model by beam search. As many lines come out as go in.
 
     Empty lines stay empty. A line that is longer than those of training is cut, with a warning. What a line is
-    translated to does not depend on the others. With --output the lines stand in FILE.part until all are done: the
-    same command, given again after it was stopped, continues there. With --n-best N every line has N lines of output,
-    empty ones where fewer translations were found.
+    translated to does not depend on the others. With --output the lines stand in FILE.part until all are done: the same
+    command, given again after it was stopped, continues there; what another one left there is put aside. With --n-best
+    N every line has N lines of output, empty ones where fewer translations were found.
 
     Examples:
 
@@ -138,6 +139,8 @@ def _part_file(
     key = sha256(canonical_json([model, decode, chosen.n_best, chosen.batch_tokens, scores, *lines]))
     file = PartFile(out, f"comt translate {key}")
     done = file.resume(POOL * chosen.n_best) // chosen.n_best
+    if file.aside:
+        typer.echo(f"comt: {file.part} is of another model, input or options; it is kept as {file.aside}", err=True)
     if done:
         typer.echo(f"comt: {file.part} has the first {done:,} of {len(lines):,} lines", err=True)
     return file, done
@@ -177,11 +180,14 @@ def _lines(given: Path) -> Iterator[str]:
                     hint = f"Convert it, for instance: {conversion(given, line if number == 1 else b'')}"
                     raise UserError(f"{name} is not UTF-8 text (line {number:,})", hint) from None
     except OSError as error:
-        hint = "What comes through a pipe is read from the standard input: -i -"
-        raise UserError(f"--input {given} cannot be read: {error.strerror or error}", hint) from None
+        is_stream = error.errno == EINVAL and not given.is_dir()  # a pipe or a device
+        piped = "What comes through a pipe is read from the standard input: -i -" if is_stream else None
+        raise UserError(f"--input {given} cannot be read: {error.strerror or error}", piped) from None
 
 
 def _stamp(checkpoint: str) -> list[object]:
-    """What tells a file of weights from another, and from itself after it was trained on."""
+    """What tells the content of a file of weights from another: the checksums of its records, which loading compared.
+    It stays where the file is copied, linked or mounted elsewhere."""
     path = Path(checkpoint)
-    return [str(path.resolve()), *state_of((path / "checkpoint.pt" if path.is_dir() else path).stat())]
+    with ZipFile(path / "checkpoint.pt" if path.is_dir() else path) as archive:
+        return [(info.filename, info.CRC) for info in archive.infolist()]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from comt_cli import methods
+from comt_cli.errors import UserError
 from comt_cli.files import sha256
 from comt_cli.kernels.torch_build import torch_build
 from comt_cli.line_cache import LineCache, line_cache
@@ -38,11 +39,11 @@ def to_count(specs: Iterable[RunSpec]) -> Iterator[RunSpec]:
 
 
 def check_methods(specs: Iterable[RunSpec]) -> None:
-    """Count one network of each method that was not counted yet: so a mistake in the file of a method is told before
-    anything is trained. Raises `UserError`, see `counting.count`."""
-    first = {json.dumps([spec.command, spec.method], sort_keys=True): spec for spec in to_count(specs)}
-    for spec in first.values():
-        cost_of(spec)
+    """Count one network of each method: so a mistake in the file of a method is told before anything is trained. For
+    runs that have not begun: others must go on. Raises `UserError`: see `counting.count`, or a parameter is unused."""
+    for spec in {json.dumps([spec.command, spec.method], sort_keys=True): spec for spec in specs}.values():
+        if unused := cost_of(spec).unused:
+            raise UserError(unused)
 
 
 def total_flops(spec: RunSpec) -> float:
@@ -89,7 +90,7 @@ def _known(network: Network) -> Cost | None:
             cost = Cost(**found)
         except TypeError:
             return None
-        if not all(type(number) is int for number in asdict(cost).values()):
+        if not all(type(each) is (str if key == "unused" else int) for key, each in asdict(cost).items()):
             return None
         _COUNTED[network] = cost
     return _COUNTED[network]

@@ -16,6 +16,7 @@ from comt_cli.errors import UserError
 from comt_cli.layers.initialise import initialise
 from comt_cli.methods import method_from, naming_mistakes
 from comt_cli.methods.base import Wiring
+from comt_cli.methods.mistakes import mistake_at
 from comt_cli.models.base import Model
 from comt_cli.models.flops import flops_per_sample, parameter_count
 from comt_cli.recipe.settings import NetworkSettings
@@ -86,9 +87,10 @@ def model_of(spec: RunSpec) -> Model:
 @naming_mistakes()
 def wiring_of(method: Mapping[str, Any]) -> Wiring:
     """The residual connection, gates and norms of a method as `spec.json` names it."""
-    wiring = method_from(method).wiring()
+    made = method_from(method)
+    wiring = made.wiring()
     if not isinstance(wiring, Wiring):
-        raise TypeError(f"wiring() returns {type(wiring).__name__}, which is no Wiring")
+        raise mistake_at(type(made), f"wiring() returns {type(wiring).__name__}, which is no Wiring")
     return wiring
 
 

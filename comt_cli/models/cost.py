@@ -14,7 +14,7 @@ class Cost:
 
     A row is a sample: a sequence of tokens, or an image. For the backward pass `kept_per_row` numbers are kept for
     every row, and `kept_always` however many rows there are: a gated projection keeps its weights joined with its
-    gates'.
+    gates'. `unused` is what is wrong where the method has a parameter that would never be trained.
     """
 
     parameters: int
@@ -22,6 +22,7 @@ class Cost:
     flops_per_row: int
     kept_per_row: int
     kept_always: int
+    unused: str = ""
 
     @property
     def extra_parameters(self) -> int:

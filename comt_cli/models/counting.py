@@ -33,13 +33,15 @@ def count(network: Network) -> tuple[Cost, bool]:
     method = methods()[json.loads(network.method)["name"]]
     try:
         return _count(network)
-    except UserError:
+    except (UserError, MemoryError, OSError):
         raise
     except Exception as error:
         if method.name == network.plain or sys.flags.dev_mode:
             raise
         _count(replace(network, method=json.dumps({"name": network.plain})))
-        raise mistake_of(method, error) from None
+        if (mistake := mistake_of(method, error)) is None:
+            raise
+        raise mistake from None
 
 
 def _count(network: Network) -> tuple[Cost, bool]:
@@ -47,7 +49,7 @@ def _count(network: Network) -> tuple[Cost, bool]:
     with trace_of(model) as trace:
         body, kept = _kept(trace, model)
         output = model.outputs(body)
-    _refuse_unused(model, output, methods()[json.loads(network.method)["name"]].__module__)
+    unused = _unused(model, output, methods()[json.loads(network.method)["name"]].__module__)
     flops = flops_of_one(trace, output, lambda samples: model(*model.example(samples)))
     if network.recomputes:
         model.activation_checkpointing = True
@@ -59,16 +61,23 @@ def _count(network: Network) -> tuple[Cost, bool]:
     per_sample, always = kept.per_row + model.kept_behind_body.per_row, kept.always + model.kept_behind_body.always
     plain = _plain_parameters(network.model, network.dimensions, network.plain)
     is_ours = all(type(module).__module__.partition(".")[0] in ("comt_cli", "torch") for module in model.modules())
-    return Cost(parameter_count(model), plain, flops, per_sample, always), is_ours
+    return Cost(parameter_count(model), plain, flops, per_sample, always, unused), is_ours
 
 
-def _refuse_unused(model: Model, output: Tensor, file: str) -> None:
-    """Raise `UserError` where a layer that a method's file defines has a parameter that would never be trained."""
+def _unused(model: Model, output: Tensor, file: str) -> str:
+    """What is wrong where a layer that a method's file defines has a parameter that no object of it uses, so that it
+    would never be trained; "" where all are. One that, say, the last block does not use is no mistake."""
     used = {id(node.variable) for node in behind(output) if hasattr(node, "variable")}
-    for layer in model.modules():
-        for name, parameter in layer.named_parameters(recurse=False) if type(layer).__module__ == file else ():
-            if parameter.requires_grad and id(parameter) not in used:
-                raise mistake_at(type(layer), f"{type(layer).__name__} never uses its parameter {name}")
+    own = [
+        (type(layer), name, id(parameter) in used or not parameter.requires_grad)
+        for layer in model.modules()
+        for name, parameter in (layer.named_parameters(recurse=False) if type(layer).__module__ == file else ())
+    ]
+    # By name: what a function defines is another class at each of its calls.
+    trained = {(kind.__qualname__, name) for kind, name, is_trained in own if is_trained}
+    left = ((kind, name) for kind, name, _ in own if (kind.__qualname__, name) not in trained)
+    said = (mistake_at(kind, f"{kind.__name__} never uses its parameter {name}").message for kind, name in left)
+    return next(said, "")
 
 
 def _kept(trace: Trace, model: Model) -> tuple[Tensor, Linear]:

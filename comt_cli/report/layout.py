@@ -106,11 +106,11 @@ def lines(table: Table, column: str) -> list[Line]:
 
 
 def same_runs(table: Table) -> list[list[str]]:
-    """The columns of the table, those together that show other metrics of the same runs."""
+    """The columns of the table, those together that show metrics of the same runs whose differences have one unit."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for column in table.columns:
         requests = tuple(run.spec.request for entry in table.column(column) for run in entry.cell.every)
-        groups.setdefault(requests, []).append(column)
+        groups.setdefault((table.unit(column).sign, *requests), []).append(column)
     return list(groups.values())
 
 
@@ -119,7 +119,7 @@ def by_metric(table: Table, columns: Sequence[str], texts: Callable[[Line], Mapp
     for each of the `texts` that says something."""
     made = [["method", "", *columns]]
     of = {column: lines(table, column) for column in columns}
-    names = headings(table)
+    names = headings(table, columns[0])
     for number, row in enumerate(table.rows):
         cells = [texts(of[column][number]) for column in columns]
         told = [key for key in cells[0] if key != "method" and any(each[key] != NOTHING for each in cells)]

@@ -86,9 +86,10 @@ class Table:
         return self.metric(column).difference
 
     def beside(self, column: str) -> Metric | None:
-        """The metric that is shown beside a column's."""
-        key = self.metric(column).beside
-        return None if key is None else self.task.metrics[key]
+        """The metric that is shown beside a column's; None, too, where another column shows it of the same runs."""
+        key, request = self.metric(column).beside, self.specs[column].request
+        own = any(self.metrics[name] == key and self.specs[name].request == request for name in self.columns)
+        return None if key is None or own else self.task.metrics[key]
 
     @property
     def shown_metrics(self) -> tuple[str, ...]:

@@ -117,7 +117,8 @@ def print_table(table: Table, file: IO[str] | None = None) -> None:
     console = console_for(file)
     groups = same_runs(table)
     stacked = _Layout(tuple(key for key in headings(table) if key not in _OF_RUNS), stacked=True)
-    layout = stacked if all(len(columns) > 1 for columns in groups) else _layout(table, console.width)
+    grouped = all(len(columns) > 1 for columns in groups)
+    layout = stacked if grouped else _layout(table, console.width)
     _say(console, table.title, "bold")
     _say(console, f"{of_table(table)}; {words.source(table)}", "dim")
     for columns in groups:
@@ -134,7 +135,7 @@ def print_table(table: Table, file: IO[str] | None = None) -> None:
     console.print()
     for mark, text in enumerate(table.footnotes, start=1):
         _say(console, f"[{mark}] {text}")
-    for text in _remarks(table, layout):
+    for text in _remarks(table, layout, grouped=grouped):
         _say(console, text, "dim")
     for sentence in sentences(table):
         _say(console, f"{HEADING}, {sentence}.")
@@ -161,7 +162,7 @@ def _print_metrics(console: Console, table: Table, columns: Sequence[str], layou
         print_grid(console, grid)
 
 
-def _remarks(table: Table, layout: _Layout) -> Iterator[str]:
+def _remarks(table: Table, layout: _Layout, *, grouped: bool) -> Iterator[str]:
     verdicts = {entry.verdict for entry in table.entries.values()}
     legend = dict.fromkeys(text for verdict, text in _LEGEND.items() if verdict in verdicts)
     if "verdict" in layout.keys and legend:
@@ -171,7 +172,8 @@ def _remarks(table: Table, layout: _Layout) -> Iterator[str]:
             yield rule
     names = headings(table)
     if left_out := [names[key] for key in names if key not in layout.keys]:
-        yield f"Too narrow for {', '.join(left_out)}: the files have them."
+        said = ", ".join(left_out)
+        yield f"The files have {said}, too." if grouped else f"Too narrow for {said}: the files have them."
 
 
 def say(text: str, file: IO[str] | None = None, style: str = "") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,10 @@ class NotAsBefore(UserError):
     exit_status = 1
 
 
-def evaluate_again(directory: RunDirectory, world: World) -> list[str]:
+def evaluate_again(directory: RunDirectory, world: World) -> tuple[list[str], float]:
     """Evaluate the weights that a run has ended with, and add to its result what that lacks, with when and by what.
-    Returns the keys of that. Nothing that is there changes, and texts that the network puts out are not kept.
+    Returns the keys of that, and the largest part of itself by which another value is off. Nothing that is there
+    changes, and texts that the network puts out are not kept.
 
     Raises:
         NotAsBefore: values do not come out as before; names them. Nothing is added.
@@ -39,19 +40,20 @@ def evaluate_again(directory: RunDirectory, world: World) -> list[str]:
         BeingTrained, StorageError: the result cannot be written.
     """
     spec = directory.spec()
-    if (result := directory.result()) is None or result["state"] != "done":
-        said = "has not ended" if result is None else f"has {result['state']}"
-        raise UserError(f"{directory.shown} {said}", "Only what is done has weights to evaluate again.")
-    dataset = spec.task.prepare(spec.settings)
-    if dataset.content_hash != spec.data_content:
-        name = spec.task.data_name(spec.settings)
-        raise UserError(f"{name} is not the data any more that {directory.shown} was trained on", "It was changed.")
     with directory.lock(), tempfile.TemporaryDirectory() as outputs:
+        if (result := directory.result()) is None or result["state"] != "done":
+            said = "has not ended" if result is None else f"has {result['state']}"
+            raise UserError(f"{directory.shown} {said}", "Only what is done has weights to evaluate again.")
+        dataset = spec.task.prepare(spec.settings)
+        if dataset.content_hash != spec.data_content:
+            name = spec.task.data_name(spec.settings)
+            raise UserError(f"{name} is not the data any more that {directory.shown} was trained on", "It was changed.")
         training = Training(spec, directory, dataset, world, lambda _: None, StopSignal())
         training.outputs = Path(outputs)
         # Other processors and versions round otherwise.
-        tolerance = 1e-4 if training.settings.precision == "fp32" else 1e-2
-        added, differing = merge(result, training.evaluations(), tolerance)
+        tolerance = 1e-4 if training.settings.precision == "fp32" else 1e-3
+        scores = {key for key, metric in spec.task.metrics.items() if metric.better == "higher"}
+        added, differing, largest = merge(result, training.evaluations(), tolerance, scores)
         if differing:
             raise NotAsBefore(
                 f"{directory.shown} does not come out as before, and nothing is added: {'; '.join(differing)}",
@@ -63,18 +65,28 @@ def evaluate_again(directory: RunDirectory, world: World) -> list[str]:
             again = {"when": when, "added": added, "device": device_name(world.device), **origin}
             result["evaluated_again"] = [*result.get("evaluated_again", []), again]
             write_json(directory.result_file, result)
-    return added
+    return added, largest
 
 
-def merge(result: dict[str, Any], found: Mapping[str, Evaluation], tolerance: float) -> tuple[list[str], list[str]]:
-    """Add to `result`, in place, what evaluations by split have and it lacks. Returns the keys of that, and a
-    phrase for each value that is off by more than the part `tolerance` of it."""
+def merge(
+    result: dict[str, Any], found: Mapping[str, Evaluation], tolerance: float, scores: Collection[str]
+) -> tuple[list[str], list[str], float]:
+    """Add to `result`, in place, what evaluations by split have and it lacks. Returns the keys of that, a phrase for
+    each value that is off by more than rounding, and the largest part of itself that one is off by.
+
+    `tolerance` is the part of a loss, or of 0.1 where that is more, and of a perplexity's logarithm. What `scores`
+    samples, in per cent, may also be off by one sample: of two answers that are equally probable either is given.
+    """
     added: list[str] = []
     differing: list[str] = []
+    largest = 0.0
     for split, each in found.items():
         begins, told = "", result
         if split != "validation":
             begins, told = f"{split}_", result.setdefault(f"{split}_evaluation", dict(each.extent))
+        samples = each.extent["samples"]
+        if (were := result.get(f"{begins}evaluation", {}).get("samples", samples)) != samples:
+            differing.append(f"{begins}samples were {were:,} and are {samples:,}")
         for key, value in {"loss": finite(each.loss), **each.metrics}.items():
             before = result.get(begins + key)
             if value is None:  # it needs what is not here, or is not finite
@@ -86,6 +98,10 @@ def merge(result: dict[str, Any], found: Mapping[str, Evaluation], tolerance: fl
                     told.setdefault("signature", each.signed["signature"])
                     told["signatures"] = {**told.get("signatures", {}), key: each.signatures[key]}
                 told.get("missing", {}).pop(key, None)
-            elif not math.isclose(before, value, rel_tol=tolerance):
+                continue
+            largest = max(largest, abs(value - before) / max(abs(before), 1e-9))
+            least = 100 / samples if key in scores else tolerance / 10
+            pair = map(math.log, (before, value)) if key.endswith("perplexity") else (before, value)
+            if not math.isclose(*pair, rel_tol=tolerance, abs_tol=least):
                 differing.append(f"{begins}{key} was {before:.6g} and is {value:.6g}")
-    return added, differing
+    return added, differing, largest

@@ -199,6 +199,8 @@ def resume(path: Path, task: TaskRun[Any], optimizer: torch.optim.Optimizer) -> 
     if not world.broadcast(path.exists()):
         return Counters()
     anew = f"Delete {path} so that the run starts over; or --fresh trains all runs of the command anew."
+    if path.with_name("result.json").exists():  # it has ended, and would not start over
+        anew = "The weights that the run ended with are lost: the command that trained it does so anew with --fresh."
     # Not onto the device: beside the model it would take as much room again. A GPU reads its shard straight from the
     # file; on the CPU the optimiser would keep using the file's own pages.
     try:

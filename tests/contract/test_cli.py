@@ -332,15 +332,20 @@ RUN = {
         ("comt generate tab", {"table3:"}),
         ("comt generate comt/", {"comt/table3:"}),
         ("comt generate 0123", {"0123456789ab"}),
-        ("comt generate table3 :", {"pre-ln+comt"}),  # bash takes a colon for a word, and wants what follows it
+        ("comt generate table3 :", {"pre-ln+comt", "mine"}),  # bash takes a colon for a word, and wants what follows it
         ("comt analyze-gates table3 : pre", {"pre-ln+comt"}),
         ("comt rm table3 : pre-ln+comt : py", {"python-docs/tiny"}),
         ("comt export comt/table3 : pre-ln+comt : python-docs/tiny :", {"7"}),
         ("comt plot-cosine table3 : x", set()),
+        ("comt status table3 --rows min", {"mine"}),  # which has a run
+        ("comt report comt/table3.yaml --rows min", {"mine"}),
+        ("comt show table3 --rows min", set()),
     ],
 )
 def test_the_shell_completes_runs(line, offered, tmp_path, completions):
     write_run(tmp_path)
+    (tmp_path / "runs/by-id/1123456789ab").mkdir()
+    (tmp_path / "runs/by-id/1123456789ab/spec.json").write_text(json.dumps(RUN | {"row": "mine"}))
     assert completions(line) == offered
 
 

@@ -8,14 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from planning_on import plan_on
 
 from comt_cli import methods as room
 from comt_cli.errors import UserError
-from comt_cli.methods import Method, methods, mistakes
-from comt_cli.models import counting
+from comt_cli.methods import Method, catalogue, methods, mistakes
+from comt_cli.models import accounting, counting
 from comt_cli.models.build import wiring_of
-from comt_cli.models.cost import Network
+from comt_cli.models.cost import Cost, Network
 from comt_cli.models.counting import count
+from comt_cli.recipe.find import find_recipe
+from comt_cli.recipe.load import load_recipe
 from comt_cli.tasks.settings.llama import ModelSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -150,7 +153,8 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def count_with(right: str, wrong: str) -> None:
         assert right in EXAMPLE
         (folder / "learnable_scale.py").write_text(EXAMPLE.replace(right, wrong), encoding="utf-8")
-        count(Network(SHAPE, '{"vocabulary": 11}', '{"name": "learnable-scale"}', "pre-ln"))
+        if unused := count(Network(SHAPE, '{"vocabulary": 11}', '{"name": "learnable-scale"}', "pre-ln"))[0].unused:
+            raise UserError(unused)
 
     yield count_with
     room._all_methods.cache_clear()
@@ -198,6 +202,34 @@ def test_where_the_plain_network_fails_too_the_method_is_not_blamed(
     monkeypatch.setattr(counting, "flops_of_one", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         counted("", "")
+
+
+def test_a_parameter_that_some_blocks_alone_use_is_no_mistake(counted: Write) -> None:
+    one = "nn.Parameter(torch.empty(1))"
+    other = f"self.other = {one}\n            self.scale = self.other if site.layer == 0 else {one}"
+    counted(f"self.scale = {one}", other)
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, MemoryError, OSError])
+def test_what_no_method_can_cause_is_not_blamed_on_its_file(
+    counted: Write, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def fails(_model: object, _output: object, file: str) -> str:
+        if file.endswith("learnable_scale"):
+            raise error
+        return ""
+
+    monkeypatch.setattr(counting, "_unused", fails)
+    with pytest.raises(error):
+        counted("", "")
+
+
+def test_runs_are_refused_for_an_unused_parameter_before_they_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = load_recipe(find_recipe("table3"), catalogue())
+    specs = plan_on(recipe, "smoke", lambda _: ("asked", "content"), rows="pre-ln", seeds=[1])
+    monkeypatch.setattr(accounting, "cost_of", lambda _: Cost(1, 1, 1, 1, 1, "never uses its parameter"))
+    with pytest.raises(UserError, match="never uses its parameter"):
+        accounting.check_methods(specs)
 
 
 def test_a_mistake_while_training_names_the_line(write: Write, tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
+import shutil
 
 import pytest
 from caption_cases import caption_spec
@@ -12,7 +15,9 @@ from typer.testing import CliRunner
 
 from comt_cli.app import app
 from comt_cli.errors import UserError
+from comt_cli.runs.directory import RunDirectory
 from comt_cli.tasks.images import ImageClassification
+from comt_cli.training.again import merge
 from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.tasks.language import LanguageRun
 
@@ -119,15 +124,63 @@ def test_a_value_that_comes_out_otherwise_is_named_and_nothing_is_added(language
     directory.result_file.write_text(text)
 
     other = train(tiny_spec(tiny_corpus, **SHORT, seed=2), folder)
+    other.checkpoint_file.write_bytes(other.checkpoint_file.read_bytes()[:-500])
+    damaged = evaluate(other.path).exception
+    assert "checkpoint.pt cannot be read" in damaged.message
+    assert "--fresh" in damaged.hint
+    assert "Delete" not in damaged.hint, "the run would not start over"
     other.checkpoint_file.unlink()
     both = evaluate(other.path, directory.path)
     assert both.exit_code == 1
     assert "checkpoint.pt is not there" in both.output
     assert f"{directory.path}: all as before" in both.output, "the other is evaluated all the same"
+    aside = folder / "aside"
+    shutil.copytree(directory.path, aside)  # with the same id
+    both = evaluate(aside, directory.path, aside / "result.json")
+    assert both.stdout.count("all as before") == 2, both.output
     other.result_file.write_text(json.dumps(other.result() | {"state": "diverged"}))
     assert "has diverged" in evaluate(other.path).exception.message
     other.result_file.unlink()
     assert "has not ended" in evaluate(other.path).exception.message
+
+
+@pytest.mark.parametrize(
+    ("before", "tolerance", "differing"),
+    [
+        ({"loss": 3.001}, 1e-3, []),
+        ({"loss": 3.001}, 1e-4, ["loss was 3.001 and is 3"]),
+        ({"perplexity": math.exp(3.002)}, 1e-3, []),  # the loss is off by less than a thousandth
+        ({"perplexity": math.exp(3.004)}, 1e-3, ["perplexity was 20.166 and is 20.0855"]),
+        ({"test_accuracy": 80.9}, 1e-3, []),  # of 100 samples one
+        ({"test_accuracy": 82.0}, 1e-3, ["test_accuracy was 82 and is 80"]),
+        ({"test_loss": 1e-7}, 1e-4, []),
+        ({"evaluation": {"samples": 99}}, 1e-3, ["samples were 99 and are 100"]),
+        ({"test_evaluation": {"tokens": 9}}, 1e-3, []),  # of a version that noted no samples
+    ],
+)
+def test_how_far_values_may_be_off(before, tolerance, differing):
+    found = {
+        "validation": Evaluation(3.0, {"perplexity": math.exp(3)}, {"samples": 100}),
+        "test": Evaluation(0.0, {"accuracy": 80.0}, {"samples": 100}),
+    }
+    assert merge({**before}, found, tolerance, {"accuracy"})[1] == differing
+
+
+def test_what_another_call_adds_meanwhile_stays(language, monkeypatch):
+    directory, lock = language[1], RunDirectory.lock
+    text, kept = directory.result_file.read_text(), directory.result()
+
+    @contextlib.contextmanager
+    def late(self):
+        with lock(self):
+            self.result_file.write_text(json.dumps(without(kept, ("bits_per_byte",)) | {"another": 1}))
+            yield
+
+    monkeypatch.setattr(RunDirectory, "lock", late)
+    assert evaluate(directory.path).exit_code == 0
+    assert directory.result()["another"] == 1
+    assert directory.result()["bits_per_byte"] == kept["bits_per_byte"]
+    directory.result_file.write_text(text)
 
 
 def test_other_data_is_refused(language, monkeypatch):

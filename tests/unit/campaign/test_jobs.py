@@ -80,7 +80,7 @@ def test_what_is_done_already_changes_nothing(runs, tiny_corpus, tmp_path, monke
 
     asked = []
 
-    def plan(device, said, every):
+    def plan(device, said, every, *_):
         asked.append(len(every))
         raise UserError("enough")
 

@@ -18,6 +18,7 @@ from comt_cli.campaign.queue import RunQueue
 from comt_cli.campaign.scout import Scout
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.shared import shared_runs
 from comt_cli.tasks import Task
 from comt_cli.training.processes import StopSignal
 
@@ -114,7 +115,7 @@ def test_a_scout_that_a_signal_to_all_ended_first_is_no_failure(number, error):
         ended.workers(stop)
 
 
-def test_a_scout_is_ended_by_its_parent_alone(monkeypatch):
+def test_a_scout_is_ended_by_its_parent_alone(monkeypatch, tmp_path):
     """Slurm warns every process of a job; what the kernel does with SIGUSR2 by default is to end it."""
     heard = []
 
@@ -124,13 +125,20 @@ def test_a_scout_is_ended_by_its_parent_alone(monkeypatch):
 
     monkeypatch.setattr(server, "die_with_parent", lambda: None)
     monkeypatch.setattr(scout, "plan_workers", plan)
+    checked: list = []
+    monkeypatch.setattr(scout, "check_methods", checked.extend)
+    begun, fresh = image_spec(seed=1), image_spec(seed=2)
+    directory = RunDirectory.of(tmp_path, begun)
+    directory.create(begun)
+    directory.checkpoint_file.touch()
     before = {number: signal.getsignal(number) for number in StopSignal.SIGNALS}
     ours, theirs = Pipe()
     try:
-        ours.send([])
-        scout._look_ahead(theirs, "cpu", None)
+        ours.send(shared_runs([begun, fresh]))
+        scout._look_ahead(theirs, "cpu", None, tmp_path)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     assert heard == [signal.SIG_IGN] * 4
     assert str(ours.recv()) == "enough"
+    assert checked == [fresh], "a run that has begun goes on, whatever is wrong with its method's file"

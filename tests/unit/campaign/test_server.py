@@ -32,7 +32,7 @@ def look(queue):
 
 if __name__ == "__main__":
     specs = [RunSpec.model_validate_json(text) for text in sys.stdin.read().splitlines()]
-    with scouting("cpu", None, shared_runs(specs)) as scout:
+    with scouting("cpu", None, shared_runs(specs), Path("runs")) as scout:
         workers = scout.workers(StopSignal())
         context = context_for(["cpu"])
         queue = context.SimpleQueue()

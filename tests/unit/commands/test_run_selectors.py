@@ -240,6 +240,9 @@ def test_cells_of_changed_settings_are_compared_over_their_seeds(tried: Shelf):
         result = comt("compare", *arguments)
         assert result.exit_code == 0, result.exception
         assert result.stdout.splitlines()[0] == "A: mine/gates, pre-ln at docs/tiny, scale smoke, seeds 1-2"
+    said = str(comt("compare", *arguments[:-1], "train.steps=99").exception)
+    assert "mine/gates:pre-ln has no run with train.steps=99; there are others\n" in said
+    assert "Leave --set out" in said
     Path("runs", tried.spec("pre-ln").relative_path).unlink()
     for path in Path("runs/by-id").glob(f"{tried.spec('pre-ln').id}*"):
         path.rename(path.with_name("gone"))

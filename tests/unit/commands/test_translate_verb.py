@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -113,6 +115,8 @@ def test_a_killed_call_is_continued_and_ends_with_the_same_bytes(folder, monkeyp
     assert not (folder / "out").exists()
     assert len((folder / "out.part").read_text().splitlines()) == 1 + 4
     left[0] = 2  # of three pools one is done
+    (folder / "run").rename(folder / "moved")
+    shutil.copytree(folder / "moved", folder / "run")  # other inodes and times, the same weights
     result = run(*options, "-o", "out")
     assert "out.part has the first 2 of 6 lines" in result.stderr
     assert (folder / "out").read_text() == expected
@@ -121,7 +125,11 @@ def test_a_killed_call_is_continued_and_ends_with_the_same_bytes(folder, monkeyp
     with pytest.raises(Killed):
         run(*options, "-o", "out")
     monkeypatch.setattr(Translator, "search", search)
-    assert "has the first" not in run(*options[:-1], "-o", "out").stderr  # other columns: nothing is kept
+    part = (folder / "out.part").read_text()
+    said = run(*options[:-1], "-o", "out").stderr  # other columns: nothing is continued, and nothing lost
+    assert "has the first" not in said
+    assert "out.part is of another model, input or options; it is kept as out.part.replaced-1" in said
+    assert (folder / "out.part.replaced-1").read_text() == part
 
 
 def test_damaged_lines_of_a_killed_call_are_translated_again(folder, monkeypatch):
@@ -189,16 +197,19 @@ def test_lines_that_are_drawn_and_written_are_translated_once(folder, monkeypatc
         (["--penalty", "wu"], "'wu' is not one of"),
         (["--n-best", "5"], "5 translations of each line cannot be had from a beam of 4"),
         (["-i", "gone"], "gone cannot be read: No such file"),
+        (["-i", "pipe"], "pipe cannot be read: "),
         (["-i", "latin"], r"latin is not UTF-8 text \(line 2\)"),
     ],
 )
 def test_wrong_input_ends_with_status_2(folder, arguments, said):
+    os.mkfifo(folder / "pipe")
     (folder / "latin").write_bytes(b"a\ngr\xfcn\n")
     result = run(*arguments)
     status = result.exception.exit_status if isinstance(result.exception, UserError) else result.exit_code
     assert status == 2
     text = re.sub(r"[\s│]+", " ", result.stderr) + getattr(result.exception, "message", "")
     assert re.search(said, text)
+    assert ("through a pipe" in (getattr(result.exception, "hint", None) or "")) == ("pipe" in arguments)
 
 
 def test_a_model_that_does_not_translate_is_refused(folder):

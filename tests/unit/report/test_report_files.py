@@ -24,6 +24,7 @@ from comt_cli.report.table import Table, build_table
 from comt_cli.report.terminal import WIDTH, print_table
 from comt_cli.report.words import verdict
 from comt_cli.report.write import print_report, write_report
+from comt_cli.tasks.base import POINTS
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -326,7 +327,9 @@ def test_markdown_escapes(bench: Bench) -> None:
     assert markdown(table_of(bench)).startswith("# Gates & norms\\_50% \\| a test\n")
 
 
-def test_metrics_of_the_same_runs_are_columns_of_one_table(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_of_the_same_runs_are_columns_of_one_table(
+    bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     two = "      tiny: {compare_to: c4/130m}\n      bits: {metric: bits_per_byte}\n"
     bench.recipe.write_text(bench.recipe.read_text().replace("      tiny: {compare_to: c4/130m}\n", two))
     bench.done("pre-ln", {1: 100.0, 2: 110.0, 3: 105.0})
@@ -340,10 +343,18 @@ def test_metrics_of_the_same_runs_are_columns_of_one_table(bench: Bench, capsys:
     assert "| pre-ln | ours ± s.e. (n) | 105.00 ± 2.89 (3) | 2.125 ± 0.000 (3) |" in lines
     assert "|  | vs pre-ln, % \\[95 %\\] | -10.2 \\[-10.8, -9.47\\] | 0.00 \\[0.00, 0.00\\] |" in lines
     assert "| pre-ln+comt | ours ± s.e. (n) | **94.33 ± 2.60 (3)** | 2.125 ± 0.000 (3) |" in lines
+    assert "bits/byte |" not in page, "it is a column, and does not stand beside the other"
     assert len(records(table)) == 8, "the CSV has a line a metric"
+    monkeypatch.setenv("COLUMNS", "300")
     print_table(table)
     said = capsys.readouterr().out
+    assert "The files have parameters, paper's parameters, tokens/s, too." in said
+    assert "Too narrow" not in said
     assert "tiny: validation perplexity, bits: bits/byte. Paper: C4, 130m." in said
     assert [line.split() for line in said.splitlines() if "ours" in line and "pre-ln " in line] == [
         ["pre-ln", "ours", "±", "s.e.", "(n)", "105.00", "2.125"]
     ]
+    metrics = table.task.metrics
+    points = {"bits_per_byte": replace(metrics["bits_per_byte"], difference=POINTS)}
+    monkeypatch.setattr(type(table.task), "metrics", {**metrics, **points})
+    assert markdown(table_of(bench)).count("| vs pre-ln, ") == 2, "differences in other units are tables of their own"
