@@ -14,7 +14,7 @@ import typer
 from comt_cli.commands import completion, options
 from comt_cli.commands.decoding import Alpha, Beam, PenaltyOption, Scores, as_asked, rows
 from comt_cli.commands.loading import loading_model
-from comt_cli.data.storage import state_of
+from comt_cli.data.storage import hash_file
 from comt_cli.errors import UserError
 from comt_cli.files import conversion, open_file, refuse_same
 
@@ -71,8 +71,8 @@ def translate(
 
     Empty lines stay empty. A line that is longer than those of training is cut, with a warning. What a line is
     translated to does not depend on the others. With --output the lines stand in FILE.part until all are done: the
-    same command, given again after it was stopped, continues there. With --n-best N every line has N lines of output,
-    empty ones where fewer translations were found.
+    same command, given again after it was stopped, continues there; what another one left is kept as FILE.part.1.
+    With --n-best N every line has N lines of output, empty ones where fewer translations were found.
 
     Examples:
 
@@ -109,7 +109,9 @@ def translate(
     file, done = None, 0
     if out is not None:
         lines = list(lines)
-        file, done = _part_file(lines, chosen, out, scores=scores, model=_stamp(checkpoint))
+        path = Path(checkpoint)
+        weights = hash_file(path / "checkpoint.pt" if path.is_dir() else path)
+        file, done = _part_file(lines, chosen, out, scores=scores, weights=weights)
         lines = lines[done:]
     numbers = count(done + 1)
     for pool in using.pools(lines, chosen, done + 1):
@@ -126,18 +128,18 @@ def translate(
         file.finish()
 
 
-def _part_file(
-    lines: Sequence[str], chosen: Options, out: Path, *, scores: bool, model: object
-) -> tuple[PartFile, int]:
+def _part_file(lines: Sequence[str], chosen: Options, out: Path, *, scores: bool, weights: str) -> tuple[PartFile, int]:
     """What the output is written to, and how many of the lines an earlier call has translated."""
     from comt_cli.files import canonical_json, sha256
     from comt_cli.generation.part_file import PartFile
     from comt_cli.generation.translate import POOL
 
     decode = chosen.decode.model_dump(mode="json")
-    key = sha256(canonical_json([model, decode, chosen.n_best, chosen.batch_tokens, scores, *lines]))
+    key = sha256(canonical_json([weights, decode, chosen.n_best, chosen.batch_tokens, scores, *lines]))
     file = PartFile(out, f"comt translate {key}")
     done = file.resume(POOL * chosen.n_best) // chosen.n_best
+    if file.aside is not None:
+        typer.echo(f"comt: {file.part} is of other lines, options or weights: it is kept as {file.aside}", err=True)
     if done:
         typer.echo(f"comt: {file.part} has the first {done:,} of {len(lines):,} lines", err=True)
     return file, done
@@ -179,9 +181,3 @@ def _lines(given: Path) -> Iterator[str]:
     except OSError as error:
         hint = "What comes through a pipe is read from the standard input: -i -"
         raise UserError(f"--input {given} cannot be read: {error.strerror or error}", hint) from None
-
-
-def _stamp(checkpoint: str) -> list[object]:
-    """What tells a file of weights from another, and from itself after it was trained on."""
-    path = Path(checkpoint)
-    return [str(path.resolve()), *state_of((path / "checkpoint.pt" if path.is_dir() else path).stat())]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 from comt_cli.errors import StorageError
@@ -15,22 +16,32 @@ class PartFile:
     """The lines of an output that comes in pieces.
 
     `key` says what they are of: it is the first line of `<path>.part`, and what was left by a call with another key is
-    not continued. A checksum is before each other line there, and from the first on that does not fit it all are
-    written again. Nothing else may write the file meanwhile.
+    not continued, but kept as `aside`. A checksum is before each other line there, and from the first on that does not
+    fit it all are written again. Nothing else may write the file meanwhile.
     """
 
     def __init__(self, path: Path, key: str) -> None:
         self.path, self.key = path, key
         self.part = path.with_name(f"{path.name}.part")
+        self.aside: Path | None = None
         self.lines: list[str] = []
 
     def resume(self, piece: int) -> int:
         """How many lines of an earlier call are kept, a multiple of `piece`: what was cut short is written again.
         Raises `StorageError` where the folder cannot be written."""
         try:
-            first, *stored = read_text(self.part).split("\n")[:-1]  # what has no line break was cut short
+            first, *stored = read_text(self.part).split("\n")[:-1] or [""]  # what has no line break was cut short
+        except FileNotFoundError:
+            first, stored = self.key, []
         except (OSError, ValueError):
-            first, stored = "", []
+            first, stored = "", [""]
+        if first != self.key and stored:
+            others = (self.part.with_name(f"{self.part.name}.{number}") for number in count(1))
+            self.aside = next(other for other in others if not os.path.lexists(other))
+            try:
+                self.part.rename(self.aside)
+            except OSError as error:
+                raise StorageError(f"cannot rename {self.part}: {error.strerror or error}") from error
         lines = [line.partition(" ")[2] for line in stored] if first == self.key else []
         fits = [one == f"{other}\n" for one, other in zip(self._stored(lines), stored, strict=False)]
         self.lines = lines[: [*fits, False].index(False) // piece * piece]

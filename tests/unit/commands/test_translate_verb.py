@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -120,8 +121,25 @@ def test_a_killed_call_is_continued_and_ends_with_the_same_bytes(folder, monkeyp
     left[0] = 1
     with pytest.raises(Killed):
         run(*options, "-o", "out")
+    begun = (folder / "out.part").read_bytes()
     monkeypatch.setattr(Translator, "search", search)
-    assert "has the first" not in run(*options[:-1], "-o", "out").stderr  # other columns: nothing is kept
+    said = run(*options[:-1], "-o", "out").stderr  # other columns: nothing is continued, and nothing is lost
+    assert "has the first" not in said
+    assert "out.part is of other lines, options or weights: it is kept as out.part.1" in said
+    assert (folder / "out.part.1").read_bytes() == begun
+
+
+def test_the_same_weights_in_another_file_continue_what_was_begun(folder, monkeypatch):
+    monkeypatch.setattr(generation, "POOL", 2)
+    monkeypatch.setattr(PartFile, "finish", lambda self: None)
+    run("-i", "in", "-o", "out")
+    (folder / "run").rename(folder / "old")
+    shutil.copytree(folder / "old", folder / "run", copy_function=shutil.copyfile)
+    (folder / "run" / "checkpoint.pt").chmod(0o600)
+    assert "has the first 6 of 6 lines" in run("-i", "in", "-o", "out").stderr
+    spec = toy_spec()
+    write_run(folder / "run", spec, toy_model(spec, seed=2))
+    assert "it is kept as out.part.1" in run("-i", "in", "-o", "out").stderr
 
 
 def test_damaged_lines_of_a_killed_call_are_translated_again(folder, monkeypatch):
