@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 
-from comt_cli.data.corpus import SPLITS, Corpus, SplitName, place_of
+from comt_cli.data.corpus import SPLITS, Corpus, SplitName, place_of, train_texts
 from comt_cli.data.manifest import TOKENIZER, Manifest, Part, damaged, verify
 from comt_cli.data.rows import PackedRows, PaddedRows, Rows
 from comt_cli.data.settings import DataSettings
@@ -82,16 +82,13 @@ def check_rows(data: DataSettings, parts: Sequence[Part], corpus: Corpus, tokeni
 def _instead(data: DataSettings, split: SplitName, corpus: Corpus, tokenizer: Tokenizer) -> str:
     """What to write where a split has too little: of the validation split, the smallest share that is enough."""
     needed, held = data.sequence_length if data.rows == "pack" else 1, 0
-
-    def texts() -> Iterator[str]:
-        return (document.text for stream in corpus.streams() for document in stream.documents())
-
+    texts = (document.text for stream in corpus.streams() for document in stream.documents())
     divided = split == "validation" and data.validation_fraction is not None and not corpus.endless
-    for text in heapq.nsmallest(_MOST_HELD_OUT, texts(), key=place_of) if divided else ():
+    for text in heapq.nsmallest(_MOST_HELD_OUT, texts, key=place_of) if divided else ():
         held += len(tokenizer.encode(text)) + 1
         if held >= needed:
             share = math.floor(1000 * place_of(text) + 1) / 1000
-            rest = (len(tokenizer.encode(other)) + 1 for other in texts() if place_of(other) >= share)
+            rest = (len(tokenizer.encode(other)) + 1 for other in train_texts(corpus, share))
             if not any(left >= needed for left in accumulate(rest)):
                 break
             said = f"--set data.validation_fraction={share:.3f}, which a recipe says below settings: data"

@@ -28,7 +28,7 @@ class PartFile:
 
     def resume(self, piece: int) -> int:
         """How many lines of an earlier call are kept, a multiple of `piece`: what was cut short is written again.
-        Raises `StorageError` where the folder cannot be written."""
+        Raises `StorageError`, or `OSError`, where the folder cannot be written."""
         try:
             first, *stored = read_text(self.part).split("\n")[:-1] or [""]  # what has no line break was cut short
         except FileNotFoundError:
@@ -38,10 +38,7 @@ class PartFile:
         if first != self.key and stored:
             others = (self.part.with_name(f"{self.part.name}.{number}") for number in count(1))
             self.aside = next(other for other in others if not os.path.lexists(other))
-            try:
-                self.part.rename(self.aside)
-            except OSError as error:
-                raise StorageError(f"cannot rename {self.part}: {error.strerror or error}") from error
+            self.part.rename(self.aside)
         lines = [line.partition(" ")[2] for line in stored] if first == self.key else []
         fits = [one == f"{other}\n" for one, other in zip(self._stored(lines), stored, strict=False)]
         self.lines = lines[: [*fits, False].index(False) // piece * piece]

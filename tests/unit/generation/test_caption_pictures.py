@@ -116,9 +116,7 @@ def test_large_pictures_are_read_in_silence_and_larger_ones_told_with_the_limit(
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     small, large = result.stdout.splitlines()
     assert small == "0"
-    assert re.fullmatch(
-        r"UserError cannot read the image .*: it has 196,000,000 pixels; 178,956,970 are the most .*", large
-    )
+    assert re.fullmatch(r"UserError cannot read the image .*: it has too many pixels: 178,956,970 are the .*", large)
 
 
 @pytest.mark.parametrize(
@@ -132,16 +130,6 @@ def test_what_decoders_raise_is_told_as_a_damaged_picture(tmp_path, monkeypatch,
     Image.fromarray(GREY).save(tmp_path / "one.png")
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", load)
     with pytest.raises(UserError, match=r"cannot read the image .*one\.png: (Failed|EOFError|unpack)"):
-        look_at(tmp_path / "one.png", DATA)
-
-
-def test_a_limit_that_pillow_says_in_other_words_is_quoted(tmp_path, monkeypatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise Image.DecompressionBombError("too many pixels")
-
-    Image.fromarray(GREY).save(tmp_path / "one.png")
-    monkeypatch.setattr(Image, "open", refuse)
-    with pytest.raises(UserError, match=r"one\.png: too many pixels"):
         look_at(tmp_path / "one.png", DATA)
 
 
