@@ -11,6 +11,7 @@ import io
 import json
 import os
 import secrets
+import shlex
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -175,7 +176,7 @@ def read_text(path: Path, largest: int = LARGEST_FILE) -> str:
 def conversion(path: Path, begin: bytes) -> str:
     """The command that makes UTF-8 of a file that is not, and begins with these bytes."""
     is_wide = begin.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    return f"iconv -f {'utf-16' if is_wide else 'latin1'} -t utf-8 {path.name}"
+    return f"iconv -f {'utf-16' if is_wide else 'latin1'} -t utf-8 {shlex.quote(path.name)}"
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:

@@ -69,6 +69,7 @@ def shares_of(connection: ResidualConnection) -> Mapping[str, Share]:
 SPAN = ("low", "high")
 """The 10th and the 90th percentile: a band of standard deviations may leave what a share can be."""
 _MOST = 1 << 16
+"""Numbers of a share that its percentiles are taken of."""
 
 
 def has_shares(loaded: LoadedImageModel) -> bool:
@@ -133,16 +134,22 @@ def summed_shares(connections: Sequence[ResidualConnection], passes: Iterable[ob
 
 class Sums:
     """Mean and standard deviation of numbers that come in parts, summed in fp64 about the first part's mean, and the
-    percentiles of `SPAN`, of each part's numbers or every so many of them."""
+    percentiles of `SPAN`: of all numbers, or of `_MOST` that are drawn from all of them, the same ones every time."""
 
     def __init__(self) -> None:
         self.count, self.shift, self.total, self.squares = 0, 0.0, 0.0, 0.0
-        self.some: list[Tensor] = []
+        self.drawn, self.ranks = torch.empty(0, dtype=torch.float64), torch.empty(0, dtype=torch.float64)
+        self._chance = torch.Generator().manual_seed(0)
 
     def add(self, values: Tensor) -> None:
         """Count in numbers of any shape."""
         numbers = values.cpu().double().flatten()
-        self.some.append(numbers[:: 1 + len(numbers) // _MOST])
+        # Each number has a random rank, and the lowest stay: every one of all parts is as likely to be among them.
+        ranks = torch.rand(len(numbers), generator=self._chance, dtype=torch.float64)
+        self.drawn, self.ranks = torch.cat([self.drawn, numbers]), torch.cat([self.ranks, ranks])
+        if len(self.ranks) > _MOST:
+            self.ranks, kept = self.ranks.topk(_MOST, largest=False)
+            self.drawn = self.drawn[kept]
         if not self.count:
             self.shift = float(numbers.mean())
         self.count += numbers.numel()
@@ -152,7 +159,7 @@ class Sums:
     def moments(self) -> tuple[float, float, float, float]:
         """Mean and standard deviation (of the population) of all so far, and their 10th and 90th percentile."""
         mean = self.total / self.count
-        low, high = np.percentile(torch.cat(self.some).numpy(), [10, 90])
+        low, high = np.percentile(self.drawn.numpy(), [10, 90])
         return self.shift + mean, max(self.squares / self.count - mean**2, 0.0) ** 0.5, float(low), float(high)
 
 

@@ -39,7 +39,7 @@ def _measured(chip: str, variant: str) -> dict[str, str] | None:
             with path.open(encoding="utf-8", newline="") as file:
                 for line in csv.DictReader(file):
                     same = line["variant"] == variant and line["precision"] != "fp32"
-                    if same and chip_of(line["device"]) == chip and 0 < float(line["mfu"]) <= 1:
+                    if same and chip_of(line["device"]) == chip and 0 < float(line["mfu"] or 0) <= 1:
                         return line
         except (OSError, ValueError, KeyError):
             continue

@@ -6,9 +6,10 @@ import heapq
 import math
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 
-from comt_cli.data.corpus import SPLITS, Corpus, SplitName, place_of
+from comt_cli.data.corpus import SPLITS, Corpus, SplitName, place_of, train_texts
 from comt_cli.data.manifest import TOKENIZER, Manifest, Part, damaged, verify
 from comt_cli.data.rows import PackedRows, PaddedRows, Rows
 from comt_cli.data.settings import DataSettings
@@ -83,10 +84,13 @@ def _instead(data: DataSettings, split: SplitName, corpus: Corpus, tokenizer: To
     needed, held = data.sequence_length if data.rows == "pack" else 1, 0
     texts = (document.text for stream in corpus.streams() for document in stream.documents())
     divided = split == "validation" and data.validation_fraction is not None and not corpus.endless
-    for text in heapq.nsmallest(_MOST_HELD_OUT + 1, texts, key=place_of)[:-1] if divided else ():  # one is for training
+    for text in heapq.nsmallest(_MOST_HELD_OUT, texts, key=place_of) if divided else ():
         held += len(tokenizer.encode(text)) + 1
-        share = math.floor(1000 * place_of(text) + 1) / 1000
-        if held >= needed and share < 1:
+        if held >= needed:
+            share = math.floor(1000 * place_of(text) + 1) / 1000
+            rest = (len(tokenizer.encode(other)) + 1 for other in train_texts(corpus, share))
+            if not any(left >= needed for left in accumulate(rest)):
+                break
             said = f"--set data.validation_fraction={share:.3f}, which a recipe says below settings: data"
             return f"Enough is held out by {said}; or use more documents."
     return "Use more (or more, smaller) documents, or another validation_fraction."

@@ -10,7 +10,7 @@ from typing import Any
 from comt_cli.data.corpora import corpus_for
 from comt_cli.data.corpus import Corpus
 from comt_cli.data.manifest import Manifest
-from comt_cli.data.sentencepiece_tokenizer import TRAINER, TRAINING_CHARACTERS, VOCABULARY_VERSION
+from comt_cli.data.sentencepiece_tokenizer import LONG_LINES_CUT, TRAINER, TRAINING_CHARACTERS, VOCABULARY_VERSION
 from comt_cli.data.settings import DataSettings, TextSettings
 from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.data.t5 import T5_SHA256
@@ -73,5 +73,6 @@ def tokenizer_identity(data: TextSettings) -> list[Any]:
     """What decides the tokenizer, besides the corpus that a SentencePiece vocabulary is trained on."""
     if data.tokenizer == "sentencepiece":
         made_by = [VOCABULARY_VERSION, metadata.version("sentencepiece")]
-        return ["sentencepiece", data.vocabulary_size, TRAINER, TRAINING_CHARACTERS, *made_by, *data.extras]
+        own = [LONG_LINES_CUT] if data.corpus.startswith("files:") else []
+        return ["sentencepiece", data.vocabulary_size, TRAINER, TRAINING_CHARACTERS, *made_by, *own, *data.extras]
     return ["t5", T5_SHA256] if data.tokenizer == "t5" else ["bytes", *data.extras]

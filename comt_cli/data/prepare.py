@@ -69,7 +69,8 @@ def tokenizer_for(data: TextSettings, corpus: Corpus, progress: ProgressCallback
             if not path.exists():
                 progress("training the tokenizer", 0, None)
                 texts = train_texts(corpus, data.validation_fraction)
-                train_sentencepiece(texts, data.vocabulary_size, data.extras).save(path)
+                own = data.corpus.startswith("files:")
+                train_sentencepiece(texts, data.vocabulary_size, data.extras, own=own).save(path)
     return load_tokenizer(path)
 
 

@@ -43,12 +43,14 @@ TRAINER: dict[str, Any] = {
     # Not the number of cores: partial sums are added in the order of the threads, so this number is part of the result.
     "num_threads": 4,
 }
+_SLICE = 1 << 18
 _LONGEST_LINE = 4096
 _PART_OF_LINE = re.compile(rf".{{1,{_LONGEST_LINE}}}\Z|.{{0,{_LONGEST_LINE - 1}}}\s|.{{1,{_LONGEST_LINE}}}", re.DOTALL)
 """Training takes time with the length of what occurs twice: of 20 million characters some seconds where no line is
-longer than this, hours where lines of 100,000 characters repeat themselves. Such lines are cut, where there is white
-space if there is any. No line of the embedded corpora has 200 characters, so that their vocabularies are as ever; the
-version above stays too, since raising it would part runs of all other texts from their data."""
+longer than this, hours where lines of 100,000 characters repeat themselves. Such lines of text of one's own are cut,
+where there is white space if there is any, and their fingerprints have a mark that says so. Lines of other corpora
+are cut as ever, to stay below `max_sentence_length`: fingerprints and vocabularies of these are as they were."""
+LONG_LINES_CUT = "long lines cut"
 
 
 class SentencePieceTokenizer:
@@ -129,7 +131,7 @@ class SentencePieceTokenizer:
 
 
 def train_sentencepiece(
-    texts: Iterable[str], vocabulary: int, extras: Collection[Extra] = (), key: str = "vocabulary"
+    texts: Iterable[str], vocabulary: int, extras: Collection[Extra] = (), key: str = "vocabulary", *, own: bool = True
 ) -> SentencePieceTokenizer:
     """Train a unigram vocabulary of exactly `vocabulary` pieces (bytes and special tokens included) on `texts`.
 
@@ -137,7 +139,7 @@ def train_sentencepiece(
     `special_tokens.EXTRA_PIECES`. Without any the vocabulary is what it always was. Text never becomes one of them.
 
     Deterministic: the same texts in the same order give the same model, byte for byte, whatever the machine's number
-    of cores. At most `TRAINING_CHARACTERS` are read.
+    of cores. At most `TRAINING_CHARACTERS` are read. `own` text has its long lines cut (see `_PART_OF_LINE`).
 
     Raises:
         UserError: the texts cannot carry a vocabulary of this size; the hint says to what a recipe's `key` must be set.
@@ -154,7 +156,7 @@ def train_sentencepiece(
         options["control_symbols"] = controls
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_noting(_lines(texts), failed),
+            sentence_iterator=_noting(_lines(texts, own), failed),
             model_writer=model,
             vocab_size=vocabulary,
             minloglevel=2,  # the C++ side logs to stderr past Python; its errors still come as exceptions
@@ -178,7 +180,7 @@ def _noting(texts: Iterator[str], failed: list[Exception]) -> Iterator[str]:
         raise
 
 
-def _lines(texts: Iterable[str]) -> Iterator[str]:
+def _lines(texts: Iterable[str], own: bool) -> Iterator[str]:
     """The lines of the texts up to the training limit, long ones in parts (see `_PART_OF_LINE`).
 
     No piece reaches over a line break, and from texts of many lines the trainer learns worse pieces than from lines.
@@ -186,7 +188,8 @@ def _lines(texts: Iterable[str]) -> Iterator[str]:
     budget = TRAINING_CHARACTERS
     for text in texts:
         for line in text[:budget].split("\n"):
-            yield from _PART_OF_LINE.findall(line)
+            cuts = range(0, len(line), _SLICE)
+            yield from _PART_OF_LINE.findall(line) if own else (line[start : start + _SLICE] for start in cuts)
         budget -= len(text)
         if budget <= 0:
             return

@@ -44,8 +44,9 @@ def hash_file(path: Path) -> str:
 
 
 def state_of(status: os.stat_result) -> list[int]:
-    """What no change of a file leaves as it was. Size and time of change alone can be those of other content: archives
-    set the time, and a letter for a letter keeps the size; the system alone sets `ctime`."""
+    """What a change of a file's content leaves as it was only within one tick of the system's clock (see
+    `local_files._SETTLED_NS`). Size and time of change alone can be those of other content: archives set the time, and
+    a letter for a letter keeps the size; the system alone sets `ctime`, which chmod and links change too."""
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 

@@ -30,7 +30,7 @@ class PartFile:
         """How many lines of an earlier call are kept, a multiple of `piece`: what was cut short is written again.
         Raises `StorageError` where the folder cannot be written."""
         try:
-            first, *stored = read_text(self.part).split("\n")[:-1]  # what has no line break was cut short
+            first, *stored = read_text(self.part).split("\n")[:-1] or [""]  # what has no line break was cut short
         except FileNotFoundError:
             first, stored = self.key, []
         except (OSError, ValueError):

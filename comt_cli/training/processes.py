@@ -101,7 +101,8 @@ class StopSignal:
 
     SIGHUP comes when a terminal is closed; where it was ignored from the start, under nohup, it stays so. SIGUSR2 is
     what Slurm is asked to send before a job's time is over, to every process of the job, SIGXCPU what the system sends
-    every second once the processor time of `ulimit -St` is used up.
+    every second once the processor time of `ulimit -St` is used up: it is ignored from then on, so that tables are
+    written before the hard limit.
 
     A second signal gets the treatment it had before, so that nobody is kept waiting by a step that hangs. One that
     comes at once is the first one's echo: a terminal signals every process, and a launcher passes on what it receives.
@@ -118,6 +119,7 @@ class StopSignal:
         self._announce = announce
         self._since = 0.0
         self._before: dict[int, Any] = {}
+        self._is_out_of_time = False
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -128,9 +130,11 @@ class StopSignal:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            ends = number == signal.SIGXCPU and self._is_out_of_time and handler == signal.SIG_DFL
+            signal.signal(number, signal.SIG_IGN if ends else handler)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
+        self._is_out_of_time |= number == signal.SIGXCPU
         if self.number is None:
             self.number, self._since = number, time.monotonic()
             self._announce_now(again=False)

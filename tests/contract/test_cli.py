@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shutil
 import signal
 import subprocess
@@ -222,6 +223,15 @@ def test_an_interrupt_while_modules_are_imported_leaves_no_traceback(start, tmp_
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # it is ignored where the tests run behind a &
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+def test_importing_the_entry_leaves_ctrl_c_as_it_is():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        runpy.run_module("comt_cli.__main__", run_name="imported")
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("line", ["train-lm --recipe table3 --rows pre-ln", "ablate hidden-size", "reproduce"])

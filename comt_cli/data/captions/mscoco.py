@@ -47,7 +47,8 @@ class MSCOCO:
         return ["mscoco"]
 
     def stamp(self) -> str | None:
-        """Names and states (`state_of`) of the captions and of every file of features. Raises `OSError`."""
+        """Names and states (`state_of`) of the captions and of every file of features: a folder that was copied, or
+        prepared when size and time were its files' state, is read once more. Raises `OSError`."""
         files = [self._folder / CAPTIONS, *sorted((self._folder / FEATURES).iterdir())]
         seen = [[file.name, *state_of(file.stat())] for file in files]
         return sha256(canonical_json(seen))[:16]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import re
+import struct
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,11 +45,10 @@ def open_picture(path: Path, hint: str) -> Iterator[Image.Image]:
     try:
         with open_file(path) as file, Image.open(file, formats=built) as image:
             yield image
-    except Image.DecompressionBombError as error:
-        pixels, most = (f"{int(number):,}" for number in re.findall(r"\d+", str(error))[:2])
-        reason = f"it has {pixels} pixels; {most} are the most that are read"
+    except Image.DecompressionBombError:
+        reason = f"it has too many pixels: {2 * (Image.MAX_IMAGE_PIXELS or 0):,} are the most that are read"
         raise UserError(f"cannot read the image {path}: {reason}", "Make it smaller first.") from None
-    except (OSError, ValueError, SyntaxError) as error:  # SyntaxError: Pillow's, for some broken files
+    except (OSError, ValueError, SyntaxError, RuntimeError, EOFError, struct.error) as error:  # Pillow's, by format
         reason = getattr(error, "strerror", None) or first_line(error)
         if isinstance(error, UnidentifiedImageError):
             reason = "it is no picture that can be read"

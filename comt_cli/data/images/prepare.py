@@ -51,8 +51,9 @@ def known_image_content(data: ImageDataSettings, name: str) -> str | None:
 
 
 def _stamp(data: ImageDataSettings) -> str:
-    """What changes with the files of the folder: names, times and sizes in it and in its folders. A folder of those
-    has a new time when a file in it comes or goes; of a million images none is looked at by itself.
+    """What changes with the files of the folder: the names in it and in its folders, and the `state_of` each. A folder
+    of those has a new time when a file in it comes or goes; of a million images none is looked at by itself. A copy of
+    all has other times and inodes: it is read once more.
 
     Raises:
         OSError: there is no such folder, or it may not be read.

@@ -159,7 +159,8 @@ def _make_tokenizer(data: PairData, corpus: PairCorpus) -> Tokenizer:
     if data.tokenizer == "bytes":
         return ByteTokenizer(extras)
     assert data.vocabulary_size is not None  # the settings see to it
-    return train_sentencepiece(corpus.vocabulary_texts(), data.vocabulary_size, extras, key="vocabulary_size")
+    texts, own = corpus.vocabulary_texts(), data.corpus.startswith("pairs:")
+    return train_sentencepiece(texts, data.vocabulary_size, extras, key="vocabulary_size", own=own)
 
 
 def _tokenise(

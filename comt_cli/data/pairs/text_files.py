@@ -19,7 +19,7 @@ from typing import Any, Literal
 from comt_cli.data.local_files import KnownHashes
 from comt_cli.data.pairs.corpus import PairTexts, TextPair, both_sides, is_blank, split_of_source
 from comt_cli.data.pairs.settings import PairData
-from comt_cli.data.sentencepiece_tokenizer import TRAINING_CHARACTERS
+from comt_cli.data.sentencepiece_tokenizer import LONG_LINES_CUT, TRAINING_CHARACTERS
 from comt_cli.data.storage import ProgressCallback, changed, make_folder, no_progress
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import cache_folder, canonical_json, conversion, open_file, sha256, write_text
@@ -64,8 +64,9 @@ class TextFiles:
                 self._files["test"] = _two(data.test_files)
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        """The hash of every file's name and content, and the shares; where the files lie does not count. Files of which
-        no call has seen that they can be used are read for it.
+        """The hash of every file's name and content, the shares, and of one's own text how it is read, which was once
+        another way; where the files lie does not count. Files of which no call has seen that they can be used are read
+        for it.
 
         Raises:
             UserError: as `check`.
@@ -79,7 +80,8 @@ class TextFiles:
             with contextlib.suppress(StorageError):  # a cache that may only be read costs time, nothing else
                 make_folder(checked.parent)
                 write_text(checked, "")
-        return ["pairs", hashes, self._data.validation_fraction, self._data.test_fraction]
+        own = [] if self._data.folder is not None else ["unseen sides empty", LONG_LINES_CUT]
+        return ["pairs", hashes, self._data.validation_fraction, self._data.test_fraction, *own]
 
     def check(self, progress: ProgressCallback = no_progress) -> None:
         """Look at every file, without splitting it into lines.

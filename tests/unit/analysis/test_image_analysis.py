@@ -14,7 +14,7 @@ from tiny_runs import image_spec, pictures, train
 from comt_cli.analysis.block_gradients import block_gradients
 from comt_cli.analysis.conv_gradients import SET_IMAGES, conv_gradients
 from comt_cli.analysis.image_gates import gate_maps, gate_summary, map_frame
-from comt_cli.analysis.residual_shares import residual_shares
+from comt_cli.analysis.residual_shares import Sums, residual_shares
 from comt_cli.data.images import glyphs
 from comt_cli.errors import UserError
 from comt_cli.exchange.load import load
@@ -122,6 +122,23 @@ def test_shares_are_what_the_gates_of_sas_say(gamma) -> None:
             ends = np.percentile(expected.double().numpy(), [10, 90])
             np.testing.assert_allclose([line["low"], line["high"]], ends, rtol=1e-5)
     assert set(residual_shares(one)["examples"]) == {20}
+
+
+def test_percentiles_are_of_all_channels_and_parts_within_bounds() -> None:
+    """1024 channels, half of them 0 and half 1, in parts of many numbers and of few: no channel is passed over."""
+    sums = Sums()
+    for images in (100, 1):
+        sums.add(torch.cat([torch.zeros(512), torch.ones(512)])[:, None].expand(images, 1024, 16))
+    assert sums.moments() == (0.5, 0.5, 0.0, 1.0)
+    for _ in range(30):
+        sums.add(torch.full((10_000,), 9.0))
+    assert len(sums.drawn) == 1 << 16
+    assert sums.drawn.untyped_storage().nbytes() == 8 << 16
+    assert float((sums.drawn == 9).double().mean()) == pytest.approx(300_000 / (300_000 + 101 * 1024 * 16), abs=0.01)
+    few = Sums()
+    for value in (3.0, 1.0, 2.0):
+        few.add(torch.tensor([value]))
+    assert few.moments()[2:] == pytest.approx((1.2, 2.8))
 
 
 @torch.no_grad()

@@ -141,7 +141,8 @@ def test_a_plan_takes_what_was_measured_on_such_a_device_first(monkeypatch, tmp_
     folder = tmp_path / "runs" / "results" / "bench" / "mine"
     folder.mkdir(parents=True)
     step = "device,size,precision,variant,step_ms_settled,mfu\nNVIDIA A100-SXM4-80GB,60m,bf16-pure,{},{},0.25\n"
-    (folder / "step.csv").write_text(step.format("plain-fused", "False"), encoding="utf-8")
+    failed = step.format("plain-fused", "False").replace(",0.25", ",")  # a row that could not be measured
+    (folder / "step.csv").write_text(failed + step.splitlines()[1].format("plain-fused", "False"), encoding="utf-8")
     compiled = ("--set", "train.compile=true")
     assert planned("--plan-for", "a100", *compiled)["estimated_from"].startswith("an assumption: 40%")
     eager = planned("--plan-for", "a100", "--set", "train.compile=false")

@@ -132,6 +132,19 @@ def test_a_killed_call_is_continued_and_ends_with_the_same_bytes(folder, monkeyp
     assert (folder / "out.part.replaced-1").read_text() == part
 
 
+def test_the_same_weights_in_another_file_continue_what_was_begun(folder, monkeypatch):
+    monkeypatch.setattr(generation, "POOL", 2)
+    monkeypatch.setattr(PartFile, "finish", lambda self: None)
+    run("-i", "in", "-o", "out")
+    (folder / "run").rename(folder / "old")
+    shutil.copytree(folder / "old", folder / "run", copy_function=shutil.copyfile)
+    (folder / "run" / "checkpoint.pt").chmod(0o600)
+    assert "has the first 6 of 6 lines" in run("-i", "in", "-o", "out").stderr
+    spec = toy_spec()
+    write_run(folder / "run", spec, toy_model(spec, seed=2))
+    assert "it is kept as out.part.replaced-1" in run("-i", "in", "-o", "out").stderr
+
+
 def test_damaged_lines_of_a_killed_call_are_translated_again(folder, monkeypatch):
     monkeypatch.setattr(generation, "POOL", 2)
     expected = run("-i", "in").stdout

@@ -6,6 +6,7 @@ import os
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,13 +14,14 @@ from hypothesis import strategies as st
 
 from comt_cli.data import python_docs, python_library
 from comt_cli.data.corpora import corpus_for
-from comt_cli.data.corpus import split_of, train_texts
+from comt_cli.data.corpus import place_of, split_of, train_texts
 from comt_cli.data.dataset import Dataset
-from comt_cli.data.identity import fingerprint
+from comt_cli.data.identity import fingerprint, tokenizer_identity
 from comt_cli.data.local_files import LocalFiles
 from comt_cli.data.prepare import prepare
 from comt_cli.data.python_docs import PythonDocs
 from comt_cli.data.python_source import PythonSource, decoded
+from comt_cli.data.sentencepiece_tokenizer import LONG_LINES_CUT
 from comt_cli.data.settings import DataSettings
 from comt_cli.errors import UserError
 
@@ -262,8 +264,8 @@ class TestLocalFiles:
                 LocalFiles(f"{texts}/{pattern}").identity()
 
     def test_utf16_is_told_by_its_mark(self, texts: Path, cache: Path) -> None:
-        (texts / "a.txt").write_text("wide", encoding="utf-16")
-        with pytest.raises(UserError, match=r"iconv -f utf-16 -t utf-8 a\.txt"):
+        (texts / "a b.txt").write_text("wide", encoding="utf-16")
+        with pytest.raises(UserError, match=r"iconv -f utf-16 -t utf-8 'a b\.txt'"):
             list(LocalFiles(f"{texts}/*.txt").documents())
 
     @pytest.mark.parametrize("rows", ["pack", "pad"])
@@ -273,6 +275,26 @@ class TestLocalFiles:
             prepare(DataSettings(**keys, validation_fraction=0.0001))
         (share,) = re.findall(r"--set data\.validation_fraction=(0\.\d+),", str(refused.value.hint))
         assert prepare(DataSettings(**keys, validation_fraction=float(share))).validation.documents >= 1
+
+    def test_no_share_is_offered_that_leaves_too_little_for_training(self, texts: Path, cache: Path) -> None:
+        first, *others = sorted((f"text {number}" for number in range(9)), key=place_of)
+        (texts / "own").mkdir()
+        (texts / "own" / "1.txt").write_text(first)
+        keys = {"corpus": f"files:{texts}/own/*.txt", "tokenizer": "bytes", "sequence_length": 7, "rows": "pack"}
+        for rest, offered in ((others[-1], True), ("ab", False)):
+            (texts / "own" / "2.txt").write_text(rest)
+            assert place_of(rest) > place_of(first) + 0.001
+            with pytest.raises(UserError, match="is in the validation split") as refused:
+                prepare(DataSettings(**keys, validation_fraction=0.0001))
+            assert ("validation_fraction=" in str(refused.value.hint)) is offered
+
+    def test_how_long_lines_are_cut_is_told_by_the_fingerprint_of_own_text_alone(self, texts: Path) -> None:
+        def mark(**keys: Any) -> bool:
+            return LONG_LINES_CUT in tokenizer_identity(DataSettings(**keys))
+
+        assert mark(corpus=f"files:{texts}/*.txt", vocabulary=300)
+        assert not mark(corpus=f"files:{texts}/*.txt", tokenizer="bytes")
+        assert not any(mark(corpus=name, vocabulary=300) for name in ("python-docs", "python-source", "wikitext-103"))
 
     def test_a_file_that_is_not_utf8_is_named(self, texts: Path, cache: Path) -> None:
         (texts / "b" / "m.txt").write_bytes("Gärten".encode("latin1"))

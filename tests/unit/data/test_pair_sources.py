@@ -26,6 +26,7 @@ from comt_cli.data.pairs.hub_pairs import HubPairs
 from comt_cli.data.pairs.prepare import fingerprint, prepare, prepare_corpus
 from comt_cli.data.pairs.settings import PairData
 from comt_cli.data.pairs.text_files import TextFiles
+from comt_cli.data.sentencepiece_tokenizer import LONG_LINES_CUT
 from comt_cli.errors import UserError
 
 BYTES = {"tokenizer": "bytes", "max_length": 200, "batch_tokens": 400}
@@ -99,6 +100,13 @@ def test_a_side_of_which_nothing_can_be_seen_is_empty(cache: Path, tmp_path: Pat
     data = of_files(*two, validation_fraction=0.001, test_fraction=0.001)
     assert [pair.source for pair in TextFiles(data).train()] == [""] * 4 + ["seen\u00ad"]
     assert list(TextFiles(data).vocabulary_texts()).count("target") == 5
+    assert TextFiles(data).identity()[-1] == LONG_LINES_CUT
+    for name in ("train", "tst2012", "tst2013"):
+        for language in ("en", "vi"):
+            (tmp_path / f"{name}.{language}").write_text("one\n\u200b\n")
+    published = TextFiles(PairData(corpus="iwslt15-en-vi", target="vi", folder=str(tmp_path), tokenizer="bytes"))
+    assert [pair.source for pair in published.train()] == ["one", "\u200b"]
+    assert len(published.identity()) == 4  # what earlier versions have prepared is still known
 
 
 def test_files_that_changed_are_never_prepared_as_what_they_were(

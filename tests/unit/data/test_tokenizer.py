@@ -105,12 +105,13 @@ def test_a_long_line_that_repeats_itself_takes_no_time() -> None:
 def test_long_lines_alone_are_cut_at_spaces_if_there_are_any() -> None:
     longest = room._LONGEST_LINE
     texts = ["x" * longest + "\n\nshort line", "word " * longest, "y" * (longest + 1)]
-    found = list(room._lines(texts))
+    found = list(room._lines(texts, own=True))
     assert found[:2] == ["x" * longest, "short line"]
     assert found[-2:] == ["y" * longest, "y"]
     assert "".join(found[2:-2]) == texts[1]
     assert len(found) == 4 + 6
     assert all(len(each) <= longest and each.endswith(" ") for each in found[2:-2])
+    assert list(room._lines(texts, own=False)) == ["x" * longest, "short line", *texts[1:]]  # of other corpora as ever
 
 
 def test_what_a_corpus_raises_is_told_as_it_is() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -115,9 +116,21 @@ def test_large_pictures_are_read_in_silence_and_larger_ones_told_with_the_limit(
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     small, large = result.stdout.splitlines()
     assert small == "0"
-    assert re.fullmatch(
-        r"UserError cannot read the image .*: it has 196,000,000 pixels; 178,956,970 are the most .*", large
-    )
+    assert re.fullmatch(r"UserError cannot read the image .*: it has too many pixels: 178,956,970 are the .*", large)
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [RuntimeError("Failed to decode frame 0: Truncated data"), EOFError(), struct.error("unpack requires 4 bytes")],
+)
+def test_what_decoders_raise_is_told_as_a_damaged_picture(tmp_path, monkeypatch, raised) -> None:
+    def load(self) -> None:
+        raise raised
+
+    Image.fromarray(GREY).save(tmp_path / "one.png")
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", load)
+    with pytest.raises(UserError, match=r"cannot read the image .*one\.png: (Failed|EOFError|unpack)"):
+        look_at(tmp_path / "one.png", DATA)
 
 
 def test_pipes_are_refused(tmp_path) -> None:

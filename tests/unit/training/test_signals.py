@@ -40,6 +40,15 @@ def test_the_end_of_the_processor_time_is_told_every_second_and_is_one_signal(cl
             signal.raise_signal(signal.SIGXCPU)  # a second one would end the tests
             clock[0] += 1.5
         assert stop.number == signal.SIGXCPU
+    now = signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+    assert now is signal.SIG_IGN  # it comes again, while tables are written
+    with StopSignal() as outer:
+        with StopSignal():
+            signal.raise_signal(signal.SIGXCPU)
+        assert outer.number is None
+        signal.raise_signal(signal.SIGXCPU)
+        assert outer.number == signal.SIGXCPU
+    signal.signal(signal.SIGXCPU, signal.SIG_DFL)
 
 
 def test_a_closed_terminal_stops_a_run_but_under_nohup():
