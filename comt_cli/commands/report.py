@@ -61,6 +61,7 @@ def report(
     from comt_cli.errors import UserError
     from comt_cli.recipe.load import available_recipes
     from comt_cli.recipe.problems import RecipeError
+    from comt_cli.recipe.variant import MARK
     from comt_cli.report.collect import tables_with_runs
     from comt_cli.runs.known import known_runs
     from comt_cli.words import listing
@@ -70,7 +71,8 @@ def report(
         raise UserError(
             f"{'--overview' if overview else '--html'} is a page, and --json prints tables", "Give one of them."
         )
-    named = recipes or ([] if pages else tables_with_runs(runs, available_recipes()))
+    every = () if recipes or pages else tables_with_runs(runs, [*available_recipes()], scale, is_set=bool(set_))
+    named = recipes or [name for name, _ in every]
     if not named and not pages:
         if own := {table for run in known_runs(runs) for table in run.tables}:
             raise UserError(
@@ -95,8 +97,8 @@ def report(
                     sweep=sweep,
                 )
             )
-        except RecipeError as error:
-            if recipes:
+        except UserError as error:
+            if recipes or not (isinstance(error, RecipeError) or MARK in name):
                 raise
             typer.echo(f"comt: {name} is left out: {error.message}", err=True)
     if planned:

@@ -55,6 +55,9 @@ def find_recipe(name: str) -> Path:
 
 def _instead(name: str) -> str:
     """What to say to somebody who asked for a recipe that is not there."""
+    recipe, mark, _ = name.rpartition("@")
+    if mark and (full_name(recipe) in available_recipes() or Path(recipe).is_file()):  # `variant.MARK`
+        return f"Here {recipe} with --set SECTION.KEY=VALUE says the settings."
     others = namesakes(name)
     if others:
         return f"did you mean {' or '.join(others)}?"

@@ -92,16 +92,6 @@ def changed_settings(spec: RunSpec, place: Place, recipe_of: RecipeOf) -> dict[s
     return settings if same_steps is None else {"train.steps": steps, **differing(spec, place, same_steps)}
 
 
-def table_of(spec: RunSpec, place: Place, recipe_of: RecipeOf) -> LoadedRecipe | None:
-    """The recipe with the changed settings of a run, in whose table it stands (`LoadedRecipe.outputs`): all but options
-    of its method, and values that a grid tries. None where there is no recipe, or none with such settings."""
-    changed = changed_settings(spec, place, recipe_of)
-    if changed is None:
-        return None
-    kept = {key: value for key, value in changed.items() if not key.startswith("method") and key not in spec.point}
-    return recipe_of(place.recipe, as_arguments(kept), spec.scale)
-
-
 def _trained(spec: RunSpec, place: Place, settings: Mapping[str, Any] | None) -> str:
     """What a heading says of runs beyond their place: the data, where neither the column's name nor the settings say
     it, as in a copied recipe; of runs without a recipe the network too, and for how long."""

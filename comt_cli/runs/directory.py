@@ -1,7 +1,8 @@
 """The run directory: the only contract between training, which writes it, and everything that reads it.
 
 A run is its id, and is stored once: `runs/by-id/<id>`. For people there is a relative symbolic link
-`runs/<paper>/<table>/<row>/<column>/seed<k>-<id>` for every table that it belongs to (see `shared_runs`).
+`runs/<paper>/<table>/<row>/<column>/seed<k>-<id>` for every table that it belongs to (see `shared_runs`); where `--set`
+changed settings, `<table>@<settings>`, whose folder has them as `changed-settings.json`.
 
 spec.json          the run, fully resolved (`RunSpec`)
 environment.json   versions, device, git commit: one entry per time the run was started
@@ -36,7 +37,7 @@ from typing import IO, Any
 
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import if_damaged, open_own, parse_json, read_json, read_text, write_json, write_text
-from comt_cli.runs.plan import BY_ID, RunSpec
+from comt_cli.runs.plan import BY_ID, CHANGED, RunSpec
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 """What a file system answers that knows no locks."""
@@ -105,10 +106,11 @@ class RunDirectory:
     Attributes:
         path: the folder itself.
         label: where the readable link to it stands, if it has one; None where that is not known.
+        changed: the changed settings of the table of that link, for the file beside it.
     """
 
-    def __init__(self, path: Path, label: Path | None = None) -> None:
-        self.path, self.label = path, label
+    def __init__(self, path: Path, label: Path | None = None, changed: Mapping[str, Any] | None = None) -> None:
+        self.path, self.label, self.changed = path, label, changed
         self.spec_file = path / "spec.json"
         self.environment_file = path / "environment.json"
         self.metrics_file = path / "metrics.jsonl"
@@ -123,7 +125,7 @@ class RunDirectory:
     @classmethod
     def of(cls, runs: Path, spec: RunSpec) -> RunDirectory:
         """The directory of `spec` below the folder `runs`."""
-        return cls(runs / BY_ID / spec.id, runs / spec.relative_path)
+        return cls(runs / BY_ID / spec.id, runs / spec.relative_path, spec.changed)
 
     def beside(self, spec: RunSpec) -> RunDirectory:
         """The directory of another run below the same folder."""
@@ -149,6 +151,8 @@ class RunDirectory:
             return
         try:
             self.label.parent.mkdir(parents=True, exist_ok=True)
+            if self.changed:
+                write_json(self.label.parents[2] / CHANGED, self.changed)
             if self.label.is_symlink():
                 self.label.unlink(missing_ok=True)  # it led elsewhere
             with contextlib.suppress(FileExistsError):  # another process was quicker, or it is no link of ours
