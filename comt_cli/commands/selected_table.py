@@ -47,8 +47,13 @@ def with_settings(
 
 def _rows(table: str, known: Iterable[KnownRun], recipe: Iterable[str]) -> dict[str, Any]:
     """The rows that `--also` gave runs of a table, with their methods; of several of one name that of the newest."""
-    every = sorted((run for run in known if run.home.recipe == table), key=lambda run: run.written)
-    return {run.home.row: run.spec.method for run in every if run.spec is not None and run.home.row not in recipe}
+    names, dashes = {table, "/".join(map(dashed, table.split("/")))}, {*recipe, *map(dashed, recipe)}
+    return {
+        place.row: run.spec.method
+        for run in sorted(known, key=lambda run: run.written)
+        for place in (run.home, *run.elsewhere)
+        if place.recipe in names and place.row not in dashes and run.spec is not None
+    }
 
 
 def _arguments(path: Path, variant: str, runs: Path) -> tuple[str, ...]:

@@ -50,14 +50,16 @@ def find_recipe(name: str) -> Path:
         for candidate in (root / relative, root / DEFAULT_PAPER / relative):
             if candidate.is_file() and candidate.parent.name != SETUPS:
                 return candidate
+    recipe = name.rpartition("@")[0]  # `variant.MARK`
+    if full_name(recipe) in available_recipes() or Path(recipe).is_file():
+        raise UserError(
+            f"{name} names a table of runs, and not a recipe", f"{recipe} with --set SECTION.KEY=VALUE is one"
+        )
     raise UserError(f"there is no recipe {name}", f"{_instead(name)} (comt recipes lists them)")
 
 
 def _instead(name: str) -> str:
     """What to say to somebody who asked for a recipe that is not there."""
-    recipe, mark, _ = name.rpartition("@")
-    if mark and (full_name(recipe) in available_recipes() or Path(recipe).is_file()):  # `variant.MARK`
-        return f"Here {recipe} with --set SECTION.KEY=VALUE says the settings."
     others = namesakes(name)
     if others:
         return f"did you mean {' or '.join(others)}?"

@@ -215,8 +215,8 @@ def _different_contents(column: str, contents: Mapping[str, Sequence[Run]]) -> U
 def tables_with_runs(
     runs: Path, names: Sequence[str], scale: str | None = None, *, is_set: bool = False
 ) -> list[tuple[str, str | None]]:
-    """The tables of the recipes `names` that have a folder below `runs`: `paper/table` and None, and of changed settings
-    `paper/table@steps-12` and each scale that it has runs of, or `scale`; not these, where `--set` says settings."""
+    """The tables of the recipes `names` that have a folder below `runs`: `paper/table` and None; of changed settings
+    `paper/table@steps-12` and each scale that it has runs of, or `scale`; not these where `--set` says settings."""
     every = {(name, run.label("scale")) for run in known_runs(runs) for name in run.variants}
     changed = sorted(each for each in every if each[0].partition(MARK)[0] in names and scale in (None, each[1]))
     own = [name for name in names if (runs / name).is_dir()]

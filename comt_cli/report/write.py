@@ -12,7 +12,7 @@ from comt_cli.errors import StorageError
 from comt_cli.files import Unreadable, read_csv, write_text
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report import format, words
-from comt_cli.report.costs import Costs, read_costs
+from comt_cli.report.costs import read_costs
 from comt_cli.report.csv_tables import GRID, records, runs_csv, table_csv
 from comt_cli.report.latex import latex
 from comt_cli.report.markdown import markdown
@@ -36,12 +36,6 @@ def costs_file(results: Path, scale: str, loaded: LoadedRecipe) -> Path:
     """Where the costs of a recipe's rows are kept: one file for its table and for that of its sweep."""
     folder, name = place(results, scale, loaded.folder, loaded.outputs(scale))
     return folder / f"{name}-costs.csv"
-
-
-def _costs(results: Path, scale: str, loaded: LoadedRecipe, specs: Sequence[RunSpec]) -> Costs | None:
-    """The costs of a table; where its changed settings were not measured, those of the recipe's, of equal networks."""
-    files = dict.fromkeys(costs_file(results, scale, each) for each in (loaded, replace(loaded, changes={})))
-    return next(filter(None, (read_costs(file, specs, loaded.recipe.baseline) for file in files)), None)
 
 
 @dataclass(frozen=True)
@@ -116,7 +110,10 @@ def write_report(
     with contextlib.suppress(StorageError):  # runs that may only be read keep the links they have
         link_runs(specs, runs)
     table = build_table(loaded, specs, runs)
-    table = replace(table, costs=_costs(results, table.scale, loaded, specs))
+    # Changed settings may leave the networks as they are: then the costs of the recipe's table are theirs.
+    measured = (costs_file(results, table.scale, each) for each in (loaded, replace(loaded, changes={})))
+    costs = next(filter(None, (read_costs(file, specs, table.baseline) for file in measured)), None)
+    table = replace(table, costs=costs)
     if not any(run.result for run in table.runs()):
         unwritten = (
             f"No run with these settings has ended yet at scale {table.scale}: nothing is written. "

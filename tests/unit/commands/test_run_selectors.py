@@ -224,6 +224,63 @@ def test_the_name_of_settings_and_the_option_select_the_same(tried: Shelf, capsy
     assert "no run of mine/gates has settings called steps-21\n  There are mine/gates@steps-20; --set" in said
 
 
+def test_runs_of_another_table_are_found_by_the_name_of_their_settings(shelf: Shelf):
+    """A copy of a recipe trains nothing that the first has trained with the same settings."""
+    rows: dict[str, dict] = {"pre-ln": {}, "a/b": {}, "mine-too": {"also": {"mine-too": "sandwich-ln"}}}
+    for row, added in rows.items():
+        shelf.done(shelf.spec(row, overrides=TRIED, **added))
+    Path("copy.yaml").write_text(Path("recipes/mine/gates.yaml").read_text("utf-8"), "utf-8")
+    assert "no run of own/copy has settings called steps-20" in error("copy.yaml@steps-20:pre-ln")
+    for row in ("a/b", "mine-too"):
+        link_runs([shelf.spec(row, recipe="copy.yaml", overrides=TRIED, **rows[row])], shelf.runs)
+        assert meant(f"copy.yaml@steps-20:{row}") == shelf.spec(row, overrides=TRIED, **rows[row]).id
+    assert "own/copy@steps-20: 2 done" in comt("status", "copy.yaml").output
+    assert "wrote" in comt("report", "copy.yaml@steps-20", "--seeds", "1").output
+    assert "own/copy@steps-20: 3 done" in comt("status", "copy.yaml").output  # the report has linked the third
+    assert "own/copy@steps-20 and mine" in " ".join(comt("rm", "copy.yaml@steps-20", "--dry-run").output.split())
+
+
+def test_settings_of_several_values_have_the_name_that_they_were_given(shelf: Shelf):
+    """A share of unequal numbers of steps, and steps that one of the columns has anyway."""
+    path = Path("recipes/mine/gates.yaml")
+    wide = "settings: {model: {width: 256}"
+    path.write_text(path.read_text("utf-8").replace(wide, f"{wide}, train: {{steps: 20}}"), "utf-8")
+    for overrides in (["train.warmup_steps=0.5"], TRIED):
+        for column in ("docs/tiny", "docs/wide"):
+            shelf.done(shelf.spec("pre-ln", column=column, overrides=overrides))
+    for name, overrides in (("warmup_steps-0.5", ["train.warmup_steps=0.5"]), ("steps-20", TRIED)):
+        for column in ("docs/tiny", "docs/wide"):
+            wanted = shelf.spec("pre-ln", column=column, overrides=overrides).id
+            assert meant(f"mine/gates@{name}:pre-ln:{column}") == wanted
+    lines = comt("status", "mine/gates").output.splitlines()
+    assert [line for line in lines if "@" in line] == [
+        "  besides, mine/gates@steps-20: 2 done",
+        "  besides, mine/gates@warmup_steps-0.5: 2 done",
+    ]
+
+
+def test_a_damaged_file_of_settings_is_named(tried: Shelf):
+    file = Path("runs/mine/gates@steps-20/changed-settings.json")
+    for text in ("{", "[1]", ""):
+        file.write_text(text, "utf-8")
+        assert f"{file} is damaged" in error("mine/gates@steps-20:pre-ln")
+        assert comt("report", "--scale", "smoke").exit_code == 0  # the recipe's own is written
+        assert "mine/gates@steps-20" in comt("status", "mine/gates").output
+    file.unlink()
+    assert "no run of mine/gates has settings" in error("mine/gates@steps-20:pre-ln")
+    link = Path("runs") / tried.spec("pre-ln", overrides=TRIED).relative_path
+    link.unlink()
+    assert "wrote" in comt("report", "mine/gates", "--set", TRIED[0]).output  # which links the runs
+    assert meant("mine/gates@steps-20:pre-ln::1") == link.resolve().name
+
+
+@pytest.mark.parametrize("verb", [("train-lm",), ("show",), ("bench", "costs")])
+def test_where_settings_are_given_the_name_of_a_table_is_refused(tried: Shelf, verb):
+    refused = comt(*verb, "mine/gates@steps-20").exception
+    assert isinstance(refused, UserError)
+    assert "mine/gates with --set" in str(refused)
+
+
 def test_candidates_are_told_apart_by_their_settings(tried: Shelf):
     tried.done(tried.spec("pre-ln", 2, overrides=["train.steps=30", "train.kernels=reference"]))
     first, second = error("mine/gates:pre-ln::2").splitlines()[1:3]
