@@ -165,8 +165,7 @@ def _selectors(typed: str, runs: Path) -> list[str]:
             continue
         count = typed.count(":") + 1
         for place in (run.home, *run.elsewhere):
-            is_meant = not variant or f"{table}{MARK}{variant}" in run.variants
-            if place.recipe == table and is_meant and count <= 4:
+            if place.recipe == table and count <= 4 and (not variant or f"{table}{MARK}{variant}" in run.variants):
                 candidate = ":".join((head, place.row, place.column, str(run.seed))[:count])
                 if candidate.startswith(typed):
                     found[candidate] = None

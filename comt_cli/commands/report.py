@@ -38,10 +38,10 @@ def report(
 ) -> None:
     """Write the tables of finished runs. They are CSV, Markdown and LaTeX, with the papers' numbers beside them.
 
-    Without recipes: every table that has runs. Missing, running and diverged cells say so. Seeds are the recipe's
-    unless --seeds names others. Trains nothing. A table that has more finished runs than this one would is kept. Runs
-    with --set have a table of their own, such as table3@steps-200, which is a name for them here, too. Of a recipe that
-    is a figure it says whether it is drawn; training draws it.
+    Without recipes: every table that has runs, those of --set too. Missing, running and diverged cells say so. Seeds
+    are the recipe's unless --seeds names others. Trains nothing. A table with finished runs that this one lacks is
+    kept. Runs with --set have a table of their own, such as table3@steps-200, which is a name for them here, too. Of a
+    recipe that is a figure it says whether it is drawn; training draws it.
 
     --overview writes what all tables below the results come to, at every scale, on one page. --html writes one file
     with every table, verdict and figure there, and the learning curves of the runs below --runs: it needs no network.

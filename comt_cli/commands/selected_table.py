@@ -47,13 +47,10 @@ def with_settings(
 
 def _rows(table: str, known: Iterable[KnownRun], recipe: Iterable[str]) -> dict[str, Any]:
     """The rows that `--also` gave runs of a table, with their methods; of several of one name that of the newest."""
-    names, dashes = {table, "/".join(map(dashed, table.split("/")))}, {*recipe, *map(dashed, recipe)}
-    return {
-        place.row: run.spec.method
-        for run in sorted(known, key=lambda run: run.written)
-        for place in (run.home, *run.elsewhere)
-        if place.recipe in names and place.row not in dashes and run.spec is not None
-    }
+    own = {*recipe, *map(dashed, recipe)}
+    every = sorted((run for run in known if run.spec is not None), key=lambda run: run.written)
+    places = [(place, run.spec) for run in every for place in (run.home, *run.elsewhere) if place.recipe == table]
+    return {place.row: spec.method for place, spec in places if spec is not None and place.row not in own}
 
 
 def _arguments(path: Path, variant: str, runs: Path) -> tuple[str, ...]:
@@ -130,8 +127,8 @@ class SelectedTable:
         except UserError as error:
             if full_name(name) in tables:
                 paper, _, table = full_name(name).partition("/")
-                named = f"{dashed(paper)}/{dashed(table)}{MARK}{variant}"
-                return cls(paper, table, None, [run for run in known if not variant or named in run.variants])
+                with_these = [run for run in known if not variant or f"{paper}/{table}{MARK}{variant}" in run.variants]
+                return cls(paper, table, None, with_these)
             if isinstance(error, RecipeError):
                 raise
             others = [table for table in tables if table.rpartition("/")[2] == name]

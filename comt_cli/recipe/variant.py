@@ -1,7 +1,4 @@
-"""What `--set` changes of a recipe, and the name of the table that it makes so: `steps-12` of `table3@steps-12`.
-
-The arguments alone make the name. They are kept beside the links to the runs of such a table (`RunDirectory.link`).
-"""
+"""What `--set` changes of a recipe, and the name of the table that it makes so: `steps-12` of `table3@steps-12`."""
 
 from __future__ import annotations
 

@@ -175,17 +175,15 @@ def _would_be_lost(files: ReportFiles, ended: Iterable[RunSpec]) -> str | None:
     lines, every = _lines(files.csv), _lines(files.runs_csv)
     if lines is None or every is None:
         return f"{files.csv if lines is None else files.runs_csv} cannot be read"
-    here: dict[tuple[str, str], set[str]] = {}
-    for spec in ended:
-        here.setdefault((spec.row, spec.column), set()).add(str(spec.seed))
+    here = {(spec.row, spec.column, str(spec.seed)) for spec in ended}
     seeds = {line.get("id"): line.get("seed") for line in every}
     for line in lines:
         row, column = line.get("row") or "", line.get("column") or ""
-        there = {seeds.get(run, run) for run in (line.get("run_ids") or "").split()}
-        if not there <= (ours := here.get((row, column), set())):
-            runs = format.plural(len(there), "finished run")
-            others = "" if len(there) > len(ours) else " with other seeds"
-            return f"{files.csv} has {runs} of {row} at {column}, and this table {len(ours)}{others}"
+        there = {(row, column, seeds.get(run, run)) for run in (line.get("run_ids") or "").split()}
+        if there - here:
+            runs, ours = format.plural(len(there), "finished run"), sum(each[:2] == (row, column) for each in here)
+            others = "" if len(there) > ours else " with other seeds"
+            return f"{files.csv} has {runs} of {row} at {column}, and this table {ours}{others}"
     return None
 
 

@@ -106,11 +106,10 @@ class RunDirectory:
     Attributes:
         path: the folder itself.
         label: where the readable link to it stands, if it has one; None where that is not known.
-        changed: the changed settings of the table of that link, for the file beside it.
     """
 
-    def __init__(self, path: Path, label: Path | None = None, changed: Mapping[str, Any] | None = None) -> None:
-        self.path, self.label, self.changed = path, label, changed
+    def __init__(self, path: Path, label: Path | None = None) -> None:
+        self.path, self.label = path, label
         self.spec_file = path / "spec.json"
         self.environment_file = path / "environment.json"
         self.metrics_file = path / "metrics.jsonl"
@@ -125,7 +124,7 @@ class RunDirectory:
     @classmethod
     def of(cls, runs: Path, spec: RunSpec) -> RunDirectory:
         """The directory of `spec` below the folder `runs`."""
-        return cls(runs / BY_ID / spec.id, runs / spec.relative_path, spec.changed)
+        return cls(runs / BY_ID / spec.id, runs / spec.relative_path)
 
     def beside(self, spec: RunSpec) -> RunDirectory:
         """The directory of another run below the same folder."""
@@ -141,8 +140,9 @@ class RunDirectory:
         """The path for people: the link that names table, row and column, where there is one; else the folder."""
         return self.label if self.label is not None and self._is_linked(self.label) else self.path
 
-    def link(self) -> None:
+    def link(self, changed: Mapping[str, Any]) -> None:
         """Make the readable link, relative, so that the folder `runs` can be moved. What else stands there, stays.
+        `changed` are the changed settings of its table (`RunSpec.changed`), which are kept there, too.
 
         Raises:
             StorageError: the system refuses.
@@ -151,8 +151,8 @@ class RunDirectory:
             return
         try:
             self.label.parent.mkdir(parents=True, exist_ok=True)
-            if self.changed:
-                write_json(self.label.parents[2] / CHANGED, self.changed)
+            if changed:
+                write_json(self.label.parents[2] / CHANGED, changed)
             if self.label.is_symlink():
                 self.label.unlink(missing_ok=True)  # it led elsewhere
             with contextlib.suppress(FileExistsError):  # another process was quicker, or it is no link of ours
@@ -245,7 +245,7 @@ class RunDirectory:
     def create(self, spec: RunSpec) -> None:
         """Make the folder and its link, and write `spec.json`. Raises `StorageError` where that is not possible."""
         self._make()
-        self.link()
+        self.link(spec.changed)
         write_json(self.spec_file, {**spec.model_dump(mode="json"), "id": spec.id})
         self.error_file.unlink(missing_ok=True)
 

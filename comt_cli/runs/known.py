@@ -41,8 +41,7 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run stands in a table, or in one of its recipe with changed settings. The names of a link's folders have
-    dashes for slashes."""
+    """Where a run stands in a table. The names of a link's folders have dashes for slashes."""
 
     paper: str
     table: str

@@ -87,8 +87,7 @@ class RunSpec(Section):
     """The values that it has of its recipe's grid, by dotted key: a label, since they are among the settings. Stored
     only where there is a grid."""
     changed: dict[str, Any] = Field(default_factory=dict)
-    """What `--set` changed of its recipe's settings (`variant.changes`): a label, too, stored only where there is
-    some."""
+    """What `--set` changed of its recipe (`variant.changes`): a label, too, and stored only where there is some."""
 
     @model_serializer(mode="wrap")
     def _without_empty_labels(self, as_usual: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -180,10 +179,10 @@ class RunSpec(Section):
 
     @property
     def relative_path(self) -> Path:
-        """Where people find the run: `<paper>/<table>/<row>/<column>/seed<k>-<id>`, slashes in names written as dashes.
+        """Where people find the run: `<paper>/<table>/<row>/<column>/seed<k>-<id>`, slashes in names written as dashes;
+        `<table>@<settings>` where they are changed.
 
-        With changed settings the table is `<table>@<settings>`. So a recipe, which may come from anywhere, cannot name
-        a folder outside the runs, nor the one that holds them.
+        So a recipe, which may come from anywhere, cannot name a folder outside the runs, nor the one that holds them.
         """
         table = table_folder(self.paper, table_name(self.table, self.changed, type(self.settings)))
         row, column = (name.replace("/", "-") for name in (self.row, self.column))

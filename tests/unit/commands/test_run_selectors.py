@@ -237,7 +237,9 @@ def test_runs_of_another_table_are_found_by_the_name_of_their_settings(shelf: Sh
     assert "own/copy@steps-20: 2 done" in comt("status", "copy.yaml").output
     assert "wrote" in comt("report", "copy.yaml@steps-20", "--seeds", "1").output
     assert "own/copy@steps-20: 3 done" in comt("status", "copy.yaml").output  # the report has linked the third
-    assert "own/copy@steps-20 and mine" in " ".join(comt("rm", "copy.yaml@steps-20", "--dry-run").output.split())
+    assert "mine/gates@steps-20 and own/copy@steps-20" in " ".join(
+        comt("rm", "copy.yaml@steps-20", "--dry-run").output.split()
+    )
 
 
 def test_settings_of_several_values_have_the_name_that_they_were_given(shelf: Shelf):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+from comt_cli.methods import catalogue
+from comt_cli.recipe.load import find_recipe, load_recipe
 from comt_cli.recipe.variant import split_variant, table_name
 from comt_cli.tasks.settings.language import Settings
 
@@ -38,6 +41,14 @@ def test_a_share_of_unequal_steps_is_named_as_it_was_given(small, load):
     loaded = load(own, "train.warmup_steps=0.5", scale="smoke")
     assert loaded.outputs("smoke") == "recipe@warmup_steps-0.5"
     assert loaded.changed("smoke") == ("train.warmup_steps=0.5",)
+
+
+def test_the_name_in_the_readme_is_that_of_its_example():
+    text = " ".join(Path("recipes/README.md").read_text(encoding="utf-8").split())
+    said = re.search(r"train-lm --recipe table3.yaml --scale smoke --set (train.steps=\S+) --set (\S+) ", text)
+    assert said is not None
+    loaded = load_recipe(find_recipe("table3"), catalogue(), said.groups(), "smoke")
+    assert f"`{loaded.outputs('smoke')}.*` beside `table3.*`" in text
 
 
 def test_no_two_settings_share_a_name():

@@ -135,7 +135,7 @@ def test_a_run_of_another_table_stands_in_this_one_too(bench: Bench) -> None:
 def test_tables_with_runs(mixed: Bench) -> None:
     names, own, changed = ["comt/table9", "comt/table8"], ("comt/table9", None), ("comt/table9@steps-100", "smoke")
     assert tables_with_runs(mixed.runs, names) == [own]
-    mixed.directory("pre-ln", 1, overrides=("train.steps=100",)).link()
+    mixed.directory("pre-ln", 1, overrides=("train.steps=100",))
     assert tables_with_runs(mixed.runs, names) == tables_with_runs(mixed.runs, names, "smoke") == [own, changed]
     assert tables_with_runs(mixed.runs, names, "paper") == tables_with_runs(mixed.runs, names, is_set=True) == [own]
     shutil.rmtree(mixed.runs / "comt" / "table9")
