@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from comt_cli.app import app
+from comt_cli.commands import completion
 from comt_cli.commands.figure_options import run_figure_folder
 from comt_cli.commands.run_selectors import model_source, run_folders, select_runs
 from comt_cli.errors import UserError
@@ -274,6 +275,32 @@ def test_a_damaged_file_of_settings_is_named(tried: Shelf):
     link.unlink()
     assert "wrote" in comt("report", "mine/gates", "--set", TRIED[0]).output  # which links the runs
     assert meant("mine/gates@steps-20:pre-ln::1") == link.resolve().name
+
+
+def test_a_report_without_recipes_writes_the_tables_of_changed_settings(shelf: Shelf):
+    shelf.done(shelf.spec("pre-ln", overrides=TRIED))
+    shelf.done(shelf.spec("pre-ln", overrides=["train.steps=30"], scale="small"))
+    assert comt("report").exit_code == 0
+    folder = Path("runs/results")
+    assert [path.name for path in folder.rglob("*.md")] == ["gates@steps-20.md"]
+    assert comt("report", "--scale", "small").exit_code == 0
+    assert [path.name for path in (folder / "small").rglob("*.md")] == ["gates@steps-30.md"]
+    assert comt("report", "--set", "train.steps=20", "--overwrite").exit_code == 0
+
+
+def test_names_of_settings_are_completed(tried: Shelf):
+    def offered(typed: str) -> list[str]:
+        return completion._selectors(typed, tried.runs)
+
+    assert offered("mine/g") == ["mine/gates:", "mine/gates@steps-20:"]
+    assert offered("mine/gates@steps-20:pre-ln:docs/tiny:") == [
+        f"mine/gates@steps-20:pre-ln:docs/tiny:{n}" for n in (1, 2)
+    ]
+    assert offered("mine/gates@steps-21:") == []
+
+
+def test_finished_runs_of_changed_settings_are_evaluated_again(tried: Shelf):
+    assert "is runs/mine/gates@steps-20/" in comt("evaluate", "mine/gates:pre-ln::1", "--set", TRIED[0]).stderr
 
 
 @pytest.mark.parametrize("verb", [("train-lm",), ("show",), ("bench", "costs")])

@@ -44,7 +44,7 @@ def test_a_share_of_unequal_steps_is_named_as_it_was_given(small, load):
 
 
 def test_the_name_in_the_readme_is_that_of_its_example():
-    text = " ".join(Path("recipes/README.md").read_text(encoding="utf-8").split())
+    text = " ".join((Path(__file__).parents[3] / "recipes/README.md").read_text(encoding="utf-8").split())
     said = re.search(r"train-lm --recipe table3.yaml --scale smoke --set (train.steps=\S+) --set (\S+) ", text)
     assert said is not None
     loaded = load_recipe(find_recipe("table3"), catalogue(), said.groups(), "smoke")
