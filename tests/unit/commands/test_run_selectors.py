@@ -262,6 +262,16 @@ def test_settings_of_several_values_have_the_name_that_they_were_given(shelf: Sh
     ]
 
 
+def test_runs_of_before_there_were_such_folders_are_found_by_set(shelf: Shelf):
+    spec = shelf.spec("pre-ln", overrides=TRIED)
+    shelf.done(spec.model_copy(update={"changed": {}}))
+    assert Path(model_source("mine/gates:pre-ln", Path("runs"), set_=TRIED)).resolve().name == spec.id
+    assert meant(spec.id[:6]) == spec.id
+    assert "no run of mine/gates has settings called steps-20" in error("mine/gates@steps-20:pre-ln")
+    assert comt("report", "mine/gates", "--set", TRIED[0]).exit_code == 0
+    assert meant("mine/gates@steps-20:pre-ln") == spec.id
+
+
 def test_a_damaged_file_of_settings_is_named(tried: Shelf):
     file = Path("runs/mine/gates@steps-20/changed-settings.json")
     for text in ("{", "[1]", ""):
