@@ -147,23 +147,25 @@ def join_colons() -> None:
 
 def _selectors(typed: str, runs: Path) -> list[str]:
     from comt_cli.recipe.find import DEFAULT_PAPER, full_name
-    from comt_cli.recipe.variant import split_variant
+    from comt_cli.recipe.variant import MARK, split_variant
     from comt_cli.runs.known import known_runs
 
     known = known_runs(runs)
     head, colon, _ = typed.partition(":")
+    recipe, variant = split_variant(head)
+    table = full_name(recipe)
     found: dict[str, None] = {}
     for run in known:
         if not colon:
-            for table in run.tables:
-                names = (table, table.removeprefix(f"{DEFAULT_PAPER}/"))
+            for each in (*run.tables, *run.variants):
+                names = (each, each.removeprefix(f"{DEFAULT_PAPER}/"))
                 found |= dict.fromkeys(f"{name}:" for name in names if name.startswith(typed))
             if typed and run.name.startswith(typed):
                 found[run.name] = None
             continue
         count = typed.count(":") + 1
         for place in (run.home, *run.elsewhere):
-            if place.recipe == full_name(split_variant(head)[0]) and count <= 4:
+            if place.recipe == table and count <= 4 and (not variant or f"{table}{MARK}{variant}" in run.variants):
                 candidate = ":".join((head, place.row, place.column, str(run.seed))[:count])
                 if candidate.startswith(typed):
                     found[candidate] = None

@@ -34,8 +34,8 @@ def curves(
 
     Means over seeds with their span; differences paired by seed with their 95 % interval, and from when on they are
     resolved. Of runs that are still training what is there; of a sweep the runs at each row's own best. Writes PNG,
-    PDF, caption and the CSV it was drawn from, beside the recipe's table; of chosen rows or columns under a name
-    of their own. Trains nothing.
+    PDF, caption and the CSV it was drawn from, beside the recipe's table; of chosen or added rows, columns or
+    seeds under a name of their own. Trains nothing.
 
     Examples:
 
@@ -74,7 +74,7 @@ def curves(
     caption = curves_caption(found, loaded.recipe.title, loaded.changed(scale))
     figures.sign(figure, caption.trained)
     name = "curves" if quantity == "loss" else f"curves-{quantity}"
-    if rows or columns:  # beside the recipe's own, not in its place
+    if rows or columns or seeds or also:  # beside the recipe's own, not in its place
         name += f"-{figure_options.of_all(spec.id for spec in planned.specs)}"
     folder, stem = place(results, scale, loaded.folder, f"{loaded.outputs(scale)}-{name}")
     say_written(figures.write_figure(figure, frame, folder, stem, caption))

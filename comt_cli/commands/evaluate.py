@@ -14,6 +14,7 @@ def evaluate(
     chosen: options.ManyRuns,
     device: options.Device = None,
     scale: options.ScaleOfRuns = None,
+    set_: options.SetOfRuns = None,
     runs: options.Runs = Path("runs"),
 ) -> None:
     """Evaluate finished runs again, for metrics that came later.
@@ -34,7 +35,7 @@ def evaluate(
     from comt_cli.errors import UserError
     from comt_cli.runs.directory import RunDirectory
 
-    folders = [RunDirectory(path.parent if path.is_file() else path) for path in run_folders(chosen, runs, scale)]
+    folders = [RunDirectory(path.parent if path.is_file() else path) for path in run_folders(chosen, runs, scale, set_)]
     # A run that was moved aside has the id of the one in its place. What is no run is told before torch is loaded.
     every = {(directory.spec().id, directory.path.resolve()): directory for directory in folders}
     loading("PyTorch", device)

@@ -67,17 +67,12 @@ def run_figure_folder(spec: RunSpec, results: Path) -> Path:
     Slashes within a name become dashes: a checkpoint, which may come from anywhere, cannot name a folder outside the
     results.
     """
-    from comt_cli.commands.selected_table import recipes_by_name
     from comt_cli.recipe.find import OWN
-    from comt_cli.recipe.variant import MARK
-    from comt_cli.report.run_list import table_of
-    from comt_cli.runs.known import Place
+    from comt_cli.recipe.variant import table_name
     from comt_cli.runs.plan import point_in_words
 
     point = "".join(f"-{each}" for each in re.findall(r"[\w.+-]+", point_in_words(spec.point)))
-    named = f"{spec.row}-{spec.column}{point}-seed{spec.seed}"
-    table = table_of(spec, Place(spec.paper, spec.table, spec.row, spec.column), recipes_by_name((), {}))
-    named += f"{MARK}{spec.id[:8]}" if table is None else table.outputs(spec.scale).removeprefix(table.stem)
+    named = table_name(f"{spec.row}-{spec.column}{point}-seed{spec.seed}", spec.changed, type(spec.settings))
     run = f"{spec.table}-{named}" if spec.paper == OWN else named
     scale, folder, run = (name.replace("/", "-") for name in (spec.scale, spec.paper, run))
     return results / scale / folder / "figures" / run

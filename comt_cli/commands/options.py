@@ -91,7 +91,9 @@ SELECTOR = "a run as recipe:row:column:seed, as far as is needed (table3:pre-ln+
 Results = Annotated[Path, typer.Option(help="Folder that the tables and figures are written to.", file_okay=False)]
 DEFAULT_RESULTS = Path("runs/results")
 """Not `results`: what a clone comes with is written by `make record` alone."""
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a table even if it has more finished runs.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace a table even if it has finished runs that the new one lacks.")
+]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Train anew; earlier runs are moved aside, kept.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check and print the plan; train nothing.")]
 Device = Annotated[str | None, typer.Option(help="cuda, cuda:1, mps or cpu; the best there is if not given.")]

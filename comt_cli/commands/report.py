@@ -38,10 +38,10 @@ def report(
 ) -> None:
     """Write the tables of finished runs. They are CSV, Markdown and LaTeX, with the papers' numbers beside them.
 
-    Without recipes: every table that has runs. Missing, running and diverged cells say so. Seeds are the recipe's
-    unless --seeds names others. Trains nothing. A table that has more finished runs than this one would is kept. Runs
-    with --set have a table of their own, such as table3@steps-200, which is a name for them here, too. Of a recipe that
-    is a figure it says whether it is drawn; training draws it.
+    Without recipes: every table that has runs, those of --set too. Missing, running and diverged cells say so. Seeds
+    are the recipe's unless --seeds names others. Trains nothing. A table with finished runs that this one lacks is
+    kept. Runs with --set have a table of their own, such as table3@steps-200, which is a name for them here, too. Of a
+    recipe that is a figure it says whether it is drawn; training draws it.
 
     --overview writes what all tables below the results come to, at every scale, on one page. --html writes one file
     with every table, verdict and figure there, and the learning curves of the runs below --runs: it needs no network.
@@ -61,6 +61,7 @@ def report(
     from comt_cli.errors import UserError
     from comt_cli.recipe.load import available_recipes
     from comt_cli.recipe.problems import RecipeError
+    from comt_cli.recipe.variant import MARK
     from comt_cli.report.collect import tables_with_runs
     from comt_cli.runs.known import known_runs
     from comt_cli.words import listing
@@ -70,7 +71,8 @@ def report(
         raise UserError(
             f"{'--overview' if overview else '--html'} is a page, and --json prints tables", "Give one of them."
         )
-    named = recipes or ([] if pages else tables_with_runs(runs, available_recipes()))
+    every = () if recipes or pages else tables_with_runs(runs, [*available_recipes()], scale, is_set=bool(set_))
+    named = recipes or [name for name, _ in every]
     if not named and not pages:
         if own := {table for run in known_runs(runs) for table in run.tables}:
             raise UserError(
@@ -95,8 +97,8 @@ def report(
                     sweep=sweep,
                 )
             )
-        except RecipeError as error:
-            if recipes:
+        except UserError as error:
+            if recipes or not (isinstance(error, RecipeError) or MARK in name):
                 raise
             typer.echo(f"comt: {name} is left out: {error.message}", err=True)
     if planned:

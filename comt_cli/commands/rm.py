@@ -72,9 +72,9 @@ def rm(
     paid = f" that took {format.duration(seconds)} to train" if seconds else ""
     typer.echo()
     say(f"{summary_text(listed)}{paid}; {format.plural(_links(chosen), 'link')} to them.")
-    also = sorted({table for row in listed for table in row["tables"] if table != row["recipe"]})
-    if also:
-        typer.echo(f"They stand in {format.listing(also)}, too.")
+    tables = sorted({"/".join(link.parts[-5:-3]) for run in chosen for link in run.links})
+    if len(tables) > 1:
+        say(f"They stand in {format.listing(tables)}.")
     for line in _started_from(chosen, runs):
         say(line)
     if dry_run:

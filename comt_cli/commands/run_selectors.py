@@ -163,12 +163,11 @@ def select_runs(text: str, runs: Path, scale: str | None = None, set_: Sequence[
     Raises:
         UserError: there is none; says what there is.
     """
-    known = known_runs(runs)
     if _is_id(text):
-        return SelectedRuns(_by_id(text, known, runs), [])
-    table = SelectedTable.called(text, known, scale, set_ or ())
+        return SelectedRuns(_by_id(text, known_runs(runs), runs), [])
+    table = SelectedTable.called(text, runs, scale, set_ or ())
     wanted = _Wanted.parsed(text)
-    matching = [run for run in known if any(wanted.fits(place, run.seed) for place in table.places(run))]
+    matching = [run for run in table.known if any(wanted.fits(place, run.seed) for place in table.places(run))]
     found = table.having([run for run in matching if scale is None or run.label("scale") == scale])
     if not found:
         raise _nothing(text, wanted, table, matching, scale, runs)
@@ -208,15 +207,16 @@ def _of_grids(table: SelectedTable, runs: Path) -> tuple[frozenset[str], dict[st
     return frozenset(passed_over), waited_for
 
 
-def runs_of_table(text: str, known: Sequence[KnownRun]) -> list[tuple[KnownRun, Place]]:
-    """Those of `known` that a recipe, or a selector, means, whatever they were trained with, each with its place there.
+def runs_of_table(text: str, runs: Path) -> list[tuple[KnownRun, Place]]:
+    """The runs that a recipe, or a selector, means, whatever they were trained with, each with its place there.
 
     Raises:
         UserError: there is neither such a recipe nor a run of its table, or it has no such row or column.
     """
-    table, wanted = SelectedTable.called(text, known, None), _Wanted.parsed(text)
+    table, wanted = SelectedTable.called(text, runs, None), _Wanted.parsed(text)
     _check_names(text, wanted, table)
-    return [(run, place) for run in table.having(known) for place in table.places(run) if wanted.fits(place, run.seed)]
+    found = table.having(table.known)
+    return [(run, place) for run in found for place in table.places(run) if wanted.fits(place, run.seed)]
 
 
 def _by_id(text: str, known: Iterable[KnownRun], runs: Path) -> list[KnownRun]:

@@ -50,6 +50,7 @@ def runs(
       comt runs --state unfinished,failed --json
     """
     from comt_cli.commands.planning import also_rows
+    from comt_cli.commands.run_selectors import runs_of_table
     from comt_cli.commands.selected_table import recipes_by_name
     from comt_cli.report.run_list import described, print_runs, summary_text
     from comt_cli.report.terminal import say
@@ -57,7 +58,9 @@ def runs(
 
     added = also_rows(also)
     every = known_runs(runs)
-    chosen = _of_recipes(every, recipes or (), scale)
+    found = [each for recipe in recipes or () for each in runs_of_table(recipe, runs)]
+    found = list(dict.fromkeys(found)) if recipes else [(run, run.home) for run in every]
+    chosen = [(run, place) for run, place in found if scale in (None, run.label("scale"))]
     chosen = _filtered(chosen, rows, columns, seeds, state, set_ or ())
     listed = described(chosen, recipes_by_name(recipes or (), added))
     if as_json:
@@ -72,17 +75,6 @@ def runs(
     for row in listed:
         if row["problem"] is not None:
             typer.echo(f"  {row['name']}: {row['problem']}", err=True)
-
-
-def _of_recipes(every: Sequence[KnownRun], recipes: Sequence[str], scale: str | None) -> list[tuple[KnownRun, Place]]:
-    """The runs of the recipes named, and where they stand there; of all where none is; of one scale where it is
-    given."""
-    from comt_cli.commands.run_selectors import runs_of_table
-
-    chosen = [(run, run.home) for run in every]
-    if recipes:
-        chosen = list(dict.fromkeys(found for recipe in recipes for found in runs_of_table(recipe, every)))
-    return [(run, place) for run, place in chosen if scale in (None, run.label("scale"))]
 
 
 def _filtered(

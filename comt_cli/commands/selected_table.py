@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from comt_cli.errors import UserError
+from comt_cli.files import read_json
 from comt_cli.recipe.find import available_recipes, find_recipe, full_name, namesakes, place_of
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
 from comt_cli.recipe.problems import RecipeError
-from comt_cli.recipe.variant import MARK, split_variant
-from comt_cli.report.run_list import RecipeOf, table_of
+from comt_cli.recipe.variant import MARK, as_arguments, split_variant
+from comt_cli.report.run_list import RecipeOf
 from comt_cli.runs.known import KnownRun, Place, known_runs
-from comt_cli.runs.plan import RunSpec, plan
+from comt_cli.runs.plan import CHANGED, RunSpec, plan, table_folder
 
 
 def with_settings(
@@ -33,38 +34,37 @@ def with_settings(
     Raises:
         UserError: there is no such recipe, or no run with such settings.
     """
-    changed, added = [*(overrides or ())], {**(also or {})}
     recipe, variant = split_variant(name)
-    if not variant and rows is None:
-        return find_recipe(name), changed, added
-    table = SelectedTable.called(name, known_runs(runs), scale, changed if variant else ())
-    if table.loaded is None:
-        return find_recipe(recipe), changed, added
-    named = {row.strip() for row in (rows or "").split(",")}
-    methods = {row: table.loaded.methods[row] for row in table.loaded.added if row in named}
-    return table.loaded.path, [*table.overrides] if variant else changed, methods | added
+    path, added = find_recipe(recipe), {**(also or {})}
+    changed = [*(_arguments(path, variant, runs) if variant else ()), *(overrides or ())]
+    if rows is not None:
+        loaded = SelectedTable.called(recipe, runs, scale).loaded
+        named = {row.strip() for row in rows.split(",")}
+        if loaded is not None:
+            added = {row: loaded.methods[row] for row in loaded.added if row in named} | added
+    return path, changed, added
 
 
 def _rows(table: str, known: Iterable[KnownRun], recipe: Iterable[str]) -> dict[str, Any]:
     """The rows that `--also` gave runs of a table, with their methods; of several of one name that of the newest."""
-    every = sorted((run for run in known if run.home.recipe == table), key=lambda run: run.written)
-    return {run.home.row: run.spec.method for run in every if run.spec is not None and run.home.row not in recipe}
+    own = {*recipe, *map(dashed, recipe)}
+    every = sorted((run for run in known if run.spec is not None), key=lambda run: run.written)
+    places = [(place, run.spec) for run in every for place in (run.home, *run.elsewhere) if place.recipe == table]
+    return {place.row: spec.method for place, spec in places if spec is not None and place.row not in own}
 
 
-def _arguments(
-    variant: str, loaded: LoadedRecipe, scale: str | None, known: Iterable[KnownRun], recipe_of: RecipeOf
-) -> tuple[str, ...]:
-    """The `--set` arguments of the runs whose table is called `<recipe>@<variant>`. Raises `UserError` where there are
-    none."""
-    names: dict[str, None] = {}
-    for run in known:
-        if run.home.recipe == loaded.name and run.spec is not None and scale in (None, run.spec.scale):
-            table = table_of(run.spec, run.home, recipe_of)
-            if table is not None and table.outputs(run.spec.scale) == f"{loaded.stem}{MARK}{variant}":
-                return table.changed(run.spec.scale)
-            names |= {} if table is None else {f"{table.folder}/{table.outputs(run.spec.scale)}": None}
-    there = f"Runs are of {', '.join(names)}; " if names else ""
-    raise UserError(f"no run of {loaded.name} has settings called {variant}", f"{there}--set KEY=VALUE says them, too.")
+def _arguments(path: Path, variant: str, runs: Path) -> tuple[str, ...]:
+    """The `--set` arguments of the table `<recipe>@<variant>`, as they are kept beside its links. Raises `UserError`
+    where there are none."""
+    paper, table = place_of(path)
+    file = runs / table_folder(paper, f"{table}{MARK}{variant}") / CHANGED
+    try:
+        return as_arguments(dict(read_json(file)))
+    except (OSError, ValueError, TypeError):
+        names = [f"{paper}/{each.parent.name}" for each in file.parent.parent.glob(f"{table}{MARK}*/{CHANGED}")]
+        there = f"There are {', '.join(sorted(names))}; " if names else ""
+        why = f"{file} is damaged" if file.exists() else f"no run of {paper}/{table} has settings called {variant}"
+        raise UserError(why, f"{there}--set KEY=VALUE says them, too.") from None
 
 
 def recipes_by_name(named: Iterable[str], added: dict[str, Any]) -> RecipeOf:
@@ -114,19 +114,21 @@ class SelectedTable:
     overrides: tuple[str, ...] = ()
 
     @classmethod
-    def called(cls, text: str, known: Sequence[KnownRun], scale: str | None, set_: Sequence[str] = ()) -> SelectedTable:
+    def called(cls, text: str, runs: Path, scale: str | None, set_: Sequence[str] = ()) -> SelectedTable:
         """The table of a selector. Raises `UserError` where there is neither such a recipe nor a run of its table, or
         no run with such settings."""
         from comt_cli.methods import catalogue
 
         name, variant = split_variant(text.partition(":")[0])
+        known = known_runs(runs)
         tables = dict.fromkeys(table for run in known for table in run.tables)
         try:
             loaded = load_recipe(find_recipe(name), catalogue())
         except UserError as error:
             if full_name(name) in tables:
                 paper, _, table = full_name(name).partition("/")
-                return cls(paper, table, None, known)
+                with_these = [run for run in known if not variant or f"{paper}/{table}{MARK}{variant}" in run.variants]
+                return cls(paper, table, None, with_these)
             if isinstance(error, RecipeError):
                 raise
             others = [table for table in tables if table.rpartition("/")[2] == name]
@@ -136,8 +138,7 @@ class SelectedTable:
         if recipe_of(loaded.name, (), "") is None:  # the method of such a row is gone
             recipe_of = recipes_by_name([name], {})
         loaded = recipe_of(loaded.name, (), "") or loaded
-        changed = _arguments(variant, loaded, scale, known, recipe_of) if variant else ()
-        changed = (*changed, *set_)
+        changed = (*(_arguments(loaded.path, variant, runs) if variant else ()), *set_)
         scales = {
             each: there
             for each in map(str, loaded.recipe.scales)
@@ -173,8 +174,9 @@ class SelectedTable:
         return recipe.scales[scale].seeds or recipe.seeds
 
     def having(self, found: Sequence[KnownRun]) -> list[KnownRun]:
-        """Those with the settings that the selector says, or all where it says none."""
-        return [run for run in found if not self.overrides or self.plans(run) is not None]
+        """Those with the settings that the selector says, or that stand in its table, or all where it says none."""
+        names = {f"{self.paper}/{loaded.outputs(scale)}" for scale, loaded in self.scales.items()}
+        return [run for run in found if not self.overrides or self.plans(run) or names & {*run.variants}]
 
     def plans(self, run: KnownRun) -> RunSpec | None:
         """The run of this table that `run` is; None where it is none, or of other settings."""

@@ -72,14 +72,16 @@ def status(
     seen: list[LoadedRecipe] = []
     shown: list[Progress] = []
     jobs: dict[str, Job] = {}
-    for name in recipes or tables_with_runs(runs, available_recipes()):
+    every = tables_with_runs(runs, [*available_recipes()], scale, is_set=bool(set_))
+    for name, there in [(name, None) for name in recipes] if recipes else every:
         try:
             path, changed, named = with_settings(name, set_, scale, runs, rows, added)
             # What is set is for the scale that is trained: the steps of another would contradict its setup.
-            at = scale or (DEFAULT_SCALE if changed else None)
+            at = scale or there or (DEFAULT_SCALE if changed else None)
             loaded = load_recipe(path, catalogue(), changed, at, also=named, also_fits_all=bool(recipes))
             seen.append(loaded)
-            shown += _tables(loaded, replace(asked, is_whole=asked.is_whole and not changed), runs, jobs)
+            asked_here = replace(asked, is_whole=asked.is_whole and not changed, scale=scale or there)
+            shown += _tables(loaded, asked_here, runs, jobs)
         except UserError as error:
             if recipes:
                 raise
@@ -173,10 +175,10 @@ def _tables(loaded: LoadedRecipe, asked: Asked, runs: Path, jobs: dict[str, Job]
         theirs = readable_jobs((run.spec for run in begun), runs)
         begun = [run for run in begun if run.state is not RunState.missing or run.spec.request in theirs]
         jobs |= theirs
-        if asked.scale or counts["missing"] < len(every) or begun or collection.notes:
+        is_shown = asked.is_named and name in (main, asked.scale)
+        others = _of_other_settings(loaded, name, runs) if is_shown else {}
+        if asked.scale or counts["missing"] < len(every) or begun or collection.notes or others:
             open_runs = [_described(run, runs) for run in begun]
-            is_shown = asked.is_named and name in (main, asked.scale)
-            others = _of_other_settings(loaded, name, runs) if is_shown else {}
             data = {**where, "runs": len(every), **counts, "metric": recipe.metric, "others": others}
             metrics = {column: recipe.metric_at(name, column) for column in loaded.columns(name)}
             if grid is not None and sweep is not None:
@@ -190,17 +192,13 @@ def _tables(loaded: LoadedRecipe, asked: Asked, runs: Path, jobs: dict[str, Job]
 
 def _of_other_settings(loaded: LoadedRecipe, scale: str, runs: Path) -> dict[str, dict[str, int]]:
     """How many runs of a recipe with other settings are in each state, by the name of their table."""
-    from comt_cli.commands.selected_table import recipes_by_name
-    from comt_cli.report.run_list import table_of
+    from comt_cli.recipe.variant import MARK
     from comt_cli.runs.known import known_runs
 
-    recipe_of = recipes_by_name([str(loaded.path)], {})
     found: dict[str, Counter[str]] = {}
     for run in known_runs(runs):
-        if run.home.recipe == loaded.name and run.label("scale") == scale and run.spec and not run.is_replaced:
-            table = table_of(run.spec, run.home, recipe_of)
-            if table is not None and table.outputs(scale) != loaded.outputs(scale):
-                name = f"{loaded.folder}/{table.outputs(scale)}"
+        for name in run.variants if run.label("scale") == scale and not run.is_replaced else ():
+            if name.startswith(f"{loaded.name}{MARK}") and name != f"{loaded.folder}/{loaded.outputs(scale)}":
                 found.setdefault(name, Counter())[run.standing.value] += 1
     return {name: dict(counts) for name, counts in sorted(found.items())}
 

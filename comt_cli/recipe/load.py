@@ -24,7 +24,7 @@ from comt_cli.recipe.setups import load_setups
 from comt_cli.recipe.starts import LoadedStart, Starts, load_starts
 from comt_cli.recipe.sweep_argument import with_sweep
 from comt_cli.recipe.validate import LineOf, salvage, validate
-from comt_cli.recipe.variant import MARK, as_arguments, changes, variant_name
+from comt_cli.recipe.variant import as_arguments, changes, table_name
 from comt_cli.recipe.yaml_lines import UNREADABLE, Document, parse, read
 
 
@@ -69,8 +69,7 @@ class LoadedRecipe:
 
     def outputs(self, scale: str) -> str:
         """What the files of its results are called at a scale: `table3`, with changed settings `table3@steps-12`."""
-        variant = variant_name(self.changes.get(scale, {}), self.task.settings)
-        return f"{self.stem}{MARK if variant else ''}{variant}"
+        return table_name(self.stem, self.changes.get(scale, {}), self.task.settings)
 
     def changed(self, scale: str) -> tuple[str, ...]:
         """The `--set` arguments that changed settings at a scale, in the order of their keys."""

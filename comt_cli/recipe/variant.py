@@ -10,6 +10,7 @@ from typing import Any
 
 from comt_cli.files import canonical_json, sha256
 from comt_cli.recipe.merge import Arguments
+from comt_cli.recipe.overrides import overrides_of
 from comt_cli.recipe.schema import TaskOptions
 from comt_cli.recipe.settings import RunSettings
 from comt_cli.recipe.validate import valid_keys
@@ -21,30 +22,28 @@ _DIGITS = 8
 
 
 def changes(arguments: Arguments, task: TaskOptions, merge: Callable[..., Mapping[Any, Any]]) -> dict[str, Any]:
-    """Those of the `--set` arguments that change what is trained, by dotted key, in the order of the keys.
+    """Those of the `--set` arguments that change what is trained, by dotted key, in the order of the keys, as given.
 
-    Left out is what changes no number (`runtime_keys`), and what has the value anyway, with the other arguments.
-    `merge` is `merged_settings` of arguments and problems. A value is the one that the runs have; where they have
-    several, as with a share of unequal numbers of steps, it is what was given.
+    Left out is what changes no number (`runtime_keys`), and what has the value anyway in every cell, with the other
+    arguments. `merge` is `merged_settings` of arguments and problems.
     """
-    found: dict[str, Any] = {}
     if not arguments.origin:
-        return found
+        return {}
 
     def settings(given: Arguments) -> list[list[RunSettings]]:
         return [[each for each, _ in points] for points in merge(given, []).values()]
 
     whole, left = settings(arguments), arguments
-    for section, name in sorted(arguments.origin):
-        if name in task.runtime_keys.get(str(section), ()):
-            continue
-        if settings(left.without(section, name)) == whole:
-            left = left.without(section, name)
-            continue
-        values = [each.model_dump(mode="json")[str(section)][str(name)] for points in whole for each in points]
-        is_one = all(value == values[0] for value in values)
-        found[f"{section}.{name}"] = values[0] if is_one else arguments.values[str(section)][str(name)]
-    return found
+    for path in sorted(arguments.origin):
+        if settings(left.without(*path)) == whole:
+            left = left.without(*path)
+    given = overrides_of(task.settings).model_validate(left.values).model_dump(mode="json", exclude_unset=True)
+    return {
+        f"{section}.{name}": value
+        for section, values in sorted(given.items())
+        for name, value in sorted(values.items())
+        if name not in task.runtime_keys.get(section, ())
+    }
 
 
 def as_arguments(changed: Mapping[str, Any]) -> tuple[str, ...]:
@@ -53,24 +52,27 @@ def as_arguments(changed: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    return text.replace("+", "") if isinstance(value, float) else text  # 1e18: a name would make 1e-18 of 1e+18
 
 
-def variant_name(changed: Mapping[str, Any], kind: type[RunSettings]) -> str:
-    """The name of changed settings: `steps-12`, of several in the order of their keys `learning_rate-0.01+steps-12`;
-    "" of none. What is long, or has signs that no file's name should have, ends with a hash of all of it."""
+def table_name(table: str, changed: Mapping[str, Any], kind: type[RunSettings]) -> str:
+    """What a table is called that has changed settings: `table3@steps-12`, in the order of their keys
+    `table3@learning_rate-0.01+steps-12`; `table3` of none. What is long, or has signs that no file's name should have,
+    ends with a hash of all of it."""
+    if not changed:
+        return table
     parts, is_whole = [], True
     for key in sorted(changed):
         section, _, name = key.partition(".")
         is_clear = [each for each in kind.model_fields if name in valid_keys(kind, (each,))] == [section]
-        text = _text(changed[key])
-        slug = re.sub(r"[^A-Za-z0-9._-]+", "-", text)
-        is_whole = is_whole and slug == text
-        parts.append(f"{name if is_clear else key}-{slug}")
+        said = f"{name if is_clear else key}-{_text(changed[key])}"
+        parts.append(re.sub(r"[^A-Za-z0-9._-]+", "-", said))
+        is_whole = is_whole and parts[-1] == said
     whole = "+".join(parts)
-    if is_whole and len(whole) <= _LONGEST:
-        return whole
-    return f"{whole[: _LONGEST - _DIGITS - 1].rstrip('+._-')}-{sha256(canonical_json(dict(changed)))[:_DIGITS]}"
+    if not is_whole or len(whole) > _LONGEST:
+        whole = f"{whole[: _LONGEST - _DIGITS - 1].rstrip('+._-')}-{sha256(canonical_json(dict(changed)))[:_DIGITS]}"
+    return f"{table}{MARK}{whole}"
 
 
 def split_variant(name: str) -> tuple[str, str]:

@@ -12,8 +12,10 @@ from typing import Any
 
 from comt_cli.errors import UserError
 from comt_cli.files import canonical_json
+from comt_cli.recipe.variant import MARK
 from comt_cli.report import format
 from comt_cli.runs.directory import RunDirectory, RunState, scored_on
+from comt_cli.runs.known import known_runs
 from comt_cli.runs.plan import RunSpec
 
 _RUN_NAME = re.compile(r"seed(\d+)-([0-9a-f]{12})")
@@ -210,9 +212,16 @@ def _different_contents(column: str, contents: Mapping[str, Sequence[Run]]) -> U
     )
 
 
-def tables_with_runs(runs: Path, names: Iterable[str]) -> list[str]:
-    """The recipes, by name (`paper/table`), that have a folder below `runs`."""
-    return [name for name in names if (runs / name).is_dir()]
+def tables_with_runs(
+    runs: Path, names: Sequence[str], scale: str | None = None, *, is_set: bool = False
+) -> list[tuple[str, str | None]]:
+    """The tables of the recipes `names` that have a folder below `runs`: `paper/table` and None; of changed settings
+    `paper/table@steps-12` and each scale that it has runs of, or `scale`; not these where `--set` says settings."""
+    every = {(name, run.label("scale")) for run in known_runs(runs) for name in run.variants}
+    changed = sorted(each for each in every if each[0].partition(MARK)[0] in names and scale in (None, each[1]))
+    own = [name for name in names if (runs / name).is_dir()]
+    own += [name.partition(MARK)[0] for name, _ in changed if is_set]
+    return [*((name, None) for name in dict.fromkeys(own)), *(changed if not is_set else ())]
 
 
 def collect(

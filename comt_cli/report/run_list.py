@@ -45,7 +45,7 @@ def _described(run: KnownRun, place: Place, recipe_of: RecipeOf) -> dict[str, An
     steps = None if run.spec is None else run.spec.settings.train.steps
     loaded = None if run.spec is None else recipe_of(place.recipe, (), scale)
     metric = _metric(run, place, loaded)
-    settings = None if run.spec is None else changed_settings(run.spec, place, recipe_of)
+    settings = None if run.spec is None or loaded is None else _changed(run.spec, place, loaded, recipe_of)
     value = run.result.get(metric) if metric is not None else None
     method = {} if run.spec is None else {f"method.{key}": option for key, option in run.spec.method.items()}
     return {
@@ -77,12 +77,8 @@ def _described(run: KnownRun, place: Place, recipe_of: RecipeOf) -> dict[str, An
     }
 
 
-def changed_settings(spec: RunSpec, place: Place, recipe_of: RecipeOf) -> dict[str, Any] | None:
-    """The settings and options of a run that differ from the recipe's of its place (`differing`); None where there is
-    no recipe."""
-    loaded = recipe_of(place.recipe, (), spec.scale)
-    if loaded is None:
-        return None
+def _changed(spec: RunSpec, place: Place, loaded: LoadedRecipe, recipe_of: RecipeOf) -> dict[str, Any]:
+    """The settings and options of a run that differ from the recipe's of its place (`differing`)."""
     settings = differing(spec, place, loaded)
     if "train.steps" not in settings:
         return settings
@@ -90,16 +86,6 @@ def changed_settings(spec: RunSpec, place: Place, recipe_of: RecipeOf) -> dict[s
     steps = settings["train.steps"]
     same_steps = recipe_of(place.recipe, (f"train.steps={steps}",), spec.scale)
     return settings if same_steps is None else {"train.steps": steps, **differing(spec, place, same_steps)}
-
-
-def table_of(spec: RunSpec, place: Place, recipe_of: RecipeOf) -> LoadedRecipe | None:
-    """The recipe with the changed settings of a run, in whose table it stands (`LoadedRecipe.outputs`): all but options
-    of its method, and values that a grid tries. None where there is no recipe, or none with such settings."""
-    changed = changed_settings(spec, place, recipe_of)
-    if changed is None:
-        return None
-    kept = {key: value for key, value in changed.items() if not key.startswith("method") and key not in spec.point}
-    return recipe_of(place.recipe, as_arguments(kept), spec.scale)
 
 
 def _trained(spec: RunSpec, place: Place, settings: Mapping[str, Any] | None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -111,7 +110,10 @@ def write_report(
     with contextlib.suppress(StorageError):  # runs that may only be read keep the links they have
         link_runs(specs, runs)
     table = build_table(loaded, specs, runs)
-    table = replace(table, costs=read_costs(costs_file(results, table.scale, loaded), specs, table.baseline))
+    # Changed settings may leave the networks as they are: then the costs of the recipe's table are theirs.
+    measured = (costs_file(results, table.scale, each) for each in (loaded, replace(loaded, changes={})))
+    costs = next(filter(None, (read_costs(file, specs, table.baseline) for file in measured)), None)
+    table = replace(table, costs=costs)
     if not any(run.result for run in table.runs()):
         unwritten = (
             f"No run with these settings has ended yet at scale {table.scale}: nothing is written. "
@@ -140,7 +142,7 @@ def _kept(files: ReportFiles, loaded: LoadedRecipe, ended: Sequence[RunSpec]) ->
     lost = other_recipe((files.csv, files.runs_csv), loaded)
     if ended and loaded.has_trials(ended[0].scale):  # whose choices change as values are added, and so the runs
         lost = lost or _other_sweep(files.csv, loaded.grids[ended[0].scale].values)
-    if lost is None and (lost := _would_be_lost(files.csv, ended)) is not None:
+    if lost is None and (lost := _would_be_lost(files, ended)) is not None:
         lost += ". comt report, with the --seeds, --rows and --also of both, writes one table of all of them"
     if lost is None:
         return None
@@ -168,18 +170,20 @@ def _other_sweep(path: Path, keys: Iterable[str]) -> str | None:
     return None
 
 
-def _would_be_lost(path: Path, ended: Iterable[RunSpec]) -> str | None:
-    """What the table at `path` holds that would be lost: more finished runs of a cell than `ended` has."""
-    lines = _lines(path)
-    if lines is None:
-        return f"{path} cannot be read"
-    here = Counter((spec.row, spec.column) for spec in ended)
+def _would_be_lost(files: ReportFiles, ended: Iterable[RunSpec]) -> str | None:
+    """What the table that is there holds that would be lost: finished runs of a cell with seeds that `ended` lacks."""
+    lines, every = _lines(files.csv), _lines(files.runs_csv)
+    if lines is None or every is None:
+        return f"{files.csv if lines is None else files.runs_csv} cannot be read"
+    here = {(spec.row, spec.column, str(spec.seed)) for spec in ended}
+    seeds = {line.get("id"): line.get("seed") for line in every}
     for line in lines:
-        there = len((line.get("run_ids") or "").split())
         row, column = line.get("row") or "", line.get("column") or ""
-        if there > here[row, column]:
-            runs = format.plural(there, "finished run")
-            return f"{path} has {runs} of {row} at {column}, and this table {here[row, column]}"
+        there = {(row, column, seeds.get(run, run)) for run in (line.get("run_ids") or "").split()}
+        if there - here:
+            runs, ours = format.plural(len(there), "finished run"), sum(each[:2] == (row, column) for each in here)
+            others = "" if len(there) > ours else " with other seeds"
+            return f"{files.csv} has {runs} of {row} at {column}, and this table {ours}{others}"
     return None
 
 

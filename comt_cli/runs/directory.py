@@ -1,7 +1,8 @@
 """The run directory: the only contract between training, which writes it, and everything that reads it.
 
 A run is its id, and is stored once: `runs/by-id/<id>`. For people there is a relative symbolic link
-`runs/<paper>/<table>/<row>/<column>/seed<k>-<id>` for every table that it belongs to (see `shared_runs`).
+`runs/<paper>/<table>/<row>/<column>/seed<k>-<id>` for every table that it belongs to (see `shared_runs`); where `--set`
+changed settings, `<table>@<settings>`, whose folder has them as `changed-settings.json`.
 
 spec.json          the run, fully resolved (`RunSpec`)
 environment.json   versions, device, git commit: one entry per time the run was started
@@ -36,7 +37,7 @@ from typing import IO, Any
 
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import if_damaged, open_own, parse_json, read_json, read_text, write_json, write_text
-from comt_cli.runs.plan import BY_ID, RunSpec
+from comt_cli.runs.plan import BY_ID, CHANGED, RunSpec
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 """What a file system answers that knows no locks."""
@@ -139,8 +140,9 @@ class RunDirectory:
         """The path for people: the link that names table, row and column, where there is one; else the folder."""
         return self.label if self.label is not None and self._is_linked(self.label) else self.path
 
-    def link(self) -> None:
+    def link(self, changed: Mapping[str, Any]) -> None:
         """Make the readable link, relative, so that the folder `runs` can be moved. What else stands there, stays.
+        `changed` are the changed settings of its table (`RunSpec.changed`), which are kept there, too.
 
         Raises:
             StorageError: the system refuses.
@@ -149,6 +151,8 @@ class RunDirectory:
             return
         try:
             self.label.parent.mkdir(parents=True, exist_ok=True)
+            if changed:
+                write_json(self.label.parents[2] / CHANGED, changed)
             if self.label.is_symlink():
                 self.label.unlink(missing_ok=True)  # it led elsewhere
             with contextlib.suppress(FileExistsError):  # another process was quicker, or it is no link of ours
@@ -241,7 +245,7 @@ class RunDirectory:
     def create(self, spec: RunSpec) -> None:
         """Make the folder and its link, and write `spec.json`. Raises `StorageError` where that is not possible."""
         self._make()
-        self.link()
+        self.link(spec.changed)
         write_json(self.spec_file, {**spec.model_dump(mode="json"), "id": spec.id})
         self.error_file.unlink(missing_ok=True)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from comt_cli.errors import UserError, of_surroundings
 from comt_cli.files import read_json
+from comt_cli.recipe.variant import MARK
 from comt_cli.runs.directory import READING_ERRORS, RunDirectory, RunState
 from comt_cli.runs.plan import BY_ID, RunSpec
 
@@ -115,9 +116,14 @@ class KnownRun:
 
     @cached_property
     def elsewhere(self) -> tuple[Place, ...]:
-        """Its places in other tables that link to it, with dashes for slashes."""
-        linked = (Place(*link.parts[-5:-1]) for link in self.links)
-        return tuple(place for place in dict.fromkeys(linked) if place != self.home.dashed)
+        """Its places in tables of other recipes that link to it, with dashes for slashes."""
+        linked = ((link.parts[-5], link.parts[-4].partition(MARK)[0], *link.parts[-3:-1]) for link in self.links)
+        return tuple(place for place in dict.fromkeys(Place(*each) for each in linked) if place != self.home.dashed)
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """The tables of changed settings that link to it: `paper/table@steps-12`, with dashes for slashes."""
+        return tuple(dict.fromkeys("/".join(link.parts[-5:-3]) for link in self.links if MARK in link.parts[-4]))
 
     @property
     def tables(self) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from comt_cli.recipe.load import LoadedRecipe, select
 from comt_cli.recipe.problems import nearest
 from comt_cli.recipe.schema import Name, ScaleName, Seed
 from comt_cli.recipe.settings import RunSettings, Section
+from comt_cli.recipe.variant import table_name
 from comt_cli.tasks import Task, task_of
 
 SPEC_VERSION = 3
@@ -31,6 +32,9 @@ MAX_SEEDS = 1000
 
 BY_ID = "by-id"
 """The folder below `runs` that holds every run once; what stands elsewhere there are links to them."""
+
+CHANGED = "changed-settings.json"
+"""The file in the folder of links of a table of changed settings: these, by dotted key."""
 
 RESULTS = "results"
 """The folder below `runs` that tables and figures are written to, unless another is named."""
@@ -82,13 +86,12 @@ class RunSpec(Section):
     point: dict[str, Any] = Field(default_factory=dict)
     """The values that it has of its recipe's grid, by dotted key: a label, since they are among the settings. Stored
     only where there is a grid."""
+    changed: dict[str, Any] = Field(default_factory=dict)
+    """What `--set` changed of its recipe (`variant.changes`): a label, too, and stored only where there is some."""
 
     @model_serializer(mode="wrap")
-    def _without_empty_point(self, as_usual: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        stored: dict[str, Any] = as_usual(self)
-        if not self.point:
-            stored.pop("point", None)
-        return stored
+    def _without_empty_labels(self, as_usual: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in as_usual(self).items() if value or key not in ("point", "changed")}
 
     @field_validator("settings", mode="before")
     @classmethod
@@ -176,14 +179,20 @@ class RunSpec(Section):
 
     @property
     def relative_path(self) -> Path:
-        """Where people find the run: `<paper>/<table>/<row>/<column>/seed<k>-<id>`, slashes in names written as dashes.
+        """Where people find the run: `<paper>/<table>/<row>/<column>/seed<k>-<id>`, slashes in names written as dashes;
+        `<table>@<settings>` where they are changed.
 
         So a recipe, which may come from anywhere, cannot name a folder outside the runs, nor the one that holds them.
         """
-        paper, *names = (name.replace("/", "-") for name in (self.paper, self.table, self.row, self.column))
-        if paper.casefold() in (BY_ID, RESULTS):
-            paper = f"paper-{paper}"
-        return Path(paper, *names, f"seed{self.seed}-{self.id}")
+        table = table_folder(self.paper, table_name(self.table, self.changed, type(self.settings)))
+        row, column = (name.replace("/", "-") for name in (self.row, self.column))
+        return table / row / column / f"seed{self.seed}-{self.id}"
+
+
+def table_folder(paper: str, table: str) -> Path:
+    """Where the links of a table stand, below the runs."""
+    paper, table = (name.replace("/", "-") for name in (paper, table))
+    return Path(f"paper-{paper}" if paper.casefold() in (BY_ID, RESULTS) else paper, table)
 
 
 RunStart.model_rebuild()
@@ -329,6 +338,7 @@ class _Planner:
                 drop=start.drop,
             ),
             point={} if grid is None else grid.of(settings),
+            changed=loaded.changes.get(self._scale, {}),
         )
 
 

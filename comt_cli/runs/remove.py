@@ -11,7 +11,7 @@ from pathlib import Path
 from comt_cli.errors import StorageError, UserError
 from comt_cli.runs.directory import BeingTrained
 from comt_cli.runs.known import FOLDER_NAME, KnownRun
-from comt_cli.runs.plan import BY_ID
+from comt_cli.runs.plan import BY_ID, CHANGED
 
 _REMOVED = ".removed-"
 """In the name of a folder that is being deleted. It begins with a dot, so that no reader takes it for a run."""
@@ -72,9 +72,11 @@ def _remove(run: KnownRun, runs: Path) -> None:
 
 
 def _remove_empty(folder: Path, runs: Path) -> None:
-    """Delete `folder` and those around it, as far as they are empty and below `runs`."""
+    """Delete `folder` and those around it, as far as they are below `runs` and empty but for their settings."""
     while folder != runs and runs in folder.parents:
         try:
+            if [path.name for path in folder.iterdir()] == [CHANGED]:
+                (folder / CHANGED).unlink()
             folder.rmdir()  # refuses what is not empty
         except OSError:
             return

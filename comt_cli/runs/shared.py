@@ -36,7 +36,7 @@ class SharedRun:
     def link(self, runs: Path) -> None:
         """Make its links. Raises `StorageError` where the system refuses."""
         for spec in self.specs:
-            RunDirectory.of(runs, spec).link()
+            RunDirectory.of(runs, spec).link(spec.changed)
 
 
 def shared_runs(specs: Iterable[RunSpec]) -> list[SharedRun]:
@@ -72,7 +72,7 @@ def link_runs(specs: Iterable[RunSpec], runs: Path) -> None:
     for spec in specs:
         directory = RunDirectory.of(runs, spec)
         if directory.path.is_dir():
-            directory.link()
+            directory.link(spec.changed)
 
 
 def set_aside(specs: Sequence[RunSpec], runs: Path) -> list[Path]:

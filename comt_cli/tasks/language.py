@@ -69,8 +69,7 @@ class LanguageModelling(TextTask["Settings"]):
 
     Finished runs are skipped and stopped ones resume, so the same command can always be given again; on several
     machines that share the folder of the runs too, which then divide them. A run that fails does not stop the others.
-    A table that is there already and has more finished runs, or was made with other settings than --set asks for, is
-    kept.
+    A table that is there already, with finished runs that this one lacks, is kept; runs with --set have another.
 
     Examples:
 

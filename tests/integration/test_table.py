@@ -461,7 +461,7 @@ def test_sigterm_to_the_real_command(recipe, tmp_path, tiny_corpus, monkeypatch)
     process = subprocess.Popen(
         [sys.executable, "-m", "comt_cli", *arguments], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
     )
-    folder = tmp_path / "runs/own/micro/pre-ln/tiny"
+    folder = tmp_path / "runs/own/micro@steps-4000/pre-ln/tiny"
     try:
         wait_until(lambda: folder.is_dir() and any(is_training(RunDirectory(path)) for path in folder.iterdir()))
         process.send_signal(signal.SIGTERM)

@@ -17,8 +17,10 @@ from typer.testing import CliRunner
 import comt_cli.commands.rm
 from comt_cli.app import app
 from comt_cli.errors import UserError
+from comt_cli.files import read_json
 from comt_cli.runs.directory import BeingTrained, RunDirectory
 from comt_cli.runs.known import known_runs
+from comt_cli.runs.plan import CHANGED
 from comt_cli.runs.remove import remove_runs
 from comt_cli.runs.shared import link_runs, set_aside
 from tests.shelf import Shelf, shelf, tree
@@ -51,8 +53,21 @@ def test_a_selector_deletes_every_run_that_it_means_with_its_links(shelf: Shelf,
     assert not (shelf.runs / "mine/twin").exists()  # nothing was left in it
     assert "2 runs: 2 done" in result.output
     assert "that took 2 min to train; 3 links to them." in result.output
-    assert "They stand in mine/twin, too." in result.output
+    assert "They stand in mine/gates and mine/twin." in result.output
     assert result.output.splitlines()[-1].startswith("deleted 2 runs, ")
+
+
+def test_the_folder_of_changed_settings_goes_with_its_last_link(shelf: Shelf, three):
+    changed = [shelf.spec("pre-ln", seed, overrides=["train.steps=20"]) for seed in (1, 2)]
+    for spec in changed:
+        shelf.done(spec)
+    folder = shelf.runs / "mine/gates@steps-20"
+    assert read_json(folder / CHANGED) == {"train.steps": 20}
+    assert comt("rm", "mine/gates@steps-20:pre-ln::1", "--yes").exit_code == 0
+    assert (folder / CHANGED).exists()
+    assert "1 run: 1 done" in comt("rm", "mine/gates@steps-20", "--yes").output
+    assert not folder.exists()
+    assert ids(shelf.runs) == set(three)
 
 
 def test_nothing_is_deleted_by_looking(shelf: Shelf, three):

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from comt_cli.app import app
+from comt_cli.commands import completion
 from comt_cli.commands.figure_options import run_figure_folder
 from comt_cli.commands.run_selectors import model_source, run_folders, select_runs
 from comt_cli.errors import UserError
@@ -221,8 +222,102 @@ def test_the_name_of_settings_and_the_option_select_the_same(tried: Shelf, capsy
     assert meant("mine/gates:pre-ln") == tried.spec("pre-ln").id
     assert "unlike the recipe" not in capsys.readouterr().err
     said = error("mine/gates@steps-21:pre-ln")
-    assert "no run of mine/gates has settings called steps-21\n  Runs are of mine/gates" in said
-    assert "mine/gates@steps-20" in said
+    assert "no run of mine/gates has settings called steps-21\n  There are mine/gates@steps-20; --set" in said
+
+
+def test_runs_of_another_table_are_found_by_the_name_of_their_settings(shelf: Shelf):
+    """A copy of a recipe trains nothing that the first has trained with the same settings."""
+    rows: dict[str, dict] = {"pre-ln": {}, "a/b": {}, "mine-too": {"also": {"mine-too": "sandwich-ln"}}}
+    for row, added in rows.items():
+        shelf.done(shelf.spec(row, overrides=TRIED, **added))
+    Path("copy.yaml").write_text(Path("recipes/mine/gates.yaml").read_text("utf-8"), "utf-8")
+    assert "no run of own/copy has settings called steps-20" in error("copy.yaml@steps-20:pre-ln")
+    for row in ("a/b", "mine-too"):
+        link_runs([shelf.spec(row, recipe="copy.yaml", overrides=TRIED, **rows[row])], shelf.runs)
+        assert meant(f"copy.yaml@steps-20:{row}") == shelf.spec(row, overrides=TRIED, **rows[row]).id
+    assert "own/copy@steps-20: 2 done" in comt("status", "copy.yaml").output
+    assert "wrote" in comt("report", "copy.yaml@steps-20", "--seeds", "1").output
+    assert "own/copy@steps-20: 3 done" in comt("status", "copy.yaml").output  # the report has linked the third
+    assert "mine/gates@steps-20 and own/copy@steps-20" in " ".join(
+        comt("rm", "copy.yaml@steps-20", "--dry-run").output.split()
+    )
+
+
+def test_settings_of_several_values_have_the_name_that_they_were_given(shelf: Shelf):
+    """A share of unequal numbers of steps, and steps that one of the columns has anyway."""
+    path = Path("recipes/mine/gates.yaml")
+    wide = "settings: {model: {width: 256}"
+    path.write_text(path.read_text("utf-8").replace(wide, f"{wide}, train: {{steps: 20}}"), "utf-8")
+    for overrides in (["train.warmup_steps=0.5"], TRIED):
+        for column in ("docs/tiny", "docs/wide"):
+            shelf.done(shelf.spec("pre-ln", column=column, overrides=overrides))
+    for name, overrides in (("warmup_steps-0.5", ["train.warmup_steps=0.5"]), ("steps-20", TRIED)):
+        for column in ("docs/tiny", "docs/wide"):
+            wanted = shelf.spec("pre-ln", column=column, overrides=overrides).id
+            assert meant(f"mine/gates@{name}:pre-ln:{column}") == wanted
+    lines = comt("status", "mine/gates").output.splitlines()
+    assert [line for line in lines if "@" in line] == [
+        "  besides, mine/gates@steps-20: 2 done",
+        "  besides, mine/gates@warmup_steps-0.5: 2 done",
+    ]
+
+
+def test_runs_of_before_there_were_such_folders_are_found_by_set(shelf: Shelf):
+    spec = shelf.spec("pre-ln", overrides=TRIED)
+    shelf.done(spec.model_copy(update={"changed": {}}))
+    assert Path(model_source("mine/gates:pre-ln", Path("runs"), set_=TRIED)).resolve().name == spec.id
+    assert meant(spec.id[:6]) == spec.id
+    assert "no run of mine/gates has settings called steps-20" in error("mine/gates@steps-20:pre-ln")
+    assert comt("report", "mine/gates", "--set", TRIED[0]).exit_code == 0
+    assert meant("mine/gates@steps-20:pre-ln") == spec.id
+
+
+def test_a_damaged_file_of_settings_is_named(tried: Shelf):
+    file = Path("runs/mine/gates@steps-20/changed-settings.json")
+    for text in ("{", "[1]", ""):
+        file.write_text(text, "utf-8")
+        assert f"{file} is damaged" in error("mine/gates@steps-20:pre-ln")
+        assert comt("report", "--scale", "smoke").exit_code == 0  # the recipe's own is written
+        assert "mine/gates@steps-20" in comt("status", "mine/gates").output
+    file.unlink()
+    assert "no run of mine/gates has settings" in error("mine/gates@steps-20:pre-ln")
+    link = Path("runs") / tried.spec("pre-ln", overrides=TRIED).relative_path
+    link.unlink()
+    assert "wrote" in comt("report", "mine/gates", "--set", TRIED[0]).output  # which links the runs
+    assert meant("mine/gates@steps-20:pre-ln::1") == link.resolve().name
+
+
+def test_a_report_without_recipes_writes_the_tables_of_changed_settings(shelf: Shelf):
+    shelf.done(shelf.spec("pre-ln", overrides=TRIED))
+    shelf.done(shelf.spec("pre-ln", overrides=["train.steps=30"], scale="small"))
+    assert comt("report").exit_code == 0
+    folder = Path("runs/results")
+    assert [path.name for path in folder.rglob("*.md")] == ["gates@steps-20.md"]
+    assert comt("report", "--scale", "small").exit_code == 0
+    assert [path.name for path in (folder / "small").rglob("*.md")] == ["gates@steps-30.md"]
+    assert comt("report", "--set", "train.steps=20", "--overwrite").exit_code == 0
+
+
+def test_names_of_settings_are_completed(tried: Shelf):
+    def offered(typed: str) -> list[str]:
+        return completion._selectors(typed, tried.runs)
+
+    assert offered("mine/g") == ["mine/gates:", "mine/gates@steps-20:"]
+    assert offered("mine/gates@steps-20:pre-ln:docs/tiny:") == [
+        f"mine/gates@steps-20:pre-ln:docs/tiny:{n}" for n in (1, 2)
+    ]
+    assert offered("mine/gates@steps-21:") == []
+
+
+def test_finished_runs_of_changed_settings_are_evaluated_again(tried: Shelf):
+    assert "is runs/mine/gates@steps-20/" in comt("evaluate", "mine/gates:pre-ln::1", "--set", TRIED[0]).stderr
+
+
+@pytest.mark.parametrize("verb", [("train-lm",), ("show",), ("bench", "costs")])
+def test_where_settings_are_given_the_name_of_a_table_is_refused(tried: Shelf, verb):
+    refused = comt(*verb, "mine/gates@steps-20").exception
+    assert isinstance(refused, UserError)
+    assert "mine/gates with --set" in str(refused)
 
 
 def test_candidates_are_told_apart_by_their_settings(tried: Shelf):
@@ -267,7 +362,6 @@ def test_figures_of_changed_settings_have_folders_of_their_own(tried: Shelf):
 
     assert folder() == "pre-ln-docs-tiny-seed1"
     assert folder(overrides=TRIED) == "pre-ln-docs-tiny-seed1@steps-20"
-    Path("recipes/mine/gates.yaml").rename("gates.yaml")  # without it nobody knows what was changed
-    (spec,) = select_runs(f"{tried.spec('pre-ln', recipe='gates.yaml').id}", Path("runs")).runs
-    assert spec.spec is not None
-    assert run_figure_folder(spec.spec, Path("results")).name == f"pre-ln-docs-tiny-seed1@{spec.id[:8]}"
+    Path("recipes/mine/gates.yaml").rename("gates.yaml")  # a recipe of one's own
+    assert folder(recipe="gates.yaml") == "gates-pre-ln-docs-tiny-seed1"
+    assert folder(recipe="gates.yaml", overrides=TRIED) == "gates-pre-ln-docs-tiny-seed1@steps-20"

@@ -64,7 +64,11 @@ def test_options_are_those_of_the_training(shelf: Shelf):
     assert of_suffix == comt("mine/gates", *options).output
     assert "12 runs: 12 missing" in comt("mine/gates").output
     assert "  besides, mine/gates@steps-40: 1 done" in comt("mine/gates").output
-    assert "(comt runs mine/gates lists it)" in comt("mine/gates").output
+    shelf.done(shelf.spec("pre-ln", 1, scale="small", overrides=["train.steps=40"]))
+    assert comt().output.splitlines() == [
+        "mine/gates@steps-40 small: 6 runs: 5 missing, 1 done",
+        "mine/gates@steps-40 smoke: 12 runs: 11 missing, 1 done",
+    ]
 
 
 def test_the_options_of_a_short_training_suit_a_recipe_with_a_long_scale(shelf: Shelf):

@@ -117,7 +117,7 @@ def test_labels_are_no_part_of_the_id_and_all_else_is(change, same):
 
 
 def test_no_field_of_a_run_was_forgotten_here():
-    labels = {"paper", "table", "row", "column", "scale", "point"}
+    labels = {"paper", "table", "row", "column", "scale", "point", "changed"}
     assert set(RunSpec.model_fields) == labels | {
         "command", "seed", "method", "data_fingerprint", "data_content", "settings", "start",
     }  # fmt: skip

@@ -100,7 +100,9 @@ def test_other_finished_seeds_are_named_with_the_option_that_shows_them(mixed: B
 
 
 def test_runs_with_other_settings_are_counted(mixed: Bench) -> None:
-    (note,) = collect(mixed.specs(overrides=("train.steps=100",)), mixed.runs).notes
+    specs = mixed.specs(overrides=("train.steps=100",))
+    assert collect(specs, mixed.runs).notes == (), "they have a table of their own"
+    (note,) = collect([spec.model_copy(update={"changed": {}}) for spec in specs], mixed.runs).notes
     assert note == (
         "10 finished runs of this table were made with other settings or data (comt runs comt/table9 lists them)."
     )
@@ -131,8 +133,15 @@ def test_a_run_of_another_table_stands_in_this_one_too(bench: Bench) -> None:
 
 
 def test_tables_with_runs(mixed: Bench) -> None:
-    assert tables_with_runs(mixed.runs, ["comt/table9", "comt/table8"]) == ["comt/table9"]
-    assert tables_with_runs(mixed.folder / "nowhere", ["comt/table9"]) == []
+    names, own, changed = ["comt/table9", "comt/table8"], ("comt/table9", None), ("comt/table9@steps-100", "smoke")
+    assert tables_with_runs(mixed.runs, names) == [own]
+    mixed.directory("pre-ln", 1, overrides=("train.steps=100",))
+    assert tables_with_runs(mixed.runs, names) == tables_with_runs(mixed.runs, names, "smoke") == [own, changed]
+    assert tables_with_runs(mixed.runs, names, "paper") == tables_with_runs(mixed.runs, names, is_set=True) == [own]
+    shutil.rmtree(mixed.runs / "comt" / "table9")
+    assert tables_with_runs(mixed.runs, names) == [changed]
+    assert tables_with_runs(mixed.runs, names, is_set=True) == [own]
+    assert tables_with_runs(mixed.folder / "nowhere", names) == []
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -94,6 +95,17 @@ def test_a_table_has_the_costs_that_lie_beside_it(trained: Bench) -> None:
     page = files.markdown.read_text(encoding="utf-8")
     assert "3.00 ± 0.06" in page
     assert "not settled" not in page
+
+
+def test_changed_settings_take_the_costs_of_the_same_networks(trained: Bench) -> None:
+    write(trained, measured(trained))
+    for overrides, has_costs in ((("train.steps=100",), True), (("train.batch_size=4",), False)):
+        trained.directory("pre-ln", 1, overrides=overrides).result_file.write_text(
+            json.dumps({"state": "done", "perplexity": 9.0}), encoding="utf-8"
+        )
+        specs = trained.specs(overrides=overrides)
+        report = write_report(trained.loaded(*overrides), specs, trained.runs, trained.results)
+        assert (report.table.costs is not None) == has_costs
 
 
 def test_fewer_rounds_replace_no_interval(trained: Bench) -> None:

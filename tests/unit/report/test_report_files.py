@@ -112,6 +112,15 @@ def test_a_table_that_cost_more_is_not_replaced(mixed: Bench) -> None:
         assert path.read_bytes() == whole
     mixed.done("post-ln", {3: 9.0})  # the diverged one, trained anew: as many runs
     assert write() is None
+    others = write(seeds=[1, 2, 4])
+    assert others is not None
+    assert "has 3 finished runs of post-ln at tiny, and this table 2. comt report, with the --seeds" in others
+    mixed.done("post-ln", {4: 9.0})
+    others = write(seeds=[1, 2, 4])
+    assert others is not None
+    assert "of post-ln at tiny, and this table 3 with other seeds. comt report, with the --seeds" in others
+    assert write(seeds=[1, 2, 3, 4]) is None
+    assert write(overwrite=True) is None
     assert write(seeds=[1], overwrite=True) is None
     assert path.read_bytes() != whole
 
