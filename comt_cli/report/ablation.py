@@ -138,7 +138,9 @@ def ablation_data(loaded: LoadedRecipe, table: Table, name: AblationName) -> Abl
     axis, positions = _positions(loaded, name, ablation, others)
     ordered = [row for row in rows if row == table.baseline]
     ordered += sorted(others, key=lambda row: positions.get(row, 0.0)) if axis == "number" else others
-    points = [*_ours(table, ordered, axis, positions), *_paper(loaded, metric, ordered, axis, positions)]
+    points = [*_ours(table, ordered, axis, positions)]
+    if table.paper is not None:  # no number of the paper's stands beside runs of another text, size or length
+        points += _paper(loaded, metric, ordered, axis, positions)
     if not any(p.panel == "ours" and not p.baseline and (p.n or "diverged" in p.state) for p in points):
         return None
     share = ablation_words.SHARES.get(ablation.option or "") if axis == "number" else None

@@ -78,6 +78,14 @@ def test_a_column_that_the_paper_leaves_out_has_no_point(whole: Bench) -> None:
     assert [point.row for point in whole.data().of("paper", "c4/250m")] == ["8", "16"]
 
 
+def test_numbers_of_the_paper_are_not_drawn_beside_runs_that_they_do_not_stand_for(whole: Bench) -> None:
+    table = replace(build_table(whole.loaded(), whole.specs(), whole.runs), paper=None)
+    data = ablation_data(whole.loaded(), table, "hidden-size")
+    assert data is not None
+    assert {point.panel for point in data.points} == {"ours"}
+    assert [each.get_title(loc="left") for each in draw_ablation(data).axes] == ["tiny"]
+
+
 def test_nothing_is_drawn_before_one_of_its_rows_has_ended(bench: Bench) -> None:
     bench.ended("baseline")
     assert ablation_data(bench.loaded(), build_table(bench.loaded(), bench.specs(), bench.runs), "modules") is None
