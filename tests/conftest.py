@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,9 @@ settings.load_profile("comt")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Warnings are errors, but for those that are not about this program."""
+    """Warnings are errors, but for those that are not about this program. Tests close terminals: under nohup the signal
+    would be ignored."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     for rule in library_warnings.rules():
         config.addinivalue_line("filterwarnings", rule)
 

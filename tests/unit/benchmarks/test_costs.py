@@ -109,7 +109,11 @@ def test_a_row_that_cannot_be_built_fails_alone(bench, recipe, tmp_path, monkeyp
 def test_another_baseline_takes_the_others_with_it(bench, recipe, tmp_path):
     """What was measured beside one network is not shown beside another."""
     assert bench("costs", str(recipe), "--rows", "dhc").exit_code == 0
-    wider = ("--set", "model.ffn_width=28", "--rows", "pre-ln+comt", "--columns", "tiny")
+    wider = ("--rows", "pre-ln+comt", "--columns", "tiny")
+    assert bench("costs", str(recipe), "--set", "model.ffn_width=28", *wider).exit_code == 0
+    assert (tmp_path / "smoke/own/what-it-costs@ffn_width-28-costs.csv").is_file()
+    assert [line["row"] for line in lines_of(tmp_path)] == ["pre-ln", "dhc"] * 2
+    recipe.write_text(RECIPE.replace("ffn_width: 20", "ffn_width: 28"), encoding="utf-8")
     assert bench("costs", str(recipe), *wider).exit_code == 0
     found = [(line["row"], line["column"]) for line in lines_of(tmp_path)]
     assert found == [("pre-ln", "tiny"), ("pre-ln+comt", "tiny"), ("pre-ln", "longer"), ("dhc", "longer")]
