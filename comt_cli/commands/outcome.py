@@ -47,8 +47,8 @@ def write_outcome(
     """Write and print the results of a plan's runs, below `results`. Files that are up to date are not written again.
 
     A table's recipe gets its table and the figures of its ablations, a figure's recipe its figure: drawing that needs
-    torch; without `draw` only its state is printed. Of a table the rows and
-    columns of the plan `shown` are printed, or all; all are written.
+    torch; without `draw` only its state is printed. Of a table the rows and columns of the plan `shown` are printed, or
+    all; all are written.
 
     Returns:
         Why nothing was written, which has been printed; None if it was, or is there as it should be.
