@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from enum import StrEnum
 from pathlib import Path
@@ -393,9 +394,12 @@ def page(results: options.Results = options.DEFAULT_RESULTS) -> None:
     from comt_cli.report.benchmark import renew_page
     from comt_cli.report.terminal import say_written
 
-    found = {path: page for name, page in pages().items() for path in sorted((results / "bench").glob(f"*/{name}.csv"))}
+    folder, found = results / "bench", {}
+    with contextlib.suppress(FileNotFoundError):
+        next(folder.iterdir(), None)  # since Python 3.13 glob hides a folder that may not be read
+        found = {path: page for name, page in pages().items() for path in sorted(folder.glob(f"*/{name}.csv"))}
     if not found:
-        raise UserError(f"nothing has been measured in {results / 'bench'}", "comt bench all measures.")
+        raise UserError(f"nothing has been measured in {folder}", "comt bench all measures.")
     for path, kind in sorted(found.items(), key=lambda item: item[0]):
         try:
             problem, written = "of an older version", renew_page(kind, path)
