@@ -101,7 +101,11 @@ demo: $(READY)  ## Table 3 of CoMT at scale smoke, and what its gates do: minute
 		echo "  $(DEMO)/smoke/comt/$$file"; done
 
 .PHONY: test
-test: $(READY)  ## All tests (those that need a GPU say that they are skipped)
+test: $(READY)  ## The tests, without those marked slow (those that need a GPU say that they are skipped)
+	$(RUN_TESTS) -m "not slow"
+
+.PHONY: test-all
+test-all: $(READY)  ## All tests, those marked slow too: what starts many processes or compiles for long
 	$(RUN_TESTS)
 
 # tests/rounding says what is changed, and what is out of its reach.
@@ -127,7 +131,7 @@ VARYING := tests/contract/test_cli.py tests/contract/test_help_examples.py tests
 
 .PHONY: test-subset
 test-subset: $(READY)  ## Three minutes of tests of what differs between versions of Python; with PYTHON=python3.13, for instance
-	$(RUN_TESTS) $(VARYING)
+	$(RUN_TESTS) -m "not slow" $(VARYING)
 
 # The part of the suite that computes: kernels, layers, models, the contracts of methods, training to the bit. The rest
 # reads, writes and prints the same on every processor.
