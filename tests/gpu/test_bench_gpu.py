@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from comt_cli.benchmarks.shapes import llama
-from comt_cli.benchmarks.subjects import LANGUAGE
-from comt_cli.benchmarks.variants import Variants
+from comt_cli.lab.bench.shapes import llama
+from comt_cli.lab.bench.subjects import LANGUAGE
+from comt_cli.lab.bench.variants import Variants
 
 pytestmark = [
     pytest.mark.gpu,

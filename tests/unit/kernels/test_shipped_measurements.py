@@ -7,12 +7,12 @@ from typing import get_args
 
 import pytest
 
-from comt_cli.benchmarks.kernel_cases import VARIANTS
-from comt_cli.benchmarks.names import DTYPES
-from comt_cli.benchmarks.subjects import IMAGES
 from comt_cli.kernels import measurements
 from comt_cli.kernels.choice import Op
 from comt_cli.kernels.processors import UNKNOWN
+from comt_cli.lab.bench.kernel_cases import VARIANTS
+from comt_cli.lab.bench.names import DTYPES
+from comt_cli.lab.bench.subjects import IMAGES
 
 COMMITTED = Path(__file__).parents[3] / "results" / "bench"
 

@@ -1,0 +1,310 @@
+"""`comt bench kernels --tune`, with times made up: the tiles that are chosen, what goes on where, and in which time."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import signal
+from multiprocessing.pool import ThreadPool
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from comt_cli.campaign import server
+from comt_cli.kernels import choice, measurements
+from comt_cli.kernels.choice import Choice
+from comt_cli.kernels.triton import tiles
+from comt_cli.kernels.triton.tiles import Tile
+from comt_cli.lab.bench import kernel_cases, kernels, rounds, tuning
+from comt_cli.lab.bench.kernels import Group
+from comt_cli.lab.bench.limits import Deadline
+from comt_cli.lab.bench.names import GATES
+from comt_cli.lab.bench.record import Record
+from comt_cli.lab.bench.shapes import LLAMAS
+from comt_cli.lab.bench.tuning import compile_all, compile_one, processes_for, run_tuning, to_tune
+from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.training.processes import StopSignal
+
+pytestmark = pytest.mark.usefixtures("quick_figures")
+
+CPU = torch.device("cpu")
+SMALL, LARGE, TOO_LARGE = Tile(16, 64, 1), Tile(32, 64, 2, 8, 255), Tile(64, 64, 4)
+MILLISECONDS = {SMALL: 2.0, LARGE: 1.0}
+KERNELS = [(f"swiglu{end}", kind) for end in ("", "_backward") for kind in ("none", "scalar", "channel")]
+SWIGLU = kernel_cases._swiglu
+ROUNDS = 14
+"""The fewest that decide anything."""
+
+
+class Card:
+    """In the place of a GPU whose kernels of SwiGLU have three tiles; a step takes as long as those in use say."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.tried: list[Tile] = []
+
+    @staticmethod
+    def in_use() -> list[Tile]:
+        tuned = {key[:2]: tile for key, tile in tiles._tuned.items()}
+        return [tuned.get(kernel, SMALL) for kernel in KERNELS]
+
+    def forms(self, *given):
+        reference = SWIGLU(*given)["reference"]
+
+        def fused():
+            self.tried += self.in_use()
+            if TOO_LARGE in self.in_use():
+                raise RuntimeError("out of resources: shared memory")
+            return reference()
+
+        return {"reference": reference, "fused": fused}
+
+    def seconds(self, part) -> float:
+        part()
+        taken = sum(MILLISECONDS[tile] for tile in self.in_use()) / 1e3
+        self.now += taken
+        return taken
+
+    def deadline(self, seconds: float = math.inf) -> Deadline:
+        return Deadline(seconds, clock=lambda: self.now)
+
+
+@pytest.fixture(autouse=True)
+def card(monkeypatch, tmp_path):
+    found = Card()
+    monkeypatch.setattr(tiles, "TILES", dict.fromkeys(KERNELS, (SMALL, LARGE, TOO_LARGE)))
+    monkeypatch.setattr(tiles, "_tuned", {})
+    monkeypatch.setattr(choice, "_tuned", {})
+    monkeypatch.setattr(kernel_cases, "_swiglu", found.forms)
+    monkeypatch.setattr(kernels, "computed_by_triton", lambda _: True)
+    monkeypatch.setattr(rounds, "stopwatch_for", lambda *_, **__: found)
+    monkeypatch.setattr(tuning, "compile_all", lambda *_: iter(()))
+    monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: None)
+    monkeypatch.setenv("COMT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(measurements, "roots", lambda: [measurements.own_folder()])
+    return found
+
+
+def todo(*dtypes: str) -> list[Group]:
+    return to_tune([LLAMAS["bench"]], ["swiglu", "projection"], [*GATES], dtypes or ["fp32", "bf16"], CPU)
+
+
+def tune(card: Card, tmp_path, seconds: float = math.inf) -> Record:
+    record = Record(tmp_path)
+    record.add("kernels", run_tuning(todo(), [*GATES], CPU, ROUNDS, card.deadline(seconds)))
+    return record
+
+
+def test_each_kernel_takes_the_tiles_that_were_the_fastest(card, tmp_path, capsys):
+    """Forward and backward, with each kind of gates; those that the card has no room for are left out with a word."""
+    record = tune(card, tmp_path)
+    assert not record.outcome.failed
+    assert "swiglu gate-up, none, swiglu none 20: 64 64 4 0: failed (RuntimeError: out of" in capsys.readouterr().err
+    rows, damaged = measurements.measurements()
+    assert damaged == []
+    assert {row.kernel_hash for row in rows} == {measurements.kernel_hash("swiglu")}
+    found = {(row.kind, row.dtype): dict(row.tiles) for row in rows}
+    assert len(found) == 6
+    for (kind, _), tuned in found.items():
+        name = {"none": "none", "comt": "scalar", "transponder": "channel"}[kind]
+        assert tuned == {("swiglu", name, 20): LARGE, ("swiglu_backward", name, 20): LARGE}
+    assert card.in_use() == [LARGE] * 6
+    fused = [row.step_ms["fused"] for row in rows]
+    assert max(fused) < 12, "it was timed in the tiles that were chosen"
+
+
+def test_what_has_been_measured_is_not_measured_again(card, tmp_path, monkeypatch):
+    assert [str(group) for group in todo()] == ["bench fp32 swiglu gate-up", "bench bf16 swiglu gate-up"]
+    tune(card, tmp_path)
+    assert todo() == []
+    for where, name, value in [
+        (tuning, "kernel_hash", lambda op: "another"),
+        (tuning, "versions_here", lambda: ("1.13.1", "3.0")),
+        (tuning, "device_here", lambda device: SimpleNamespace(name="another")),
+        (measurements, "roots", list),
+    ]:
+        with monkeypatch.context() as patch:
+            patch.setattr(where, name, value)
+            assert len(todo()) == 2, name
+    assert len(to_tune([LLAMAS["60m"]], ["swiglu"], ["none"], ["fp32"], CPU)) == 1
+
+
+def test_under_another_version_the_older_measurement_stays(card, tmp_path, monkeypatch):
+    tune(card, tmp_path)
+    monkeypatch.setattr(torch, "__version__", "99.0.0")
+    assert len(todo()) == 2
+    tune(card, tmp_path)
+    assert todo() == []
+    assert {row.torch for row in measurements.measurements()[0]} > {"99.0.0"}
+
+
+def test_it_stops_in_time_and_goes_on(card, tmp_path):
+    """What is cut short keeps its whole rounds, which decide nothing, and is measured anew."""
+    tune(card, tmp_path)
+    whole, card.now = card.now, 0.0
+    for path in measurements.own_folder().glob("*/*"):
+        path.unlink()
+    tune(card, tmp_path / "again", 0.7 * whole)
+    assert card.now <= 0.7 * whole + 0.2
+    assert [group.dtype for group in todo()] == ["bf16"]
+    before = card.now
+    tune(card, tmp_path / "again")
+    assert todo() == []
+    assert card.now - before < 0.7 * whole
+
+
+def test_plain_measurements_are_of_no_chosen_tiles(card, tmp_path):
+    news = kernels.run_kernel_benchmark([LLAMAS["bench"]], ["swiglu"], [*GATES], ["fp32"], CPU, ROUNDS)
+    Record(tmp_path).add("kernels", news)
+    assert {row.tiles for row in measurements.measurements()[0]} == {()}
+    assert len(todo("fp32")) == 1
+
+
+def test_they_are_of_those_that_are_known(card, tmp_path, monkeypatch):
+    """A later measurement without --tune does not lose what was tuned."""
+    known = Choice(True, "as asked", tiles=((("swiglu", "none", 20), LARGE),))
+    asked = []
+    monkeypatch.setattr(choice, "choose", lambda *given, **how: asked.append((given, how)) or known)
+    news = kernels.run_kernel_benchmark([LLAMAS["bench"]], ["swiglu"], ["comt-r2"], ["fp32"], CPU, ROUNDS)
+    Record(tmp_path).add("kernels", news)
+    assert [row.tiles for row in measurements.measurements()[0]] == [known.tiles]
+    assert card.in_use()[0] == LARGE
+    gates = choice.Gates(channel=False, scalar=True, rank=2)
+    assert asked == [(("swiglu", "fused", CPU, torch.float32, 40, gates), {"compiled": True, "tokens": 16})]
+
+
+def test_a_kind_that_no_kernel_takes_is_not_asked_for(card, tmp_path, monkeypatch):
+    monkeypatch.setattr(choice, "MOST_RANK", 4)
+    assert len(todo()) == 2
+    tune(card, tmp_path)
+    assert {row.kind for row in measurements.measurements()[0] if "fused" in row.step_ms} == {"none", "comt"}
+    assert todo() == []
+
+
+def test_tiles_of_another_group_are_forgotten(card, tmp_path, monkeypatch):
+    """Tiles are known by neither type nor tokens: those in which one group was timed would be another's unrecorded."""
+    leaking = Choice(
+        True, "as asked", tiles=((("swiglu", "none", 20), LARGE), (("swiglu_backward", "none", 20), LARGE))
+    )
+    choice.use_tiles([leaking])
+    news = kernels.run_kernel_benchmark([LLAMAS["bench"]], ["swiglu"], ["none"], ["fp32"], CPU, ROUNDS)
+    Record(tmp_path).add("kernels", news)
+    assert card.in_use() == [SMALL] * 6
+
+    def without(turns, *_):
+        """A tuner that finds nothing to be the fastest."""
+        yield from ()
+        return ()
+
+    choice.use_tiles([leaking])
+    monkeypatch.setattr(tuning, "fastest_tiles", without)
+    tune(card, tmp_path)
+    assert card.in_use() == [SMALL] * 6
+
+
+def test_where_tuning_fails_the_kernels_keep_to_what_was_chosen_before(card, monkeypatch):
+    group = Group("swiglu", "gate-up", LLAMAS["bench"], "fp32")
+    built = group.case("comt-r2", CPU)
+    choice.use_tiles([Choice(True, "as asked", tiles=((("swiglu", "none", 20), LARGE),))])
+
+    def broken(*_, **__):
+        raise RuntimeError("a CUDA error")
+
+    turns = rounds.Turns(CPU, ROUNDS)
+    monkeypatch.setattr(rounds.Turns, "of", broken)
+    with pytest.raises(RuntimeError, match="a CUDA error"):
+        [*tuning.fastest_tiles(turns, "a", built, tuning.step_of(built.forms["fused"], built))]
+    assert card.in_use() == [LARGE, *[SMALL] * 5]
+
+
+def test_everything_is_compiled_first_by_several_processes(monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: SimpleNamespace(Pool=lambda n, _: ThreadPool(n)))
+    seen = []
+    monkeypatch.setattr(tuning, "compile_one", seen.append)
+    jobs = [(str(number),) for number in range(5)]
+    assert [*compile_all(jobs, 2, lambda: True)] == ["compiled 5 of 5 parts, 2 at a time"]
+    assert sorted(seen) == jobs
+    assert [*compile_all(jobs, 1, lambda: False)] == [
+        "compiled 0 of 5 parts, 1 at a time; the rest is compiled when it is first timed"
+    ]
+
+
+@pytest.mark.parametrize(("variant", "tried"), [("fused", {SMALL, LARGE, TOO_LARGE}), ("reference-compiled", set())])
+def test_a_process_runs_a_variant_in_each_of_its_tiles(card, variant, tried):
+    compile_one((Group("swiglu", "gate-up", LLAMAS["bench"], "fp32"), "none", variant, "cpu"))
+    assert {*card.tried} == tried
+    compile_one((Group("swiglu", "no such product", LLAMAS["bench"], "fp32"), "none", variant, "cpu"))
+
+
+def test_a_process_whose_device_is_lost_says_nothing(monkeypatch):
+    """After an illegal access every call to it fails; it is told where the kernel is timed."""
+
+    def lost(_):
+        raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(tuning, "free", lost)
+    compile_one((Group("swiglu", "gate-up", LLAMAS["bench"], "fp32"), "none", "fused", "cpu"))
+
+
+def test_ctrl_c_is_left_to_the_parent(monkeypatch):
+    """Which ends its processes at once."""
+    monkeypatch.setattr(server, "die_with_parent", lambda: None)
+    before = {number: signal.getsignal(number) for number in StopSignal.SIGNALS}
+    try:
+        tuning._begin()
+        assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == [signal.SIG_IGN, signal.SIG_DFL]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(("size", "free_gib", "processes"), [("60m", 78, 8), ("1b", 78, 4), ("1b", 4, 1)])
+def test_so_many_processes_as_there_is_memory_for(monkeypatch, size, free_gib, processes):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free_gib * 2**30, 0))
+    monkeypatch.setattr(tuning, "usable_cores", lambda: 16)
+    group = Group("swiglu", "gate-up", LLAMAS[size], "bf16")
+    assert processes_for([group], torch.device("cuda", 0)) == processes
+    assert processes_for([group], CPU) == 1
+
+
+# ---- the command
+
+
+def test_without_an_nvidia_gpu_it_is_refused(bench):
+    refused = bench("kernels", "--tune", "--sizes", "smoke").exception
+    assert refused.exit_status == 2
+    assert refused.message == "--tune is for NVIDIA GPUs, whose kernels have tiles, and this device is cpu"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (("--tune", "--gemm"), "--gemm times products"),
+        (("--recipe", "table3", "--sizes", "smoke"), "--recipe and --sizes"),
+        (("--minutes", "1", "--seconds", "2"), "--minutes and --seconds"),
+        (("--recipe", "comt/table1"), "trains no language models"),
+        (("--scale", "paper", "--sizes", "smoke"), "--scale says at which shapes of a recipe"),
+    ],
+    ids=str,
+)
+def test_what_does_not_go_together_is_refused(bench, arguments, match):
+    assert match in bench("kernels", *arguments).exception.message
+
+
+def test_the_shapes_and_types_of_a_recipe(bench, monkeypatch):
+    asked = []
+    monkeypatch.setattr("comt_cli.training.devices.pick_device", lambda _: torch.device("cuda", 0))
+    monkeypatch.setattr(tuning, "to_tune", lambda *given: asked.append(given) or [])
+    done = bench("kernels", "--tune", "--recipe", "table3", "--scale", "small", "--ops", "heads")
+    assert done.exit_code == 0, done.exception
+    assert done.output.endswith(
+        "all that kernels take here has been measured on this card, with these kernels and versions\n"
+    )
+    ((shapes, ops, gates, dtypes, _),) = asked
+    assert (ops, gates, dtypes) == (["heads"], [*GATES], ["bf16"])
+    assert len({str(shape) for shape in shapes}) == len(shapes)
+    assert all(shape.dimensions["length"] and shape.batch for shape in shapes)
+    one = ModelSettings.model_validate({**shapes[0].model, "layers": 1})
+    assert one.shape().ffn_width == shapes[0].built.ffn_width
