@@ -17,35 +17,28 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from comt_cli.kernels.choice import use_tiles
-from comt_cli.lab.bench.failures import failed
+from comt_cli.lab.bench.ending import failed
 from comt_cli.lab.bench.memory import free, mebibytes, saved_bytes
 from comt_cli.lab.bench.origin import origin_on
-from comt_cli.lab.bench.rounds import GoOn, Part, Times, always, compared, in_turns, stopwatch_for, unsettled
-from comt_cli.lab.bench.variants import noise
-from comt_cli.layers.dropout import Masks
+from comt_cli.lab.bench.rounds import GoOn, Part, Times, always, compared, told_turns
+from comt_cli.lab.bench.variants import as_trained, built_run, mean_loss, noise, place_masks, share_parameters
 from comt_cli.models.accounting import cost_of
 from comt_cli.models.build import materialise
 from comt_cli.models.kernels import use_kernels
 from comt_cli.runs.plan import RunSpec
-from comt_cli.training.devices import compute_context, parameter_dtype, prepare_process, product_dtype
+from comt_cli.training.devices import prepare_process, product_dtype
 from comt_cli.training.objective import prepare_compiler
-from comt_cli.training.parallel import World
-from comt_cli.training.tasks import run_class
 from comt_cli.training.tasks.base import TaskRun
 
 Row = dict[str, Any]
-
 HOW = ("step", "compiled_step")
 """What is timed: the step uncompiled and compiled; one of the two where the recipe compiles, or its task refuses to."""
-_NO_DATA = SimpleNamespace(train=None, validation=None)
 _VERSIONS = 16
 """Versions of one function that each network may take in the compiler's memory."""
 
@@ -56,14 +49,16 @@ def measure_costs(
     """Measure the step of every spec, one a row of one column of a recipe, the row `baseline` among them; yields lines
     of progress, and last the rows.
 
-    A row that cannot be built is reported (`failures.Failed`), and the others are measured; without the baseline there
-    is nothing to compare with, and so no row. All networks are there at once, and so must fit in the device's memory.
+    A row that cannot be built is reported (`Failed`), and the others are measured; without the baseline there is
+    nothing to compare with, and so no row. All networks are there at once, and so must fit in the device's memory.
     `go_on` is asked before each row is built, before the steps are compiled, and before each turn (`rounds.in_turns`).
     """
+    from torch._inductor.utils import fresh_cache
+
     use_tiles((), only=True)  # of another column
     prepare_process(device, deterministic=all(spec.settings.train.deterministic for spec in specs))
     steps: dict[str, _Step] = {}
-    with _own_compiled_code():
+    with fresh_cache():  # code that another process has left would be taken uncounted
         for spec in sorted(specs, key=lambda spec: spec.row != baseline):  # first that without which there is no row
             if not go_on():
                 yield f"{spec.row}, {spec.column}: left out for want of time"
@@ -80,27 +75,16 @@ def measure_costs(
             yield f"timing the rows of {specs[0].column}: left out for want of time"
         elif baseline in steps:
             try:
-                yield from _timed(steps, baseline, device, rounds, go_on)
+                torch._dynamo.reset()  # each was compiled by itself: now all, from what the compiler kept on disk
+                parts = {(how, row): part for row, step in steps.items() for how, part in step.parts().items()}
+                prepare_compiler(versions=_VERSIONS * len(steps), keep_others=True)
+                times = yield from told_turns("", parts, rounds, device, go_on, warm_up=2)
+                yield [_row(step, steps[baseline], times, device) for step in steps.values()]
             except Exception as error:
                 yield failed(f"timing the rows of {specs[0].column}", error)
     steps.clear()
     torch._dynamo.reset()
     free(device)
-
-
-def _timed(
-    steps: Mapping[str, _Step], baseline: str, device: torch.device, rounds: int, go_on: GoOn
-) -> Iterator[str | list[Row]]:
-    torch._dynamo.reset()  # each was compiled by itself: now all of them, from what the compiler has kept on disk
-    parts = {(how, row): part for row, step in steps.items() for how, part in step.parts().items()}
-    prepare_compiler(versions=_VERSIONS * len(steps), keep_others=True)
-    for news in in_turns(parts, rounds, stopwatch_for(device), warm_up=2, go_on=go_on):
-        if isinstance(news, int):
-            yield f"round {news}{f' of {rounds}' if news <= rounds else ', to settle the times'}"
-            continue
-        if (still := unsettled(news)) is not None:
-            yield still
-        yield [_row(step, steps[baseline], news, device) for step in steps.values()]
 
 
 def _row(step: _Step, baseline: _Step, times: Mapping[tuple[str, str], Times], device: torch.device) -> Row:
@@ -123,17 +107,13 @@ def _row(step: _Step, baseline: _Step, times: Mapping[tuple[str, str], Times], d
     }
     for how in HOW:
         key, to = (how, step.spec.row), (how, baseline.spec.row)
-        timed = times.get(key)
+        of = times.get(key)
         row |= (
-            dict.fromkeys((f"{how}_ms", f"{how}_ms_p10", f"{how}_ms_p90"))
-            if timed is None
-            else timed.columns(f"{how}_ms", 3)
+            dict.fromkeys(f"{how}_ms{end}" for end in ("", "_p10", "_p90"))
+            if of is None
+            else of.columns(f"{how}_ms", 3)
         )
-        row |= (
-            dict.fromkeys(f"{how}_ratio{end}" for end in ("", "_spread", "_uncertainty", "_settled"))
-            if timed is None
-            else compared(f"{how}_ratio", times, key, to)
-        )
+        row |= compared(f"{how}_ratio", times, key, None if of is None else to)
     return row | origin.versions()
 
 
@@ -154,14 +134,10 @@ class _Step:
         self.spec, self.device = _without_data(spec), device
         train = self.spec.settings.train
         self.samples = min(train.micro_batch_size or train.batch_size, train.batch_size)
-        run = self._built()
-        # In evaluation: only shapes are asked for, and hashing masks of dropout takes most of a pass without storage.
-        self.inputs = noise(run.model.eval(), self.samples, run.memory_format, device, parameter_dtype(train.precision))
-        run.model.train()
+        run = built_run(self.spec, device)
+        self.inputs = noise(run, self.samples, device)
         materialise(run.model, device, seed=0)
-        run.model.to(parameter_dtype(train.precision))
-        if run.memory_format is not None:
-            run.model.to(memory_format=run.memory_format)  # type: ignore[call-overload]
+        as_trained(run.model, run, train.precision)
         self.optimizer = run.optimizer(run.model, spec.settings)
         self._runs: dict[bool, TaskRun[Any]] = {}
         self.bytes: int | None = None
@@ -179,32 +155,22 @@ class _Step:
 
     def parts(self) -> dict[str, Part]:
         """The steps to time, by `HOW`; the compiled one is to be compiled anew."""
-        found: dict[str, Part] = {}
         for compiled, run in self._runs.items():
             if compiled:
                 run.objective.compile_model(keep_others=True)
-            found["compiled_step" if compiled else "step"] = self._step(run)
-        return found
-
-    def _built(self) -> TaskRun[Any]:
-        run = run_class(self.spec.task)(self.spec, _NO_DATA, World(self.device))
-        run.build()
-        return run
+        return {HOW[compiled]: self._step(run) for compiled, run in self._runs.items()}
 
     def _sharing(self, run: TaskRun[Any], *, compiled: bool) -> TaskRun[Any]:
         """The same network once more, which trains the same parameters, with kernels as they would be chosen."""
-        other, train = self._built(), self.spec.settings.train
-        other.model.load_state_dict(run.model.state_dict(keep_vars=True), assign=True)
-        other.model.to(self.device)  # what is fixed and in no state dict
-        Masks(other.model).move_to(0, np.arange(len(self.inputs[0]), dtype=np.int64), self.device)
+        other, train = built_run(self.spec, self.device), self.spec.settings.train
+        share_parameters(other.model, run.model, self.device)
+        place_masks(other.model, self.inputs, self.device)
         dtype, tokens = product_dtype(train.precision), self.samples * self.spec.task.positions(self.spec.settings)
         use_kernels(other.model, train.kernels, self.device, dtype, compiled=compiled, tokens=tokens)
         return other
 
     def _loss(self, run: TaskRun[Any]) -> Tensor:
-        with compute_context(self.spec.settings.train.precision, self.device):
-            total: Tensor = run.objective(*self.inputs)
-        return total / self.inputs[-1].numel()
+        return mean_loss(run.objective, self.inputs, self.spec.settings.train.precision, self.device)
 
     def _step(self, run: TaskRun[Any]) -> Part:
         def step() -> None:
@@ -228,24 +194,14 @@ def _without_data(spec: RunSpec) -> RunSpec:
 
 def can_compile(spec: RunSpec) -> bool:
     """Whether its settings would allow `train.compile`: where batches have many shapes a task refuses it."""
-    settings, given = type(spec.settings), spec.settings.model_dump()
-    settings.model_validate(given)
+    given = spec.settings.model_dump()
+    type(spec.settings).model_validate(given)
     given["train"] |= {"compile": True}
     try:
-        settings.model_validate(given)
+        type(spec.settings).model_validate(given)
     except ValueError:
         return False
     return True
-
-
-@contextlib.contextmanager
-def _own_compiled_code() -> Iterator[None]:
-    """What is compiled is kept in a folder of its own, and forgotten afterwards: code that another process has left
-    would be taken uncounted."""
-    from torch._inductor.utils import fresh_cache
-
-    with fresh_cache():
-        yield
 
 
 @contextlib.contextmanager

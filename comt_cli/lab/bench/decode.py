@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -17,12 +17,13 @@ from torch import Tensor
 
 from comt_cli.generation.cached import Decoder, decode_step
 from comt_cli.kernels.choice import use_tiles
-from comt_cli.lab.bench.failures import failed
-from comt_cli.lab.bench.goals import decode_goal, goal_device
+from comt_cli.lab.bench.ending import failed
+from comt_cli.lab.bench.kernel_cases import DTYPES
 from comt_cli.lab.bench.memory import free
 from comt_cli.lab.bench.origin import origin_on
-from comt_cli.lab.bench.rounds import GoOn, Part, Times, Turns, always, compared, quickest, unsettled
+from comt_cli.lab.bench.rounds import GoOn, Part, Turns, always, compared, quickest, unsettled
 from comt_cli.lab.bench.shapes import Shape
+from comt_cli.lab.bench.subjects import LANGUAGE, decode_goals
 from comt_cli.models.build import empty_network, materialise, wiring_of
 from comt_cli.models.kernels import use_kernels
 from comt_cli.models.llama import Llama
@@ -30,16 +31,13 @@ from comt_cli.tasks.settings.llama import ModelSettings
 from comt_cli.training.devices import prepare_process
 
 PLAIN = ["plain", "plain-fused"]
-BATCHES = (1, 4, 16, 64)
 PROMPT = 512
 """Tokens of every prompt: what is read, and what a decode step looks back on."""
 STEPS = 8
 """Decode steps that are timed in a row."""
 MOST_PREFILL_ON_CPU = 8192
 """Tokens in all; beyond, a CPU would read for minutes, and the reading is not timed."""
-_READING = ("prefill_ms", "prefill_ms_p10", "prefill_ms_p90", *compared("prefill_ratio_to_plain", {}, "", None))
-DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
-_METHODS = {"plain": "pre-ln", "comt": "comt", "transponder": "transponder"}
+_READING = ("prefill_ms", "prefill_ms_p10", "prefill_ms_p90")
 
 Row = dict[str, Any]
 M = TypeVar("M")
@@ -134,7 +132,7 @@ def _build(
     for name in variants:
         base = name.partition("-")[0]
         settings = ModelSettings.model_validate(dict(shape.model))
-        model = empty_network(settings, wiring_of({"name": _METHODS[base]}), **shape.dimensions)
+        model = empty_network(settings, wiring_of(dict(LANGUAGE.networks[base].method)), **shape.dimensions)
         if base in first:
             model.load_state_dict(first[base].state_dict(keep_vars=True), assign=True)
         else:
@@ -192,26 +190,19 @@ def _measure(
     rows = []
     for name in ready:
         per_step = dataclasses.replace(decode[name], seconds=tuple(seconds / STEPS for seconds in decode[name].seconds))
-        rows.append(
-            {
-                **{"device": origin.device, "size": shape.size, "shape": f"{shape.network}-v{vocabulary}"},
-                **{"dtype": dtype, "batch": batch, "variant": name, "rounds": len(per_step.seconds), "prompt": prompt},
-                **per_step.columns("decode_ms"),
-                "tokens_per_second": round(batch / per_step.undisturbed, 1),
-                "best_plain": best,
-                **compared("decode_ratio_to_plain", decode, name, best),
-                **(_reading(prefill, name, best_prefill) if reads else dict.fromkeys(_READING)),
-                "goal_decode_ratio": decode_goal(name, goal_device(device.type, origin.device), dtype, batch),
-                "graph": graph,
-                **origin.versions(),
-            }
-        )
+        reading = prefill[name].columns("prefill_ms", 3) if reads else dict.fromkeys(_READING)
+        row: Row = {
+            **{"device": origin.device, "size": shape.size, "shape": f"{shape.network}-v{vocabulary}"},
+            **{"dtype": dtype, "batch": batch, "variant": name, "rounds": len(per_step.seconds), "prompt": prompt},
+            **per_step.columns("decode_ms"),
+            "tokens_per_second": round(batch / per_step.undisturbed, 1),
+            "best_plain": best,
+            **compared("decode_ratio_to_plain", decode, name, best),
+            **reading,
+            **compared("prefill_ratio_to_plain", prefill, name, best_prefill),
+        }
+        rows.append(row | decode_goals(row, device.type) | {"graph": graph} | origin.versions())
     yield rows
-
-
-def _reading(prefill: Mapping[str, Times], name: str, best: str | None) -> Row:
-    """The columns about the reading of the prompts."""
-    return {**prefill[name].columns("prefill_ms", 3), **compared("prefill_ratio_to_plain", prefill, name, best)}
 
 
 def _prefill(decoder: Decoder, prompts_BT: Tensor) -> Part:

@@ -18,15 +18,15 @@ from torch import Tensor
 from comt_cli.data.special_tokens import PAD
 from comt_cli.errors import UserError
 from comt_cli.generation.beam import Decodes, beam_search
-from comt_cli.lab.bench.decode import DTYPES, Row, over_batches
-from comt_cli.lab.bench.failures import failed
-from comt_cli.lab.bench.goals import BEAM, translation_goals
+from comt_cli.lab.bench.decode import Row, over_batches
+from comt_cli.lab.bench.ending import failed
+from comt_cli.lab.bench.kernel_cases import DTYPES
 from comt_cli.lab.bench.memory import mebibytes, peak_of
 from comt_cli.lab.bench.origin import origin_on
 from comt_cli.lab.bench.peers import BEGIN, END, Marian
 from comt_cli.lab.bench.rounds import GoOn, Turns, always, compared, unsettled
 from comt_cli.lab.bench.shapes import Shape
-from comt_cli.lab.bench.subjects import TRANSLATION
+from comt_cli.lab.bench.subjects import BEAM, TRANSLATION, translation_goals
 from comt_cli.layers.multi_head import KeysValues, sinusoids
 from comt_cli.layers.residual.base import State, normalised
 from comt_cli.models.build import materialise, model_of
@@ -80,7 +80,7 @@ def _searches(
             found[name] = partial(_theirs, marian.to(device, DTYPES[dtype]).eval())
             continue
         if base not in models:
-            model = model_of(shape.spec(TRANSLATION.bases[base].method))
+            model = model_of(shape.spec(TRANSLATION.networks[base].method))
             assert isinstance(model, Transformer)
             materialise(model, device, seed=0)
             models[base] = model.to(DTYPES[dtype]).eval()

@@ -14,19 +14,12 @@ from torch import Tensor
 
 from comt_cli.kernels.products import by_pytorch, multiplier
 from comt_cli.lab.bench.shapes import Shape
+from comt_cli.lab.bench.subjects import KERNELS
 from comt_cli.layers.projection import aligned
 from comt_cli.runs.directory import ONEDNN
 
-COLUMNS = {"none": 0, "comt-r2": 2, "transponder-r8": 8, "two-summaries-r8": 16}
+COLUMNS: dict[str, int] = KERNELS["columns"]
 """Columns that a site's gate adds, by the rows' name of the gate. The last: channel and scalar gate with an A each."""
-VARIANTS = {
-    "plain": "the product without columns for gates",
-    "pytorch": "the same by PyTorch's own library, where another multiplies (`kernels.products`)",
-    "columns": "with the gates' columns behind its own",
-    "padded-8": "with zero columns behind those, up to a multiple of 8",
-    "padded": "the same up to a multiple of 128, the product's usual tile",
-    "separate": "the gates' columns by a second product, which reads x again",
-}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What is worth running on a GPU machine that is lent for minutes: tests, tuning, speeds, a table. Torch-free.
+"""What is worth running on a GPU machine that is lent for minutes: tests, tuning, speeds, a table.
 
 Each part is a command in a process of its own with a time limit, so that what one leaves in memory, or its failure, is
 no other's. A file says which parts are done: the next call goes on there. Without a CUDA device the parts that need one
@@ -21,21 +21,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import typer
+
+from comt_cli.commit import git_commit
 from comt_cli.files import write_text
-from comt_cli.lab.bench.failures import Failed
-from comt_cli.lab.bench.limits import Deadline
+from comt_cli.lab.bench.ending import Deadline, Failed, Outcome, measuring
+from comt_cli.lab.bench.record import beside_goals
 
 ROOT = Path(__file__).resolve().parents[3]
 """The repository, whose tests are run."""
-FIRST = "plain-compiled,plain-fused,comt-fused,transponder-fused"
-TRANSPONDER = "transponder-compiled"
-"""It keeps twice the memory."""
+MORE = "plain-compiled,plain-fused,comt-fused,transponder-fused"
+ALL = f"{MORE},transponder-compiled"
+"""With the one that keeps twice the memory."""
 GRAPHS = "plain-compiled-graphs,transponder-fused-graphs"
 PEER = "transformers-compiled"
 """Another library's network is one graph, which takes minutes to compile where it is deep."""
 LATE = " beside transformers'"
 """The parts that come last: those of the same sizes again, with all variants."""
-DECODED = "plain,plain-fused,comt-fused,transponder-fused"
 LARGEST_FILE = 16 * 2**20
 """What such machines often take and give back in one file, in bytes."""
 _GRACE, _ENDING = 10.0, 10.0
@@ -72,42 +74,40 @@ def parts_for(folder: Path, *, on_cuda: bool) -> list[Part]:
     scale, decoded = ("small", "60m,1b") if on_cuda else ("smoke", "bench")
 
     def tests(name: str, seconds: float, which: str) -> Part:
-        plugins = ("xdist.plugin", "pytest_timeout", "_hypothesis_pytestplugin")
-        loaded = [word for plugin in plugins for word in ("-p", plugin)]
-        processes = str(min(12, os.cpu_count() or 1))
-        how = ("-vv", "-n", processes, "--dist", "worksteal", "-o", "timeout=150", "-k", which)
-        return Part(name, seconds, ("pytest", *loaded, *how, "tests/gpu"), needs_cuda=True)
+        plugins = ["-p", "xdist.plugin", "-p", "pytest_timeout", "-p", "_hypothesis_pytestplugin"]
+        how = f"-vv -n {min(12, os.cpu_count() or 1)} --dist worksteal -o timeout=150 tests/gpu -k".split()
+        return Part(name, seconds, ("pytest", *plugins, *how, which), needs_cuda=True)
 
-    def bench(name: str, seconds: float, *words: str) -> Part:
-        return Part(name, seconds, ("comt_cli", "bench", *words, "--seconds", "{seconds}", *to))
+    def bench(name: str, seconds: float, verb: str) -> Part:
+        return Part(name, seconds, ("comt_cli", "bench", *verb.split(), "--seconds", "{seconds}", *to))
 
     def steps(size: str, seconds: float, *variants: str, beside: str = "") -> Part:
-        named = ("--sizes", size, "--variants", ",".join(variants), "--precision", "bf16-pure", "--compile", "block")
-        return bench(f"steps of {size}{beside}", seconds, "step", *named)
+        how = f"--variants {','.join(variants)} --precision bf16-pure --compile block"
+        return bench(f"steps of {size}{beside}", seconds, f"step --sizes {size} {how}")
 
     def gates(row: str) -> Part:
         words = ("comt_cli", "analyze-gates", f"table3:{row}", "--scale", scale, *runs, *to)
         return Part(f"gates of {row}", 15 if on_cuda else 60, words, after="Table 3")
 
-    table = ("comt_cli", "train-lm", "--recipe", "table3.yaml", "--scale", scale, "--seeds", "1", *runs, *to)
-    tune = bench("tuning", 90, "kernels", "--tune", "--sizes", "60m,1b", "--dtypes", "bf16")
-    decode = ("decode", "--sizes", decoded, "--batch", "1,64", "--dtypes", "bf16", "--variants", DECODED)
-    sized = [
-        steps("60m", 170, FIRST, TRANSPONDER, GRAPHS, "comt-fused-graphs"),
-        steps("350m", 180, FIRST, TRANSPONDER, GRAPHS),
-        steps("1b", 250, FIRST, GRAPHS),
+    table = *f"comt_cli train-lm --recipe table3.yaml --scale {scale} --seeds 1".split(), *runs, *to
+    tune = bench("tuning", 90, "kernels --tune --sizes 60m,1b --dtypes bf16")
+    plain_and_fused = "plain,plain-fused,comt-fused,transponder-fused"
+    all_60m = ALL, GRAPHS, "comt-fused-graphs"
+    on_a_gpu = [
+        steps("60m", 170, *all_60m),
+        steps("350m", 180, ALL, GRAPHS),
+        steps("1b", 250, MORE, GRAPHS),
     ]
     late = [
-        steps("60m", 230, FIRST, TRANSPONDER, GRAPHS, "comt-fused-graphs", "plain-compiled-nondeterministic", PEER,
-              beside=LATE),
-        *(steps(size, 360, FIRST, TRANSPONDER, GRAPHS, PEER, beside=LATE) for size in ("350m", "1b")),
-    ]  # fmt: skip
+        steps("60m", 230, *all_60m, "plain-compiled-nondeterministic", PEER, beside=LATE),
+        *(steps(size, 360, ALL, GRAPHS, PEER, beside=LATE) for size in ("350m", "1b")),
+    ]
     return [
         tests("exact resume", 50, "resume"),
         tests("CUDA tests", 95, "not resume"),
         replace(tune, needs_cuda=True, resumes=True),
-        *(sized if on_cuda else [steps("bench", 240, FIRST, TRANSPONDER)]),
-        bench("decoding", 60, *decode),
+        *(on_a_gpu if on_cuda else [steps("bench", 240, ALL)]),
+        bench("decoding", 60, f"decode --sizes {decoded} --batch 1,64 --dtypes bf16 --variants {plain_and_fused}"),
         Part("Table 3", 95 if on_cuda else 400, (*table, "--jobs", "5") if on_cuda else table, resumes=True),
         *map(gates, ("pre-ln+comt", "pre-ln+transponder")),
         *(late if on_cuda else []),
@@ -235,3 +235,34 @@ def archive(folder: Path) -> Path:
                     tar.add(file, file.relative_to(folder))
     new.replace(path)
     return path
+
+
+def measure_parts(folder: Path, minutes: float, devices: Sequence[str] | None) -> None:
+    """Run the parts that are for these CUDA devices within so many minutes, and print what was measured beside its
+    goals. Raises as `measuring` does."""
+    on_cuda = devices is None or len(devices) > 0  # None: they could not be counted
+    parts = parts_for(folder, on_cuda=on_cuda)
+    if absent := [part.name for part in parts if part.needs_cuda and not on_cuda]:
+        typer.echo(f"no CUDA device here; left out: {', '.join(absent)}")
+    parts = [part for part in parts if on_cuda or not part.needs_cuda]
+    folder.mkdir(parents=True, exist_ok=True)
+    state = State(folder, commit=git_commit(), device=devices[0] if devices else None)
+    outcome = Outcome()
+    try:
+        with measuring(outcome, 60 * minutes, "parts", "The same command goes on where this one stopped.") as deadline:
+            try:
+                for line in run_parts(parts, state, folder, deadline):
+                    typer.echo(line)
+                    outcome.add(line)
+            finally:
+                outcome.rows = len(state.begun) if state.open(parts) else len(parts)  # with none to do all is well
+    finally:
+        table = beside_goals(folder / "results")
+        write_text(folder / "goals.md", table)
+        path = archive(folder)
+        size = path.stat().st_size
+        typer.echo(f"\n{table}\nto keep: {path}, {size / 2**20:.1f} MiB")
+        if size > LARGEST_FILE:
+            typer.echo(f"larger than {LARGEST_FILE // 2**20} MiB, which may be too large to be taken home as one file")
+        still = [part.name for part in state.open(parts)]
+        typer.echo(f"open: {', '.join(still)}; the same command goes on" if still else "all parts are done")

@@ -20,13 +20,13 @@ from comt_cli.kernels import choice
 from comt_cli.kernels.measurements import Tuned, kernel_hash, tiles_text
 from comt_cli.kernels.operators import computed_by_triton
 from comt_cli.lab.bench import gemm
-from comt_cli.lab.bench.failures import failed
-from comt_cli.lab.bench.kernel_cases import DTYPES, Case, Part, case, groups
+from comt_cli.lab.bench.ending import failed
+from comt_cli.lab.bench.kernel_cases import DTYPES, Case, case
 from comt_cli.lab.bench.memory import free, saved_bytes
-from comt_cli.lab.bench.names import GATES
 from comt_cli.lab.bench.origin import origin_on
 from comt_cli.lab.bench.rounds import GoOn, Times, Turns, always, compared, reliability, unsettled
 from comt_cli.lab.bench.shapes import Shape
+from comt_cli.lab.bench.subjects import KERNELS
 from comt_cli.training.devices import prepare_process
 from comt_cli.training.objective import prepare_compiler
 
@@ -41,7 +41,7 @@ class Group:
     """What takes turns: an operation on one product, with all kinds of gates."""
 
     op: str
-    part: Part
+    part: str
     shape: Shape
     dtype: str
 
@@ -72,8 +72,15 @@ def run_kernel_benchmark(
     """Measure every operation on every shape in every type; yields lines of progress, and the rows of each group of
     variants that took turns. `go_on` is asked before each group and each turn. What fails is reported (`Failed`), and
     the rest is measured."""
-    every = [Group(op, part, shape, dtype) for shape in shapes for dtype in dtypes for op in ops for part in groups(op)]
-    yield from run_groups(every, gates, Turns(device, rounds, go_on))
+    yield from run_groups(groups_of(shapes, ops, dtypes), gates, Turns(device, rounds, go_on))
+
+
+def groups_of(shapes: Sequence[Shape], ops: Sequence[str], dtypes: Sequence[str]) -> list[Group]:
+    """Every operation on each of its products."""
+    products = KERNELS["products"]
+    return [
+        Group(op, part, shape, dtype) for shape in shapes for dtype in dtypes for op in ops for part in products[op]
+    ]
 
 
 def run_groups(every: Iterable[Group], gates: Sequence[str], turns: Turns, tune: Tune | None = None) -> Iterator[News]:
@@ -130,10 +137,10 @@ def _products(
     parts = {(*name, "forward"): form.forward for name, form in forms.items()}
     parts |= {(*name, "step"): form.step for name, form in forms.items()}
     times = turns.of(parts, head_start=True)
-    plain = ("none", "plain")
+    named: Row = {"op": "gemm", "shape": product.name, "tokens": tokens, "width": product.N}
     return times, [
-        _row(device, "gemm", product.name, tokens, product.N, each, dtype, variant, times, plain, None, "")
-        for each, variant in forms
+        _row(device, {**named, "gates": gates, "dtype": dtype}, variant, times, ("none", "plain"), None, "")
+        for gates, variant in forms
     ]
 
 
@@ -179,11 +186,12 @@ def _group(group: Group, gates: Sequence[str], turns: Turns, tune: Tune | None) 
     if not saved:
         return
     times = turns.of(parts, head_start=True)
-    named, plain = (group.op, group.shape_name, group.shape.units, width), ("none", "reference-compiled")
-    yield [
-        _row(device, *named, kind, group.dtype, variant, times, plain, count, tiles.get(kind, ""))
-        for (kind, variant), count in saved.items()
-    ]
+    named: Row = {"op": group.op, "shape": group.shape_name, "tokens": group.shape.units, "width": width}
+    rows = []
+    for (kind, variant), count in saved.items():
+        of, plain = {**named, "gates": kind, "dtype": group.dtype}, ("none", "reference-compiled")
+        rows.append(_row(device, of, variant, times, plain, count, tiles.get(kind, "")))
+    yield rows
     still = unsettled(times)
     yield f"{group}: measured after {time.perf_counter() - begin:.0f} s{f', {still}' if still else ''}"
 
@@ -221,34 +229,27 @@ def step_of(form: Callable[[], Sequence[Tensor]], built: Case) -> Callable[[], o
 
 def _row(
     device: torch.device,
-    op: str,
-    shape: str,
-    tokens: int,
-    width: int,
-    gates: str,
-    dtype: str,
+    named: Row,
     variant: str,
     times: dict[tuple[str, str, str], Times],
     plain: tuple[str, str],
     saved: int | None,
     tiles: str,
 ) -> Row:
-    forward, step = ((gates, variant, kind) for kind in ("forward", "step"))
+    """A line of the CSV: what it is `named` up to its type, its times, and those over the `plain` one's."""
+    forward, step = ((named["gates"], variant, kind) for kind in ("forward", "step"))
     origin = origin_on(device)
     return {
         **{"device": origin.device, "device_type": device.type, "device_class": origin.device_class},
-        **{"op": op, "shape": shape, "tokens": tokens},
-        **{"width": width, "gates": gates, "dtype": dtype, "variant": variant, "rounds": len(times[step].seconds)},
+        **named,
+        **{"variant": variant, "rounds": len(times[step].seconds)},
         **times[forward].columns("forward_ms"),
         **times[step].columns("step_ms"),
         **reliability("step_ms", times[step]),
         **compared("forward_ratio_to_plain_compiled", times, forward, (*plain, "forward")),
         **compared("step_ratio_to_plain_compiled", times, step, (*plain, "step")),
         "saved_bytes": saved,
-        "kernel_hash": kernel_hash(op) if computed_by_triton(device) else None,
+        "kernel_hash": kernel_hash(named["op"]) if computed_by_triton(device) else None,
         "tiles": tiles,
         **origin.versions(),
     }
-
-
-__all__ = ["DTYPES", "GATES", "run_gemm_benchmark", "run_kernel_benchmark"]

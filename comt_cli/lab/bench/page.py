@@ -17,29 +17,41 @@ from comt_cli.files import Unreadable, read_csv, read_text, write_text
 
 Row = Mapping[str, str]
 """A line of the CSV: every value is text, empty where there is none."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of the Markdown: its heading, and what it shows of a row."""
-
-    heading: str
-    show: Callable[[Row], str]
-    is_number: bool = True
-
-
 TOO_NOISY = 1.5
 """p90 / p10 of a time beyond which no verdict is given."""
 
 
 @dataclass(frozen=True)
-class Goal:
-    """A column that should be at most (or, `at_least`, not below) what stands in another column of the same row; shown
-    with so many `decimals`, one more where it was not met.
+class Column:
+    """A column of the Markdown: its heading, the column of the CSV it shows, and how: `` a word, `number` a word set as
+    one, `time` a time with its 10th and 90th percentile, or a number of decimals."""
 
-    `timed` is what the columns begin with that say how reliable the value is: `<timed>_spread`, the greatest p90 / p10
-    of the times that it is made of, `<timed>_uncertainty`, how far its 90 % interval reaches as a part of it, and
-    `<timed>_settled`, whether the times had settled. None: the value is no time.
+    heading: str
+    name: str
+    how: str = ""
+
+    def show(self, row: Row) -> str:
+        """The cell of a row."""
+        if not (text := row.get(self.name)):
+            return "-"
+        if self.how == "time":
+            decimals = 1 if float(text) >= 10 else 2 if float(text) >= 1 else 3
+            ends = [f"{float(end):,.{decimals}f}" for p in ("p10", "p90") if (end := row.get(f"{self.name}_{p}"))]
+            return f"{float(text):,.{decimals}f}" + (f" ({' to '.join(ends)})" if ends else "")
+        if not self.how.isdigit():
+            return text
+        doubt = ", not settled" if row.get(f"{self.name}_settled") and not row.get(f"{self.name}_uncertainty") else ""
+        return f"{float(text):,.{self.how}f}{doubt}"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A column whose value is to be at most (or, `at_least`, not below) that of the column `goal` in the same row;
+    shown with so many `decimals`, one more where it was not met.
+
+    `timed` is the prefix of the columns that say how reliable the value is: `<timed>_spread`, the greatest p90 / p10 of
+    its times, `<timed>_uncertainty`, the reach of its 90 % interval as a part of it, and `<timed>_settled`. None: the
+    value is no time.
     """
 
     value: str
@@ -64,9 +76,8 @@ class Goal:
             verdict = "not settled"
         # what was just missed must not look equal: as many decimals as the rows have
         text = f"{value:,.{self.decimals + (verdict != 'met')}f}"
-        if uncertainty:
-            text += f" ± {100 * float(uncertainty):.1f} %"
-        text += f", {'at least' if self.at_least else 'at most'} {_plainly(goal)}"
+        text += f" ± {100 * float(uncertainty):.1f} %" if uncertainty else ""
+        text += f", {'at least' if self.at_least else 'at most'} {f'{goal:,.4f}'.rstrip('0').rstrip('.')}"
         if too_few:
             text += ", too few rounds for an interval"
         elif self.timed is not None and not (spread and settled):
@@ -74,33 +85,50 @@ class Goal:
         return f"{self.what} {verdict} ({text})"
 
 
-def _plainly(number: float) -> str:
-    """Without zeros that say nothing, and never as a power of ten."""
-    return f"{number:,.4f}".rstrip("0").rstrip(".")
-
-
 @dataclass(frozen=True)
 class Page:
     """One kind of measurement: its file's name, what makes two rows the same thing, and how it is shown.
 
-    `turns`: the part of `key` by which the rows differ that took turns in one run. `sort`: the columns that rows are
-    sorted by. `order`: for some columns, their values in the order in which rows stand; those of a version that offered
-    something else come last. `renew`: what is known of a row without measuring, such as its goals; it replaces what an
-    older version wrote. `draw` may find nothing to draw.
+    `turns`: the part of `key` by which the rows differ that took turns in one run. `order`: for some columns, their
+    values in the order of rows; those of a version that offered something else come last. `renew`: what is known of a
+    row without measuring, such as its goals; it replaces what an older version wrote. `draw` may find nothing to draw.
     """
 
     name: str
     title: str
-    said: tuple[str, ...]
-    key: tuple[str, ...]
-    sort: tuple[str, ...]
-    columns: tuple[Column, ...]
-    turns: tuple[str, ...] = ("variant",)
-    goals: tuple[Goal, ...] = ()
+    notes: str
+    key: Sequence[str]
+    sort: Sequence[str]
+    columns: Sequence[Column]
+    turns: Sequence[str] = ("variant",)
+    goals: Sequence[Goal] = ()
     order: Mapping[str, Sequence[str]] = field(default_factory=dict)
     meanings: Mapping[str, str] = field(default_factory=dict)
     draw: Callable[[Sequence[Row]], Figure | None] | None = None
     renew: Callable[[Row], Mapping[str, Any]] | None = None
+
+    def key_of(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        """What a row is known by."""
+        return tuple(str(row.get(name, "")) for name in self.key)
+
+    def turns_of(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        """What rows have in common that take turns."""
+        return tuple(str(row.get(name, "")) for name in self.key if name not in self.turns)
+
+    def verdicts(self, row: Row) -> list[str]:
+        """Of the goals that the row has, in words."""
+        return [verdict for goal in self.goals if (verdict := goal.verdict(row)) is not None]
+
+    def place_of(self, row: Row) -> list[tuple[float, str]]:
+        """Where a row is sorted: by the order of a column's values, numbers by their size, words last."""
+
+        def place(name: str, text: str) -> tuple[float, str]:
+            order = [*self.order.get(name, ())]
+            if text in order:
+                return order.index(text), ""
+            return (len(order) + int(text), "") if text.isdigit() else (float("inf"), text)
+
+        return [place(name, row[name]) for name in self.sort]
 
 
 def write_benchmark(
@@ -115,10 +143,10 @@ def write_benchmark(
     path = results / "bench" / device_folder(str(rows[0]["device"])) / f"{page.name}.csv"
     there: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
     for row in _read(path):
-        if _is_offered(page, row):
-            there.setdefault(_turns(page, row), set()).add(_key(page, row))
-    ours = {_key(page, row) for row in rows}
-    is_whole = [there.get(_turns(page, row), set()) <= ours for row in rows]
+        if all(row.get(name) in values for name, values in page.order.items()):  # it can be measured today
+            there.setdefault(page.turns_of(row), set()).add(page.key_of(row))
+    ours = {page.key_of(row) for row in rows}
+    is_whole = [there.get(page.turns_of(row), set()) <= ours for row in rows]
     whole = [row for row, has_all in zip(rows, is_whole, strict=True) if has_all]
     lesser = [_as_text(row) for row, has_all in zip(rows, is_whole, strict=True) if not has_all]
     left_out = merge_rows(page, whole, path) if whole else []
@@ -131,17 +159,17 @@ def merge_rows(page: Page, rows: Sequence[Mapping[str, Any]], path: Path) -> lis
     not replace one that has it: its rows are returned."""
     path.parent.mkdir(parents=True, exist_ok=True)
     columns = list(rows[0])
-    merged = {key: row for row in _read(path, columns) if all(key := _key(page, row))}
-    found = {_key(page, row): row for row in map(_as_text, rows)}
+    merged = {key: row for row in _read(path, columns) if all(key := page.key_of(row))}
+    found = {page.key_of(row): row for row in map(_as_text, rows)}
     intervals = [name for name in columns if name.endswith("_uncertainty")]
     lesser = {
-        _turns(page, row)
+        page.turns_of(row)
         for key, row in found.items()
         if any(merged.get(key, {}).get(name) and not row[name] for name in intervals)
     }
-    left_out = [row for row in found.values() if _turns(page, row) in lesser]
+    left_out = [row for row in found.values() if page.turns_of(row) in lesser]
     if len(left_out) < len(found):
-        merged.update({key: row for key, row in found.items() if _turns(page, row) not in lesser})
+        merged.update({key: row for key, row in found.items() if page.turns_of(row) not in lesser})
         _write(page, path, columns, list(merged.values()))
     return left_out
 
@@ -151,12 +179,9 @@ def renew_page(page: Page, path: Path) -> list[Path]:
     files. None are written where the CSV has no rows, or is of an older version and lacks columns that rows are known
     by."""
     columns = [*next(iter(_read(path)), ())]
-    if not {*page.key, *page.sort, *page.order} <= set(columns):
+    if not columns or not {*page.key, *page.sort, *page.order} <= set(columns):
         return []
-    rows = _read(path, columns)
-    if not rows:
-        return []
-    _write(page, path, columns, rows)
+    _write(page, path, columns, _read(path, columns))
     return [path, *write_page(page, path)]
 
 
@@ -164,11 +189,10 @@ def _write(page: Page, path: Path, columns: Sequence[str], rows: Sequence[dict[s
     if page.renew is not None:
         for row in rows:
             row.update({name: text for name, text in _as_text(page.renew(row)).items() if name in columns})
-    ordered = sorted(rows, key=lambda row: _place(page, row))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(ordered)
+    writer.writerows(sorted(rows, key=page.place_of))
     write_text(path, text.getvalue())
 
 
@@ -179,14 +203,13 @@ def write_page(page: Page, path: Path) -> list[Path]:
 
     rows: list[Row] = [*_read(path)]
     figure = page.draw(rows) if page.draw is not None else None
-    picture = f"{page.name}.png" if figure is not None else None
     written = path.with_suffix(".md")
-    write_text(written, markdown(page, rows, picture))
+    write_text(written, markdown(page, rows, f"{page.name}.png" if figure is not None else None))
     if figure is None:
         return [written]
     where = f"Measured on {rows[0]['device']}"
     sign(figure, where)
-    caption = Caption(page.title, where, tuple(said.replace("`", "") for said in (" ".join(page.said),)))
+    caption = Caption(page.title, where, (" ".join(page.notes.replace("`", "").split("\n")),))
     drawn = write_figure(figure, read_text(path), path.parent, path.stem, caption)
     return [written, *(each for each in drawn if each != path)]
 
@@ -196,10 +219,10 @@ def device_folder(device: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", device).strip("-").lower()
 
 
-def markdown(page: Page, rows: Sequence[Row], picture: str | None = None) -> str:
-    """The page of a CSV's rows."""
+def markdown(page: Page, rows: Sequence[Row], picture: str | None = None, *, notes: bool = True) -> str:
+    """The page of a CSV's rows; without its explanations where they are not wanted."""
     commits = sorted({row["git_commit"] or "unknown" for row in rows if "git_commit" in row})
-    lines = [f"# {page.title} on {rows[0]['device']}", "", *page.said]
+    lines = [f"# {page.title} on {rows[0]['device']}", "", *([page.notes] if notes else [])]
     if len(commits) == 1:
         lines.append(f"Measured at commit {commits[0]}.")
     elif commits:
@@ -207,40 +230,23 @@ def markdown(page: Page, rows: Sequence[Row], picture: str | None = None) -> str
     lines.append("")
     if picture:
         lines += [f"![{page.title}]({picture})", ""]
-    columns = list(page.columns)
-    if any(verdicts(page, row) for row in rows):
-        columns.append(Column("goals", lambda row: "; ".join(verdicts(page, row)) or "-", is_number=False))
+    headings = [column.heading for column in page.columns]
+    aligned = ["---:" if column.how else "---" for column in page.columns]
+    cells = [[column.show(row) for column in page.columns] for row in rows]
+    if any(page.verdicts(row) for row in rows):
+        headings.append("goals")
+        cells = [[*line, "; ".join(page.verdicts(row)) or "-"] for line, row in zip(cells, rows, strict=True)]
     if len(commits) > 1:
-        columns.append(Column("commit", lambda row: row["git_commit"] or "unknown", is_number=False))
-    lines.append(_line(column.heading for column in columns))
-    lines.append(_line("---:" if column.is_number else "---" for column in columns))
-    lines += [_line(column.show(row) or "-" for column in columns) for row in rows]
-    if page.meanings:
+        headings.append("commit")
+        cells = [[*line, row["git_commit"] or "unknown"] for line, row in zip(cells, rows, strict=True)]
+    lines += map(_line, [headings, [*aligned, *["---"] * (len(headings) - len(aligned))], *cells])
+    if page.meanings and notes:
         lines += ["", *(f"- `{name}`: {meaning}" for name, meaning in page.meanings.items())]
     return "\n".join([*lines, ""])
 
 
-def verdicts(page: Page, row: Row) -> list[str]:
-    """Of the goals that the row has, in words."""
-    return [verdict for goal in page.goals if (verdict := goal.verdict(row)) is not None]
-
-
 def _line(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def _key(page: Page, row: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(str(row.get(name, "")) for name in page.key)
-
-
-def _turns(page: Page, row: Mapping[str, Any]) -> tuple[str, ...]:
-    """What rows have in common that take turns."""
-    return tuple(str(row.get(name, "")) for name in page.key if name not in page.turns)
-
-
-def _is_offered(page: Page, row: Row) -> bool:
-    """Whether it can be measured today."""
-    return all(row.get(name) in values for name, values in page.order.items())
 
 
 def _as_text(row: Mapping[str, Any]) -> dict[str, str]:
@@ -259,51 +265,3 @@ def _read(path: Path, columns: Sequence[str] | None = None) -> list[dict[str, st
         return []
     except Unreadable as error:
         raise UserError(f"{path} cannot be read: {error}", "Delete it, and measure once more.") from error
-
-
-def _place(page: Page, row: Row) -> tuple[Any, ...]:
-    def place(name: str) -> tuple[int, str]:
-        order = list(page.order.get(name, ()))
-        if row[name] in order:
-            return order.index(row[name]), ""
-        number, text = _natural(row[name])
-        return len(order) + number, text
-
-    return tuple(place(name) for name in page.sort)
-
-
-def _natural(text: str) -> tuple[int, str]:
-    """Numbers by their size, before words by theirs."""
-    return (int(text), "") if text.isdigit() else (1 << 62, text)
-
-
-# ---- how numbers look in these pages
-
-
-def shown(name: str, decimals: int) -> Callable[[Row], str]:
-    """A number of the row with so many decimals; whether times were too few for an interval is said."""
-
-    def show(row: Row) -> str:
-        doubt = ", not settled" if row.get(f"{name}_settled") and not row.get(f"{name}_uncertainty") else ""
-        return f"{float(row[name]):,.{decimals}f}{doubt}" if row.get(name) else "-"
-
-    return show
-
-
-def spread(name: str) -> Callable[[Row], str]:
-    """`12.3 (12.1 to 12.9)`: the time, 10th and 90th percentile."""
-
-    def show(row: Row) -> str:
-        if not row.get(name):
-            return "-"
-        decimals = 1 if float(row[name]) >= 10 else 2 if float(row[name]) >= 1 else 3
-        texts = (row.get(f"{name}{end}") for end in ("", "_p10", "_p90"))
-        time, *ends = (f"{float(text):,.{decimals}f}" for text in texts if text)
-        return f"{time} ({' to '.join(ends)})" if ends else time
-
-    return show
-
-
-def word(name: str) -> Callable[[Row], str]:
-    """The row's own text."""
-    return lambda row: row.get(name) or "-"

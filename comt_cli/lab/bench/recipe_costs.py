@@ -53,8 +53,7 @@ def costs_of(
     path = costs_file(results, scale, loaded)
     loading("PyTorch and the benchmarks", device)
     from comt_cli.lab.bench.costs import measure_costs
-    from comt_cli.lab.bench.failures import Outcome
-    from comt_cli.lab.bench.limits import measuring
+    from comt_cli.lab.bench.ending import Outcome, measuring
     from comt_cli.lab.bench.origin import origin_on
     from comt_cli.report.costs import network_key, other_device
     from comt_cli.report.costs_page import write_costs

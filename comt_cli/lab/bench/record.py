@@ -9,43 +9,69 @@ from typing import Any
 
 import typer
 
+from comt_cli import words
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import read_csv
-from comt_cli.lab.bench.page import Page, device_folder, markdown, merge_rows, verdicts, write_benchmark
+from comt_cli.kernels import measurements
+from comt_cli.lab.bench import subjects
+from comt_cli.lab.bench.ending import Outcome
+from comt_cli.lab.bench.figure import draw_kernels, draw_steps
+from comt_cli.lab.bench.page import Column, Goal, Page, device_folder, markdown, merge_rows, write_benchmark
+from comt_cli.lab.bench.subjects import DECODED, DTYPES, KERNELS, OPS, SUBJECTS, TABLES, Subject
 from comt_cli.report.terminal import say_written
+
+_PAGES = TABLES["pages"]
 
 
 def pages() -> dict[str, Page]:
     """Every page by its name."""
-    from comt_cli.lab.bench import gemm, goals, kernel_cases, names
-    from comt_cli.lab.bench import layouts as made
-    from comt_cli.lab.bench.subjects import LANGUAGE, SUBJECTS, TRANSLATION
+    gates, variants = [*KERNELS["columns"]], KERNELS["variants"] | KERNELS["gemm_variants"]
+    ops = {**OPS, "gemm": "the library's matrix product alone"}
+    order = {"op": [*ops], "variant": [*variants], "gates": gates, "dtype": DTYPES}
+    found = {"kernels": replace(_page("kernels"), order=order, meanings=ops | variants, draw=draw_kernels)}
+    for name, renew in (("decode", subjects.decode_goals), ("decode-translation", subjects.translation_goals)):
+        each = DECODED[name]
+        order = {"size": [*each.subject.shapes], "variant": [*each.variants], "dtype": DTYPES}
+        found[name] = replace(_page(name), order=order, meanings=each.variants, renew=renew)
+    return found | {subject.page: _step_page(subject) for subject in SUBJECTS}
 
-    sizes, dtypes = list(LANGUAGE.shapes), list(names.DTYPES)
-    ops = {**names.OPS, "gemm": "the library's matrix product alone"}
-    gates = list(dict.fromkeys([*names.GATES, *gemm.COLUMNS]))
-    decoding = made.decode_page(names.DECODE_VARIANTS, sizes, dtypes)
-    translating = made.decode_translation_page(names.TRANSLATION_VARIANTS, list(TRANSLATION.shapes), dtypes)
-    found = {
-        "kernels": made.kernels_page({**kernel_cases.VARIANTS, **gemm.VARIANTS}, ops, gates, dtypes),
-        "decode": replace(decoding, renew=goals.decode_goals),
-        translating.name: replace(translating, renew=goals.translation_goals),
+
+def _page(name: str, *notes: str, **more: Any) -> Page:
+    """A page as `measured.yaml` has it, between what all pages explain."""
+    of = {"goals": {}, **_PAGES[name], **more}
+    columns = [Column(heading, *how.split()) for heading, how in of.pop("columns").items()]
+    goals = [Goal(goal=column, **goal) for column, goal in of.pop("goals").items()]
+    text = "".join([_PAGES["common"], *notes, of.pop("notes"), _PAGES["commits"]]).rstrip("\n")
+    return Page(name=name, columns=columns, goals=goals, notes=text, **of)
+
+
+def _step_page(subject: Subject) -> Page:
+    """Training steps of a subject: the columns of its peers and of the goals that it has."""
+    step, peers = _PAGES["step"], [*subject.peers]
+    absent = {
+        *(["step / nondeterministic"] if not subject.compiles else []),
+        *(["arithmetic / plain"] if not subject.counts_arithmetic else []),
+        *(["step / plain-compiled"] if "compiled" not in subject.asked.kinds else []),
     }
-    for subject in SUBJECTS:
-        measured = made.step_page(
-            subject.page,
-            subject.title,
-            subject.said,
-            subject.variants,
-            list(subject.shapes),
-            subject.best_plain,
-            subject.unit,
-            list(subject.peers),
-            subject.goal_columns,
-            has_arithmetic=subject.counts_arithmetic,
-        )
-        found[subject.page] = replace(measured, renew=subject.goals)
-    return found
+    columns = {
+        heading.format(unit=subject.unit, peer=peer): how.format(unit=subject.unit, peer=peer)
+        for heading, how in step["columns"].items()
+        for peer in (peers if "{peer}" in heading else [""])
+        if heading not in absent
+    }
+    goals = {}
+    for kind, goal in step["goals"].items():
+        if kind in subject.goal_columns:
+            names = {"unit": subject.unit, "peer": next(iter(peers), "")}
+            filled = {key: text.format(**names) if isinstance(text, str) else text for key, text in goal.items()}
+            goals[subject.goal_columns[kind]] = filled
+    plain = subject.best_plain
+    best = f"The best plain step is the quickest of {words.listing(plain)}.\n" if len(plain) > 1 else ""
+    page = _page("step", best, title=subject.title, columns=columns, goals=goals, notes=step["notes"] + subject.notes)
+    order = {"size": [*subject.shapes], "variant": [*subject.variants]}
+    return replace(
+        page, name=subject.page, order=order, meanings=subject.variants, draw=draw_steps, renew=subject.goals
+    )
 
 
 def beside_goals(results: Path) -> str:
@@ -56,7 +82,7 @@ def beside_goals(results: Path) -> str:
         known = [column for column in dict.fromkeys(("size", *page.key)) if column not in ("device", "shape")]
         for row in _rows(results, f"bench/*/{name}.csv"):
             of = ", ".join(row[column] for column in known if row.get(column))
-            lines += [f"| {name} | {of} | {verdict} |" for verdict in verdicts(page, row)]
+            lines += [f"| {name} | {of} | {verdict} |" for verdict in page.verdicts(row)]
     for row in _rows(results, "*/*/*.csv"):
         if row.get("mean") and row.get("recipe"):
             of = f"{row['row']}, {row['column']}, seeds {row['seeds']}"
@@ -65,16 +91,13 @@ def beside_goals(results: Path) -> str:
 
 
 def _rows(results: Path, pattern: str) -> list[dict[str, str]]:
-    files = sorted(results.glob(pattern))
-    return [row for path in files for row in read_csv(path)]
+    return [row for path in sorted(results.glob(pattern)) for row in read_csv(path)]
 
 
 class Record:
     """Shows the lines that benchmarks yield, writes their rows below `results` as they come, and counts both."""
 
     def __init__(self, results: Path) -> None:
-        from comt_cli.lab.bench.failures import Outcome
-
         self._results, self._pages, self.outcome = results, pages(), Outcome()
 
     def add(self, page: str, news: Iterable[str | list[Any]], *, quiet: bool = False) -> list[Path]:
@@ -91,7 +114,7 @@ class Record:
                     files, lesser = write_benchmark(self._pages[page], each, self._results)
                     written = files or written
                     if lesser:
-                        typer.echo(markdown(replace(self._pages[page], said=(), meanings={}), lesser))
+                        typer.echo(markdown(self._pages[page], lesser, notes=False))
                         has_more = f"{page}.csv below {self._results / 'bench'} has a run of more variants or rounds"
                         typer.echo(f"not written, since {has_more}: delete it, or choose another --results", err=True)
                     self._keep(page, each)
@@ -105,15 +128,14 @@ class Record:
     def _keep(self, page: str, rows: list[Any]) -> None:
         """What `kernels: auto` chooses by goes to the cache folder too: wherever one stands, it finds it there. One
         name may stand for processors of several classes, so the class is part of the folder's."""
-        from comt_cli.kernels import measurements
-
-        if page in {Path(name).stem for name in (measurements.FILE, measurements.STEP_FILE)}:
-            folder = device_folder(f"{rows[0]['device']} {rows[0]['device_class']}")
-            path, kept = measurements.own_folder() / folder / f"{page}.csv", self._pages[page]
-            if rows[0].get("kernel_hash"):  # a GPU's: what was measured with other kernels or versions stays
-                kept = replace(kept, key=(*kept.key, "kernel_hash", "torch", "triton"))
-            try:
-                if merge_rows(kept, rows, path):
-                    typer.echo("`kernels: auto` keeps to a longer measurement, of which there is an interval", err=True)
-            except (OSError, StorageError, UserError, ValueError) as error:  # the results have them all the same
-                typer.echo(f"`kernels: auto` will not know of this, {path} cannot be added to: {error}", err=True)
+        if f"{page}.csv" not in (measurements.FILE, measurements.STEP_FILE):
+            return
+        folder = device_folder(f"{rows[0]['device']} {rows[0]['device_class']}")
+        path, kept = measurements.own_folder() / folder / f"{page}.csv", self._pages[page]
+        if rows[0].get("kernel_hash"):  # a GPU's: what was measured with other kernels or versions stays
+            kept = replace(kept, key=(*kept.key, "kernel_hash", "torch", "triton"))
+        try:
+            if merge_rows(kept, rows, path):
+                typer.echo("`kernels: auto` keeps to a longer measurement, of which there is an interval", err=True)
+        except (OSError, StorageError, UserError, ValueError) as error:  # the results have them all the same
+            typer.echo(f"`kernels: auto` will not know of this, {path} cannot be added to: {error}", err=True)

@@ -13,9 +13,9 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -26,6 +26,8 @@ Part = Callable[[], object]
 Key = TypeVar("Key", bound=Hashable)
 GoOn = Callable[[], bool]
 """Asked before what takes long, whether there is time for it."""
+Stopwatch = Callable[[Part], float]
+"""Returns the seconds that a part took."""
 
 PERCENT = 20
 """The percentile of a variant's turns that is its time."""
@@ -44,43 +46,28 @@ def always() -> bool:
     return True
 
 
-class Stopwatch(Protocol):
-    """Says how many seconds a part took."""
+def stopwatch_for(device: torch.device, *, head_start: bool = False) -> Stopwatch:
+    """A clock read before and after, the second time when the device has done its work; on CUDA events of the current
+    stream. With `head_start` the GPU is kept busy until the host has queued the whole part: what is short then shows
+    the device's time and not the host's, as within a training step, where the host runs ahead."""
 
-    def seconds(self, part: Part) -> float: ...
-
-
-class ClockStopwatch:
-    """A clock read before and after, the second time when the device has done what it was given."""
-
-    def __init__(self, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.device, self.clock = device, clock
-
-    def seconds(self, part: Part) -> float:
-        """Seconds from the call to the end of its work on the device."""
-        synchronise(self.device)
-        start = self.clock()
+    def by_clock(part: Part) -> float:
+        synchronise(device)
+        start = time.perf_counter()
         part()
-        synchronise(self.device)
-        return self.clock() - start
+        synchronise(device)
+        return time.perf_counter() - start
 
+    if device.type != "cuda":
+        return by_clock
+    busy = torch.zeros(_HEAD_START, _HEAD_START, device=device, dtype=torch.bfloat16) if head_start else None
 
-class EventStopwatch:
-    """CUDA events around a part. With `head_start` the device is kept busy until the host has queued the whole part:
-    what is short then shows the device's time and not the host's, as within a training step, where the host runs ahead.
-    """
-
-    def __init__(self, device: torch.device, *, head_start: bool) -> None:
-        self.device = device
-        self.busy = torch.zeros(_HEAD_START, _HEAD_START, device=device, dtype=torch.bfloat16) if head_start else None
-
-    def seconds(self, part: Part) -> float:
-        """Seconds between two events of the current stream."""
-        with torch.cuda.device(self.device):
+    def by_events(part: Part) -> float:
+        with torch.cuda.device(device):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             torch.cuda.synchronize()
-            if self.busy is not None:
-                self.busy @ self.busy
+            if busy is not None:
+                busy @ busy
             begin.record()
             part()
             end.record()
@@ -88,12 +75,7 @@ class EventStopwatch:
             milliseconds: float = begin.elapsed_time(end)
         return milliseconds / 1e3
 
-
-def stopwatch_for(device: torch.device, *, head_start: bool = False) -> Stopwatch:
-    """Events on CUDA, a clock elsewhere."""
-    if device.type == "cuda":
-        return EventStopwatch(device, head_start=head_start)
-    return ClockStopwatch(device)
+    return by_events
 
 
 @functools.cache
@@ -138,20 +120,24 @@ class Times:
         return self.percentile(90) / self.percentile(10)
 
     @property
-    def uncertainty(self) -> float:
-        """The width of the 90 % interval of `undisturbed`, as a part of it; infinite with fewer than 14 turns, whose
-        least may well lie above the true percentile (0.8^13 > 5 %)."""
+    def _ends(self) -> tuple[float, float]:
+        """Of the 90 % interval of `undisturbed`; below it infinitely far with fewer than 14 turns, whose least may well
+        lie above the true percentile (0.8^13 > 5 %)."""
         ordered, (low, high) = sorted(self.seconds), interval(len(self.seconds))
-        return math.inf if low is None else (ordered[high] - ordered[low]) / self.undisturbed
+        return -math.inf if low is None else ordered[low], ordered[high]
+
+    @property
+    def uncertainty(self) -> float:
+        """The width of that interval, as a part of `undisturbed`."""
+        low, high = self._ends
+        return (high - low) / self.undisturbed
 
     @property
     def reach(self) -> float:
-        """How far the farther end of that interval lies from `undisturbed`, as a part of it: often most of its width,
-        since the percentile lies near the least of few turns."""
-        ordered, (low, high) = sorted(self.seconds), interval(len(self.seconds))
-        if low is None:
-            return math.inf
-        return max(self.undisturbed - ordered[low], ordered[high] - self.undisturbed) / self.undisturbed
+        """How far its farther end lies from `undisturbed`, as a part of it: often most of its width, since the
+        percentile lies near the least of few turns."""
+        low, high = self._ends
+        return max(self.undisturbed - low, high - self.undisturbed) / self.undisturbed
 
     def percentile(self, percent: int) -> float:
         """Seconds; of so many rounds' times the one at that place, without interpolation: 0 the least, 100 the most.
@@ -162,15 +148,11 @@ class Times:
         place = min(percent, 100 - percent) * len(ordered) // 100
         return ordered[place] if percent < 50 else ordered[-1 - place]
 
-    def milliseconds(self, decimals: int = 4) -> tuple[float, float, float]:
-        """The undisturbed time, 10th and 90th percentile, in milliseconds."""
-        each = self.undisturbed, self.percentile(10), self.percentile(90)
-        time, low, high = (round(1e3 * seconds, decimals) for seconds in each)
-        return time, low, high
-
     def columns(self, name: str, decimals: int = 4) -> dict[str, float]:
-        """The same by the columns of a row: `step_ms`, `step_ms_p10`, `step_ms_p90`."""
-        return dict(zip((name, f"{name}_p10", f"{name}_p90"), self.milliseconds(decimals), strict=True))
+        """Milliseconds by the columns of a row, the undisturbed time and percentiles: `step_ms`, `step_ms_p10`,
+        `step_ms_p90`."""
+        of = {name: self.undisturbed, f"{name}_p10": self.percentile(10), f"{name}_p90": self.percentile(90)}
+        return {column: round(1e3 * seconds, decimals) for column, seconds in of.items()}
 
 
 def in_turns(
@@ -194,7 +176,7 @@ def in_turns(
             for key in [*parts][:: -1 if len(taken) % 2 else 1]:
                 if not go_on() and taken:
                     break
-                turns[key] = stopwatch.seconds(parts[key])
+                turns[key] = stopwatch(parts[key])
             if len(turns) < len(parts):
                 break
             taken.append(turns)
@@ -207,6 +189,21 @@ def in_turns(
 
 def _times(taken: list[dict[Key, float]], asked: int) -> dict[Key, Times]:
     return {key: Times(tuple(turns[key] for turns in taken), len(taken) < asked) for key in taken[0]}
+
+
+def told_turns(
+    what: str, parts: Mapping[Key, Part], rounds: int, device: torch.device, go_on: GoOn, warm_up: int = 1
+) -> Generator[str, None, dict[Key, Times]]:
+    """`in_turns` on a device; yields a line for each round, and whether the times have settled; returns them."""
+    times: dict[Key, Times] = {}
+    for news in in_turns(parts, rounds, stopwatch_for(device), warm_up, go_on):
+        if isinstance(news, dict):
+            times = news
+        else:
+            yield f"{what}round {news}{f' of {rounds}' if news <= rounds else ', to settle the times'}"
+    if (still := unsettled(times)) is not None:
+        yield f"{what.strip()}: {still}" if what else still
+    return times
 
 
 @dataclass(frozen=True)
@@ -234,21 +231,18 @@ def unsettled(times: Mapping[Key, Times]) -> str | None:
     return f"{cut}not settled after {rounds} round{'s' if rounds > 1 else ''} ({extent})"
 
 
-def quickest(times: Mapping[Key, Times], of: list[Key]) -> Key | None:
+def quickest(times: Mapping[Key, Times], of: Sequence[Key]) -> Key | None:
     """Which of `of` takes the least time; None where none of them was timed."""
     return min((key for key in of if key in times), key=lambda key: times[key].undisturbed, default=None)
 
 
-def ratio(times: Mapping[Key, Times], key: Key, to: Key | None) -> float | None:
-    """One time over another, to four decimals; None where there is nothing to compare with."""
-    return round(times[key].undisturbed / times[to].undisturbed, 4) if to is not None and to in times else None
-
-
 def compared(name: str, times: Mapping[Key, Times], key: Key, to: Key | None) -> dict[str, float | bool | None]:
-    """The `ratio` and its `reliability` by their columns; all None where there is nothing to compare with."""
+    """One time over another, to four decimals, and its `reliability`, by their columns; all None where there is nothing
+    to compare with."""
     if to is None or to not in times:
         return dict.fromkeys((name, *(f"{name}_{each}" for each in _RELIABILITY)))
-    found = {name: ratio(times, key, to), **reliability(name, times[key], times[to])}
+    one, other = times[key], times[to]
+    found = {name: round(one.undisturbed / other.undisturbed, 4), **reliability(name, one, other)}
     return found | {f"{name}_uncertainty": 0.0} if key == to else found  # it is 1, whatever the time
 
 

@@ -25,10 +25,9 @@ from comt_cli.kernels.choice import Op, device_here, versions_here
 from comt_cli.kernels.measurements import Measured, Tuned, kernel_hash, tiles_text
 from comt_cli.kernels.triton import tiles
 from comt_cli.kernels.triton.tiles import Key, Kind, Tile
-from comt_cli.lab.bench.failures import failed
-from comt_cli.lab.bench.kernel_cases import DTYPES, Case, groups
-from comt_cli.lab.bench.kernels import Group, News, forms_of, gates_of, run_groups, step_of
-from comt_cli.lab.bench.limits import Deadline
+from comt_cli.lab.bench.ending import Deadline, failed
+from comt_cli.lab.bench.kernel_cases import DTYPES, Case
+from comt_cli.lab.bench.kernels import Group, News, forms_of, gates_of, groups_of, run_groups, step_of
 from comt_cli.lab.bench.memory import free
 from comt_cli.lab.bench.rounds import GoOn, Turns
 from comt_cli.lab.bench.shapes import Shape
@@ -45,14 +44,7 @@ def to_tune(
     shapes: Sequence[Shape], ops: Sequence[str], gates: Sequence[str], dtypes: Sequence[str], device: torch.device
 ) -> list[Group]:
     """The groups that have not been measured under this very key, each with all of `gates` that a kernel takes here."""
-    every = [
-        Group(op, part, shape, dtype)
-        for shape in shapes
-        for dtype in dtypes
-        for op in ops
-        if op in get_args(Op)  # what has kernels of its own
-        for part in groups(op)
-    ]
+    every = groups_of(shapes, [op for op in ops if op in get_args(Op)], dtypes)  # what has kernels of its own
     here, versions = device_here(device), versions_here()
     known = {
         (row.op, row.shape, row.dtype, f"{row.kind}-r{row.rank}" if row.rank else row.kind)

@@ -23,6 +23,7 @@ from comt_cli.models.base import Model
 from comt_cli.models.build import materialise
 from comt_cli.models.kernels import use_kernels
 from comt_cli.recipe.settings import Precision
+from comt_cli.runs.plan import RunSpec
 from comt_cli.training.devices import compute_context, parameter_dtype, product_dtype
 from comt_cli.training.objective import CAPTURED, Objective, as_one_pass, prepare_compiler
 from comt_cli.training.parallel import World
@@ -34,8 +35,6 @@ CompileWhat = Literal["whole", "block"]
 """The model (a language model's below its head) as one graph, or one block at a time, whose code equal blocks share:
 quicker to compile."""
 
-_NO_DATA = SimpleNamespace(train=None, validation=None)
-
 
 class Unavailable(Exception):
     """A variant that there is not on this machine; says why."""
@@ -43,7 +42,8 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True)
 class Prepared:
-    """One variant, ready to be timed."""
+    """One variant, ready to be timed: a `step` is loss, gradients and update, `forward` training's forward pass without
+    gradients. `notes`: operations that are not fused, and why."""
 
     step: Part
     forward: Part
@@ -66,30 +66,26 @@ class Variants:
     ) -> None:
         self.subject, self.shape, self.precision, self.device = subject, shape, precision, device
         self.compile_what = compile_what
-        plain = self._run("plain")
-        # In evaluation: only shapes are asked for, and hashing masks of dropout takes most of a pass without storage.
-        self.inputs = noise(plain.model.eval(), shape.batch, plain.memory_format, device, parameter_dtype(precision))
+        self.inputs = noise(self._run("plain"), shape.batch, device)
         self._networks: dict[str, tuple[nn.Module, torch.optim.Optimizer]] = {}
 
     def prepare(self, variant: str) -> Prepared:
-        """A variant with its step (loss, gradients, update) and its forward pass (training's, without gradients).
+        """A variant, ready to be timed.
 
         Raises:
             Unavailable: this machine has none of its parts, or not the library.
         """
         if needs_cuda(variant) and self.device.type != "cuda":
             raise Unavailable("it is for CUDA devices")
-        base, _, how = variant.partition("-")
+        network, _, how = variant.partition("-")
         is_peer = self.subject.is_peer(variant)
-        objective, notes = self._peer(base) if is_peer else self._ours(base, how.startswith("fused"))
+        objective, notes = self._peer(network) if is_peer else self._ours(network, how.startswith("fused"))
         if is_compiled(variant):
             self._compile(objective, captured=variant.endswith(GRAPHS))
-        model, optimizer = objective.model, self._networks[base][1]
+        model, optimizer = objective.model, self._networks[network][1]
 
         def loss() -> Tensor:
-            with compute_context(self.precision, self.device):
-                total: Tensor = objective(*self.inputs)
-            return total / self.inputs[-1].numel()
+            return mean_loss(objective, self.inputs, self.precision, self.device)
 
         def step() -> None:
             torch.autograd.backward(loss())
@@ -100,30 +96,23 @@ class Variants:
             with torch.no_grad():
                 loss()
 
-        parameters: list[Tensor] = [*model.parameters()]
+        parts = step, forward, loss
         if variant == NONDETERMINISTIC:
-            return Prepared(
-                nondeterministic(step), nondeterministic(forward), nondeterministic(loss), parameters, notes
-            )
-        return Prepared(step, forward, loss, parameters, notes)
+            parts = nondeterministic(step), nondeterministic(forward), nondeterministic(loss)
+        return Prepared(*parts, [*model.parameters()], notes)
 
-    def _run(self, base: str) -> TaskRun[Any]:
-        """A run of a base's network, which is on the meta device."""
-        spec = self.shape.spec(self.subject.bases[base].method, self.precision)
-        run = run_class(spec.task)(spec, _NO_DATA, World(self.device))
-        run.build()
-        return run
+    def _run(self, network: str) -> TaskRun[Any]:
+        """A run of a network, which is on the meta device."""
+        return built_run(self.shape.spec(self.subject.networks[network].method, self.precision), self.device)
 
-    def _ours(self, base: str, fused: bool) -> tuple[Objective, list[str]]:
-        run = self._run(base)
-        if base in self._networks:
-            # `keep_vars`, and assigned: both train the same parameters, not copies
-            run.model.load_state_dict(self._networks[base][0].state_dict(keep_vars=True), assign=True)
-            run.model.to(self.device)  # what is fixed and in no state dict
+    def _ours(self, network: str, fused: bool) -> tuple[Objective, list[str]]:
+        run = self._run(network)
+        if network in self._networks:
+            share_parameters(run.model, self._networks[network][0], self.device)
         else:
             materialise(run.model, self.device, seed=0)
-            self._keep(base, run.model, run)
-        Masks(run.model).move_to(0, np.arange(len(self.inputs[0]), dtype=np.int64), self.device)
+            self._keep(network, run.model, run)
+        place_masks(run.model, self.inputs, self.device)
         if not fused:
             return run.objective, []
         dtype, compiled = product_dtype(self.precision), self.subject.compiles
@@ -140,11 +129,9 @@ class Variants:
             self._keep(name, network.to(self.device), run)
         return peer.objective(self._networks[name][0], run.objective.smoothing), []
 
-    def _keep(self, base: str, model: nn.Module, run: TaskRun[Any]) -> None:
-        model.to(parameter_dtype(self.precision))
-        if run.memory_format is not None:
-            model.to(memory_format=run.memory_format)  # type: ignore[call-overload]
-        self._networks[base] = model, run.optimizer(model, run.spec.settings)
+    def _keep(self, name: str, model: nn.Module, run: TaskRun[Any]) -> None:
+        as_trained(model, run, self.precision)
+        self._networks[name] = model, run.optimizer(model, run.spec.settings)
 
     def _compile(self, objective: Objective, *, captured: bool) -> None:
         model = objective.model
@@ -157,6 +144,38 @@ class Variants:
                 objective.forward = as_one_pass(objective.forward)
         # Blocks have up to some eight shapes in one network, and a version of each with gradients and one without.
         prepare_compiler(versions=16 * len(self.subject.variants), keep_others=True)
+
+
+def built_run(spec: RunSpec, device: torch.device) -> TaskRun[Any]:
+    """A run without data, whose model is on the meta device."""
+    run = run_class(spec.task)(spec, SimpleNamespace(train=None, validation=None), World(device))
+    run.build()
+    return run
+
+
+def as_trained(model: nn.Module, run: TaskRun[Any], precision: Precision) -> None:
+    """Store a model in the type and memory format that a run trains it in."""
+    model.to(parameter_dtype(precision))
+    if run.memory_format is not None:
+        model.to(memory_format=run.memory_format)  # type: ignore[call-overload]
+
+
+def share_parameters(model: nn.Module, other: nn.Module, device: torch.device) -> None:
+    """Have `model` train the very parameters of `other`, not copies: `keep_vars`, and assigned."""
+    model.load_state_dict(other.state_dict(keep_vars=True), assign=True)
+    model.to(device)  # what is fixed and in no state dict
+
+
+def place_masks(model: nn.Module, inputs: tuple[Tensor, ...], device: torch.device) -> None:
+    """Have dropout draw the masks of a batch's samples."""
+    Masks(model).move_to(0, np.arange(len(inputs[0]), dtype=np.int64), device)
+
+
+def mean_loss(objective: Objective, inputs: tuple[Tensor, ...], precision: Precision, device: torch.device) -> Tensor:
+    """The loss of a batch, over its targets."""
+    with compute_context(precision, device):
+        total: Tensor = objective(*inputs)
+    return total / inputs[-1].numel()
 
 
 def nondeterministic(part: Callable[[], T]) -> Callable[[], T]:
@@ -174,16 +193,16 @@ def nondeterministic(part: Callable[[], T]) -> Callable[[], T]:
     return run
 
 
-def noise(
-    model: Model, samples: int, memory_format: torch.memory_format | None, device: torch.device, dtype: torch.dtype
-) -> tuple[Tensor, ...]:
-    """Random inputs of a model, as its `example` has them, and targets among its outputs, on `device`: whole numbers
-    are below the number of outputs, or different places in a sequence (`Model.places`), real ones normal, in `dtype`.
-    The same for all models of one shape."""
-    generator = torch.Generator().manual_seed(0)
-    example = model.example(samples)
-    with torch.no_grad():
-        outputs: Tensor = model(*example)
+def noise(run: TaskRun[Any], samples: int, device: torch.device) -> tuple[Tensor, ...]:
+    """Random inputs of a run's model, which is on the meta device, as its `example` has them, and targets among its
+    outputs, on `device`: whole numbers are below the number of outputs, or different places in a sequence
+    (`Model.places`), real ones normal, in the type of the parameters. The same for all models of one shape."""
+    model, generator = run.model, torch.Generator().manual_seed(0)
+    dtype = parameter_dtype(run.spec.settings.train.precision)
+    example, was_training = model.example(samples), model.training
+    with torch.no_grad():  # in evaluation: hashing masks of dropout takes most of a pass without storage
+        outputs: Tensor = model.eval()(*example)
+    model.train(was_training)
 
     def like(number: int, of: Tensor) -> Tensor:
         if (there := model.places.get(number)) is not None:
@@ -191,7 +210,7 @@ def noise(
         if not of.is_floating_point():
             return torch.randint(0, outputs.shape[-1], of.shape, generator=generator).to(of.dtype)
         real = torch.randn(of.shape, generator=generator).to(dtype)
-        return real if memory_format is None or of.dim() != 4 else real.contiguous(memory_format=memory_format)
+        return real.contiguous(memory_format=run.memory_format or torch.contiguous_format) if of.dim() == 4 else real
 
     targets = torch.randint(0, outputs.shape[-1], outputs.shape[:-1], generator=generator)
     return tuple(each.to(device) for each in (*map(like, range(len(example)), example), targets))

@@ -6,7 +6,7 @@ import contextlib
 import math
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
@@ -14,9 +14,11 @@ from comt_cli.commands import completion, options
 from comt_cli.commands.examples import Verb, VerbGroup
 from comt_cli.commands.loading import loading
 from comt_cli.errors import UserError
-from comt_cli.lab.bench.gpu_verb import gpu
 
 if TYPE_CHECKING:
+    import torch
+
+    from comt_cli.lab.bench.record import Record
     from comt_cli.runs.plan import RunSpec
 
 app = typer.Typer(
@@ -42,14 +44,11 @@ class Compiled(StrEnum):
     block = "block"
 
 
-Sizes = Annotated[
-    str | None,
-    typer.Option(
-        metavar="A,B",
-        help="Sizes: 60m, 130m, 250m, 350m, 1b as published (all five on a GPU if not given), or bench, smoke, which "
-        "are for a CPU.",
-    ),
-]
+def _names(help_: str) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(metavar="A,B", help=help_)
+    return option
+
+
 Rounds = Annotated[
     int,
     typer.Option(
@@ -73,29 +72,26 @@ Seconds = Annotated[
 def step(
     sizes: Annotated[
         str | None,
-        typer.Option(
-            metavar="A,B",
-            help="Language models: 60m, 130m, 250m, 350m, 1b as published, 60m-b64 on smaller batches, bench, smoke, "
+        _names(
+            "Language models: 60m, 130m, 250m, 350m, 1b as published, 60m-b64 on smaller batches, bench, smoke, "
             "which are for a CPU. Image classifiers: resnet18, resnet18-b64, resnet50, resnet152, resnet50-224, "
             "resnet18-b32, which is for a CPU. Translators: base, captioners: caption-base, BERTs: bert-base; "
             "mt-bench, caption-bench, bert-bench are for a CPU. Residual connections of language models: residual-60m, "
-            "residual-bench, which is for a CPU. All that are for the device if not given.",
+            "residual-bench, which is for a CPU. All that are for the device if not given."
         ),
     ] = None,
     precision: Annotated[
         str | None,
-        typer.Option(
-            metavar="A,B",
-            help="fp32, bf16-mixed, bf16-pure. If not given bf16-pure for language models and bf16-mixed for the "
-            "others, on a CPU fp32 too.",
+        _names(
+            "fp32, bf16-mixed, bf16-pure. If not given bf16-pure for language models and bf16-mixed for the "
+            "others, on a CPU fp32 too."
         ),
     ] = None,
     variants: Annotated[
         str | None,
-        typer.Option(
-            metavar="A,B",
-            help="Only these variants, such as plain-compiled,transponder-fused; window-fused for images; sas-eager "
-            "for translators and captioners; plain-compiled-graphs,transponder-fused-graphs at 60m-b64.",
+        _names(
+            "Only these variants, such as plain-compiled,transponder-fused; window-fused for images; sas-eager "
+            "for translators and captioners; plain-compiled-graphs,transponder-fused-graphs at 60m-b64."
         ),
     ] = None,
     rounds: Rounds = 15,
@@ -134,8 +130,6 @@ def step(
 
       comt bench step --sizes residual-bench --compile block
     """
-    from typing import get_args
-
     from comt_cli.lab.bench.subjects import SUBJECTS, check_variants
     from comt_cli.recipe.load import select
     from comt_cli.recipe.settings import Precision
@@ -144,15 +138,11 @@ def step(
     chosen = select(variants, [name for subject in SUBJECTS for name in subject.variants], "variant")
     precisions = None if precision is None else select(precision, get_args(Precision), "precision")
     check_variants(named or (), chosen)
-    loading("PyTorch and the benchmarks", device)
-    from comt_cli.lab.bench.limits import measuring
-    from comt_cli.lab.bench.record import Record
+    where, record = _begin(device, results)
+    from comt_cli.lab.bench.ending import measuring
     from comt_cli.lab.bench.step import run_step_benchmark, step_plan
-    from comt_cli.training.devices import pick_device
 
-    where = pick_device(device)
     plan = step_plan(where.type, named, precisions, chosen, peers_needed=variants is not None)
-    record = Record(results)
     with measuring(record.outcome, seconds) as go_on:
         for subject, shape, kind, of_size in plan:
             record.add(subject.page, run_step_benchmark(shape, kind, of_size, where, rounds, compiled.value, go_on))
@@ -160,20 +150,18 @@ def step(
 
 @app.command(cls=Verb)
 def kernels(
-    sizes: Sizes = None,
-    ops: Annotated[
+    sizes: Annotated[
         str | None,
-        typer.Option("--ops", metavar="A,B", help="Only these: heads, swiglu, add_norm, modulate, projection."),
+        _names(
+            "Sizes: 60m, 130m, 250m, 350m, 1b as published (all five on a GPU if not given), or bench, smoke, which "
+            "are for a CPU."
+        ),
     ] = None,
-    gates: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Only these kinds of gates: none, comt-r2, transponder-r8.")
-    ] = None,
+    ops: Annotated[str | None, _names("Only these: heads, swiglu, add_norm, modulate, projection.")] = None,
+    gates: Annotated[str | None, _names("Only these kinds of gates: none, comt-r2, transponder-r8.")] = None,
     dtypes: Annotated[
         str | None,
-        typer.Option(
-            metavar="A,B",
-            help="Types of the numbers: bf16, fp32. Both if not given, of a recipe those that it trains in.",
-        ),
+        _names("Types of the numbers: bf16, fp32. Both if not given, of a recipe those that it trains in."),
     ] = None,
     rounds: Rounds = 30,
     gemm: Annotated[
@@ -213,7 +201,7 @@ def kernels(
 
     Writes bench/DEVICE/kernels.csv, a page and a figure. A run replaces an earlier one of the same operation that has
     no other gates; otherwise it is shown and not written. For `kernels: auto` on this machine it is added to the cache
-    folder in any case, and comes before what was measured elsewhere at the same shapes.
+    folder in any case, and comes before what was measured elsewhere.
 
     With --tune nothing is measured again that the cache folder has of this card with these kernels, PyTorch and Triton.
 
@@ -223,9 +211,8 @@ def kernels(
 
       comt bench kernels --tune --recipe table3.yaml --scale paper --minutes 3
     """
-    from comt_cli.lab.bench.names import DTYPES, GATES, OPS
     from comt_cli.lab.bench.shapes import of_run
-    from comt_cli.lab.bench.subjects import LANGUAGE
+    from comt_cli.lab.bench.subjects import DTYPES, GATES, LANGUAGE, OPS
     from comt_cli.recipe.load import select
 
     if gemm and (ops is not None or gates is not None):
@@ -241,16 +228,12 @@ def kernels(
     named = None if sizes is None else select(sizes, LANGUAGE.shapes, "size")
     trained = ["fp32" if spec.settings.train.precision == "fp32" else "bf16" for spec in planned]
     types = select(dtypes, DTYPES, "type") if dtypes or not trained else [*dict.fromkeys(trained)]
-    kinds = select(gates, GATES, "kind of gates")
-    operations = select(ops, OPS, "operation")
-    loading("PyTorch and the benchmarks", device)
+    kinds, operations = select(gates, GATES, "kind of gates"), select(ops, OPS, "operation")
+    where, record = _begin(device, results)
+    from comt_cli.lab.bench.ending import measuring
     from comt_cli.lab.bench.kernels import run_gemm_benchmark, run_kernel_benchmark
-    from comt_cli.lab.bench.limits import measuring
-    from comt_cli.lab.bench.record import Record
     from comt_cli.lab.bench.tuning import run_tuning, to_tune
-    from comt_cli.training.devices import pick_device
 
-    where = pick_device(device)
     if tune and where.type != "cuda":
         raise UserError(
             f"--tune is for NVIDIA GPUs, whose kernels have tiles, and this device is {where.type}",
@@ -264,7 +247,6 @@ def kernels(
     if tune and not todo:
         typer.echo("all that kernels take here has been measured on this card, with these kernels and versions")
         return
-    record = Record(results)
     with measuring(record.outcome, limit) as go_on:
         if gemm:
             news = run_gemm_benchmark(shapes, types, where, rounds, go_on)
@@ -279,10 +261,9 @@ def kernels(
 def decode(
     sizes: Annotated[
         str | None,
-        typer.Option(
-            metavar="A,B",
-            help="Language models: 60m, 130m, 250m, 350m, 1b as published, bench, smoke, which are for a CPU. "
-            "Translators: base, mt-bench, which is for a CPU. All that are for the device if not given.",
+        _names(
+            "Language models: 60m, 130m, 250m, 350m, 1b as published, bench, smoke, which are for a CPU. "
+            "Translators: base, mt-bench, which is for a CPU. All that are for the device if not given."
         ),
     ] = None,
     batch: Annotated[
@@ -293,18 +274,11 @@ def decode(
         ),
     ] = None,
     variants: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B",
-            help="Only these variants, such as plain,transponder-fused; plain-uncached for translators.",
-        ),
+        str | None, _names("Only these variants, such as plain,transponder-fused; plain-uncached for translators.")
     ] = None,
     dtypes: Annotated[
         str | None,
-        typer.Option(
-            metavar="A,B",
-            help="Types of the numbers: bf16, fp32. If not given bf16, of translators fp32, as comt translate has it.",
-        ),
+        _names("Types of the numbers: bf16, fp32. If not given bf16, of translators fp32, as comt translate has it."),
     ] = None,
     rounds: Rounds = 15,
     seconds: Seconds = None,
@@ -323,26 +297,24 @@ def decode(
 
       comt bench decode --sizes mt-bench --variants plain,plain-uncached
     """
-    from comt_cli.lab.bench.names import DTYPES
-    from comt_cli.lab.bench.subjects import DECODED, check_variants
+    from comt_cli.lab.bench.subjects import DECODED, DTYPES, check_variants
     from comt_cli.recipe.load import select
 
-    named = None if sizes is None else select(sizes, [size for each in DECODED for size in each.subject.shapes], "size")
-    chosen = select(variants, list(dict.fromkeys(name for each in DECODED for name in each.variants)), "variant")
+    decoded = DECODED.values()
+    of_sizes = {size: each.variants for each in decoded for size in each.subject.shapes}
+    named = None if sizes is None else select(sizes, of_sizes, "size")
+    chosen = select(variants, list(dict.fromkeys(name for each in decoded for name in each.variants)), "variant")
     types = None if dtypes is None else select(dtypes, DTYPES, "type")
     batches = None if batch is None else _batches(batch)
-    check_variants(named or (), chosen, {size: each.variants for each in DECODED for size in each.subject.shapes})
-    loading("PyTorch and the benchmarks", device)
+    check_variants(named or (), chosen, of_sizes)
+    where, record = _begin(device, results)
     from comt_cli.lab.bench.decode import run_decode_benchmark
     from comt_cli.lab.bench.decode_translation import run_translation_benchmark
-    from comt_cli.lab.bench.limits import measuring
-    from comt_cli.lab.bench.record import Record
-    from comt_cli.training.devices import pick_device
+    from comt_cli.lab.bench.ending import measuring
 
-    where, record = pick_device(device), Record(results)
     run = {"decode": run_decode_benchmark, "decode-translation": run_translation_benchmark}
     with measuring(record.outcome, seconds) as go_on:
-        for each in DECODED:
+        for each in decoded:
             wanted = named or each.subject.default_sizes(where.type)
             shapes = [each.subject.shapes[size] for size in wanted if size in each.subject.shapes]
             of_these = [name for name in chosen if name in each.variants]
@@ -432,17 +404,13 @@ def everything(
       comt bench all --minutes 9
     """
     limit = _limit(seconds, minutes, 540)
-    loading("PyTorch and the benchmarks", device)
-    from comt_cli.lab.bench.limits import measuring
-    from comt_cli.lab.bench.record import Record
+    where, record = _begin(device, results)
+    from comt_cli.lab.bench.ending import measuring
     from comt_cli.lab.bench.stages import reach, run_stages, stages_for
     from comt_cli.report.terminal import say_written
-    from comt_cli.training.devices import pick_device
 
-    where = pick_device(device)
     if where.type == "cuda":
         raise UserError("comt bench all is for a CPU", "On a GPU comt bench gpu measures (make gpu); or: --device cpu.")
-    record = Record(results)
     written: dict[Path, None] = {}
     stages = stages_for(where, rounds)
     typer.echo(reach(stages, limit), err=True)
@@ -452,6 +420,44 @@ def everything(
                 written.update(dict.fromkeys(record.add(kind, [news], quiet=True)))
         finally:
             say_written(written)
+
+
+@app.command(cls=Verb)
+def gpu(
+    minutes: Annotated[float, typer.Option(min=0, help="How long, in all.")] = 9,
+    folder: Annotated[
+        Path, typer.Option(file_okay=False, help="Folder for what is measured, logs, runs and the state.")
+    ] = Path("runs/gpu"),
+) -> None:
+    """Test, tune and measure on a GPU, part by part. That is exact resume, the CUDA tests, the tuning of kernels,
+    training steps of 60m, 350m and 1b, decoding, and Table 3 of CoMT at scale small with its gates. What `make gpu`
+    calls.
+
+    When the minutes are up, a part is ended and keeps what it has. The same command goes on where the last one stopped;
+    18 minutes are meant to do for all but the last parts, which add transformers' network. What was measured is printed
+    beside its goals; FOLDER/gpu.tar.gz holds all there is to keep. Without a GPU: small training steps, decoding and
+    Table 3 at scale smoke, on the CPU.
+
+    Example:
+
+      comt bench gpu --minutes 9
+    """
+    from comt_cli.training.hardware import cuda_names
+
+    names = cuda_names()  # before PyTorch is there, which would take memory on the device
+    loading("PyTorch")
+    from comt_cli.lab.bench.gpu import measure_parts
+
+    measure_parts(folder.resolve(), minutes, names)
+
+
+def _begin(device: str | None, results: Path) -> tuple[torch.device, Record]:
+    """Import PyTorch; the device to measure on, and the record of what is measured."""
+    loading("PyTorch and the benchmarks", device)
+    from comt_cli.lab.bench.record import Record
+    from comt_cli.training.devices import pick_device
+
+    return pick_device(device), Record(results)
 
 
 def _limit(seconds: float | None, minutes: float | None, usual: float) -> float:
@@ -472,9 +478,6 @@ def _language_runs(recipe: str, scale: str) -> list[RunSpec]:
         said = f"{planned.loaded.name} trains no language models, at whose shapes kernels are timed"
         raise UserError(said, "comt recipes lists those that do.")
     return list(planned.specs)
-
-
-app.command(cls=Verb)(gpu)
 
 
 def _batches(text: str) -> list[int]:

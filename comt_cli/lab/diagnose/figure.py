@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
+from ruamel.yaml import YAML
 
 from comt_cli.report.figures.lines import log_ticks
 from comt_cli.report.figures.style import QUIET, page_figure, series_colours, style
@@ -42,47 +44,13 @@ class Drawing:
     legend: str = "connection"
     rows: str = ""
     panels: str = "setup"
-    series: tuple[str, ...] = ("connection",)
+    series: Sequence[str] = ("connection",)
 
 
 BAND = "Lines are means, bands from the least to the greatest of the seeds."
-_FUNCTIONAL = "a random linear functional of the output as the loss"
-_PLAIN = "Grey and dashed: the same blocks without skip paths."
-_GROWTH = {"growth": "norm of the stream / of the input"}
-
 DRAWINGS = {
-    "gradient-by-depth": Drawing(
-        "How much of the gradient reaches the input of networks of different depths",
-        _FUNCTIONAL,
-        "depth",
-        {"passed": "gradient at input / output"},
-        _PLAIN,
-    ),
-    "gradient-by-loss": Drawing(
-        "The gradient at the input for different losses and precisions",
-        "blocks linear-relu",
-        "depth",
-        {"gradient_norm": "gradient norm at the input"},
-        "The sum of the outputs is the chapter's loss.",
-        "loss, precision",
-        panels="connection",
-        series=("loss", "precision"),
-    ),
-    "activations-by-layer": Drawing(
-        "How the residual stream grows along the blocks for different factors s of the branch",
-        "{depth} blocks, y = x + s F(N(x))",
-        "layer",
-        _GROWTH,
-        legend="s at the start",
-    ),
-    "plain-against-residual": Drawing(
-        "Stream and gradient along {depth} blocks, with and without skip paths",
-        _FUNCTIONAL,
-        "layer",
-        {**_GROWTH, "passed": "gradient there / at the output"},
-        _PLAIN,
-        rows="(a) the norm of the stream; (b) the norm of the gradient.",
-    ),
+    name: Drawing(**drawing)
+    for name, drawing in YAML(typ="safe").load(Path(__file__).with_name("drawings.yaml").read_text("utf-8")).items()
 }
 """By the name of the table, which is the figure's too. `{depth}`: how many blocks the networks of a table have."""
 

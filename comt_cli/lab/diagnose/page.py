@@ -1,4 +1,4 @@
-"""What `comt diagnose` found, as figures, CSV files and a Markdown page, and on the terminal."""
+"""What `comt diagnose` found, as figures, CSV files and a Markdown page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from comt_cli.files import write_text
 from comt_cli.report import format
 from comt_cli.report.caption import Caption
 from comt_cli.report.markdown import escaped, pipes
-from comt_cli.report.terminal import console_for
 
 _HEADINGS = {
     "difference": "from Pre-LN",
@@ -27,8 +26,8 @@ _HEADINGS = {
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """`tables` by the names of their files (`analysis.diagnose`); of which `seeds`, how many blocks `depth` is where a
-    table is of one depth, what each set-up `says` that its blocks are, and `where` it was measured."""
+    """`tables` by the names of their files; their `seeds`, how many blocks `depth` is where a table is of one depth,
+    what the blocks of each set-up are (`says`), and `where` it was measured."""
 
     tables: Mapping[str, pd.DataFrame]
     seeds: Sequence[int]
@@ -37,8 +36,9 @@ class Diagnosis:
     where: Mapping[str, str | None]
 
 
-def write_diagnosis(found: Diagnosis, folder: Path) -> None:
-    """Write the figures with their CSV files and captions, the other tables as CSV files, and the page."""
+def write_diagnosis(found: Diagnosis, folder: Path) -> str:
+    """Write the figures with their CSV files and captions, the other tables as CSV files, and the page; returns its
+    text."""
     from comt_cli.lab.diagnose.figure import BAND, DRAWINGS, draw_diagnosis
     from comt_cli.report.figures import sign, write_figure
 
@@ -54,40 +54,13 @@ def write_diagnosis(found: Diagnosis, folder: Path) -> None:
         if stem not in DRAWINGS and len(frame):
             text = frame.assign(**found.where).to_csv(index=False, float_format="%.6g", lineterminator="\n")
             write_text(folder / f"{stem}.csv", text)
-    write_text(folder / "diagnose.md", _page(found))
-
-
-def print_diagnosis(found: Diagnosis) -> None:
-    """Every table as a grid under its heading on the page, the claims last; the reasons are on the page."""
-    from rich import box
-    from rich.table import Table as Grid
-    from rich.text import Text
-
-    console = console_for()
-    frames = _frames(found)
-    frames["claims"] = found.tables["claims"][["name", "chapter", "ours", "verdict"]]
-    _, first, *others = _sections(frames)
-    for name, section in (*others, first):
-        console.print(Text(section.partition("\n")[0].format(depth=found.depth), style="bold"))
-        shape = box.SIMPLE_HEAD if console.is_terminal else None
-        grid = Grid(box=shape, header_style="bold", pad_edge=False, show_edge=False)
-        for column, is_number in _numeric(frames[name]).items():
-            grid.add_column(Text(str(column)), justify="right" if is_number else "left", overflow="fold")
-        for row in _texts(frames[name]):
-            grid.add_row(*map(Text, row))
-        console.print(grid)
-        console.print()
-
-
-def _sections(frames: Mapping[str, pd.DataFrame]) -> list[tuple[str, str]]:
-    """What comes before the first heading of the page, and its sections, each with the name of its table; not those
-    whose table is empty."""
-    head, *sections = Path(__file__).with_suffix(".md.in").read_text(encoding="utf-8").split("\n## ")
-    named = [(next(name for name in frames if f"\n{{{name}}}\n" in section), section) for section in sections]
-    return [("", head), *((name, section) for name, section in named if len(frames[name]))]
+    page = _page(found)
+    write_text(folder / "diagnose.md", page)
+    return page
 
 
 def _page(found: Diagnosis) -> str:
+    """The page: of its sections those whose table has rows."""
     frames, claims = _frames(found), found.tables["claims"]
     counts = ", ".join(f"{verdict} {count}" for verdict, count in Counter(claims["verdict"]).items())
     device, torch, commit = found.where.values()
@@ -98,52 +71,41 @@ def _page(found: Diagnosis) -> str:
         "counts": f"{len(claims)}: {counts}",
         "depth": found.depth,
     }
-    page = "\n## ".join(section for _, section in _sections(frames))
+    sections = Path(__file__).with_suffix(".md.in").read_text(encoding="utf-8").split("\n## ")
+    empty = {f"\n{{{name}}}\n" for name, frame in frames.items() if not len(frame)}
+    page = "\n## ".join(section for section in sections if not any(name in section for name in empty))
     return page.format(**words, **{name: _grid(frame) for name, frame in frames.items()})
 
 
 def _grid(frame: pd.DataFrame) -> str:
-    return pipes([_numeric(frame).index.tolist(), *_texts(frame)], _numeric(frame).tolist())
-
-
-def _numeric(frame: pd.DataFrame) -> pd.Series:
-    """Whether each column is of numbers."""
-    return frame.dtypes.map(pd.api.types.is_numeric_dtype)
-
-
-def _texts(frame: pd.DataFrame) -> list[list[str]]:
-    """Rows of texts: three significant digits; nothing for what is not there."""
-    return [
+    """A table of Markdown: numbers to three significant digits; nothing for what is not there."""
+    rows = [
         ["" if pd.isna(cell) else f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row]
         for row in frame.itertuples(index=False)
     ]
+    return pipes([[*frame.columns], *rows], frame.dtypes.map(pd.api.types.is_numeric_dtype).tolist())
 
 
 def _frames(found: Diagnosis) -> dict[str, pd.DataFrame]:
     """The tables of the page."""
     tables = found.tables
     by_depth, by_loss, outputs = tables["gradient-by-depth"], tables["gradient-by-loss"], tables["outputs"]
-    shown = _some(by_depth["depth"].unique().tolist())
+    depths = by_depth["depth"].unique().tolist()
+    last = len(depths) - 1
+    shown = [depths[index] for index in sorted({0, round(last / 3), round(2 * last / 3), last})]  # more have no room
+    by_depth = by_depth[by_depth["depth"].isin(shown)]
     fp32 = by_loss[(by_loss["precision"] == "float32") & by_loss["depth"].isin([1, *shown])]
     scalings = tables["activations-by-layer"]
     measured = ("output_norm", "gradient_norm", "output_mean", "output_std")
     return {
         "claims": tables["claims"].drop(columns=["name"]),
-        "gradient-by-depth": _across(
-            by_depth[by_depth["depth"].isin(shown)], ["setup", "connection"], "depth", "passed"
-        ),
+        "gradient-by-depth": _across(by_depth, ["setup", "connection"], "depth", "passed"),
         "gradient-by-loss": _across(fp32, ["connection", "loss"], "depth", "gradient_norm"),
         "activations-by-layer": _across(scalings[scalings["layer"] == found.depth], ["setup"], "connection", "growth"),
         "outputs": outputs[["setup", "connection"]].assign(**{name: _spread(outputs, name) for name in measured}),
         "identity": tables["identity"],
         "start": tables["start"].rename(columns=_HEADINGS),
     }
-
-
-def _some(depths: Sequence[int]) -> list[int]:
-    """The first, the last and two between: more do not fit on a terminal."""
-    last = len(depths) - 1
-    return [depths[index] for index in sorted({0, round(last / 3), round(2 * last / 3), last})]
 
 
 def _across(frame: pd.DataFrame, down: list[str], across: str, value: str) -> pd.DataFrame:
@@ -156,12 +118,11 @@ def _across(frame: pd.DataFrame, down: list[str], across: str, value: str) -> pd
 
 
 def _spread(frame: pd.DataFrame, value: str) -> list[str]:
-    """`1.32 ± 0.04` for every row of a summary: mean and standard deviation; the mean alone of one seed."""
-    means, stds = frame[f"{value}_mean"], frame[f"{value}_std"]
-    return [_digits(m, 3) + ("" if pd.isna(s) else f" ± {_digits(s, 1)}") for m, s in zip(means, stds, strict=True)]
+    """`1.32 ± 0.04` for every row of a summary: mean and standard deviation; the mean alone of one seed. Rounded to
+    significant digits: `4890` and `30`, not `4.89e+03` and `3e+01`; powers of ten from a million on."""
 
+    def digits(number: float, count: int) -> str:
+        return f"{float(f'{number:.{count}g}'):g}"
 
-def _digits(number: float, digits: int) -> str:
-    """Rounded to so many significant digits: `4890` and `30`, not `4.89e+03` and `3e+01`; powers of ten from a million
-    on."""
-    return f"{float(f'{number:.{digits}g}'):g}"
+    pairs = zip(frame[f"{value}_mean"], frame[f"{value}_std"], strict=True)
+    return [digits(mean, 3) + ("" if pd.isna(std) else f" ± {digits(std, 1)}") for mean, std in pairs]

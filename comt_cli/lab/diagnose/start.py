@@ -6,7 +6,9 @@ Shapes: B batch, T tokens, V vocabulary.
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -36,60 +38,33 @@ LEAST_APART = 5e-3
 LEAST_MOVED = 1e-4
 """How far a weight of a mixture has moved at least, of those of one kind, for the mixture to have learnt something."""
 
-PUBLISHED = {
-    "keel": "Post-LN, x times the number of branches",
-    "embedding-norm": "Pre-LN on a normalised embedding",
-    "start-lambdas": "Pre-LN on a normalised embedding (1 and 0)",
-    "start-lambdas (normalised false)": "Pre-LN",
-    "denseformer": "Pre-LN",
-    "resformer": "half the block's values, half the first's",
-    "resformer (learned true)": "not said; ours starts at the halves",
-    "svformer": "the first block's values in every block",
-    "lime": "own keys and values, and random shares of earlier ones",
-    "hyper-connections": "Pre-LN",
-    "hyper-connections (dynamic false)": "Pre-LN",
-    "hyper-connections (n 1)": "Pre-LN",
-    "hyper-connections (divide output std true)": "one reading of its sqrt(n): not Pre-LN",
-    "identity-hc": "as mHC",
-    "identity-hc (start mhc-lite)": "not Pre-LN (mHC-lite's code)",
-    "mhc": "not said",
-    "mhc (start mhc-lite)": "not Pre-LN (mHC-lite's code)",
-    "mhc-lite": "not Pre-LN (its code); ours starts as our mHC",
-    "mhc-lite (start mhc-lite)": "not Pre-LN (its code)",
-    "attention-residuals": "the mean of all sources: Pre-LN's direction",
-    "attention-residuals (blocks 4)": "the mean of all sources: Pre-LN's direction",
-    "delta-attention-residuals": "not said; its code draws the queries",
-    "muddformer": "Pre-LN",
-    "deep-cross-attention": "Pre-LN, w = 0: relu never gives it a gradient",
-    "siamese-norm": "two streams, not Pre-LN",
-    "prores": "the identity",
-    "prores (updates 40)": "the identity",
-    "rezero": "the identity",
-    "layernorm-scaling": "branches scaled by depth, not Pre-LN",
-}
-"""What a method's paper, or its public code, says its model is at the start, by the method in words."""
+
+def published() -> dict[str, str]:
+    """What a method's paper, or its public code, says its model is at the start, by the method in words."""
+    with Path(__file__).with_name("published.csv").open(encoding="utf-8", newline="") as lines:
+        return {row["method"]: row["published"] for row in csv.DictReader(lines)}
 
 
 def starts(methods: Sequence[Mapping[str, Any]], seed: int) -> pd.DataFrame:
     """One row for each of these methods for language models, each its name and its options, in fp64, with the same
     draws where they share parameters:
 
-    `method`, in words; `published` (`PUBLISHED`); `parameters`, beyond Pre-LN's; `difference`, |logits - Pre-LN's| over
-    the norm of Pre-LN's, and `loss`, at the start; of the `own` parameters (tensors that Pre-LN has not, or has in
-    another shape) how many are `without_gradient` in the first update, and `never` have one in all `UPDATES`;
+    `method`, in words; `published` (`published.csv`); `parameters`, beyond Pre-LN's; `difference`, |logits -
+    Pre-LN's| over the norm of Pre-LN's, and `loss`, at the start; of the `own` parameters (tensors that Pre-LN has
+    not, or has in another shape) how many are `without_gradient` in the first update, and `never` have one in all
+    `UPDATES`;
     `dispersion_start` and `dispersion`, |H - mean| / |H| of the streams that the last junction is handed
     (`mixing.DISPERSION`), then and after; `mixing_moved`, how far the weights of mixtures have moved, the largest of
     each kind: `mix 0.01, read 0.2`;
     `asleep`, what of the method these updates have not brought to life (`_asleep`). NaN, and "": there is no such
     thing.
     """
-    random = torch.Generator().manual_seed(seed)
-    tokens_BT = torch.randint(VOCABULARY, (SAMPLES, TOKENS), generator=random)
+    tokens_BT = torch.randint(VOCABULARY, (SAMPLES, TOKENS), generator=torch.Generator().manual_seed(seed))
     plain = _model({"name": "pre-ln"}, seed)
     shapes = {name: parameter.shape for name, parameter in plain.named_parameters()}
     with torch.no_grad():
         expected_BTV = plain(tokens_BT)
-    rows = []
+    rows, known = [], published()
     for method in methods:
         name, model = in_words(method), _model(method, seed)
         own = {key: part for key, part in model.named_parameters() if shapes.get(key) != part.shape}
@@ -105,7 +80,7 @@ def starts(methods: Sequence[Mapping[str, Any]], seed: int) -> pd.DataFrame:
         rows.append(
             {
                 "method": name,
-                "published": PUBLISHED.get(name, ""),
+                "published": known.get(name, ""),
                 "parameters": parameter_count(model) - parameter_count(plain),
                 "difference": ((found_BTV - expected_BTV).norm() / expected_BTV.norm()).item(),
                 "loss": _loss(found_BTV, tokens_BT).item(),

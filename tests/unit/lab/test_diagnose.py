@@ -245,7 +245,7 @@ def test_what_carries_values_read_outs_and_two_streams_are_followed_too(monkeypa
 
 def test_what_is_published_of_a_start_is_of_something_that_is_looked_at():
     looked_at = {in_words(method) for method in _methods("all")}
-    assert start.PUBLISHED.keys() <= looked_at
+    assert start.published().keys() <= looked_at
     assert {"hyper-connections (dynamic false)", "attention-residuals (blocks 4)"} <= looked_at
     assert [in_words(method) for method in _methods("mhc-lite,dhc")] == [
         "hyper-connections",

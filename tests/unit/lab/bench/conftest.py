@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,51 +12,40 @@ from typer.testing import CliRunner, Result
 
 from comt_cli.app import app
 from comt_cli.lab.bench import decode, decode_translation, rounds
-from comt_cli.lab.bench.shapes import (
-    BERTS,
-    CAPTIONERS,
-    CONNECTED,
-    LLAMAS,
-    RESNETS,
-    TRANSLATORS,
-    bert,
-    captioner,
-    llama,
-    resnet,
-    translator,
-)
+from comt_cli.lab.bench.shapes import Shape
+from comt_cli.lab.bench.subjects import SUBJECTS, subject_of
 
-TINY_LLAMA = llama("bench", 16, 20, 2, 2, vocabulary=32, batch=2, length=8)
-TINY_RESNET = resnet("resnet18-b32", "resnet18", pixels=8, batch=2, width=4, blocks=(1, 1))
-TINY_TRANSLATOR = translator(
-    "mt-bench",
-    {"size": "nano", "width": 16, "ffn_width": 20, "heads": 2, "encoder_layers": 1},
-    vocabulary=32,
-    batch=2,
-    tokens=24,
-)
-TINY_CAPTIONER = captioner(
-    "caption-bench",
-    {"size": "nano", "width": 16, "ffn_width": 20, "heads": 2, "encoder_layers": 1},
-    vocabulary=32,
-    batch=2,
-)
-TINY_BERT = bert(
-    "bert-bench", {"size": "tiny", "width": 16, "ffn_width": 20, "heads": 2}, vocabulary=32, batch=2, length=20
-)
+_LLAMA = {"size": "tiny", "width": 16, "ffn_width": 20, "layers": 2, "heads": 2}
+_TRANSFORMER = {"size": "nano", "width": 16, "ffn_width": 20, "heads": 2, "encoder_layers": 1}
+TINY: dict[str, tuple[dict, dict, int]] = {
+    "bench": (_LLAMA, {"vocabulary": 32, "sequence_length": 8}, 2),
+    "smoke": (_LLAMA, {"vocabulary": 32, "sequence_length": 8}, 2),
+    "residual-bench": (_LLAMA, {"vocabulary": 32, "sequence_length": 8}, 2),
+    "resnet18-b32": (
+        {"size": "resnet18", "stem": "3x3", "width": 4, "blocks": (1, 1)},
+        {"images": "glyphs10", "size": 8},
+        2,
+    ),
+    "mt-bench": (_TRANSFORMER, {"vocabulary_size": 32, "batch_tokens": 24, "max_length": 24}, 2),
+    "caption-bench": (_TRANSFORMER, {"corpus": "mscoco", "vocabulary_size": 32}, 2),
+    "bert-bench": (
+        {"size": "tiny", "width": 16, "ffn_width": 20, "heads": 2},
+        {"vocabulary": 32, "sequence_length": 20},
+        2,
+    ),
+}
+"""By size: model, data, batch."""
 
 
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small, uncompiled and timed in as many rounds as asked for: what the compiler makes of a model is tested where
     models are, and waiting for times to settle in test_rounds.py."""
-    for name in ("bench", "smoke"):
-        monkeypatch.setitem(LLAMAS, name, TINY_LLAMA)
-    monkeypatch.setitem(RESNETS, "resnet18-b32", TINY_RESNET)
-    monkeypatch.setitem(TRANSLATORS, "mt-bench", TINY_TRANSLATOR)
-    monkeypatch.setitem(CAPTIONERS, "caption-bench", TINY_CAPTIONER)
-    monkeypatch.setitem(BERTS, "bert-bench", TINY_BERT)
-    monkeypatch.setitem(CONNECTED, "residual-bench", replace(TINY_LLAMA, size="residual-bench"))
+    for size, (model, data, batch) in TINY.items():
+        subject = subject_of(size)
+        named = "bench" if size == "smoke" else size
+        monkeypatch.setitem(subject.shapes, size, Shape(named, subject.command, model, data, batch))
+    assert all(size in TINY for subject in SUBJECTS for size in subject.cpu_sizes)
     monkeypatch.setattr(torch, "compile", lambda model, **_: model)
     monkeypatch.setattr(rounds, "PATIENCE", 0.0)
     monkeypatch.setattr(decode, "PROMPT", 8)

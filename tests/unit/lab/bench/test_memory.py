@@ -110,7 +110,7 @@ def test_the_peak_by_hand():
     assert peak_of(lambda: a.view(10, 10), torch.device("cpu")) == 0
 
 
-@pytest.mark.parametrize("size", ["60m", "1b"])
+@pytest.mark.parametrize("size", ["60m"])
 def test_what_gates_keep_at_the_published_sizes_is_within_the_goal(size):
     """Counted without storage, in bf16, of what the fused operations keep for each token. Layers are alike: of two."""
     shape = LANGUAGE.shapes[size]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import signal
+from dataclasses import replace
 from multiprocessing.pool import ThreadPool
 from types import SimpleNamespace
 
@@ -17,11 +18,10 @@ from comt_cli.kernels.choice import Choice
 from comt_cli.kernels.triton import tiles
 from comt_cli.kernels.triton.tiles import Tile
 from comt_cli.lab.bench import kernel_cases, kernels, rounds, tuning
+from comt_cli.lab.bench.ending import Deadline
 from comt_cli.lab.bench.kernels import Group
-from comt_cli.lab.bench.limits import Deadline
-from comt_cli.lab.bench.names import GATES
 from comt_cli.lab.bench.record import Record
-from comt_cli.lab.bench.shapes import LLAMAS
+from comt_cli.lab.bench.subjects import GATES, LANGUAGE
 from comt_cli.lab.bench.tuning import compile_all, compile_one, processes_for, run_tuning, to_tune
 from comt_cli.tasks.settings.llama import ModelSettings
 from comt_cli.training.processes import StopSignal
@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 SMALL, LARGE, TOO_LARGE = Tile(16, 64, 1), Tile(32, 64, 2, 8, 255), Tile(64, 64, 4)
 MILLISECONDS = {SMALL: 2.0, LARGE: 1.0}
 KERNELS = [(f"swiglu{end}", kind) for end in ("", "_backward") for kind in ("none", "scalar", "channel")]
-SWIGLU = kernel_cases._swiglu
+CASE = kernel_cases.case
 ROUNDS = 14
 """The fewest that decide anything."""
 
@@ -49,8 +49,9 @@ class Card:
         tuned = {key[:2]: tile for key, tile in tiles._tuned.items()}
         return [tuned.get(kernel, SMALL) for kernel in KERNELS]
 
-    def forms(self, *given):
-        reference = SWIGLU(*given)["reference"]
+    def case(self, *given):
+        built = CASE(*given)
+        reference = built.forms["reference"]
 
         def fused():
             self.tried += self.in_use()
@@ -58,9 +59,9 @@ class Card:
                 raise RuntimeError("out of resources: shared memory")
             return reference()
 
-        return {"reference": reference, "fused": fused}
+        return replace(built, forms={"reference": reference, "fused": fused})
 
-    def seconds(self, part) -> float:
+    def __call__(self, part) -> float:
         part()
         taken = sum(MILLISECONDS[tile] for tile in self.in_use()) / 1e3
         self.now += taken
@@ -76,7 +77,7 @@ def card(monkeypatch, tmp_path):
     monkeypatch.setattr(tiles, "TILES", dict.fromkeys(KERNELS, (SMALL, LARGE, TOO_LARGE)))
     monkeypatch.setattr(tiles, "_tuned", {})
     monkeypatch.setattr(choice, "_tuned", {})
-    monkeypatch.setattr(kernel_cases, "_swiglu", found.forms)
+    monkeypatch.setattr(kernels, "case", found.case)
     monkeypatch.setattr(kernels, "computed_by_triton", lambda _: True)
     monkeypatch.setattr(rounds, "stopwatch_for", lambda *_, **__: found)
     monkeypatch.setattr(tuning, "compile_all", lambda *_: iter(()))
@@ -87,7 +88,7 @@ def card(monkeypatch, tmp_path):
 
 
 def todo(*dtypes: str) -> list[Group]:
-    return to_tune([LLAMAS["bench"]], ["swiglu", "projection"], [*GATES], dtypes or ["fp32", "bf16"], CPU)
+    return to_tune([LANGUAGE.shapes["bench"]], ["swiglu", "projection"], [*GATES], dtypes or ["fp32", "bf16"], CPU)
 
 
 def tune(card: Card, tmp_path, seconds: float = math.inf) -> Record:
@@ -127,16 +128,7 @@ def test_what_has_been_measured_is_not_measured_again(card, tmp_path, monkeypatc
         with monkeypatch.context() as patch:
             patch.setattr(where, name, value)
             assert len(todo()) == 2, name
-    assert len(to_tune([LLAMAS["60m"]], ["swiglu"], ["none"], ["fp32"], CPU)) == 1
-
-
-def test_under_another_version_the_older_measurement_stays(card, tmp_path, monkeypatch):
-    tune(card, tmp_path)
-    monkeypatch.setattr(torch, "__version__", "99.0.0")
-    assert len(todo()) == 2
-    tune(card, tmp_path)
-    assert todo() == []
-    assert {row.torch for row in measurements.measurements()[0]} > {"99.0.0"}
+    assert len(to_tune([LANGUAGE.shapes["60m"]], ["swiglu"], ["none"], ["fp32"], CPU)) == 1
 
 
 def test_it_stops_in_time_and_goes_on(card, tmp_path):
@@ -154,32 +146,17 @@ def test_it_stops_in_time_and_goes_on(card, tmp_path):
     assert card.now - before < 0.7 * whole
 
 
-def test_plain_measurements_are_of_no_chosen_tiles(card, tmp_path):
-    news = kernels.run_kernel_benchmark([LLAMAS["bench"]], ["swiglu"], [*GATES], ["fp32"], CPU, ROUNDS)
-    Record(tmp_path).add("kernels", news)
-    assert {row.tiles for row in measurements.measurements()[0]} == {()}
-    assert len(todo("fp32")) == 1
-
-
 def test_they_are_of_those_that_are_known(card, tmp_path, monkeypatch):
     """A later measurement without --tune does not lose what was tuned."""
     known = Choice(True, "as asked", tiles=((("swiglu", "none", 20), LARGE),))
     asked = []
     monkeypatch.setattr(choice, "choose", lambda *given, **how: asked.append((given, how)) or known)
-    news = kernels.run_kernel_benchmark([LLAMAS["bench"]], ["swiglu"], ["comt-r2"], ["fp32"], CPU, ROUNDS)
+    news = kernels.run_kernel_benchmark([LANGUAGE.shapes["bench"]], ["swiglu"], ["comt-r2"], ["fp32"], CPU, ROUNDS)
     Record(tmp_path).add("kernels", news)
     assert [row.tiles for row in measurements.measurements()[0]] == [known.tiles]
     assert card.in_use()[0] == LARGE
     gates = choice.Gates(channel=False, scalar=True, rank=2)
     assert asked == [(("swiglu", "fused", CPU, torch.float32, 40, gates), {"compiled": True, "tokens": 16})]
-
-
-def test_a_kind_that_no_kernel_takes_is_not_asked_for(card, tmp_path, monkeypatch):
-    monkeypatch.setattr(choice, "MOST_RANK", 4)
-    assert len(todo()) == 2
-    tune(card, tmp_path)
-    assert {row.kind for row in measurements.measurements()[0] if "fused" in row.step_ms} == {"none", "comt"}
-    assert todo() == []
 
 
 def test_tiles_of_another_group_are_forgotten(card, tmp_path, monkeypatch):
@@ -188,7 +165,7 @@ def test_tiles_of_another_group_are_forgotten(card, tmp_path, monkeypatch):
         True, "as asked", tiles=((("swiglu", "none", 20), LARGE), (("swiglu_backward", "none", 20), LARGE))
     )
     choice.use_tiles([leaking])
-    news = kernels.run_kernel_benchmark([LLAMAS["bench"]], ["swiglu"], ["none"], ["fp32"], CPU, ROUNDS)
+    news = kernels.run_kernel_benchmark([LANGUAGE.shapes["bench"]], ["swiglu"], ["none"], ["fp32"], CPU, ROUNDS)
     Record(tmp_path).add("kernels", news)
     assert card.in_use() == [SMALL] * 6
 
@@ -201,21 +178,6 @@ def test_tiles_of_another_group_are_forgotten(card, tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "fastest_tiles", without)
     tune(card, tmp_path)
     assert card.in_use() == [SMALL] * 6
-
-
-def test_where_tuning_fails_the_kernels_keep_to_what_was_chosen_before(card, monkeypatch):
-    group = Group("swiglu", "gate-up", LLAMAS["bench"], "fp32")
-    built = group.case("comt-r2", CPU)
-    choice.use_tiles([Choice(True, "as asked", tiles=((("swiglu", "none", 20), LARGE),))])
-
-    def broken(*_, **__):
-        raise RuntimeError("a CUDA error")
-
-    turns = rounds.Turns(CPU, ROUNDS)
-    monkeypatch.setattr(rounds.Turns, "of", broken)
-    with pytest.raises(RuntimeError, match="a CUDA error"):
-        [*tuning.fastest_tiles(turns, "a", built, tuning.step_of(built.forms["fused"], built))]
-    assert card.in_use() == [LARGE, *[SMALL] * 5]
 
 
 def test_everything_is_compiled_first_by_several_processes(monkeypatch):
@@ -233,19 +195,9 @@ def test_everything_is_compiled_first_by_several_processes(monkeypatch):
 
 @pytest.mark.parametrize(("variant", "tried"), [("fused", {SMALL, LARGE, TOO_LARGE}), ("reference-compiled", set())])
 def test_a_process_runs_a_variant_in_each_of_its_tiles(card, variant, tried):
-    compile_one((Group("swiglu", "gate-up", LLAMAS["bench"], "fp32"), "none", variant, "cpu"))
+    compile_one((Group("swiglu", "gate-up", LANGUAGE.shapes["bench"], "fp32"), "none", variant, "cpu"))
     assert {*card.tried} == tried
-    compile_one((Group("swiglu", "no such product", LLAMAS["bench"], "fp32"), "none", variant, "cpu"))
-
-
-def test_a_process_whose_device_is_lost_says_nothing(monkeypatch):
-    """After an illegal access every call to it fails; it is told where the kernel is timed."""
-
-    def lost(_):
-        raise RuntimeError("an illegal memory access was encountered")
-
-    monkeypatch.setattr(tuning, "free", lost)
-    compile_one((Group("swiglu", "gate-up", LLAMAS["bench"], "fp32"), "none", "fused", "cpu"))
+    compile_one((Group("swiglu", "no such product", LANGUAGE.shapes["bench"], "fp32"), "none", variant, "cpu"))
 
 
 def test_ctrl_c_is_left_to_the_parent(monkeypatch):
@@ -264,33 +216,9 @@ def test_ctrl_c_is_left_to_the_parent(monkeypatch):
 def test_so_many_processes_as_there_is_memory_for(monkeypatch, size, free_gib, processes):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free_gib * 2**30, 0))
     monkeypatch.setattr(tuning, "usable_cores", lambda: 16)
-    group = Group("swiglu", "gate-up", LLAMAS[size], "bf16")
+    group = Group("swiglu", "gate-up", LANGUAGE.shapes[size], "bf16")
     assert processes_for([group], torch.device("cuda", 0)) == processes
     assert processes_for([group], CPU) == 1
-
-
-# ---- the command
-
-
-def test_without_an_nvidia_gpu_it_is_refused(bench):
-    refused = bench("kernels", "--tune", "--sizes", "smoke").exception
-    assert refused.exit_status == 2
-    assert refused.message == "--tune is for NVIDIA GPUs, whose kernels have tiles, and this device is cpu"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "match"),
-    [
-        (("--tune", "--gemm"), "--gemm times products"),
-        (("--recipe", "table3", "--sizes", "smoke"), "--recipe and --sizes"),
-        (("--minutes", "1", "--seconds", "2"), "--minutes and --seconds"),
-        (("--recipe", "comt/table1"), "trains no language models"),
-        (("--scale", "paper", "--sizes", "smoke"), "--scale says at which shapes of a recipe"),
-    ],
-    ids=str,
-)
-def test_what_does_not_go_together_is_refused(bench, arguments, match):
-    assert match in bench("kernels", *arguments).exception.message
 
 
 def test_the_shapes_and_types_of_a_recipe(bench, monkeypatch):
