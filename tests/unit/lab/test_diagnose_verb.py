@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import csv
 
-import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from comt_cli.app import app
 from comt_cli.errors import UserError
-from comt_cli.lab.diagnose.figure import Drawing, draw_diagnosis
 from comt_cli.lab.diagnose.networks import PLAIN, RELU_MLP, SETUPS, wirings
 from comt_cli.lab.diagnose.verb import _BYTES, _depths
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
 KINDS = ("png", "pdf", "txt", "tex", "csv")
-PASSED = Drawing("", "", "depth", {"passed": "x"})
 STEMS = ("gradient-by-depth", "gradient-by-loss", "activations-by-layer", "plain-against-residual")
 
 
@@ -92,34 +89,18 @@ def test_how_methods_start_is_measured(written):
     assert "Language models of every method at the start" in output
 
 
-def test_every_claim_is_on_the_page_with_its_verdict_and_where_it_was_measured(written):
-    out, _ = written
-    page = (out / "diagnose.md").read_text(encoding="utf-8")
-    claims = rows_of(out / "claims.csv")
-    assert len(claims) > 25
-    assert all(claim["torch"] and claim["device"] for claim in claims)
-    assert "PyTorch" in page
-    for claim in claims:
-        assert f"| {claim['verdict']} |" in page
-    for stem in STEMS:
-        assert f"![{stem}]({stem}.png)" in page
-
-
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
         (["--connections", "pre-norm,post-nrm"], "'post-nrm'", "did you mean post-norm?"),
-        (["--connections", ","], "no residual connection or method was selected", "pre-norm"),
         (["--connections", "comt", "--branch", "llama,gelu-mlp"], "gelu-mlp has no place", "--branch llama"),
         (["--branch", "lama"], "'lama'", "did you mean llama?"),
         (["--methods", "mch"], "'mch'", "did you mean mhc?"),
         (["--depths", "0"], "--depths 0", "5-50"),
         (["--depths", "50-5"], "--depths 50-5: the range is the wrong way round", "--depths 5-50"),
         (["--depths", "deep"], "whole numbers", "5-50"),
-        (["--depths", "1-" + 400 * "9"], "whole numbers", "5-50"),
         (["--width", "20"], "--width 20", "64"),
         (["--width", "1120"], "50 blocks that wide can take 6 GB of memory; 5 GB are", "At most 1104 with 50 blocks"),
-        (["--width", "16" + 300 * "0"], "GB of memory; 5 GB are the bound", "At most 1104"),
         (["--width", "1600", "--depths", "5"], "30 blocks that wide", "At most 1440"),
         (["--seeds", "x"], "--seeds x", "1-3"),
     ],
@@ -154,20 +135,3 @@ def test_the_bound_on_the_width_counts_enough_weights():
 )
 def test_depths(text, depths):
     assert _depths(text) == depths
-
-
-@pytest.mark.parametrize("far", [float("inf"), 0.0, float("nan")])
-def test_gradients_that_left_the_range_of_fp32_leave_the_axis_to_the_others(far):
-    numbers = {f"passed_{name}": [2.0, 3.0, 4.0, far] for name in ("mean", "low", "high")}
-    who = {"setup": "s", "connection": ["a", "a", "plain", "plain"], "depth": [1, 300, 1, 300]}
-    figure = draw_diagnosis(pd.DataFrame({**who, **numbers}), PASSED, {})
-    low, high = figure.axes[0].get_ylim()
-    assert 0.5 < low < 1
-    assert 4 < high < 6
-
-
-def test_a_single_depth_is_a_point_that_can_be_seen():
-    numbers = {f"passed_{name}": [2.0] for name in ("mean", "low", "high")}
-    frame = pd.DataFrame({"setup": "s", "connection": ["a"], "depth": [20], **numbers})
-    figure = draw_diagnosis(frame, PASSED, {})
-    assert figure.axes[0].lines[0].get_marker() == "o"
