@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -21,7 +23,7 @@ from comt_cli.lab.bench.ending import failed
 from comt_cli.lab.bench.kernel_cases import DTYPES
 from comt_cli.lab.bench.memory import free
 from comt_cli.lab.bench.origin import origin_on
-from comt_cli.lab.bench.rounds import GoOn, Part, Turns, always, compared, quickest, unsettled
+from comt_cli.lab.bench.rounds import GoOn, Part, Turns, always, compared, each_in_time, quickest, unsettled
 from comt_cli.lab.bench.shapes import Shape
 from comt_cli.lab.bench.subjects import LANGUAGE, decode_goals
 from comt_cli.models.build import empty_network, materialise, wiring_of
@@ -40,6 +42,7 @@ MOST_PREFILL_ON_CPU = 8192
 _READING = ("prefill_ms", "prefill_ms_p10", "prefill_ms_p90")
 
 Row = dict[str, Any]
+News = Iterator[str | list[Row]]
 M = TypeVar("M")
 
 
@@ -51,61 +54,49 @@ def run_decode_benchmark(
     device: torch.device,
     rounds: int,
     go_on: GoOn = always,
-    prompt: int | None = None,
-) -> Iterator[str | list[Row]]:
+) -> News:
     """Measure; yields lines of progress, and the rows of a batch size. `go_on` is asked before each and each turn:
-    where it says no, a line names what is left out. Prompts have `PROMPT` tokens if not said. What fails is reported
-    (`Failed`), and the rest is measured."""
-    turns = Turns(device, rounds, go_on)
-
-    def build(shape: Shape, dtype: str, models: dict[str, Llama]) -> Iterable[str]:
-        _build(shape, variants, DTYPES[dtype], device, models)
-        return ()
-
-    def measure(shape: Shape, dtype: str, batch: int, models: dict[str, Llama]) -> Iterator[str | list[Row]]:
-        return _measure(shape, dtype, batch, models, turns, prompt or PROMPT)
-
-    yield from over_batches(shapes, dtypes, batches, device, go_on, build, measure)
+    where it says no, a line names what is left out. What fails is reported (`Failed`), and the rest is measured."""
+    yield from over_batches(shapes, variants, dtypes, batches, Turns(device, rounds, go_on), _build, _measure)
 
 
 def over_batches(
     shapes: Sequence[Shape],
+    variants: Sequence[str],
     dtypes: Sequence[str],
     batches: Sequence[int],
-    device: torch.device,
-    go_on: GoOn,
-    build: Callable[[Shape, str, dict[str, M]], Iterable[str]],
-    measure: Callable[[Shape, str, int, dict[str, M]], Iterator[str | list[Row]]],
-) -> Iterator[str | list[Row]]:
+    turns: Turns,
+    build: Callable[[Shape, Sequence[str], torch.dtype, torch.device, dict[str, M]], Iterable[str]],
+    measure: Callable[[Shape, str, int, dict[str, M], Turns], News],
+) -> News:
     """What `measure` yields of every shape, type and batch size, on the models that `build` fills in by name; lines of
     progress, and of what failed."""
+    device, go_on = turns.device, turns.go_on
+
+    def measured(what: str, *of: Any) -> News:
+        try:
+            yield from measure(*of)
+        except torch.cuda.OutOfMemoryError:  # of all: what fits alone is compared with nothing
+            yield f"{what}: left out, does not fit"
+        else:
+            yield f"{what}: measured"
+
     with as_generating(device):
-        for shape in shapes:
-            for dtype in dtypes:
-                models: dict[str, M] = {}
-                if not go_on():
-                    yield f"{shape.size} {dtype}: left out for want of time"
-                    continue
-                try:
-                    yield from build(shape, dtype, models)
-                except Exception as error:
-                    yield failed(f"{shape.size} {dtype} models", error)
-                for batch in batches if models else ():
-                    what = f"{shape.size} {dtype} batch {batch}"
-                    if not go_on():
-                        yield f"{what}: left out for want of time"
-                        continue
-                    try:
-                        yield from measure(shape, dtype, batch, models)
-                    except torch.cuda.OutOfMemoryError:  # of all: what fits alone is compared with nothing
-                        yield f"{what}: left out, does not fit"
-                    except Exception as error:
-                        yield failed(what, error)
-                    else:
-                        yield f"{what}: measured"
-                    free(device)
-                models.clear()
-                free(device)
+        for shape, dtype in itertools.product(shapes, dtypes):
+            models: dict[str, M] = {}
+            if not go_on():
+                yield f"{shape.size} {dtype}: left out for want of time"
+                continue
+            try:
+                yield from build(shape, variants, DTYPES[dtype], device, models)
+            except Exception as error:
+                yield failed(f"{shape.size} {dtype} models", error)
+            named = {f"{shape.size} {dtype} batch {batch}": batch for batch in (batches if models else ())}
+            how = {what: partial(measured, what, shape, dtype, n, models, turns) for what, n in named.items()}
+            yield from each_in_time(how, turns)
+            how.clear()
+            models.clear()
+            free(device)
 
 
 @contextlib.contextmanager
@@ -126,8 +117,8 @@ def as_generating(device: torch.device) -> Iterator[None]:
 
 def _build(
     shape: Shape, variants: Sequence[str], dtype: torch.dtype, device: torch.device, models: dict[str, Llama]
-) -> None:
-    """Fill `models` with the variants, those of one network with the same weights."""
+) -> list[str]:
+    """Fill `models` with the variants, those of one network with the same weights; there is nothing to tell."""
     first: dict[str, Llama] = {}
     for name in variants:
         base = name.partition("-")[0]
@@ -139,12 +130,11 @@ def _build(
             materialise(model, device, seed=0)
             first[base] = model.to(dtype)
         models[name] = model.eval()
+    return []
 
 
-def _measure(
-    shape: Shape, dtype: str, batch: int, models: dict[str, Llama], turns: Turns, prompt: int
-) -> Iterator[str | list[Row]]:
-    device, generator = turns.device, torch.Generator().manual_seed(0)
+def _measure(shape: Shape, dtype: str, batch: int, models: dict[str, Llama], turns: Turns) -> News:
+    device, generator, prompt = turns.device, torch.Generator().manual_seed(0), PROMPT
     what = f"{shape.size} {dtype} batch {batch}"
     vocabulary = shape.dimensions["vocabulary"]
     prompts_BT = torch.randint(0, vocabulary, (batch, prompt), generator=generator).to(device)

@@ -18,9 +18,8 @@ from torch import Tensor
 from comt_cli.data.special_tokens import PAD
 from comt_cli.errors import UserError
 from comt_cli.generation.beam import Decodes, beam_search
-from comt_cli.lab.bench.decode import Row, over_batches
+from comt_cli.lab.bench.decode import News, over_batches
 from comt_cli.lab.bench.ending import failed
-from comt_cli.lab.bench.kernel_cases import DTYPES
 from comt_cli.lab.bench.memory import mebibytes, peak_of
 from comt_cli.lab.bench.origin import origin_on
 from comt_cli.lab.bench.peers import BEGIN, END, Marian
@@ -49,23 +48,13 @@ def run_translation_benchmark(
     device: torch.device,
     rounds: int,
     go_on: GoOn = always,
-    tokens: int | None = None,
-) -> Iterator[str | list[Row]]:
-    """As `run_decode_benchmark`, of translators: a batch is so many sentences of `tokens` tokens, `TOKENS` if
-    not given."""
-    turns = Turns(device, rounds, go_on)
-
-    def build(shape: Shape, dtype: str, found: dict[str, Search]) -> Iterator[str]:
-        return _searches(shape, variants, dtype, device, found)
-
-    def measure(shape: Shape, dtype: str, batch: int, found: dict[str, Search]) -> Iterator[str | list[Row]]:
-        return _measure(shape, dtype, batch, found, turns, tokens or TOKENS)
-
-    yield from over_batches(shapes, dtypes, batches, device, go_on, build, measure)
+) -> News:
+    """As `run_decode_benchmark`, of translators: a batch is so many sentences of `TOKENS` tokens."""
+    yield from over_batches(shapes, variants, dtypes, batches, Turns(device, rounds, go_on), _searches, _measure)
 
 
 def _searches(
-    shape: Shape, variants: Sequence[str], dtype: str, device: torch.device, found: dict[str, Search]
+    shape: Shape, variants: Sequence[str], dtype: torch.dtype, device: torch.device, found: dict[str, Search]
 ) -> Iterator[str]:
     """Fill `found` with the searches of the variants; yields what cannot be had."""
     models: dict[str, Transformer] = {}
@@ -75,15 +64,15 @@ def _searches(
             try:
                 marian = Marian(shape)
             except UserError as error:
-                yield f"{shape.size} {dtype} {name}: left out, {error.message}"
+                yield f"{shape.size} {name}: left out, {error.message}"
                 continue
-            found[name] = partial(_theirs, marian.to(device, DTYPES[dtype]).eval())
+            found[name] = partial(_theirs, marian.to(device, dtype).eval())
             continue
         if base not in models:
             model = model_of(shape.spec(TRANSLATION.networks[base].method))
             assert isinstance(model, Transformer)
             materialise(model, device, seed=0)
-            models[base] = model.to(DTYPES[dtype]).eval()
+            models[base] = model.to(dtype).eval()
         found[name] = partial(_ours, Uncached(models[base]) if how == "uncached" else models[base])
 
 
@@ -106,10 +95,8 @@ def _theirs(model: Marian, source_BS: Tensor, beam: int, tokens: int) -> list[li
     return found[:, 1:].tolist()  # the first is the begin token
 
 
-def _measure(
-    shape: Shape, dtype: str, batch: int, found: dict[str, Search], turns: Turns, tokens: int
-) -> Iterator[str | list[Row]]:
-    device, vocabulary = turns.device, shape.dimensions["vocabulary"]
+def _measure(shape: Shape, dtype: str, batch: int, found: dict[str, Search], turns: Turns) -> News:
+    device, vocabulary, tokens = turns.device, shape.dimensions["vocabulary"], TOKENS
     generator = torch.Generator().manual_seed(0)
     source_BS = torch.randint(BEGIN + 1, vocabulary, (batch, tokens), generator=generator).to(device)
     what = f"{shape.size} {dtype} batch {batch}"

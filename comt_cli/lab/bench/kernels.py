@@ -8,9 +8,11 @@ forward part of it.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -22,9 +24,9 @@ from comt_cli.kernels.operators import computed_by_triton
 from comt_cli.lab.bench import gemm
 from comt_cli.lab.bench.ending import failed
 from comt_cli.lab.bench.kernel_cases import DTYPES, Case, case
-from comt_cli.lab.bench.memory import free, saved_bytes
+from comt_cli.lab.bench.memory import saved_bytes
 from comt_cli.lab.bench.origin import origin_on
-from comt_cli.lab.bench.rounds import GoOn, Times, Turns, always, compared, reliability, unsettled
+from comt_cli.lab.bench.rounds import GoOn, Times, Turns, always, compared, each_in_time, reliability, unsettled
 from comt_cli.lab.bench.shapes import Shape
 from comt_cli.lab.bench.subjects import KERNELS
 from comt_cli.training.devices import prepare_process
@@ -86,15 +88,7 @@ def groups_of(shapes: Sequence[Shape], ops: Sequence[str], dtypes: Sequence[str]
 def run_groups(every: Iterable[Group], gates: Sequence[str], turns: Turns, tune: Tune | None = None) -> Iterator[News]:
     """The same for these; `tune` has each kernel use the fastest of its tiles."""
     prepare_process(turns.device)
-    for group in every:
-        if not turns.go_on():
-            yield f"{group}: left out for want of time"
-            continue
-        try:
-            yield from _group(group, gates, turns, tune)
-        except Exception as error:  # one kernel that fails must not lose the others
-            yield failed(str(group), error)
-        free(turns.device)
+    yield from each_in_time({str(group): partial(_group, group, gates, turns, tune) for group in every}, turns)
 
 
 def run_gemm_benchmark(
@@ -106,42 +100,26 @@ def run_gemm_benchmark(
 ) -> Iterator[News]:
     """The model's matrix products with and without columns for u (`gemm`), as rows whose op is `gemm`."""
     prepare_process(device)
-    turns, seen = Turns(device, rounds, go_on), set()
-    for shape in shapes:
-        for dtype in dtypes:
-            for product in gemm.products(shape, device):
-                key = product.name, shape.units, dtype
-                if key in seen:
-                    continue
-                seen.add(key)
-                what = f"{dtype} gemm {product.name} ({product.what}), {shape.units:,} rows"
-                if not go_on():
-                    yield f"{what}: left out for want of time"
-                    continue
-                try:
-                    times, rows = _products(product, shape.units, dtype, turns)
-                    yield rows
-                except Exception as error:
-                    yield failed(what, error)
-                else:
-                    said = unsettled(times) or f"measured in {rows[0]['rounds']} rounds"
-                    yield f"{what}: {said}"
-                free(device)
+    turns, parts = Turns(device, rounds, go_on), dict[str, Callable[[], Iterator[News]]]()
+    for shape, dtype in itertools.product(shapes, dtypes):
+        for product in gemm.products(shape, device):
+            what = f"{dtype} gemm {product.name} ({product.what}), {shape.units:,} rows"
+            parts.setdefault(what, partial(_products, what, product, shape.units, dtype, turns))
+    yield from each_in_time(parts, turns)
 
 
-def _products(
-    product: gemm.Product, tokens: int, dtype: str, turns: Turns
-) -> tuple[dict[tuple[str, str, str], Times], list[Row]]:
+def _products(what: str, product: gemm.Product, tokens: int, dtype: str, turns: Turns) -> Iterator[News]:
     device = turns.device
     forms = gemm.forms(product, tokens, DTYPES[dtype], device)
     parts = {(*name, "forward"): form.forward for name, form in forms.items()}
     parts |= {(*name, "step"): form.step for name, form in forms.items()}
     times = turns.of(parts, head_start=True)
     named: Row = {"op": "gemm", "shape": product.name, "tokens": tokens, "width": product.N}
-    return times, [
+    yield [
         _row(device, {**named, "gates": gates, "dtype": dtype}, variant, times, ("none", "plain"), None, "")
         for gates, variant in forms
     ]
+    yield f"{what}: {unsettled(times) or f'measured in {len(next(iter(times.values())).seconds)} rounds'}"
 
 
 def _group(group: Group, gates: Sequence[str], turns: Turns, tune: Tune | None) -> Iterator[News]:

@@ -33,15 +33,19 @@ END, BEGIN = 1, 2
 
 @dataclass(frozen=True)
 class Peer:
-    """A library's network: `library` imports it (`UserError` where it is not installed), `network` builds that of a
-    shape (`UserError` where it has no such either), `objective` is its loss, with so much label smoothing."""
+    """A library's network: `module` is where it is, `network` builds that of a shape (`UserError` where the library is
+    not installed or has no such), `objective` is its loss, with so much label smoothing."""
 
-    library: Callable[[], ModuleType]
+    module: str
     network: Callable[[Shape], nn.Module]
     objective: Callable[[nn.Module, float], Objective]
 
+    def library(self) -> ModuleType:
+        """The library. Raises `UserError` where it is not installed."""
+        return import_peer(self.module)
 
-def import_peer(module: str, *packages: str) -> ModuleType:
+
+def import_peer(module: str) -> ModuleType:
     """A module of another library.
 
     Raises:
@@ -52,22 +56,13 @@ def import_peer(module: str, *packages: str) -> ModuleType:
         return importlib.import_module(module)
     except (ImportError, OSError, RuntimeError):
         library = module.partition(".")[0]
+        packages = ["--upgrade", "torch", library] if library == "torchvision" else [library]
         raise UserError(f"the comparison with {library} needs that library", install_package(*packages)) from None
-
-
-def import_transformers() -> ModuleType:
-    """The transformers library. Raises `UserError` where it is not installed."""
-    return import_peer("transformers", "transformers")
-
-
-def import_torchvision_models() -> ModuleType:
-    """torchvision's networks. Raises `UserError` where there is none that can be imported."""
-    return import_peer("torchvision.models", "--upgrade", "torch", "torchvision")
 
 
 def transformers_llama(shape: Shape) -> nn.Module:
     """transformers' LLaMA of a shape. Raises `UserError` without the library."""
-    library, built, dimensions = import_transformers(), shape.built, shape.dimensions
+    library, built, dimensions = import_peer("transformers"), shape.built, shape.dimensions
     config = library.LlamaConfig(
         vocab_size=dimensions["vocabulary"],
         hidden_size=built.width,
@@ -102,7 +97,7 @@ class TransformersLoss(Objective):
 
 def transformers_bert(shape: Shape) -> nn.Module:
     """transformers' BERT of a shape, with its head for hidden tokens. Raises `UserError` without the library."""
-    library = import_transformers()
+    library = import_peer("transformers")
     ours = model_of(shape.spec({"name": BERT.method}))
     assert isinstance(ours, Bert)
     model: nn.Module = library.BertForMaskedLM(library.BertConfig.from_dict(BERT.config(ours, None)))
@@ -127,7 +122,7 @@ def torchvision_resnet(shape: Shape) -> nn.Module:
     """
     if "width" in shape.model or "blocks" in shape.model:
         raise UserError("torchvision has no ResNets of other widths and blocks than the published ones")
-    build = getattr(import_torchvision_models(), shape.model["size"])
+    build = getattr(import_peer("torchvision.models"), shape.model["size"])
     model: nn.Module = build(num_classes=shape.dimensions["classes"])
     if shape.model["stem"] == "3x3":
         model.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
@@ -198,7 +193,7 @@ class Marian(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        library, settings = import_transformers(), _settings(shape)
+        library, settings = import_peer("transformers"), _settings(shape)
         built, dimensions = shape.built, shape.dimensions
         config = library.MarianConfig(
             vocab_size=dimensions["vocabulary"],
@@ -238,9 +233,9 @@ class TokensLoss(ClassifierLoss):
 
 
 PEERS = {
-    "transformers": Peer(import_transformers, transformers_llama, TransformersLoss),
-    "torchvision": Peer(import_torchvision_models, torchvision_resnet, ClassifierLoss),
-    "torch": Peer(lambda: torch, TorchTransformer, TokensLoss),
-    "marian": Peer(import_transformers, Marian, TokensLoss),
-    "bertformaskedlm": Peer(import_transformers, transformers_bert, MaskedTransformersLoss),
+    "transformers": Peer("transformers", transformers_llama, TransformersLoss),
+    "torchvision": Peer("torchvision.models", torchvision_resnet, ClassifierLoss),
+    "torch": Peer("torch", TorchTransformer, TokensLoss),
+    "marian": Peer("transformers", Marian, TokensLoss),
+    "bertformaskedlm": Peer("transformers", transformers_bert, MaskedTransformersLoss),
 }

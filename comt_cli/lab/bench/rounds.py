@@ -19,11 +19,14 @@ from typing import TypeVar
 
 import torch
 
+from comt_cli.lab.bench.ending import failed
+from comt_cli.lab.bench.memory import free
 from comt_cli.training.devices import synchronise
 
 Part = Callable[[], object]
 """One thing to time: a whole step, a forward pass, one kernel."""
 Key = TypeVar("Key", bound=Hashable)
+T = TypeVar("T")
 GoOn = Callable[[], bool]
 """Asked before what takes long, whether there is time for it."""
 Stopwatch = Callable[[Part], float]
@@ -219,6 +222,20 @@ class Turns:
         *_, times = in_turns(parts, self.rounds, stopwatch_for(self.device, head_start=head_start), go_on=self.go_on)
         assert isinstance(times, dict)
         return times
+
+
+def each_in_time(parts: Mapping[str, Callable[[], Iterator[T]]], turns: Turns) -> Iterator[T | str]:
+    """What each part yields, by its name; a line for one that there is no time for, and for one that fails, which must
+    not lose the others."""
+    for what, part in parts.items():
+        if not turns.go_on():
+            yield f"{what}: left out for want of time"
+            continue
+        try:
+            yield from part()
+        except Exception as error:
+            yield failed(what, error)
+        free(turns.device)
 
 
 def unsettled(times: Mapping[Key, Times]) -> str | None:

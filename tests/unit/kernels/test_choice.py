@@ -57,17 +57,6 @@ def test_without_gates_a_kernel_is_taken_only_where_nothing_is_compiled_and_trai
     assert choose("swiglu", "fused", CPU, torch.float32, 1024, None, compiled=True).fused, "it was asked for"
 
 
-@pytest.mark.parametrize("missing", ["fused", "reference-compiled"])
-def test_what_was_not_measured_beside_the_other_says_nothing(measured, missing):
-    measured(({}, {name: time for name, time in ALL_THREE.items() if name != missing}))
-    assert str(ask()) == (
-        "reference (swiglu with gates of rank 8 in fp32 was not measured beside the compiled reference, or with too "
-        "much noise to decide: comt bench kernels)"
-    )
-    measured(({}, {**ALL_THREE, missing: ""}))
-    assert not ask().fused, "an empty cell is no measurement"
-
-
 @pytest.mark.parametrize(
     "question",
     [{"op": "heads"}, {"dtype": torch.bfloat16}, {"gates": COMT}, {"gates": None, "compiled": False}],
@@ -217,20 +206,6 @@ def test_where_a_kernel_cannot_be_built(measured, monkeypatch, wanted):
     assert ask(wanted, device=CUDA) == Choice(False, "Triton is not installed: it comes with PyTorch's CUDA build")
 
 
-def test_nothing_is_built_that_would_not_be_used(measured, monkeypatch):
-    asked = []
-    monkeypatch.setattr(choice, "cpu_obstacle", lambda **how: asked.append(how))
-    assert not ask().fused
-    assert not ask("reference").fused
-    assert not ask("fused", dtype=torch.float64).fused
-    measured(({}, {**ALL_THREE, "fused": 3.5}))
-    assert not ask().fused
-    assert asked == []
-    assert ask(compiled=False).fused
-    assert ask("fused").fused
-    assert asked == [{"may_build": True}] * 2
-
-
 def test_looking_for_a_compiler_builds_nothing(monkeypatch):
     from comt_cli.kernels.cpu import build
 
@@ -241,14 +216,6 @@ def test_looking_for_a_compiler_builds_nothing(monkeypatch):
     assert "no C++ compiler" in choice.cpu_obstacle(may_build=False)
     monkeypatch.setattr(build, "available", lambda: "it was tried")
     assert choice.cpu_obstacle() == "it was tried"
-
-
-def test_no_kernel_is_taken_on_a_gpu_of_another_maker(monkeypatch):
-    monkeypatch.setattr(torch.version, "hip", "7.0")
-    gates = Gates(channel=True, scalar=True, rank=8)
-    found = choice.choose("heads", "fused", CUDA, torch.bfloat16, 1536, gates, compiled=True)
-    assert not found.fused
-    assert "NVIDIA" in found.reason
 
 
 # ---- files

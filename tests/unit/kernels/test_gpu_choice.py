@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import get_args
 
 import pytest
 from choice_cases import ALL_THREE, CUDA, ON_H200, SLOW, ask
 
 from comt_cli.kernels import choice, measurements
-from comt_cli.kernels.choice import Choice, Op
+from comt_cli.kernels.choice import Choice
 from comt_cli.kernels.triton import tiles
 
 pytestmark = pytest.mark.usefixtures("shipped")
@@ -59,13 +58,6 @@ def test_what_says_nothing_about_a_gpu(measured, root, changes):
     assert ask(device=CUDA, tokens=512).fused
 
 
-def test_the_very_number_of_tokens_decides_on_a_gpu_or_else_the_most(measured):
-    measured(({**ON_H200, "tokens": 1024}, ALL_THREE), ({**ON_H200, "tokens": 4096}, SLOW), root="own")
-    assert [ask(device=CUDA, tokens=tokens).fused for tokens in (256, 1024, 2000, 16384)] == [True, True, False, False]
-    assert ask(device=CUDA).speed == 0.6, "the most of them where it is not known how many there will be"
-    assert ask(device=CUDA, tokens=255).speed is None
-
-
 @pytest.mark.parametrize("wanted", ["auto", "fused"])
 def test_kernels_are_launched_as_they_were_measured(measured, monkeypatch, wanted):
     """Also where they are slower and wanted all the same. The tiles of other choices stay, or are forgotten."""
@@ -82,9 +74,3 @@ def test_kernels_are_launched_as_they_were_measured(measured, monkeypatch, wante
     assert used == [dict(another.tiles), dict(another.tiles + TUNED), dict(TUNED)]
     measured(({**ON_H200, "tiles": TILES}, SLOW), root="own")
     assert (ask(wanted, device=CUDA).tiles, ask(wanted, device=CUDA).fused) == (TUNED, wanted == "fused")
-
-
-def test_the_hash_is_of_the_operations_own_sources():
-    found = [measurements.kernel_hash(op) for op in get_args(Op)]
-    assert len({*found}) == len(found)
-    assert all(len(each) == 12 for each in found)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from comt_cli.kernels import processors
 from comt_cli.kernels.cpu import build
-from comt_cli.kernels.processors import MOST_RATIO, UNKNOWN, Device, device_of, processor_class, processor_name
+from comt_cli.kernels.processors import MOST_RATIO, UNKNOWN, Device, device_of, processor_class
 
 AVX2 = "sse2 fma avx2"
 AVX_512 = f"{AVX2} avx512f avx512bw avx512dq avx512vl"
@@ -75,14 +75,6 @@ def test_a_processor_that_is_used_as_an_older_one_is_in_its_class(cpuinfo, monke
 
 def test_the_capabilities_are_those_that_kernels_are_compiled_for():
     assert build.PRETENDED.keys() == processors._PRETENDED.keys()
-
-
-def test_names(cpuinfo):
-    cpuinfo(XEON + XEON.replace("Xeon", "Other"))
-    assert processor_name() == "Intel(R) Xeon(R) Processor"
-    for text in (None, "model name : unknown\n", ""):
-        cpuinfo(text, "aarch64")
-        assert processor_name() == "aarch64 CPU"
 
 
 NAMES = st.sampled_from(["A CPU", "Another, with a comma"])

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from comt_cli.app import app
 from comt_cli.errors import UserError
 from comt_cli.lab.diagnose.networks import PLAIN, RELU_MLP, SETUPS, wirings
-from comt_cli.lab.diagnose.verb import _BYTES, _depths
+from comt_cli.lab.diagnose.verb import _BYTES
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
@@ -122,16 +122,3 @@ def test_the_bound_on_the_width_counts_enough_weights():
                 network, _, _ = setup.build(wiring, 2, 0, width)
                 held = sum(parameter.nbytes for parameter in network.module.parameters())
                 assert held < 1.02 * 2 * _BYTES * width**2, (setup.name, name)  # what grows with the width itself
-
-
-@pytest.mark.parametrize(
-    ("text", "depths"),
-    [
-        ("5-50", list(range(5, 51, 5))),
-        ("1-4", [1, 2, 3, 4]),
-        ("7-7", [7]),
-        ("20, 5,5", [5, 20]),
-    ],
-)
-def test_depths(text, depths):
-    assert _depths(text) == depths

@@ -67,13 +67,6 @@ def test_every_row_of_every_column_is_measured_once(bench, recipe, tmp_path):
     assert page.count("| dhc |") == 2
 
 
-def test_kernels_are_chosen_for_as_many_tokens_as_go_through_at_once(bench, recipe, monkeypatch):
-    asked, use = [], costs.use_kernels
-    monkeypatch.setattr(costs, "use_kernels", lambda *given, **how: asked.append(how["tokens"]) or use(*given, **how))
-    assert bench("costs", str(recipe), "--columns", "longer", "--set", "train.micro_batch_size=1").exit_code == 0
-    assert {*asked} == {16}
-
-
 def test_what_was_measured_before_stays_and_the_baseline_is_always_there(bench, recipe, tmp_path):
     assert bench("costs", str(recipe), "--rows", "dhc", "--columns", "tiny").exit_code == 0
     assert bench("costs", str(recipe), "--rows", "pre-ln+comt", "--columns", "tiny").exit_code == 0
@@ -91,7 +84,6 @@ def test_what_was_measured_before_stays_and_the_baseline_is_always_there(bench, 
 
 
 def test_a_row_that_cannot_be_built_fails_alone(bench, recipe, tmp_path, monkeypatch):
-    from comt_cli.lab.bench import costs
 
     def saved(loss, parameters):
         if sum(each.numel() for each in parameters) != plain:
@@ -105,23 +97,6 @@ def test_a_row_that_cannot_be_built_fails_alone(bench, recipe, tmp_path, monkeyp
     assert result.exit_code == 1
     assert "dhc, tiny: failed (RuntimeError: no room)" in result.output
     assert [line["row"] for line in lines_of(tmp_path)] == ["pre-ln"]
-
-
-def test_a_column_of_the_same_networks_is_not_measured_twice(bench, recipe, tmp_path):
-    text = recipe.read_text(encoding="utf-8").replace(
-        "  tiny: {}\n", "  tiny: {}\n  bits: {metric: test_bits_per_byte}\n"
-    )
-    recipe.write_text(text, encoding="utf-8")
-    result = bench("costs", str(recipe), "--columns", "tiny,bits", "--rows", "dhc")
-    assert result.output.count("ready after") == 2
-    lines = lines_of(tmp_path)
-    assert [line["column"] for line in lines] == ["tiny", "tiny", "bits", "bits"]
-    assert lines[1] == {**lines[3], "column": "tiny"}
-
-
-@pytest.mark.parametrize("name", ["sas/table5", "comt/figure1"])
-def test_what_starts_from_trained_weights_is_measured_elsewhere_and_a_figure_has_no_rows(name, bench):
-    assert isinstance(bench("costs", name).exception, UserError)
 
 
 def test_what_refuses_to_be_compiled_is_not():

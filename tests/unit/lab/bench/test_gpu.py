@@ -60,13 +60,6 @@ def test_a_part_that_fails_is_told_and_the_next_call_goes_on(call, tmp_path):
     assert call(*parts[:1]).exit_code == 0, "there is nothing left to do"
 
 
-def test_a_part_may_need_another(call, tmp_path):
-    needy = Part("needy", 20, WELL, after="a")
-    assert "needy: left for the next call, a is not done" in call(Part("a", 20, WRONG), needy).output
-    assert states(tmp_path) == {"a": "failed"}
-    assert "all parts are done" in call(Part("a", 20, WELL), needy).output
-
-
 def test_parts_that_have_had_their_time_come_last(call, tmp_path):
     parts = [Part("long", 0.5, WAITS), Part("next", 20, WELL), Part("much longer", 200, WELL)]
     result = call(*parts, seconds=30)
@@ -74,26 +67,6 @@ def test_parts_that_have_had_their_time_come_last(call, tmp_path):
     assert "much longer: left for the next call" in result.output
     assert states(tmp_path) == {"long": "too long", "next": "done"}
     assert "open: much longer, long" in result.output
-
-
-def test_what_resumes_goes_on_before_what_has_had_its_time(call, tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu, "_LEAST", 0.0)
-    parts = [Part("long", 0.5, WAITS), Part("trains", 3, WAITS, resumes=True)]
-    result = call(*parts, seconds=4)
-    assert states(tmp_path) == {"long": "too long", "trains": "cut short"}
-    assert "open: trains, long" in result.output
-
-
-@pytest.mark.parametrize("said", ["60m x: left out for want of time", "60m: cut short and not settled after 2 rounds"])
-def test_a_benchmark_whose_own_time_was_up_is_not_done(call, tmp_path, said):
-    """It ends well; the variants that it has left out are measured in another call."""
-    short = ("timeit", "-n", "1", "-r", "1", f"print({said!r})")
-    parts = [Part("steps", 20, short), Part("tuning", 20, short, resumes=True), Part("next", 20, WELL)]
-    result = call(*parts)
-    assert result.exit_code == 0, result.output
-    assert "s, not complete" in result.output
-    assert states(tmp_path) == {"steps": "too long", "tuning": "cut short", "next": "done"}
-    assert "open: tuning, steps" in result.output
 
 
 def test_a_signal_ends_the_part_and_what_there_is_is_written(call, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ import torch
 from comt_cli.lab.bench.decode import run_decode_benchmark
 from comt_cli.lab.bench.decode_translation import run_translation_benchmark
 from comt_cli.lab.bench.kernels import run_gemm_benchmark
-from comt_cli.lab.bench.page import Column, Goal, Page, merge_rows, renew_page, write_benchmark, write_page
+from comt_cli.lab.bench.page import Column, Goal, Page, merge_rows, renew_page, write_benchmark
 from comt_cli.lab.bench.record import pages
 from comt_cli.lab.bench.step import run_step_benchmark
 from comt_cli.lab.bench.subjects import LANGUAGE, SUBJECTS, TRANSLATION
@@ -125,36 +125,6 @@ def test_a_file_of_an_older_version(tmp_path):
     assert renew_page(PAGE, path) == [], "it lacks a part of the key"
 
 
-GOLDEN = """\
-# Speed on A (fast) CPU
-
-What it is.
-Measured at several commits, each row at its own: aaa, bbb.
-
-| size | variant | ms (p10 to p90) | ratio | goals | commit |
-| --- | --- | ---: | ---: | --- | --- |
-| 60m | plain | 10.0 (9.0 to 11.0) | 1.000 | MFU missed (0.4400, at least 0.45) | bbb |
-| 60m | gated | 11.2 (10.2 to 12.2) | 1.120 | step missed (1.1200, at most 1.08) | aaa |
-| 1b | plain | 1,234.0 (1,233.0 to 1,235.0) | 123.400 | - | bbb |
-| 1b | gated | 9.00 (8.00 to 10.00) | - | - | bbb |
-
-- `plain`: no gates
-- `gated`: with gates
-"""
-
-
-def test_the_page_word_for_word(tmp_path):
-    rows = [
-        measured("gated", 9.0, "bbb", size="1b", shape="d9", ratio=None, goal_ratio=1.02),
-        measured("plain", 1234.0, "bbb", size="1b", shape="d9"),
-        measured("plain", 10.0, "bbb", mfu=0.44, goal_mfu=0.45),
-    ]
-    (path, _), _ = write_benchmark(PAGE, rows, tmp_path)
-    merge_rows(PAGE, [measured("gated", 11.2, "aaa", goal_ratio=1.08)], path)
-    write_page(PAGE, path)
-    assert (tmp_path / FOLDER / "speed.md").read_text() == GOLDEN
-
-
 @pytest.mark.parametrize(
     ("value", "known", "verdict"),
     [
@@ -174,15 +144,6 @@ def test_verdicts(value, known, verdict):
     ends = ("ratio_spread", "ratio_uncertainty", "ratio_settled")
     row = {"ratio": value, "goal_ratio": "1.08"} | dict(zip(ends, known, strict=False))
     assert str(Goal("ratio", "goal_ratio", "step", timed="ratio").verdict(row)).startswith(verdict)
-
-
-@pytest.mark.parametrize(
-    ("mfu", "verdict"), [("0.44", "missed"), ("0.444", "not settled"), ("0.456", "not settled"), ("0.457", "met")]
-)
-def test_a_goal_within_the_interval(mfu, verdict):
-    row = {"mfu": mfu, "goal_mfu": "0.45", "step_ms_spread": "1.1", "step_ms_uncertainty": "0.014"}
-    goal = Goal("mfu", "goal_mfu", "MFU", at_least=True, timed="step_ms")
-    assert str(goal.verdict(row | {"step_ms_settled": "True"})).startswith(f"MFU {verdict} (")
 
 
 def test_a_page_is_made_anew_without_measuring(tmp_path):

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from comt_cli.errors import UserError
 from comt_cli.lab.bench import rounds as rounds_module
-from comt_cli.lab.bench.ending import Deadline, Failed, failed
+from comt_cli.lab.bench.ending import Deadline
 from comt_cli.lab.bench.page import Goal
 from comt_cli.lab.bench.rounds import (
     SETTLED,
@@ -95,15 +94,6 @@ def test_the_interval_of_the_percentile(n):
     assert high <= n - 1
 
 
-def test_fewer_than_fourteen_turns_are_never_settled():
-    """However equal they are: the least may lie above the true percentile."""
-    few, enough = Times((1.0,) * 13), Times((1.0,) * 14)
-    assert unsettled({"a": few}) == "not settled after 13 rounds (too few for an interval)"
-    known = {"step_spread": 1.0, "step_uncertainty": None, "step_settled": False}
-    assert reliability("step", few) == known
-    assert reliability("step", enough) == known | {"step_uncertainty": 0.0, "step_settled": True}
-
-
 @given(seed=st.integers(0, 2**32), true=st.floats(0.5, 2), share=st.floats(0, 0.3))
 @settings(max_examples=100)
 def test_noise_that_slows_a_part_of_the_turns_leaves_the_ratio(seed, true, share):
@@ -114,13 +104,6 @@ def test_noise_that_slows_a_part_of_the_turns_leaves_the_ratio(seed, true, share
 def verdict(times: dict[str, Times], goal: float) -> str:
     row = {name: str(value) for name, value in compared("ratio", times, "a", "b").items()} | {"goal": str(goal)}
     return Goal("ratio", "goal", "step", timed="ratio").verdict(row) or ""
-
-
-@given(seed=st.integers(0, 2**32), goal=st.floats(0.1, 10), true=st.floats(0.5, 2))
-def test_extreme_noise_gives_no_verdict(seed, goal, true):
-    """Nine turns in ten are slowed, up to eight times: whatever is asked is neither met nor missed."""
-    times = all_turns({"a": lambda: true, "b": lambda: 1.0}, 15, noisy(seed, 0.9, 8))
-    assert verdict(times, goal).startswith("step too noisy")
 
 
 def around(width: float) -> Times:
@@ -145,20 +128,6 @@ def test_the_interval_of_a_ratio(first, second, goal):
     assert verdict(times, goal).split(" (")[0] == f"step {('met' if goal >= 1 else 'missed') if far else 'not settled'}"
 
 
-def test_nine_in_ten_intervals_have_the_true_ratio_within():
-    """On a machine whose turns take a normal time or longer; intervals half as wide would not do."""
-    inside, halves = 0, 0
-    for seed in range(400):
-        noise = random.Random(seed)
-        times = {key: Times(tuple(second * noise.lognormvariate(0, 0.05) for _ in range(15))) for key, second in
-                 (("a", 1.3), ("b", 1.0))}  # fmt: skip
-        found = compared("x", times, "a", "b")
-        wrong = abs(found["x"] - 1.3) / found["x"]
-        inside += wrong <= found["x_uncertainty"]
-        halves += wrong <= found["x_uncertainty"] / 2
-    assert inside >= 360 > halves
-
-
 def test_an_interval_that_lies_to_one_side_reaches_the_goal_there():
     """Ten of 15 turns were disturbed: the true percentile may be that of the disturbed ones."""
     times = {"a": Times((*(1.0 for _ in range(5)), *(1.029 for _ in range(10)))), "b": Times((1.0,) * 15)}
@@ -173,15 +142,6 @@ def test_rounds_go_on_until_the_times_settle():
     assert 15 < len(numbers) < 30
     assert unsettled(times) is None
     assert unsettled({"a": Times(times["a"].seconds[:-1])}) is not None, "it ended as soon as they had"
-
-
-@given(seed=st.integers(0, 2**32), rounds=st.integers(3, 20))
-def test_patience_has_an_end(seed, rounds):
-    """Times that never settle are taken in as many rounds again as were asked for, however long these take."""
-    times = all_turns({"a": lambda: 1.0, "b": lambda: 2.0}, rounds, noisy(seed, 1.0, 1000))
-    count = len(times["a"].seconds)
-    assert rounds <= count <= 2 * rounds
-    assert unsettled(times) is None or count == 2 * rounds
 
 
 @pytest.mark.parametrize(("turns", "count"), [(0, 1), (3, 1), (4, 2), (5, 2), (28, 14), (29, 14), (30, 15), (99, 15)])
@@ -249,12 +209,6 @@ def test_a_deadline_passes_and_can_be_interrupted():
         deadline()
 
 
-def test_how_a_failure_is_told():
-    assert failed("x", ValueError("\n one\ntwo")) == "x: failed (ValueError: one)"
-    assert failed("x", AssertionError()) == "x: failed (AssertionError)"
-    assert failed("x", UserError("what is wrong", "what is right")) == "x: failed (what is wrong; what is right)"
-
-
 def stage(clock: Clock, what: str, said: float, takes: float) -> Stage:
     def run(go_on):
         clock.now += takes
@@ -286,39 +240,3 @@ def test_stages_end_in_time_and_learn_how_long_they_take():
         "left out for want of time: step at 1b (about 40 s, 30 s left)",
         "left out for want of time: decoding at 1b (about 1 s, 0 s left)",
     ]
-
-
-def test_a_stage_that_was_cut_short_teaches_nothing_and_one_that_fails_is_followed():
-    """A stage of three parts of 10 s each is said to take 10 s; ended after two it does not show how long it takes."""
-    clock = Clock()
-
-    def parts(go_on):
-        for _ in range(3):
-            if go_on():
-                clock.now += 10
-        yield ["rows"]
-
-    def breaks(_):
-        yield "a line"
-        raise RuntimeError("no")
-
-    stages = [Stage("step", "kernels at 60m", 10, parts), Stage("step", "kernels at 1b", 10, parts)]
-    *_, (_, last) = run_stages(stages, Deadline(19, clock=clock))
-    assert last == "left out for want of time: kernels at 1b (about 10 s, 0 s left)"
-    news = [each for _, each in run_stages([Stage("step", "a", 1, breaks), stages[0]], Deadline(60, clock=clock))]
-    assert [each for each in news if isinstance(each, Failed)] == ["a: failed (RuntimeError: no)"]
-    assert news[-1] == ["rows"]
-
-
-def test_no_part_begins_after_a_signal():
-    begun = []
-    stop = StopSignal()
-
-    def part(_):
-        begun.append(1)
-        stop.number = signal.SIGTERM
-        yield "a line"
-
-    with pytest.raises(KeyboardInterrupt):
-        list(run_stages([Stage("step", f"part {n}", 1, part) for n in range(3)], Deadline(60, stop)))
-    assert begun == [1]

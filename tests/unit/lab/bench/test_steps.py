@@ -10,30 +10,22 @@ import torch
 
 from comt_cli.errors import UserError
 from comt_cli.kernels import choice, measurements
-from comt_cli.lab.bench import peers, stages, step, subjects, variants
+from comt_cli.lab.bench import peers, step, subjects
 from comt_cli.lab.bench.ending import Failed
-from comt_cli.lab.bench.peers import PEERS, import_peer, torchvision_resnet
 from comt_cli.lab.bench.shapes import Shape
-from comt_cli.lab.bench.stages import stages_for
 from comt_cli.lab.bench.step import run_step_benchmark, steps_in_turns
 from comt_cli.lab.bench.subjects import (
     IMAGES,
     LANGUAGE,
-    NONDETERMINISTIC,
     SUBJECTS,
     TRANSLATION,
     Network,
     Subject,
-    check_variants,
-    decode_goals,
     needs_cuda,
     subject_of,
 )
-from comt_cli.lab.bench.variants import Prepared, Unavailable, Variants, nondeterministic
-from comt_cli.models.build import model_of
+from comt_cli.lab.bench.variants import Prepared, Variants
 from comt_cli.models.flops import parameter_count
-from comt_cli.models.kernels import use_kernels
-from comt_cli.training.objective import CAPTURED
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
@@ -86,22 +78,6 @@ def test_steps(subject, bench, rows_of, written, monkeypatch, tmp_path):
     assert written() == {f"{page}.{kind}" for kind in ("csv", "md", "png", "pdf", "txt", "tex")}
 
 
-def test_arithmetic_is_of_flops_or_of_parameters():
-    """Highway has a D x D matrix and D biases more at each of the 2 L junctions. In long sequences attention, which has
-    no parameters, takes most FLOPs, and the share of the extra matrices in the parameters is larger than in these."""
-    for length in (2, 8):
-        shape = Shape(
-            "residual-bench", "train-lm", tiny(CONNECTIONS).model, {"vocabulary": 32, "sequence_length": length}, 1
-        )
-        *_, (plain, highway) = run_step_benchmark(shape, "fp32", ["plain-compiled", "highway-compiled"], CPU, 1)
-        parameters = parameter_count(model_of(shape.spec({"name": "pre-ln"})))
-        of_parameters = round(1 + 2 * 2 * (16 * 16 + 16) / parameters, 4)
-        of_flops = highway["flops_ratio_to_plain"]
-        assert (of_flops > of_parameters) == (length == 2)
-        assert highway["arithmetic_ratio_to_plain"] == max(of_flops, of_parameters) > 1
-        assert plain["arithmetic_ratio_to_plain"] == plain["flops_ratio_to_plain"] == 1
-
-
 @pytest.mark.parametrize(
     ("subject", "network", "precision"),
     [
@@ -131,50 +107,6 @@ def test_all_variants_of_a_network_train_the_same_weights_to_the_same_loss(subje
     if subject is IMAGES:
         tensors = [builder.inputs[0], *(each for each in ready[0].parameters if each.dim() == 4)]
         assert all(each.is_contiguous(memory_format=torch.channels_last) for each in tensors)
-
-
-def test_what_is_for_cuda_alone():
-    """Nondeterministic steps, which are no baseline, and steps in CUDA graphs, at some sizes."""
-    for subject in SUBJECTS:
-        assert (NONDETERMINISTIC in subject.variants) == subject.compiles
-        graphs = {name for name in subject.variants if name.endswith("-graphs")}
-        assert bool(graphs) == bool(subject.captured)
-        assert graphs <= subject.optional
-        assert not {NONDETERMINISTIC} & {*subject.best_plain}
-    check_variants(["60m-b64"], ["plain-compiled-graphs"])
-    with pytest.raises(UserError, match="of 130m there are no such"):
-        check_variants(["130m"], ["plain-compiled-graphs"])
-    for name in (NONDETERMINISTIC, "plain-compiled-graphs"):
-        with pytest.raises(Unavailable, match="CUDA"):
-            Variants(LANGUAGE, tiny(LANGUAGE), "fp32", CPU, "whole").prepare(name)
-
-
-@pytest.mark.parametrize("what", ["whole", "block"])
-@pytest.mark.parametrize(("variant", "captured"), [("plain-compiled", False), ("plain-compiled-graphs", True)])
-def test_a_step_in_cuda_graphs_is_captured_and_each_pass_begins_anew(what, variant, captured, monkeypatch):
-    """(As if there were a GPU; the compiler's part is left out.)"""
-    asked, passes = [], []
-    monkeypatch.setattr(variants, "needs_cuda", lambda name: False)
-    monkeypatch.setattr(variants, "is_compiled", lambda name: True)
-    monkeypatch.setattr(torch, "compile", lambda of, *, options=None, **_: asked.append(options) or of)
-    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: passes.append(None))
-    prepared = Variants(LANGUAGE, tiny(LANGUAGE), "fp32", CPU, what).prepare(variant)
-    assert asked == [CAPTURED if captured else None] * (1 if what == "whole" else 2)  # of two layers
-    prepared.step()
-    prepared.forward()
-    assert len(passes) == 2 * captured
-
-
-def test_only_the_nondeterministic_step_runs_without_determinism():
-    """(Setting it needs no GPU.)"""
-    torch.use_deterministic_algorithms(True)
-    try:
-        assert nondeterministic(torch.are_deterministic_algorithms_enabled)() is False
-        with pytest.raises(ZeroDivisionError):
-            nondeterministic(lambda: 1 / 0)()
-        assert torch.are_deterministic_algorithms_enabled()
-    finally:
-        torch.use_deterministic_algorithms(False)
 
 
 # ---- other libraries
@@ -239,16 +171,6 @@ def test_torch_translates_as_we_do():
     assert trained == parameter_count(our_model) + 5 * 4 * 16
 
 
-@pytest.mark.parametrize("size", ["resnet18", "resnet50", "resnet50-224"])
-def test_torchvisions_is_the_same_network(size):
-    shape = IMAGES.shapes[size]
-    classes, pixels = shape.dimensions["classes"], shape.dimensions["size"]
-    with torch.device("meta"):
-        peer = torchvision_resnet(shape)
-        assert peer(torch.empty(2, 3, pixels, pixels)).shape == (2, classes)
-    assert parameter_count(peer) == parameter_count(model_of(shape.spec({"name": "addition"})))
-
-
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("subject", [LANGUAGE, MASKED_LM], ids=lambda subject: subject.page)
 def test_without_the_other_library(bench, written, monkeypatch, named, subject):
@@ -272,16 +194,6 @@ def test_without_the_other_library(bench, written, monkeypatch, named, subject):
     for name in names[1:]:
         assert any(line.startswith(f"{size} fp32 {name}: left out, the comparison with") for line in news)
     assert not any(isinstance(each, Failed) for each in news)
-
-
-def test_a_library_that_is_not_there(monkeypatch):
-    def missing(name):
-        raise ImportError(name)
-
-    monkeypatch.setattr(peers.importlib, "import_module", missing)
-    with pytest.raises(UserError, match="the comparison with torchvision needs that library"):
-        import_peer("torchvision.models", "torch", "torchvision")
-    assert {name for subject in SUBJECTS for name in subject.peers} == {*PEERS}
 
 
 # ---- goals
@@ -316,24 +228,6 @@ def test_goals(size, variant, device, precision, goals):
     assert not {"goal_images_per_second", "goal_step_ratio_to_torch"} & {n for n, goal in other.items() if goal}
 
 
-def test_the_goal_of_decoding():
-    row = {"variant": "comt-fused", "device": H200, "dtype": "bf16", "batch": 4}
-    assert decode_goals(row, "cuda") == {"goal_decode_ratio": 1.05}
-    on_cpu = row | {"device": EPYC}
-    assert [decode_goals(on_cpu | {"batch": n})["goal_decode_ratio"] for n in (1, 4, 64)] == [1.10, None, 1.05]
-    for other in ({"variant": "comt"}, {"variant": "plain-fused"}, {"dtype": "fp32"}, {"device": "NVIDIA A100"}):
-        assert decode_goals(row | other, "cuda") == {"goal_decode_ratio": None}
-
-
-def test_a_cpu_has_a_bit_of_everything_within_the_usual_minutes():
-    ends, every = 0.0, stages_for(CPU)
-    inside = {stage.kind for stage in every if (ends := ends + stage.seconds) <= 540}
-    assert inside == {"kernels", "step", "step-images", "decode"}
-    assert {stage.kind for stage in every} == {"kernels", "decode", "decode-translation", *(s.page for s in SUBJECTS)}
-    for gate in ("none", "window", "pixel"):  # what `kernels: auto` compares
-        assert {*choice.compared_steps(gate, False)} <= {*stages.WANTED_IMAGE_STEPS} <= {*IMAGES.variants}
-
-
 # ---- what fails or does not fit
 
 
@@ -357,16 +251,6 @@ def test_a_step_that_fails(monkeypatch, when):
         "bench fp32 comt-compiled: failed (RuntimeError: one line)"
     ]
     assert [row["variant"] for row in rows] == names[::2]
-
-
-def test_where_nothing_is_fused_a_fused_variant_is_left_out(monkeypatch):
-    """Rather than measured as something that it is not."""
-    monkeypatch.setattr(
-        variants, "use_kernels", lambda model, *_, **how: use_kernels(model, "reference", CPU, torch.float32, **how)
-    )
-    *news, rows = run_step_benchmark(tiny(TRANSLATION), "fp32", ["plain", "comt-fused-eager"], CPU, 1)
-    assert [row["variant"] for row in rows] == ["plain"]
-    assert any("comt-fused-eager: left out, nothing is fused here" in line for line in news)
 
 
 def alive() -> int:
@@ -422,16 +306,6 @@ def test_what_does_not_fit_is_freed(monkeypatch, variant, part):
         assert "too large: once more with 8 tokens a step" in news
     del news, timed
     assert len({*counts}) == 1
-
-
-def test_not_even_one_sample_fits(bench, tmp_path, monkeypatch):
-    def too_large(self, variant):
-        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(Variants, "prepare", too_large)
-    result = bench("step", "--sizes", "bench", "--precision", "fp32", "--variants", "plain-compiled")
-    assert "bench fp32: failed (not even one sample fits)" in str(result.exception)
-    assert not any(tmp_path.iterdir())
 
 
 def test_steps_end_when_time_is_up():

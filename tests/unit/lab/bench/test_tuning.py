@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-import signal
 from dataclasses import replace
 from multiprocessing.pool import ThreadPool
 from types import SimpleNamespace
@@ -12,9 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from comt_cli.campaign import server
 from comt_cli.kernels import choice, measurements
-from comt_cli.kernels.choice import Choice
 from comt_cli.kernels.triton import tiles
 from comt_cli.kernels.triton.tiles import Tile
 from comt_cli.lab.bench import kernel_cases, kernels, rounds, tuning
@@ -22,9 +19,8 @@ from comt_cli.lab.bench.ending import Deadline
 from comt_cli.lab.bench.kernels import Group
 from comt_cli.lab.bench.record import Record
 from comt_cli.lab.bench.subjects import GATES, LANGUAGE
-from comt_cli.lab.bench.tuning import compile_all, compile_one, processes_for, run_tuning, to_tune
+from comt_cli.lab.bench.tuning import compile_all, run_tuning, to_tune
 from comt_cli.tasks.settings.llama import ModelSettings
-from comt_cli.training.processes import StopSignal
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
@@ -146,40 +142,6 @@ def test_it_stops_in_time_and_goes_on(card, tmp_path):
     assert card.now - before < 0.7 * whole
 
 
-def test_they_are_of_those_that_are_known(card, tmp_path, monkeypatch):
-    """A later measurement without --tune does not lose what was tuned."""
-    known = Choice(True, "as asked", tiles=((("swiglu", "none", 20), LARGE),))
-    asked = []
-    monkeypatch.setattr(choice, "choose", lambda *given, **how: asked.append((given, how)) or known)
-    news = kernels.run_kernel_benchmark([LANGUAGE.shapes["bench"]], ["swiglu"], ["comt-r2"], ["fp32"], CPU, ROUNDS)
-    Record(tmp_path).add("kernels", news)
-    assert [row.tiles for row in measurements.measurements()[0]] == [known.tiles]
-    assert card.in_use()[0] == LARGE
-    gates = choice.Gates(channel=False, scalar=True, rank=2)
-    assert asked == [(("swiglu", "fused", CPU, torch.float32, 40, gates), {"compiled": True, "tokens": 16})]
-
-
-def test_tiles_of_another_group_are_forgotten(card, tmp_path, monkeypatch):
-    """Tiles are known by neither type nor tokens: those in which one group was timed would be another's unrecorded."""
-    leaking = Choice(
-        True, "as asked", tiles=((("swiglu", "none", 20), LARGE), (("swiglu_backward", "none", 20), LARGE))
-    )
-    choice.use_tiles([leaking])
-    news = kernels.run_kernel_benchmark([LANGUAGE.shapes["bench"]], ["swiglu"], ["none"], ["fp32"], CPU, ROUNDS)
-    Record(tmp_path).add("kernels", news)
-    assert card.in_use() == [SMALL] * 6
-
-    def without(turns, *_):
-        """A tuner that finds nothing to be the fastest."""
-        yield from ()
-        return ()
-
-    choice.use_tiles([leaking])
-    monkeypatch.setattr(tuning, "fastest_tiles", without)
-    tune(card, tmp_path)
-    assert card.in_use() == [SMALL] * 6
-
-
 def test_everything_is_compiled_first_by_several_processes(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(multiprocessing, "get_context", lambda _: SimpleNamespace(Pool=lambda n, _: ThreadPool(n)))
@@ -191,34 +153,6 @@ def test_everything_is_compiled_first_by_several_processes(monkeypatch):
     assert [*compile_all(jobs, 1, lambda: False)] == [
         "compiled 0 of 5 parts, 1 at a time; the rest is compiled when it is first timed"
     ]
-
-
-@pytest.mark.parametrize(("variant", "tried"), [("fused", {SMALL, LARGE, TOO_LARGE}), ("reference-compiled", set())])
-def test_a_process_runs_a_variant_in_each_of_its_tiles(card, variant, tried):
-    compile_one((Group("swiglu", "gate-up", LANGUAGE.shapes["bench"], "fp32"), "none", variant, "cpu"))
-    assert {*card.tried} == tried
-    compile_one((Group("swiglu", "no such product", LANGUAGE.shapes["bench"], "fp32"), "none", variant, "cpu"))
-
-
-def test_ctrl_c_is_left_to_the_parent(monkeypatch):
-    """Which ends its processes at once."""
-    monkeypatch.setattr(server, "die_with_parent", lambda: None)
-    before = {number: signal.getsignal(number) for number in StopSignal.SIGNALS}
-    try:
-        tuning._begin()
-        assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == [signal.SIG_IGN, signal.SIG_DFL]
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@pytest.mark.parametrize(("size", "free_gib", "processes"), [("60m", 78, 8), ("1b", 78, 4), ("1b", 4, 1)])
-def test_so_many_processes_as_there_is_memory_for(monkeypatch, size, free_gib, processes):
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free_gib * 2**30, 0))
-    monkeypatch.setattr(tuning, "usable_cores", lambda: 16)
-    group = Group("swiglu", "gate-up", LANGUAGE.shapes[size], "bf16")
-    assert processes_for([group], torch.device("cuda", 0)) == processes
-    assert processes_for([group], CPU) == 1
 
 
 def test_the_shapes_and_types_of_a_recipe(bench, monkeypatch):

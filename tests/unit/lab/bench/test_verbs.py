@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import re
 import signal
@@ -10,23 +9,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from comt_cli.app import app
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.kernels import choice, measurements
-from comt_cli.lab.bench import decode, decode_translation, gemm, gpu, kernel_cases, kernels, rounds
-from comt_cli.lab.bench.decode import run_decode_benchmark
+from comt_cli.lab.bench import decode, decode_translation, gemm, gpu, kernel_cases, rounds
 from comt_cli.lab.bench.ending import Deadline, NotMeasured
-from comt_cli.lab.bench.gemm import Product, widths
 from comt_cli.lab.bench.peers import BEGIN, END, Marian
 from comt_cli.lab.bench.shapes import Shape
 from comt_cli.lab.bench.subjects import GATES, KERNELS, LANGUAGE, OPS, TRANSLATION
 from comt_cli.layers import attention, projection
 from comt_cli.models.build import materialise, model_of
-from comt_cli.models.kernels import use_kernels
-from comt_cli.runs.directory import ONEDNN, PYTORCH
-from comt_cli.training import devices, hardware
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
@@ -65,15 +57,6 @@ def test_the_choice_reads_what_is_written_here(bench, tmp_path, monkeypatch):
     assert len(measured) == 6, "one for each product and kind of gates, with all its forms"
     assert all(each.step_ms.keys() == {"reference", "reference-compiled", "fused"} for each in measured)
     assert {each.device for each in measured} == {choice.device_here(CPU)}
-
-
-def test_what_cannot_be_kept_for_the_choice_is_written_all_the_same(bench, rows_of, tmp_path, monkeypatch):
-    (tmp_path / "a-file").write_text("")
-    monkeypatch.setenv("COMT_CACHE", str(tmp_path / "a-file"))
-    result = bench("kernels", "--gemm", "--dtypes", "fp32", "--sizes", "bench")
-    assert result.exit_code == 0, result.output
-    assert "will not know of this" in result.output
-    assert rows_of("kernels")
 
 
 def check_all_forms(op: str, shape: Shape, every: tuple[str, ...] = tuple(GATES)) -> None:
@@ -117,37 +100,6 @@ def test_all_forms_compute_the_same_where_rows_are_aligned(monkeypatch):
     check_all_forms("heads", shared, ("transponder-r8",))
 
 
-@pytest.mark.parametrize("library", [PYTORCH, ONEDNN])
-def test_products_of_another_library_are_timed_beside_pytorchs(monkeypatch, library):
-    monkeypatch.setattr(gemm, "multiplier", lambda: library)
-    entered = []
-
-    @contextlib.contextmanager
-    def recorded():
-        entered.append(1)
-        yield
-
-    monkeypatch.setattr(gemm, "by_pytorch", recorded)
-    forms = gemm.forms(Product("o", 48, 16, 1), 8, torch.float32, CPU)
-    own = forms.get(("none", "pytorch"))
-    assert (own is None) == (library == PYTORCH)
-    if own is not None:
-        torch.testing.assert_close(own.step(), forms["none", "plain"].step())
-        assert len(entered) == 1
-
-
-def test_columns_of_the_products():
-    """Each variant's widths; where two agree the first alone."""
-    found = widths(Product("qkv", 1536, 512, 3))
-    assert found["none", "plain"] == [1536]
-    assert found["comt-r2", "columns"] == [1542]
-    assert found["comt-r2", "padded-8"] == [1544]
-    assert found["comt-r2", "separate"] == [1536, 6]
-    assert found["transponder-r8", "columns"] == [1560]
-    assert ("transponder-r8", "padded-8") not in found
-    assert found["transponder-r8", "padded"] == [1664]
-
-
 def test_decode(bench, rows_of):
     arguments = ("decode", "--sizes", "bench", "--batch", "1,3", "--dtypes", "fp32")
     assert bench(*arguments, "--variants", "plain,transponder").exit_code == 0
@@ -159,20 +111,6 @@ def test_decode(bench, rows_of):
         assert (row["decode_ratio_to_plain"] == "1.0") == (row["variant"] == "plain")
         speed = 1e3 * int(row["batch"]) / float(row["decode_ms"])
         assert float(row["tokens_per_second"]) == pytest.approx(speed, rel=1e-2)
-
-
-def test_kernels_of_decoding_are_chosen_for_as_many_rows_as_a_step_has(monkeypatch):
-    asked = []
-    monkeypatch.setattr(choice, "_tuned", {("swiglu", "none", 20): None})
-
-    def asks(*given, tokens, **how):
-        asked.append((tokens, dict(choice._tuned)))
-        return use_kernels(*given, tokens=tokens, **how)
-
-    monkeypatch.setattr(decode, "use_kernels", asks)
-    shapes = [LANGUAGE.shapes["bench"]]
-    [*_] = run_decode_benchmark(shapes, ["plain", "comt-fused"], ["fp32"], [1, 3], CPU, 1)
-    assert asked == [(1, {}), (3, {})], "and in no tiles of others"
 
 
 def test_translating(bench, rows_of, written):
@@ -210,18 +148,6 @@ def test_all_searches_take_all_steps_and_the_cache_changes_no_token():
     assert not any(END in tokens for tokens in theirs)
 
 
-def test_decoding_runs_with_the_settings_of_generate():
-    """Training's are put back. (Setting them needs no GPU.)"""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        with decode.as_generating(torch.device("cuda")):
-            assert not torch.are_deterministic_algorithms_enabled()
-        assert torch.are_deterministic_algorithms_enabled()
-        assert torch.is_deterministic_algorithms_warn_only_enabled()
-    finally:
-        torch.use_deterministic_algorithms(False)
-
-
 def test_everything_within_its_minutes(bench, rows_of, tmp_path):
     """No time at all: everything is left out, and said; a little: the first part alone."""
     result = bench("all", "--minutes", "0")
@@ -231,14 +157,6 @@ def test_everything_within_its_minutes(bench, rows_of, tmp_path):
     result = bench("all", "--minutes", "0.4")
     assert result.exit_code == 0, result.output
     assert {row["op"] for row in rows_of("kernels")} == {"gemm"}
-
-
-def test_on_a_gpu_another_verb_measures(monkeypatch):
-    monkeypatch.setattr(hardware, "check_device_name", lambda _: None)
-    monkeypatch.setattr(devices, "pick_device", lambda _: torch.device("cuda"))
-    result = CliRunner().invoke(app, ["bench", "all", "--device", "cuda"])
-    assert isinstance(result.exception, UserError)
-    assert "$(COMT) bench all --device cpu " in (Path(__file__).parents[4] / "Makefile").read_text(encoding="utf-8")
 
 
 def test_pages_anew_from_the_csv(bench, rows_of, tmp_path):
@@ -295,22 +213,6 @@ def is_told(result, what: str) -> None:
     assert result.exception.exit_status == 1
     assert line in result.output.splitlines()
     assert "1 part failed, the rest was measured" in str(result.exception)
-
-
-def test_a_kernel_that_fails(bench, rows_of, monkeypatch):
-    case = kernels.case
-
-    def failing(op, part, shape, gates, *more):
-        built = case(op, part, shape, gates, *more)
-        return built if gates == "none" else type(built)(**{**vars(built), "forms": {**built.forms, "fused": fails}})
-
-    monkeypatch.setattr(kernels, "case", failing)
-    monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: None)
-    arguments = ("--dtypes", "fp32", "--ops", "swiglu", "--gates", "none,comt-r2")
-    is_told(bench("kernels", "--sizes", "bench", *arguments), "bench fp32 swiglu gate-up, comt-r2, fused")
-    rows = {(row["gates"], row["variant"]) for row in rows_of("kernels")}
-    assert {("none", "reference-compiled"), ("comt-r2", "reference-compiled")} <= rows
-    assert ("comt-r2", "fused") not in rows
 
 
 def test_decoding_that_fails(bench, rows_of, monkeypatch):
@@ -371,11 +273,11 @@ def two_unsettled_rounds(folder: Path) -> int:
     return len(rows)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 @every_verb
-def test_a_signal(arguments, number, bench, tmp_path, monkeypatch):
+def test_a_signal(arguments, bench, tmp_path, monkeypatch):
     """In the midst of the third round: nothing more is timed, and the process ends with the signal's status."""
     monkeypatch.setattr(measurements, "own_folder", lambda: tmp_path / "own")
+    number = signal.SIGINT if arguments == VERBS["step"] else signal.SIGTERM
     before = signal.getsignal(number)
     counted = interrupt_in_third_round(monkeypatch, lambda: signal.raise_signal(number))
     error = bench(*arguments, "--rounds", "15").exception
