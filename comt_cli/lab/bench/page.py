@@ -136,27 +136,21 @@ def write_benchmark(
 ) -> tuple[list[Path], list[dict[str, str]]]:
     """Merge `rows`, all of one device, into `<results>/bench/<device>/<name>.csv`, and write the page and figure anew.
 
-    A row replaces an older one with the same key; all others stay. Rows of a run that lacks variants which the file has
-    of the same turns are not written: verdicts of a whole run are relative to all of its variants; nor are those that
-    `merge_rows` leaves out. Returns the files, and the rows that were not written.
+    Rows of a run that lacks variants which the file has of the same turns are not written: verdicts of a whole run are
+    relative to all of its variants. Returns the files, and the rows that were not written.
     """
     path = results / "bench" / device_folder(str(rows[0]["device"])) / f"{page.name}.csv"
-    there: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
-    for row in _read(path):
-        if all(row.get(name) in values for name, values in page.order.items()):  # it can be measured today
-            there.setdefault(page.turns_of(row), set()).add(page.key_of(row))
-    ours = {page.key_of(row) for row in rows}
-    is_whole = [there.get(page.turns_of(row), set()) <= ours for row in rows]
-    whole = [row for row, has_all in zip(rows, is_whole, strict=True) if has_all]
-    lesser = [_as_text(row) for row, has_all in zip(rows, is_whole, strict=True) if not has_all]
-    left_out = merge_rows(page, whole, path) if whole else []
-    return [path, *write_page(page, path)] if len(left_out) < len(whole) else [], lesser + left_out
+    lesser = merge_rows(page, rows, path, whole=True)
+    return [path, *write_page(page, path)] if len(lesser) < len(rows) else [], lesser
 
 
-def merge_rows(page: Page, rows: Sequence[Mapping[str, Any]], path: Path) -> list[dict[str, str]]:
-    """Add `rows` to the CSV at `path`, which need not be there yet: each replaces an older one with the same key. Lines
-    that lack a part of the key are dropped: nobody knows what they are of. A run of too few rounds for an interval does
-    not replace one that has it: its rows are returned."""
+def merge_rows(
+    page: Page, rows: Sequence[Mapping[str, Any]], path: Path, *, whole: bool = False
+) -> list[dict[str, str]]:
+    """Add `rows` to the CSV at `path`, which need not be there yet: each replaces an older one with the same key, all
+    others stay. Lines that lack a part of the key are dropped: nobody knows what they are of. A run of too few rounds
+    for an interval does not replace one that has it, nor, if `whole`, one of some variants that of more: its rows are
+    returned."""
     path.parent.mkdir(parents=True, exist_ok=True)
     columns = list(rows[0])
     merged = {key: row for row in _read(path, columns) if all(key := page.key_of(row))}
@@ -167,6 +161,13 @@ def merge_rows(page: Page, rows: Sequence[Mapping[str, Any]], path: Path) -> lis
         for key, row in found.items()
         if any(merged.get(key, {}).get(name) and not row[name] for name in intervals)
     }
+    if whole:
+        offered = {
+            key: row
+            for key, row in merged.items()
+            if all(row.get(name) in values for name, values in page.order.items())  # it can be measured today
+        }
+        lesser |= {page.turns_of(row) for key, row in offered.items() if key not in found}
     left_out = [row for row in found.values() if page.turns_of(row) in lesser]
     if len(left_out) < len(found):
         merged.update({key: row for key, row in found.items() if page.turns_of(row) not in lesser})
