@@ -110,6 +110,7 @@ def _compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_compiler")
 def test_bytes_are_those_of_inputs_and_outputs_of_fused_code():
     x = torch.zeros(1000)
