@@ -127,7 +127,7 @@ VARYING := tests/contract/test_cli.py tests/contract/test_help_examples.py tests
 	tests/unit/campaign tests/unit/commands tests/unit/data tests/unit/exchange tests/unit/recipe tests/unit/runs \
 	tests/unit/scoring tests/unit/test_installing.py tests/unit/test_sums.py tests/unit/kernels/test_cpu_build.py \
 	tests/unit/kernels/test_operators.py tests/unit/layers/test_dropout.py tests/unit/training/test_compile.py \
-	--ignore-glob=*test_analyze_* --ignore-glob=*test_diagnose_verb.py --ignore-glob=*test_recipes_build.py
+	--ignore-glob=*test_analyze_* --ignore-glob=*test_recipes_build.py
 
 .PHONY: test-subset
 test-subset: $(READY)  ## Three minutes of tests of what differs between versions of Python; with PYTHON=python3.13, for instance

@@ -14,7 +14,7 @@ from typing import NoReturn
 import typer
 
 from comt_cli import __version__
-from comt_cli.commands import bench, completion
+from comt_cli.commands import completion
 from comt_cli.commands.examples import Verb, VerbGroup
 from comt_cli.commands.train_recipe import end_of_torchrun, training_verb
 from comt_cli.errors import UserError, of_surroundings
@@ -48,20 +48,23 @@ BEFORE_TRAINING = "recipes show"
 AFTER = """ablate status runs rm report curves compare reproduce analyze-gates plot-cosine plot-gradients plot-images
 diagnose generate translate caption score evaluate average export"""
 """In the order in which a newcomer meets them; `--help` keeps it."""
+LAB = {"diagnose": "comt_cli.lab.diagnose.verb", "bench": "comt_cli.lab.bench.verbs"}
+"""The modules of the verbs that measure instead of training, by name: nothing imports the lab."""
 
 
 def _add(verbs: str) -> None:
     """Each is the function of its name, in the file of its name."""
     for verb in verbs.split():
         name = verb.replace("-", "_")
-        app.command(verb, cls=Verb)(getattr(importlib.import_module(f"comt_cli.commands.{name}"), name))
+        module = importlib.import_module(LAB.get(verb, f"comt_cli.commands.{name}"))
+        app.command(verb, cls=Verb)(getattr(module, name))
 
 
 _add(BEFORE_TRAINING)
 for task in tasks().values():
     app.command(task.command, cls=Verb)(training_verb(task))
 _add(AFTER)
-app.add_typer(bench.app, name="bench")
+app.add_typer(importlib.import_module(LAB["bench"]).app, name="bench")
 _add("doctor")
 
 

@@ -1,9 +1,9 @@
 """The choice between the reference and the hand-written kernels, by device, type, shape and what was measured.
 
 A kernel is taken on its own accord ("auto") only where it was measured to be faster than what would otherwise run, the
-compiled reference or the eager one, beyond noise. What was measured on the nearest device counts (`nearest`): the very
-shape, or, where it was not measured, the largest; of Triton's kernels only the width at hand, with the tiles that were
-found to be the fastest. Without measurements it is the reference. Every choice gives its reason.
+compiled reference or the eager one, beyond noise. What was measured on this device counts, or else on one of its class:
+the very shape, or the largest; of Triton's kernels only the width at hand, with the tiles that were found to be the
+fastest. Without measurements it is the reference. Every choice gives its reason.
 """
 
 from __future__ import annotations
@@ -20,7 +20,16 @@ import torch
 
 from comt_cli.data.storage import first_line
 from comt_cli.installing import install_extra
-from comt_cli.kernels.measurements import FILE, MARGIN, STEP_FILE, Measured, Tuned, kernel_hash, measurements, nearest
+from comt_cli.kernels.measurements import (
+    FILE,
+    MARGIN,
+    STEP_FILE,
+    Measured,
+    Tuned,
+    kernel_hash,
+    measurements,
+    of_one_origin,
+)
 from comt_cli.kernels.processors import UNKNOWN, Device, close, processor_class, processor_name
 from comt_cli.kernels.triton import tiles
 from comt_cli.kernels.triton.tiles import MOST_CHANNEL_RANK, Key, Tile
@@ -299,8 +308,8 @@ def _by_measurement(
     asked: str,
     command: str,
 ) -> Choice:
-    """Kernel or reference, the `variants`, by what `fits` in a file of measurements: of the nearest origin the first in
-    `order`. Where there is none the reason names what was `asked`, and the `command` that measures it."""
+    """Kernel or reference, the `variants`, by what `fits` in a file of measurements: of one origin the first in order.
+    Where there is none the reason names what was `asked`, and the `command` that measures it."""
     here, (found, damaged) = device_here(device), measurements(file)
     found = [row for row in found if row.device.says_about(here)]
     if not found:
@@ -309,7 +318,7 @@ def _by_measurement(
         lost = "".join(f" ({path} is damaged)" for path in damaged[:1])
         return Choice(False, f"no kernel was measured on {where}{others}: {command}{lost}")
     what = {"reference": "the reference", "reference-compiled": "the compiled reference"}.get(variants[1], variants[1])
-    rows = nearest((row for row in found if fits(row) and row.decides(*variants)), here, versions_here())
+    rows = of_one_origin((row for row in found if fits(row) and row.decides(*variants)), here, versions_here())
     if not rows:
         return Choice(False, f"{asked} was not measured beside {what}, or with too much noise to decide: {command}")
     row = min(rows, key=order)
@@ -320,18 +329,12 @@ def _by_measurement(
 
 def _place(row: Measured, here: Device) -> str:
     """The device of a measurement, with what it does not share with the one here."""
-    differs = []
-    if row.device.name != here.name:
-        differs.append(f"of this one's class, {here.device_class}")
-    if row.device.threads != here.threads:
-        differs.append(f"here {here.threads}")
-    torch_here, triton_here = versions_here()
-    libraries = [("torch", row.torch, torch_here)]
-    if here.type == "cuda":
-        libraries.append(("triton", row.triton, triton_here))
-    for library, then, now in libraries:
-        if then.split(".")[:2] != now.split(".")[:2]:
-            differs.append(f"{library} {then or 'unknown'}, here {now or 'none'}")
+    differs = [f"of this one's class, {here.device_class}"] if row.device.name != here.name else []
+    differs += [f"here {here.threads}"] if row.device.threads != here.threads else []
+    then = {"torch": row.torch, "triton": row.triton}
+    for library, now in zip(then if here.type == "cuda" else ["torch"], versions_here(), strict=False):
+        if then[library].split(".")[:2] != now.split(".")[:2]:
+            differs.append(f"{library} {then[library] or 'unknown'}, here {now or 'none'}")
     return f"{row.device} ({'; '.join(differs)})" if differs else str(row.device)
 
 

@@ -80,14 +80,13 @@ class Measured:
         return error <= MARGIN - 1 or max(speed, 1 / speed) - 1 > error
 
 
-def nearest(rows: Iterable[Measured], here: Device, versions: tuple[str, str]) -> list[Measured]:
-    """Of `rows` those of the one origin that says most about `here`: the user's own on a device of its name, then this
-    program's; then those on others of its class. Of several the nearest number of threads, then these `versions`."""
+def of_one_origin(rows: Iterable[Measured], here: Device, versions: tuple[str, str]) -> list[Measured]:
+    """Of `rows` those that come first for `here`: the user's own on a device of its name, then this program's; then
+    those on others of its class. Of several this very number of threads, then these `versions`."""
 
     def place(row: Measured) -> tuple[Any, ...]:
-        most, least = max(row.device.threads, here.threads, 1), max(1, min(row.device.threads, here.threads))
         older = (row.torch, row.triton) != versions
-        return row.device.name != here.name, not row.own, most / least, older, str(row.device)
+        return row.device.name != here.name, not row.own, row.device != here, older, str(row.device)
 
     known = [row for row in rows if row.device.says_about(here)]
     first = min(map(place, known), default=None)

@@ -27,7 +27,7 @@ FLOW = (
         "generation",
         "training",
     ),
-    *("campaign", "analysis", "benchmarks"),
+    *("campaign", "analysis"),
 )
 BASE = {
     "errors": {"errors"},
@@ -39,18 +39,19 @@ BASE = {
     "streams": {"streams"},
     "words": {"words"},
 }
-EVERYTHING = {*FLOW, *BASE, "report", "doctor", "commands", "app"}
+EVERYTHING = {*FLOW, *BASE, "report", "doctor", "commands"}
 MAY_IMPORT = {
     **BASE,
     **{room: {*FLOW[: i + 1], *BASE} for i, room in enumerate(FLOW)},
     "report": {"report", "recipe", "tasks", "runs", *BASE},
     "doctor": {"doctor", *FLOW, *BASE},
-    "commands": EVERYTHING - {"app"},
+    "commands": EVERYTHING,
+    "lab": {*EVERYTHING, "lab"},  # and nothing imports it: `app` registers its verbs by name
     "app": {"commands", "tasks", *BASE},
     "__main__": {"app"},
     "__init__": set(),
 }
-TORCH_ROOMS = {*FLOW[FLOW.index("kernels") :]} - {"methods"}
+TORCH_ROOMS = {*FLOW[FLOW.index("kernels") :], "lab"} - {"methods"}
 TORCH_FREE = set(MAY_IMPORT) - TORCH_ROOMS
 TORCH_PACKAGES = {"torch", "torchvision", "triton", "transformers"}
 MOST_LINES = 500

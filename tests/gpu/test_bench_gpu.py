@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from comt_cli.benchmarks.shapes import llama
-from comt_cli.benchmarks.subjects import LANGUAGE
-from comt_cli.benchmarks.variants import Variants
+from comt_cli.lab.bench.shapes import Shape
+from comt_cli.lab.bench.subjects import LANGUAGE
+from comt_cli.lab.bench.variants import Variants
 
 pytestmark = [
     pytest.mark.gpu,
@@ -22,7 +22,8 @@ pytestmark = [
 def test_a_step_in_cuda_graphs_is_the_same_step(captured, what):
     """Both train the same weights, in turns: the losses are equal between any two steps, to rounding in bf16, and fall.
     By block the graph of a layer reads what that of the one before it wrote."""
-    shape = llama("60m-b64", 64, 96, 3, 2, vocabulary=64, batch=4, length=32)
+    model = {"size": "tiny", "width": 64, "ffn_width": 96, "layers": 3, "heads": 2}
+    shape = Shape("60m-b64", "train-lm", model, {"vocabulary": 64, "sequence_length": 32}, 4)
     torch._dynamo.reset()
     builder = Variants(LANGUAGE, shape, "bf16-mixed", torch.device("cuda"), what)
     ready = [builder.prepare(name) for name in (captured.removesuffix("-graphs"), captured)]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comt_cli.kernels.measurements import MARGIN, Measured, nearest
+from comt_cli.kernels.measurements import MARGIN, Measured, of_one_origin
 from comt_cli.kernels.processors import Device
 
 THIS_CPU = Device("cpu", "Some CPU", "AMD AVX2", 2)
@@ -29,9 +29,9 @@ def row(own: bool, device: Device, torch: str = NOW[0], step_ms: object = (), er
 
 @given(st.lists(st.builds(row, st.booleans(), DEVICES, st.sampled_from(["2.13.0", "2.11.0"])), max_size=12))
 def test_one_origin_decides_and_own_measurements_of_this_device_come_first(rows):
-    """Then the program's of a device of this name, then those of others of its class, in the same order; of those the
-    nearest number of threads."""
-    found = nearest(rows, THIS_CPU, NOW)
+    """Then the program's of a device of this name, then those of others of its class, in the same order; of those this
+    very number of threads."""
+    found = of_one_origin(rows, THIS_CPU, NOW)
     known = [each for each in rows if each.device.device_class == "AMD AVX2" and each.device.threads <= 8]
     best = [each for each in known if each.device.name == THIS_CPU.name] or known
     best = [each for each in best if each.own] or best

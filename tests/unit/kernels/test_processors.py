@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from comt_cli.kernels import processors
 from comt_cli.kernels.cpu import build
-from comt_cli.kernels.processors import MOST_RATIO, UNKNOWN, Device, device_of, processor_class, processor_name
+from comt_cli.kernels.processors import MOST_RATIO, UNKNOWN, Device, device_of, processor_class
 
 AVX2 = "sse2 fma avx2"
 AVX_512 = f"{AVX2} avx512f avx512bw avx512dq avx512vl"
@@ -77,21 +77,6 @@ def test_the_capabilities_are_those_that_kernels_are_compiled_for():
     assert build.PRETENDED.keys() == processors._PRETENDED.keys()
 
 
-def test_names(cpuinfo):
-    cpuinfo(XEON + XEON.replace("Xeon", "Other"))
-    assert processor_name() == "Intel(R) Xeon(R) Processor"
-    for text in (None, "model name : unknown\n", ""):
-        cpuinfo(text, "aarch64")
-        assert processor_name() == "aarch64 CPU"
-
-
-def test_what_is_used_as_an_older_processor_is_called_so(cpuinfo, monkeypatch):
-    cpuinfo(XEON)
-    for capability, name in (("avx2", " as AVX2"), ("default", " as x86_64"), ("no-such", "")):
-        monkeypatch.setenv("ATEN_CPU_CAPABILITY", capability)
-        assert processor_name() == f"Intel(R) Xeon(R) Processor{name}"
-
-
 NAMES = st.sampled_from(["A CPU", "Another, with a comma"])
 DEVICES = st.one_of(
     st.builds(Device, st.just("cpu"), NAMES, st.sampled_from(["AMD AVX2", UNKNOWN]), st.integers(1, 64)),
@@ -113,11 +98,3 @@ def test_what_says_something_about_a_device(one, other):
         assert (one.type, one.device_class) == (other.type, other.device_class)
         assert max(one.threads, other.threads) <= MOST_RATIO * min(one.threads, other.threads)
         assert one.name == other.name or one.device_class != UNKNOWN
-
-
-@pytest.mark.parametrize(
-    "parts", [("cpu", "A CPU", "AMD AVX2"), ("cpu", "A CPU, 2 threads", ""), ("cuda", "", "sm_90"), ("", "A", "B")]
-)
-def test_what_is_no_device(parts):
-    with pytest.raises(ValueError, match="no device"):
-        device_of(*parts)

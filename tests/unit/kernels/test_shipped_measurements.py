@@ -7,12 +7,10 @@ from typing import get_args
 
 import pytest
 
-from comt_cli.benchmarks.kernel_cases import VARIANTS
-from comt_cli.benchmarks.names import DTYPES
-from comt_cli.benchmarks.subjects import IMAGES
 from comt_cli.kernels import measurements
 from comt_cli.kernels.choice import Op
 from comt_cli.kernels.processors import UNKNOWN
+from comt_cli.lab.bench.subjects import DTYPES, IMAGES, KERNELS
 
 COMMITTED = Path(__file__).parents[3] / "results" / "bench"
 
@@ -42,7 +40,7 @@ def test_operations_are_whole_and_typed():
     chosen = [row for row in found if row.op in get_args(Op)]
     assert {row.op for row in chosen} == {*get_args(Op)}
     for row in chosen:
-        assert {"reference", "reference-compiled"} <= row.step_ms.keys() <= VARIANTS.keys()
+        assert {"reference", "reference-compiled"} <= row.step_ms.keys() <= KERNELS["variants"].keys()
         assert row.dtype in DTYPES
         assert row.torch
         assert row.device.device_class != UNKNOWN

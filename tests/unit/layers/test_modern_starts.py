@@ -12,7 +12,7 @@ from naive import normal
 from same_bits import Reason, assert_same_bits
 from torch import Tensor, nn
 
-from comt_cli.analysis.diagnose.start import LEAST_APART, least_gradient
+from comt_cli.lab.diagnose.start import LEAST_APART, least_gradient
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.residual.attention_residuals import DepthAttention
 from comt_cli.layers.residual.base import Streams

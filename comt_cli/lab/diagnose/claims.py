@@ -1,0 +1,244 @@
+"""The printed claims of the chapter on residual connections (Brenndoerfer, "Residual Connections: The Gradient Highways
+Enabling Deep Transformers", 2025), each beside our number and a verdict.
+
+`chapter.csv` has the texts: what is said, the chapter's number, ours, and why the verdict is what it is, the last two
+with places for our numbers in braces; `ours` is empty where a list of numbers is printed and ours should be the same.
+The functions here measure these numbers and judge.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from comt_cli.lab.diagnose.measure import LOSSES, gradient_by_loss, scalings, trace
+from comt_cli.lab.diagnose.networks import GELU_MLP, PLAIN, RELU_MLP, ZERO_BRANCH, Setup
+from comt_cli.methods.base import Wiring, residual_connection
+
+SEED = 42
+"""The chapter's, wherever it sets one."""
+PRE_NORM = Wiring(residual_connection("pre-norm"))
+DEPTHS = tuple(range(5, 51, 5))
+_FLAT = 10.0
+"""A gradient that changes less than so many times from 5 to 50 layers is called stable."""
+_NOISE = 1e-4
+"""Below this share of what another loss gives, an fp32 gradient is rounding error."""
+_ROUNDING = 1e-5
+"""Relative difference that fp32 sums taken in another order may make in what the chapter prints to more digits."""
+
+
+class Verdict(StrEnum):
+    """The verdict on a claim."""
+
+    digits = "reproduces"
+    in_kind = "reproduces in kind"
+    its_loss = "reproduces only with its loss"
+    no = "does not reproduce"
+
+
+Found = tuple[str, Verdict | bool, dict[str, Any]]
+"""The name of a claim, the verdict or whether it reproduces in kind, and the numbers that its row has places for. Where
+a list is printed ours is under `ours`, and the verdict is that of a list that is not the printed one."""
+
+
+def claims_frame() -> pd.DataFrame:
+    """Every claim, in the chapter's order: `name` for reference, what is claimed, the chapter's number and ours as
+    text, the verdict and why it is that."""
+    with Path(__file__).with_name("chapter.csv").open(encoding="utf-8", newline="") as lines:
+        chapter = {row["name"]: row for row in csv.DictReader(lines)}
+    for name, holds, numbers in (found for check in CHECKS for found in check()):
+        row = chapter[name]
+        verdict = holds if isinstance(holds, Verdict) else Verdict.in_kind if holds else Verdict.no
+        if not row["ours"]:
+            pairs = list(zip(numbers["ours"], row["chapter"].split("; "), strict=True))
+            row["ours"] = "; ".join(f"{number:.{_decimals(text)}f}" for number, text in pairs)
+            verdict = Verdict.digits if all(same_digits(*pair) for pair in pairs) else verdict
+        row |= {"verdict": verdict.value, **{key: row[key].format(**numbers) for key in ("ours", "why")}}
+    return pd.DataFrame(list(chapter.values()))[["name", "claim", "chapter", "ours", "verdict", "why"]]
+
+
+def _decimals(printed: str) -> int:
+    return len(printed.partition(".")[2])
+
+
+def same_digits(number: float, printed: str) -> bool:
+    """Whether `number` is what was printed: equal when rounded as it is, or but for the rounding of fp32 sums."""
+    digits = printed.replace(",", "")
+    value = float(digits)
+    return f"{number:.{_decimals(digits)}f}" == digits or abs(number - value) <= _ROUNDING * abs(value)
+
+
+def _exactly(holds: bool) -> Verdict:
+    return Verdict.digits if holds else Verdict.no
+
+
+def _by_losses(holds: Mapping[str, bool]) -> Verdict | bool:
+    """The verdict on what may hold for a random functional, or for the chapter's sum alone."""
+    return bool(holds["functional"]) or (Verdict.its_loss if holds["sum"] else False)
+
+
+def arithmetic() -> Iterator[Found]:
+    """Products of factors near 1, and the chapter's model of a residual network's gradient."""
+    random = np.random.RandomState(SEED)  # the legacy stream, which is what the chapter's numbers come from
+    ends = {scale: float(np.prod(scale * (1 + 0.1 * random.randn(50)))) for scale in (1.05, 1.0, 0.95)}
+    for scale, factor in ((1.05, 10.0), (0.95, 0.1)):
+        end, plain = ends[scale], scale**50
+        typical = {"plain": plain, "median": plain * math.exp(-50 * 0.1**2 / 2)}
+        is_near = max(end / factor, factor / end) < 1.5
+        yield f"product-{scale}", is_near, {"end": end, "flat": ends[1.0], "scale": scale, **typical}
+    yield "power-0.9", False, {"ours": [0.9**50]}
+    yield "power-0.5", False, {"ours": [0.5**20]}
+    yield "decomposition", False, {"ours": [1 + 0.5 ** (layer + 1) for layer in (0, 4, 8, 12, 16)]}
+    plus, minus = (_slope_of_twenty(slope) for slope in (0.5, -0.5))
+    yield "floor", _exactly(min(plus, minus) >= 1), {"plus": plus, "minus": minus}
+
+
+def _slope_of_twenty(slope: float) -> float:
+    """The gradient of 20 blocks x + s x, by automatic differentiation."""
+    h = x = torch.ones((), dtype=torch.float64, requires_grad=True)
+    for _ in range(20):
+        h = h + slope * h
+    return torch.autograd.grad(h, x)[0].item()
+
+
+def _ends(setup: Setup, wiring: Wiring, depth: int = 1) -> tuple[Tensor, Tensor]:
+    """The stream before the first block and after the last."""
+    first, *_, last = trace(*setup.build(wiring, depth, SEED)).streams
+    return first, last
+
+
+def _equal(ends: tuple[Tensor, Tensor], words: str = "equal") -> tuple[Verdict, str]:
+    return (Verdict.digits, words) if torch.equal(*ends) else (Verdict.no, "not equal")
+
+
+def zero_branches() -> Iterator[Found]:
+    """Blocks whose branch ends in zeros; the connections are ours, the branch the chapter's."""
+    for name, depth in (("zero-branch", 1), ("zero-branch-50", 50)):
+        (x, residual), (_, plain) = (_ends(ZERO_BRANCH, wiring, depth) for wiring in (PRE_NORM, PLAIN["plain"]))
+        is_kept, is_lost = torch.equal(x, residual), not plain.any()
+        kept, lost = "input, to the last bit" if is_kept else "not the input", "nothing" if is_lost else "something"
+        ours = [h.norm().item() for h in (x, residual, plain)]
+        verdict = is_kept and is_lost if depth == 1 else _exactly(is_kept and is_lost)
+        yield name, verdict, {"ours": ours, "kept": kept, "lost": lost}
+    verdict, equal = _equal(_ends(RELU_MLP, Wiring(residual_connection("rezero"))))
+    yield "rezero", verdict, {"equal": equal}
+
+
+def transformer() -> Iterator[Found]:
+    """The size of a Transformer block of width 512, counted on a real one."""
+    with torch.device("meta"):
+        parts = [nn.MultiheadAttention(512, 8), nn.Linear(512, 2048), nn.Linear(2048, 512)]
+        parts += [nn.LayerNorm(512), nn.LayerNorm(512)]
+    count = sum(parameter.numel() for part in parts for parameter in part.parameters())
+    yield "block-size", _exactly(count == 3_152_384), {"count": count}
+    yield "block-size-text", count > 6e6, {"millions": count / 1e6}
+
+
+def scaling() -> Iterator[Found]:
+    """The norm of the stream along 30 and more blocks x + s F(x) without norms."""
+
+    def norms(name: str, depth: int, seed: int = SEED) -> np.ndarray:
+        return np.array(trace(*RELU_MLP.build(scalings(depth)[name], depth, seed)).activations)
+
+    paths = {name: norms(name, 30) for name in ("1", "0.5", "0.1")}
+    one, half, tenth = (path[-1] / path[0] for path in paths.values())
+    holds = (one > 2, 1 < half < 1 + (one - 1) / 2, abs(tenth - 1) < 0.05)
+    for (name, path), is_so in zip(paths.items(), holds, strict=True):
+        yield f"scale-{name}", is_so, {"start": path[0], "end": path[-1], "growth": path[-1] / path[0]}
+    long = norms("1", 200)
+    grown = {f"at{depth}": long[depth] / long[0] for depth in (50, 100, 200)}
+    fits = {"linear": _fit(long), "geometric": _fit(np.log(long)), "short": _fit(paths["1"])}
+    rate = (long[200] / long[100]) ** (1 / 100) - 1
+    yield "scale-1-linear", fits["linear"] > fits["geometric"], {"rate": rate, **grown, **fits}
+    ends = {}
+    for depth in (10, 30, 100, 300):
+        seen = [norms("1/sqrt(L)", depth, seed) for seed in range(5)]
+        ends[f"at{depth}"] = float(np.mean([path[-1] / path[0] for path in seen]))
+    yield "scale-depth", max(ends.values()) < 1.5, ends
+
+
+def _fit(values: np.ndarray) -> float:
+    """The share of the variance of `values` along their index that a straight line explains."""
+    return float(np.corrcoef(np.arange(len(values)), values)[0, 1] ** 2)
+
+
+def norm_place() -> Iterator[Found]:
+    """Pre- against post-norm: with the loss of the chapter, the sum of the outputs, and with others."""
+    index = ["connection", "precision", "loss", "depth"]
+    at = gradient_by_loss([1, *DEPTHS], [SEED]).set_index(index)["gradient_norm"].sort_index()
+    names = ("post-norm", "pre-norm", "pre-norm, final norm")
+    post, pre, ended = ({loss: at[name, "float32", loss, 20] for loss in LOSSES} for name in names)
+    is_by_loss = post["sum"] < _NOISE * post["functional"]
+    verdict = Verdict.its_loss if is_by_loss else Verdict.digits
+    first = {f"fp{bits}": at["post-norm", f"float{bits}", "sum", 1] for bits in (32, 64)}
+    yield "post-norm-20", verdict if same_digits(post["sum"], "0.0000") else False, {**post, **first}
+    yield "pre-norm-20", False, {"ours": [pre["sum"]], **pre}
+    ratio = {loss: pre[loss] / post[loss] for loss in LOSSES}
+    in_fp64 = at["pre-norm", "float64", "sum", 20] / at["post-norm", "float64", "sum", 20]
+    is_huge = ratio["sum"] > 1e6
+    yield "ratio-20", Verdict.its_loss if is_by_loss and is_huge else is_huge, {"fp64": in_fp64, **ratio}
+    yield "final-norm", Verdict.its_loss if ended["sum"] < _NOISE * pre["sum"] else Verdict.digits, ended
+    along = at["pre-norm", "float32", "sum"][[*DEPTHS]]
+    times = along.max() / along.min()
+    yield "pre-norm-depth", times < _FLAT, {"at5": along[5], "at50": along[50], "times": times}
+    by_loss = {loss: at["post-norm", "float32", loss][[*DEPTHS]] for loss in ("functional", "sum")}
+    shrinks = {loss: np.corrcoef(DEPTHS, np.log(path))[0, 1] < -0.8 for loss, path in by_loss.items()}
+    fair, with_sum = by_loss.values()
+    told = {"at5": fair[5], "at50": fair[50], "least": with_sum.min(), "most": with_sum.max()}
+    yield "post-norm-depth", _by_losses(shrinks), told
+
+
+def flexible_block() -> Iterator[Found]:
+    """One block of the chapter's flexible kind, of width 256, with a norm before, behind, or with ReZero's factor."""
+    setup = replace(GELU_MLP, leading=(4, 16), width=256)
+    x, y = _ends(setup, PRE_NORM)
+    drifts = 1.01 < (y.std() / x.std()).item() < 1.04
+    yield "flexible-pre", drifts, {"ours": [x.std().item(), y.std().item()], "variance": (y - x).var().item()}
+    _, y = _ends(setup, Wiring(residual_connection("post-norm")))
+    yield "flexible-post", False, {"ours": [abs(y.mean().item()), y.std().item()]}
+    x, y = _ends(setup, Wiring(residual_connection("rezero")))
+    verdict, equal = _equal((x, y), "equal to the last bit")
+    yield "flexible-rezero", verdict, {"before": x.std().item(), "after": y.std().item(), "equal": equal}
+
+
+def thirty_layers() -> Iterator[Found]:
+    """30 flexible blocks with pre-norm against 30 without skip paths, and how the difference grows with depth."""
+    setup = replace(GELU_MLP, leading=(4, 32))
+    wirings = {"residual": PRE_NORM, **PLAIN}
+    for name, wiring in wirings.items():
+        network, first, second = setup.build(wiring, 30, SEED)
+        # The chapter draws one input after the other, the residual network's first; the weights of both are the same.
+        seen = trace(network, second if name == "plain" else first, first, "sum")
+        y = seen.output
+        ours = [y.norm().item(), seen.gradients[0], y.mean().item(), y.std().item()]
+        yield f"thirty-{name}", False, {"ours": ours}
+    told, widens = dict[str, Any](), dict[str, bool]()
+    for loss in ("functional", "sum"):
+        ratios = {}
+        for depth in (10, 30, 50, 100):
+            residual, plain = (trace(*setup.build(wiring, depth, SEED), loss) for wiring in wirings.values())
+            ratios[depth] = residual.gradients[0] / plain.gradients[0]
+            told |= {f"residual{depth}": _alike(residual.output), f"plain{depth}": _alike(plain.output)}
+        told[loss] = ", ".join(f"{ratio:.1f} at {depth}" for depth, ratio in ratios.items())
+        widens[loss] = ratios[100] > 2 * ratios[10]
+    yield "gap-depth", _by_losses(widens), told
+
+
+def _alike(y: Tensor) -> float:
+    """Mean cosine between the outputs of all pairs of tokens."""
+    y_TD = F.normalize(y.flatten(0, -2), dim=-1)
+    return (y_TD @ y_TD.T).mean().item()
+
+
+CHECKS = arithmetic, zero_branches, transformer, scaling, norm_place, flexible_block, thirty_layers

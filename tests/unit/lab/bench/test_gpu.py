@@ -1,0 +1,143 @@
+"""`comt bench gpu`: parts in processes of their own, within a time, going on where the last call stopped."""
+
+from __future__ import annotations
+
+import json
+import signal
+import tarfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner, Result
+
+from comt_cli.app import app
+from comt_cli.commit import git_commit
+from comt_cli.errors import RunInterrupted
+from comt_cli.lab.bench import gpu
+from comt_cli.lab.bench.ending import Deadline, NotMeasured
+from comt_cli.lab.bench.gpu import Part, parts_for
+from comt_cli.training import hardware
+
+WELL = ("platform",)
+WRONG = ("calendar", "--nonsense")
+WAITS = ("timeit", "-n", "1", "-r", "1", "import time; time.sleep(60)")
+TABLE = "row,column,seeds,metric,scale,mean,recipe\npre-ln,a/60m,1,perplexity,small,77.0,comt/table3.yaml\n"
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    """The verb with these parts instead of its own."""
+    monkeypatch.setattr(gpu, "_GRACE", 1.0)
+    monkeypatch.setattr(gpu, "_ENDING", 0.0)
+    monkeypatch.setattr(hardware, "cuda_names", lambda: ())
+
+    def run(*parts: Part, seconds: float = 60) -> Result:
+        monkeypatch.setattr(gpu, "parts_for", lambda folder, on_cuda: list(parts))
+        return CliRunner().invoke(app, ["bench", "gpu", "--minutes", str(seconds / 60), "--folder", str(tmp_path)])
+
+    return run
+
+
+def states(folder: Path) -> dict[str, str]:
+    return json.loads((folder / "state.json").read_text())["parts"]
+
+
+def test_a_part_that_fails_is_told_and_the_next_call_goes_on(call, tmp_path):
+    parts = [Part("a", 20, WELL), Part("b", 20, WRONG), Part("c", 20, WELL), Part("d", 20, WELL, needs_cuda=True)]
+    result = call(*parts)
+    assert result.exit_code == 1
+    assert isinstance(result.exception, NotMeasured)
+    assert "no CUDA device here; left out: d" in result.output
+    assert "unrecognized arguments: --nonsense" in result.output, "the end of its log"
+    assert states(tmp_path) == {"a": "done", "b": "failed", "c": "done"}
+    again = call(*parts[:1], Part("b", 20, WELL), *parts[2:])
+    assert again.exit_code == 0, again.output
+    assert "a (at most" not in again.output
+    assert "all parts are done" in again.output
+    assert call(*parts[:1]).exit_code == 0, "there is nothing left to do"
+
+
+def test_parts_that_have_had_their_time_come_last(call, tmp_path):
+    parts = [Part("long", 0.5, WAITS), Part("next", 20, WELL), Part("much longer", 200, WELL)]
+    result = call(*parts, seconds=30)
+    assert "long: ended after" in result.output
+    assert "much longer: left for the next call" in result.output
+    assert states(tmp_path) == {"long": "too long", "next": "done"}
+    assert "open: much longer, long" in result.output
+
+
+def test_a_signal_ends_the_part_and_what_there_is_is_written(call, tmp_path, monkeypatch):
+    run = gpu._run
+
+    def interrupted(*arguments):
+        signal.raise_signal(signal.SIGTERM)
+        return run(*arguments)
+
+    monkeypatch.setattr(gpu, "_run", interrupted)
+    began = time.monotonic()
+    earlier = Part("earlier", 20, WELL)
+    gpu.State(tmp_path, commit=git_commit(), device=None).put(earlier, "done")
+    result = call(earlier, Part("waits", 60, WAITS))
+    assert "parts measured: 1, those cut short not settled" in str(result.exception)
+    assert time.monotonic() - began < 20
+    assert isinstance(result.exception, RunInterrupted)
+    assert result.exception.exit_status == 128 + signal.SIGTERM
+    assert states(tmp_path) == {"earlier": "done", "waits": "cut short"}
+    assert (tmp_path / "gpu.tar.gz").exists()
+
+
+def test_one_table_and_one_archive(call, tmp_path):
+    for name, text in {"results/small/comt/table3.csv": TABLE, "runs/by-id/a/result.json": "{}",
+                       "runs/by-id/a/weights.safetensors": "many"}.items():  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    result = call(Part("a b", 20, WELL))
+    assert "| comt/table3.yaml, small | pre-ln, a/60m, seeds 1 | perplexity 77.0 |" in result.output
+    with tarfile.open(tmp_path / "gpu.tar.gz") as tar:
+        assert {*tar.getnames()} == {"goals.md", "state.json", "logs/a-b.log", "runs/by-id/a/result.json",
+                                     "results/small/comt/table3.csv"}  # fmt: skip
+
+
+def test_two_calls_of_nine_minutes_reach_all_but_what_comes_last(tmp_path, monkeypatch):
+    """Each part takes all the seconds that it may; what resumes takes ten more each time."""
+    now, had = 0.0, Counter()
+
+    def pretended(part, seconds, log, deadline):
+        nonlocal now
+        log.touch()
+        needs = part.seconds - had[part.name]
+        now += min(needs, seconds)
+        had[part.name] += seconds - 10 if part.resumes else 0
+        return 0 if needs <= seconds else None
+
+    monkeypatch.setattr(gpu, "_run", pretended)
+    parts = parts_for(tmp_path, on_cuda=True)
+    late = [part for part in parts if part.name.endswith(gpu.LATE)]
+    assert parts[-len(late) :] == late
+    assert len({part.name for part in parts}) == len(parts)
+    for _ in range(2):
+        ends = now + 9 * 60
+        state, deadline = gpu.State(tmp_path), Deadline(9 * 60, clock=lambda: now)
+        said = [*gpu.run_parts(parts, state, tmp_path, deadline)]
+        assert now <= ends - gpu._GRACE - gpu._ENDING
+    assert state.open(parts) == late, said
+    (tuning,) = (part.words for part in parts if part.name == "tuning")
+    assert tuning[tuning.index("--dtypes") + 1] == "bf16", "nothing else is in the other type"
+
+
+@pytest.mark.parametrize("on_cuda", [True, False])
+def test_every_part_is_understood(on_cuda):
+    for part in parts_for(Path("there"), on_cuda=on_cuda):
+        words = [word.format(seconds=9) for word in part.words]
+        if words[0] == "pytest":
+            continue
+        command, names = get_command(app), words[1:]
+        while hasattr(command, "commands"):
+            command, *names = command.commands[names[0]], *names[1:]
+        context = command.make_context(part.name, [], resilient_parsing=True)
+        context.resilient_parsing = False
+        _, left, _ = command.make_parser(context).parse_args(list(names))
+        assert not left
