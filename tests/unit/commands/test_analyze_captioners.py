@@ -12,8 +12,8 @@ from caption_cases import caption_spec
 from tiny_runs import dataset_of
 from typer.testing import CliRunner
 
-from comt_cli.analysis.captioned_image import observed_image
-from comt_cli.analysis.gates import Place, observed_gates
+from comt_cli.analysis.gates import observed_gates
+from comt_cli.analysis.observed import observed_image
 from comt_cli.app import app
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import write_state
@@ -74,7 +74,8 @@ def test_what_is_run_is_the_image_of_that_number_and_the_words_behind_the_begin_
     encoded_RD = loaded.model.encoded(*on.inputs[:2])[0][0]
     gate = loaded.model.decoder[1].cross.key_value.gate("k_proj")
     factors = torch.sigmoid(torch.sigmoid(encoded_RD @ gate.A.T) @ gate.B.T)
-    found = observed_gates(loaded, on).factors[Place("k_proj", "decoder", "cross", "image"), "scalar"][2]
+    where = {"stack": "decoder", "part": "cross", "text": "image", "site": "k_proj"}
+    (found,) = [each.values for each in observed_gates(loaded, on) if (each.where, each.layer) == (where, 2)]
     np.testing.assert_allclose(found, factors.numpy(), rtol=1e-5)
 
 

@@ -115,7 +115,7 @@ def test_without_a_text_a_checkpoint_is_enough(run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["analyze-gates", "--images", "3"], "grc is a translator; --images is for image classifiers"),
+        (["analyze-gates", "--images", "3"], "grc is a translator; --images is for captioners and image classifiers"),
         (["analyze-gates", "--site", "q_proj"], "has no gates on projections or branches"),
         (["analyze-gates", "--text", "a" * 40], "the text has 40 tokens; grc-c-seed1 takes 1 to 39"),
         (["plot-cosine"], "grc is a translator, not a language model"),
