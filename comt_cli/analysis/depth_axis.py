@@ -1,4 +1,4 @@
-"""The x-axis over the depth of a network, with its stages or stacks marked."""
+"""Axes of figures over the depth of a network: depth with its stages or stacks marked, and norms of gradients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from collections.abc import Mapping
 import pandas as pd
 from matplotlib.axes import Axes
 
+from comt_cli.report.figures.lines import log_ticks
 from comt_cli.report.figures.style import QUIET, layer_axis
+
+_LEAST_RATIO = 1.5
+"""A logarithmic axis spans at least this ratio, so that rounding noise does not look like structure."""
 
 
 def mark_groups(axes: Axes, places: Mapping[str, pd.Series]) -> None:
@@ -42,3 +46,15 @@ def examples_of(frame: pd.DataFrame) -> str:
     """How many images there were: `2,000`, or `600 to 2,000` where rows differ."""
     low, high = int(frame["examples"].min()), int(frame["examples"].max())
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def log_axis(axes: Axes, values: pd.Series[float]) -> None:
+    """A logarithmic y-axis over all positive values, with some air."""
+    seen = values[values > 0]
+    if seen.empty:
+        return
+    low, high = float(seen.min()), float(seen.max())
+    air = max(_LEAST_RATIO * low / high, 1.0) ** 0.5 * (high / low) ** 0.05
+    axes.set_yscale("log", nonpositive="mask")
+    axes.set_ylim(low / air, high * air)
+    log_ticks(axes, high / low * air**2)

@@ -11,23 +11,18 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 from torch import Tensor, nn
 
-from comt_cli.analysis.depth_axis import block_axis, examples_of, stages_of
+from comt_cli.analysis.depth_axis import block_axis, examples_of, log_axis, stages_of
 from comt_cli.analysis.images import EXAMPLES, WatchedImages, watched_images
 from comt_cli.analysis.model_figure import ModelFigure
 from comt_cli.analysis.subject import Subject
 from comt_cli.analysis.watch import hooked
 from comt_cli.exchange.loaded_images import LoadedImageModel
-from comt_cli.report.figures.lines import log_ticks
 from comt_cli.report.figures.style import page_figure, series_colours, style
 
 _MARKERS = "os^Dv"
-_LEAST_RATIO = 1.5
-"""The axis spans at least this ratio, so that rounding noise does not look like structure."""
 _WIDTH = 5.6
 
 
@@ -100,7 +95,7 @@ class BlockGradients(ModelFigure):
                 error = 2 * own["std"].to_numpy() / np.sqrt(own["examples"].to_numpy())
                 low, high = np.maximum(mean - error, 1e-30), mean + error
                 axes.fill_between(block, low, high, color=colour, alpha=0.2, linewidth=0)
-            _norm_axis(axes, frame["mean"])
+            log_axis(axes, frame["mean"])
             block_axis(axes, frame[frame["row"] == deepest])
             axes.set_ylabel("norm of the gradient\nat the output (log scale)")
             axes.set_xlabel(f"residual block (mean over {examples_of(frame)} training images)")
@@ -151,15 +146,3 @@ def _thirds(own: pd.DataFrame) -> tuple[float, float, float, float, float]:
 
 def _seen(*, is_so: bool) -> str:
     return "so it is here" if is_so else "here it is the other way round"
-
-
-def _norm_axis(axes: Axes, values: pd.Series[float]) -> None:
-    seen = values[values > 0]
-    if seen.empty:
-        return
-    low, high = float(seen.min()), float(seen.max())
-    air = max(_LEAST_RATIO * low / high, 1.0) ** 0.5 * (high / low) ** 0.05
-    axes.set_yscale("log", nonpositive="mask")
-    axes.set_ylim(low / air, high * air)
-    log_ticks(axes, high / low * air**2)
-    axes.yaxis.set_minor_locator(NullLocator())

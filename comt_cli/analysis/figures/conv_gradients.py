@@ -11,19 +11,18 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import MaxNLocator
 
 from comt_cli import words
+from comt_cli.analysis.depth_axis import log_axis
 from comt_cli.analysis.model_figure import ModelFigure
 from comt_cli.analysis.subject import Subject
 from comt_cli.errors import UserError
-from comt_cli.report.figures.broken import Ends, robust_ends, strip
-from comt_cli.report.figures.broken import height as broken_height
+from comt_cli.report.figures.lines import log_ticks
 from comt_cli.report.figures.style import QUIET, SEQUENCE, page_figure, series_colours, style
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.tasks import tasks
@@ -45,12 +44,10 @@ _LOOKS: dict[str, tuple[tuple[float, Sequence[float]], float]] = {
 
 class ConvGradients(ModelFigure):
     """Panel (a): the median and the greatest norm of the logged steps over depth, panel (b): those of the convolutions
-    over the steps, where peaks early in training are seen; all runs on one logarithmic axis, which a convolution or
-    step far from all others does not rule. Panels (c), (d) ...: a map of depth and step for each run, all of one scale
-    of colours.
+    over the steps, where peaks early in training are seen; all runs on one logarithmic axis. Panels (c), (d) ...: a map
+    of depth and step for each run, all of one scale of colours.
 
-    Norms of 0, as where a residual branch is switched off, count in neither and stay white in a map. Where the runs did
-    not log the same steps, the legend has each run's own: a median over 20 steps would pass for one over 300.
+    Norms of 0, as where a residual branch is switched off, count in neither and stay white in a map.
     """
 
     name: ClassVar = "conv-gradients"
@@ -81,42 +78,33 @@ class ConvGradients(ModelFigure):
             "steps for each convolution, (b) median and greatest of the convolutions at each step, and a map for each "
             "run."
         )
-        found = [
-            f"{row}: median over convolutions {own['median'].median():.2g}; the greatest norm of a step is that of "
-            f"{own['convolution'].iloc[int(own['greatest'].argmax())]}, {own['greatest'].max():.2g}."
-            for row, own in _by_row(self.table(frame))
-            if own["greatest"].notna().any()
-        ]
-        return [reading, *found]
+        return [reading, *(_finding(row, own) for row, own in _by_row(frame))]
 
     def draw(self, frame: pd.DataFrame) -> Figure:
         rows = [row for row, _ in _by_row(frame)]
         by_depth, by_step = ({row: make(own) for row, own in _by_row(frame)} for make in (_by_convolution, _by_step))
-        names, span = _names(frame)
-        legend_columns = _legend_columns(names)
+        legend_columns = 2 if max(map(len, rows)) <= 50 else 1
         map_rows = -(-len(rows) // _MAPS_ABREAST)
         heights = 2.45 + 0.14 * -(-(len(rows) + len(_LOOKS)) // legend_columns), 0.25 + 1.6 * map_rows
-        both = pd.concat([*by_depth.values(), *by_step.values()])
-        ends = robust_ends(both[["median", "greatest"]].to_numpy().ravel(), log=True)
+        norms = frame.loc[frame["norm"] > 0, "norm"]
+        ends = (norms.min() / 1.01, norms.max() * 1.01) if len(norms) else (1.0, 1.01)
         with style():
             figure = page_figure(sum(heights))
             above, below = figure.subfigures(2, 1, height_ratios=heights, squeeze=False)[:, 0]
             left, right = above.subplots(1, 2, sharey=True)
-            for axes, lines, x in ((left, by_depth, "depth"), (right, by_step, "step")):
-                _lines(axes, lines, x)
-            _norm_axis(left, ends.low, ends.high)
+            _lines(left, by_depth, "depth")
+            _lines(right, by_step, "step")
+            both = pd.concat([*by_depth.values(), *by_step.values()])
+            log_axis(left, pd.concat([both[look] for look in _LOOKS]))
             _depth_axis(left, int(frame["depth"].max()))
             left.set(xlabel="convolution, counted from the input", ylabel="gradient norm (log scale)")
             right.set_xlabel("training step")
-            left.set_title(f"(a) of each convolution{span}")
+            left.set_title("(a) of each convolution")
             right.set_title("(b) at each step")
-            for axes, lines, x in ((left, by_depth, "depth"), (right, by_step, "step")):
-                _off_scale(axes, lines, x, ends)
-            above.legend(handles=_handles(names), loc="outside lower center", ncols=legend_columns)
-            colours = _colour_ends(frame["norm"])
+            above.legend(handles=_handles(rows), loc="outside lower center", ncols=legend_columns)
             panels = below.subplots(map_rows, min(len(rows), _MAPS_ABREAST), squeeze=False)
             for number, (row, panel) in enumerate(zip(rows, panels.ravel(), strict=False)):
-                image = _map(panel, by_depth[row], LogNorm(*colours))
+                image = _map(panel, by_depth[row], LogNorm(*ends))
                 title = f"({chr(ord('c') + number)}) {row}"
                 panel.set_title(title, fontsize=min(8.5, 340 / len(title)))  # a long one would reach into the next
             for panel in panels.ravel()[len(rows) :]:
@@ -125,7 +113,7 @@ class ConvGradients(ModelFigure):
                 line[0].set_ylabel("training step")
             below.supxlabel("convolution, counted from the input", fontsize=8)
             bar = below.colorbar(image, ax=panels, pad=0.015, aspect=22 * map_rows, label="gradient norm (log scale)")
-            _few_numbers(bar.ax.yaxis, *colours)
+            log_ticks(bar.ax, ends[1] / ends[0])
         return figure
 
 
@@ -181,32 +169,23 @@ def _by_convolution(frame: pd.DataFrame) -> pd.DataFrame:
     return summary.join(table[shown].rename(columns=lambda step: f"{_STEP}{step}")).reset_index()
 
 
+def _finding(row: str, frame: pd.DataFrame) -> str:
+    """The logged steps of a run, and its main numbers."""
+    table, steps = _by_convolution(frame), frame["step"]
+    logged = f"{row}: {steps.nunique()} logged steps, {steps.min()} to {steps.max()}"
+    if table["greatest"].isna().all():
+        return f"{logged}; all norms are 0."
+    greatest = table.iloc[int(table["greatest"].argmax())]
+    return (
+        f"{logged}; median over convolutions {table['median'].median():.2g}; the greatest norm of a step is that of "
+        f"{greatest['convolution']}, {greatest['greatest']:.2g}."
+    )
+
+
 def _by_step(frame: pd.DataFrame) -> pd.DataFrame:
     """One line a step: the median and the greatest norm of the convolutions; norms of 0 count in neither."""
     seen = frame[frame["norm"] > 0].groupby("step")["norm"]
     return pd.DataFrame({"median": seen.median(), "greatest": seen.max()}).reset_index()
-
-
-def _names(frame: pd.DataFrame) -> tuple[list[str], str]:
-    """Each run's name in the legend, and the title's note of the steps: where all logged the same ones it is theirs,
-    else each name has its own."""
-    steps = {row: sorted(set(own["step"])) for row, own in _by_row(frame)}
-    first, *others = steps.values()
-    if all(each == first for each in others):
-        return list(steps), f", {_span(first)}"
-    return [f"{row}, {f'{len(each)} of ' if len(each) > 1 else ''}{_span(each)}" for row, each in steps.items()], ""
-
-
-def _span(steps: list[int]) -> str:
-    first, last = steps[0], steps[-1]
-    return f"steps {first} to {last}" if first < last else f"step {first}"
-
-
-def _legend_columns(names: list[str]) -> int:
-    """As many as a legend of page width has room for: some 120 letters, of which a line's sample takes eight."""
-    if sum(len(name) + 8 for name in names) < 75:
-        return len(names) + len(_LOOKS)
-    return 2 if max(map(len, names)) <= 50 else 1
 
 
 def _lines(axes: Axes, tables: Mapping[str, pd.DataFrame], x: str) -> None:
@@ -225,58 +204,9 @@ def _handles(names: list[str]) -> list[Line2D]:
     ]
 
 
-def _off_scale(axes: Axes, tables: Mapping[str, pd.DataFrame], x: str, ends: Ends) -> None:
-    """A strip above or below the frame for values far beyond: the number of the farthest, a mark for the others."""
-    for above in (True, False):
-        off = [
-            (float(place), float(value), colour)
-            for table, colour in zip(tables.values(), series_colours(len(tables)), strict=True)
-            for name in _LOOKS
-            for place, value in zip(table[x], table[name], strict=True)
-            if (value > ends.high if above else 0 < value < ends.low)
-        ]
-        if not off:
-            continue
-        beyond = strip(axes, 1, above=above)
-        for place, _, colour in off:
-            beyond.plot([place], [0], "^" if above else "v", color=colour, markersize=3, clip_on=False)
-        place, value, _ = (max if above else min)(off, key=lambda each: each[1])
-        low, high = axes.get_xlim()
-        is_left = (place - low) / (high - low) < 0.6
-        beyond.annotate(f"{value:.2g}", (place, 0), xytext=(5 if is_left else -5, 0), textcoords="offset points",
-                        ha="left" if is_left else "right", va="center_baseline", fontsize=6.5,
-                        annotation_clip=False)  # fmt: skip
-        if above:
-            axes.set_title(axes.get_title(), pad=4 + 72 * broken_height(1))
-        else:
-            axes.tick_params(axis="x", pad=3 + 72 * broken_height(1))
-
-
-def _norm_axis(axes: Axes, low: float, high: float) -> None:
-    axes.set_yscale("log", nonpositive="mask")
-    if not 0 < low <= high:  # no norm but 0 was logged
-        return
-    axes.set_ylim(low / 1.25, high * 1.25)
-    _few_numbers(axes.yaxis, low, high)
-
-
-def _few_numbers(axis: Axis, low: float, high: float) -> None:
-    """Powers of ten on a logarithmic axis, and 2 and 5 times these where there are few."""
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,), numticks=8))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_locator(NullLocator())
-    axis.set_minor_formatter(NullFormatter())
-
-
 def _depth_axis(axes: Axes, depth: int) -> None:
     axes.set_xlim(0.5, depth + 0.5)
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-
-
-def _colour_ends(norms: pd.Series[float]) -> tuple[float, float]:
-    seen = norms[norms > 0]
-    low, high = (float(seen.min()), float(seen.max())) if len(seen) else (1.0, 1.0)
-    return (low, high) if high > 1.01 * low else (low / 1.01, high * 1.01)
 
 
 def _map(axes: Axes, table: pd.DataFrame, norm: LogNorm) -> QuadMesh:

@@ -97,26 +97,21 @@ class GateMaps(ModelFigure):
                     axes.imshow(_plane(one), norm=norm, cmap=SEQUENCE, interpolation="nearest", extent=(0, 1, 1, 0))
                 column[0].set_title(f"block {block}\n{site}")
                 if not self.shared:
-                    self._own_bar(figure, list(column), ends)
+                    bar = figure.colorbar(
+                        ScalarMappable(norm, SEQUENCE), ax=list(column), location="bottom", pad=0.02, aspect=9,
+                        ticks=ends, shrink=0.95,
+                    )  # fmt: skip
+                    digits = max(2, 1 - int(np.floor(np.log10(ends[1] - ends[0]))))
+                    bar.ax.xaxis.set_major_formatter(f"{{x:.{digits}f}}")
+                    bar.ax.tick_params(labelsize=6, length=2)
+                    for label, inwards in zip(bar.ax.get_xticklabels(), ("left", "right"), strict=True):
+                        label.set(horizontalalignment=inwards)
             if self.shared:
                 figure.colorbar(
                     ScalarMappable(norm, SEQUENCE), ax=list(panels[:, 1:].ravel()), location="bottom", pad=0.02,
                     aspect=40, shrink=0.6, label="gate value",
                 )  # fmt: skip
         return figure
-
-    @staticmethod
-    def _own_bar(figure: Figure, column: list[Any], ends: tuple[float, float]) -> None:
-        """The bar of a column's colours, with as many digits at its ends as tell them apart."""
-        bar = figure.colorbar(
-            ScalarMappable(Normalize(*ends), SEQUENCE), ax=column, location="bottom", pad=0.02, aspect=9, shrink=0.95
-        )
-        digits = max(2, 1 - int(np.floor(np.log10(ends[1] - ends[0]))))
-        bar.set_ticks(list(ends), labels=[f"{end:.{digits}f}" for end in ends])
-        bar.ax.tick_params(labelsize=6, length=2)
-        low, high = bar.ax.get_xticklabels()
-        low.set_horizontalalignment("left")
-        high.set_horizontalalignment("right")
 
 
 def _plane(frame: pd.DataFrame) -> pd.DataFrame:

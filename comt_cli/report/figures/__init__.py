@@ -1,8 +1,7 @@
 """Figures for a paper, drawn from data frames. Never imports torch."""
 
 from comt_cli.report.figures.ablation import draw_ablation
-from comt_cli.report.figures.attention import draw_attention
-from comt_cli.report.figures.captioned import draw_captioned
+from comt_cli.report.figures.attention import draw_attention, draw_captioned
 from comt_cli.report.figures.costs import draw_costs
 from comt_cli.report.figures.curves import draw_curves
 from comt_cli.report.figures.ladder import draw_ladder
