@@ -83,10 +83,10 @@ def plot_cosine(source: str, text: str | None, *, out: Path | None, results: Pat
     )
 
 
-def plot_gradients(paths: Sequence[Path], epochs: float, *, out: Path | None, results: Path) -> None:
-    """Draw the logged gradients of the runs at these paths: of one run among its figures, of several under a name that
+def plot_gradients(directories: Sequence[RunDirectory], epochs: float, *, out: Path | None, results: Path) -> None:
+    """Draw the logged gradients of runs: of one run among its figures, of several under a name that
     depends on all of them, whatever their order. Raises as `analyze_gates`."""
-    runs = _by_label(paths)
+    runs = _by_label(directories)
     figure, specs = model_figures()["conv-gradients"](), [run.spec() for run in runs.values()]
     frame = figure.frame(Subject(Request(epochs=epochs), runs))
     own, stem = run_figure_folder(specs[0], results), figure.name
@@ -95,21 +95,20 @@ def plot_gradients(paths: Sequence[Path], epochs: float, *, out: Path | None, re
     say_written(figure.write(frame, out or own, of_runs(specs), stem=stem))
 
 
-def _by_label(paths: Sequence[Path]) -> dict[str, RunDirectory]:
+def _by_label(directories: Sequence[RunDirectory]) -> dict[str, RunDirectory]:
     """The runs by their names in the figure: row, column, seed and method, and the id where these are alike.
 
     A run that is given twice, as itself or as a copy, is taken once, which the error stream says.
 
     Raises:
-        UserError: a path is not a run's; there are more than can be distinguished.
+        UserError: there are more than can be distinguished.
     """
     found: dict[str, RunDirectory] = {}
     labels: dict[str, str] = {}
-    for path in paths:
-        run = RunDirectory(path.parent if path.is_file() else path)
+    for run in directories:
         spec = run.spec()
         if (first := found.setdefault(spec.id, run)) is not run:
-            print(f"comt: {path} is left out: it is the same run as {first.path} ({spec.id})", file=sys.stderr)
+            print(f"comt: {run.path} is left out: it is the same run as {first.path} ({spec.id})", file=sys.stderr)
         labels[spec.id] = f"{spec.row}-{spec.column}-seed{spec.seed} ({spec.method_words})"
     if len(found) > _MOST_RUNS:
         raise UserError(f"{len(found)} runs are more than one figure can show", f"Give {_MOST_RUNS} or fewer.")

@@ -33,9 +33,14 @@ def plot_gradients(
       comt plot-gradients table1::glyphs10-resnet152:1 --epochs 1 --out figures
     """
     from comt_cli.commands.run_selectors import run_folders
+    from comt_cli.runs.directory import RunDirectory
 
-    paths = run_folders(chosen, runs, scale, set_)
+    directories = [
+        RunDirectory(path.parent if path.is_file() else path) for path in run_folders(chosen, runs, scale, set_)
+    ]
+    for directory in directories:  # a path that is not a run's is told before torch is imported
+        directory.spec()
     loading("the logged norms")
     from comt_cli.analysis import verbs
 
-    verbs.plot_gradients(paths, epochs, out=out, results=results)
+    verbs.plot_gradients(directories, epochs, out=out, results=results)

@@ -171,24 +171,6 @@ def test_a_gate_of_unknown_range_has_no_saturation(monkeypatch) -> None:
     assert frame["mean"].notna().all()
 
 
-def test_a_network_without_gates_says_what_it_holds() -> None:
-    with pytest.raises(UserError, match="method mix-ln, residual connection mix-ln, no gates, 3 layers of width 32"):
-        gate_values(loaded(name="mix-ln"), TEXT)
-
-
-@torch.no_grad()
-def test_a_unit_that_adds_shows_its_evaluator() -> None:
-    source = loaded(name="eau")
-    values = gate_values(source, TEXT)
-    gate = source.model.blocks[0].attention_path.gate("attention")
-    block, x = source.model.blocks[0], source.model.embedding(torch.tensor([Letters().prompt(TEXT)]))
-    z = block.attention(block.attention_connection.norm(x), rotation_table(len(TEXT), 8, 10000.0, x))[0]
-    e = torch.sigmoid(torch.relu(z @ gate.W1.weight.T + gate.W1.bias) @ gate.W2.weight.T + gate.W2.bias)
-    assert list(by_site(values)) == [("attention", "evaluator")]
-    np.testing.assert_allclose(by_site(values)["attention", "evaluator"][1], e.numpy(), rtol=1e-4)
-    assert summary_frame(values)[["low", "high"]].to_numpy().tolist() == [[0, 1]] * 3
-
-
 @pytest.mark.parametrize("method", ["pre-ln", "deepnorm"])
 def test_cosine_and_norm_ratio_by_explicit_loops(method) -> None:
     source = loaded(name=method)

@@ -135,8 +135,3 @@ def test_other_images_are_not_taken_for_those_of_training(run) -> None:
     other = loaded.run.model_copy(update={"data_content": "0" * 16})
     with pytest.raises(UserError, match="was trained on other images of scenes"):
         observed_image(LoadedCaptioner(**{**vars(loaded), "spec": other}))
-
-
-def test_a_plain_captioner_says_what_it_holds(run) -> None:
-    error = call(run("post-ln"), "--out", "x").exception
-    assert error.message.startswith("post-ln-c-seed1 has no gates to analyse: it holds method post-ln, 2 + 2 layers")
