@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
@@ -141,31 +140,14 @@ def _by_token(weights: Tensor, dimensions: int) -> Tensor:
 
 
 def _findings(frame: pd.DataFrame) -> Iterator[str]:
-    """Distances of mixing matrices from the identity, of streams from each other, of attention from equal shares."""
-    by_weight = {str(weight): own for weight, own in frame.groupby("weight", sort=False)}
-    for weight, own in by_weight.items():
-        mean = own["mean"]
+    """The main numbers of each kind of weight."""
+    for weight, own in frame.groupby("weight", sort=False):
         if weight == "mix":
-            off = mean[own["target"] != own["source"]].abs()
+            off = own.loc[own["target"] != own["source"], "mean"].abs()
             yield f"Off the diagonal, mixing matrices have {off.mean():.2g} on average and {off.max():.2g} at most."
-        elif weight == _SIAMESE:
-            of_x = mean[own["source"] == 0]
-            yield f"The normed stream x makes {of_x.min():.2f} to {of_x.max():.2f} of what is read."
-        elif weight == DISPERSION:
-            yield f"Streams are {mean.min():.2g} to {mean.max():.2g} of their size from their mean."
-        elif weight == "heads":
-            # A block's own heads are the last sources of its lines.
-            first_own = own.groupby("layer")["source"].transform("max") - own["target"].max()
-            earlier = mean[own["source"] < first_own].abs()
-            yield f"Heads of earlier blocks weigh {earlier.mean():.2g} on average and {earlier.max():.2g} at most."
-        elif weight == "first-own":
-            first, last = (mean[own["source"] == source].mean() for source in (0, 1))
-            yield f"On average the first block's values have a weight of {first:.2g}, and the own {last:.2g}."
-        elif weight == "attention":
-            each = own.groupby(["stack", "layer", "part"], sort=False)["mean"]
-            entropy = each.apply(lambda own: float(-(own * np.log(own.clip(lower=1e-30))).sum()))
-            share = (entropy / each.size().map(math.log)).mean()
-            yield f"Entropy of the mean attention over depth: {share:.2f} of that of equal shares."
+        else:
+            mean = own["mean"]
+            yield f"{weight}: {mean.min():.2g} to {mean.max():.2g}, {mean.mean():.2g} on average."
 
 
 def _draw_maps(figure: Figure, row: Sequence[Axes], tables: Sequence[pd.DataFrame]) -> None:

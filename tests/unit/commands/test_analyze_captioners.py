@@ -100,19 +100,6 @@ def test_regions_and_words_have_their_figures(run) -> None:
     assert "its 36 regions, named by row and column" in said
 
 
-@pytest.mark.usefixtures("quick_figures")
-def test_shares_are_of_the_first_image_and_its_own_caption_where_none_is_named(run) -> None:
-    assert call(run("sas"), "--out", "x").exit_code == 0
-    assert stems("x") == ["residual-shares"]
-    frame = pd.read_csv("x/residual-shares.csv")
-    parts = {"encoder": ["attention", "mlp"], "decoder": ["attention", "cross", "mlp"]}
-    junctions = [(stack, layer, part) for stack, each in parts.items() for layer in (1, 2) for part in each]
-    assert [*frame[["stack", "layer", "part"]].drop_duplicates().itertuples(index=False, name=None)] == junctions
-    assert frame["share"].unique().tolist() == ["alpha", "beta", "(1-alpha)(1-beta)"]
-    assert set(frame[frame["stack"] == "encoder"]["tokens"]) == {36}
-    assert "Test image 0 of scenes; a caption of it, by the network itself" in Path("x/residual-shares.txt").read_text()
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
