@@ -1,1 +1,1 @@
-"""What a trained network does with a text: the values of its gates, and what its layers make of the residual stream."""
+"""What a trained network does: the values of its gates, its residual stream, its gradients; and the figures of them."""

@@ -1,4 +1,4 @@
-"""The images that a classifier's gates are observed on: validation images of its data set, as evaluation sees them.
+"""Images of a classifier's own data set, as evaluation feeds them to it.
 
 Shapes: B images of a batch, S x S pixels.
 """
@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from comt_cli.analysis.observed import other_images
 from comt_cli.data.evaluation import EvaluationBatches
 from comt_cli.data.images.dataset import ImageBatch, ImageDataset
 from comt_cli.data.images.prepare import prepare_images
@@ -44,10 +45,7 @@ def watched_images(loaded: LoadedImageModel, split: SplitName) -> WatchedImages:
     data = spec.settings_as(ImageSettings).data
     dataset = prepare_images(data)
     if dataset.content_hash != spec.data_content or len(dataset.class_names) != len(loaded.class_names):
-        raise UserError(
-            f"{loaded.name} was trained on other images of {data.images} than those that are here",
-            "They were changed, or this version of comt makes others. Train it anew to look into it.",
-        )
+        raise other_images(loaded.name, data.images)
     return WatchedImages(loaded, dataset, split)
 
 

@@ -1,5 +1,4 @@
-"""How residual connections mix several streams, or what earlier blocks put out, at every junction of a language
-model and behind the last, and how its attention mixes keys and values of earlier blocks with its own."""
+"""Mixtures of streams, of earlier outputs, and of keys and values of earlier blocks, in one forward pass."""
 
 from __future__ import annotations
 
@@ -7,13 +6,10 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-import pandas as pd
 import torch
 from torch import Tensor
 
-from comt_cli.analysis.text import Observation
-from comt_cli.analysis.watch import hooked, watch
-from comt_cli.errors import UserError
+from comt_cli.analysis.watch import hooked
 from comt_cli.exchange.loaded import Loaded
 from comt_cli.layers.learned import wide
 from comt_cli.layers.residual.base import Branch, ReadOut, ResidualConnection, State
@@ -21,17 +17,16 @@ from comt_cli.layers.shared_values import SharedValues
 from comt_cli.models.base import Model, TokenBlock
 
 READ_OUT = "read-out"
-"""The part that stands for what is made of the state behind a stack's last block."""
+"""The part of what is read behind a stack's last block."""
 DISPERSION = "dispersion"
-"""How far the streams that a junction is handed are from their mean, |H - mean| / |H|: 0 where all are one, and the
-mechanism is dead. Of SiameseNorm's two, whose sizes tell nothing, as they are read, behind their norms."""
-_MATRICES = ("mix", "write", "heads")
-"""Weights with a line for every target."""
+"""Distance of the streams at a residual add from their mean, |H - mean| / |H|: 0 where all are one, and the mechanism
+is dead. Of SiameseNorm's two streams, whose sizes tell nothing, it is taken behind the norms that they are read
+through."""
 
 
 class Mixed(NamedTuple):
-    """What one place of a network mixes: weights by name, as `ResidualConnection.mixing`, and `DISPERSION`, [B, T, 1],
-    where there are several streams. Of a read-out `layer`, from 0, is the last."""
+    """The mixtures at one place of a network: weights by name, as `ResidualConnection.mixing`, and `DISPERSION`,
+    [B, T, 1], where there are several streams. `layer` is from 0; a read-out's is the last."""
 
     stack: str
     layer: int
@@ -40,7 +35,7 @@ class Mixed(NamedTuple):
 
 
 def mixes(loaded: Loaded) -> bool:
-    """Whether a residual connection of a network of tokens, or its attention, says what it mixes."""
+    """Whether a residual connection of a network of tokens, or its attention, has mixing weights."""
     by_connections = any(type(each).mixing is not ResidualConnection.mixing for each in _connections(loaded.model))
     return by_connections or any(shared.mixing() for _, _, shared in _shared_values(loaded.model))
 
@@ -51,7 +46,7 @@ def _connections(model: Model) -> list[ResidualConnection]:
 
 
 def _shared_values(model: Model) -> list[tuple[str, int, SharedValues]]:
-    """What attention reads of earlier blocks, with the stack and the block from 0 that it is in."""
+    """The modules that mix values of earlier blocks into attention, with their stack and block (from 0)."""
     return [
         (stack, layer, module)
         for stack, blocks in model.stacks.items()
@@ -61,31 +56,8 @@ def _shared_values(model: Model) -> list[tuple[str, int, SharedValues]]:
     ]
 
 
-def mixing(loaded: Loaded, on: Observation) -> pd.DataFrame:
-    """The weights of all mixtures on the observed tokens, in the order in which they are met.
-
-    Rows `stack, layer` (from 1), `part` (the branch, or `READ_OUT`), `weight` (its name, or `DISPERSION`), `target` and
-    `source` (from 0), `mean` and `std` over the tokens.
-
-    Raises:
-        UserError: nothing is mixed (says what the model is); see also `watch`.
-    """
-    if not mixes(loaded):
-        raise UserError(f"{loaded.name} mixes no streams, outputs or values: it holds {loaded.description}")
-    rows = []
-    for place in mixtures(loaded.model, lambda: watch(loaded, on.inputs)):
-        for name, weight in place.weights.items():
-            numbers = _by_token(weight, 2 if name in _MATRICES else 1)
-            means, spreads = numbers.mean(0), numbers.std(0, unbiased=False)
-            for target in range(means.shape[0]):
-                for source in range(means.shape[1]):
-                    number = means[target, source].item(), spreads[target, source].item()
-                    rows.append((place.stack, place.layer + 1, place.part, name, target, source, *number))
-    return pd.DataFrame(rows, columns=["stack", "layer", "part", "weight", "target", "source", "mean", "std"])
-
-
 def mixtures(model: Model, run: Callable[[], object]) -> list[Mixed]:
-    """What every place of a network mixes when `run` runs it once, in the order of its blocks."""
+    """All mixtures of a network when `run` runs it once, in the order of its blocks."""
     connections = _connections(model)
     read_outs = [module for module in model.modules() if isinstance(module, ReadOut)]
     read: dict[ReadOut, State] = {}
@@ -112,17 +84,9 @@ def mixtures(model: Model, run: Callable[[], object]) -> list[Mixed]:
     return sorted(found, key=lambda place: (order.index(place.stack), place.layer))
 
 
-def _by_token(weights: Tensor, dimensions: int) -> Tensor:
-    """[tokens, targets, sources], one token where they do not depend on it."""
-    weights = weights.double().cpu()
-    if dimensions == 1:
-        weights = weights.unsqueeze(-2)
-    return weights.reshape(-1, *weights.shape[-2:])
-
-
 @contextlib.contextmanager
 def recorded_states(connections: Sequence[ResidualConnection]) -> Iterator[list[State]]:
-    """In this context the states that the connections are handed are collected, in their order."""
+    """In this context the input states of the connections are collected, in their order."""
     states: list[State] = []
 
     def recording(connection: ResidualConnection) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from comt_cli.commands import completion, figure_options, options
-from comt_cli.commands.gate_drawings import IMAGES, Asked, kinds
-from comt_cli.commands.loading import loading_model
+from comt_cli.errors import UserError
 
 _MOST_IMAGES = 12
 
@@ -44,7 +43,7 @@ def analyze_gates(
         typer.Option(
             metavar="N or A,B",
             help="Of an image classifier: how many validation images are shown, or their numbers, from 0 (one: 7,); "
-            f"{IMAGES} if not given. Of a captioner: which of its test images (7,); the first if not given.",
+            "4 if not given. Of a captioner: which of its test images (7,); the first if not given.",
         ),
     ] = None,
     scale: options.ScaleOfRuns = None,
@@ -80,37 +79,12 @@ def analyze_gates(
 
       comt analyze-gates table1:pixel:glyphs10-resnet18 --images 3,8,15
     """
-    from comt_cli import words
-    from comt_cli.commands.run_selectors import model_source
-    from comt_cli.errors import UserError
+    numbers = None if images is None else image_numbers(images)
+    source = figure_options.chosen_model(checkpoint, runs, scale, set_)
+    from comt_cli.analysis import verbs
+    from comt_cli.analysis.subject import Request
 
-    checkpoint = model_source(checkpoint, runs, scale, set_)
-    asked = Asked(text, site, None if images is None else image_numbers(images), shared=not own_axes)
-    loading_model(checkpoint)
-    from comt_cli.exchange.load import load, who_takes
-    from comt_cli.exchange.loaded import Loaded
-    from comt_cli.report import figures
-    from comt_cli.report.terminal import say_written
-
-    loaded: Any = load(checkpoint, Loaded)
-    drawn_kinds = kinds()
-    own = drawn_kinds.get(type(loaded))
-    if own is None:
-        raise UserError(f"{checkpoint} is {loaded.kind()}, whose gates are not drawn", who_takes(loaded.run.task))
-    for option, value in {"--text": text, "--site": site, "--images": images}.items():
-        if value is not None and option not in own.options:
-            takers = [
-                f"{kind.kind().partition(' ')[2]}s" for kind, each in drawn_kinds.items() if option in each.options
-            ]
-            raise UserError(
-                f"{option}: {checkpoint} is {loaded.kind()}; {option} is for {words.listing(takers)}",
-                f"{own.options[0]} says what it is observed on.",
-            )
-    drawings = own.draw(loaded, asked)
-    folder = figure_options.figure_folder(loaded, out, results)
-    for stem, (figure, drawn), caption in drawings:
-        figures.sign(figure, caption.trained)
-        say_written(figures.write_figure(figure, drawn, folder, stem, caption))
+    verbs.analyze_gates(source, Request(text, site, numbers), shared=not own_axes, out=out, results=results)
 
 
 def image_numbers(text: str) -> list[int]:
@@ -119,8 +93,6 @@ def image_numbers(text: str) -> list[int]:
     Raises:
         UserError: it is neither, or asks for none or for too many.
     """
-    from comt_cli.errors import UserError
-
     parts = [part.strip() for part in text.split(",")]
     listed = len(parts) > 1
     numbers = [part for part in parts if part or not listed]

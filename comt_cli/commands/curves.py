@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from comt_cli.commands import figure_options, options
+from comt_cli.commands import options
 
 if TYPE_CHECKING:
     from comt_cli.commands.planning import Planned
@@ -66,6 +66,7 @@ def curves(
         )
 
     from comt_cli.report import figures
+    from comt_cli.report.figures.folders import of_all
     from comt_cli.report.terminal import say_written
 
     frame = found.frame()
@@ -75,7 +76,7 @@ def curves(
     figures.sign(figure, caption.trained)
     name = "curves" if quantity == "loss" else f"curves-{quantity}"
     if rows or columns or seeds or also:  # beside the recipe's own, not in its place
-        name += f"-{figure_options.of_all(spec.id for spec in planned.specs)}"
+        name += f"-{of_all(spec.id for spec in planned.specs)}"
     folder, stem = place(results, scale, loaded.folder, f"{loaded.outputs(scale)}-{name}")
     say_written(figures.write_figure(figure, frame, folder, stem, caption))
     for sentence in findings(found):

@@ -11,13 +11,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
     from comt_cli.campaign.outcomes import Summary
     from comt_cli.commands.planning import Planned
     from comt_cli.recipe.load import LoadedRecipe
-    from comt_cli.recipe.schema import Figure as FigureSettings
     from comt_cli.report.recipe_figure import RecipeFigure
     from comt_cli.report.table import Table
     from comt_cli.report.write import Report
@@ -64,7 +60,9 @@ def write_outcome(
     if planned.loaded.recipe.figure is not None:
         state = figure_state(planned, runs, results, overwrite=overwrite)
         if state.figure is not None and draw:
-            say_written(_write_recipe_figure(planned.loaded, state.figure))
+            from comt_cli.analysis.verbs import draw_recipe
+
+            say_written(draw_recipe(planned.loaded, state.figure))
         else:
             say(state.text)
         return state.text if state.unwritten else None
@@ -237,56 +235,3 @@ def figure_state(planned: Planned, runs: Path, results: Path, *, overwrite: bool
     recipe_said = loaded.name if available_recipes().get(loaded.name) == loaded.path else loaded.path
     command = f"comt {loaded.recipe.command} --recipe {recipe_said} --scale {planned.scale}"
     return FigureState(f"{name} is not drawn yet: {command} draws it.", figure)
-
-
-def _write_recipe_figure(loaded: LoadedRecipe, figure: RecipeFigure) -> list[Path]:
-    from comt_cli.files import write_text
-    from comt_cli.report.csv_tables import runs_csv
-    from comt_cli.report.figure_captions import caption
-    from comt_cli.report.figures import sign, write_figure
-
-    assert loaded.recipe.figure is not None
-    drawn, frame = _draw(loaded.recipe.figure, figure)
-    sign(drawn, figure.trained)
-    said = caption(figure.draw, figure.title, figure.trained, frame, loaded.recipe.baseline, figure.as_in_paper)
-    written = write_figure(drawn, frame, figure.folder, figure.stem, said)
-    # Last: it says which runs, of which recipe, the others are of.
-    write_text(figure.runs_csv, runs_csv(figure.runs, loaded.origin))
-    return [*written, figure.runs_csv]
-
-
-def _draw(settings: FigureSettings, figure: RecipeFigure) -> tuple[Figure, pd.DataFrame]:
-    """The drawing that the recipe asks for, from what its runs left, and the numbers that were drawn."""
-    from comt_cli.report import figures
-
-    if settings.draw == "conv-gradients":
-        from comt_cli.analysis.conv_gradients import conv_gradients
-
-        return figures.draw_conv_gradients(conv_gradients(figure.directories))
-    from comt_cli.exchange.load import load
-    from comt_cli.exchange.loaded import Loaded
-
-    models: dict[str, Any] = {row: load(directory.path, Loaded) for row, directory in figure.directories.items()}
-    if settings.draw == "block-gradients":
-        from comt_cli.analysis.block_gradients import block_gradients
-
-        return figures.draw_block_gradients(block_gradients(models))
-    (model,) = models.values()
-    if settings.draw == "residual-shares":
-        from comt_cli.analysis.residual_shares import residual_shares
-
-        return figures.draw_residual_shares(residual_shares(model))
-    if settings.draw == "residual-stream":
-        from comt_cli.analysis.residual_stream import residual_stream
-
-        return figures.draw_residual_stream(residual_stream(model, settings.text))
-    from comt_cli.analysis.gates import channel_frame, gate_values, scalar_frame
-    from comt_cli.errors import UserError
-
-    values = gate_values(model, settings.text)
-    if settings.draw == "channel-gates":
-        assert settings.site is not None  # the schema sees to that
-        return figures.draw_gate_surfaces(channel_frame(values, settings.site, figures.MAX_CHANNELS), settings.site)
-    if not values.sites("scalar"):
-        raise UserError(f"{model.name} has no scalar gates to draw", "draw: channel-gates draws the others.")
-    return figures.draw_gate_lines(scalar_frame(values))

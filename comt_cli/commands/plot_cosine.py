@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from comt_cli.commands import completion, figure_options, options
-from comt_cli.commands.loading import loading_model
 
 
 def plot_cosine(
@@ -41,25 +40,7 @@ def plot_cosine(
 
       comt plot-cosine HuggingFaceTB/SmolLM2-135M
     """
-    from comt_cli.commands.run_selectors import model_source
+    source = figure_options.chosen_model(model, runs, scale, set_)
+    from comt_cli.analysis import verbs
 
-    model = model_source(model, runs, scale, set_)
-    loading_model(model)
-    from comt_cli.analysis.residual_stream import residual_stream
-    from comt_cli.exchange.load import load
-    from comt_cli.exchange.loaded_text import LoadedText
-    from comt_cli.report import figures
-    from comt_cli.report.figure_captions import caption
-    from comt_cli.report.terminal import say_written
-
-    loaded = load(model, LoadedText)
-    figure, drawn = figures.draw_residual_stream(residual_stream(loaded, text))
-    trained = figure_options.trained_words(loaded)
-    said = caption("residual-stream", "What each layer makes of the residual stream", trained, drawn)
-    figures.sign(figure, trained)
-    folder = figure_options.figure_folder(loaded, out, results)
-    say_written(figures.write_figure(figure, drawn, folder, "residual-stream", said))
-    typer.echo(
-        f"{loaded.name}, mean over tokens and layers: cosine {drawn['cosine'].mean():.3f}, "
-        f"angular distance {drawn['angle'].mean():.3f}, norm ratio {drawn['norm_ratio'].mean():.3f}"
-    )
+    verbs.plot_cosine(source, text, out=out, results=results)

@@ -15,26 +15,18 @@ from comt_cli.report.write import other_recipe, place
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 
-_SAYS: dict[str, tuple[str, str]] = {
-    "residual-stream": ("comt", "pre-ln"),
-    "block-gradients": ("sas", "sas-resnet"),
-}
-"""Of what a paper says something that a caption repeats: the paper and the method that it drew."""
-
 
 @dataclass(frozen=True)
 class RecipeFigure:
     """The runs that are drawn, all of the first column and the first seed, and the figure's place.
 
     `title` and `trained` are for its caption: the recipe's, and what the networks in it were trained on, with the
-    settings that were changed on the command line; `as_in_paper` are the rows beside which it may repeat what the paper
-    says of its own figure, since they are its method. `of_another_recipe` says whose files are there, where they are
-    not this recipe's.
+    settings that were changed on the command line. `of_another_recipe` says whose files are there, where they are not
+    this recipe's.
 
     Beside the figure lies `<stem>-runs.csv`, as beside a table: the runs that it was drawn from.
     """
 
-    draw: str
     log_setting: str | None
     """The setting that had training log what is drawn; None where the trained network is drawn."""
     runs: tuple[Run, ...]
@@ -44,7 +36,6 @@ class RecipeFigure:
     stem: str
     title: str
     trained: str
-    as_in_paper: tuple[str, ...]
     of_another_recipe: str | None
 
     @property
@@ -131,7 +122,6 @@ def recipe_figure(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, re
     folder, stem = place(results, first.scale, loaded.folder, loaded.outputs(first.scale))
     written = (folder / f"{stem}-runs.csv", folder / f"{stem}.csv")
     return RecipeFigure(
-        draw=recipe.figure.draw,
         log_setting=drawing.from_log,
         runs=found,
         directories={spec.row: RunDirectory.of(runs, spec) for spec in chosen},
@@ -139,8 +129,5 @@ def recipe_figure(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, re
         stem=stem,
         title=recipe.title,
         trained=of_runs(chosen, loaded.changed(first.scale)),
-        as_in_paper=tuple(
-            spec.row for spec in chosen if (recipe.paper, spec.method["name"]) == _SAYS.get(recipe.figure.draw)
-        ),
         of_another_recipe=other_recipe(written, loaded),
     )

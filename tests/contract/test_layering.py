@@ -43,6 +43,7 @@ EVERYTHING = {*FLOW, *BASE, "report", "doctor", "commands"}
 MAY_IMPORT = {
     **BASE,
     **{room: {*FLOW[: i + 1], *BASE} for i, room in enumerate(FLOW)},
+    "analysis": {*FLOW[: FLOW.index("analysis") + 1], "report", *BASE},
     "report": {"report", "recipe", "tasks", "runs", *BASE},
     "doctor": {"doctor", *FLOW, *BASE},
     "commands": EVERYTHING,

@@ -17,9 +17,8 @@ from comt_cli.report.figures.tokens import MAX_LINES, token_labels
 
 ROW = 0.118
 """Inches of a token's line in a map."""
-BROKEN, SHARED = "is_broken", "is_shared"
-"""What a drawing notes in `attrs` of the frame that it returns, for the caption: whether an axis is broken, and whether
-all panels share theirs."""
+READING = "Above a thin line a token and their median, below the map of token and layer."
+"""The caption's sentence on how to read the lines and the map."""
 _APART = 3
 """Of so many layers off the scale each has a line of its own in the strip; more of them share one."""
 _MEDIAN = OKABE_ITO[0]

@@ -12,10 +12,14 @@ import torch
 import torch.nn.functional as F
 from same_bits import Reason, assert_same_bits
 
-from comt_cli.analysis.gates import GateValues, channel_frame, gate_values, scalar_frame, summary_frame
-from comt_cli.analysis.mixing import DISPERSION, READ_OUT, mixing, recorded_states
-from comt_cli.analysis.residual_stream import residual_stream
-from comt_cli.analysis.text import DEFAULT_TEXT, observed_text, tokens_of
+from comt_cli.analysis.figures.channel_gates import ChannelGates
+from comt_cli.analysis.figures.gate_values import GateValues
+from comt_cli.analysis.figures.mixing import Mixing
+from comt_cli.analysis.figures.residual_stream import residual_stream
+from comt_cli.analysis.gates import SiteValues, gate_values, summary_frame
+from comt_cli.analysis.mixing import DISPERSION, READ_OUT, recorded_states
+from comt_cli.analysis.observed import DEFAULT_TEXT, observed_text, tokens_of
+from comt_cli.analysis.subject import Request, Subject
 from comt_cli.analysis.watch import watch
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded_language import LoadedModel
@@ -27,8 +31,6 @@ from comt_cli.layers.rotary import rotation_table
 from comt_cli.layers.shared_values import Kept, LayerRouter, SharedValues
 from comt_cli.methods import method_from
 from comt_cli.models.llama import Llama
-from comt_cli.report.figure_captions import caption
-from comt_cli.report.figures.mixing import draw_mixing
 from comt_cli.tasks.settings.llama import ModelSettings
 
 TEXT = "Once a castle."
@@ -79,11 +81,15 @@ def site_inputs(model: Llama) -> dict[tuple[str, int], torch.Tensor]:
     return inputs
 
 
-def by_site(values: GateValues) -> dict[tuple[str, str], dict[int, np.ndarray]]:
-    """The factors of a language model, in which a site is named once."""
-    found = {(place.site, kind): by_layer for (place, kind), by_layer in values.factors.items()}
-    assert len(found) == len(values.factors)
+def by_site(values: list[SiteValues]) -> dict[tuple[str, str], dict[int, np.ndarray]]:
+    found: dict[tuple[str, str], dict[int, np.ndarray]] = {}
+    for each in values:
+        found.setdefault((each.site, each.kind), {})[each.layer] = each.values
     return found
+
+
+def frame_of(figure, source: LoadedModel, text: str = TEXT, site: str | None = None) -> pd.DataFrame:
+    return figure().frame(Subject(Request(text, site), loaded=source))
 
 
 def sigmoid(value: float) -> float:
@@ -105,7 +111,7 @@ def module_at(model: Llama, site: str, layer: int):
 @torch.no_grad()
 def test_comt_gate_values_are_the_formula() -> None:
     source = loaded(name="comt")
-    frame = scalar_frame(gate_values(source, TEXT))
+    frame = frame_of(GateValues, source)
     tokens = len(TEXT)
     assert len(frame) == 7 * 3 * tokens
     assert frame["token"].tolist()[:tokens] == list(TEXT)
@@ -119,11 +125,11 @@ def test_comt_gate_values_are_the_formula() -> None:
 
 
 @torch.no_grad()
-def test_transponder_gate_values_are_the_formula_and_channels_are_thinned_out() -> None:
+def test_transponder_gate_values_are_the_formula_and_channels_are_thinned_out(monkeypatch) -> None:
     source = loaded(name="transponder", rank=4)
-    values = gate_values(source, TEXT)
-    scalar = scalar_frame(values).set_index(["site", "layer", "position"])["value"]
-    channel = channel_frame(values, "down_proj", max_channels=11)
+    monkeypatch.setattr("comt_cli.analysis.figures.channel_gates.MAX_CHANNELS", 11)
+    scalar = frame_of(GateValues, source).set_index(["site", "layer", "position"])["value"]
+    channel = frame_of(ChannelGates, source)
     assert sorted(channel["channel"].unique()) == list(range(0, 32, 3))
     assert len(channel) == 3 * len(TEXT) * 11
     found = channel.set_index(["layer", "position", "channel"])["value"]
@@ -139,7 +145,7 @@ def test_transponder_gate_values_are_the_formula_and_channels_are_thinned_out() 
                 z = sum(b * v for b, v in zip(gate.B_channel[number].tolist(), h, strict=True))
                 assert found[layer, position, number] == pytest.approx(2 * sigmoid(alpha * z), abs=1e-5)
     with pytest.raises(UserError, match="no channel-wise gates at nose") as caught:
-        channel_frame(values, "nose", 11)
+        frame_of(ChannelGates, source, site="nose")
     assert "q_proj, k_proj" in str(caught.value)
 
 
@@ -165,25 +171,7 @@ def test_a_gate_of_unknown_range_has_no_saturation(monkeypatch) -> None:
     assert frame["mean"].notna().all()
 
 
-def test_a_network_without_gates_says_what_it_holds() -> None:
-    with pytest.raises(UserError, match="method mix-ln, residual connection mix-ln, no gates, 3 layers of width 32"):
-        gate_values(loaded(name="mix-ln"), TEXT)
-
-
-@torch.no_grad()
-def test_a_unit_that_adds_shows_its_evaluator() -> None:
-    source = loaded(name="eau")
-    values = gate_values(source, TEXT)
-    gate = source.model.blocks[0].attention_path.gate("attention")
-    block, x = source.model.blocks[0], source.model.embedding(torch.tensor([Letters().prompt(TEXT)]))
-    z = block.attention(block.attention_connection.norm(x), rotation_table(len(TEXT), 8, 10000.0, x))[0]
-    e = torch.sigmoid(torch.relu(z @ gate.W1.weight.T + gate.W1.bias) @ gate.W2.weight.T + gate.W2.bias)
-    assert list(by_site(values)) == [("attention", "evaluator")]
-    np.testing.assert_allclose(by_site(values)["attention", "evaluator"][1], e.numpy(), rtol=1e-4)
-    assert summary_frame(values)[["low", "high"]].to_numpy().tolist() == [[0, 1]] * 3
-
-
-@pytest.mark.parametrize("method", ["pre-ln", "deepnorm", "transponder"])
+@pytest.mark.parametrize("method", ["pre-ln", "deepnorm"])
 def test_cosine_and_norm_ratio_by_explicit_loops(method) -> None:
     source = loaded(name=method)
     frame = residual_stream(source, TEXT).set_index(["layer", "position"])
@@ -215,15 +203,10 @@ def test_texts_that_cannot_be_used_are_refused() -> None:
         tokens_of(source, "")
     with pytest.raises(UserError, match="the text has 100 tokens"):
         tokens_of(source, "a" * 100)
+    short = replace(source, context_length=20)
+    assert "".join(tokens_of(short).pieces) == DEFAULT_TEXT[:20]
     with pytest.raises(UserError, match="no tokenizer"):
         tokens_of(LoadedModel(source.model, "m", "d"), TEXT)
-
-
-def test_the_default_text_has_the_papers_words_and_is_cut_for_models_of_short_texts() -> None:
-    assert {"Once", "castle"} <= set(DEFAULT_TEXT.split())
-    assert "".join(tokens_of(loaded(name="comt")).pieces) == DEFAULT_TEXT
-    short = replace(loaded(name="comt"), context_length=20)
-    assert "".join(tokens_of(short).pieces) == DEFAULT_TEXT[:20]
 
 
 def test_a_diverged_network_is_named_and_no_hook_stays() -> None:
@@ -278,7 +261,7 @@ def test_a_path_gate_is_observed_on_what_it_reads() -> None:
 
 def mixture_of(**options):
     one = loaded(**options)
-    return one, mixing(one, observed_text(one, TEXT))
+    return one, frame_of(Mixing, one)
 
 
 def one_weight(frame, weight: str, layer: int, part: str):
@@ -315,7 +298,7 @@ def test_attention_over_depth_is_what_the_junction_makes_of_its_sources():
             for joint in block.joints:
                 if joint.connection.attention is not None:
                     joint.connection.attention.query.value.normal_(generator=torch.Generator().manual_seed(1))
-    changed = mixing(one, observed_text(one, TEXT))
+    changed = frame_of(Mixing, one)
     assert one_weight(changed, "attention", 3, READ_OUT).shape == (1, 4)  # e, and three blocks
     for _, own in changed.groupby(["layer", "part"]):
         assert own["mean"].sum() == pytest.approx(1)
@@ -339,7 +322,7 @@ def test_the_shares_of_multiway_dense_connections_make_what_a_block_begins_with(
         for block in one.model.blocks:
             block.mlp_connection.dense.W2.normal_(std=0.1, generator=torch.Generator().manual_seed(1))
     connection = one.model.blocks[2].attention_connection
-    changed = mixing(one, observed_text(one, TEXT))
+    changed = frame_of(Mixing, one)
     with recorded_states([connection]) as states:
         watch(one, observed_text(one, TEXT).inputs)
     (state,) = states
@@ -376,33 +359,6 @@ def test_shares_of_a_sum_are_taken_along_it():
     torch.testing.assert_close(shares_of_sum(x_BTD, y_BTD), torch.tensor([[[6 / 29, 23 / 29]]]))
 
 
-def test_what_is_mixed_is_drawn_line_by_line():
-    """Two stacks keep their lines apart; what is read behind the last block is the last; dispersion has no colours."""
-    rows = [
-        (stack, layer, part, weight, 0, source, mean, 0.0)
-        for stack in ("encoder", "decoder")
-        for layer, part, weight, mean in (
-            (1, "attention", "read", 1.0),
-            (1, "mlp", "read", 9.0),
-            (1, "mlp", DISPERSION, 0.1),
-            (1, READ_OUT, "stream", 0.5),
-        )
-        for source in range(1 if weight == DISPERSION else 2)
-    ]
-    columns = ["stack", "layer", "part", "weight", "target", "source", "mean", "std"]
-    frame = pd.DataFrame(rows, columns=columns)
-    figure, drawn = draw_mixing(frame)
-    read, stream, apart, _ = figure.axes
-    named = [f"{stack} {line}" for stack in ("encoder", "decoder") for line in ("1 attention", "1 mlp", "read-out")]
-    assert [label.get_text() for label in read.get_yticklabels()] == named
-    assert [bar.get_width() for bar in apart.patches if bar.get_width() > 0] == [0.1, 0.1]
-    assert apart.get_xlim()[1] < 0.2
-    assert np.ma.getmaskarray(stream.images[0].get_array())[:, 0].tolist() == [True, True, False] * 2
-    said = " ".join(caption("mixing", "x", "y", drawn).reading)
-    assert "logarithmic above 1" in said  # since there is a 9
-    assert "The read-out is" in said
-
-
 def mixed_values(weight: str, **options):
     """The weights of the last of three blocks, drawn anew; the values of three blocks; and what it attends with."""
     one = loaded(**options)
@@ -414,7 +370,7 @@ def mixed_values(weight: str, **options):
             parameter.normal_(generator=generator)
         before = (values[0], values[0], values[1], values[1]) if shared.mixes_keys else (values[0],)
         _, mixed = shared(values[2], values[2], Kept(before))
-    weights = one_weight(mixing(one, observed_text(one, TEXT)), weight, 3, "attention")
+    weights = one_weight(frame_of(Mixing, one), weight, 3, "attention")
     return torch.tensor(weights, dtype=torch.float32), values, mixed
 
 
@@ -433,7 +389,7 @@ def test_the_values_of_earlier_blocks_that_attention_reads():
 def test_a_plain_network_mixes_nothing(name):
     one = loaded(name=name)
     with pytest.raises(UserError, match="mixes no streams, outputs or values"):
-        mixing(one, observed_text(one, TEXT))
+        frame_of(Mixing, one)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from comt_cli.analysis.gates import gate_values, scalar_frame
+from comt_cli.analysis.figures.gate_values import GateValues
+from comt_cli.analysis.subject import Request, Subject
 from comt_cli.app import app
 from comt_cli.data.settings import DataSettings
 from comt_cli.data.tokenizer import ByteTokenizer
@@ -51,12 +52,13 @@ def test_analyze_gates_writes_every_figure_and_says_where(tmp_path) -> None:
     result = run("analyze-gates", folder, "--text", "a castle", "--results", tmp_path / "results")
     assert result.exit_code == 0, result.output
     out = tmp_path / "results" / "smoke" / "transponder" / "figures" / "a-b-c-seed3"
-    stems = ("gate-summary", "gate-values-by-token", "gate-values-by-channel-down_proj")
-    assert result.output.splitlines() == [f"wrote {out / stem}.{{png,pdf,txt,tex,csv}}" for stem in stems]
+    stems = ("gate-summary", "gate-values-by-channel-down_proj", "gate-values-by-token")
+    assert sorted(result.output.splitlines()) == [f"wrote {out / stem}.{{png,pdf,txt,tex,csv}}" for stem in stems]
     kinds = ("png", "pdf", "txt", "tex", "csv")
     assert all((out / f"{stem}.{kind}").stat().st_size > 0 for stem in stems for kind in kinds)
     csv = pd.read_csv(out / "gate-values-by-token.csv")
-    pd.testing.assert_frame_equal(csv, scalar_frame(gate_values(load(folder, LoadedModel), "a castle")), rtol=1e-5)
+    frame = GateValues().frame(Subject(Request("a castle"), loaded=load(folder, LoadedModel)))
+    pd.testing.assert_frame_equal(csv, frame, rtol=1e-5, check_dtype=False)
 
 
 @pytest.mark.usefixtures("quick_figures")

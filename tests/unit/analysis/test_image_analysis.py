@@ -11,10 +11,13 @@ from initialised import shaken
 from same_bits import same_integers
 from tiny_runs import image_spec, pictures, train
 
-from comt_cli.analysis.block_gradients import block_gradients
-from comt_cli.analysis.conv_gradients import SET_IMAGES, conv_gradients
-from comt_cli.analysis.image_gates import gate_maps, gate_summary, map_frame
-from comt_cli.analysis.residual_shares import Sums, residual_shares
+from comt_cli.analysis.figures.block_gradients import BlockGradients
+from comt_cli.analysis.figures.conv_gradients import SET_IMAGES, ConvGradients
+from comt_cli.analysis.figures.gate_maps import GateMaps
+from comt_cli.analysis.figures.gate_summary import GateSummary
+from comt_cli.analysis.figures.residual_shares import ResidualShares
+from comt_cli.analysis.shares import Sums
+from comt_cli.analysis.subject import Request, Subject
 from comt_cli.data.images import glyphs
 from comt_cli.errors import UserError
 from comt_cli.exchange.load import load
@@ -46,6 +49,25 @@ def loaded(method, net=NETS["basic"], **changes) -> LoadedImageModel:
     return LoadedImageModel(model, "m", "a network", tuple("abcdefghij"), mean, std, 8, spec=spec)
 
 
+def frame_of(figure, one: LoadedImageModel, images=None) -> pd.DataFrame:
+    return figure().frame(Subject(Request(images=images), loaded=one))
+
+
+def maps_of(one: LoadedImageModel, images) -> dict[tuple[int, str], np.ndarray]:
+    """The maps of each gate, [B, H, W], image by image."""
+    frame = GateMaps().table(frame_of(GateMaps, one, images))
+    found = {}
+    for at, own in frame.groupby(["block", "site"], sort=False):
+        found[at] = np.stack([own[own["image"] == n].pivot(index="y", columns="x", values="value") for n in images])
+    return found
+
+
+@pytest.fixture
+def first_16(monkeypatch):
+    for module in ("residual_shares.EXAMPLES", "gate_summary.SUMMARY_IMAGES", "block_gradients.EXAMPLES"):
+        monkeypatch.setattr(f"comt_cli.analysis.figures.{module}", 16)
+
+
 def seen(one: LoadedImageModel, side: str, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The first images of a side as the model sees them, [B, 3, S, S], and their labels."""
     images = getattr(PICTURES, side)
@@ -62,16 +84,18 @@ def rest(model, y, first: int) -> torch.Tensor:
 
 
 @every_net
-def test_gradients_at_blocks_are_those_of_single_images(net) -> None:
+def test_gradients_at_blocks_are_those_of_single_images(net, first_16) -> None:
     models = {"plain": loaded("addition", net), "sas": loaded("sas-resnet", net)}
-    frame = block_gradients(models, examples=10)
-    assert list(frame) == ["row", "block", "stage", "mean", "std", "examples"]
+    of = Subject()
+    of.models = models
+    frame = BlockGradients().frame(of)
+    assert list(BlockGradients().table(frame)) == ["row", "block", "stage", "mean", "std", "examples"]
     assert frame["row"].tolist() == ["plain", "plain", "sas", "sas"]
     assert frame["block"].tolist() == frame["stage"].tolist() == [1, 2, 1, 2]
     for row, one in models.items():
         model = one.model.eval()
-        norms = np.zeros((2, 10))
-        for number, (x, label) in enumerate(zip(*seen(one, "train", 10), strict=True)):
+        norms = np.zeros((2, 16))
+        for number, (x, label) in enumerate(zip(*seen(one, "train", 16), strict=True)):
             y = model.pool(model.stem(x[None]))
             for block in range(2):
                 y = model.blocks[block](y)
@@ -81,8 +105,7 @@ def test_gradients_at_blocks_are_those_of_single_images(net) -> None:
         mine = frame[frame["row"] == row]
         np.testing.assert_allclose(mine["mean"], norms.mean(axis=1), rtol=1e-4)
         np.testing.assert_allclose(mine["std"], norms.std(axis=1), rtol=1e-3)
-    assert frame["examples"].tolist() == [10] * 4
-    assert block_gradients({"all": models["plain"]})["examples"].tolist() == [64] * 2
+    assert frame["examples"].tolist() == [16] * 4
 
 
 def gates_by_hand(one: LoadedImageModel, count: int) -> list[torch.Tensor]:
@@ -104,10 +127,10 @@ def sas_gate(gate, both: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 @pytest.mark.parametrize("gamma", ["product", "free"])
-def test_shares_are_what_the_gates_of_sas_say(gamma) -> None:
+def test_shares_are_what_the_gates_of_sas_say(gamma, first_16) -> None:
     one = loaded({"name": "sas-resnet", "gamma": gamma})
     third = "gamma" if gamma == "free" else "(1-alpha)(1-beta)"
-    frame = residual_shares(one, examples=16)
+    frame = frame_of(ResidualShares, one)
     assert frame["share"].tolist() == ["alpha", "beta", third] * 2
     assert frame["block"].tolist() == frame["stage"].tolist() == [1, 1, 1, 2, 2, 2]
     assert set(frame["examples"]) == {16}
@@ -121,7 +144,6 @@ def test_shares_are_what_the_gates_of_sas_say(gamma) -> None:
             assert line["std"] == pytest.approx(float(expected.std(correction=0)), rel=1e-3, abs=1e-7)
             ends = np.percentile(expected.double().numpy(), [10, 90])
             np.testing.assert_allclose([line["low"], line["high"]], ends, rtol=1e-5)
-    assert set(residual_shares(one)["examples"]) == {20}
 
 
 def test_percentiles_are_of_all_channels_and_parts_within_bounds() -> None:
@@ -129,7 +151,7 @@ def test_percentiles_are_of_all_channels_and_parts_within_bounds() -> None:
     sums = Sums()
     for images in (100, 1):
         sums.add(torch.cat([torch.zeros(512), torch.ones(512)])[:, None].expand(images, 1024, 16))
-    assert sums.moments() == pytest.approx((0.5, 0.5, 0.0, 1.0))
+    assert sums.moments() == pytest.approx({"mean": 0.5, "std": 0.5, "low": 0.0, "high": 1.0})
     for _ in range(30):
         sums.add(torch.full((10_000,), 9.0))
     assert len(sums.drawn) == 1 << 16
@@ -138,36 +160,36 @@ def test_percentiles_are_of_all_channels_and_parts_within_bounds() -> None:
     few = Sums()
     for value in (3.0, 1.0, 2.0):
         few.add(torch.tensor([value]))
-    assert few.moments()[2:] == pytest.approx((1.2, 2.8))
+    assert [few.moments()[end] for end in ("low", "high")] == pytest.approx([1.2, 2.8])
 
 
 @torch.no_grad()
-def test_shares_of_other_connections() -> None:
+def test_shares_of_other_connections(first_16) -> None:
     one = loaded("scaling-gate")
-    frame = residual_shares(one, examples=16)
+    frame = frame_of(ResidualShares, one)
     for block, both in enumerate(gates_by_hand(one, 16)):
         expected = sas_gate(one.model.blocks[block].connection.gate, both).mean()
         assert frame["mean"][block] == pytest.approx(float(expected), rel=1e-5)
     one = loaded({"name": "scaling-gate", "gate": "transform"})
-    frame = residual_shares(one, examples=16)
+    frame = frame_of(ResidualShares, one)
     for block, both in enumerate(gates_by_hand(one, 16)):
         gate, width = one.model.blocks[block].connection.gate, both.shape[1] // 2
         expected = torch.sigmoid(both[:, :width] @ gate.weight.T + gate.bias)
         assert frame["mean"][block] == pytest.approx(float(expected.mean()), rel=1e-5)
         assert frame["std"][block] == pytest.approx(float(expected.std(correction=0)), rel=1e-4)
-    frame = residual_shares(loaded("highway"))
+    frame = frame_of(ResidualShares, loaded("highway"))
     assert frame["share"].tolist() == ["gate"] * 2
     assert frame["mean"].between(0.02, 0.5).all()  # its bias is -2
     for method, share in (("rezero", "a"), ({"name": "scaled", "scale": "learned"}, "scale")):
         one = loaded(method)
-        frame = residual_shares(one)
+        frame = frame_of(ResidualShares, one)
         assert frame["share"].tolist() == [share] * 2
         numbers = [float(next(block.connection.parameters())) for block in one.model.blocks]
         np.testing.assert_allclose(frame["mean"], numbers, rtol=1e-6)
         assert frame["std"].max() < 1e-6
     for method in ("addition", {"name": "scaled", "scale": 0.1}, "comt-pixel"):
         with pytest.raises(UserError, match="have no learned shares: it holds a network"):
-            residual_shares(loaded(method))
+            frame_of(ResidualShares, loaded(method))
 
 
 def inputs_of(model, modules: dict, x: torch.Tensor) -> dict:
@@ -187,9 +209,9 @@ def inputs_of(model, modules: dict, x: torch.Tensor) -> dict:
 @every_net
 def test_window_gates_are_equation_13(net) -> None:
     one = loaded({"name": "comt-sliding-window", "ratio": 2}, net)
-    maps = gate_maps(one, [3, 0])
+    maps = maps_of(one, [3, 0])
     sites = 3 if net["size"] == "resnet50" else 2
-    assert list(maps.maps) == [(block, f"conv{k}") for block in (1, 2) for k in range(1, sites + 1)]
+    assert list(maps) == [(block, f"conv{k}") for block in (1, 2) for k in range(1, sites + 1)]
     model, (x, labels) = one.model.eval(), seen(one, "validation", 4)
     convolutions = {
         (block, name): convolution
@@ -201,36 +223,36 @@ def test_window_gates_are_equation_13(net) -> None:
         gate = convolution.gate
         u = F.conv2d(read[place], gate.filters, stride=convolution.stride, padding=convolution.padding)
         expected = torch.sigmoid(torch.einsum("bhyx,h->byx", torch.sigmoid(u), gate.w[0]))
-        np.testing.assert_allclose(maps.maps[place], expected[[3, 0]].numpy(), rtol=1e-5, atol=1e-6)
-    assert maps.labels == ["abcdefghij"[labels[number]] for number in (3, 0)]
-    assert maps.predictions == ["abcdefghij"[number] for number in model(x[[3, 0]]).argmax(dim=1)]
-    assert same_integers(maps.pixels, PICTURES.validation.pixels[[3, 0]])
-    frame = map_frame(maps)
-    one_value = frame[(frame["image"] == 0) & (frame["block"] == 2) & (frame["site"] == "conv1")]
-    one_value = one_value[(one_value["y"] == 1) & (one_value["x"] == 2)]["value"].item()
-    assert one_value == maps.maps[2, "conv1"][1, 1, 2]
+        np.testing.assert_allclose(maps[place], expected[[3, 0]].numpy(), rtol=1e-5, atol=1e-6)
+    frame = frame_of(GateMaps, one, [3, 0])
+    image = frame.drop_duplicates("image").set_index("image")
+    assert image["label"].to_dict() == {number: "abcdefghij"[labels[number]] for number in (3, 0)}
+    predicted = model(x[[3, 0]]).argmax(dim=1).tolist()
+    assert image["prediction"].tolist() == ["abcdefghij"[number] for number in predicted]
+    green = frame[(frame["image"] == 3) & (frame["block"] == 0) & (frame["site"] == "green")]
+    plane = green.pivot(index="y", columns="x", values="value").astype(int)
+    assert same_integers(plane, PICTURES.validation.pixels[3, :, :, 1])
 
 
 @torch.no_grad()
 @every_net
-def test_pixel_gates_are_equation_11_and_their_summary_is_over_all_pixels(net) -> None:
+def test_pixel_gates_are_equation_11_and_their_summary_is_over_all_pixels(net, first_16) -> None:
     one = loaded({"name": "comt-pixel", "hidden": 3}, net)
     for block in one.model.blocks:
         block.norms["norm1"].gate.b.fill_(3.0)  # some near 1
-    frame = gate_summary(one, examples=16)
-    maps = gate_maps(one, range(16))
+    frame, maps = frame_of(GateSummary, one), maps_of(one, range(16))
     model = one.model.eval()
     norms = {
         (block, name): norm for block, each in enumerate(model.blocks, start=1) for name, norm in each.norms.items()
     }
-    assert list(maps.maps) == list(norms)
+    assert list(maps) == list(norms)
     read = inputs_of(model, norms, seen(one, "validation", 16)[0])
     for (block, name), norm in norms.items():
         x = read[block, name].double().permute(0, 2, 3, 1)
         n = (x - norm.running_mean) / (norm.running_var + EPSILON).sqrt()
         hidden = torch.sigmoid(n @ norm.gate.A.double().T)
         expected = torch.sigmoid(hidden @ norm.gate.b[0].double()).numpy()
-        np.testing.assert_allclose(maps.maps[block, name], expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(maps[block, name], expected, rtol=1e-4, atol=1e-5)
         line = frame[(frame["layer"] == block) & (frame["site"] == name)].iloc[0]
         assert line["mean"] == pytest.approx(expected.mean(), rel=1e-4)
         assert line["std"] == pytest.approx(expected.std(), rel=1e-3)
@@ -242,31 +264,31 @@ def test_pixel_gates_are_equation_11_and_their_summary_is_over_all_pixels(net) -
 
 def test_only_some_gates_of_many_are_mapped_from_the_first_to_the_last() -> None:
     one = loaded("comt-pixel", {"size": "resnet18", "blocks": (3, 4)})
-    shown = list(gate_maps(one, [0]).maps)
+    shown = list(maps_of(one, [0]))
     assert len(shown) == 6
     assert (shown[0], shown[-1]) == ((1, "norm1"), (7, "norm2"))
 
 
 def test_what_cannot_be_observed_is_said() -> None:
-    with pytest.raises(UserError, match="no gates at convolutions or norms: it holds a network"):
-        gate_summary(loaded("sas-resnet"))
-    with pytest.raises(UserError, match="there is no image 20") as told:
-        gate_maps(loaded("comt-pixel"), [1, 20])
-    assert told.value.hint == "They are numbered from 0 to 19."
+    with pytest.raises(UserError, match="there is no image 20"):
+        frame_of(GateMaps, loaded("comt-pixel"), [1, 20])
     with pytest.raises(UserError, match="trained on other images of glyphs10"):
-        gate_summary(loaded("comt-pixel", data_content="another"))
+        frame_of(GateSummary, loaded("comt-pixel", data_content="another"))
     broken = loaded("comt-pixel")
     broken.model.classifier.weight.data.fill_(float("nan"))
-    with pytest.raises(UserError, match="are not finite numbers"):
-        gate_summary(broken)
-    with pytest.raises(UserError, match="are not finite numbers"):
-        block_gradients({"row": broken})
+    for figure in (GateSummary, BlockGradients):
+        with pytest.raises(UserError, match="are not finite numbers"):
+            frame_of(figure, broken)
+
+
+def logged(epochs: float = 5, **runs: RunDirectory) -> pd.DataFrame:
+    return ConvGradients().frame(Subject(Request(epochs=epochs), runs))
 
 
 def test_the_networks_own_convolutions_are_listed_from_the_input(tmp_path) -> None:
     spec = image_spec(method="comt-sliding-window", steps=12, gradient_norms_every=4)
     run = train(spec, tmp_path)
-    frame = conv_gradients({"window": run, "again": run})
+    frame = logged(window=run, again=run)
     assert list(frame) == ["row", "convolution", "depth", "step", "epoch", "norm"]
     assert frame["row"].unique().tolist() == ["window", "again"]
     one = frame[frame["row"] == "window"]
@@ -282,24 +304,24 @@ def test_the_networks_own_convolutions_are_listed_from_the_input(tmp_path) -> No
     inside = {name: module for name, module in model.named_modules() if isinstance(module, Convolution)}
     order = [name.removesuffix(".convolution") for name in inputs_of(model, inside, torch.randn(2, 3, 8, 8))]
     assert [name for name in order if "shortcut" not in name] == names[:-1]
-    early = conv_gradients({"window": run}, epochs=5 * 8 / 50_000)
+    early = logged(window=run, epochs=5 * 8 / 50_000)
     assert early["step"].unique().tolist() == [1, 4]
 
 
 def test_runs_without_a_log_say_how_to_get_one(tmp_path) -> None:
     run = train(image_spec(steps=1), tmp_path)
     with pytest.raises(UserError, match="has logged no gradient norms") as told:
-        conv_gradients({"row": run})
+        logged(row=run)
     assert "--set train.gradient_norms_every=10" in told.value.hint
     spec = image_spec(steps=9, gradient_norms_every=4)
     begun = RunDirectory.of(tmp_path, spec)
     begun.create(spec)
     with pytest.raises(UserError, match="has logged no gradient norms") as told:
-        conv_gradients({"row": begun})
+        logged(row=begun)
     assert told.value.hint == "It is to log them every 4 steps: wait until it has, or train it."
     begun.gradients_file.write_text('{"step": 4, "norms": {"stem.convolution.weight": 1.0}}\n')
     with pytest.raises(UserError, match="within the first 0 epochs"):
-        conv_gradients({"row": begun}, epochs=0)
+        logged(row=begun, epochs=0)
 
 
 def test_an_epoch_is_the_images_that_are_used() -> None:

@@ -11,9 +11,12 @@ import torch
 from torch import Tensor, nn
 from toy_translation import TOKENIZER, toy_model, toy_spec
 
-from comt_cli.analysis.gates import Place, channel_frame, observed_gates, scalar_frame, summary_frame
-from comt_cli.analysis.junction_shares import junction_shares
-from comt_cli.analysis.sentence_pair import DEFAULT_SENTENCES, observed_pair
+from comt_cli.analysis.figures.channel_gates import ChannelGates
+from comt_cli.analysis.figures.gate_values import GateValues
+from comt_cli.analysis.figures.residual_shares import ResidualShares
+from comt_cli.analysis.gates import observed_gates, summary_frame
+from comt_cli.analysis.observed import DEFAULT_SENTENCES, observed_pair
+from comt_cli.analysis.subject import Request, Subject
 from comt_cli.data.pairs.almanac_carriers import AlmanacLanguage
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded_translation import LoadedTranslator
@@ -96,9 +99,9 @@ def test_values_are_those_that_the_gates_multiply_with(method) -> None:
     one = loaded(name=method, residual="post-norm")
     on = observed_pair(one, TEXT)
     model = one.model.eval()
-    expected: dict[tuple[Place, str, int], Tensor] = {}
+    expected: dict[tuple[tuple[str, ...], str, int], Tensor] = {}
 
-    def hook(gate: Gate, read: tuple[Tensor, Tensor], _: Tensor, place: Place, layer: int) -> None:
+    def hook(gate: Gate, read: tuple[Tensor, Tensor], _: Tensor, place: tuple[str, ...], layer: int) -> None:
         expected.update({(place, kind, layer): value[0] for kind, value in gate.values(read[1]).items()})
 
     for stack, blocks in model.stacks.items():
@@ -108,27 +111,23 @@ def test_values_are_those_that_the_gates_multiply_with(method) -> None:
                     part = name.partition(".")[0]
                     text = "source" if stack == "encoder" or name == "cross.key_value" else "target"
                     for site, gate in carrier.gates.items():
-                        place = Place(site, stack, part, text)
+                        place = (stack, part, text, site)
                         gate.register_forward_hook(
                             lambda *call, place=place, layer=layer: hook(*call, place=place, layer=layer)
                         )
     model(*on.inputs)
     values = observed_gates(one, on)
-    found = {
-        (place, kind, layer): value
-        for (place, kind), by_layer in values.factors.items()
-        for layer, value in by_layer.items()
-    }
+    found = {(tuple(each.where.values()), each.kind, each.layer): each for each in values}
     assert found.keys() == expected.keys()
-    for key, value in found.items():
-        assert len(value) == len(on.sequences[key[0].text].pieces)
-        np.testing.assert_allclose(value, expected[key].expand(len(value), -1).numpy(), rtol=1e-5, err_msg=str(key))
-    assert {tuple(place[1:]): [] for place in values.places("scalar")}.keys() == SITES.keys()
-    for (stack, part, text), sites in SITES.items():
-        mine = [place.site for place in values.places("scalar") if place[1:] == (stack, part, text)]
-        assert mine == sites
-    whole = [place.site for place in values.places("scalar") if place.part == "cross"]
-    assert whole == ["q_proj", "k_proj", "v_proj", "o_proj"]
+    for key, each in found.items():
+        assert list(each.tokens) == on.sequences[each.where["text"]].pieces
+        wanted = expected[key].expand(len(each.tokens), -1).numpy()
+        np.testing.assert_allclose(each.values, wanted, rtol=1e-5, err_msg=str(key))
+    for where, sites in SITES.items():
+        mine = [each.site for each in values if tuple(each.where.values())[:3] == where and each.kind == "scalar"]
+        assert list(dict.fromkeys(mine)) == sites
+    whole = [each.site for each in values if each.where["part"] == "cross" and each.kind == "scalar"]
+    assert list(dict.fromkeys(whole)) == ["q_proj", "k_proj", "v_proj", "o_proj"]
 
 
 @torch.no_grad()
@@ -138,15 +137,15 @@ def test_a_gate_on_the_keys_of_cross_attention_reads_the_encoded_source() -> Non
     encoded_SD = one.model.eval().encoded(on.inputs[0])[0][0]
     gate = one.model.decoder[1].cross.key_value.gate("k_proj")
     expected = torch.sigmoid(torch.sigmoid(encoded_SD @ gate.A.T) @ gate.B.T)
-    found = observed_gates(one, on).factors[Place("k_proj", "decoder", "cross", "source"), "scalar"][2]
+    where = {"stack": "decoder", "part": "cross", "text": "source", "site": "k_proj"}
+    (found,) = [each.values for each in observed_gates(one, on) if (each.where, each.layer) == (where, 2)]
     np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5)
 
 
 def test_frames_say_where_each_value_is_from() -> None:
     one = loaded(name="transponder")
-    on = observed_pair(one, TEXT)
-    values = observed_gates(one, on)
-    scalar, summary = scalar_frame(values), summary_frame(values)
+    of = Subject(Request(TEXT, "k_proj"), loaded=one)
+    on, scalar, summary = of.observation, GateValues().frame(of), summary_frame(of.gates)
     where = ["stack", "part", "text"]
     assert list(scalar) == [*where, "site", "layer", "position", "token", "value"]
     assert list(summary)[:6] == [*where, "site", "kind", "layer"]
@@ -156,7 +155,7 @@ def test_frames_say_where_each_value_is_from() -> None:
         pieces = on.sequences[text].pieces
         assert own.drop_duplicates("position").sort_values("position")["token"].tolist() == pieces
         assert set(own.groupby([*where, "site", "layer"]).size()) == {len(pieces)}
-    channel = channel_frame(values, "k_proj", 8)
+    channel = ChannelGates().table(ChannelGates().frame(of))
     assert list(channel) == [*where, "layer", "position", "token", "channel", "value"]
     assert channel[where].drop_duplicates().to_numpy().tolist() == [
         ["encoder", "attention", "source"],
@@ -188,12 +187,8 @@ def test_of_a_unit_that_adds_the_evaluator_is_shown(place) -> None:
                     unit.register_forward_hook(lambda *call, where=where: compute(*call, where=where))
     one.model(*on.inputs)
     values = observed_gates(one, on)
-    assert {kind for _, kind in values.factors} == {"evaluator"}
-    found = {
-        (at.stack, at.part, layer): value
-        for (at, _), by_layer in values.factors.items()
-        for layer, value in by_layer.items()
-    }
+    assert {each.kind for each in values} == {"evaluator"}
+    found = {(each.where["stack"], each.where["part"], each.layer): each.values for each in values}
     assert found.keys() == expected.keys()
     for where, value in found.items():
         np.testing.assert_allclose(value, expected[where], rtol=1e-5)
@@ -285,7 +280,7 @@ def test_shares_are_those_of_the_connections_own_equation(method, equation) -> N
             module.register_forward_hook(compute)
     one.model(*on.inputs)
     computed, expected = expected, []
-    frame = junction_shares(one, on)
+    frame = ResidualShares().frame(Subject(Request(TEXT), loaded=one))
     assert list(frame) == ["stack", "layer", "part", "share", "mean", "std", "low", "high", "tokens"]
     assert (frame["low"] <= frame["high"]).all()
     keys = ["stack", "layer", "part", "share", "tokens"]
@@ -300,7 +295,7 @@ def test_what_has_none_says_so() -> None:
     with pytest.raises(UserError, match="m has no gates to analyse: it holds a network"):
         observed_gates(one, on)
     with pytest.raises(UserError, match="of m have no learned shares: it holds a network"):
-        junction_shares(one, on)
+        ResidualShares().frame(Subject(Request(TEXT), loaded=one))
     assert not any(module._forward_hooks for module in one.model.modules())
 
 

@@ -12,8 +12,8 @@ from caption_cases import caption_spec
 from tiny_runs import dataset_of
 from typer.testing import CliRunner
 
-from comt_cli.analysis.captioned_image import observed_image
-from comt_cli.analysis.gates import Place, observed_gates
+from comt_cli.analysis.gates import observed_gates
+from comt_cli.analysis.observed import observed_image
 from comt_cli.app import app
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import write_state
@@ -74,7 +74,8 @@ def test_what_is_run_is_the_image_of_that_number_and_the_words_behind_the_begin_
     encoded_RD = loaded.model.encoded(*on.inputs[:2])[0][0]
     gate = loaded.model.decoder[1].cross.key_value.gate("k_proj")
     factors = torch.sigmoid(torch.sigmoid(encoded_RD @ gate.A.T) @ gate.B.T)
-    found = observed_gates(loaded, on).factors[Place("k_proj", "decoder", "cross", "image"), "scalar"][2]
+    where = {"stack": "decoder", "part": "cross", "text": "image", "site": "k_proj"}
+    (found,) = [each.values for each in observed_gates(loaded, on) if (each.where, each.layer) == (where, 2)]
     np.testing.assert_allclose(found, factors.numpy(), rtol=1e-5)
 
 
@@ -99,19 +100,6 @@ def test_regions_and_words_have_their_figures(run) -> None:
     assert "its 36 regions, named by row and column" in said
 
 
-@pytest.mark.usefixtures("quick_figures")
-def test_shares_are_of_the_first_image_and_its_own_caption_where_none_is_named(run) -> None:
-    assert call(run("sas"), "--out", "x").exit_code == 0
-    assert stems("x") == ["residual-shares"]
-    frame = pd.read_csv("x/residual-shares.csv")
-    parts = {"encoder": ["attention", "mlp"], "decoder": ["attention", "cross", "mlp"]}
-    junctions = [(stack, layer, part) for stack, each in parts.items() for layer in (1, 2) for part in each]
-    assert [*frame[["stack", "layer", "part"]].drop_duplicates().itertuples(index=False, name=None)] == junctions
-    assert frame["share"].unique().tolist() == ["alpha", "beta", "(1-alpha)(1-beta)"]
-    assert set(frame[frame["stack"] == "encoder"]["tokens"]) == {36}
-    assert "Test image 0 of scenes; a caption of it, by the network itself" in Path("x/residual-shares.txt").read_text()
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -134,8 +122,3 @@ def test_other_images_are_not_taken_for_those_of_training(run) -> None:
     other = loaded.run.model_copy(update={"data_content": "0" * 16})
     with pytest.raises(UserError, match="was trained on other images of scenes"):
         observed_image(LoadedCaptioner(**{**vars(loaded), "spec": other}))
-
-
-def test_a_plain_captioner_says_what_it_holds(run) -> None:
-    error = call(run("post-ln"), "--out", "x").exception
-    assert error.message.startswith("post-ln-c-seed1 has no gates to analyse: it holds method post-ln, 2 + 2 layers")

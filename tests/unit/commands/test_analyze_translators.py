@@ -83,10 +83,7 @@ def test_a_site_is_drawn_in_every_branch_that_has_it(run) -> None:
     ("method", "shares", "has_summary"),
     [
         ({"name": "sas"}, ["alpha", "beta", "(1-alpha)(1-beta)"], False),
-        ({"name": "grc"}, ["g"], False),
-        ({"name": "rezero"}, ["a"], False),
         ({"name": "eau+grc"}, ["g"], True),
-        ({"name": "comt", "residual": "sas"}, ["alpha", "beta", "(1-alpha)(1-beta)"], True),
     ],
     ids=lambda value: value["name"] if isinstance(value, dict) else "",
 )
@@ -115,7 +112,7 @@ def test_without_a_text_a_checkpoint_is_enough(run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["analyze-gates", "--images", "3"], "grc is a translator; --images is for image classifiers"),
+        (["analyze-gates", "--images", "3"], "grc is a translator; --images is for captioners and image classifiers"),
         (["analyze-gates", "--site", "q_proj"], "has no gates on projections or branches"),
         (["analyze-gates", "--text", "a" * 40], "the text has 40 tokens; grc-c-seed1 takes 1 to 39"),
         (["plot-cosine"], "grc is a translator, not a language model"),
@@ -129,8 +126,3 @@ def test_what_cannot_be_drawn_is_refused(run, arguments, said) -> None:
     assert not Path("x").exists()
     if verb == "plot-cosine":
         assert error.hint == "comt translate, analyze-gates and average take it."
-
-
-def test_a_plain_translator_says_what_it_holds(run) -> None:
-    error = call("analyze-gates", run("post-ln"), "--out", "x").exception
-    assert error.message.startswith("post-ln-c-seed1 has no gates to analyse: it holds method post-ln, 1 + 2 layers")

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pandas as pd
@@ -17,6 +16,8 @@ from matplotlib.figure import Figure
 
 import comt_cli.commands.outcome
 import comt_cli.commands.planning
+from comt_cli.analysis.model_figure import ModelFigure, model_figures
+from comt_cli.analysis.subject import Subject
 from comt_cli.commands.outcome import outcome_as_json, write_outcome, write_outcomes
 from comt_cli.commands.planning import Planned, plan_recipe
 from comt_cli.data.tokenizer import ByteTokenizer
@@ -25,9 +26,6 @@ from comt_cli.files import write_json
 from comt_cli.layers.initialise import initialise
 from comt_cli.methods import method_from
 from comt_cli.models.llama import Llama
-from comt_cli.report import figures
-from comt_cli.report.caption import Caption
-from comt_cli.report.recipe_figure import recipe_figure
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.tasks import Task
 
@@ -161,7 +159,7 @@ def test_what_is_drawn_is_not_drawn_again_until_the_run_is_another(capsys, monke
     directory = trained(planned)
     outcome(planned, capsys)
     with monkeypatch.context() as patch:
-        patch.setattr(comt_cli.commands.outcome, "_draw", None)
+        patch.setattr("comt_cli.analysis.verbs.draw_recipe", None)
         assert outcome(planned, capsys) == f"mine/figure7 (smoke) is drawn: {FIGURE}\n"
     later = FIGURE.stat().st_mtime + 5
     os.utime(directory.checkpoint_file, (later, later))
@@ -251,7 +249,7 @@ def test_results_that_cannot_be_written_after_training_lose_no_run(monkeypatch) 
 def test_a_network_without_such_gates_is_an_error(capsys) -> None:
     planned = figure_recipe("{draw: gate-values}", "{name: transponder, granularity: channel}")
     trained(planned)
-    with pytest.raises(UserError, match="has no scalar gates to draw"):
+    with pytest.raises(UserError, match="have no values for draw: gate-values"):
         outcome(planned, capsys)
     assert not FIGURE.exists()
 
@@ -328,20 +326,19 @@ DRAWN = ["gated", "base"]
 
 @pytest.fixture
 def handed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """What the analyses are handed, in whose places, and those of the drawings, something quick stands."""
+    """What the drawings are handed: networks or runs by row. Loading, and what takes time, is left out."""
     given: list[object] = []
 
-    def analysis(what: object) -> pd.DataFrame:
-        given.append(what)
+    def frame(figure: ModelFigure, of: Subject) -> pd.DataFrame:
+        given.append(of.runs if figure.name == "conv-gradients" else of.models)
         return pd.DataFrame({"n": [len(given)]})
 
-    monkeypatch.setattr("comt_cli.exchange.load.load", lambda path, _: f"network of {path.name}")
-    for name in ("conv_gradients", "block_gradients", "residual_shares"):
-        module = types.ModuleType(f"comt_cli.analysis.{name}")
-        setattr(module, name, analysis)
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-        monkeypatch.setattr(figures, f"draw_{name}", lambda frame: (Figure(), frame), raising=False)
-    monkeypatch.setattr("comt_cli.report.figure_captions.caption", lambda *said: Caption(*said[1:3]))
+    monkeypatch.setattr("comt_cli.analysis.subject.load", lambda path, _: f"network of {path.name}")
+    for kind in model_figures().values():
+        monkeypatch.setattr(kind, "frame", frame)
+        monkeypatch.setattr(kind, "table", lambda _, frame: frame)
+        monkeypatch.setattr(kind, "sentences", lambda *_: [])
+        monkeypatch.setattr(kind, "draw", lambda *_: Figure())
     monkeypatch.setattr(Task, "identify", lambda self, settings: ("feedfeedfeedfeed", "c0ffee"))
     return given
 
@@ -390,7 +387,7 @@ def test_residual_shares_are_drawn_from_the_baseline_alone(handed, capsys) -> No
     planned = image_figure("residual-shares")
     directories = ended(planned, "checkpoint.pt")
     outcome(planned, capsys)
-    assert handed == [f"network of {directories['base'].path.name}"]
+    assert handed == [{"base": f"network of {directories['base'].path.name}"}]
     assert [line["row"] for line in drawn_runs()] == ["base"]
 
 
@@ -437,17 +434,3 @@ def test_of_several_runs_each_that_cannot_be_drawn_is_told(handed, capsys) -> No
     shares = image_figure("residual-shares", rows="gated")
     assert outcome(shares, capsys) == "mine/figure8 (smoke) is not drawn: its row base was not selected.\n"
     assert handed == []
-
-
-@pytest.mark.parametrize(
-    ("recipe", "also", "rows"),
-    [("sas/figure4", "rezero", ("sas",)), ("comt/figure1", None, ("pre-ln",)), ("comt/figure4", None, ())],
-)
-def test_a_caption_may_repeat_the_paper_beside_the_papers_own_method_alone(handed, recipe, also, rows) -> None:
-    path = Path(__file__).parents[3] / "recipes" / f"{recipe}.yaml"
-    planned = plan_recipe(path, "smoke", also={also: {"name": also}} if also else None)
-    figure = recipe_figure(planned.loaded, planned.specs, RUNS, RESULTS)
-    assert figure is not None
-    assert figure.as_in_paper == rows
-    if also:
-        assert also in {run.spec.row for run in figure.runs}

@@ -126,12 +126,15 @@ def test_options_of_the_other_kind_of_model_are_refused(runs, tmp_path) -> None:
     for option in ("--text", "--site"):
         error = refused("analyze-gates", runs["pixel"].path, option, "conv1", "--out", tmp_path / "x")
         assert error.message.startswith(f"{option}: ")
-        assert f"is an image classifier; {option} is for language models, masked language models" in error.message
+        assert f"is an image classifier; {option} is for language models, translators" in error.message
     (tmp_path / "a.txt").write_text("a text " * 60)
     (tmp_path / "b.txt").write_text("another text " * 60)
     spec = tiny_spec(f"files:{tmp_path}/*.txt", steps=1, warmup_steps=0, data={"validation_fraction": 0.5})
     language = train(spec, tmp_path)
-    assert "--images is for image classifiers" in refused("analyze-gates", language.path, "--images", 2).message
+    assert (
+        "--images is for captioners and image classifiers"
+        in refused("analyze-gates", language.path, "--images", 2).message
+    )
     assert "there is no image 99" in refused("analyze-gates", runs["pixel"].path, "--images", "1,99").message
     assert not (tmp_path / "x").exists()
 

@@ -1,0 +1,102 @@
+"""The contract of a figure of trained networks. A file put into `analysis/figures` is found by being there."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import ClassVar
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from comt_cli.analysis.subject import Subject
+from comt_cli.report.caption import Caption
+from comt_cli.report.figures import sign, write_figure
+
+
+class ModelFigure(ABC):
+    """One figure: its numbers, its caption's sentences, and its drawing.
+
+    Attributes:
+        name: its file's name, with hyphens; a recipe's `draw` where the task allows it (`Task.drawings`).
+        title: the question that it answers, in a caption.
+        split: columns by which the rows go to figures of their own, where the frame has them.
+        shared: whether all panels have one axis and one scale of colours.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    split: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, *, shared: bool = True) -> None:
+        self.shared = shared
+
+    def suits(self, of: Subject) -> bool:
+        """Whether `comt analyze-gates` draws it of this model."""
+        return False
+
+    @abstractmethod
+    def frame(self, of: Subject) -> pd.DataFrame:
+        """The numbers. Raises `UserError` where there are none to draw."""
+
+    @abstractmethod
+    def sentences(self, frame: pd.DataFrame) -> list[str]:
+        """How to read the figure, and its main numbers."""
+
+    @abstractmethod
+    def draw(self, frame: pd.DataFrame) -> Figure:
+        """The drawing of a frame."""
+
+    def table(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The rows and columns of the CSV file."""
+        return frame
+
+    def titled(self, frame: pd.DataFrame) -> str:
+        """The title of a frame's figure."""
+        del frame
+        return self.title
+
+    def stem(self, frame: pd.DataFrame) -> str:
+        """The name of a frame's files, without their endings."""
+        del frame
+        return self.name
+
+    def parts(self, frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
+        """The frame of every figure (see `split`); none where there are no rows."""
+        if frame.empty:
+            return
+        if self.split and set(self.split) <= {*frame}:
+            for _, own in frame.groupby([*self.split], sort=False):
+                yield own.reset_index(drop=True)
+        else:
+            yield frame
+
+    def write(
+        self, frame: pd.DataFrame, folder: Path, trained: str, *, said: tuple[str, ...] = (), stem: str = "",
+        title: str = "",
+    ) -> list[Path]:  # fmt: skip
+        """Draw a frame (see `parts`) and write its files; returns them. The caption also has what was `trained`, and
+        sentences about the input, `said`. Raises `StorageError` (see `write_figure`)."""
+        caption = Caption(title or self.titled(frame), trained, (*said, *self.sentences(frame)))
+        figure = self.draw(frame)
+        sign(figure, trained)
+        return write_figure(figure, self.table(frame), folder, stem or self.stem(frame), caption)
+
+
+@functools.cache
+def model_figures() -> Mapping[str, type[ModelFigure]]:
+    """Every figure by its name."""
+    package = importlib.import_module("comt_cli.analysis.figures")
+    found = {}
+    for info in pkgutil.iter_modules(package.__path__):
+        module = importlib.import_module(f"{package.__name__}.{info.name}")
+        for kind in vars(module).values():
+            is_own = isinstance(kind, type) and issubclass(kind, ModelFigure) and kind.__module__ == module.__name__
+            if is_own and not inspect.isabstract(kind):
+                found[kind.name] = kind
+    return found

@@ -1,0 +1,200 @@
+"""Inputs that a network of tokens is observed on: a text, a sentence and its translation, an image and its caption.
+
+Shapes: T tokens, R regions of an image, F features.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from comt_cli.data.captions.dataset import prepare
+from comt_cli.errors import UserError
+from comt_cli.exchange.loaded_captioning import LoadedCaptioner
+from comt_cli.exchange.loaded_text import LoadedText
+from comt_cli.exchange.loaded_translation import LoadedTranslator
+from comt_cli.generation.caption import ImageCaptioner, Seen
+from comt_cli.generation.transcript import one_line
+from comt_cli.generation.translate import Options, translator
+from comt_cli.models.transformer import EncoderDecoder
+from comt_cli.tasks.settings.translation import TranslationSettings
+
+DEFAULT_TEXT = "Once a king left his castle by the sea."
+"""Of the papers' kind: content words, function words, punctuation."""
+DEFAULT_SENTENCES = {
+    "en": "The train to Berlin leaves on Monday at 9:30.",
+    "de": "Der Zug nach Berlin fährt am Montag um 9:30 Uhr ab.",
+    "fr": "Le train pour Berlin part lundi à 9 h 30.",
+    "vi": "Chuyến tàu đi Berlin khởi hành vào thứ Hai lúc 9:30.",
+}
+"""Default sentences of translators by source language; for any other language the English one."""
+MAX_TOKENS = 512
+"""Longest text, unless the model was trained on shorter ones."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A text as model input: `ids` int64 [T], and the name of each token."""
+
+    ids: Tensor
+    pieces: list[str]
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The ids as a batch of one, int64 [1, T]."""
+        return (self.ids[None],)
+
+
+@dataclass(frozen=True)
+class Regions:
+    """An image as model input: `vectors` float32 [R, F], and the name of each region."""
+
+    vectors: Tensor
+    pieces: list[str]
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The vectors as a batch of one, [1, R, F], and their mask, bool [1, R]."""
+        return self.vectors[None], torch.ones(1, len(self.vectors), dtype=torch.bool)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The input of one observed forward pass.
+
+    Attributes:
+        sequences: the model's inputs in their order, by name.
+        read: name of the sequence that a module reads, where it is not the last one.
+        said: sentences for a caption that state what the sequences are.
+    """
+
+    sequences: Mapping[str, Tokens | Regions]
+    read: Mapping[nn.Module, str] = field(default_factory=dict)
+    said: tuple[str, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The model's inputs, a batch of one."""
+        return tuple(each for sequence in self.sequences.values() for each in sequence.inputs)
+
+    def read_by(self, module: nn.Module) -> str:
+        """Name of the sequence whose tokens a module of the network reads."""
+        return self.read.get(module, [*self.sequences][-1])
+
+
+def tokens_of(loaded: LoadedText, text: str | None = None) -> Tokens:
+    """`text` as the model's tokens, with the special token that its texts begin with, if any.
+
+    The token that ends a text is not added: nobody wrote it, and gates take other values on it than on words. None is
+    `DEFAULT_TEXT`, cut where the model was trained on shorter texts.
+
+    Raises:
+        UserError: the model has no tokenizer, the text has fewer than two tokens or too many (`MAX_TOKENS`), or the
+            tokenizer belongs to another model.
+    """
+    codec = loaded.text_codec()
+    limit = min(MAX_TOKENS, loaded.context_length or MAX_TOKENS)
+    ids = codec.prompt(DEFAULT_TEXT)[:limit] if text is None else codec.prompt(text)
+    if not 2 <= len(ids) <= limit:
+        raise UserError(f"the text has {len(ids)} tokens; {loaded.name} takes 2 to {limit}", "Give another --text.")
+    if max(ids) >= loaded.model.vocabulary:
+        raise UserError(
+            f"{loaded.name}: its tokenizer makes the id {max(ids)}, but the model has {loaded.model.vocabulary} tokens"
+        )
+    return Tokens(torch.tensor(ids), codec.pieces(ids))
+
+
+def observed_text(loaded: LoadedText, text: str | None = None) -> Observation:
+    """A text for a model that reads one (see `tokens_of`)."""
+    return Observation({"text": tokens_of(loaded, text)})
+
+
+def observed_pair(loaded: LoadedTranslator, text: str | None = None) -> Observation:
+    """A sentence, `source`, and its translation by beam search with the run's settings, `target`: the tokens that the
+    decoder reads, from the begin token to the last before the end. The model becomes fp32.
+
+    None is the sentence of the source language (`DEFAULT_SENTENCES`), cut for models of short sentences.
+
+    Raises:
+        UserError: the text is empty or too long; the network's outputs are not finite.
+    """
+    loaded.model.float()
+    using = translator(loaded, torch.device("cpu"))
+    tokenizer, limit = loaded.tokenizer, min(MAX_TOKENS, loaded.longest or MAX_TOKENS) - 1
+    language = re.split("[_-]", loaded.run.settings_as(TranslationSettings).data.source)[0]
+    default = DEFAULT_SENTENCES.get(language, DEFAULT_SENTENCES["en"])
+    ids = tokenizer.encode(default)[:limit] if text is None else tokenizer.encode(one_line(text))
+    if not 1 <= len(ids) <= limit:
+        raise UserError(f"the text has {len(ids)} tokens; {loaded.name} takes 1 to {limit}", "Give another --text.")
+    source = (*ids, using.end)
+    found = using.search([source], Options(loaded.decode))[0][0]
+    assert found.hypothesis is not None
+    source_tokens, target_tokens = (
+        Tokens(torch.tensor(each), tokenizer.pieces(each)) for each in (source, (using.begin, *found.hypothesis.tokens))
+    )
+    said = f"Source: “{tokenizer.decode(ids)}”; its translation, by the network itself: “{found.text}”."
+    return _encoded_and_decoded(loaded.model, {"source": source_tokens}, {"target": target_tokens}, said)
+
+
+def observed_image(loaded: LoadedCaptioner, number: int = 0, text: str | None = None) -> Observation:
+    """A test image of the model's data set, `image`, and a caption of it, `caption`: the words that the decoder reads,
+    from the begin word to the last before the end. None is the caption that beam search finds with the run's settings.
+
+    Images that are not prepared are rendered or read first. The model becomes fp32.
+
+    Raises:
+        UserError: the images are missing, or not those that the model was trained on; there is no image of that
+            number; the text is empty or too long; the network's outputs are not finite.
+    """
+    dataset = prepare(loaded.data)
+    if dataset.content_hash != loaded.run.data_content:
+        raise other_images(loaded.name, loaded.data.corpus)
+    if not 0 <= number < len(dataset.test):
+        raise UserError(f"there is no test image {number}", f"They are numbered from 0 to {len(dataset.test) - 1}.")
+    using = ImageCaptioner(loaded, torch.device("cpu"))
+    tokenizer, pixels = loaded.tokenizer, dataset.image("test", number)
+    vectors_RF = dataset.test.batch(np.array([number])).regions[0]
+    if text is None:
+        ids = using.captions(Seen(vectors_RF, pixels), loaded.decode)[0].hypothesis.tokens
+    else:
+        ids = tuple(tokenizer.encode(one_line(text)))
+        if not 1 <= len(ids) <= using.longest - 1:
+            limit = f"{loaded.name} takes 1 to {using.longest - 1}"
+            raise UserError(f"the caption has {len(ids)} words; {limit}", "Give another --text.")
+    target = (using.begin, *ids)
+    is_grid, author = pixels is not None, "by the network itself" if text is None else "as it was given"
+    said = (
+        f"Test image {number} of {loaded.data.corpus}; a caption of it, {author}: “{tokenizer.decode(ids)}”; the first "
+        f"of its true ones: “{dataset.texts['test'].references[number][0]}”.",
+        f"The image's tokens are its {len(vectors_RF)} regions{', named by row and column' if is_grid else ''}.",
+    )
+    side = math.isqrt(len(vectors_RF))
+    names = [f"{at // side + 1}-{at % side + 1}" if is_grid else "region" for at in range(len(vectors_RF))]
+    image = Regions(torch.from_numpy(vectors_RF), names)
+    caption = Tokens(torch.tensor(target), tokenizer.pieces(target))
+    return _encoded_and_decoded(loaded.model, {"image": image}, {"caption": caption}, *said)
+
+
+def other_images(name: str, data_set: str) -> UserError:
+    """The error where a model was trained on other images than those of this machine."""
+    return UserError(
+        f"{name} was trained on other images of {data_set} than those that are here",
+        "They were changed, or this version of comt makes others. Train it anew to look into it.",
+    )
+
+
+def _encoded_and_decoded(
+    model: EncoderDecoder, source: Mapping[str, Tokens | Regions], target: Mapping[str, Tokens], *said: str
+) -> Observation:
+    """A source and a target, each by its name: the encoder reads the source, and so do the keys and values of
+    cross-attention."""
+    (name,) = source
+    of_source = [*model.encoder.modules(), *(block.cross.key_value for block in model.decoder_blocks())]
+    last = "The decoder's tokens are those that it reads, from the begin token on."
+    return Observation({**source, **target}, dict.fromkeys(of_source, name), (*said, last))

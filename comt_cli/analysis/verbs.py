@@ -1,0 +1,146 @@
+"""The bodies of the verbs that draw trained networks, and of recipes that are figures."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from comt_cli import words
+from comt_cli.analysis.gates import has_gates
+from comt_cli.analysis.image_gates import gate_sites
+from comt_cli.analysis.model_figure import model_figures
+from comt_cli.analysis.subject import OPTIONS, Request, Subject
+from comt_cli.errors import UserError
+from comt_cli.exchange.load import load, who_takes
+from comt_cli.exchange.loaded import Loaded
+from comt_cli.exchange.loaded_text import LoadedText
+from comt_cli.files import write_text
+from comt_cli.methods import in_words
+from comt_cli.recipe.load import LoadedRecipe
+from comt_cli.report.csv_tables import runs_csv
+from comt_cli.report.figures.folders import figure_folder, of_all, run_figure_folder
+from comt_cli.report.recipe_figure import RecipeFigure
+from comt_cli.report.terminal import say_written
+from comt_cli.report.trained import of_runs
+from comt_cli.runs.directory import RunDirectory
+
+_MOST_RUNS = 7
+"""As many colours as can be distinguished."""
+
+
+def analyze_gates(source: str, request: Request, *, shared: bool, out: Path | None, results: Path) -> None:
+    """Draw every figure that suits the model at `source`; all numbers are there before the first file is written.
+
+    Raises:
+        UserError: it is no model, or of a kind whose gates are not drawn; it has nothing to draw, or not what the
+            options ask for.
+        StorageError: a file cannot be written.
+    """
+    loaded = load(source, Loaded)
+    _check_request(source, loaded, request)
+    of = Subject(request, loaded=loaded)
+    figures = [figure for kind in model_figures().values() if (figure := kind(shared=shared)).suits(of)]
+    if figures and request.site is not None and not has_gates(loaded):
+        raise UserError(f"--site {request.site}: {loaded.name} has no gates on projections or branches")
+    if figures and request.images is not None and of.is_image_classifier and not gate_sites(of.model):
+        raise UserError(
+            f"--images: {loaded.name} has no gates that are maps over an image, only those of its residual connections",
+            "Leave --images out: their means are over the validation images.",
+        )
+    parts = [(figure, part) for figure in figures for part in figure.parts(figure.frame(of))]
+    if not parts:
+        raise UserError(f"{loaded.name} has no gates to analyse: it holds {loaded.description}")
+    folder, trained = figure_folder(loaded.name, loaded.spec, out, results), trained_words(loaded)
+    for figure, part in parts:
+        say_written(figure.write(part, folder, trained, said=of.said))
+
+
+def _check_request(source: str, loaded: Loaded, request: Request) -> None:
+    takes = next((own for kind, own in OPTIONS.items() if isinstance(loaded, kind)), None)
+    if takes is None:
+        raise UserError(f"{source} is {loaded.kind()}, whose gates are not drawn", who_takes(loaded.run.task))
+    for option in ("text", "site", "images"):
+        if getattr(request, option) is not None and option not in takes:
+            takers = [kind.kind().partition(" ")[2] + "s" for kind, own in OPTIONS.items() if option in own]
+            raise UserError(
+                f"--{option}: {source} is {loaded.kind()}; --{option} is for {words.listing(takers)}",
+                f"--{takes[0]} states what it is observed on.",
+            )
+
+
+def plot_cosine(source: str, text: str | None, *, out: Path | None, results: Path) -> None:
+    """Draw the residual stream of the model at `source`. Raises as `analyze_gates`."""
+    loaded = load(source, LoadedText)
+    figure = model_figures()["residual-stream"]()
+    frame = figure.frame(Subject(Request(text), loaded=loaded))
+    folder = figure_folder(loaded.name, loaded.spec, out, results)
+    say_written(figure.write(frame, folder, trained_words(loaded)))
+    means = figure.table(frame)[["cosine", "angle", "norm_ratio"]].mean()
+    print(
+        f"{loaded.name}, mean over tokens and layers: cosine {means['cosine']:.3f}, angular distance "
+        f"{means['angle']:.3f}, norm ratio {means['norm_ratio']:.3f}"
+    )
+
+
+def plot_gradients(directories: Sequence[RunDirectory], epochs: float, *, out: Path | None, results: Path) -> None:
+    """Draw the logged gradients of runs: of one run among its figures, of several under a name that
+    depends on all of them, whatever their order. Raises as `analyze_gates`."""
+    runs = _by_label(directories)
+    figure, specs = model_figures()["conv-gradients"](), [run.spec() for run in runs.values()]
+    frame = figure.frame(Subject(Request(epochs=epochs), runs))
+    own, stem = run_figure_folder(specs[0], results), figure.name
+    if len(specs) > 1:
+        own, stem = own.parent, f"{stem}-of-{len(specs)}-runs-{of_all(spec.id for spec in specs)}"
+    say_written(figure.write(frame, out or own, of_runs(specs), stem=stem))
+
+
+def _by_label(directories: Sequence[RunDirectory]) -> dict[str, RunDirectory]:
+    """The runs by their names in the figure: row, column, seed and method, and the id where these are alike.
+
+    A run that is given twice, as itself or as a copy, is taken once, which the error stream says.
+
+    Raises:
+        UserError: there are more than can be distinguished.
+    """
+    found: dict[str, RunDirectory] = {}
+    labels: dict[str, str] = {}
+    for run in directories:
+        spec = run.spec()
+        if (first := found.setdefault(spec.id, run)) is not run:
+            print(f"comt: {run.path} is left out: it is the same run as {first.path} ({spec.id})", file=sys.stderr)
+        labels[spec.id] = f"{spec.row}-{spec.column}-seed{spec.seed} ({spec.method_words})"
+    if len(found) > _MOST_RUNS:
+        raise UserError(f"{len(found)} runs are more than one figure can show", f"Give {_MOST_RUNS} or fewer.")
+    names = list(labels.values())
+    return {label if names.count(label) == 1 else f"{label} {key}": found[key] for key, label in labels.items()}
+
+
+def draw_recipe(loaded: LoadedRecipe, of: RecipeFigure) -> list[Path]:
+    """Draw a recipe's figure from its runs, and write its files and the list of these runs; returns them.
+
+    Raises:
+        UserError: a checkpoint cannot be read, or holds no such gates.
+        StorageError: a file cannot be written.
+    """
+    settings = loaded.recipe.figure
+    assert settings is not None
+    figure = model_figures()[settings.draw]()
+    frame = figure.frame(Subject(Request(settings.text, settings.site), of.directories))
+    if frame.empty:
+        raise UserError(f"the runs of {loaded.name} have no values for draw: {settings.draw}")
+    written = figure.write(frame, of.folder, of.trained, stem=of.stem, title=of.title)
+    # Last: it says which runs, of which recipe, the others are of.
+    write_text(of.runs_csv, runs_csv(of.runs, loaded.origin))
+    return [*written, of.runs_csv]
+
+
+def trained_words(loaded: Loaded) -> str:
+    """A figure's words for its network: the run, with its learning rate and the method's options where they are not the
+    defaults, or what is known of a model from elsewhere."""
+    spec = loaded.spec
+    if spec is None:
+        return f"{loaded.name}: {loaded.description}"
+    method = in_words(spec.method)
+    with_options = "" if method == spec.method["name"] else f", {method}"
+    return f"{of_runs([spec])}; learning rate {spec.settings.train.learning_rate:g}{with_options}"
