@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from comt_cli.campaign.outcomes import Ending, RunOutcome, Summary, run_name
-from comt_cli.errors import StorageError, UserError
+from comt_cli.data.storage import ProgressCallback
+from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.runs.contents import adopt_contents
 from comt_cli.runs.plan import NO_WEIGHTS, RunSpec, with_sources
 from comt_cli.runs.shared import SharedRun, needed_runs, shared_runs
+from comt_cli.tasks.base import AnyDataset
+from comt_cli.training.processes import StopSignal
 
 
 class RunQueue:
@@ -53,18 +56,52 @@ class RunQueue:
             shared.link(self.runs)
             self.record(RunOutcome.with_result(shared, self.runs, result, already=True))
 
-    def data_prepared(self, contents: Mapping[str, str]) -> None:
-        """Take the runs to be those on the data that was prepared, whose content `contents` has by fingerprint.
+    def prepare_data(self, progress: ProgressCallback, stop: StopSignal) -> dict[str, AnyDataset]:
+        """Every data set that the open runs read, by its fingerprint. Must be called before the first run is taken.
 
-        It may be that this content was not known before, or is another one than the runs had that are here: runs can
-        turn out to be open, or done. Must be called before the first run is taken.
+        The content of the data may not have been known before, or is another one than the runs had that are here: runs
+        can turn out to be open, or done.
+
+        Raises:
+            RunInterrupted: a signal came meanwhile; what is ready is kept.
+            UserError, StorageError: see `comt_cli.data.prepare`.
         """
+
+        def preparing(stage: str, done: int, total: int | None) -> None:
+            if stop.number is not None:
+                raise RunInterrupted(
+                    "stopped while the data was being prepared; what is ready is kept",
+                    "The same command resumes from there.",
+                    stop.number,
+                )
+            progress(stage, done, total)
+
+        datasets: dict[str, AnyDataset] = {}
+        # Again where what was prepared has made other runs open: one whose source has turned out to be another run.
+        while unprepared := [shared.spec for shared in self.open if shared.spec.data_fingerprint not in datasets]:
+            for spec in unprepared:
+                if spec.data_fingerprint not in datasets:
+                    datasets[spec.data_fingerprint] = spec.task.prepare(spec.settings, preparing)
+            self._know({fingerprint: dataset.content_hash for fingerprint, dataset in datasets.items()})
+        return datasets
+
+    def _know(self, contents: dict[str, str]) -> None:
+        """Take the runs to be those on data of these contents, by its fingerprint."""
         known = [spec.with_contents(contents) for spec in self._asked]
         if known != self._asked:
             self._fill(known)
 
     def look_at_open(self) -> None:
-        """Read what other processes have done with the open runs."""
+        """Read what other processes have done with the open runs, whose data they may have prepared."""
+        contents = {}
+        for planned, spec in {shared.spec.data_fingerprint: shared.spec for shared in self.open}.items():
+            # Data that cannot be read is left out, and what is not the planned data any more: the error that ended the
+            # training must be reported, not that.
+            with contextlib.suppress(UserError):
+                fingerprint, content = spec.task.identify(spec.settings)
+                if fingerprint == planned and content is not None:
+                    contents[fingerprint] = content
+        self._know(contents)
         for shared in self.open:
             self._look(shared)
             owner = self._owner(shared) if shared.id not in self._outcomes else None

@@ -20,7 +20,7 @@ from comt_cli.runs.plan import RunSpec
 from comt_cli.training.processes import StopSignal, die_with_parent, environment_variable
 
 LOADED = (
-    *("torch", "torch._dynamo", "comt_cli.campaign.attempt", "comt_cli.campaign.scout"),
+    *("torch", "torch._dynamo", "comt_cli.campaign.inline", "comt_cli.campaign.probe", "comt_cli.campaign.workers"),
     "comt_cli.models.counting",
 )
 

@@ -58,7 +58,7 @@ class TrainJob:
         Raises:
             SystemExit: the run could not be trained, or was asked to stop; the log says why.
         """
-        from comt_cli.campaign.launch import train_on
+        from comt_cli.campaign.executor import train_on
 
         run = RunSpec.model_validate(spec)
         os.environ[VARIABLE] = ",".join(trackers)

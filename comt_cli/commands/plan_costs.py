@@ -138,7 +138,7 @@ def estimator_for(
 
 def checked_hardware(trained: Trained, specs: Sequence[RunSpec]) -> Hardware:
     """The device, once it is sure that these runs can be trained so. Raises `UserError` where they cannot."""
-    from comt_cli.campaign.launch import check_training
+    from comt_cli.campaign.executor import check_training
     from comt_cli.training.hardware import hardware, planned_hardware
     from comt_cli.training.processes import check_share
 

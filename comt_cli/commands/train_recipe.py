@@ -90,7 +90,7 @@ def train_recipe(
     # The whole table, not only the part that is selected: training one row must not erase the others.
     table = plan_loaded(loaded, scale, seeds=selection.seeds)
 
-    from comt_cli.campaign.launch import check_training
+    from comt_cli.campaign.executor import check_training
     from comt_cli.commands.outcome import check_results, end, write_outcomes
     from comt_cli.commands.sweep_training import check_edges, check_processes, known_runs, print_cost, train_planned
     from comt_cli.runs.contents import adopt_contents

@@ -10,7 +10,7 @@ import signal
 import pytest
 from worlds import run_together
 
-from comt_cli.campaign.endings import LINES, StandardError, ending, endings, redirect_standard_error
+from comt_cli.campaign.group import LINES, StandardError, exit_text, exit_texts, redirect_standard_error
 
 
 def die(writer, how: str) -> None:
@@ -40,7 +40,7 @@ def test_a_death_is_told_with_its_last_words(how, said, last, capfd):
     writer.close()
     output = StandardError(reader)
     process.join()
-    assert ending(process.exitcode) == said
+    assert exit_text(process.exitcode) == said
     lines = output.last_lines()
     assert 0 < len(lines) <= LINES
     assert any(last in line for line in lines)
@@ -48,8 +48,10 @@ def test_a_death_is_told_with_its_last_words(how, said, last, capfd):
 
 
 def test_the_first_to_fail_is_told_first():
-    assert endings([1, -11], [1, 0]) == "process 1 of 2 was killed by SIGSEGV; then process 0 of 2 ended with status 1"
-    assert endings([0, -250], [1]) == "process 1 of 2 was killed by signal 250"
+    assert (
+        exit_texts([1, -11], [1, 0]) == "process 1 of 2 was killed by SIGSEGV; then process 0 of 2 ended with status 1"
+    )
+    assert exit_texts([0, -250], [1]) == "process 1 of 2 was killed by signal 250"
 
 
 def die_alone(rank: int) -> None:

@@ -10,7 +10,6 @@ from fake_slurm import FakeSlurm
 from tiny_runs import PICTURES, PICTURES_CONTENT, image_spec, pictures
 
 from comt_cli.campaign.outcomes import Ending, RunOutcome
-from comt_cli.campaign.preparing import prepare_all
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.campaign.slurm import submit
 from comt_cli.campaign.slurm_site import Site
@@ -162,7 +161,7 @@ def test_the_data_of_sources_is_prepared_too(tmp_path, monkeypatch):
     monkeypatch.setattr(type(SOURCE.task), "prepare", prepare)
     monkeypatch.setattr(Task, "identify", lambda *_: ("", None))
     queue = RunQueue([started], tmp_path)
-    datasets = prepare_all(queue, lambda *_: None, StopSignal())
+    datasets = queue.prepare_data(lambda *_: None, StopSignal())
     assert set(datasets) == {"other-pictures", *contents}
     assert all(shared.spec.is_known for shared in queue.every)
     assert prepared == [0, 1]
