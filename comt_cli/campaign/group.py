@@ -56,7 +56,8 @@ def train_in_group(
     """
     context = multiprocessing.get_context(START_METHOD)
     port = free_port()
-    errors = context.SimpleQueue()
+    with signals_blocked():  # a signal to all would end the helper of multiprocessing that a queue starts
+        errors = context.SimpleQueue()
     # The first has the display, which needs the terminal itself; of the others only what goes wrong is seen.
     pipes = [None, *(context.Pipe(duplex=False) for _ in range(processes - 1))]
     members = [

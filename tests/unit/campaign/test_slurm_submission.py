@@ -10,7 +10,7 @@ import pytest
 from fake_slurm import FakeSlurm
 from tiny_runs import tiny_spec
 
-from comt_cli.campaign.slurm import TrainJob, refuse_queued, submit
+from comt_cli.campaign.slurm import TrainJob, begin_anew, submit
 from comt_cli.campaign.slurm_queue import JOB_FILE, job_of, job_standings, log_folder, readable_jobs
 from comt_cli.campaign.slurm_site import Site
 from comt_cli.errors import StorageError, UserError
@@ -202,10 +202,10 @@ def test_a_folder_that_cannot_be_written_is_a_storage_error(slurm, specs, tmp_pa
 
 
 def test_queued_runs_are_not_trained_anew(slurm, specs, runs):
-    refuse_queued(specs, runs)
+    assert begin_anew(specs, runs) == []
     numbers(specs, runs)
     with pytest.raises(UserError, match="2 of these runs are in Slurm's queue") as refused:
-        refuse_queued(specs, runs)
+        begin_anew(specs, runs)
     assert refused.value.hint == "End their jobs first: scancel 1 2"
 
 
