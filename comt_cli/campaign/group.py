@@ -1,24 +1,19 @@
 """A group of processes that share every batch of every run, as torchrun would start them: one per GPU, or on the CPU.
 
-Where one of two processes dies the other dies too, and its complaint, that its peer reset the connection, would be all
-that is seen. So the first death is reported with its exit status or signal, and with the last lines of its standard
-error, among them the stack that `faulthandler` writes where native code fails.
+Where one of two processes dies the other dies too, and complains that its peer reset the connection. So the first death
+is reported with its exit status or signal; `faulthandler` writes the stack where native code fails.
 """
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import multiprocessing
 import os
 import signal
 import socket
 import sys
-import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing import connection
-from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
@@ -34,9 +29,6 @@ from comt_cli.training.processes import PassedOnSignal, StopSignal, begin_as_wor
 START_METHOD: Final = "spawn"
 GRACE_SECONDS = 10.0
 """How long processes may continue after one of them has failed."""
-LINES = 12
-"""How many of a process's last lines are kept."""
-_LONGEST = 2000
 _INTACT = "What was saved before is intact; the same command resumes from there."
 
 
@@ -58,23 +50,15 @@ def train_in_group(
     port = free_port()
     with signals_blocked():  # a signal to all would end the helper of multiprocessing that a queue starts
         errors = context.SimpleQueue()
-    # The first has the display, which needs the terminal itself; of the others only what goes wrong is seen.
-    pipes = [None, *(context.Pipe(duplex=False) for _ in range(processes - 1))]
     members = [
-        context.Process(
-            target=_member, args=(rank, processes, port, list(specs), runs, device, train, errors, pipe and pipe[1])
-        )
-        for rank, pipe in enumerate(pipes)
+        context.Process(target=_member, args=(rank, processes, port, list(specs), runs, device, train, errors))
+        for rank in range(processes)
     ]
-    outputs: dict[int, StandardError] = {}
     # A terminal sends Ctrl-C to all processes itself, others signal only this one: they may receive it twice.
     with PassedOnSignal(lambda: members) as stop:
         with signals_blocked():
-            for rank, (member, pipe) in enumerate(zip(members, pipes, strict=True)):
+            for member in members:
                 member.start()
-                if pipe is not None:
-                    pipe[1].close()  # the process has its own; with ours it would never end
-                    outputs[rank] = StandardError(pipe[0])
         failed = join(members)
     if stop.has_killed and sys.stderr.isatty():
         print("\x1b[?25h", end="", file=sys.stderr)  # the cursor, which the killed display had hidden
@@ -83,9 +67,7 @@ def train_in_group(
     if failed and stop.number is not None:
         raise RunInterrupted("stopped by a signal before all processes could end their step", _INTACT, stop.number)
     if failed:
-        lines = outputs[failed[0]].last_lines() if failed[0] in outputs else []
-        last = [f"The last that process {failed[0]} said:", *(f"| {line}" for line in lines)] if lines else []
-        raise TrainingFailed(exit_texts([member.exitcode for member in members], failed), "\n  ".join([_INTACT, *last]))
+        raise TrainingFailed(exit_texts([member.exitcode for member in members], failed), _INTACT)
 
 
 def join(members: Sequence[BaseProcess]) -> list[int]:
@@ -122,12 +104,11 @@ def _member(
     device: str | None,
     train: Callable[[RunQueue, str | None], object],
     errors: Any,
-    writer: Connection | None = None,
 ) -> None:
     begin_as_worker()  # before PyTorch is imported, which takes seconds
     signal.pthread_sigmask(signal.SIG_UNBLOCK, StopSignal.SIGNALS)
     mend_streams()
-    redirect_standard_error(writer)
+    faulthandler.enable(file=2)
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
     )
@@ -168,44 +149,3 @@ def exit_text(exitcode: int | None) -> str:
 def exit_texts(codes: Sequence[int | None], order: Sequence[int]) -> str:
     """One sentence on the processes that failed, by rank, the first to fail first; the others were their victims."""
     return "; then ".join(f"process {rank} of {len(codes)} {exit_text(codes[rank])}" for rank in order)
-
-
-class StandardError:
-    """What a process writes to its standard error: passed on to ours as it comes, and its last lines kept."""
-
-    def __init__(self, reader: Connection) -> None:
-        self._reader = reader
-        self._lines: deque[str] = deque(maxlen=LINES)
-        self._thread = threading.Thread(target=self._listen, daemon=True)
-        self._thread.start()
-
-    def _listen(self) -> None:
-        rest = b""
-        with contextlib.suppress(OSError):
-            while piece := os.read(self._reader.fileno(), 1 << 16):
-                with contextlib.suppress(OSError, ValueError):  # nobody reads ours any more
-                    sys.stderr.write(piece.decode("utf-8", errors="replace"))
-                    sys.stderr.flush()
-                *lines, rest = (rest + piece).split(b"\n")
-                self._keep(lines)
-                rest = rest[-_LONGEST:]
-        self._keep([rest])
-
-    def _keep(self, lines: Sequence[bytes]) -> None:
-        shown = (line.decode("utf-8", errors="replace").rstrip()[:_LONGEST] for line in lines)
-        self._lines.extend(line for line in shown if line)
-
-    def last_lines(self) -> list[str]:
-        """Its last lines, once it has ended. Something that it started may hold its standard error open for longer."""
-        self._thread.join(timeout=5)
-        return list(self._lines)
-
-
-def redirect_standard_error(writer: Connection | None) -> None:
-    """In a process: have its standard error go to `writer` (None: where its parent's goes), and a fault in native code
-    write every thread's stack there before it ends the process."""
-    if writer is not None:
-        sys.stderr.flush()
-        os.dup2(writer.fileno(), 2)
-        writer.close()
-    faulthandler.enable(file=2)

@@ -16,8 +16,9 @@ from same_bits import same_integers
 from tiny_runs import dataset_of, image_spec, tiny_spec, train, write_corpus
 
 from comt_cli.campaign import estimate as module
-from comt_cli.campaign.estimate import START_SECONDS, Estimator, finished_runs, makespan
+from comt_cli.campaign.estimate import START_SECONDS, Estimator, finished_runs
 from comt_cli.campaign.jobs import usable_cores
+from comt_cli.campaign.time_left import makespan
 from comt_cli.commands.plan_costs import time_left
 from comt_cli.kernels.processors import processor_name
 from comt_cli.models.accounting import cost_of, total_flops
@@ -41,19 +42,9 @@ def corpus(tmp_path) -> str:
     return write_corpus(tmp_path / "texts")
 
 
-def test_the_demo():
-    """Nine runs of 33 to 41 s, two at a time, took some four minutes on two cores."""
-    runs = [33, 41, 37, 35, 40, 36, 38, 34, 39]
-    assert makespan(runs, 2) == pytest.approx(240, rel=0.5)
-    assert makespan(runs, 1) == START_SECONDS + sum(runs)
-    assert makespan([], 2) == 0
-    assert makespan([10, 10, 10], 2, start=1) == 21
-    assert makespan([30, 10, 10, 10], 2, start=0) == 30
-
-
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=20), st.integers(1, 8))
 def test_workers_share_the_runs(seconds, workers):
-    ends = makespan(seconds, workers, start=0)
+    ends = makespan(seconds, [0.0] * workers)
     slack = 1e-9 * sum(seconds)
     assert max(sum(seconds) / workers, *seconds, 0) - slack <= ends <= sum(seconds) / workers + max(seconds) + slack
 
