@@ -8,9 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -28,82 +26,18 @@ SILENT_SECONDS = 30.0
 """After so long without a line, one shows the state of all workers."""
 
 
-@dataclass(frozen=True)
-class Workload:
-    """The runs of a command, and where they are trained.
-
-    Attributes:
-        every: its runs, each once; `waiting` those that have no result yet, in their order.
-        before: the other runs, with their results.
-        runs: the folder of the run directories.
-        workers: the names of the workers: `cuda:0`, `cpu 1`.
-        device: the device's name for people, with each worker's threads.
-        processes: how many share every run, each on such a device.
-    """
-
-    every: Sequence[RunSpec]
-    waiting: Sequence[RunSpec]
-    before: Sequence[tuple[RunSpec, dict[str, Any]]]
-    runs: Path
-    workers: Sequence[str]
-    device: str
-    processes: int = 1
-
-    @classmethod
-    def of(cls, queue: RunQueue, workers: Sequence[str], device: str, processes: int = 1) -> Workload:
-        """The workload of a queue from which nothing was taken yet."""
-        before = [(each.spec, each.result) for each in queue.summary().outcomes if each.result is not None]
-        every, waiting = ([shared.spec for shared in runs] for runs in (queue.every, queue.open))
-        return cls(every, waiting, before, queue.runs, workers, device, processes)
-
-    @property
-    def timed(self) -> list[tuple[RunSpec, float]]:
-        """Those of `before` that were trained to their end as these will be, and the seconds of their steps."""
-        as_here = {"state": "done", "device": self.device, "processes": self.processes}
-        alike = [
-            (spec, result.get("train_seconds")) for spec, result in self.before if as_here.items() <= result.items()
-        ]
-        return [(spec, took) for spec, took in alike if isinstance(took, int | float) and 0 < took < math.inf]
-
-    def lines(self, seconds: float | None) -> list[str]:
-        """What is about to be trained, where, for how long (`seconds`, None without an estimate), and how it stops."""
-        done, steps = len(self.every) - len(self.waiting), [spec.settings.train.steps for spec in self.waiting]
-        each = f"{min(steps):,}" if len(set(steps)) == 1 else f"{min(steps):,} to {max(steps):,}"
-        finished = f", {done} of {len(self.every)} are finished" if done else ""
-        at_once = min(len(self.workers), len(self.waiting))
-        device = f"{self.processes} x {self.device}" if self.processes > 1 else self.device
-        together = f"{at_once} at a time " if at_once > 1 else ""
-        folders = {str(self.runs / Path(*spec.relative_path.parts[:2])) for spec in self.every}
-        took = (
-            f"about {duration(seconds)}, by {plural(len(self.timed), 'finished run')}" if seconds is not None else None
-        )
-        return [
-            f"runs:  {len(self.waiting)} to train of {each} steps{finished} ({self._tables()})",
-            f"where: {together}on {device}; files in {os.path.commonpath(folders)}",
-            f"time:  {took}",
-            "stop:  Ctrl-C saves what runs; the same command resumes from there",
-        ]
-
-    def _tables(self) -> str:
-        """`comt/table3: 3 rows, 1 column, 2 seeds`."""
-        tables = {f"{spec.paper}/{spec.table}" for spec in self.every}
-        sizes = [plural(len({getattr(spec, key) for spec in self.every}), key) for key in ("row", "column", "seed")]
-        points = {point_in_words(spec.point) for spec in self.every}
-        sizes += [f"a grid of {len(points)}"] if len(points) > 1 else []
-        return f"{tables.pop()}: {', '.join(sizes)}" if len(tables) == 1 else f"{len(tables)} tables"
-
-
 class Display:
     """Receives what happens to a command's runs. This one shows nothing: all processes but the main one have it.
 
-    A worker is named by its position among `Workload.workers`.
+    A worker is named by its position among the workers of `queue_started`.
     """
 
     def preparing(self, stage: str, done: int, total: int | None) -> None:
         """Something that all runs need is being prepared."""
 
-    def queue_started(self, workload: Workload) -> None:
-        """All is prepared, and the first runs are about to begin."""
+    def queue_started(self, queue: RunQueue, workers: Sequence[str], device: str, processes: int = 1) -> None:
+        """All is prepared, and the first runs are about to begin, on workers of these names. `device` is its name for
+        people, with each worker's threads; `processes` share every run, each on such a device."""
 
     def run_taken(self, worker: int, spec: RunSpec) -> None:
         """A worker has received a run, and sets it up."""
@@ -111,7 +45,7 @@ class Display:
     def run_event(self, worker: int, event: Event) -> None:
         """Something happened to a worker's run. Not every logged step and evaluated batch is passed on."""
 
-    def run_given_back(self, worker: int, spec: RunSpec) -> None:
+    def run_given_back(self, worker: int) -> None:
         """A worker's run has not ended; another will resume it."""
 
     def run_ended(self, worker: int, ended: RunOutcome) -> None:
@@ -134,50 +68,51 @@ class ProgressDisplay(Display):
     """Lines on standard error; on a terminal (`console`) above bars, one for all runs and one for each worker."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.workload = Workload((), (), (), Path(), (), "")
         self.time_left = TimeLeft(())
+        self._every: Sequence[RunSpec] = ()
+        self._workers: Sequence[str] = ()
         self._done = 0
-        self._stage, self._stage_began, self._counted = "", 0.0, 0
+        self._stage, self._stage_began = "", 0.0
         self._waiting, self._printed = "", 0.0
         self._bars = _Bars(console) if console is not None else None
         if self._bars is not None:
             self._bars.start()
 
-    # ---- before the first run
-
     def preparing(self, stage: str, done: int, total: int | None) -> None:
         count = f"{done:,} of {total:,}" if total else f"{done:,}" if done else ""
         if stage != self._stage:
-            self._end_stage()
             self._stage, self._stage_began = stage, time.monotonic()
             self._print_line(f"{stage} ...")
         elif self._is_silent():
-            self._print_line(f"{stage}: {count or 'at work'}, {_took(time.monotonic() - self._stage_began)}")
-        self._counted = max(done, total or 0)
+            self._print_line(f"{stage}: {count or 'at work'}, {_took(self._stage_began)}")
         if self._bars is not None:
             self._bars.show("stage", stage, done, total, count)
 
-    def _end_stage(self) -> None:
-        if self._stage:
-            count = f"{self._counted:,} " if self._counted else ""
-            self._print_line(f"{self._stage}: {count}done in {_took(time.monotonic() - self._stage_began)}")
+    def queue_started(self, queue: RunQueue, workers: Sequence[str], device: str, processes: int = 1) -> None:
         if self._bars is not None:
             self._bars.hide("stage")
-        self._stage = ""
-
-    def queue_started(self, workload: Workload) -> None:
-        self._end_stage()
-        self.workload, self._done = workload, len(workload.every) - len(workload.waiting)
-        self.time_left = TimeLeft(workload.waiting, workload.timed, time.monotonic)
-        if workload.waiting:
-            self._print(*workload.lines(self.all_left()))
+        self._stage, self._workers = "", workers
+        self._every, waiting = ([shared.spec for shared in runs] for runs in (queue.every, queue.open))
+        self._done = len(self._every) - len(waiting)
+        timed = finished_alike(queue, device, processes)
+        self.time_left = TimeLeft(waiting, timed, time.monotonic)
+        if waiting:
+            seconds, steps = self.all_left(), [spec.settings.train.steps for spec in waiting]
+            at_once, before = min(len(workers), len(waiting)), plural(len(timed), "finished run")
+            folders = {str(queue.runs / Path(*spec.relative_path.parts[:2])) for spec in self._every}
+            self._print(
+                f"runs:  {len(waiting)} to train of {' to '.join(f'{n:,}' for n in sorted({min(steps), max(steps)}))} "
+                f"steps, {self._done} of {len(self._every)} are finished ({_tables(self._every)})",
+                f"where: {at_once} at a time on {f'{processes} x ' if processes > 1 else ''}{device}; "
+                f"files in {os.path.commonpath(folders)}",
+                "time:  not known yet" if seconds is None else f"time:  about {duration(seconds)}, by {before}",
+                "stop:  Ctrl-C saves what runs; the same command resumes from there",
+            )
         self._draw()
-
-    # ---- runs
 
     def run_taken(self, worker: int, spec: RunSpec) -> None:
         self.time_left.take(worker, spec)
-        if len(self.workload.workers) > 1:
+        if len(self._workers) > 1:
             self._print_line(f"{self._name(worker, spec)}: starting ...")
         self._draw()
 
@@ -187,11 +122,11 @@ class ProgressDisplay(Display):
             self._print(f"{self._worker(worker)}note: {event.text}")
         elif isinstance(event, RunStarted) and run is not None:
             resumed = f", resumed after step {event.step:,}" if event.step else ""
-            took = _took(time.monotonic() - run.since)
-            self._print_line(f"{self._name(worker, run.spec)}: {run.total:,} steps{resumed}, started in {took}")
+            name = self._name(worker, run.spec)
+            self._print_line(f"{name}: {run.total:,} steps{resumed}, started in {_took(run.since)}")
         self.time_left.receive(worker, event)
 
-    def run_given_back(self, worker: int, spec: RunSpec) -> None:
+    def run_given_back(self, worker: int) -> None:
         self.time_left.give_back(worker)
         self._draw()
 
@@ -232,7 +167,7 @@ class ProgressDisplay(Display):
 
     def all_left(self) -> float | None:
         """Seconds until all runs of the command have ended; None while that is not known."""
-        return self.time_left.of_all(max(1, len(self.workload.workers)))
+        return self.time_left.of_all(max(1, len(self._workers)))
 
     # ---- texts
 
@@ -242,7 +177,7 @@ class ProgressDisplay(Display):
 
     def _progress(self, worker: int, run: RunProgress) -> str:
         if not run.began:
-            return f"starting, {_took(time.monotonic() - run.since)}"
+            return f"starting, {_took(run.since)}"
         left, found = self.time_left.of_run(worker), run.evaluating
         parts = [f"step {run.step:,} of {run.total:,}"]
         if found is not None:
@@ -252,13 +187,13 @@ class ProgressDisplay(Display):
 
     @property
     def _count(self) -> str:
-        return f"[{self._done}/{len(self.workload.every)}]"
+        return f"[{self._done}/{len(self._every)}]"
 
     def _run(self, spec: RunSpec) -> str:
-        return run_name(spec, with_table=len({(each.paper, each.table) for each in self.workload.every}) > 1)
+        return run_name(spec, with_table=len({(each.paper, each.table) for each in self._every}) > 1)
 
     def _worker(self, worker: int) -> str:
-        return f"{self.workload.workers[worker]}: " if len(self.workload.workers) > 1 else ""
+        return f"{self._workers[worker]}: " if len(self._workers) > 1 else ""
 
     def _name(self, worker: int, spec: RunSpec) -> str:
         return f"{self._worker(worker)}{self._run(spec)}"
@@ -266,10 +201,10 @@ class ProgressDisplay(Display):
     def _draw(self) -> None:
         if self._bars is None:
             return
-        total, running = len(self.workload.every), self.time_left.running
+        total, running = len(self._every), self.time_left.running
         done = self._done + sum(run.step / run.total for run in running.values())
         self._bars.show("all", f"{self._done} of {plural(total, 'run')}", done, total, self._all_left(""))
-        for worker in range(len(self.workload.workers)):
+        for worker in range(len(self._workers)):
             if (run := running.get(worker)) is None:
                 self._bars.hide(worker)
             else:
@@ -350,5 +285,23 @@ def _stop_text(runs: Iterable[RunProgress], stage: str, *, again: bool) -> str:
     return f"stopping: {stage} is broken off, what is ready is kept ..." if stage else "stopping ..."
 
 
-def _took(seconds: float) -> str:
+def finished_alike(queue: RunQueue, device: str, processes: int) -> list[tuple[RunSpec, float]]:
+    """Runs of the queue that were trained to their end as its others will be, and the seconds of their steps."""
+    as_here = {"state": "done", "device": device, "processes": processes}
+    results = [(each.spec, each.result) for each in queue.summary().outcomes if each.result is not None]
+    times = [(spec, result.get("train_seconds")) for spec, result in results if as_here.items() <= result.items()]
+    return [(spec, took) for spec, took in times if isinstance(took, int | float) and 0 < took < math.inf]
+
+
+def _tables(specs: Sequence[RunSpec]) -> str:
+    """`comt/table3: 3 rows, 1 column, 2 seeds`."""
+    tables = {f"{spec.paper}/{spec.table}" for spec in specs}
+    sizes = [plural(len({getattr(spec, key) for spec in specs}), key) for key in ("row", "column", "seed")]
+    points = {point_in_words(spec.point) for spec in specs}
+    sizes += [f"a grid of {len(points)}"] if len(points) > 1 else []
+    return f"{tables.pop()}: {', '.join(sizes)}" if len(tables) == 1 else f"{len(tables)} tables"
+
+
+def _took(since: float) -> str:
+    seconds = time.monotonic() - since
     return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"

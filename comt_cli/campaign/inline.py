@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from comt_cli.campaign.display import Display, Workload
+from comt_cli.campaign.display import Display
 from comt_cli.campaign.outcomes import Ending, RunOutcome, Summary, TrainingFailed
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.errors import RunInterrupted, StorageError, UserError
@@ -70,7 +70,7 @@ def _train_all(
     check_methods(shared.spec for shared in queue.open if not shared.directory(queue.runs).is_begun)
     check_starts(shared.spec for shared in queue.open)
     by_id = {shared.id: shared for shared in queue.every}
-    display.queue_started(Workload.of(queue, [str(world.device)], device_name(world.device), world.size))
+    display.queue_started(queue, [str(world.device)], device_name(world.device), world.size)
 
     def show(event: Event) -> None:
         display.run_event(0, event)

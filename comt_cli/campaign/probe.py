@@ -56,8 +56,7 @@ class DeviceProbe:
         """The workers that it found room for.
 
         Raises:
-            UserError: there is no such device, the memory is too small for what was asked for, or a run cannot start
-                from its source.
+            UserError: there is no such device, or a run cannot start from its source.
             RunInterrupted: a signal came meanwhile.
             TrainingFailed: it ended without an answer.
         """

@@ -23,7 +23,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from comt_cli.campaign.display import Display, Workload
+from comt_cli.campaign.display import Display
 from comt_cli.campaign.group import exit_text
 from comt_cli.campaign.jobs import Workers
 from comt_cli.campaign.outcomes import Ending, RunOutcome, TrainingFailed
@@ -84,7 +84,7 @@ class WorkerPool:
         """
         with PassedOnSignal(self._processes, self._display.stopping) as stop, self._ending_workers():
             names = worker_names(self._devices[: len(self._workers)])
-            self._display.queue_started(Workload.of(self._queue, names, self._device_name))
+            self._display.queue_started(self._queue, names, self._device_name)
             stop.number = stop.number or (earlier.number if earlier is not None else None)
             self._work_off(stop)
         if self._refused is not None:
@@ -145,7 +145,7 @@ class WorkerPool:
         """The worker's run is the next one again."""
         if worker.shared is not None:
             self._queue.give_back(worker.shared)
-            self._display.run_given_back(worker.number, worker.shared.spec)
+            self._display.run_given_back(worker.number)
         worker.shared = None
 
     def _start(self, number: int) -> _Worker:

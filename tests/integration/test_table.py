@@ -42,8 +42,8 @@ class Notes(Display):
     def __init__(self) -> None:
         self.heard: list[tuple] = []
 
-    def queue_started(self, workload):
-        self.heard.append(("table", len(workload.every), len(workload.every) - len(workload.waiting)))
+    def queue_started(self, queue, workers, device, processes=1):
+        self.heard.append(("table", len(queue.every), len(queue.every) - len(queue.open)))
 
     def run_taken(self, worker, spec):
         self.spec = spec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 import time
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 from rich.console import Console
 from tiny_runs import tiny_spec
 
-from comt_cli.campaign.display import Display, ProgressDisplay, Workload, make_display
+from comt_cli.campaign.display import Display, ProgressDisplay, finished_alike, make_display
 from comt_cli.campaign.outcomes import Ending, RunOutcome, Summary, TrainingFailed
+from comt_cli.campaign.queue import RunQueue
 from comt_cli.campaign.workers import Reporter
 from comt_cli.runs.shared import SharedRun
 from comt_cli.tasks.base import Unit
@@ -58,19 +60,21 @@ def clock(monkeypatch):
     return now
 
 
-def workload(shared, before=()) -> Workload:
-    every = [each.spec for each in shared]
-    return Workload(
-        every, every[len(before) :], list(zip(every, before, strict=False)), Path("runs"), ["a", "b"], DEVICE
-    )
+def queue_of(shared, runs: Path, *results) -> RunQueue:
+    """A queue of these runs, the first of which have results."""
+    for each, result in zip(shared, results, strict=False):
+        directory = each.directory(runs)
+        directory.create(each.spec)
+        directory.result_file.write_text(json.dumps(result), encoding="utf-8")
+    return RunQueue([each.spec for each in shared], runs)
 
 
-def train_for_a_while(display: ProgressDisplay, shared, clock) -> None:
+def train_for_a_while(display: ProgressDisplay, shared, clock, runs: Path) -> None:
     """Worker a evaluates, worker b is starting."""
     display.preparing("tokenising documents", 0, 500)
     clock[0] += 31
     display.preparing("tokenising documents", 400, 500)
-    display.queue_started(workload(shared, [DONE]))
+    display.queue_started(queue_of(shared, runs, DONE), ["a", "b"], DEVICE)
     display.run_taken(0, shared[1].spec)
     display.run_event(0, RunStarted(40))
     for step in (41, 44):
@@ -82,9 +86,9 @@ def train_for_a_while(display: ProgressDisplay, shared, clock) -> None:
     display.tick()
 
 
-def test_a_file_has_a_line_when_something_starts_or_ends_and_every_half_minute(shared, capsys, clock):
+def test_a_file_has_a_line_when_something_starts_or_ends_and_every_half_minute(shared, capsys, clock, tmp_path):
     display = ProgressDisplay()
-    train_for_a_while(display, shared, clock)
+    train_for_a_while(display, shared, clock, tmp_path)
     display.tick()  # too soon after the last line
     display.run_ended(0, RunOutcome.with_result(shared[1], Path("runs"), DONE, already=False))
     display.run_event(1, Note("another device"))
@@ -95,21 +99,21 @@ def test_a_file_has_a_line_when_something_starts_or_ends_and_every_half_minute(s
     assert "\x1b" not in said.err
     lines = said.err.splitlines()
     assert [line.partition(":")[0] for line in lines] == [
-        *("tokenising documents ...", "tokenising documents", "tokenising documents"),
+        *("tokenising documents ...", "tokenising documents"),
         *("runs", "where", "time", "stop", "a", "a", "b", "[1/4] a", "[2/4] post-ln, tiny, seed 2", "b"),
         "[2/4] pre-ln, tiny, seed 1",
     ]
     for part in ("step 44 of 240", "evaluating 3 of 40 batches", "loss 3.220", "b: pre-ln, tiny, seed 1: starting"):
-        assert part in lines[10]
-    assert lines[10].count(" left") == 2, "of the run, and of all runs"
+        assert part in lines[9]
+    assert lines[9].count(" left") == 2, "of the run, and of all runs"
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
-def test_a_terminal_has_bars_that_go_away(shared, clock, width):
+def test_a_terminal_has_bars_that_go_away(shared, clock, width, tmp_path):
     screen = io.StringIO()
     display = ProgressDisplay(Console(file=screen, force_terminal=True, width=width, color_system=None))
     assert display._bars is not None
-    train_for_a_while(display, shared, clock)
+    train_for_a_while(display, shared, clock, tmp_path)
     display.stopping(False)
     shown = Console(file=io.StringIO(), width=width)
     shown.print(*display._bars.get_renderables())
@@ -133,16 +137,17 @@ def test_a_terminal_has_bars_that_go_away(shared, clock, width):
         ({"state": "diverged"}, None),
     ],
 )
-def test_finished_runs_tell_the_time_that_were_trained_as_these_will_be(shared, odd, pace):
-    display = ProgressDisplay()
-    display.queue_started(workload(shared, [DONE | odd]))
+def test_finished_runs_tell_the_time_that_were_trained_as_these_will_be(shared, odd, pace, tmp_path):
+    queue, display = queue_of(shared, tmp_path, DONE | odd), ProgressDisplay()
+    display.queue_started(queue, ["a", "b"], DEVICE)
+    assert len(finished_alike(queue, DEVICE, 1)) == (pace is not None)
     assert display.all_left() == (None if pace is None else pytest.approx(2 * pace))  # three runs, two workers
 
 
-def test_a_signal_is_answered_by_what_it_costs(shared, clock, capfd):
+def test_a_signal_is_answered_by_what_it_costs(shared, clock, capfd, tmp_path):
     display = ProgressDisplay()
     display.stopping(False)
-    train_for_a_while(display, shared, clock)
+    train_for_a_while(display, shared, clock, tmp_path)
     for again in (False, True):
         display.stopping(again)
     said = capfd.readouterr().err
