@@ -83,6 +83,8 @@ class ProgressDisplay(Display):
         if stage != self._stage:
             self._stage, self._stage_began = stage, time.monotonic()
             self._print_line(f"{stage} ...")
+            if self._bars is not None:
+                self._bars.hide("stage")
         elif self._is_silent():
             self._print_line(f"{stage}: {count or 'at work'}, {_took(self._stage_began)}")
         if self._bars is not None:
@@ -253,6 +255,8 @@ class _Bars(Progress):
         """Show a bar, or move it."""
         if name not in self._ids:
             self._ids[name] = self.add_task(description, total=total, text=text)
+        if total is not None:
+            done = min(done, 0.999 * total)  # the clock of a full bar stands still
         self.update(self._ids[name], description=description, completed=done, total=total, text=text)
 
     def hide(self, name: str | int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -145,7 +144,9 @@ def test_finished_runs_tell_the_time_that_were_trained_as_these_will_be(shared, 
 
 
 def test_a_signal_is_answered_by_what_it_costs(shared, clock, capfd, tmp_path):
-    display = ProgressDisplay()
+    assert type(make_display(False)) is Display, "one process of several speaks"
+    display = make_display()  # of a file
+    assert isinstance(display, ProgressDisplay)
     display.stopping(False)
     train_for_a_while(display, shared, clock, tmp_path)
     for again in (False, True):
@@ -153,19 +154,6 @@ def test_a_signal_is_answered_by_what_it_costs(shared, clock, capfd, tmp_path):
     said = capfd.readouterr().err
     assert "loses up to 20 steps of each" in said
     assert "ending at once: up to 20 steps of each run are lost" in said
-
-
-@pytest.mark.parametrize(
-    ("main", "terminal", "term", "kind"),
-    [(True, True, "xterm", True), (True, True, "dumb", False), (True, False, "xterm", False), (False, True, "", None)],
-)
-def test_who_gets_what(monkeypatch, main, terminal, term, kind):
-    monkeypatch.setenv("TERM", term)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
-    display = make_display(main)
-    display.close()
-    assert (display._bars is not None if isinstance(display, ProgressDisplay) else None) == kind
-    assert isinstance(display, Display)
 
 
 def test_the_summary(shared, tmp_path):

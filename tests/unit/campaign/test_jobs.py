@@ -25,12 +25,6 @@ def eight_cores(monkeypatch):
     monkeypatch.setattr(jobs, "usable_cores", lambda: 8)
 
 
-def test_a_number_of_threads_that_is_none(runs, monkeypatch):
-    """Of a superscript two `isdigit` is true, and `int` refuses it."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "\N{SUPERSCRIPT TWO}")
-    assert len(plan_workers("cpu", None, runs(20)).devices) == 8
-
-
 @pytest.mark.parametrize(
     ("number", "said", "workers", "threads"),
     [
@@ -46,7 +40,7 @@ def test_the_cpus_cores_are_shared(runs, number, said, workers, threads):
     assert plan_workers("cpu", said, runs(number)) == Workers(("cpu",) * workers, threads)
 
 
-@pytest.mark.parametrize(("said", "workers"), [("1", 8), ("4", 2), ("64", 1)])
+@pytest.mark.parametrize(("said", "workers"), [("1", 8), ("4", 2), ("64", 1), ("\N{SUPERSCRIPT TWO}", 8)])
 def test_threads_that_were_said_stay(runs, monkeypatch, said, workers):
     monkeypatch.setenv("OMP_NUM_THREADS", said)
     assert plan_workers("cpu", None, runs(20)) == Workers(("cpu",) * workers, None)
