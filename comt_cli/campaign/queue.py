@@ -40,21 +40,27 @@ class RunQueue:
         self.every = shared_runs(with_sources(specs))
         self._outcomes: dict[str, RunOutcome] = {}
         for shared in self.every:
-            self._look(shared)
+            self._look(shared, at_owner=False)
         self._needed = {shared.id for shared in needed_runs(specs, self.runs)}
         self.open = [shared for shared in self.every if shared.id in self._needed and shared.id not in self._outcomes]
         self._waiting = deque(self.open)
 
-    def _look(self, shared: SharedRun) -> None:
+    def _look(self, shared: SharedRun, *, at_owner: bool = True) -> None:
+        """Read what any process has made of a run: its result, or who trains it (`at_owner`); else it is open."""
         directory = shared.directory(self.runs)
         try:
-            result = directory.result()
-        except UserError as error:
+            owner = directory.owner() if at_owner else None
+            result = directory.result()  # after the lock: its owner writes the result first
+        except UserError as error:  # nobody can train it
             self.record(RunOutcome.refused(shared, self.runs, error))
             return
         if result is not None:
             shared.link(self.runs)
             self.record(RunOutcome.with_result(shared, self.runs, result, already=True))
+        elif owner is not None:
+            self.record(RunOutcome.of(shared, self.runs, Ending.elsewhere, f"by {owner}"))
+        else:
+            self._outcomes.pop(shared.id, None)
 
     def prepare_data(self, progress: ProgressCallback, stop: StopSignal) -> dict[str, AnyDataset]:
         """Every data set that the open runs read, by its fingerprint. Must be called before the first run is taken.
@@ -82,11 +88,11 @@ class RunQueue:
             for spec in unprepared:
                 if spec.data_fingerprint not in datasets:
                     datasets[spec.data_fingerprint] = spec.task.prepare(spec.settings, preparing)
-            self._know({fingerprint: dataset.content_hash for fingerprint, dataset in datasets.items()})
+            self.data_prepared({fingerprint: dataset.content_hash for fingerprint, dataset in datasets.items()})
         return datasets
 
-    def _know(self, contents: dict[str, str]) -> None:
-        """Take the runs to be those on data of these contents, by its fingerprint."""
+    def data_prepared(self, contents: dict[str, str]) -> None:
+        """Take the runs to be those on data of these contents, by its fingerprint. Called before a run is taken."""
         known = [spec.with_contents(contents) for spec in self._asked]
         if known != self._asked:
             self._fill(known)
@@ -101,12 +107,9 @@ class RunQueue:
                 fingerprint, content = spec.task.identify(spec.settings)
                 if fingerprint == planned and content is not None:
                     contents[fingerprint] = content
-        self._know(contents)
+        self.data_prepared(contents)
         for shared in self.open:
             self._look(shared)
-            owner = self._owner(shared) if shared.id not in self._outcomes else None
-            if owner is not None:
-                self.record(RunOutcome.of(shared, self.runs, Ending.elsewhere, f"by {owner}"))
         for shared in self.open:
             if shared.id not in self._outcomes:
                 self._fails_by_its_source(shared)
@@ -115,9 +118,15 @@ class RunQueue:
         """The next run to be tried; None where there is none for now."""
         shared = self._next()
         if shared is None:
-            self._look_again()
+            for other in [each for each in self.open if self._ending(each.id) is Ending.elsewhere]:
+                self._look(other)
+                if other.id not in self._outcomes:  # left without a result: its process was stopped, or it died
+                    self._waiting.append(other)
             shared = self._next()
         return shared
+
+    def _ending(self, run_id: str) -> Ending | None:
+        return self._outcomes[run_id].ending if run_id in self._outcomes else None
 
     def _next(self) -> SharedRun | None:
         """The first that waits for no other; those that wait in vain have failed."""
@@ -134,15 +143,14 @@ class RunQueue:
         start = shared.spec.start
         if start is None or shared.directory(self.runs).is_begun:
             return None
-        ended = self._outcomes.get(start.run.id)
-        return None if ended is not None and ended.ending is Ending.done else start.run
+        return None if self._ending(start.run.id) is Ending.done else start.run
 
     def _fails_by_its_source(self, shared: SharedRun) -> bool:
         """Record that a run has failed, and why, where its source will leave no weights."""
         source = self._source_awaited(shared)
-        ended = self._outcomes.get(source.id) if source is not None else None
-        if source is None or ended is None or ended.ending not in (Ending.diverged, Ending.failed):
+        if source is None or self._ending(source.id) not in (Ending.diverged, Ending.failed):
             return False
+        ended = self._outcomes[source.id]
         before = f"it starts from {run_name(source, with_table=True)}, which"
         directory = shared.directory(self.runs)
         with contextlib.suppress(StorageError):  # it is printed anyway
@@ -161,9 +169,9 @@ class RunQueue:
         """What another process trains that a run waits for, in a sentence; None where none waits for such a one."""
         for shared in self._waiting:
             source = self._source_awaited(shared)
-            outcome = self._outcomes.get(source.id) if source is not None else None
-            if source is not None and outcome is not None and outcome.ending is Ending.elsewhere:
-                return f"waiting for {run_name(source, with_table=True)}, which is being trained {outcome.reason}"
+            if source is not None and self._ending(source.id) is Ending.elsewhere:
+                reason = self._outcomes[source.id].reason
+                return f"waiting for {run_name(source, with_table=True)}, which is being trained {reason}"
         return None
 
     def give_back(self, shared: SharedRun) -> None:
@@ -173,29 +181,6 @@ class RunQueue:
     def record(self, outcome: RunOutcome) -> None:
         """Record the outcome of a run."""
         self._outcomes[outcome.spec.id] = outcome
-
-    def _look_again(self) -> None:
-        """Put back the runs that another process has left without a result: it was stopped, or it died."""
-        for shared in self.open:
-            outcome = self._outcomes.get(shared.id)
-            if outcome is None or outcome.ending is not Ending.elsewhere:
-                continue
-            owner = self._owner(shared)
-            self._look(shared)  # after the lock: its owner writes the result first
-            if self._outcomes[shared.id].ending is Ending.elsewhere:
-                if owner is None:
-                    del self._outcomes[shared.id]
-                    self._waiting.append(shared)
-                else:
-                    self.record(RunOutcome.of(shared, self.runs, Ending.elsewhere, f"by {owner}"))
-
-    def _owner(self, shared: SharedRun) -> str | None:
-        """The process that trains it; None where there is none, or where one cannot look: then nobody can train it."""
-        try:
-            return shared.directory(self.runs).owner()
-        except UserError as error:
-            self.record(RunOutcome.refused(shared, self.runs, error))
-            return None
 
     def left(self) -> int:
         """How many runs nobody has trained to their end, nor is training, and did not fail."""

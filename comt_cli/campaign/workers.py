@@ -31,7 +31,7 @@ from comt_cli.campaign.queue import RunQueue
 from comt_cli.campaign.server import context_for, signals_blocked
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.runs.shared import SharedRun
-from comt_cli.training.events import Evaluating, Event, Note, StepReport
+from comt_cli.training.events import Evaluating, Event, Listener, Note, StepReport
 from comt_cli.training.processes import PassedOnSignal, StopSignal, begin_as_worker, end_process
 
 if TYPE_CHECKING:
@@ -300,34 +300,26 @@ def _train_all(pipe: Connection, runs: Path, device: str, threads: int | None, s
         spec = shared.spec
         if spec.data_fingerprint not in datasets:  # the parent has prepared it: this opens it
             datasets[spec.data_fingerprint] = spec.task.prepare(spec.settings)
-        reporter = Reporter(pipe, spec.settings.train.steps)
-        outcome = guarded_run(shared, runs, datasets[spec.data_fingerprint], world, reporter, stop)
+        report = reporter(pipe, spec.settings.train.steps)
+        outcome = guarded_run(shared, runs, datasets[spec.data_fingerprint], world, report, stop)
         _send(pipe, outcome)
         if outcome.ending is Ending.failed:
             return  # what failed may have left the device or the memory in any state: the next one starts afresh
 
 
-class Reporter:
+def reporter(pipe: Connection, steps: int) -> Listener:
     """Sends the events of a run of `steps` steps: five a second of its steps and evaluated batches, and all others."""
+    sent = 0.0
 
-    def __init__(self, pipe: Connection, steps: int) -> None:
-        self._pipe, self._steps = pipe, steps
-        self._sent = 0.0
-
-    def __call__(self, event: Event) -> None:
-        match event:
-            case StepReport(step) if step < self._steps:
-                is_frequent = True
-            case Evaluating(done) if done:
-                is_frequent = True
-            case _:
-                is_frequent = False
-        if is_frequent:
-            now = time.monotonic()
-            if now - self._sent < SECONDS_BETWEEN_REPORTS:
+    def report(event: Event) -> None:
+        nonlocal sent
+        if (isinstance(event, StepReport) and event.step < steps) or (isinstance(event, Evaluating) and event.done):
+            if time.monotonic() - sent < SECONDS_BETWEEN_REPORTS:
                 return
-            self._sent = now
-        _send(self._pipe, event)
+            sent = time.monotonic()
+        _send(pipe, event)
+
+    return report
 
 
 def _send(pipe: Connection, message: object) -> None:

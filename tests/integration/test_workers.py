@@ -176,6 +176,7 @@ def test_a_worker_that_is_killed_is_replaced(tiny_corpus, tmp_path):
     assert_same_run(directory, train(specs[seed - 1], tmp_path / "alone"))
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_told_alone_to_stop_hands_its_run_on(tiny_corpus, tmp_path):
     """By an administrator, say. It saves, and another goes on to the same bits: nothing is left, nothing failed."""
     specs = seeds(tiny_corpus, 1, 2, steps=60)
@@ -339,7 +340,7 @@ def train_in_workers(specs: list[str], runs: str, cache: str, method: str) -> No
     crew.run()
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.parametrize("method", [pytest.param("fork", marks=pytest.mark.slow), "forkserver"])
 def test_no_worker_outlives_a_killed_command(tiny_corpus, tmp_path, nursery, method):
     """Nor do workers that a server has forked, which lives as long as any of them does."""
     specs = seeds(tiny_corpus, 1, 2, **LONG)

@@ -15,7 +15,7 @@ from tiny_runs import tiny_spec
 from comt_cli.campaign.display import Display, ProgressDisplay, finished_alike, make_display
 from comt_cli.campaign.outcomes import Ending, RunOutcome, Summary, TrainingFailed
 from comt_cli.campaign.queue import RunQueue
-from comt_cli.campaign.workers import Reporter
+from comt_cli.campaign.workers import reporter
 from comt_cli.runs.shared import SharedRun
 from comt_cli.tasks.base import Unit
 from comt_cli.training.events import Evaluating, Note, RunStarted, StepReport
@@ -172,10 +172,10 @@ def test_the_summary(shared, tmp_path):
 
 def test_a_worker_reports_a_few_steps_a_second_and_all_other_events(clock):
     sent = []
-    reporter = Reporter(SimpleNamespace(send=sent.append), 6)
+    report_event = reporter(SimpleNamespace(send=sent.append), 6)
     events = [RunStarted(0), *(report(step) for step in range(1, 7)), *(Evaluating(done, 3) for done in range(4))]
     for event in [*events, Note("a note")]:
-        reporter(event)
+        report_event(event)
         clock[0] += 0.08
     assert sent == [
         RunStarted(0), report(1), report(4), report(6), Evaluating(0, 3), Evaluating(1, 3), Note("a note"),
