@@ -29,7 +29,7 @@ from comt_cli.training.chips import chip_of
 from comt_cli.training.hardware import Hardware
 
 START_SECONDS = 10.0
-"""What a worker needs before its first step: torch and the data."""
+"""Time of a worker before its first step: torch and the data."""
 MOST_APART = 4.0
 """How many times the FLOPs of a step, or what part of them, another network may have for its speed to be comparable."""
 FORWARD_SHARE = 1 / 3
@@ -208,7 +208,7 @@ class Estimator:
 
 
 def _kind(spec: RunSpec) -> tuple[str, str, Any]:
-    """What runs must share for their FLOP/s to be comparable: the verb, the precision, and what is minimised (None
+    """Key of runs whose FLOP/s are comparable: the verb, the precision, and what is minimised (None
     where a task has one objective), since an objective may do work that FLOPs do not count."""
     train = spec.settings.train
     return spec.command, train.precision, getattr(train, "objective", None)

@@ -29,7 +29,7 @@ from comt_cli.training.processes import StopSignal
 from comt_cli.training.start import check_starts
 
 WAIT = "wait"
-"""What processes receive instead of a run's id."""
+"""Sent to processes instead of a run's id."""
 WAIT_SECONDS = 1.0
 
 

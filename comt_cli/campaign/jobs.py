@@ -23,7 +23,7 @@ from comt_cli.training.processes import launched_by_torchrun
 MEMORY_SHARE = 0.7
 """Of the machine's memory, what runs may be estimated to take by default."""
 PROCESS_BYTES = 600 * 2**20
-"""What a process with torch takes before it has a model."""
+"""Memory of a process with torch before it has a model."""
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ class DeviceProbe:
             check_not_stopped(stop)  # a signal to the whole group of processes may have reached it first
             raise TrainingFailed(
                 f"the process that looks for devices ended with status {self._process.exitcode}",
-                "What it wrote stands above."
+                "Its output is above."
                 + (" --jobs 1 trains without it." if (self._process.exitcode or 0) < 0 else ""),  # killed, not ended
             ) from None
         if isinstance(found, UserError):

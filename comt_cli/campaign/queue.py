@@ -20,7 +20,7 @@ from comt_cli.training.processes import StopSignal
 class RunQueue:
     """Hands out runs one by one; one that another process is training is put off, and looked at again at the end.
 
-    A run that starts from another's weights is handed out when that one, its source, is done; until then it waits, also
+    A run that starts from another's weights begins when that one, its source, is done; until then it waits, also
     for a source that another process is training. Where that has diverged or failed, so has the run.
 
     Any number of processes and machines may work off the same list: a run is whose lock it is, and its owner's death
@@ -166,7 +166,7 @@ class RunQueue:
 
     @property
     def awaited(self) -> str | None:
-        """What another process trains that a run waits for, in a sentence; None where none waits for such a one."""
+        """A sentence on the run of another process that a run waits for; None where none waits for such a one."""
         for shared in self._waiting:
             source = self._source_awaited(shared)
             if source is not None and self._ending(source.id) is Ending.elsewhere:

@@ -30,7 +30,7 @@ from comt_cli.runs.shared import needed_runs, set_aside, shared_runs
 from comt_cli.training.trackers import VARIABLE, trackers_in_use
 
 WARNING_SIGNAL = signal.SIGUSR2
-"""What Slurm sends before the time limit; submitit's choice, which its requeueing listens to."""
+"""Signal that Slurm sends before the time limit; submitit's choice, which its requeueing listens to."""
 UNFINISHED_STATUS = 1
 
 
@@ -71,7 +71,7 @@ class TrainJob:
                 raise SystemExit(UNFINISHED_STATUS)  # it failed, or is trained elsewhere: that was printed
 
     def checkpoint(self, *arguments: Any) -> Any:
-        """What submitit asks for before it requeues: the same call again. The run's own checkpoint has the rest."""
+        """The call that submitit requeues: the same one again. The run's own checkpoint has the rest."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self, *arguments)

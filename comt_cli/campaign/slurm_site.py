@@ -71,7 +71,7 @@ Text = Annotated[str, AfterValidator(_one_line)]
 
 
 class Site(BaseModel):
-    """What every job asks Slurm for.
+    """Resources and options of every job.
 
     `time` is the limit of one start of a job: minutes, or text as Slurm writes times. `warning` seconds before it the
     run stops, saves, and its job is requeued, at most `requeues` times. `cpus` and `memory` are the whole job's; `gpus`

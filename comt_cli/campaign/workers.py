@@ -218,7 +218,7 @@ class WorkerPool:
             if min(self._misstarts) > MOST_MISSTARTS:
                 raise TrainingFailed(
                     f"no worker can be started for {worker.device}: {how}",
-                    "What it wrote stands above. --jobs 1 trains without workers.",
+                    "Its output is above. --jobs 1 trains without workers.",
                 )
 
     @contextlib.contextmanager

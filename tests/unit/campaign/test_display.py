@@ -130,10 +130,7 @@ def test_a_terminal_has_bars_that_go_away(shared, clock, width, tmp_path):
     ("odd", "pace"),
     [
         ({}, 61.4),
-        *[({"train_seconds": odd}, None) for odd in (None, "61", 0, float("inf"))],
-        ({"processes": 2}, None),
-        ({"device": "NVIDIA H200"}, None),
-        ({"state": "diverged"}, None),
+        *[({key: odd}, None) for key, odd in (("train_seconds", "61"), ("processes", 2), ("device", "NVIDIA H200"))],
     ],
 )
 def test_finished_runs_tell_the_time_that_were_trained_as_these_will_be(shared, odd, pace, tmp_path):

@@ -95,21 +95,21 @@ def test_the_most_similar_run_counts(corpus, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "odd",
+    ("key", "odd"),
     [
-        *({"device": "Another processor, 1 thread"}, {"processes": 2}, {"state": "diverged"}, {"flops": None}),
-        *(
-            {"train_seconds": 0},
-            {"train_seconds": 1e300},
-            {"steps": math.inf},
-            {"flops": 10**320},
-            {"evaluation": None},
-        ),
+        ("device", "Another processor, 1 thread"),
+        ("processes", 2),
+        ("state", "diverged"),
+        ("train_seconds", 0),
+        ("train_seconds", 1e300),
+        ("steps", math.inf),
+        ("flops", 10**320),
+        ("evaluation", None),
     ],
 )
-def test_runs_that_say_nothing_are_passed_over(corpus, tmp_path, monkeypatch, odd):
+def test_runs_that_say_nothing_are_passed_over(corpus, tmp_path, monkeypatch, key, odd):
     monkeypatch.setattr(speed, "measured_step_flops", lambda spec, device, threads: 5e9)
-    finish(tiny_spec(corpus), tmp_path, 1e9, **odd)
+    finish(tiny_spec(corpus), tmp_path, 1e9, **{key: odd})
     finish(image_spec(), tmp_path, 1e9)
     for name, text in (("cut", "{"), ("deep", "[" * 100_000)):
         (tmp_path / "by-id" / name).mkdir()
@@ -121,16 +121,11 @@ def test_runs_that_say_nothing_are_passed_over(corpus, tmp_path, monkeypatch, od
     assert estimate.source == "a training step measured here"
 
 
-@pytest.mark.parametrize("kind", ["text", "images"])
-def test_finished_runs_of_every_task_say_how_many_samples_they_evaluate(corpus, tmp_path, kind):
-    spec = tiny_spec(corpus, steps=4) if kind == "text" else image_spec(steps=4)
+def test_finished_runs_say_how_many_samples_they_evaluate(tmp_path):
+    spec = image_spec(steps=4)
     directory = train(spec, tmp_path)
     (found,) = finished_runs(tmp_path, Hardware("cpu", processor_name(), 1))
-    evaluation = directory.result()["evaluation"]
-    assert found.evaluated_samples == evaluation["samples"] == len(dataset_of(spec).validation)
-    estimate = Estimator([found], CPU, 1, 1).of(spec)
-    steps = total_flops(spec) + found.evaluated_samples * cost_of(spec).flops_per_row / 3
-    assert estimate.seconds == pytest.approx(steps / found.flops_per_second)
+    assert found.evaluated_samples == directory.result()["evaluation"]["samples"] == len(dataset_of(spec).validation)
 
 
 def test_what_was_measured_is_remembered_for_all_rows(corpus, tmp_path, monkeypatch):
@@ -148,15 +143,6 @@ def test_what_was_measured_is_remembered_for_all_rows(corpus, tmp_path, monkeypa
     assert asked == [("a-row", 3)]
     estimator(tmp_path, 1, 2).of(tiny_spec(corpus))
     assert asked == [("a-row", 3), ("a-row", 2)]
-
-
-def test_a_large_model_is_not_measured_on_a_cpu(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(speed, "_step_seconds", None)
-    monkeypatch.setattr(speed, "estimated_flops_per_second", lambda device, precision, share: share * 1e10)
-    spec = tiny_spec(corpus, model={"size": "60m", "width": None, "ffn_width": None, "layers": None, "heads": None})
-    estimate = estimator(tmp_path, 1, 1).of(spec.model_copy(update={"settings": spec.settings}))
-    assert estimate.source == "the speed of matrix products here, and rough"
-    assert estimate.seconds == pytest.approx(total_flops(spec) / (0.4 * 1e10))
 
 
 def test_runs_at_once_share_the_cores(corpus, tmp_path, monkeypatch):

@@ -36,12 +36,6 @@ def trained(monkeypatch) -> list[object]:
     return heard
 
 
-def test_one_process_says_that_it_starts_pytorch(trained, tmp_path, capsys):
-    executor.train_here(RunQueue([], tmp_path), "cpu")
-    assert capsys.readouterr().err.splitlines()[0] == "starting PyTorch ..."
-    assert len(trained) == 1
-
-
 def test_a_signal_while_it_starts_is_an_interruption(trained, tmp_path, monkeypatch):
     class Impatient(Display):
         def preparing(self, stage, done, total):
