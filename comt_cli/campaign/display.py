@@ -102,9 +102,10 @@ class ProgressDisplay(Display):
             seconds, steps = self.all_left(), [spec.settings.train.steps for spec in waiting]
             at_once, before = min(len(workers), len(waiting)), plural(len(timed), "finished run")
             folders = {str(queue.runs / Path(*spec.relative_path.parts[:2])) for spec in self._every}
+            each = " to ".join(f"{number:,}" for number in sorted({min(steps), max(steps)}))
+            finished = f", {self._done} of {len(self._every)} are finished" if self._done else ""
             self._print(
-                f"runs:  {len(waiting)} to train of {' to '.join(f'{n:,}' for n in sorted({min(steps), max(steps)}))} "
-                f"steps, {self._done} of {len(self._every)} are finished ({_tables(self._every)})",
+                f"runs:  {len(waiting)} to train of {each} steps{finished} ({_tables(self._every)})",
                 f"where: {at_once} at a time on {f'{processes} x ' if processes > 1 else ''}{device}; "
                 f"files in {os.path.commonpath(folders)}",
                 "time:  not known yet" if seconds is None else f"time:  about {duration(seconds)}, by {before}",
