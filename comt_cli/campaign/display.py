@@ -1,33 +1,43 @@
-"""What is shown while a command's runs train, by one worker or many: `Display` receives what happens, `StatefulDisplay`
-keeps the state that this adds up to. `plain_display` writes lines, `live_display` draws bars on a terminal.
-"""
+"""The display of a command's runs: bars on a terminal (`rich.progress`); in a file or a pipe lines, one when something
+starts or ends and one every half minute in between."""
 
 from __future__ import annotations
 
+import math
+import os
+import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
-from comt_cli.campaign.opening import Workload
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Column
+from rich.text import Text
+
 from comt_cli.campaign.outcomes import RunOutcome, run_name
-from comt_cli.campaign.time_left import TimeLeft
-from comt_cli.runs.plan import RunSpec
-from comt_cli.training.events import Evaluating, Event, RunStarted, StepReport
-from comt_cli.words import plural
+from comt_cli.campaign.queue import RunQueue
+from comt_cli.campaign.time_left import RunProgress, TimeLeft
+from comt_cli.runs.plan import RunSpec, point_in_words
+from comt_cli.training.events import Event, Note, RunStarted
+from comt_cli.words import duration, plural
+
+SILENT_SECONDS = 30.0
+"""After so long without a line, one shows the state of all workers."""
 
 
 class Display:
     """Receives what happens to a command's runs. This one shows nothing: all processes but the main one have it.
 
-    A worker is named by its position among `Workload.workers`.
+    A worker is named by its position among the workers of `queue_started`.
     """
 
     def preparing(self, stage: str, done: int, total: int | None) -> None:
         """Something that all runs need is being prepared."""
 
-    def queue_started(self, workload: Workload) -> None:
-        """All is prepared, and the first runs are about to begin."""
+    def queue_started(self, queue: RunQueue, workers: Sequence[str], device: str, processes: int = 1) -> None:
+        """All is prepared, and the first runs are about to begin, on workers of these names. `device` is its name for
+        people, with each worker's threads; `processes` share every run, each on such a device."""
 
     def run_taken(self, worker: int, spec: RunSpec) -> None:
         """A worker has received a run, and sets it up."""
@@ -35,7 +45,7 @@ class Display:
     def run_event(self, worker: int, event: Event) -> None:
         """Something happened to a worker's run. Not every logged step and evaluated batch is passed on."""
 
-    def run_given_back(self, worker: int, spec: RunSpec) -> None:
+    def run_given_back(self, worker: int) -> None:
         """A worker's run has not ended; another will resume it."""
 
     def run_ended(self, worker: int, ended: RunOutcome) -> None:
@@ -54,134 +64,249 @@ class Display:
         """Nothing more will come."""
 
 
-class Stage(StrEnum):
-    """What a worker is doing."""
+class ProgressDisplay(Display):
+    """Lines on standard error; on a terminal (`console`) above bars, one for all runs and one for each worker."""
 
-    idle = "idle"
-    starting = "starting"
-    training = "training"
-    evaluating = "evaluating"
-
-
-@dataclass
-class WorkerState:
-    """A worker's stage, which began at `since`, and how far its run is."""
-
-    name: str
-    stage: Stage = Stage.idle
-    since: float = 0.0
-    spec: RunSpec | None = None
-    step: int = 0
-    report: StepReport | None = None
-    evaluated: Evaluating | None = None
-
-    def enter(self, stage: Stage) -> None:
-        """Begin a stage now."""
-        self.stage, self.since, self.evaluated = stage, time.monotonic(), None
-
-
-class StatefulDisplay(Display):
-    """A display that knows the state of all runs and workers. How it is shown is up to its subclasses."""
-
-    def __init__(self) -> None:
-        self.workload: Workload | None = None
-        self.workers: list[WorkerState] = []
+    def __init__(self, console: Console | None = None) -> None:
         self.time_left = TimeLeft(())
-        self.began = time.monotonic()
-        self.done = 0
-        self.stage = ""
-        self.stage_began = self.began
-        self.counted: tuple[int, int | None] = (0, None)
-        self.several_tables = False
-        self.stop_text: str | None = None
-        self.waiting_text: str | None = None
+        self._every: Sequence[RunSpec] = ()
+        self._workers: Sequence[str] = ()
+        self._done = 0
+        self._stage, self._stage_began = "", 0.0
+        self._waiting, self._printed = "", 0.0
+        self._bars = _Bars(console) if console is not None else None
+        if self._bars is not None:
+            self._bars.start()
 
     def preparing(self, stage: str, done: int, total: int | None) -> None:
-        if stage != self.stage:
-            self.stage, self.stage_began = stage, time.monotonic()
-        self.counted = (done, total)
+        count = f"{done:,} of {total:,}" if total else f"{done:,}" if done else ""
+        if stage != self._stage:
+            self._stage, self._stage_began = stage, time.monotonic()
+            self._print_line(f"{stage} ...")
+            if self._bars is not None:
+                self._bars.hide("stage")
+        elif self._is_silent():
+            self._print_line(f"{stage}: {count or 'at work'}, {_took(self._stage_began)}")
+        if self._bars is not None:
+            self._bars.show("stage", stage, done, total, count)
 
-    def queue_started(self, workload: Workload) -> None:
-        self.workload, self.stage = workload, ""
-        self.several_tables = len({(spec.paper, spec.table) for spec in workload.every}) > 1
-        self.began, self.done = time.monotonic(), len(workload.every) - len(workload.waiting)
-        self.workers = [WorkerState(name) for name in workload.workers]
-        self.time_left = TimeLeft(workload.waiting, time.monotonic)
-        for spec, seconds in workload.timed:
-            self.time_left.finished_before(spec, seconds)
+    def queue_started(self, queue: RunQueue, workers: Sequence[str], device: str, processes: int = 1) -> None:
+        if self._bars is not None:
+            self._bars.hide("stage")
+        self._stage, self._workers = "", workers
+        self._every, waiting = ([shared.spec for shared in runs] for runs in (queue.every, queue.open))
+        self._done = len(self._every) - len(waiting)
+        timed = finished_alike(queue, device, processes)
+        self.time_left = TimeLeft(waiting, timed, time.monotonic)
+        if waiting:
+            seconds, steps = self.all_left(), [spec.settings.train.steps for spec in waiting]
+            at_once, before = min(len(workers), len(waiting)), plural(len(timed), "finished run")
+            folders = {str(queue.runs / Path(*spec.relative_path.parts[:2])) for spec in self._every}
+            each = " to ".join(f"{number:,}" for number in sorted({min(steps), max(steps)}))
+            finished = f", {self._done} of {len(self._every)} are finished" if self._done else ""
+            self._print(
+                f"runs:  {len(waiting)} to train of {each} steps{finished} ({_tables(self._every)})",
+                f"where: {at_once} at a time on {f'{processes} x ' if processes > 1 else ''}{device}; "
+                f"files in {os.path.commonpath(folders)}",
+                "time:  not known yet" if seconds is None else f"time:  about {duration(seconds)}, by {before}",
+                "stop:  Ctrl-C saves what runs; the same command resumes from there",
+            )
+        self._draw()
 
     def run_taken(self, worker: int, spec: RunSpec) -> None:
-        self.workers[worker] = WorkerState(self.workers[worker].name, Stage.starting, time.monotonic(), spec)
-        self.time_left.taken(worker, spec)
+        self.time_left.take(worker, spec)
+        if len(self._workers) > 1:
+            self._print_line(f"{self._name(worker, spec)}: starting ...")
+        self._draw()
 
     def run_event(self, worker: int, event: Event) -> None:
-        state = self.workers[worker]
-        match event:
-            case RunStarted(step) if state.spec is not None:
-                state.step = step
-                state.enter(Stage.training)
-                self.time_left.started(worker, state.spec, step)
-            case StepReport():
-                state.step, state.report = event.step, event
-                if state.stage is not Stage.training:
-                    state.enter(Stage.training)
-                self.time_left.stepped(worker, event.step)
-            case Evaluating(done, total):
-                if not done:
-                    state.enter(Stage.evaluating)
-                    return
-                state.evaluated = event
-                self.time_left.evaluated(worker, done, total)
+        run = self.time_left.running.get(worker)
+        if isinstance(event, Note):
+            self._print(f"{self._worker(worker)}note: {event.text}")
+        elif isinstance(event, RunStarted) and run is not None:
+            resumed = f", resumed after step {event.step:,}" if event.step else ""
+            name = self._name(worker, run.spec)
+            self._print_line(f"{name}: {run.total:,} steps{resumed}, started in {_took(run.since)}")
+        self.time_left.receive(worker, event)
 
-    def run_given_back(self, worker: int, spec: RunSpec) -> None:
-        self.workers[worker] = WorkerState(self.workers[worker].name)
-        self.time_left.given_back(worker, spec)
+    def run_given_back(self, worker: int) -> None:
+        self.time_left.give_back(worker)
+        self._draw()
 
     def run_ended(self, worker: int, ended: RunOutcome) -> None:
-        self.workers[worker] = WorkerState(self.workers[worker].name)
-        self.time_left.ended(worker, completed=ended.ended and not ended.already)
-        self.done += ended.ended
+        self.time_left.end(worker, completed=ended.ended and not ended.already)
+        self._done += ended.ended
+        self._print(f"{self._count} {self._run(ended.spec)}: {ended}")
+        self._draw()
 
     def waiting(self, text: str) -> None:
-        if text != self.waiting_text:
-            self.waiting_text = text
-            self.show_waiting(text)
+        if text != self._waiting:
+            self._waiting = text
+            self._print(f"{text} ...")
 
-    def show_waiting(self, text: str) -> None:
-        """Show what is waited for, which has changed."""
+    def tick(self) -> None:
+        if self._is_silent() and self.time_left.running:
+            runs = "; ".join(
+                f"{self._name(worker, run.spec)}: {self._progress(worker, run)}"
+                for worker, run in sorted(self.time_left.running.items())
+            )
+            self._print_line(f"{self._count} {runs}{self._all_left('; all runs: about ')}")
+        self._draw()
 
     def stopping(self, again: bool) -> None:
-        self.stop_text = _stop_text(self.workers, self.stage, again=again)
+        text = _stop_text(self.time_left.running.values(), self._stage, again=again)
+        if self._bars is not None:
+            self._bars.stop_text = text
+            return
+        # In a signal's handler, which may have interrupted a line: written past the buffer, which it would damage.
+        try:
+            os.write(sys.stderr.fileno(), f"{text}\n".encode())
+        except (OSError, ValueError, AttributeError):
+            self._print(text)
 
-    @property
-    def count(self) -> str:
-        """How many runs have ended, of how many: `[3/8]`."""
-        return f"[{self.done}/{len(self.workload.every) if self.workload is not None else 0}]"
-
-    def name(self, spec: RunSpec) -> str:
-        """A run in words, with its table where there are several."""
-        return run_name(spec, with_table=self.several_tables)
+    def close(self) -> None:
+        if self._bars is not None:
+            self._bars.stop()
 
     def all_left(self) -> float | None:
         """Seconds until all runs of the command have ended; None while that is not known."""
-        return self.time_left.of_all(max(1, len(self.workers)))
+        return self.time_left.of_all(max(1, len(self._workers)))
 
-    def prefix(self, worker: int) -> str:
-        """What a line about a worker begins with: its name, where there are several."""
-        return f"{self.workers[worker].name}: " if len(self.workers) > 1 else ""
+    # ---- texts
+
+    def _all_left(self, before: str) -> str:
+        left = self.all_left()
+        return "" if left is None else f"{before}{duration(left)} left"
+
+    def _progress(self, worker: int, run: RunProgress) -> str:
+        if not run.began:
+            return f"starting, {_took(run.since)}"
+        left, found = self.time_left.of_run(worker), run.evaluating
+        parts = [f"step {run.step:,} of {run.total:,}"]
+        if found is not None:
+            parts.append("evaluating" + (f" {found.done:,} of {found.total:,} batches" if found.done else ""))
+        parts += [f"{duration(left)} left"] if left is not None else []
+        return ", ".join([*parts, *(run.report.details if run.report is not None else ())])
+
+    @property
+    def _count(self) -> str:
+        return f"[{self._done}/{len(self._every)}]"
+
+    def _run(self, spec: RunSpec) -> str:
+        return run_name(spec, with_table=len({(each.paper, each.table) for each in self._every}) > 1)
+
+    def _worker(self, worker: int) -> str:
+        return f"{self._workers[worker]}: " if len(self._workers) > 1 else ""
+
+    def _name(self, worker: int, spec: RunSpec) -> str:
+        return f"{self._worker(worker)}{self._run(spec)}"
+
+    def _draw(self) -> None:
+        if self._bars is None:
+            return
+        total, running = len(self._every), self.time_left.running
+        done = self._done + sum(run.step / run.total for run in running.values())
+        self._bars.show("all", f"{self._done} of {plural(total, 'run')}", done, total, self._all_left(""))
+        for worker in range(len(self._workers)):
+            if (run := running.get(worker)) is None:
+                self._bars.hide(worker)
+            else:
+                name, text = self._name(worker, run.spec), self._progress(worker, run)
+                self._bars.show(worker, name, run.step, run.total if run.began else None, text)
+
+    def _is_silent(self) -> bool:
+        return time.monotonic() - self._printed > SILENT_SECONDS
+
+    def _print_line(self, text: str) -> None:
+        """Print what a terminal shows by its bars."""
+        if self._bars is None:
+            self._print(text)
+
+    def _print(self, *lines: str) -> None:
+        self._printed = time.monotonic()
+        for line in lines:
+            if self._bars is not None:
+                self._bars.console.print(Text(line))
+            else:
+                print(line, file=sys.stderr, flush=True)
 
 
-def _stop_text(workers: Sequence[WorkerState], stage: str, *, again: bool) -> str:
-    running = [worker.spec for worker in workers if worker.spec is not None and worker.stage is not Stage.starting]
-    starting = sum(worker.stage is Stage.starting for worker in workers)
-    lost = max((spec.settings.train.save_every for spec in running), default=0)
+class _Bars(Progress):
+    """Bars at the bottom of a terminal, by name, and below them the answer to a signal; gone when all is done."""
+
+    def __init__(self, console: Console) -> None:
+        self.stop_text = ""
+        self._ids: dict[str | int, TaskID] = {}
+        super().__init__(
+            SpinnerColumn("line"),
+            TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold")),
+            BarColumn(12),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[text]}", markup=False, table_column=Column(overflow="fold")),
+            console=console, transient=True, redirect_stdout=False, refresh_per_second=2,
+        )  # fmt: skip
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """The bars and the answer."""
+        yield from super().get_renderables()
+        if self.stop_text:
+            yield Text(self.stop_text)
+
+    def show(self, name: str | int, description: str, done: float, total: float | None, text: str) -> None:
+        """Show a bar, or move it."""
+        if name not in self._ids:
+            self._ids[name] = self.add_task(description, total=total, text=text)
+        if total is not None:
+            done = min(done, 0.999 * total)  # the clock of a full bar stands still
+        self.update(self._ids[name], description=description, completed=done, total=total, text=text)
+
+    def hide(self, name: str | int) -> None:
+        """Remove a bar; its time begins anew when it comes back."""
+        if (found := self._ids.pop(name, None)) is not None:
+            self.remove_task(found)
+
+
+def make_display(is_main: bool = True) -> Display:
+    """Bars on a terminal, lines elsewhere, silence in all processes but the main one."""
+    if not is_main:
+        return Display()
+    on_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    return ProgressDisplay(Console(stderr=True) if on_terminal else None)
+
+
+def _stop_text(runs: Iterable[RunProgress], stage: str, *, again: bool) -> str:
+    every = list(runs)
+    begun = [run for run in every if run.began]
+    lost = max((run.spec.settings.train.save_every for run in begun), default=0)
     if again:
-        return f"ending at once: up to {lost} steps of each run are lost" if running else "ending at once"
-    if running:
+        return f"ending at once: up to {lost} steps of each run are lost" if begun else "ending at once"
+    if begun:
         return (
-            f"stopping: saving {plural(len(running), 'run')} after the step at hand ... "
+            f"stopping: saving {plural(len(begun), 'run')} after the step at hand ... "
             f"(a second signal ends at once, and loses up to {lost} steps of each)"
         )
-    if starting:
+    if every:
         return "stopping: no run has begun, there is nothing to save ..."
     return f"stopping: {stage} is broken off, what is ready is kept ..." if stage else "stopping ..."
+
+
+def finished_alike(queue: RunQueue, device: str, processes: int) -> list[tuple[RunSpec, float]]:
+    """Runs of the queue that were trained to their end as its others will be, and the seconds of their steps."""
+    as_here = {"state": "done", "device": device, "processes": processes}
+    results = [(each.spec, each.result) for each in queue.summary().outcomes if each.result is not None]
+    times = [(spec, result.get("train_seconds")) for spec, result in results if as_here.items() <= result.items()]
+    return [(spec, took) for spec, took in times if isinstance(took, int | float) and 0 < took < math.inf]
+
+
+def _tables(specs: Sequence[RunSpec]) -> str:
+    """`comt/table3: 3 rows, 1 column, 2 seeds`."""
+    tables = {f"{spec.paper}/{spec.table}" for spec in specs}
+    sizes = [plural(len({getattr(spec, key) for spec in specs}), key) for key in ("row", "column", "seed")]
+    points = {point_in_words(spec.point) for spec in specs}
+    sizes += [f"a grid of {len(points)}"] if len(points) > 1 else []
+    return f"{tables.pop()}: {', '.join(sizes)}" if len(tables) == 1 else f"{len(tables)} tables"
+
+
+def _took(since: float) -> str:
+    seconds = time.monotonic() - since
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"

@@ -1,24 +1,25 @@
-"""How long runs are likely to take, from what is known of this very device. Torch-free except where a step is measured.
+"""Estimated time of runs before they are trained. Torch-free except where a step is measured.
 
 The time of a run is its FLOPs, evaluations included, over the FLOP/s that training reaches. These come from the first
 that is there of: the most similar finished run of this device (the same network and batch, else the same network, else
 the same kind of network, nearest in the FLOPs of a step and not far from them); a training step of the first such run,
-measured where it is small; the speed of a matrix product, of which training reaches a typical share. Runs that are
-trained at once share the cores, or the GPUs. A table takes as long as its open runs do when each worker takes the next
-one as soon as it is free, plus the start of a worker.
+measured where it is small; the speed of a matrix product, of which training reaches a typical share. Of a device
+that is not here (`--plan-for`): from runs finished on such a device, from `comt bench step` there, else from its data
+sheet. Runs that are trained at once share the cores, or the GPUs. A table takes as long as its open runs do when each
+worker takes the next one as soon as it is free, plus the start of a worker.
 """
 
 from __future__ import annotations
 
-import heapq
+import csv
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from comt_cli.campaign.jobs import usable_cores, usual_threads
-from comt_cli.campaign.plan_for import planned_speed
+from comt_cli.campaign.time_left import makespan
 from comt_cli.files import read_json
 from comt_cli.line_cache import LineCache, line_cache
 from comt_cli.models.accounting import code_version, cost_of, total_flops
@@ -28,25 +29,24 @@ from comt_cli.training.chips import chip_of
 from comt_cli.training.hardware import Hardware
 
 START_SECONDS = 10.0
-"""What a worker needs before its first step: torch and the data."""
+"""Time of a worker before its first step: torch and the data."""
 MOST_APART = 4.0
 """How many times the FLOPs of a step, or what part of them, another network may have for its speed to be comparable."""
 FORWARD_SHARE = 1 / 3
 """The part of a training step's FLOPs that evaluating the same samples takes."""
+BENCHMARKS = (Path("runs/results"), Path("results"), Path(__file__).resolve().parents[2] / "results")
+"""Where measurements of `comt bench` are looked for: one's own, then those that came with the program."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished run: its network as in `spec.json`, what it minimised (None where its task has one objective), samples
-    of a batch, FLOPs of a step, FLOP/s of its training, and
-    samples of an evaluation."""
+    """A finished run: device, kind (see `_kind`), network and method as in `spec.json`, rows of a batch, FLOPs of a
+    step, FLOP/s of its training, and samples of an evaluation."""
 
     device: str
-    command: str
+    kind: tuple[str, str, Any]
     model: Any
     method: Any
-    precision: str
-    objective: Any
     batch_size: int
     step_flops: float
     flops_per_second: float
@@ -59,10 +59,8 @@ def finished_runs(runs: Path, where: Hardware, processes: int = 1) -> list[Finis
     for file in sorted((runs / BY_ID).glob("*/result.json")):
         try:
             result = read_json(file)
-            device = str(result["device"])
-            if result["state"] != "done" or result["processes"] != processes or not _is_on(device, where):
-                continue
-            found.append(_finished(device, read_json(file.with_name("spec.json")), result))
+            if result["state"] == "done" and result["processes"] == processes and _is_on(str(result["device"]), where):
+                found.append(_finished(read_json(file.with_name("spec.json")), result))
         except (OSError, ValueError, KeyError, TypeError, ArithmeticError):
             continue
     return found
@@ -76,20 +74,17 @@ def _is_on(device: str, where: Hardware) -> bool:
     return device == where.name or (where.kind == "cpu" and device.startswith(f"{where.name}, "))
 
 
-def _finished(device: str, spec: dict[str, Any], result: dict[str, Any]) -> Finished:
-    model, train = spec["settings"]["model"], spec["settings"]["train"]
-    flops, evaluation = _plausible(result["flops"]), result["evaluation"]
+def _finished(spec: dict[str, Any], result: dict[str, Any]) -> Finished:
+    train, flops, evaluation = spec["settings"]["train"], _plausible(result["flops"]), result["evaluation"]
     if "samples" in evaluation:
         samples = _plausible(evaluation["samples"])
     else:  # earlier versions recorded the batches of some tasks
         samples = _plausible(evaluation["batches"]) * _plausible(evaluation["batch_size"])
     return Finished(
-        device=device,
-        command=spec["command"],
-        model=model,
+        device=str(result["device"]),
+        kind=(spec["command"], train["precision"], train.get("objective")),
+        model=spec["settings"]["model"],
         method=spec["method"],
-        precision=train["precision"],
-        objective=train.get("objective"),
         batch_size=int(train["batch_size"]),
         step_flops=_plausible(flops / _plausible(result["steps"])),
         flops_per_second=_plausible(flops / float(result["train_seconds"])),
@@ -106,7 +101,7 @@ def _plausible(value: Any) -> float:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds that a run is likely to take, and where that comes from."""
+    """Estimated seconds of a run, and where they come from."""
 
     seconds: float
     source: str
@@ -127,8 +122,22 @@ class Estimator:
     def of(self, spec: RunSpec, at_once: int | None = None) -> Estimate:
         """The whole run, one of so many at once (None: of as many as there may be): its steps, and its evaluations
         where a finished run has recorded their size."""
-        alone = self._alone(spec)
-        return replace(alone, seconds=alone.seconds * self._slower(at_once or self.at_once))
+        flops, train, slower = total_flops(spec), spec.settings.train, self._slower(at_once or self.at_once)
+        like = self._most_similar(spec)
+        if like is None:
+            reached, source = self._speed(spec)
+            return Estimate(flops / reached * slower, source)
+        evaluations = 1 + (train.steps - 1) // train.evaluate_every if train.evaluate_every else 1
+        flops += evaluations * like.evaluated_samples * FORWARD_SHARE * cost_of(spec).flops_per_row
+        other = "" if like.model == _model(spec) else " of another size"
+        this = "this device" if self.where.chip is None else "such a device"
+        return Estimate(flops / like.flops_per_second * slower, f"runs{other} finished on {this} ({like.device})")
+
+    def makespan(self, specs: Iterable[RunSpec]) -> float:
+        """Seconds until all of these runs are done, each training once; 0 without any."""
+        distinct = {spec.id: spec for spec in specs}.values()
+        at_once = min(self.at_once, len(distinct))
+        return makespan((self.of(spec, at_once).seconds for spec in distinct), [START_SECONDS] * at_once)
 
     def _slower(self, at_once: int) -> float:
         """How many times as long a run takes for having to share the processor's cores, or the GPUs, with others."""
@@ -137,46 +146,32 @@ class Estimator:
         cores = usable_cores()  # more threads than these are as slow already where one run has them to itself
         return max(1.0, at_once * min(self.threads, cores) / cores)
 
-    def _alone(self, spec: RunSpec) -> Estimate:
-        flops = total_flops(spec)
-        like = self._most_similar(spec)
-        if like is None:
-            reached, source = self._measured(spec)
-            return Estimate(flops / reached, source)
-        every = spec.settings.train.evaluate_every
-        evaluations = 1 + (spec.settings.train.steps - 1) // every if every else 1
-        flops += evaluations * like.evaluated_samples * FORWARD_SHARE * cost_of(spec).flops_per_row
-        other = "" if like.model == _model(spec) else " of another size"
-        this = "this device" if self.where.chip is None else "such a device"
-        return Estimate(flops / like.flops_per_second, f"runs{other} finished on {this} ({like.device})")
-
     def _most_similar(self, spec: RunSpec) -> Finished | None:
-        train = spec.settings.train
-        model, step_flops = _model(spec), total_flops(spec) / train.steps
-        there = [
-            run
-            for run in self._finished
-            if (run.command, run.precision, run.objective) == _kind(spec)
-            and (run.model == model or 1 / MOST_APART <= run.step_flops / step_flops <= MOST_APART)
-        ]
+        model, step_flops = _model(spec), total_flops(spec) / spec.settings.train.steps
         threads = f", {self.threads} thread{'s' if self.threads != 1 else ''}"
 
         def distance(run: Finished) -> tuple[bool | float, ...]:
             return (
                 run.model != model,
                 run.method != spec.method,
-                run.batch_size != train.batch_size,
+                run.batch_size != spec.settings.train.batch_size,
                 self.where.kind == "cpu" and not run.device.endswith(threads),
                 abs(math.log(run.step_flops) - math.log(step_flops)),
             )
 
-        return min(there, key=distance, default=None)
+        comparable = [
+            run
+            for run in self._finished
+            if run.kind == _kind(spec)
+            and (run.model == model or 1 / MOST_APART <= run.step_flops / step_flops <= MOST_APART)
+        ]
+        return min(comparable, key=distance, default=None)
 
-    def _measured(self, spec: RunSpec) -> tuple[float, str]:
+    def _speed(self, spec: RunSpec) -> tuple[float, str]:
         """FLOP/s of a network's kind, measured on the first that is asked for, or by an earlier process; of a device
-        that is not here, as `plan_for` has it."""
+        that is not here, as it was measured there or is assumed."""
         if self.where.chip is not None:
-            return planned_speed(spec, self.where, self.processes)
+            return _planned_speed(spec, self.where, self.processes)
         kind = _kind(spec)
         if kind not in self._reached:
             self._reached[kind] = self._remembered(spec) or self._measure(spec)
@@ -189,8 +184,7 @@ class Estimator:
         return [*device, network.model, network.dimensions, rows, *_kind(spec)[1:]]
 
     def _remembered(self, spec: RunSpec) -> tuple[float, str] | None:
-        found = _speeds().get(self._key(spec))
-        match found:
+        match _speeds().get(self._key(spec)):
             case [float(reached), str(source)] if 0 < reached < math.inf:
                 return reached, source
         return None
@@ -214,8 +208,8 @@ class Estimator:
 
 
 def _kind(spec: RunSpec) -> tuple[str, str, Any]:
-    """What runs must share for their FLOP/s to be comparable: the verb, the precision, and what is minimised, since an
-    objective may do work that FLOPs do not count."""
+    """Key of runs whose FLOP/s are comparable: the verb, the precision, and what is minimised (None
+    where a task has one objective), since an objective may do work that FLOPs do not count."""
     train = spec.settings.train
     return spec.command, train.precision, getattr(train, "objective", None)
 
@@ -229,13 +223,33 @@ def _speeds() -> LineCache:
     return line_cache("speeds", code_version())
 
 
-def makespan(seconds: Iterable[float], workers: int, start: float = START_SECONDS) -> float:
-    """When the last of these runs ends, if each of so many workers takes the next as soon as it is free; 0 without
-    runs."""
-    lengths: Sequence[float] = list(seconds)
-    if not lengths:
-        return 0.0
-    free = [start] * max(1, min(workers, len(lengths)))
-    for length in lengths:
-        heapq.heapreplace(free, free[0] + length)
-    return max(free)
+def _planned_speed(spec: RunSpec, where: Hardware, processes: int) -> tuple[float, str]:
+    """FLOP/s of a training of `spec` on so many devices `where.chip`, and where that comes from."""
+    assert where.chip is not None
+    train, share, known = spec.settings.train, spec.task.typical_share, None
+    peak = where.chip.fp32_flops if train.precision == "fp32" else where.chip.bf16_flops
+    if train.precision != "fp32" and spec.command == "train-lm":
+        known = _benchmarked(where.name, "plain-compiled" if train.compile else "plain-fused")
+    if known is not None:
+        share = float(known["mfu"])
+        settled = "" if known["step_ms_settled"] == "True" else ", not settled"
+        variant = f"{known['variant']}, {known['size']}, {known['precision']}{settled}"
+        source = f"comt bench step on {known['device']} ({variant}): {share:.0%} of its peak, taken to hold at any size"
+    else:
+        most = f"{peak / 1e12:g} TFLOP/s that {where.name} has at most by its data sheet"
+        source = f"an assumption: {share:.0%} of the {most}"
+    return peak * share * processes, source + (", with no loss between devices" if processes > 1 else "")
+
+
+def _benchmarked(chip: str, variant: str) -> dict[str, str] | None:
+    """A line of `comt bench step` on such a chip, in bf16; None where no file has one."""
+    for path in (path for root in BENCHMARKS for path in sorted(root.glob("bench/*/step.csv"))):
+        try:
+            with path.open(encoding="utf-8", newline="") as file:
+                for line in csv.DictReader(file):
+                    same = line["variant"] == variant and line["precision"] != "fp32"
+                    if same and chip_of(line["device"]) == chip and 0 < float(line["mfu"] or 0) <= 1:
+                        return line
+        except (OSError, ValueError, KeyError):
+            continue
+    return None

@@ -2,9 +2,8 @@
 
 The rule, for every verb that trains: the number that --jobs gives; else one run at a time on each visible GPU; on
 the CPU one on each core that this process may use, or fewer where the command has fewer runs or the memory would not
-hold them. Several runs on the CPU share its cores evenly, unless OMP_NUM_THREADS gives the threads of each. For
-small networks that is the faster way: threads that work on one of them lose more in waiting for each other than they
-win.
+hold them. Several runs on the CPU share its cores evenly, unless OMP_NUM_THREADS gives the threads of each: threads
+that work on one small network lose more in waiting for each other than they win.
 
 It depends on the command and the machine, not on what is done already: a resumed run must compute with as many
 threads as before to end on the same bits.
@@ -23,16 +22,14 @@ from comt_cli.training.processes import launched_by_torchrun
 
 MEMORY_SHARE = 0.7
 """Of the machine's memory, what runs may be estimated to take by default."""
-SLIP = 4
-"""Where a user asks for more than so many times the machine's memory, it is refused."""
 PROCESS_BYTES = 600 * 2**20
-"""What a process with torch takes before it has a model."""
+"""Memory of a process with torch before it has a model."""
 
 
 @dataclass(frozen=True)
 class Workers:
     """A device for every worker, and the threads of each; None leaves that to torch. `name` is what people call the
-    device, with a worker's threads, as `result.json` says it."""
+    device, with a worker's threads, as `result.json` has it."""
 
     devices: tuple[str, ...]
     threads: int | None = None
@@ -53,16 +50,13 @@ def check_jobs(jobs: int | None, processes: int) -> None:
 
 
 def plan_workers(device_name: str | None, jobs: int | None, runs: Sequence[SharedRun]) -> Workers:
-    """The rule above, for the runs of a command, done or not. Raises `UserError` where there is no such device here, or
-    the memory does not hold the processes asked for."""
+    """The rule above, for the runs of a command, done or not. Raises `UserError` where there is no such device here."""
     import torch
 
     from comt_cli.training.devices import device_name as name_of
     from comt_cli.training.devices import pick_device
 
     device = pick_device(device_name)
-    if jobs is not None:
-        check_memory("--jobs", min(jobs, len(runs)))
     devices = [str(device)]
     if device.type == "cuda" and (device_name is None or ":" not in device_name):
         devices = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
@@ -79,35 +73,22 @@ def runs_at_once(
         jobs = max(1, min(jobs, len(runs)))
     if kind != "cpu":
         return jobs or min(count, max(1, len(runs))), None
-    cores = usable_cores()
-    given = os.environ.get("OMP_NUM_THREADS", "")
-    # isdecimal: of a superscript two isdigit is true, and int() refuses it.
-    at_once = max(1, cores // int(given)) if given.isdecimal() and int(given) else cores
+    given = _given_threads()
+    at_once = max(1, usable_cores() // (given or 1))
     wanted = jobs or max(1, min(at_once, len(runs), _fitting(runs if sized is None else sized)))
-    return wanted, None if given or wanted == 1 else max(1, cores // wanted)
-
-
-def check_memory(option: str, processes: int) -> None:
-    """Refuse so many processes that the machine would be lost before the first of them trains.
-
-    A user who asks for a number knows more than the estimate: only several times what the memory holds is refused.
-
-    Raises:
-        UserError: says how much they would take.
-    """
-    most = max(1, SLIP * _memory_bytes() // PROCESS_BYTES)
-    if processes > most:
-        raise UserError(
-            f"{option} {processes}: processes with PyTorch alone would take about "
-            f"{processes * PROCESS_BYTES / 2**30:,.0f} GiB, and this machine has {_memory_bytes() / 2**30:,.0f}",
-            f"Choose far fewer than {most:,}.",
-        )
+    is_said = bool(os.environ.get("OMP_NUM_THREADS"))
+    return wanted, None if is_said or wanted == 1 else max(1, usable_cores() // wanted)
 
 
 def usual_threads() -> int:
     """The threads that a process takes by default: OMP_NUM_THREADS, else one a core."""
+    return _given_threads() or usable_cores()
+
+
+def _given_threads() -> int:
+    """OMP_NUM_THREADS; 0 where it is no number. Of a superscript two `isdigit` is true, and `int` refuses it."""
     given = os.environ.get("OMP_NUM_THREADS", "")
-    return int(given) if given.isdecimal() and int(given) else usable_cores()
+    return int(given) if given.isdecimal() else 0
 
 
 def usable_cores() -> int:
@@ -129,7 +110,7 @@ def _fitting(runs: Sequence[SharedRun]) -> int:
         key = (settings.model.model_dump_json(), settings.data.model_dump_json(), settings.train.micro_batch_size)
         distinct[key, settings.train.batch_size, settings.train.precision] = shared.spec
     largest = max(
-        (training_bytes(spec, spec.settings.train.micro_batch_size or spec.settings.train.batch_size))
+        training_bytes(spec, spec.settings.train.micro_batch_size or spec.settings.train.batch_size)
         for spec in distinct.values()
     )
     return int(MEMORY_SHARE * _memory_bytes() / (largest + PROCESS_BYTES))

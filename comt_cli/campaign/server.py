@@ -20,7 +20,7 @@ from comt_cli.runs.plan import RunSpec
 from comt_cli.training.processes import StopSignal, die_with_parent, environment_variable
 
 LOADED = (
-    *("torch", "torch._dynamo", "comt_cli.campaign.attempt", "comt_cli.campaign.scout"),
+    *("torch", "torch._dynamo", "comt_cli.campaign.inline", "comt_cli.campaign.probe", "comt_cli.campaign.workers"),
     "comt_cli.models.counting",
 )
 
@@ -45,7 +45,7 @@ def start_server(specs: Sequence[RunSpec]) -> None:
 
 
 def begin_as_helper() -> None:
-    """What a process does first that works for its parent and saves nothing: it ends with its parent, however that
+    """Beginning of a process that works for its parent and saves nothing: it ends with its parent, however that
     ends, leaves every signal of a terminal, of Slurm or of a limit to it, and ends when asked to."""
     die_with_parent()
     for number in StopSignal.SIGNALS:

@@ -16,7 +16,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +26,12 @@ from comt_cli.installing import install_extra
 from comt_cli.runs.contents import adopt_contents
 from comt_cli.runs.directory import RunState
 from comt_cli.runs.plan import RunSpec
-from comt_cli.runs.shared import needed_runs, shared_runs
+from comt_cli.runs.shared import needed_runs, set_aside, shared_runs
 from comt_cli.training.trackers import VARIABLE, trackers_in_use
 
 WARNING_SIGNAL = signal.SIGUSR2
-"""What Slurm sends before the time limit; submitit's choice, which its requeueing listens to."""
+"""Signal that Slurm sends before the time limit; submitit's choice, which its requeueing listens to."""
 UNFINISHED_STATUS = 1
-OPEN = (RunState.missing, RunState.unfinished)
-"""The states of runs that a job can be submitted for."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ class Submission:
 
 
 class TrainJob:
-    """What a job runs; submitit stores it, and calls it anew after every requeue."""
+    """The work of a job; submitit stores it, and calls it anew after every requeue."""
 
     def __call__(
         self, spec: dict[str, Any], runs: str, device: str | None, processes: int, trackers: list[str]
@@ -58,44 +55,26 @@ class TrainJob:
         Raises:
             SystemExit: the run could not be trained, or was asked to stop; the log says why.
         """
-        from comt_cli.campaign.launch import train_on
+        from comt_cli.campaign.executor import train_on
 
-        run = RunSpec.model_validate(spec)
         os.environ[VARIABLE] = ",".join(trackers)
-        if processes > 1:
-            _start_resource_tracker()
         try:
-            summary = train_on(processes, [run], Path(runs), device, 1)
-        except RunInterrupted as interruption:
-            _say(interruption)
-            if interruption.signal_number != WARNING_SIGNAL:
-                raise SystemExit(interruption.exit_status) from None
+            summary = train_on(processes, [RunSpec.model_validate(spec)], Path(runs), device, 1)
+        except UserError as error:
+            print(f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S} comt: {error}", file=sys.stderr, flush=True)
+            if not (isinstance(error, RunInterrupted) and error.signal_number == WARNING_SIGNAL):
+                raise SystemExit(error.exit_status) from None
             # Everything is saved and submitit's own handler is back in place: it requeues the job, and ends it.
             signal.raise_signal(WARNING_SIGNAL)
-        except UserError as error:
-            _say(error)
-            raise SystemExit(error.exit_status) from None
-        if not all(outcome.ended for outcome in summary.outcomes):
-            raise SystemExit(UNFINISHED_STATUS)  # it failed, or is trained elsewhere: that was printed
+        else:
+            if not all(outcome.ended for outcome in summary.outcomes):
+                raise SystemExit(UNFINISHED_STATUS)  # it failed, or is trained elsewhere: that was printed
 
     def checkpoint(self, *arguments: Any) -> Any:
-        """What submitit asks for before it requeues: the same call again. The run's own checkpoint has the rest."""
+        """The call that submitit requeues: the same one again. The run's own checkpoint has the rest."""
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self, *arguments)
-
-
-def _start_resource_tracker() -> None:
-    """Start multiprocessing's helper with the warning blocked: every process of a job gets it, and it would end it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [WARNING_SIGNAL])
-    try:
-        resource_tracker.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _say(error: UserError) -> None:
-    print(f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S} comt: {error}", file=sys.stderr, flush=True)
 
 
 def submit(specs: Sequence[RunSpec], runs: Path, device: str | None, site: Site) -> Iterator[Submission]:
@@ -117,39 +96,42 @@ def submit(specs: Sequence[RunSpec], runs: Path, device: str | None, site: Site)
     sources = {shared.spec.start.run.id for shared in distinct if shared.spec.start is not None}
     with _only_submitter(runs):
         states = {shared.id: shared.directory(runs).state() for shared in distinct}
-        jobs = {
-            shared.id: job
-            for shared in distinct
-            if (states[shared.id] in OPEN or (shared.id in sources and states[shared.id] is RunState.running))
-            and (job := job_of(runs, shared.spec)) is not None
-        }
+        is_open = {name: state in (RunState.missing, RunState.unfinished) for name, state in states.items()}
+        asked = [
+            each
+            for each in distinct
+            if is_open[each.id] or (each.id in sources and states[each.id] is RunState.running)
+        ]
+        jobs = {each.id: job for each in asked if (job := job_of(runs, each.spec)) is not None}
         queued = ask_squeue(jobs.values())
         numbers = {run: job.number for run, job in jobs.items() if job.run in queued}
         for shared in distinct:
-            state, request = states[shared.id], shared.spec.request
-            if state not in OPEN or request in queued:
-                yield Submission(shared.spec, state, jobs.get(shared.id) if state in OPEN else None, False)
+            spec, directory, start = shared.spec, shared.directory(runs), shared.spec.start
+            if not is_open[shared.id] or spec.request in queued:
+                job = jobs.get(shared.id) if is_open[shared.id] else None
+                yield Submission(spec, states[shared.id], job, False)
                 continue
-            if shared.spec.is_known:  # else its directory is known once the job has prepared the data
-                shared.directory(runs).create(shared.spec)
+            if spec.is_known:  # else its directory is known once the job has prepared the data
+                directory.create(spec)
                 shared.link(runs)
-            executor = executor_class(folder=log_folder(runs, request).resolve(), max_num_timeout=site.requeues)
-            start = shared.spec.start
-            waits = start is not None and not shared.directory(runs).is_begun
-            after = numbers.get(start.run.id) if start is not None and waits else None
-            executor.update_parameters(**sbatch_parameters(site, shared.spec, after))
-            spec = shared.spec.model_dump(mode="json")
+            executor = executor_class(folder=log_folder(runs, spec.request).resolve(), max_num_timeout=site.requeues)
+            after = numbers.get(start.run.id) if start is not None and not directory.is_begun else None
+            executor.update_parameters(**sbatch_parameters(site, spec, after))
             # A job that paid for a GPU must not fall back on the CPU.
             wanted = device or ("cuda" if site.gpus else None)
-            arguments = (spec, str(runs.resolve()), wanted, site.processes, trackers_in_use())
+            arguments = (spec.model_dump(mode="json"), str(runs.resolve()), wanted, site.processes, trackers_in_use())
             numbers[shared.id] = _submit_one(executor, arguments)
-            note_job(runs, shared.spec, numbers[shared.id])
-            yield Submission(shared.spec, state, job_of(runs, shared.spec), True)
+            note_job(runs, spec, numbers[shared.id])
+            yield Submission(spec, states[shared.id], job_of(runs, spec), True)
 
 
-def refuse_queued(specs: Sequence[RunSpec], runs: Path) -> None:
-    """Refuse to have runs trained anew that a job is about to train, or is training. Raises `UserError` where there is
-    such a job, or Slurm does not answer."""
+def begin_anew(specs: Sequence[RunSpec], runs: Path) -> list[Path]:
+    """Move the run directories of `specs` out of the way, so that jobs train them anew; returns where they went.
+
+    Raises:
+        UserError: a job is about to train one of them, or is training it; or Slurm does not answer or is not here.
+    """
+    _executor_class()
     jobs = [job for shared in shared_runs(specs) if (job := job_of(runs, shared.spec)) is not None]
     queued = ask_squeue(jobs)
     if numbers := [job.number for job in jobs if job.run in queued]:
@@ -157,23 +139,20 @@ def refuse_queued(specs: Sequence[RunSpec], runs: Path) -> None:
             f"--fresh: {len(numbers)} of these runs are in Slurm's queue",
             f"End their jobs first: scancel {' '.join(numbers)}",
         )
+    return set_aside(adopt_contents(specs, runs, ambiguous=True), runs)
 
 
 def sbatch_parameters(site: Site, spec: RunSpec, after: str | None = None) -> dict[str, Any]:
     """The parameters of submitit's Slurm executor: its names are sbatch's, exceptions are explained here. `after`
     is the number of a job that must have ended before."""
-    further = {name: value for name, value in site.sbatch.items() if value is not False}
+    further: dict[str, Any] = {"requeue": True}  # also where the cluster's default is that jobs are not requeued
+    further |= {name: value for name, value in site.sbatch.items() if value is not False}
     if after is not None:  # and what the site file waits for
-        own = f"{further['dependency']}," if "dependency" in further else ""
-        further["dependency"] = f"{own}afterany:{after}"
+        further["dependency"] = ",".join([*filter(None, [further.get("dependency")]), f"afterany:{after}"])
     parameters = {
         "job_name": job_name(spec.request),
         "comment": f"{spec.relative_path}",
         "time": site.minutes,
-        "partition": site.partition,
-        "account": site.account,
-        "qos": site.qos,
-        "constraint": site.constraint,
         "gpus_per_node": site.gpus or None,
         "cpus_per_task": site.cpus,
         "mem": site.memory,
@@ -184,17 +163,10 @@ def sbatch_parameters(site: Site, spec: RunSpec, after: str | None = None) -> di
         "setup": [f"export OMP_NUM_THREADS={max(1, site.cpus // site.processes)}", *site.setup],
         # Since Slurm 22.05 a step does not inherit how many processors its job has for each task.
         "srun_args": [f"--cpus-per-task={site.cpus}"],
-        "additional_parameters": {
-            "requeue": True,  # also where the cluster's default is that jobs are not requeued
-            **further,
-        },
+        "additional_parameters": further,
+        **site.model_dump(include={"partition", "account", "qos", "constraint"}),
     }
     return {name: value for name, value in parameters.items() if value is not None}
-
-
-def check_slurm() -> None:
-    """Raise `UserError` where jobs cannot be submitted from here: submitit or Slurm is not installed."""
-    _executor_class()
 
 
 def _executor_class() -> Any:

@@ -16,7 +16,7 @@ from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
 
 JOB_FILE: Final = "job.json"
-"""Beside the logs of a run's jobs: the number of the last one that it was given to."""
+"""Next to the logs of a run's jobs: the number of the last one that it was given to."""
 LOGS: Final = "slurm"
 """The folder of the jobs' logs, below the run directories."""
 ANSWER_SECONDS = 30.0
@@ -38,22 +38,17 @@ class Job:
     log: Path
     superseded: bool = False
 
-    @property
-    def name(self) -> str:
-        """What Slurm knows it by; numbers alone are another cluster's too."""
-        return job_name(self.run)
-
 
 @dataclass(frozen=True)
-class ActiveJob:
-    """A job that has not ended: it waits, or runs on `node`."""
+class JobStanding:
+    """State of a job in words, `queued (job 12)`. `is_active`: Slurm says that it waits or runs."""
 
-    waits: bool
-    node: str
+    words: str
+    is_active: bool
 
 
 def job_name(run: str) -> str:
-    """The name of the job of the run that is asked for as `run`."""
+    """The name of the job of the run that is asked for as `run`; numbers alone are another cluster's too."""
     return f"comt-{run}"
 
 
@@ -69,22 +64,21 @@ def note_job(runs: Path, spec: RunSpec, number: str) -> None:
 
 def job_of(runs: Path, spec: RunSpec) -> Job | None:
     """The job that `spec` was last given to; None if there is none. Raises `UserError` if its file is damaged."""
-    directory = RunDirectory.of(runs, spec)
-    file = log_folder(runs, spec.request) / JOB_FILE
+    folder = log_folder(runs, spec.request)
+    file, remedy = folder / JOB_FILE, "Delete it if no job of this run is queued."
     try:
         stored = read_json(file)
     except FileNotFoundError:
         return None
     except ValueError as error:
-        hint = if_damaged("Delete it if no job of this run is queued.", error)
-        raise UserError(f"{file} cannot be read: {error}", hint) from None
+        raise UserError(f"{file} cannot be read: {error}", if_damaged(remedy, error)) from None
     number = stored.get("job") if isinstance(stored, dict) else None
     if not isinstance(number, str):
-        raise UserError(f"{file} has no number of a job", "Delete it if no job of this run is queued.")
-    log = log_folder(runs, spec.request) / f"{number}_0_log.out"
+        raise UserError(f"{file} has no number of a job", remedy)
+    log = folder / f"{number}_0_log.out"
     # Every start of a run writes environment.json, and a job's start writes more into its log after that.
-    superseded = _modified(directory.environment_file) > max(_modified(file), _modified(log))
-    return Job(str(number), spec.request, log, superseded)
+    started = _modified(RunDirectory.of(runs, spec).environment_file)
+    return Job(number, spec.request, log, started > max(_modified(file), _modified(log)))
 
 
 def readable_jobs(specs: Iterable[RunSpec], runs: Path) -> dict[str, Job]:
@@ -92,8 +86,7 @@ def readable_jobs(specs: Iterable[RunSpec], runs: Path) -> dict[str, Job]:
     jobs = {}
     for spec in specs:
         with contextlib.suppress(UserError):
-            job = job_of(runs, spec)
-            if job is not None:
+            if (job := job_of(runs, spec)) is not None:
                 jobs[spec.request] = job
     return jobs
 
@@ -105,10 +98,10 @@ def _modified(path: Path) -> float:
         return 0.0
 
 
-def ask_squeue(jobs: Iterable[Job]) -> dict[str, ActiveJob]:
-    """By request, those of `jobs` that Slurm has not done with. Raises `QueueSilent` where there is no squeue on this
-    machine, or it gets no answer."""
-    asked = {job.number: job for job in jobs}
+def ask_squeue(jobs: Iterable[Job]) -> dict[str, str]:
+    """By request, the states in words of those of `jobs` that Slurm has not done with. Raises `QueueSilent` where there
+    is no squeue on this machine, or it gets no answer."""
+    asked = {job.number: job.run for job in jobs}
     if not asked:
         return {}
     program = shutil.which("squeue")
@@ -122,38 +115,24 @@ def ask_squeue(jobs: Iterable[Job]) -> dict[str, ActiveJob]:
     # Asked for a single job that it has forgotten, squeue calls its number invalid; of several it leaves it out.
     if done.returncode and "Invalid job id" not in done.stderr:
         raise QueueSilent(f"squeue does not answer: {done.stderr.strip() or f'status {done.returncode}'}")
-    places = {}
+    states = {}
     for line in done.stdout.splitlines():
         number, _, rest = line.strip().partition("|")
-        if number in asked and rest.endswith(f"|{asked[number].name}"):
+        if number in asked and rest.endswith(f"|{job_name(asked[number])}"):
             state, node, _ = rest.split("|", 2)
-            places[asked[number].run] = ActiveJob(state in _WAITING, node)
-    return places
-
-
-@dataclass(frozen=True)
-class JobStanding:
-    """Where a job stands: `queued (job 12)`. `is_active`: Slurm says that it waits or runs."""
-
-    words: str
-    is_active: bool
+            where = f" on {node}" if node else ""
+            words = f"queued (job {number})" if state in _WAITING else f"running (job {number}{where})"
+            states[asked[number]] = words
+    return states
 
 
 def job_standings(jobs: Iterable[Job]) -> dict[str, JobStanding]:
-    """By request, where each job stands, for runs that have no result. Of a job that is gone from the queue, and
+    """By request, the state of each job, for runs that have no result. Of a job that is gone from the queue, and
     without which the run was begun again, there is no entry."""
     every = list(jobs)
     try:
-        places = ask_squeue(every)
+        states = ask_squeue(every)
     except QueueSilent as silence:
         return {job.run: JobStanding(f"given to Slurm (job {job.number}; {silence.message})", False) for job in every}
-    standings = {}
-    for job in every:
-        place = places.get(job.run)
-        if place is not None:
-            state = "queued" if place.waits else "running"
-            where = f" on {place.node}" if place.node and not place.waits else ""
-            standings[job.run] = JobStanding(f"{state} (job {job.number}{where})", True)
-        elif not job.superseded:
-            standings[job.run] = JobStanding(f"failed (job {job.number}, see {job.log})", False)
-    return standings
+    gone = {job.run: f"failed (job {job.number}, see {job.log})" for job in every if not job.superseded}
+    return {run: JobStanding(words, run in states) for run, words in (gone | states).items()}

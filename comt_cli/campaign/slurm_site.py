@@ -15,40 +15,11 @@ from comt_cli.recipe.yaml_lines import read
 _TIME = re.compile(r"(?:(\d+)-)?(\d+):([0-5]\d):([0-5]\d)|(\d+)-(\d+)(?::([0-5]\d))?")
 _MEMORY = re.compile(r"[1-9]\d*[KMGT]")
 _OPTION = re.compile(r"[a-z][a-z0-9-]*")
-
-SAID_BY_A_KEY: Final = {
-    "account": "account",
-    "constraint": "constraint",
-    "cpus-per-task": "cpus",
-    "gpus": "gpus",
-    "gpus-per-node": "gpus",
-    "gpus-per-socket": "gpus",
-    "gpus-per-task": "gpus",
-    "gres": "gpus",
-    "mem": "memory",
-    "partition": "partition",
-    "qos": "qos",
-    "requeue": "requeues",
-    "no-requeue": "requeues",
-    "signal": "warning",
-    "time": "time",
-}
-"""sbatch's options that have a key of their own."""
-
-DECIDED: Final = (
-    "array",
-    "chdir",
-    "error",
-    "job-name",
-    "nodes",
-    "ntasks",
-    "ntasks-per-node",
-    "open-mode",
-    "output",
-    "parsable",
-    "test-only",
-    "wait",
-    "wrap",
+_OWN_KEYS = re.compile(r"account|constraint|partition|qos|time|(?P<gpus>gres|gpus.*)|(?P<cpus>cpus-per-task)"
+                       r"|(?P<memory>mem)|(?P<requeues>(no-)?requeue)|(?P<warning>signal)")  # fmt: skip
+"""sbatch's options that have a key of their own, of the same name or of the group's."""
+_DECIDED: Final = re.compile(
+    "array|chdir|error|job-name|nodes|ntasks|ntasks-per-node|open-mode|output|parsable|test-only|wait|wrap"
 )
 """sbatch's options on which `--slurm` relies: one job a run, on one node, with its log where `comt status` looks."""
 
@@ -81,9 +52,9 @@ def _memory(value: str) -> str:
 
 def _option_names(values: dict[str, Any]) -> dict[str, Any]:
     for name in values:
-        if name in SAID_BY_A_KEY:
-            raise ValueError(f"{name} is said with the key {SAID_BY_A_KEY[name]}")
-        if name in DECIDED:
+        if own := _OWN_KEYS.fullmatch(name):
+            raise ValueError(f"{name} is said with the key {own.lastgroup or name}")
+        if _DECIDED.fullmatch(name):
             raise ValueError(f"{name} is decided by comt: one job a run, its log below the run directories")
         if not _OPTION.fullmatch(name):
             raise ValueError(f"{name!r} is no long option of sbatch; write one without dashes, for instance mail-type")
@@ -100,7 +71,7 @@ Text = Annotated[str, AfterValidator(_one_line)]
 
 
 class Site(BaseModel):
-    """What every job asks Slurm for.
+    """Resources and options of every job.
 
     `time` is the limit of one start of a job: minutes, or text as Slurm writes times. `warning` seconds before it the
     run stops, saves, and its job is requeued, at most `requeues` times. `cpus` and `memory` are the whole job's; `gpus`

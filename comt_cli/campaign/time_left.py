@@ -1,8 +1,9 @@
-"""How long runs will still take, from the steps that were taken here and, before these, from runs that are finished.
+"""Progress of runs that are being trained, and the remaining time of a command.
 
-A run's pace is seconds a step. It is known best from the run itself, then from runs of the same model, data and method,
-then from runs that differ in the method alone; where neither is known, another run's pace is scaled by the work of a
-step. The waiting runs are assigned, in their order, to the worker that is free first.
+A run's time is its steps times its pace (seconds a step, evaluations included), and the time from its last step to its
+result. The pace is that of the run itself; before its own steps have settled, the mean of runs of the same kind (model,
+data and method); else of all runs, by the work of a step. Runs that train or ended here count before runs that were
+finished earlier. The waiting runs are assigned, in their order, to the worker that is free first.
 """
 
 from __future__ import annotations
@@ -10,205 +11,159 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
 from time import monotonic
 
 from comt_cli.runs.plan import RunSpec
+from comt_cli.training.events import Evaluating, Event, RunStarted, StepReport
 
 SETTLED_SECONDS = 2.0
 """How long a run's own steps must have been observed before their pace is used."""
 
 
-@dataclass(frozen=True)
-class _Job:
-    """A run, as far as its time goes: `same` and `alike` are what it shares with runs of its pace, with the method and
-    without it; `work` is that of a step, in a unit of its own."""
-
-    steps: int
-    evaluates_every: int | None
-    same: str
-    alike: str
-    work: float
-
-
-def _job(spec: RunSpec) -> _Job:
-    settings = spec.settings
-    alike = json.dumps([settings.model_dump(mode="json"), spec.command], sort_keys=True)
-    same = json.dumps(spec.method, sort_keys=True) + alike
-    return _Job(
-        settings.train.steps,
-        settings.train.evaluate_every,
-        same,
-        alike,
-        settings.train.batch_size * spec.task.work(settings),
-    )
-
-
 @dataclass
-class _Mean:
-    total: float = 0.0
-    count: int = 0
+class RunProgress:
+    """Progress of one run since the time `since`; `steps` are the first and the last report of a step, as (time, step).
+    The first step may have compiled something: paces count from its end."""
 
-    def add(self, value: float) -> None:
-        self.total, self.count = self.total + value, self.count + 1
+    spec: RunSpec
+    since: float
+    began: bool = False
+    step: int = 0
+    report: StepReport | None = None
+    evaluating: Evaluating | None = None
+    steps: tuple[tuple[float, int], tuple[float, int]] | None = None
+
+    def receive(self, event: Event, now: float) -> None:
+        """Take in an event of the run."""
+        match event:
+            case RunStarted(step):
+                self.began, self.step, self.since = True, step, now
+            case StepReport(step):
+                self.step, self.report, self.evaluating = step, event, None
+                self.steps = (self.steps[0] if self.steps else (now, step), (now, step))
+            case Evaluating():
+                self.evaluating = event
 
     @property
-    def value(self) -> float | None:
-        return self.total / self.count if self.count else None
-
-
-@dataclass
-class _Running:
-    """A run in a worker. `first` and `last` are (time, step) of reports of steps; the first of all, which may have
-    compiled something, is where counting begins. `evaluation` is the present one: when it began and was last heard of,
-    batches done and in all; `evaluations` are the seconds of those since the first report. A pace has an even part of
-    them in every step: else it would jump at each."""
-
-    job: _Job
-    step: int = 0
-    first: tuple[float, int] | None = None
-    last: tuple[float, int] | None = None
-    evaluation: tuple[float, float, int, int] | None = None
-    evaluations: _Mean = field(default_factory=_Mean)
+    def total(self) -> int:
+        """The run's steps."""
+        return self.spec.settings.train.steps
 
     @property
     def pace(self) -> float | None:
         """Seconds a step, once enough of them were observed."""
-        if self.first is None or self.last is None or self.last[1] == self.first[1]:
+        if self.steps is None:
             return None
-        seconds, steps = self.last[0] - self.first[0] - self.evaluations.total, self.last[1] - self.first[1]
-        even = (self.evaluations.value or 0.0) / (self.job.evaluates_every or steps)
-        return seconds / steps + even if seconds >= SETTLED_SECONDS or self.last[1] >= self.job.steps else None
+        (began, first), (now, last) = self.steps
+        settled = now - began >= SETTLED_SECONDS or last >= self.total
+        return (now - began) / (last - first) if last > first and settled else None
 
+    @cached_property
+    def kind(self) -> str:
+        """The settings that runs of one pace share."""
+        settings = self.spec.settings.model_dump(mode="json")
+        return json.dumps([self.spec.command, settings, self.spec.method], sort_keys=True)
 
-@dataclass
-class _Paces:
-    """Seconds a step of some runs, by how alike they are."""
-
-    same: dict[str, _Mean] = field(default_factory=dict)
-    alike: dict[str, _Mean] = field(default_factory=dict)
-    by_work: _Mean = field(default_factory=_Mean)
-
-    def add(self, job: _Job, pace: float) -> None:
-        self.same.setdefault(job.same, _Mean()).add(pace)
-        self.alike.setdefault(job.alike, _Mean()).add(pace)
-        self.by_work.add(pace / job.work)
-
-    def of_its_kind(self, job: _Job) -> float | None:
-        for known, key in ((self.same, job.same), (self.alike, job.alike)):
-            if key in known:
-                return known[key].value
-        return None
-
-    def by_its_work(self, job: _Job) -> float | None:
-        scale = self.by_work.value
-        return None if scale is None else scale * job.work
+    @cached_property
+    def work(self) -> float:
+        """The work of a step, in the task's unit."""
+        settings = self.spec.settings
+        return settings.train.batch_size * self.spec.task.work(settings)
 
 
 class TimeLeft:
-    """Receives what workers do, and estimates how long they, and the waiting runs, will still take; None: unknown yet.
+    """Remaining time of the runs of a command.
 
-    `waiting` are the runs that no worker has begun, in the order in which they will be.
+    Attributes:
+        running: the progress of each worker's run.
     """
 
-    def __init__(self, waiting: Iterable[RunSpec], clock: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self,
+        waiting: Iterable[RunSpec],
+        finished: Iterable[tuple[RunSpec, float]] = (),
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """`waiting` runs in the order in which they will begin; `finished` ones, with the seconds of their steps."""
         self._clock = clock
-        self._waiting = {spec.id: _job(spec) for spec in waiting}
-        self._running: dict[int, _Running] = {}
-        self._here, self._before = _Paces(), _Paces()
-        self._tail = _Mean()
+        self.running: dict[int, RunProgress] = {}
+        self._waiting = {spec.id: RunProgress(spec, 0) for spec in waiting}
+        self._earlier = [(RunProgress(spec, 0), seconds / spec.settings.train.steps) for spec, seconds in finished]
+        self._here: list[tuple[RunProgress, float]] = []
+        self._tails: list[float] = []
 
-    def finished_before(self, spec: RunSpec, seconds: float) -> None:
-        """A run's steps took so long on this device, before this command."""
-        self._before.add(_job(spec), seconds / spec.settings.train.steps)
-
-    def taken(self, worker: int, spec: RunSpec) -> None:
+    def take(self, worker: int, spec: RunSpec) -> None:
         """A worker has a run, and sets it up."""
         self._waiting.pop(spec.id, None)
-        self._running[worker] = _Running(_job(spec))
+        self.running[worker] = RunProgress(spec, self._clock())
 
-    def given_back(self, worker: int, spec: RunSpec) -> None:
+    def receive(self, worker: int, event: Event) -> None:
+        """Something happened to the worker's run."""
+        if worker in self.running:
+            self.running[worker].receive(event, self._clock())
+
+    def give_back(self, worker: int) -> None:
         """The worker's run is the next one again."""
-        if self._running.pop(worker, None) is not None:
-            self._waiting = {spec.id: _job(spec), **self._waiting}
+        if run := self.running.pop(worker, None):
+            self._waiting = {run.spec.id: RunProgress(run.spec, 0), **self._waiting}
 
-    def started(self, worker: int, spec: RunSpec, step: int) -> None:
-        """The worker's run resumes after `step`."""
-        if worker not in self._running:
-            self.taken(worker, spec)
-        self._running[worker].step = step
-
-    def stepped(self, worker: int, step: int) -> None:
-        """A step was logged."""
-        if (run := self._running.get(worker)) is not None:
-            if run.evaluation is not None and run.first is not None:
-                run.evaluations.add(run.evaluation[1] - run.evaluation[0])
-            run.step, run.last, run.evaluation = step, (self._clock(), step), None
-            run.first = run.first or run.last
-
-    def evaluated(self, worker: int, done: int, total: int) -> None:
-        """The worker's evaluation has come so far."""
-        if (run := self._running.get(worker)) is not None:
-            now = self._clock()
-            run.evaluation = (run.evaluation[0] if run.evaluation is not None else now, now, done, total)
-
-    def ended(self, worker: int, *, completed: bool) -> None:
-        """The worker's run has its result (`completed`), or has ended otherwise, which is no evidence for others."""
-        run = self._running.pop(worker, None)
-        if run is None or not completed:
+    def end(self, worker: int, *, completed: bool) -> None:
+        """The worker's run has its result (`completed`), or has ended otherwise, which tells nothing of others."""
+        run = self.running.pop(worker, None)
+        if run is None or not completed or run.steps is None:
             return
+        self._tails.append(self._clock() - run.steps[1][0])
         if run.pace is not None:
-            self._here.add(run.job, run.pace)
-        if run.last is not None:
-            self._tail.add(self._clock() - run.last[0])
+            self._here.append((run, run.pace))
 
     def of_run(self, worker: int) -> float | None:
-        """Seconds until the worker's run has its result."""
-        run = self._running.get(worker)
-        return None if run is None else self._of_running(run, self._sources())
-
-    def of_all(self, workers: int) -> float | None:
-        """Seconds until `workers` workers have trained everything."""
-        sources = self._sources()
-        # Copies: a display asks from a thread of its own.
-        running, waiting = list(self._running.values()), list(self._waiting.values())
-        busy = [self._of_running(run, sources) for run in running]
-        known = {job: self._of_waiting(job, sources) for job in set(waiting)}
-        if None in busy or None in known.values():
+        """Seconds until the worker's run has its result; None while that is not known."""
+        run = self.running.get(worker)
+        if run is None:
             return None
-        free = [seconds for seconds in busy if seconds is not None]
-        free += [0.0] * (workers - len(free))
-        heapq.heapify(free)
-        for job in waiting:
-            heapq.heapreplace(free, free[0] + (known[job] or 0.0))
-        return max(free, default=0.0)
-
-    def _sources(self) -> Sequence[_Paces]:
-        """What is known, the best first: runs that ended here, runs that are running, runs of before."""
-        running = _Paces()
-        for run in list(self._running.values()):
-            if run.pace is not None:
-                running.add(run.job, run.pace)
-        return self._here, running, self._before
-
-    def _of_running(self, run: _Running, sources: Sequence[_Paces]) -> float | None:
-        now, tail = self._clock(), self._tail.value or 0.0
-        if run.step >= run.job.steps and run.evaluation is not None:
-            began, _, done, total = run.evaluation
-            return (now - began) / done * (total - done) if done else tail
-        pace = run.pace or _typical(run.job, sources)
+        last = run.steps[1][0] if run.steps else None
+        found = run.evaluating
+        if run.step >= run.total and found is not None and found.done and last is not None:
+            return (self._clock() - last) / found.done * (found.total - found.done)
+        pace = run.pace or self._pace(run)
         if pace is None:
             return None
-        since = now - run.last[0] if run.last is not None and run.evaluation is None else 0.0
-        return max(0.0, pace * (run.job.steps - run.step) - since) + tail
+        since = self._clock() - last if last is not None else 0.0
+        return max(0.0, pace * (run.total - run.step) - since) + self._tail
 
-    def _of_waiting(self, job: _Job, sources: Sequence[_Paces]) -> float | None:
-        pace = _typical(job, sources)
-        return None if pace is None else pace * job.steps + (self._tail.value or 0.0)
+    def of_all(self, workers: int) -> float | None:
+        """Seconds until `workers` workers have trained everything; None while that is not known."""
+        busy = [self.of_run(worker) for worker in self.running]
+        paces = [(run, self._pace(run)) for run in self._waiting.values()]
+        waiting = [None if pace is None else pace * run.total + self._tail for run, pace in paces]
+        if None in busy or None in waiting:
+            return None
+        free = [seconds or 0.0 for seconds in busy]
+        return makespan((seconds or 0.0 for seconds in waiting), free + [0.0] * (workers - len(free)))
+
+    @property
+    def _tail(self) -> float:
+        return fmean(self._tails) if self._tails else 0.0
+
+    def _pace(self, run: RunProgress) -> float | None:
+        here = self._here + [(other, other.pace) for other in self.running.values() if other.pace is not None]
+        sources: Sequence[list[tuple[RunProgress, float]]] = (here, self._earlier)
+        for known in sources:
+            if same := [pace for other, pace in known if other.kind == run.kind]:
+                return fmean(same)
+        for known in sources:
+            if known:
+                return run.work * fmean(pace / other.work for other, pace in known)
+        return None
 
 
-def _typical(job: _Job, sources: Sequence[_Paces]) -> float | None:
-    for paces in sources:
-        if (pace := paces.of_its_kind(job)) is not None:
-            return pace
-    return next((pace for paces in sources if (pace := paces.by_its_work(job)) is not None), None)
+def makespan(seconds: Iterable[float], free: Sequence[float]) -> float:
+    """When the last of these runs ends, if each worker takes the next one as soon as it is free, from `free` on."""
+    ends = list(free)
+    heapq.heapify(ends)
+    for length in seconds:
+        heapq.heapreplace(ends, ends[0] + length)
+    return max(ends, default=0.0)

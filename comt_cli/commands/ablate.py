@@ -128,7 +128,7 @@ def ablate(
         _print_plans(wanted, runs, Trained(device, jobs, gpus), site)
         return
 
-    from comt_cli.campaign.launch import train_on
+    from comt_cli.campaign.executor import train_on
     from comt_cli.commands.outcome import check_results, end, write_outcomes
     from comt_cli.training.trackers import tracking
 

@@ -1,4 +1,4 @@
-"""What planned runs cost, with a sign of life while it is found out, and how long they are likely to take."""
+"""Costs of planned runs, counted with a sign of life, and the time that they are estimated to take."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
@@ -44,9 +43,20 @@ class Counting:
         self._specs = specs
         self._total = sum(1 for _ in to_count(specs))
         self._done = 0
-        self._rewrites = sys.stderr.isatty()
         self._elsewhere: dict[Network, Future[tuple[Cost, bool]]] = {}
-        self._left = ExitStack()
+        self._resources = ExitStack()
+
+    def __enter__(self) -> Self:
+        if self._total and not sys.stderr.isatty():
+            print(f"counting {self._total} network{'s' if self._total != 1 else ''} ...", file=sys.stderr, flush=True)
+        self._show()
+        self._resources.callback(self._show, "")
+        if self._total >= self.MANY:
+            self._start_processes()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._resources.close()
 
     def count(self, specs: Iterable[RunSpec]) -> None:
         """Count what is not known of these runs."""
@@ -56,7 +66,7 @@ class Counting:
         from comt_cli.models.cost import network_of
 
         for spec in list(to_count(specs)):
-            self._say()
+            self._show()
             network = network_of(spec)
             if network in self._elsewhere:
                 try:
@@ -65,23 +75,13 @@ class Counting:
                     self._elsewhere.clear()
             cost_of(spec)
             self._done += 1
-        self.wipe()
+        self._show("")
 
-    def wipe(self) -> None:
-        """Clear the terminal's line, for something else to be printed there."""
-        if self._rewrites and self._total:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
-
-    def __enter__(self) -> Self:
-        if self._total and not self._rewrites:
-            plural = "s" if self._total != 1 else ""
-            print(f"counting {self._total} network{plural} ...", file=sys.stderr, flush=True)
-        else:
-            self._say()
-        if self._total >= self.MANY:
-            self._start_processes()
-        return self
+    def _show(self, text: str | None = None) -> None:
+        """Replace a terminal's line, which others print to afterwards."""
+        if self._total and sys.stderr.isatty():
+            said = f"counting network {min(self._done + 1, self._total)} of {self._total} ..." if text is None else text
+            print(f"\r\x1b[K{said}", end="", file=sys.stderr, flush=True)
 
     def _start_processes(self) -> None:
         from concurrent.futures import ProcessPoolExecutor
@@ -99,20 +99,23 @@ class Counting:
             pool = ProcessPoolExecutor(processes, context_for(["cpu"]), initializer=begin_as_helper)
         except (OSError, ImportError):  # a system without semaphores
             return
-        self._left.callback(pool.shutdown, cancel_futures=True)
+        self._resources.callback(pool.shutdown, cancel_futures=True)
         networks = [network_of(spec) for spec in to_count(self._specs)]
         self._elsewhere = {network: pool.submit(counted, network) for network in networks}
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._left.close()
-        self.wipe()
 
-    def _say(self) -> None:
-        if self._rewrites and self._done < self._total:
-            sys.stderr.write(f"\r\x1b[Kcounting network {self._done + 1} of {self._total} ...")
-            sys.stderr.flush()
+def checked_hardware(trained: Trained, specs: Sequence[RunSpec]) -> Hardware:
+    """The device, once it is sure that these runs can be trained so. Raises `UserError` where they cannot."""
+    from comt_cli.campaign.executor import check_training
+    from comt_cli.training.hardware import hardware, planned_hardware
+    from comt_cli.training.processes import check_share
+
+    if trained.plan_for is not None:
+        for spec in specs:
+            check_share(spec.settings.train.batch_size, trained.gpus)
+        return planned_hardware(trained.plan_for, trained.gpus)
+    check_training(trained.gpus, specs, trained.device, trained.jobs)
+    return hardware(trained.device)
 
 
 def estimator_for(
@@ -130,31 +133,13 @@ def estimator_for(
 
     if trained.gpus > 1:
         return Estimator(finished, where, 1, None, trained.gpus)
-    at_once, threads = runs_at_once(
-        where.kind, where.count, trained.jobs, shared_runs(specs), shared_runs(counted or specs)
-    )
+    runs, sized = shared_runs(specs), shared_runs(counted or specs)
+    at_once, threads = runs_at_once(where.kind, where.count, trained.jobs, runs, sized)
     return Estimator(finished, where, at_once, threads)
-
-
-def checked_hardware(trained: Trained, specs: Sequence[RunSpec]) -> Hardware:
-    """The device, once it is sure that these runs can be trained so. Raises `UserError` where they cannot."""
-    from comt_cli.campaign.launch import check_training
-    from comt_cli.training.hardware import hardware, planned_hardware
-    from comt_cli.training.processes import check_share
-
-    if trained.plan_for is not None:
-        for spec in specs:
-            check_share(spec.settings.train.batch_size, trained.gpus)
-        return planned_hardware(trained.plan_for, trained.gpus)
-    check_training(trained.gpus, specs, trained.device, trained.jobs)
-    return hardware(trained.device)
 
 
 def time_left(specs: Sequence[RunSpec], states: Sequence[str], estimator: Estimator) -> float:
     """Seconds until all of these runs are done, each training once; 0 where all are."""
-    from comt_cli.campaign.estimate import makespan
     from comt_cli.runs.directory import ENDED
 
-    open_runs = {spec.id: spec for spec, state in zip(specs, states, strict=True) if state not in ENDED}
-    at_once = min(estimator.at_once, len(open_runs))
-    return makespan((estimator.of(spec, at_once).seconds for spec in open_runs.values()), at_once)
+    return estimator.makespan(spec for spec, state in zip(specs, states, strict=True) if state not in ENDED)

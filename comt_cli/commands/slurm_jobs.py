@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,36 +42,29 @@ def submit_runs(specs: Sequence[RunSpec], runs: Path, device: str | None, site: 
         UserError, StorageError: see `comt_cli.campaign.slurm.submit`.
     """
     from comt_cli.campaign.outcomes import TrainingFailed, run_name
-    from comt_cli.campaign.slurm import check_slurm, refuse_queued, submit
+    from comt_cli.campaign.slurm import begin_anew, submit
     from comt_cli.errors import UserError
-    from comt_cli.runs.contents import adopt_contents
     from comt_cli.runs.directory import RunState
-    from comt_cli.runs.shared import set_aside
 
-    if fresh:
-        check_slurm()
-        refuse_queued(specs, runs)
-        for moved in set_aside(adopt_contents(specs, runs, ambiguous=True), runs):
-            typer.echo(f"moved aside: {moved}", err=True)
-    counts = {"submitted": 0, "in the queue before": 0, "being trained": 0, "done": 0}
+    for moved in begin_anew(specs, runs) if fresh else ():
+        typer.echo(f"moved aside: {moved}", err=True)
+    counts: Counter[str] = Counter()
     try:
         for each in submit(specs, runs, device, site):
-            name = run_name(each.spec, with_table=True)
             if each.job is not None:
+                before = "" if each.is_new else ", submitted before"
+                typer.echo(f"job {each.job.number}{before}: {run_name(each.spec, with_table=True)}")
                 counts["submitted" if each.is_new else "in the queue before"] += 1
-                typer.echo(f"job {each.job.number}{'' if each.is_new else ', submitted before'}: {name}")
-            elif each.state is RunState.running:
-                counts["being trained"] += 1
             else:
-                counts["done"] += 1
+                counts["being trained" if each.state is RunState.running else "done"] += 1
     except UserError as error:
         if counts["submitted"] and error.exit_status == UserError.exit_status:  # bad input's says: nothing was started
             raise TrainingFailed(error.message, error.hint) from error
         raise
     finally:
-        total = sum(counts.values())
-        listed = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
-        if total:
+        if total := counts.total():
+            words = ("submitted", "in the queue before", "being trained", "done")
+            listed = ", ".join(f"{counts[word]} {word}" for word in words if counts[word])
             typer.echo(f"{total} {'run' if total == 1 else 'runs'}: {listed}")
     where = "" if runs == Path("runs") else f" --runs {runs}"
     typer.echo(f"To follow them: comt status{where}, with the same --set, --seeds and --also")

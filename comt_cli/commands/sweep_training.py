@@ -55,7 +55,7 @@ def train_planned(tables: Sequence[Planned], runs: Path, where: Where) -> Summar
     Raises:
         see `train_on`.
     """
-    from comt_cli.campaign.launch import train_on
+    from comt_cli.campaign.executor import train_on
 
     if sweeps_among(tables):
         print_cost(tables, runs, where)
@@ -102,7 +102,7 @@ def _train_sweeps(tables: Sequence[Planned], runs: Path, where: Where) -> Summar
     Raises:
         see `train_on`.
     """
-    from comt_cli.campaign.launch import train_on
+    from comt_cli.campaign.executor import train_on
 
     while True:
         before = _known(tables, runs)

@@ -70,39 +70,32 @@ def train_recipe(
     Raises:
         UserError: the recipe is wrong, or another command's; nothing was started. See also `train_on`.
     """
-    from comt_cli.commands.planning import also_rows, plan_loaded
-    from comt_cli.commands.slurm_jobs import read_slurm_site, submit_runs
-    from comt_cli.methods import catalogue
-    from comt_cli.recipe.load import also_called, find_recipe, load_recipe
-
-    recipe, scale, runs = selection.recipe, selection.scale, where.runs
-    added = also_rows(selection.also)
-    site = read_slurm_site(where.slurm, where.gpus, where.jobs) if where.slurm is not None else None
-    swept = selection.sweep or ()
-    loaded = load_recipe(find_recipe(recipe), catalogue(), selection.overrides or (), scale, added, sweep=swept)
-    if (wanted := loaded.recipe.command) != command:
-        instead, others = f"comt {wanted} --recipe {recipe}", also_called(recipe)
-        raise UserError(
-            f"{recipe} is a recipe of comt {wanted}, not of comt {command}",
-            instead if others is None else f"{instead}\n  {others}",
-        )
-    planned = plan_loaded(loaded, scale, rows=selection.rows, columns=selection.columns, seeds=selection.seeds)
-    # The whole table, not only the part that is selected: training one row must not erase the others.
-    table = plan_loaded(loaded, scale, seeds=selection.seeds)
-
-    from comt_cli.campaign.launch import check_training
+    from comt_cli.campaign.executor import check_training
     from comt_cli.commands.outcome import check_results, end, write_outcomes
+    from comt_cli.commands.plan_costs import Trained
+    from comt_cli.commands.planning import also_rows, plan_loaded
+    from comt_cli.commands.show import print_plan
+    from comt_cli.commands.slurm_jobs import read_slurm_site, submit_runs
     from comt_cli.commands.sweep_training import check_edges, check_processes, known_runs, print_cost, train_planned
+    from comt_cli.methods import catalogue
+    from comt_cli.recipe.load import find_recipe, load_recipe
     from comt_cli.runs.contents import adopt_contents
     from comt_cli.runs.shared import set_aside
     from comt_cli.training.processes import is_main_process
     from comt_cli.training.trackers import tracking
 
+    recipe, scale, runs = selection.recipe, selection.scale, where.runs
+    added = also_rows(selection.also)
+    site = read_slurm_site(where.slurm, where.gpus, where.jobs) if where.slurm is not None else None
+    loaded = load_recipe(
+        find_recipe(recipe), catalogue(), selection.overrides or (), scale, added, sweep=selection.sweep or ()
+    )
+    _check_command(loaded.recipe.command, command, recipe)
+    planned = plan_loaded(loaded, scale, rows=selection.rows, columns=selection.columns, seeds=selection.seeds)
+    # The whole table, not only the part that is selected: training one row must not erase the others.
+    table = plan_loaded(loaded, scale, seeds=selection.seeds)
     check_processes([planned])
     if dry_run:
-        from comt_cli.commands.plan_costs import Trained
-        from comt_cli.commands.show import print_plan
-
         print_plan(planned, runs, Trained(where.device, where.jobs, where.gpus), fresh=fresh, site=site)
         return
     check_results([table], where.results)
@@ -126,3 +119,13 @@ def train_recipe(
     summary.check()
     check_edges([planned], runs)
     end(summary, unwritten)
+
+
+def _check_command(wanted: str, command: str, recipe: str) -> None:
+    """Raise `UserError` where a recipe is another command's."""
+    from comt_cli.recipe.load import also_called
+
+    if wanted != command:
+        others = also_called(recipe)
+        instead = f"comt {wanted} --recipe {recipe}" + (f"\n  {others}" if others is not None else "")
+        raise UserError(f"{recipe} is a recipe of comt {wanted}, not of comt {command}", instead)

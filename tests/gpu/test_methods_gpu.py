@@ -9,7 +9,7 @@ from method_cases import KINDS, METHODS, TOKENS, built, loss_of, wiring_of
 from tiny_runs import tiny_spec
 from torch import Tensor
 
-from comt_cli.campaign.launch import train_on
+from comt_cli.campaign.executor import train_on
 from comt_cli.campaign.outcomes import Ending
 from comt_cli.generation.cached import Decoder
 from comt_cli.models.llama import Llama

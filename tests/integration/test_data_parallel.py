@@ -21,8 +21,8 @@ from dying import is_training, wait_until
 from tiny_runs import TIMES, tiny_spec, train
 from torch.nn.parallel import DistributedDataParallel
 
-from comt_cli.campaign import launch
-from comt_cli.campaign.launch import train_on
+from comt_cli.campaign import group
+from comt_cli.campaign.executor import train_on
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.runs.directory import RunDirectory, RunState
@@ -66,7 +66,7 @@ def test_two_processes_train_as_one_and_stop_and_go_on(tiny_corpus, tmp_path, mo
     assert signal.getsignal(signal.SIGTERM) is before
     assert [directory.state() for directory in together] == [RunState.done, RunState.unfinished]
     assert 1 <= read_state(together[1].checkpoint_file)["progress"]["step"] < 80
-    monkeypatch.setattr(launch, "START_METHOD", "forkserver")
+    monkeypatch.setattr(group, "START_METHOD", "forkserver")
     train_on(2, [short, long], tmp_path / "two", "cpu")
 
     assert_close_runs(alone[0], together[0], drift=DRIFT)
@@ -124,9 +124,9 @@ def hang() -> None:
 
 
 def test_processes_do_not_wait_for_ever_for_one_that_failed(nursery, monkeypatch):
-    monkeypatch.setattr(launch, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(group, "GRACE_SECONDS", 0.2)
     workers = [nursery.start(hang), nursery.start(fail_at_once)]
-    launch._join(workers)
+    group.join(workers)
     assert [worker.exitcode for worker in workers] == [-signal.SIGKILL, 3]
 
 
@@ -138,7 +138,7 @@ def torchrun(monkeypatch):
     """The environment of one of torchrun's processes."""
 
     def set_environment(rank: int, size: int) -> None:
-        port = launch._free_port()
+        port = group.free_port()
         for key, value in {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}.items():
             monkeypatch.setenv(key, str(value))
         monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")

@@ -16,8 +16,10 @@ import torch
 from dying import wait_until
 from test_interruptions import After
 from tiny_runs import assert_same_run, tiny_spec
+from worlds import train_table
 
-from comt_cli.campaign import launch, table
+from comt_cli.campaign import executor, group
+from comt_cli.campaign.queue import RunQueue
 from comt_cli.data.prepare import prepare
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.runs.directory import RunDirectory, RunState
@@ -33,7 +35,7 @@ def test_three_processes_go_on_to_the_bit(tiny_corpus, tmp_path, nursery):
     b + a), and DistributedDataParallel groups them anew after the first backward pass of every start."""
     spec = tiny_spec(tiny_corpus, steps=7, batch_size=12, micro_batch_size=2, log_every=1, save_every=100)
     prepare(spec.settings.data)
-    arguments = (3, launch._free_port(), spec.model_dump_json(), str(tmp_path), os.environ["COMT_CACHE"])
+    arguments = (3, group.free_port(), spec.model_dump_json(), str(tmp_path), os.environ["COMT_CACHE"])
     started = [nursery.start(train_twice, rank, *arguments) for rank in range(3)]
     for process in started:
         process.join()
@@ -63,7 +65,7 @@ def test_processes_that_share_every_run_skip_what_another_command_trains(tiny_co
     """The first of them alone sees the lock; all must go on to the next run."""
     specs = [tiny_spec(tiny_corpus, steps=4, seed=seed) for seed in (1, 2)]
     prepare(specs[0].settings.data)
-    arguments = (launch._free_port(), [spec.model_dump_json() for spec in specs], str(tmp_path))
+    arguments = (group.free_port(), [spec.model_dump_json() for spec in specs], str(tmp_path))
     busy, free = (RunDirectory.of(tmp_path, spec) for spec in specs)
     with busy.lock():
         started = [nursery.start(train_list, rank, *arguments, os.environ["COMT_CACHE"]) for rank in range(2)]
@@ -78,7 +80,7 @@ def train_list(rank: int, port: int, specs: list[str], runs: str, cache: str) ->
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ["COMT_CACHE"] = cache
-    table.train_table([RunSpec.model_validate_json(spec) for spec in specs], Path(runs), "cpu")
+    train_table([RunSpec.model_validate_json(spec) for spec in specs], Path(runs), "cpu")
 
 
 # ---- the launcher
@@ -87,10 +89,10 @@ def train_list(rank: int, port: int, specs: list[str], runs: str, cache: str) ->
 def launch_two(behaviour: str, folder: str) -> None:
     """A launcher of two processes that do as `behaviour` says instead of training; exits as the command line would."""
 
-    def instead(specs: object, runs: Path, device: object) -> None:
+    def instead(queue: RunQueue, device: object) -> None:
         time.sleep(0.3)  # in which the launcher has begun to listen
         with StopSignal() if behaviour != "deaf" else contextlib.nullcontext() as stop:
-            (runs / f"process{os.environ['RANK']}").write_text(str(os.getpid()))
+            (queue.runs / f"process{os.environ['RANK']}").write_text(str(os.getpid()))
             if behaviour == "crash":
                 raise RuntimeError("some defect")
             for _ in range(3000):
@@ -99,9 +101,9 @@ def launch_two(behaviour: str, folder: str) -> None:
                     raise RunInterrupted("stopped", None, stop.number)
                 time.sleep(0.01)
 
-    launch.START_METHOD, table.train_table = "fork", instead  # type: ignore[misc,assignment]
+    group.START_METHOD = "fork"  # type: ignore[misc,assignment]
     try:
-        launch._train_together(2, [], Path(folder), "cpu")
+        group.train_in_group(2, [], Path(folder), "cpu", instead)
     except UserError as error:
         (Path(folder) / "message").write_text(str(error))
         raise SystemExit(error.exit_status) from None
@@ -180,14 +182,13 @@ def end_beside_a_defect(error: UserError | None, folder: str) -> None:
     """A worker whose interpreter cannot be torn down, which is what torch's threads do at times."""
     util.Finalize(None, os.abort, exitpriority=0)
 
-    def instead(specs: object, runs: Path, device: object) -> None:
+    def instead(queue: object, device: object) -> None:
         print("the last word", end="")
         if error is not None:
             raise error
 
-    table.train_table = instead  # type: ignore[assignment]
     with (Path(folder) / "said").open("w") as sys.stdout:
-        launch._worker(0, 1, launch._free_port(), [], Path(folder), None, multiprocessing.SimpleQueue())
+        group._member(0, 1, group.free_port(), [], Path(folder), None, instead, multiprocessing.SimpleQueue())
 
 
 @pytest.mark.parametrize(("error", "status"), [(None, 0), (RunInterrupted("stopped", None, signal.SIGTERM), 143)])
@@ -200,6 +201,6 @@ def test_what_torch_leaves_behind_cannot_fail_a_run_that_is_saved(tmp_path, nurs
 
 def test_one_device_for_several_processes(tmp_path):
     with pytest.raises(UserError, match="--device cuda:1 names one device for 4 processes") as refused:
-        launch.train_on(4, [], tmp_path, "cuda:1")
+        executor.train_on(4, [], tmp_path, "cuda:1")
     assert "CUDA_VISIBLE_DEVICES" in str(refused.value.hint)
     assert refused.value.exit_status == 2

@@ -12,15 +12,14 @@ import pytest
 from dying import wait_until
 from test_workers import Crew, Notes, no_worker_is_left, quick_workers
 from tiny_runs import assert_same_run, tiny_spec, train
-from worlds import run_together
+from worlds import run_together, train_table
 
-from comt_cli.campaign import table
-from comt_cli.campaign.display import Display
+from comt_cli.campaign import inline
+from comt_cli.campaign.display import Display, make_display
+from comt_cli.campaign.inline import train_queue
 from comt_cli.campaign.outcomes import Ending
-from comt_cli.campaign.plain_display import make_display
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.campaign.slurm import TrainJob
-from comt_cli.campaign.table import train_queue, train_table
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.files import write_json
 from comt_cli.runs.directory import RunDirectory, RunState
@@ -114,7 +113,7 @@ def together(rank: int, specs: list[RunSpec], runs: Path, heard: Path) -> None:
         def waiting(self, text: str) -> None:
             heard.write_text(text, encoding="utf-8")
 
-    table.WAIT_SECONDS = 0.05
+    inline.WAIT_SECONDS = 0.05
     display = Writes() if rank == 0 else Display()
     train_queue(RunQueue(specs, runs), "cpu", display, StopSignal())
 

@@ -13,7 +13,7 @@ from dying import wait_until
 from typer.testing import CliRunner
 
 from comt_cli.app import app
-from comt_cli.campaign import table
+from comt_cli.campaign import inline
 from comt_cli.commands import sweep_training
 from comt_cli.commands.planning import plan_recipe
 from comt_cli.errors import RunInterrupted, UserError
@@ -120,20 +120,20 @@ def test_what_is_reported_is_computed_on_other_sequences_than_what_chose(tuned):
 
 
 def test_a_sweep_that_was_stopped_goes_on_where_it_was(tuned, monkeypatch):
-    attempt, taken = table.attempt, []
+    guarded_run, taken = inline.guarded_run, []
 
     def stopping(shared, *others):
         if len(taken) == 4:
             raise RunInterrupted("stopped", None, 15)
         taken.append(shared.id)
-        return attempt(shared, *others)
+        return guarded_run(shared, *others)
 
-    monkeypatch.setattr(table, "attempt", stopping)
+    monkeypatch.setattr(inline, "guarded_run", stopping)
     result = CliRunner().invoke(app, TRAIN)
     assert isinstance(result.exception, RunInterrupted)
     before = results()
     assert len(before) == 4
-    monkeypatch.setattr(table, "attempt", attempt)
+    monkeypatch.setattr(inline, "guarded_run", guarded_run)
     comt(*TRAIN)
     after = results()
     assert len(after) == 14

@@ -17,13 +17,13 @@ from dying import is_training, wait_until
 from same_bits import Reason, assert_same_bits
 from test_interruptions import After
 from tiny_runs import StopAt, assert_same_run, tiny_spec
+from worlds import train_table
 
 from comt_cli import app
-from comt_cli.campaign import table
+from comt_cli.campaign import executor, inline
 from comt_cli.campaign.display import Display
 from comt_cli.campaign.outcomes import Ending, TrainingFailed
 from comt_cli.campaign.queue import RunQueue
-from comt_cli.campaign.table import train_table
 from comt_cli.data.prepare import prepare
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.exchange.checkpoint import read_state
@@ -42,8 +42,8 @@ class Notes(Display):
     def __init__(self) -> None:
         self.heard: list[tuple] = []
 
-    def queue_started(self, workload):
-        self.heard.append(("table", len(workload.every), len(workload.every) - len(workload.waiting)))
+    def queue_started(self, queue, workers, device, processes=1):
+        self.heard.append(("table", len(queue.every), len(queue.every) - len(queue.open)))
 
     def run_taken(self, worker, spec):
         self.spec = spec
@@ -74,7 +74,7 @@ def notes(monkeypatch):
     """`notes(display)`: what `train_table` has as its display from now on."""
 
     def listen(display: Display) -> Display:
-        monkeypatch.setattr(table, "make_display", lambda is_main: display)
+        monkeypatch.setattr(executor, "make_display", lambda is_main: display)
         return display
 
     return listen
@@ -313,9 +313,9 @@ def test_a_stop_while_the_data_is_prepared(tiny_corpus, tmp_path, notes, monkeyp
 def test_a_batch_that_does_not_divide_is_found_before_anything_is_prepared(tiny_corpus, tmp_path, monkeypatch):
     world = World(torch.device("cpu"), 0, 3)
     monkeypatch.setattr(World, "broadcast", lambda self, value: value)
-    monkeypatch.setattr(table, "prepare_all", lambda *_: pytest.fail("it prepares"))
+    monkeypatch.setattr(RunQueue, "prepare_data", lambda *_: pytest.fail("it prepares"))
     with pytest.raises(UserError, match="a batch of 8 rows cannot be shared evenly by 3 processes") as refused:
-        table._train_all(RunQueue(seeds(tiny_corpus, 1), tmp_path), world, Display(), StopSignal())
+        inline._train_all(RunQueue(seeds(tiny_corpus, 1), tmp_path), world, Display(), StopSignal())
     assert refused.value.exit_status == 2
 
 

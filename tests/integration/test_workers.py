@@ -17,15 +17,14 @@ import torch
 from dying import Nursery, is_training, wait_until
 from test_many_processes import is_alive
 from tiny_runs import assert_same_run, tiny_spec, train
+from worlds import train_table
 
-from comt_cli.campaign import dispatch, table
-from comt_cli.campaign.dispatch import Dispatcher, worker_names
+from comt_cli.campaign import inline, workers
 from comt_cli.campaign.display import Display
 from comt_cli.campaign.jobs import Workers
 from comt_cli.campaign.outcomes import Ending, TrainingFailed
-from comt_cli.campaign.preparing import prepare_all
 from comt_cli.campaign.queue import RunQueue
-from comt_cli.campaign.table import train_table
+from comt_cli.campaign.workers import WorkerPool, worker_names
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
@@ -37,9 +36,9 @@ from comt_cli.training.processes import StopSignal
 def quick_workers(only_nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
     """The nursery's server is there first: workers are forked from it, whatever their device is called. And nobody sits
     out the second after which a dispatcher, or a command that waits for another, looks again."""
-    monkeypatch.setattr(dispatch, "context_for", lambda devices: multiprocessing.get_context("forkserver"))
-    monkeypatch.setattr(dispatch, "TICK_SECONDS", 0.05)
-    monkeypatch.setattr(table, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(workers, "context_for", lambda devices: multiprocessing.get_context("forkserver"))
+    monkeypatch.setattr(workers, "TICK_SECONDS", 0.05)
+    monkeypatch.setattr(inline, "WAIT_SECONDS", 0.05)
 
 
 class Notes(Display):
@@ -89,22 +88,22 @@ LONG = {"steps": 3000, "save_every": 5}
 class Crew:
     """Workers for a list of runs, ready to go."""
 
-    def __init__(self, specs: list[RunSpec], runs: Path, workers: int = 2, display: Display | None = None) -> None:
+    def __init__(self, specs: list[RunSpec], runs: Path, count: int = 2, display: Display | None = None) -> None:
         self.queue = RunQueue(specs, runs)
         self.display = display or Notes()
-        devices = Workers(("cpu",) * workers, 1)
-        self.dispatcher = Dispatcher(self.queue, runs, devices, self.display)
+        devices = Workers(("cpu",) * count, 1)
+        self.pool = WorkerPool(self.queue, devices, self.display)
 
     def run(self) -> list[Ending]:
-        prepare_all(self.queue, self.display.preparing, StopSignal())
-        self.dispatcher.run()
+        self.queue.prepare_data(self.display.preparing, StopSignal())
+        self.pool.run()
         return self.endings()
 
     def endings(self) -> list[Ending]:
         return [outcome.ending for outcome in self.queue.summary().outcomes]
 
     def process(self, worker: int) -> int:
-        pid = self.dispatcher._workers[worker].process.pid
+        pid = self.pool._workers[worker].process.pid
         assert pid is not None
         return pid
 
@@ -130,8 +129,8 @@ def test_workers_train_what_one_process_would(tiny_corpus, tmp_path):
 
 
 def test_no_more_workers_than_there_is_work(tiny_corpus, tmp_path):
-    crew = Crew(seeds(tiny_corpus, 1), tmp_path, workers=4)
-    assert len(crew.dispatcher._workers) == 1
+    crew = Crew(seeds(tiny_corpus, 1), tmp_path, count=4)
+    assert len(crew.pool._workers) == 1
     assert crew.run() == [Ending.done]
 
 
@@ -177,6 +176,7 @@ def test_a_worker_that_is_killed_is_replaced(tiny_corpus, tmp_path):
     assert_same_run(directory, train(specs[seed - 1], tmp_path / "alone"))
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_told_alone_to_stop_hands_its_run_on(tiny_corpus, tmp_path):
     """By an administrator, say. It saves, and another goes on to the same bits: nothing is left, nothing failed."""
     specs = seeds(tiny_corpus, 1, 2, steps=60)
@@ -198,8 +198,8 @@ def test_a_worker_that_is_told_alone_to_stop_hands_its_run_on(tiny_corpus, tmp_p
 
 def test_a_run_is_not_trained_on_other_text_than_it_was_planned_with(tiny_corpus, tmp_path):
     spec = tiny_spec(tiny_corpus).model_copy(update={"data_content": "0123456789abcdef"})
-    crew = Crew([spec], tmp_path, workers=1)
-    crew.dispatcher.run()  # what was prepared before is read by the worker, and is other text by then
+    crew = Crew([spec], tmp_path, count=1)
+    crew.pool.run()  # what was prepared before is read by the worker, and is other text by then
     assert crew.endings() == [Ending.failed]
     assert "is not the data any more" in str(RunDirectory.of(tmp_path, spec).error())
 
@@ -211,7 +211,7 @@ def test_what_goes_wrong_in_the_dispatcher_costs_no_step(tiny_corpus, tmp_path):
     def fail(worker: int) -> None:
         raise OSError("no terminal")
 
-    crew = Crew([spec], tmp_path, workers=1, display=Notes(("step", 2), fail))
+    crew = Crew([spec], tmp_path, count=1, display=Notes(("step", 2), fail))
     with pytest.raises(OSError, match="no terminal"):
         crew.run()
     directory = RunDirectory.of(tmp_path, spec)
@@ -221,7 +221,7 @@ def test_what_goes_wrong_in_the_dispatcher_costs_no_step(tiny_corpus, tmp_path):
 
 def test_a_worker_without_work_does_not_hold_up_the_end(tiny_corpus, tmp_path, monkeypatch):
     """Were it waited for, this would take an hour."""
-    monkeypatch.setattr(dispatch, "SAVING_SECONDS", 3600.0)
+    monkeypatch.setattr(workers, "SAVING_SECONDS", 3600.0)
 
     def fail(worker: int) -> None:
         raise OSError("no terminal")
@@ -237,7 +237,7 @@ def test_a_full_disk_stops_the_queue(tiny_corpus, tmp_path):
     """What runs goes on; nothing new is begun."""
     specs = seeds(tiny_corpus, 1, 2, 3, 4)
     RunDirectory.of(tmp_path, specs[1]).metrics_file.mkdir(parents=True)  # no line can be written here
-    crew = Crew(specs, tmp_path, workers=1)
+    crew = Crew(specs, tmp_path, count=1)
     with pytest.raises(StorageError, match=r"cannot write .*metrics\.jsonl"):
         crew.run()
     assert crew.endings() == [Ending.done, Ending.failed, Ending.left, Ending.left]
@@ -275,7 +275,7 @@ def test_a_second_signal_ends_workers_at_once_and_the_summary_still_comes(tiny_c
         os.kill(os.getpid(), signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
 
-    crew = Crew(specs, tmp_path, workers=1, display=Notes(("step", 1), stop_twice))
+    crew = Crew(specs, tmp_path, count=1, display=Notes(("step", 1), stop_twice))
     with pytest.raises(RunInterrupted) as stopped:
         crew.run()
     assert stopped.value.exit_status == 130
@@ -286,15 +286,15 @@ def test_a_second_signal_ends_workers_at_once_and_the_summary_still_comes(tiny_c
 def test_a_signal_while_workers_start(tiny_corpus, tmp_path, monkeypatch):
     specs = seeds(tiny_corpus, 1, 2, **LONG)
     crew = Crew(specs, tmp_path)
-    start = crew.dispatcher._start
+    start = crew.pool._start
 
     def start_and_stop(number: int):
         worker = start(number)
-        crew.dispatcher._workers[number] = worker
+        crew.pool._workers[number] = worker
         os.kill(os.getpid(), signal.SIGTERM)
         return worker
 
-    monkeypatch.setattr(crew.dispatcher, "_start", start_and_stop)
+    monkeypatch.setattr(crew.pool, "_start", start_and_stop)
     with pytest.raises(RunInterrupted):
         crew.run()
     assert crew.endings() == [Ending.left] * 2
@@ -304,7 +304,7 @@ def test_a_signal_while_workers_start(tiny_corpus, tmp_path, monkeypatch):
 def test_a_device_that_is_not_there(tiny_corpus, tmp_path):
     """It is no run's fault: none counts as failed."""
     crew = Crew(seeds(tiny_corpus, 1, 2), tmp_path)
-    crew.dispatcher._devices = ("cuda:77", "cuda:78")
+    crew.pool._devices = ("cuda:77", "cuda:78")
     with pytest.raises(TrainingFailed, match="no worker can be started for cuda:7"):
         crew.run()
     assert crew.endings() == [Ending.left] * 2
@@ -313,7 +313,7 @@ def test_a_device_that_is_not_there(tiny_corpus, tmp_path):
 
 def test_a_device_that_is_lost_leaves_its_work_to_the_others(tiny_corpus, tmp_path):
     crew = Crew(seeds(tiny_corpus, 1, 2, 3), tmp_path)
-    crew.dispatcher._devices = ("cuda:77", "cpu")
+    crew.pool._devices = ("cuda:77", "cpu")
     assert crew.run() == [Ending.done] * 3
 
 
@@ -329,7 +329,7 @@ def train_in_workers(specs: list[str], runs: str, cache: str, method: str) -> No
     """A command of its own, whose workers are its children."""
     os.environ["COMT_CACHE"] = cache
     torch.set_num_threads(1)
-    dispatch.context_for = lambda devices: multiprocessing.get_context(method)  # type: ignore[assignment,return-value]
+    workers.context_for = lambda devices: multiprocessing.get_context(method)  # type: ignore[assignment,return-value]
 
     def note(worker: int) -> None:
         (Path(runs) / f"worker{worker}").write_text(str(crew.process(worker)))
@@ -340,7 +340,7 @@ def train_in_workers(specs: list[str], runs: str, cache: str, method: str) -> No
     crew.run()
 
 
-@pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.parametrize("method", [pytest.param("fork", marks=pytest.mark.slow), "forkserver"])
 def test_no_worker_outlives_a_killed_command(tiny_corpus, tmp_path, nursery, method):
     """Nor do workers that a server has forked, which lives as long as any of them does."""
     specs = seeds(tiny_corpus, 1, 2, **LONG)

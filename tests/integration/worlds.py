@@ -5,7 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ import pytest
 import torch
 from dying import Nursery
 
-from comt_cli.campaign import launch
-from comt_cli.campaign.endings import endings
+from comt_cli.campaign import executor, group
+from comt_cli.campaign.outcomes import Summary
+from comt_cli.campaign.queue import RunQueue
+from comt_cli.runs.plan import RunSpec
 
 FIRST, LAST = 15, 10
 """How many lines of what each process said are shown where one failed: a fault in native code names itself in the
@@ -24,21 +26,26 @@ STUCK_SECONDS = 100.0
 """After which processes that wait for each other say where they do, and end: before the test itself times out."""
 
 
+def train_table(specs: Sequence[RunSpec], runs: Path, device: str | None) -> Summary:
+    """Train runs in this process, one after the other."""
+    return executor.train_here(RunQueue(specs, runs), device)
+
+
 def run_together(nursery: Nursery, size: int, work: Callable[..., None], *arguments: Any) -> None:
     """Call `work(rank, *arguments)` in `size` processes that know of each other, and wait until all have ended well."""
-    port, cache = launch._free_port(), os.environ["COMT_CACHE"]
+    port, cache = group.free_port(), os.environ["COMT_CACHE"]
     with tempfile.TemporaryDirectory() as folder:
         said = [Path(folder) / f"stderr of process {rank}" for rank in range(size)]
         processes = [
             nursery.start(_work, work, rank, size, port, cache, str(said[rank]), arguments) for rank in range(size)
         ]
-        failed = launch._join(processes)
+        failed = group.join(processes)
         codes = [process.exitcode for process in processes]
         if codes != [0] * size:
             # The first to fail at the end: the others are its victims, and only the end of a long log may be kept.
             order = [*(rank for rank in range(size) if rank not in failed), *reversed(failed)]
             shown = "\n".join(_shown(said[rank]) for rank in order)
-            pytest.fail(f"{shown}\n{endings(codes, failed)}", pytrace=False)
+            pytest.fail(f"{shown}\n{group.exit_texts(codes, failed)}", pytrace=False)
 
 
 def _shown(path: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 import pytest
 import torch
@@ -26,12 +25,6 @@ def eight_cores(monkeypatch):
     monkeypatch.setattr(jobs, "usable_cores", lambda: 8)
 
 
-def test_a_number_of_threads_that_is_none(runs, monkeypatch):
-    """Of a superscript two `isdigit` is true, and `int` refuses it."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "\N{SUPERSCRIPT TWO}")
-    assert len(plan_workers("cpu", None, runs(20)).devices) == 8
-
-
 @pytest.mark.parametrize(
     ("number", "said", "workers", "threads"),
     [
@@ -47,7 +40,7 @@ def test_the_cpus_cores_are_shared(runs, number, said, workers, threads):
     assert plan_workers("cpu", said, runs(number)) == Workers(("cpu",) * workers, threads)
 
 
-@pytest.mark.parametrize(("said", "workers"), [("1", 8), ("4", 2), ("64", 1)])
+@pytest.mark.parametrize(("said", "workers"), [("1", 8), ("4", 2), ("64", 1), ("\N{SUPERSCRIPT TWO}", 8)])
 def test_threads_that_were_said_stay(runs, monkeypatch, said, workers):
     monkeypatch.setenv("OMP_NUM_THREADS", said)
     assert plan_workers("cpu", None, runs(20)) == Workers(("cpu",) * workers, None)
@@ -74,72 +67,10 @@ def test_a_run_for_each_gpu(runs, monkeypatch):
         plan_workers("cuda:2", None, runs(5))
 
 
-def test_what_is_done_already_changes_nothing(runs, tiny_corpus, tmp_path, monkeypatch):
-    """Else a run that goes on would compute with another number of threads, and end on other bits."""
-    from comt_cli.campaign import launch, scout
-
-    asked = []
-
-    def plan(device, said, every, *_):
-        asked.append(len(every))
-        raise UserError("enough")
-
-    monkeypatch.setattr(scout, "scouting", plan)
-    specs = [shared.spec for shared in runs(3)]
-    from tiny_runs import train
-
-    train(specs[0].model_copy(update={"settings": specs[0].settings}), tmp_path)
-    with pytest.raises(UserError, match="enough"):
-        launch.train_on(1, specs, tmp_path, "cpu")
-    assert asked == [3]
-
-
-def test_no_more_processes_than_runs_and_none_of_a_slip_of_the_hand(runs, monkeypatch):
+def test_no_more_processes_than_runs(runs):
     assert len(plan_workers("cpu", 10**12, runs(5)).devices) == 5
     assert runs_at_once("cpu", 1, 10**12, runs(5)) == (5, 1)
     assert runs_at_once("cuda", 2, 10**12, runs(5)) == (5, None)
-    monkeypatch.setattr(jobs, "_memory_bytes", lambda: 4 * jobs.PROCESS_BYTES)
-    with pytest.raises(UserError, match=r"--jobs 20: .* would take about 12 GiB, and this machine has 2") as refused:
-        plan_workers("cpu", 10**12, runs(20))
-    assert refused.value.exit_status == 2
-
-
-@pytest.mark.parametrize(
-    ("processes", "message"),
-    [
-        (3, "a batch of 8 rows cannot be shared evenly by 3 processes"),
-        (80, "a batch of 8 rows cannot be shared evenly by 80 processes"),
-        (10**12, "cannot be shared evenly by 1000000000000 processes"),
-        (8, "--gpus 8: .* would take about 5 GiB, and this machine has 1"),
-    ],
-)
-def test_gpus_that_cannot_be_are_refused_before_any_process_starts(runs, tmp_path, monkeypatch, processes, message):
-    from comt_cli.campaign import launch
-
-    monkeypatch.setattr(jobs, "_memory_bytes", lambda: jobs.PROCESS_BYTES)
-    monkeypatch.setattr(launch, "_train_together", lambda *_: pytest.fail("processes are started"))
-    with pytest.raises(UserError, match=message) as refused:
-        launch.train_on(processes, [shared.spec for shared in runs(1)], tmp_path / "runs", "cpu")
-    assert refused.value.exit_status == 2
-
-
-def test_a_process_can_be_ended_before_it_imports_torch(monkeypatch):
-    """Importing takes seconds, in which the launcher may be killed: what ends it with the launcher comes first."""
-    import comt_cli.campaign
-    from comt_cli.campaign import launch
-
-    class Reached(Exception):
-        pass
-
-    def reach() -> None:
-        raise Reached
-
-    monkeypatch.delitem(sys.modules, "comt_cli.campaign.table", raising=False)
-    monkeypatch.delattr(comt_cli.campaign, "table", raising=False)
-    monkeypatch.setattr(launch, "begin_as_worker", reach)
-    with pytest.raises(Reached):
-        launch._worker(0, 1, 1, [], None, None, None)  # type: ignore[arg-type]
-    assert "comt_cli.campaign.table" not in sys.modules
 
 
 def test_cores_are_those_of_the_container(monkeypatch):

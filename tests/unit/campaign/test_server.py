@@ -1,4 +1,4 @@
-"""The server that workers are forked from, and the scout: in processes of their own, as a command has them."""
+"""The server that workers are forked from, and the device probe: in processes of their own, as a command has them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from comt_cli.campaign.server import context_for
 
 TESTS = Path(__file__).resolve().parents[2]
 
-SCOUTING = """
+PROBING = """
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from comt_cli.runs.plan import RunSpec
 from comt_cli.runs.shared import shared_runs
-from comt_cli.campaign.scout import scouting
+from comt_cli.campaign.probe import device_probe
 from comt_cli.campaign.server import context_for
 from comt_cli.training.processes import StopSignal
 
@@ -32,8 +32,8 @@ def look(queue):
 
 if __name__ == "__main__":
     specs = [RunSpec.model_validate_json(text) for text in sys.stdin.read().splitlines()]
-    with scouting("cpu", None, shared_runs(specs), Path("runs")) as scout:
-        workers = scout.workers(StopSignal())
+    with device_probe("cpu", None, shared_runs(specs), Path("runs")) as probe:
+        workers = probe.workers(StopSignal())
         context = context_for(["cpu"])
         queue = context.SimpleQueue()
         process = context.Process(target=look, args=(queue,))
@@ -50,8 +50,8 @@ if __name__ == "__main__":
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are not forked")
 def test_torch_is_imported_once_by_a_server_of_one_thread_and_not_by_the_command(tiny_corpus, tmp_path):
     """A process that forks must have no other thread, whose locks would stay shut in what it forks."""
-    script = tmp_path / "scouting.py"
-    script.write_text(SCOUTING)
+    script = tmp_path / "probing.py"
+    script.write_text(PROBING)
     specs = "\n".join(tiny_spec(tiny_corpus, seed=seed).model_dump_json() for seed in (1, 2))
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     done = subprocess.run(

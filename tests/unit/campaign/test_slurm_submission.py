@@ -10,7 +10,7 @@ import pytest
 from fake_slurm import FakeSlurm
 from tiny_runs import tiny_spec
 
-from comt_cli.campaign.slurm import TrainJob, refuse_queued, submit
+from comt_cli.campaign.slurm import TrainJob, begin_anew, submit
 from comt_cli.campaign.slurm_queue import JOB_FILE, job_of, job_standings, log_folder, readable_jobs
 from comt_cli.campaign.slurm_site import Site
 from comt_cli.errors import StorageError, UserError
@@ -66,23 +66,10 @@ def test_sbatch_is_given_what_the_site_file_says(slurm, specs, runs):
     options = {line.removeprefix("#SBATCH ") for line in script if line.startswith("#SBATCH")}
     logs = runs.resolve() / "slurm" / specs[0].request
     assert {
-        f"--job-name=comt-{specs[0].request}",
-        "--time=1470",
-        "--partition=gpu",
-        "--gpus-per-node=2",
-        "--cpus-per-task=16",
-        "--mem=64G",
-        "--account=mine",
-        "--qos=high",
-        "--constraint='a100|h100'",
-        "--mail-type=END",
-        "--exclusive",
-        "--signal=USR2@300",
-        "--requeue",
-        "--open-mode=append",
-        "--nodes=1",
-        "--ntasks-per-node=1",
-        f"--output={logs}/%j_0_log.out",
+        *(f"--job-name=comt-{specs[0].request}", f"--output={logs}/%j_0_log.out", "--nodes=1", "--ntasks-per-node=1"),
+        *("--time=1470", "--partition=gpu", "--gpus-per-node=2", "--cpus-per-task=16", "--mem=64G", "--account=mine"),
+        *("--qos=high", "--constraint='a100|h100'", "--mail-type=END", "--exclusive", "--signal=USR2@300"),
+        *("--requeue", "--open-mode=append"),
     } <= options
     assert not any("oversubscribe" in option for option in options)
     begin = script.index("export OMP_NUM_THREADS=8")  # two processes share the job's processors
@@ -90,13 +77,9 @@ def test_sbatch_is_given_what_the_site_file_says(slurm, specs, runs):
     (command,) = (line for line in script if line.startswith("srun"))
     assert "--cpus-per-task=16" in command
     assert script.index(command) > begin
-
-
-def test_what_the_site_does_not_say_sbatch_is_not_given(slurm, specs, runs):
-    numbers(specs[:1], runs)
-    script = "\n".join(slurm.script("1"))
+    numbers(specs[1:], runs)
     for option in ("--partition", "--gpus", "--mem", "--account", "--qos", "--constraint"):
-        assert option not in script
+        assert option not in "\n".join(slurm.script("2")), "what the site does not say sbatch is not given"
 
 
 def test_a_run_is_submitted_once(slurm, specs, runs):
@@ -119,12 +102,6 @@ def test_a_job_that_ended_without_a_result_has_failed_and_is_submitted_anew(slur
     assert words(runs, specs) == [f"failed (job 1, see {log})", "queued (job 2)"]
     slurm.forget("2")
     assert numbers(specs, runs) == [("3", True), ("4", True)]
-
-
-def test_a_job_that_is_forgotten_alone_has_failed(slurm, specs, runs):
-    numbers(specs[:1], runs)
-    slurm.forget("1")
-    assert words(runs, specs[:1])[0].startswith("failed (job 1, see ")
 
 
 def test_another_clusters_job_of_the_same_number_is_not_ours(slurm, specs, runs):
@@ -169,12 +146,6 @@ def test_where_slurm_does_not_answer_nothing_is_submitted_and_nothing_claimed(sl
     assert len(slurm.lines()) == 1
 
 
-def test_where_there_is_no_squeue_it_is_said(slurm, specs, runs, monkeypatch):
-    numbers(specs[:1], runs)
-    monkeypatch.setenv("PATH", str(runs))
-    assert words(runs, specs[:1]) == ["given to Slurm (job 1; squeue is not on this machine)"]
-
-
 def test_a_refused_job_says_why_and_leaves_no_trace_in_the_queue(slurm, specs, runs):
     submissions = submit(specs, runs, None, SITE)
     assert next(submissions).job.number == "1"
@@ -202,10 +173,10 @@ def test_a_folder_that_cannot_be_written_is_a_storage_error(slurm, specs, tmp_pa
 
 
 def test_queued_runs_are_not_trained_anew(slurm, specs, runs):
-    refuse_queued(specs, runs)
+    assert begin_anew(specs, runs) == []
     numbers(specs, runs)
     with pytest.raises(UserError, match="2 of these runs are in Slurm's queue") as refused:
-        refuse_queued(specs, runs)
+        begin_anew(specs, runs)
     assert refused.value.hint == "End their jobs first: scancel 1 2"
 
 

@@ -10,7 +10,6 @@ from fake_slurm import FakeSlurm
 from tiny_runs import PICTURES, PICTURES_CONTENT, image_spec, pictures
 
 from comt_cli.campaign.outcomes import Ending, RunOutcome
-from comt_cli.campaign.preparing import prepare_all
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.campaign.slurm import submit
 from comt_cli.campaign.slurm_site import Site
@@ -55,27 +54,19 @@ def endings(queue: RunQueue) -> dict[str, Ending]:
 
 
 def test_a_run_is_taken_once_its_source_is_done(tmp_path):
-    queue = RunQueue([THIRD, FIRST, SECOND], tmp_path)
-    assert [shared.spec for shared in queue.every] == [SOURCE, SECOND, THIRD, FIRST]
+    plain = image_spec(seed=9)
+    queue = RunQueue([THIRD, FIRST, SECOND, plain, SOURCE.model_copy(update={"table": "another"})], tmp_path)
+    assert [shared.spec for shared in queue.every] == [SOURCE, SECOND, THIRD, FIRST, plain]
+    assert len(queue.every[0].specs) == 2, "what a table starts from may be its own row"
     assert taken(queue) == SOURCE
+    assert taken(queue) == plain, "a run that waits does not keep others back"
     assert taken(queue) is None
     assert queue.awaited is None  # it is trained here
     ends(queue, SOURCE)
     assert [taken(queue), taken(queue), taken(queue)] == [SECOND, FIRST, None]
     ends(queue, SECOND)
     assert taken(queue) == THIRD
-    assert queue.left() == 2
-
-
-def test_a_run_that_waits_does_not_keep_others_back(tmp_path):
-    plain = image_spec(seed=9)
-    queue = RunQueue([FIRST, plain], tmp_path)
-    assert [taken(queue), taken(queue), taken(queue)] == [SOURCE, plain, None]
-
-
-def test_what_a_table_starts_from_may_be_its_own_row(tmp_path):
-    queue = RunQueue([FIRST, SOURCE.model_copy(update={"table": "another"})], tmp_path)
-    assert [len(shared.specs) for shared in queue.every] == [2, 1]
+    assert queue.left() == 3
 
 
 def test_a_source_that_was_trained_before_is_not_trained_again(tmp_path):
@@ -85,15 +76,13 @@ def test_a_source_that_was_trained_before_is_not_trained_again(tmp_path):
     assert endings(queue) == {SOURCE.id: Ending.done, FIRST.id: Ending.left}
 
 
-@pytest.mark.parametrize("begun", ["checkpoint.pt", "result.json"])
-def test_a_run_with_weights_of_its_own_needs_no_source(begun, tmp_path):
-    directory = of(tmp_path, FIRST)
-    if begun == "result.json":
+@pytest.mark.parametrize("is_done", [False, True])
+def test_a_run_with_weights_of_its_own_needs_no_source(is_done, tmp_path):
+    of(tmp_path, FIRST).checkpoint_file.touch()
+    if is_done:
         end(tmp_path, FIRST)
-    else:
-        directory.checkpoint_file.touch()
     queue = RunQueue([FIRST], tmp_path)
-    assert taken(queue) == (None if begun == "result.json" else FIRST)
+    assert taken(queue) == (None if is_done else FIRST)
     assert SOURCE.id not in endings(queue)
     assert [shared.spec for shared in queue.every] == [SOURCE, FIRST]  # what is done must not decide about threads
     assert [shared.spec for shared in needed_runs([FIRST], tmp_path)] == [FIRST]
@@ -133,10 +122,7 @@ def test_a_source_that_is_trained_elsewhere_is_awaited(tmp_path):
         end(tmp_path, SOURCE)
     assert taken(queue) == FIRST
     assert queue.awaited is None
-
-
-def test_a_source_that_was_let_go_of_is_taken_up(tmp_path):
-    queue = RunQueue([FIRST], tmp_path)
+    queue = RunQueue([SECOND], tmp_path / "let go of")
     assert taken(queue) == SOURCE
     ends(queue, SOURCE, Ending.elsewhere, "by process 12 on another")
     assert taken(queue) == SOURCE
@@ -162,7 +148,7 @@ def test_the_data_of_sources_is_prepared_too(tmp_path, monkeypatch):
     monkeypatch.setattr(type(SOURCE.task), "prepare", prepare)
     monkeypatch.setattr(Task, "identify", lambda *_: ("", None))
     queue = RunQueue([started], tmp_path)
-    datasets = prepare_all(queue, lambda *_: None, StopSignal())
+    datasets = queue.prepare_data(lambda *_: None, StopSignal())
     assert set(datasets) == {"other-pictures", *contents}
     assert all(shared.spec.is_known for shared in queue.every)
     assert prepared == [0, 1]
@@ -192,17 +178,13 @@ def test_a_job_begins_after_its_sources(tmp_path, monkeypatch):
     held = Site(time=60, sbatch={"dependency": "singleton"})
     assert [each.is_new for each in submit([FIRST], runs, None, held)] == [False, True]
     assert dependency("5") == ["#SBATCH --dependency=singleton,afterany:1"]
-    slurm.forget("1")
+    slurm.put("1", "RUNNING", "node7")
     slurm.forget("5")
+    with of(runs, SOURCE).lock():
+        assert [each.is_new for each in submit([FIRST], runs, None, site)] == [False, True]
+    assert dependency("6") == ["#SBATCH --dependency=afterany:1"]
+    slurm.forget("1")
+    slurm.forget("6")
     end(runs, SOURCE)
     assert [each.is_new for each in submit([FIRST], runs, None, site)] == [False, True]
-    assert dependency("6") == []
-
-
-def test_a_job_begins_after_a_source_that_is_being_trained(tmp_path, monkeypatch):
-    slurm, runs = FakeSlurm(tmp_path / "slurm", monkeypatch), tmp_path / "runs"
-    assert [each.is_new for each in submit([SOURCE], runs, None, Site(time=60))] == [True]
-    slurm.put("1", "RUNNING", "node7")
-    with of(runs, SOURCE).lock():
-        assert [each.is_new for each in submit([FIRST], runs, None, Site(time=60))] == [False, True]
-    assert "#SBATCH --dependency=afterany:1" in slurm.script("2")
+    assert dependency("7") == []

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 from typer.testing import CliRunner, Result
 
-import comt_cli.campaign.launch
+import comt_cli.campaign.executor
 from comt_cli.app import app
 from comt_cli.campaign.outcomes import Summary
 from comt_cli.commands.ablate import further_rows
@@ -103,7 +103,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
             write_json(directory.result_file, {"state": "done", metric: 20.0 + spec.seed})
         return Summary(())
 
-    monkeypatch.setattr(comt_cli.campaign.launch, "train_on", train_on)
+    monkeypatch.setattr(comt_cli.campaign.executor, "train_on", train_on)
     return calls
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import comt_cli.campaign.launch
+import comt_cli.campaign.executor
 import comt_cli.commands.outcome
 from comt_cli.app import app
 from comt_cli.campaign.outcomes import Ending, RunOutcome, Summary, TrainingFailed
@@ -97,7 +97,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
         assert {spec.id for spec in shown.specs} <= {spec.id for spec in planned.specs}
         heard.append(("write", planned.loaded.outputs(planned.scale), overwrite))
 
-    monkeypatch.setattr(comt_cli.campaign.launch, "train_on", train_on)
+    monkeypatch.setattr(comt_cli.campaign.executor, "train_on", train_on)
     monkeypatch.setattr(comt_cli.commands.outcome, "write_outcome", write_outcome)
     monkeypatch.chdir(tmp_path)
     write_recipe("one")
@@ -221,7 +221,7 @@ def test_what_is_there_is_written_before_a_failed_run_is_an_error(calls, monkeyp
     def train_on(gpus, specs, runs, device, jobs) -> Summary:
         return Summary(tuple(RunOutcome.of(shared, runs, Ending.failed, "a defect") for shared in shared_runs(specs)))
 
-    monkeypatch.setattr(comt_cli.campaign.launch, "train_on", train_on)
+    monkeypatch.setattr(comt_cli.campaign.executor, "train_on", train_on)
     result = comt(*verb)
     assert calls == [("write", "one", False)]
     assert isinstance(result.exception, TrainingFailed)
@@ -270,14 +270,14 @@ def test_a_dry_run_of_train_lm_is_of_what_the_command_would_do(calls, monkeypatc
 def test_jobs_and_gpus_together_are_refused(tmp_path, monkeypatch) -> None:
     """`train_on` itself, before it looks at any run."""
     with pytest.raises(UserError, match="--jobs 2 with --gpus 2") as refused:
-        comt_cli.campaign.launch.train_on(2, [], tmp_path, "cpu", 2)
+        comt_cli.campaign.executor.train_on(2, [], tmp_path, "cpu", 2)
     assert refused.value.exit_status == 2
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("MASTER_PORT", "29500")
     with pytest.raises(UserError, match="--jobs 2 under torchrun"):
-        comt_cli.campaign.launch.train_on(1, [], tmp_path, "cpu", 2)
+        comt_cli.campaign.executor.train_on(1, [], tmp_path, "cpu", 2)
 
 
 def test_a_second_call_with_nothing_left_to_do_imports_no_torch(calls, monkeypatch) -> None:

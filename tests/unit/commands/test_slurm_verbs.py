@@ -10,7 +10,7 @@ import pytest
 from fake_slurm import FakeSlurm
 from typer.testing import CliRunner
 
-import comt_cli.campaign.launch
+import comt_cli.campaign.executor
 from comt_cli.app import app
 from comt_cli.commands.planning import plan_recipe
 from comt_cli.errors import UserError
@@ -209,7 +209,7 @@ def test_trackers_are_there_while_runs_are_trained_and_in_jobs(slurm, monkeypatc
         heard.append(os.environ[VARIABLE])
         raise UserError("enough")
 
-    monkeypatch.setattr(comt_cli.campaign.launch, "train_on", train_on)
+    monkeypatch.setattr(comt_cli.campaign.executor, "train_on", train_on)
     comt("train-lm", "--recipe", "mine/one", "--track", "tensorboard")
     comt("reproduce", "--papers", "mine", "--track", "tensorboard")
     comt("train-lm", "--recipe", "mine/one")

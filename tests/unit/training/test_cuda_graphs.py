@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch._inductor.utils import is_using_cudagraph_partition
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from comt_cli.campaign.launch import check_training
+from comt_cli.campaign.executor import check_training
 from comt_cli.errors import UserError
 from comt_cli.tasks.settings.language import TrainSettings
 from comt_cli.training import update

@@ -1,4 +1,4 @@
-"""A process that runs ahead of the workers while the data is being prepared.
+"""The device probe: a process that runs ahead of the workers while the data is being prepared.
 
 It finds out how many workers there can be, and on which devices, which takes PyTorch: so the command's own process
 need not import it, unless it then trains by itself. And it compiles the kernels that the runs will use, once, where
@@ -26,7 +26,22 @@ PATIENCE_SECONDS = 1.5
 """How long it may take to end once it is asked to."""
 
 
-class Scout:
+@contextlib.contextmanager
+def device_probe(
+    device: str | None, jobs: int | None, runs: Sequence[SharedRun], folder: Path
+) -> Iterator[DeviceProbe]:
+    """Start the probe for runs below a folder; it ends with this context."""
+    start_server([shared.spec for shared in runs])
+    context = context_for(["cpu"])
+    ours, theirs = context.Pipe()
+    probe = DeviceProbe(ours, theirs, context.Process(target=_probe, args=(theirs, device, jobs, folder)), list(runs))
+    try:
+        yield probe
+    finally:
+        probe.end()
+
+
+class DeviceProbe:
     """The process, as its parent sees it."""
 
     def __init__(
@@ -38,11 +53,10 @@ class Scout:
         self._starter.start()
 
     def workers(self, stop: StopSignal) -> Workers:
-        """What it found.
+        """The workers that it found room for.
 
         Raises:
-            UserError: there is no such device, the memory is too small for what was asked for, or a run cannot start
-                from its source.
+            UserError: there is no such device, or a run cannot start from its source.
             RunInterrupted: a signal came meanwhile.
             TrainingFailed: it ended without an answer.
         """
@@ -57,7 +71,7 @@ class Scout:
             check_not_stopped(stop)  # a signal to the whole group of processes may have reached it first
             raise TrainingFailed(
                 f"the process that looks for devices ended with status {self._process.exitcode}",
-                "What it wrote stands above."
+                "Its output is above."
                 + (" --jobs 1 trains without it." if (self._process.exitcode or 0) < 0 else ""),  # killed, not ended
             ) from None
         if isinstance(found, UserError):
@@ -74,19 +88,6 @@ class Scout:
         self._process.kill()
 
 
-@contextlib.contextmanager
-def scouting(device: str | None, jobs: int | None, runs: Sequence[SharedRun], folder: Path) -> Iterator[Scout]:
-    """Send the scout ahead, for runs below a folder; it ends with this context."""
-    start_server([shared.spec for shared in runs])
-    context = context_for(["cpu"])
-    ours, theirs = context.Pipe()
-    scout = Scout(ours, theirs, context.Process(target=_look_ahead, args=(theirs, device, jobs, folder)), list(runs))
-    try:
-        yield scout
-    finally:
-        scout.end()
-
-
 def _start(process: BaseProcess, ours: Connection, theirs: Connection, runs: Sequence[SharedRun]) -> None:
     with contextlib.suppress(EOFError, OSError):  # a closed pipe means that the server died
         with contextlib.closing(theirs):
@@ -94,7 +95,7 @@ def _start(process: BaseProcess, ours: Connection, theirs: Connection, runs: Seq
         ours.send(runs)
 
 
-def _look_ahead(pipe: Connection, device: str | None, jobs: int | None, folder: Path) -> None:
+def _probe(pipe: Connection, device: str | None, jobs: int | None, folder: Path) -> None:
     """The process's work. Its arguments are few: the system takes them at once, and a command that ends meanwhile
     leaves no half of them. The runs may be many, and come through the pipe."""
     begin_as_helper()
@@ -105,7 +106,10 @@ def _look_ahead(pipe: Connection, device: str | None, jobs: int | None, folder: 
     try:
         check_methods(shared.spec for shared in runs if not shared.directory(folder).is_begun)
         workers = plan_workers(device, jobs, runs)
-        _check_starts(runs)
+        if any(shared.spec.start is not None for shared in runs):
+            from comt_cli.training.start import check_starts
+
+            check_starts(shared.spec for shared in runs)
     except UserError as error:
         pipe.send(error)
         return
@@ -113,14 +117,6 @@ def _look_ahead(pipe: Connection, device: str | None, jobs: int | None, folder: 
     if all(each == "cpu" for each in workers.devices):
         _build_kernels(runs)
     end_process(0)
-
-
-def _check_starts(runs: Sequence[SharedRun]) -> None:
-    """Raise `UserError` where a run's model does not fit that of its source."""
-    if any(shared.spec.start is not None for shared in runs):
-        from comt_cli.training.start import check_starts
-
-        check_starts(shared.spec for shared in runs)
 
 
 def _build_kernels(runs: Sequence[SharedRun]) -> None:
@@ -135,18 +131,16 @@ def _build_kernels(runs: Sequence[SharedRun]) -> None:
 
     cpu = torch.device("cpu")
     seen = set()
-    for shared in runs:
-        spec, settings = shared.spec, shared.spec.settings
-        train = settings.train
-        key = (str(spec.method), settings.model, train.kernels, train.precision, train.compile)
+    for spec in (shared.spec for shared in runs):
+        train = spec.settings.train
+        key = (str(spec.method), spec.settings.model, train.kernels, train.precision, train.compile)
         if key in seen:
             continue
         seen.add(key)
         with contextlib.suppress(Exception):
-            wanted, dtype, compiled = train.kernels, product_dtype(train.precision), train.compile
-            model = model_of(spec)
-            choices = [*use_kernels(model, wanted, cpu, dtype, compiled=compiled).values()]
+            dtype, model = product_dtype(train.precision), model_of(spec)
+            choices = [*use_kernels(model, train.kernels, cpu, dtype, compiled=train.compile).values()]
             if isinstance(model, VocabularyModel):
-                choices.append(choose_loss(wanted, cpu, dtype))
+                choices.append(choose_loss(train.kernels, cpu, dtype))
             if any(choice.fused for choice in choices):
                 return

@@ -3,11 +3,17 @@
 What happens to one run or one worker does not touch the others: a worker that dies, by a defect or because the system
 runs out of memory, is replaced, and its run counts as failed. A full disk stops the queue: what runs continues, nothing
 new is begun. A signal is passed on; every worker saves after its step.
+
+A worker sends through its pipe: `READY` once it can train; the `Event`s of its run; a `RunOutcome` when a run has
+ended; a `UserError` that ends the process: an interruption, a full disk, a device that is not there. It also ends when
+the parent closes the pipe.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,20 +21,23 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from comt_cli.campaign.display import Display
-from comt_cli.campaign.endings import ending
+from comt_cli.campaign.group import exit_text
 from comt_cli.campaign.jobs import Workers
-from comt_cli.campaign.opening import Workload
 from comt_cli.campaign.outcomes import Ending, RunOutcome, TrainingFailed
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.campaign.server import context_for, signals_blocked
-from comt_cli.campaign.worker import READY, work
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.runs.shared import SharedRun
-from comt_cli.training.events import Event, Note
-from comt_cli.training.processes import PassedOnSignal, StopSignal
+from comt_cli.training.events import Evaluating, Event, Listener, Note, StepReport
+from comt_cli.training.processes import PassedOnSignal, StopSignal, begin_as_worker, end_process
 
+if TYPE_CHECKING:
+    from comt_cli.tasks.base import AnyDataset
+
+READY = "ready"
 TICK_SECONDS = 1.0
 PATIENCE_SECONDS = 10.0
 """How long a worker may take to end once there is no more work."""
@@ -36,6 +45,8 @@ SAVING_SECONDS = 120.0
 """How long workers may take to end their step and save it after an error in this process."""
 MOST_MISSTARTS = 2
 """How many starts of a worker in a row may fail before its device is given up."""
+SECONDS_BETWEEN_REPORTS = 0.2
+"""A tiny model logs hundreds of steps a second; nobody reads that fast."""
 
 
 @dataclass
@@ -51,11 +62,11 @@ class _Worker:
     shared: SharedRun | None = None
 
 
-class Dispatcher:
+class WorkerPool:
     """Trains the runs of a queue in worker processes, and records each run's outcome in the queue."""
 
-    def __init__(self, queue: RunQueue, runs: Path, workers: Workers, display: Display) -> None:
-        self._queue, self._runs, self._display = queue, runs, display
+    def __init__(self, queue: RunQueue, workers: Workers, display: Display) -> None:
+        self._queue, self._runs, self._display = queue, queue.runs, display
         self._devices, self._threads, self._device_name = workers.devices, workers.threads, workers.name
         self._workers: list[_Worker | None] = [None] * min(len(workers.devices), len(queue.open))
         self._misstarts = [0] * len(self._workers)
@@ -71,35 +82,40 @@ class Dispatcher:
             StorageError: the disk refused a run's data.
             TrainingFailed: a worker cannot even start.
         """
-        every = self._queue.every
         with PassedOnSignal(self._processes, self._display.stopping) as stop, self._ending_workers():
             names = worker_names(self._devices[: len(self._workers)])
-            self._display.queue_started(Workload.of(self._queue, names, self._device_name))
+            self._display.queue_started(self._queue, names, self._device_name)
             stop.number = stop.number or (earlier.number if earlier is not None else None)
             self._work_off(stop)
         if self._refused is not None:
             raise self._refused
         if stop.number is not None and (left := self._queue.left()):
             raise RunInterrupted(
-                f"stopped; {left} of {len(every)} runs {'is' if left == 1 else 'are'} left to do, "
+                f"stopped; {left} of {len(self._queue.every)} runs {'is' if left == 1 else 'are'} left to do, "
                 "and what they had begun is saved",
                 "The same command resumes from there.",
                 stop.number,
             )
 
+    def _here(self) -> list[_Worker]:
+        return [worker for worker in self._workers if worker is not None]
+
     def _processes(self) -> list[BaseProcess]:
-        return [worker.process for worker in self._workers if worker is not None]
+        return [worker.process for worker in self._here()]
 
     def _work_off(self, stop: StopSignal) -> None:
         while True:
-            if stop.number is None and self._refused is None:
+            goes_on = stop.number is None and self._refused is None
+            if goes_on:
                 for number in range(len(self._workers)):
                     self._hand_out(number)
             elif stop.number is not None:
-                self._end_unready()
-            here = {worker.pipe: worker for worker in self._workers if worker is not None}
+                for worker in self._here():
+                    if not worker.ready:  # it has nothing to save, and would react only once it has started
+                        worker.process.kill()
+            here = {worker.pipe: worker for worker in self._here()}
             if not any(worker.leaving or worker.shared is not None for worker in here.values()):
-                awaited = self._queue.awaited if stop.number is None and self._refused is None else None
+                awaited = self._queue.awaited if goes_on and stop.number is None else None
                 if awaited is None:
                     return
                 self._display.waiting(awaited)
@@ -118,22 +134,19 @@ class Dispatcher:
         if worker is None:
             worker = self._workers[number] = self._start(number)
         self._display.run_taken(number, shared.spec)
+        worker.shared = shared
         try:
             worker.pipe.send(shared)
-            worker.shared = shared
         except OSError:  # it died: the end of its pipe is received next
             worker.leaving = True
-            self._give_back(number, shared)
+            self._give_back(worker)
 
-    def _give_back(self, number: int, shared: SharedRun) -> None:
-        self._queue.give_back(shared)
-        self._display.run_given_back(number, shared.spec)
-
-    def _end_unready(self) -> None:
-        """End workers that are still starting: they have nothing to save, and react only once they have started."""
-        for worker in self._workers:
-            if worker is not None and not worker.ready:
-                worker.process.kill()
+    def _give_back(self, worker: _Worker) -> None:
+        """The worker's run is the next one again."""
+        if worker.shared is not None:
+            self._queue.give_back(worker.shared)
+            self._display.run_given_back(worker.number)
+        worker.shared = None
 
     def _start(self, number: int) -> _Worker:
         context = context_for(self._devices)
@@ -154,67 +167,58 @@ class Dispatcher:
         if message == READY:
             worker.ready, self._misstarts[worker.number] = True, 0
         elif isinstance(message, RunOutcome):
-            self._ended(worker, message)
+            self._run_ended(worker, message, leaving=message.ending is Ending.failed)
         elif isinstance(message, UserError):
-            self._has_given_up(worker, message, stop)
+            self._gives_up(worker, message, stop)
         elif isinstance(message, Event):
             self._display.run_event(worker.number, message)
 
-    def _ended(self, worker: _Worker, outcome: RunOutcome) -> None:
-        worker.shared = None
-        worker.leaving = outcome.ending is Ending.failed
+    def _run_ended(self, worker: _Worker, outcome: RunOutcome, *, leaving: bool = True) -> None:
+        worker.shared, worker.leaving = None, leaving
         self._queue.record(outcome)
         self._display.run_ended(worker.number, outcome)
 
-    def _has_given_up(self, worker: _Worker, error: UserError, stop: StopSignal) -> None:
+    def _gives_up(self, worker: _Worker, error: UserError, stop: StopSignal) -> None:
         """A worker has sent the error with which it ends."""
         shared, worker.leaving = worker.shared, True
         if isinstance(error, StorageError):
             self._refused = self._refused or error
         if shared is None:
             return
-        if not worker.ready and not isinstance(error, RunInterrupted):
-            self._display.run_event(worker.number, Note(error.message))
-            return  # `_has_died` does the rest
         if isinstance(error, RunInterrupted) and stop.number is None:
             # Someone signalled this worker alone. Its run is saved, and another worker resumes it.
-            worker.shared = None
-            self._give_back(worker.number, shared)
+            self._give_back(worker)
             self._display.run_event(worker.number, Note(error.message))
-            return
-        if isinstance(error, RunInterrupted):
-            self._ended(worker, RunOutcome.of(shared, self._runs, Ending.left, error.message))
-        else:
-            self._ended(worker, RunOutcome.refused(shared, self._runs, error))
-        worker.leaving = True
+        elif isinstance(error, RunInterrupted):
+            self._run_ended(worker, RunOutcome.of(shared, self._runs, Ending.left, error.message))
+        elif worker.ready:
+            self._run_ended(worker, RunOutcome.refused(shared, self._runs, error))
+        else:  # not the run's fault: `_has_died` does the rest
+            self._display.run_event(worker.number, Note(error.message))
 
     def _has_died(self, worker: _Worker, stop: StopSignal) -> None:
         """A worker's process has ended: as intended, after a run that failed or was stopped; or by itself."""
         self._workers[worker.number] = None
-        worker.pipe.close()
-        worker.process.join(PATIENCE_SECONDS)
-        worker.process.kill()
-        worker.process.join()
-        how = f"its process {ending(worker.process.exitcode)}"
-        shared = worker.shared
+        _end(worker)
+        how, shared = f"its process {exit_text(worker.process.exitcode)}", worker.shared
         if shared is None:
             return
-        if stop.number is not None and not worker.ready:
-            self._give_back(worker.number, shared)
-        elif stop.number is not None:
-            reason = "its process was ended before its step was; it resumes from its last checkpoint"
-            self._ended(worker, RunOutcome.of(shared, self._runs, Ending.left, reason))
-        elif worker.ready:
+        if worker.ready and stop.number is None:
             shared.directory(self._runs).note_error(how)
-            self._ended(worker, RunOutcome.of(shared, self._runs, Ending.failed, how))
-        else:  # not the run's fault
-            self._give_back(worker.number, shared)
+            self._run_ended(worker, RunOutcome.of(shared, self._runs, Ending.failed, how))
+        elif worker.ready:
+            reason = "its process was ended before its step was; it resumes from its last checkpoint"
+            self._run_ended(worker, RunOutcome.of(shared, self._runs, Ending.left, reason))
+        else:
+            self._give_back(worker)
+            if stop.number is not None:
+                return
             self._display.run_event(worker.number, Note(f"a worker ended before it could train: {how}"))
             self._misstarts[worker.number] += 1
             if min(self._misstarts) > MOST_MISSTARTS:
                 raise TrainingFailed(
                     f"no worker can be started for {worker.device}: {how}",
-                    "What it wrote stands above. --jobs 1 trains without workers.",
+                    "Its output is above. --jobs 1 trains without workers.",
                 )
 
     @contextlib.contextmanager
@@ -223,8 +227,8 @@ class Dispatcher:
         try:
             yield
         except BaseException:
-            for worker in self._workers:
-                if worker is not None and worker.shared is None:
+            for worker in self._here():
+                if worker.shared is None:
                     worker.pipe.close()  # it waits for work, and ends since there is no more
             # The others save after their step: what they have computed was paid for.
             for process in self._processes():
@@ -235,13 +239,18 @@ class Dispatcher:
                 process.kill()
             raise
         finally:
-            here = [worker for worker in self._workers if worker is not None]
+            here = self._here()
             for worker in here:
                 worker.pipe.close()
             for worker in here:
-                worker.process.join(PATIENCE_SECONDS)
-                worker.process.kill()
-                worker.process.join()
+                _end(worker)
+
+
+def _end(worker: _Worker) -> None:
+    worker.pipe.close()
+    worker.process.join(PATIENCE_SECONDS)
+    worker.process.kill()
+    worker.process.join()
 
 
 def worker_names(devices: Sequence[str]) -> list[str]:
@@ -250,3 +259,72 @@ def worker_names(devices: Sequence[str]) -> list[str]:
         device if devices.count(device) == 1 else f"{device} {devices[: position + 1].count(device)}"
         for position, device in enumerate(devices)
     ]
+
+
+# ---- in the worker
+
+
+def work(pipe: Connection, runs: Path, device: str, threads: int | None) -> None:
+    """The worker's process. It is started with all signals of `StopSignal` blocked, so that none is lost or comes too
+    early."""
+    begin_as_worker()
+    with StopSignal() as stop:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, StopSignal.SIGNALS)
+        try:
+            _train_all(pipe, runs, device, threads, stop)
+        except UserError as error:
+            _send(pipe, error)
+        except EOFError:  # no more work
+            pass
+    end_process(0)  # all is sent and saved; taking the interpreter down with torch in it can take seconds
+
+
+def _train_all(pipe: Connection, runs: Path, device: str, threads: int | None, stop: StopSignal) -> None:
+    import torch
+
+    from comt_cli.campaign.inline import guarded_run
+    from comt_cli.training.devices import pick_device
+    from comt_cli.training.parallel import World
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    world = World(pick_device(device))
+    if world.device.type == "cuda":
+        torch.cuda.set_device(world.device)
+    datasets: dict[str, AnyDataset] = {}
+    _send(pipe, READY)
+    while True:
+        shared = pipe.recv()
+        if stop.number is not None:
+            raise RunInterrupted("stopped before it was begun", None, stop.number)
+        spec = shared.spec
+        if spec.data_fingerprint not in datasets:  # the parent has prepared it: this opens it
+            datasets[spec.data_fingerprint] = spec.task.prepare(spec.settings)
+        report = reporter(pipe, spec.settings.train.steps)
+        outcome = guarded_run(shared, runs, datasets[spec.data_fingerprint], world, report, stop)
+        _send(pipe, outcome)
+        if outcome.ending is Ending.failed:
+            return  # what failed may have left the device or the memory in any state: the next one starts afresh
+
+
+def reporter(pipe: Connection, steps: int) -> Listener:
+    """Sends the events of a run of `steps` steps: five a second of its steps and evaluated batches, and all others."""
+    sent = 0.0
+
+    def report(event: Event) -> None:
+        nonlocal sent
+        if (isinstance(event, StepReport) and event.step < steps) or (isinstance(event, Evaluating) and event.done):
+            if time.monotonic() - sent < SECONDS_BETWEEN_REPORTS:
+                return
+            sent = time.monotonic()
+        _send(pipe, event)
+
+    return report
+
+
+def _send(pipe: Connection, message: object) -> None:
+    """Send a message; end the process if nobody receives it: it would keep its run locked."""
+    try:
+        pipe.send(message)
+    except OSError:
+        os._exit(1)

@@ -1,0 +1,168 @@
+"""Runs one after the other in this process, and in those that share them with it. Finished ones are skipped, unfinished
+ones are resumed; whatever happens to one, the others are trained."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from comt_cli.campaign.display import Display
+from comt_cli.campaign.outcomes import Ending, RunOutcome, Summary, TrainingFailed
+from comt_cli.campaign.queue import RunQueue
+from comt_cli.errors import RunInterrupted, StorageError, UserError
+from comt_cli.methods.mistakes import with_place
+from comt_cli.models.accounting import check_methods
+from comt_cli.runs.directory import BeingTrained
+from comt_cli.runs.shared import SharedRun
+from comt_cli.tasks.base import AnyDataset
+from comt_cli.training.devices import device_name
+from comt_cli.training.events import Event, Listener
+from comt_cli.training.loop import Training
+from comt_cli.training.parallel import World, join_world, share_of_batch
+from comt_cli.training.processes import StopSignal
+from comt_cli.training.start import check_starts
+
+WAIT = "wait"
+"""Sent to processes instead of a run's id."""
+WAIT_SECONDS = 1.0
+
+
+def train_queue(
+    queue: RunQueue,
+    device: str | None,
+    display: Display,
+    stop: StopSignal,
+    datasets: Mapping[str, AnyDataset] | None = None,
+) -> Summary:
+    """Train every open run of the queue, which has the outcome of each also after an error.
+
+    A run that fails is no error here: the summary has its reason (`Summary.check` raises it). A run that another
+    process is training is left to that one. `datasets` are the queue's, where they are prepared already.
+
+    Raises:
+        UserError: the data cannot be prepared, or there is no such device: nothing was started. With several
+            processes also a run that failed (`TrainingFailed`).
+        RunInterrupted: a signal came; the state is saved.
+        StorageError: something could not be written; runs that were finished stay finished.
+    """
+    with join_world(device) as world:
+        _train_all(queue, world, display, stop, datasets)
+    return queue.summary()
+
+
+def _train_all(
+    queue: RunQueue,
+    world: World,
+    display: Display,
+    stop: StopSignal,
+    datasets: Mapping[str, AnyDataset] | None = None,
+) -> None:
+    for shared in queue.every:
+        share_of_batch(shared.spec.settings.train.batch_size, world)
+    if datasets is None:
+        datasets = queue.prepare_data(display.preparing, stop)
+    check_methods(shared.spec for shared in queue.open if not shared.directory(queue.runs).is_begun)
+    check_starts(shared.spec for shared in queue.open)
+    by_id = {shared.id: shared for shared in queue.every}
+    display.queue_started(queue, [str(world.device)], device_name(world.device), world.size)
+
+    def show(event: Event) -> None:
+        display.run_event(0, event)
+        display.tick()
+
+    is_first = True
+    while True:
+        run_id = world.broadcast(_next_run(queue, display, stop) if world.is_main else None)
+        if run_id is None:
+            return
+        if isinstance(run_id, RunInterrupted):
+            raise run_id
+        if run_id == WAIT:  # sent again and again: no process waits for another longer than that
+            continue
+        assert isinstance(run_id, str)
+        if run_id not in by_id:
+            raise UserError(
+                f"the first process trains run {run_id}, which is none on the data that is prepared here",
+                "All processes must see the same data: put the cache (COMT_CACHE) on a file system that they share.",
+            )
+        shared = by_id[run_id]
+        dataset = datasets.get(shared.spec.data_fingerprint) or shared.spec.task.prepare(shared.spec.settings)
+        display.run_taken(0, shared.spec)
+        try:
+            outcome = guarded_run(shared, queue.runs, dataset, world, show, stop)
+        except RunInterrupted as error:
+            queue.record(RunOutcome.of(shared, queue.runs, Ending.left, error.message))
+            raise
+        except UserError as error:
+            if is_first or error.exit_status != UserError.exit_status:  # bad input's says that nothing was started
+                raise
+            raise TrainingFailed(error.message, error.hint) from error
+        is_first = False
+        queue.record(outcome)
+        display.run_ended(0, outcome)
+
+
+def _next_run(queue: RunQueue, display: Display, stop: StopSignal) -> str | RunInterrupted | None:
+    """The id of the next run; `WAIT`, after a moment, where it waits for what another process trains, or the error
+    of a signal that ends the waiting; None where nothing is left."""
+    taken = queue.take()
+    if taken is not None:
+        return taken.id
+    awaited = queue.awaited
+    if awaited is None:
+        return None
+    if stop.number is not None:
+        return RunInterrupted(f"stopped while {awaited}", "The same command resumes from there.", stop.number)
+    display.waiting(awaited)
+    time.sleep(WAIT_SECONDS)
+    display.tick()
+    return WAIT
+
+
+def guarded_run(
+    shared: SharedRun, runs: Path, dataset: AnyDataset, world: World, listener: Listener, stop: StopSignal
+) -> RunOutcome:
+    """Train a run, or resume it. Where it cannot be trained, `error.txt` in its directory says why.
+
+    Raises:
+        RunInterrupted: a signal came; the state is saved.
+        StorageError: something could not be written, which the next run would meet too.
+        Exception: any, where several processes train the run: one of them alone cannot begin the next.
+    """
+    directory = shared.directory(runs)
+    training = Training(shared.spec, directory, dataset, world, listener, stop)
+    try:
+        result = training.run()
+    except BeingTrained as error:
+        return RunOutcome.of(shared, runs, Ending.elsewhere, f"by {error.owner}")
+    except (RunInterrupted, StorageError):
+        raise
+    except Exception as error:
+        if world.size > 1:
+            if isinstance(error, UserError) and training.began:
+                raise TrainingFailed(error.message, error.hint) from error  # as above
+            raise
+        if isinstance(error, UserError):
+            failed = RunOutcome.refused(shared, runs, error)
+        else:
+            first, *_ = str(error).strip().splitlines() or [""]
+            reason = with_place(f"{type(error).__name__}: {first}".removesuffix(": "), error)
+            directory.note_error(reason, "".join(traceback.format_exception(error)))
+            failed = RunOutcome.of(shared, runs, Ending.failed, reason)
+    else:
+        if world.is_main:
+            shared.link(runs)
+        return RunOutcome.with_result(shared, runs, result, already=not training.began)
+    # Out of the handler: the error keeps the frames alive, and these the model.
+    del training
+    gc.collect()
+    if world.device.type == "cuda":
+        with contextlib.suppress(RuntimeError):  # what failed may have been the device
+            torch.cuda.empty_cache()
+    return failed

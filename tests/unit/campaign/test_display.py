@@ -1,0 +1,179 @@
+"""What a person sees while runs train: lines in a file, bars on a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+from tiny_runs import tiny_spec
+
+from comt_cli.campaign.display import Display, ProgressDisplay, finished_alike, make_display
+from comt_cli.campaign.outcomes import Ending, RunOutcome, Summary, TrainingFailed
+from comt_cli.campaign.queue import RunQueue
+from comt_cli.campaign.workers import reporter
+from comt_cli.runs.shared import SharedRun
+from comt_cli.tasks.base import Unit
+from comt_cli.training.events import Evaluating, Note, RunStarted, StepReport
+
+DEVICE = "AMD EPYC, 1 thread"
+DONE = {
+    "state": "done",
+    "perplexity": 23.456,
+    "train_seconds": 61.4,
+    "tokens_per_second": 12345.6,
+    "device": DEVICE,
+    "processes": 1,
+}
+
+
+def report(step: int) -> StepReport:
+    return StepReport(step, loss=3.21987, per_second=12345.6, mfu=None, memory_bytes=None, unit=Unit("tokens", "tok"))
+
+
+@pytest.fixture
+def shared(tiny_corpus):
+    """Two rows with two seeds each."""
+    return [
+        SharedRun(
+            (
+                tiny_spec(tiny_corpus, seed=seed, steps=240, save_every=20).model_copy(
+                    update={"row": row, "method": {"name": row}}
+                ),
+            )
+        )
+        for row in ("post-ln", "pre-ln")
+        for seed in (1, 2)
+    ]
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still until it is moved."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def queue_of(shared, runs: Path, *results) -> RunQueue:
+    """A queue of these runs, the first of which have results."""
+    for each, result in zip(shared, results, strict=False):
+        directory = each.directory(runs)
+        directory.create(each.spec)
+        directory.result_file.write_text(json.dumps(result), encoding="utf-8")
+    return RunQueue([each.spec for each in shared], runs)
+
+
+def train_for_a_while(display: ProgressDisplay, shared, clock, runs: Path) -> None:
+    """Worker a evaluates, worker b is starting."""
+    display.preparing("tokenising documents", 0, 500)
+    clock[0] += 31
+    display.preparing("tokenising documents", 400, 500)
+    display.queue_started(queue_of(shared, runs, DONE), ["a", "b"], DEVICE)
+    display.run_taken(0, shared[1].spec)
+    display.run_event(0, RunStarted(40))
+    for step in (41, 44):
+        display.run_event(0, report(step))
+        clock[0] += 3
+    display.run_event(0, Evaluating(3, 40))
+    display.run_taken(1, shared[2].spec)
+    clock[0] += 31
+    display.tick()
+
+
+def test_a_file_has_a_line_when_something_starts_or_ends_and_every_half_minute(shared, capsys, clock, tmp_path):
+    display = ProgressDisplay()
+    train_for_a_while(display, shared, clock, tmp_path)
+    display.tick()  # too soon after the last line
+    display.run_ended(0, RunOutcome.with_result(shared[1], Path("runs"), DONE, already=False))
+    display.run_event(1, Note("another device"))
+    display.run_ended(1, RunOutcome.of(shared[2], Path("runs"), Ending.failed, "RuntimeError: a defect"))
+    display.close()
+    said = capsys.readouterr()
+    assert said.out == "", "standard output is for tables"
+    assert "\x1b" not in said.err
+    lines = said.err.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [
+        *("tokenising documents ...", "tokenising documents"),
+        *("runs", "where", "time", "stop", "a", "a", "b", "[1/4] a", "[2/4] post-ln, tiny, seed 2", "b"),
+        "[2/4] pre-ln, tiny, seed 1",
+    ]
+    for part in ("step 44 of 240", "evaluating 3 of 40 batches", "loss 3.220", "b: pre-ln, tiny, seed 1: starting"):
+        assert part in lines[9]
+    assert lines[9].count(" left") == 2, "of the run, and of all runs"
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_a_terminal_has_bars_that_go_away(shared, clock, width, tmp_path):
+    screen = io.StringIO()
+    display = ProgressDisplay(Console(file=screen, force_terminal=True, width=width, color_system=None))
+    assert display._bars is not None
+    train_for_a_while(display, shared, clock, tmp_path)
+    display.stopping(False)
+    shown = Console(file=io.StringIO(), width=width)
+    shown.print(*display._bars.get_renderables())
+    text = " ".join(shown.file.getvalue().split())
+    assert max(len(line) for line in shown.file.getvalue().splitlines()) <= width
+    for part in ("1 of", "step", "stopping: saving 1 run after"):
+        assert part in text
+    display.run_ended(0, RunOutcome.of(shared[1], Path("runs"), Ending.failed, "RuntimeError: [red] is no colour here"))
+    display.close()
+    assert screen.getvalue().endswith("\x1b[2K"), "the bars are erased"
+    assert "[red] is" in screen.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("odd", "pace"),
+    [
+        ({}, 61.4),
+        *[({key: odd}, None) for key, odd in (("train_seconds", "61"), ("processes", 2), ("device", "NVIDIA H200"))],
+    ],
+)
+def test_finished_runs_tell_the_time_that_were_trained_as_these_will_be(shared, odd, pace, tmp_path):
+    queue, display = queue_of(shared, tmp_path, DONE | odd), ProgressDisplay()
+    display.queue_started(queue, ["a", "b"], DEVICE)
+    assert len(finished_alike(queue, DEVICE, 1)) == (pace is not None)
+    assert display.all_left() == (None if pace is None else pytest.approx(2 * pace))  # three runs, two workers
+
+
+def test_a_signal_is_answered_by_what_it_costs(shared, clock, capfd, tmp_path):
+    assert type(make_display(False)) is Display, "one process of several speaks"
+    display = make_display()  # of a file
+    assert isinstance(display, ProgressDisplay)
+    display.stopping(False)
+    train_for_a_while(display, shared, clock, tmp_path)
+    for again in (False, True):
+        display.stopping(again)
+    said = capfd.readouterr().err
+    assert "loses up to 20 steps of each" in said
+    assert "ending at once: up to 20 steps of each run are lost" in said
+
+
+def test_the_summary(shared, tmp_path):
+    outcomes = (
+        RunOutcome.with_result(shared[0], tmp_path, DONE, already=True),
+        RunOutcome.of(shared[2], tmp_path, Ending.elsewhere, "by process 7 on there"),
+        RunOutcome.of(shared[3], tmp_path, Ending.left, "stopped after step 5 of 240; everything is saved"),
+    )
+    counts, *others = Summary(outcomes).lines()
+    assert counts == "3 runs: 1 done (1 before), 1 trained elsewhere, 1 left to do"
+    assert len(others) == 1, "what was stopped was told when it was"
+    Summary(outcomes[:2]).check()  # nothing failed, and what is open has its trainer
+    with pytest.raises(TrainingFailed, match="1 of 3 runs are left to do"):
+        Summary(outcomes).check()
+
+
+def test_a_worker_reports_a_few_steps_a_second_and_all_other_events(clock):
+    sent = []
+    report_event = reporter(SimpleNamespace(send=sent.append), 6)
+    events = [RunStarted(0), *(report(step) for step in range(1, 7)), *(Evaluating(done, 3) for done in range(4))]
+    for event in [*events, Note("a note")]:
+        report_event(event)
+        clock[0] += 0.08
+    assert sent == [
+        RunStarted(0), report(1), report(4), report(6), Evaluating(0, 3), Evaluating(1, 3), Note("a note"),
+    ]  # fmt: skip
