@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from comt_cli.analysis.text import Observation, Regions, Tokens, encoded_and_decoded
-from comt_cli.data.captions.dataset import prepare
+from comt_cli.data.prepare import prepare
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded_captioning import LoadedCaptioner
 from comt_cli.generation.caption import ImageCaptioner, Seen

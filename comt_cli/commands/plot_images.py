@@ -55,7 +55,7 @@ def plot_images(
     import numpy as np
     import torch
 
-    from comt_cli.data.images.prepare import prepare_images
+    from comt_cli.data.prepare import prepare as prepare_images
     from comt_cli.layers.image_input import ImageInput
     from comt_cli.report import figures
     from comt_cli.report.caption import Caption

@@ -6,19 +6,19 @@ T words of the longest caption of a batch with the word that closes it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from comt_cli.data.pair_batches import TokenLists
 from comt_cli.data.special_tokens import SpecialTokens
-from comt_cli.data.split import IGNORE, Split, uncounted
+from comt_cli.data.split import AnyBatch, Split
+from comt_cli.data.token_lists import TokenLists
 
 
 @dataclass(frozen=True)
-class CaptionBatch:
+class CaptionBatch(AnyBatch):
     """Images for one forward pass, each with one caption; padded on the right.
 
     Attributes:
@@ -31,20 +31,14 @@ class CaptionBatch:
         images: int64 [B], the numbers of the images in their split: of their references in `CaptionDataset.texts`.
     """
 
+    counted = "target_out"
+
     regions: NDArray[np.float32]
     region_mask: NDArray[np.bool_]
     target_in: NDArray[np.int64]
     target_out: NDArray[np.int64]
     positions: NDArray[np.int64]
     images: NDArray[np.int64]
-
-    @property
-    def target_count(self) -> int:
-        """How many targets there are to predict, the ends included."""
-        return int(np.count_nonzero(self.target_out != IGNORE))
-
-    def uncounted(self, first: int = 0) -> Self:
-        return replace(self, target_out=uncounted(self.target_out, first))
 
 
 class RegionSource(Protocol):

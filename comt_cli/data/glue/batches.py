@@ -7,15 +7,14 @@ Shapes: N examples of a split, B samples of a batch, T tokens of its longest seq
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from comt_cli.data.glue.corpus import Example
-from comt_cli.data.pair_batches import TokenLists
-from comt_cli.data.split import IGNORE, Split, uncounted
+from comt_cli.data.split import AnyBatch, Split
+from comt_cli.data.token_lists import TokenLists
 from comt_cli.data.tokenizer import Tokenizer
 
 _AT_ONCE = 1 << 13  # examples whose tokens are held as lists
@@ -24,7 +23,7 @@ Targets = NDArray[np.int64] | NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class GlueBatch:
+class GlueBatch(AnyBatch):
     """Sequences for one forward pass, padded on the right.
 
     Attributes:
@@ -38,14 +37,6 @@ class GlueBatch:
     segments: NDArray[np.int64]
     targets: Targets
     positions: NDArray[np.int64]
-
-    @property
-    def target_count(self) -> int:
-        """How many samples count."""
-        return int(np.count_nonzero(self.targets != IGNORE))
-
-    def uncounted(self, first: int = 0) -> Self:
-        return replace(self, targets=uncounted(self.targets, first))
 
 
 class GlueSplit(Split[GlueBatch]):

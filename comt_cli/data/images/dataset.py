@@ -7,20 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from comt_cli.data.order import uniform_draws
-from comt_cli.data.split import IGNORE, Split, uncounted
+from comt_cli.data.split import AnyBatch, Split
 
 CROP_DRAWS = 3
 """What cropping and mirroring take: `draws[:, 0]` decides the mirror, 1 the rows and 2 the columns of the crop."""
 
 
 @dataclass(frozen=True)
-class ImageBatch:
+class ImageBatch(AnyBatch):
     """Images for one forward pass.
 
     Attributes:
@@ -30,17 +29,12 @@ class ImageBatch:
         pixels: uint8 [B, H, W, 3] where images are read one by one; None where the split's `pixels` has them all.
     """
 
+    counted = "labels"
+
     indices: NDArray[np.int64]
     labels: NDArray[np.int64]
     draws: NDArray[np.float64] | None = None
     pixels: NDArray[np.uint8] | None = None
-
-    @property
-    def target_count(self) -> int:
-        return int(np.count_nonzero(self.labels != IGNORE))
-
-    def uncounted(self, first: int = 0) -> Self:
-        return replace(self, labels=uncounted(self.labels, first))
 
 
 class ImageSplit(Split[ImageBatch]):

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from comt_cli.analysis.gates import gate_values, scalar_frame
 from comt_cli.app import app
-from comt_cli.data.settings import DataSettings
+from comt_cli.data.text.settings import DataSettings
 from comt_cli.data.tokenizer import ByteTokenizer
 from comt_cli.errors import UserError
 from comt_cli.exchange.load import load

@@ -15,7 +15,7 @@ from comt_cli.analysis.block_gradients import block_gradients
 from comt_cli.analysis.conv_gradients import SET_IMAGES, conv_gradients
 from comt_cli.analysis.image_gates import gate_maps, gate_summary, map_frame
 from comt_cli.analysis.residual_shares import Sums, residual_shares
-from comt_cli.data.images import glyphs
+from comt_cli.data.images.sets import glyphs
 from comt_cli.errors import UserError
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded_images import LoadedImageModel

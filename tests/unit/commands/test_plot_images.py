@@ -11,7 +11,7 @@ from same_bits import same_integers
 from typer.testing import CliRunner
 
 from comt_cli.app import app
-from comt_cli.data.images import glyphs
+from comt_cli.data.images.sets import glyphs
 from comt_cli.errors import UserError
 from comt_cli.report import figures
 
