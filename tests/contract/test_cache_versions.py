@@ -23,8 +23,7 @@ from comt_cli.data.images.prepare import FORMAT as IMAGE_FORMAT
 from comt_cli.data.pairs.almanac_values import ALMANAC_VERSION
 from comt_cli.data.pairs.record import PACKING, PAIR_FORMAT
 from comt_cli.data.sentencepiece_tokenizer import VOCABULARY_VERSION
-from comt_cli.data.text.corpora.python_docs import EXTRACTOR_VERSION
-from comt_cli.data.text.corpora.python_source import SOURCE_VERSION
+from comt_cli.data.text.corpora.python_library import EXTRACTOR_VERSION, SOURCE_VERSION
 from comt_cli.data.text.vocabulary import FORMAT
 from comt_cli.files import sha256
 
@@ -33,14 +32,14 @@ DATA = Path(__file__).parents[2] / "comt_cli" / "data"
 # What makes it; the version it is cached under; the hash of that code when the version was last raised.
 MADE = {
     "extracted texts": (
-        ("text/corpora/python_docs.py", "text/python_library.py"),
+        ("text/corpora/python_library.py",),
         EXTRACTOR_VERSION,
-        (3, "925868a7c72ca61a"),
+        (3, "516c3e00e275d7e1"),
     ),
     "sources of the library": (
-        ("text/corpora/python_source.py", "text/python_library.py"),
+        ("text/corpora/python_library.py",),
         SOURCE_VERSION,
-        (1, "fa4d7d446dfff2dd"),
+        (1, "516c3e00e275d7e1"),
     ),
     # Named by the version of token shards, too: what reads the texts is among those.
     "vocabularies": (
@@ -83,7 +82,7 @@ MADE = {
             *("text/corpus.py", "hub.py", "tokenizer.py", "tokenizers.py", "prepared.py"),
         ),
         PAIR_FORMAT,
-        (1, "29483e31ffa22068"),
+        (1, "ec711330ea814a41"),
     ),
     "scenes and their captions": (
         (
@@ -96,16 +95,16 @@ MADE = {
     "prepared captions": (
         (
             *("captions/corpus.py", "captions/corpora/mscoco.py", "captions/corpora/scenes.py", "captions/treebank.py"),
-            *("captions/prepare.py", "captions/dataset.py", "captions/batches.py", "captions/regions.py"),
+            *("captions/prepare.py", "captions/dataset.py", "captions/regions.py"),
             *("token_lists.py", "order.py", "word_tokenizer.py", "tokenizers.py", "prepared.py"),
         ),
         CAPTION_FORMAT,
-        (1, "165573355d447d55"),
+        (1, "e56a5bee59980f05"),
     ),
     "examples of two descriptions": (
         ("glue/sources/scene_tasks.py", "captions/scene_words.py", "captions/scenes.py", "draws.py", "order.py"),
         SCENE_TASKS_VERSION,
-        (1, "3f2003b3ca2b665b"),
+        (1, "b4653feb11400308"),
     ),
     "examples of sentences": (
         ("glue/sentences.py", "glue/sources/text_tasks.py", "text/corpus.py", "draws.py", "order.py"),
@@ -114,33 +113,30 @@ MADE = {
     ),
     "prepared examples": (
         (
-            *("glue/corpus.py", "glue/prepare.py", "glue/dataset.py", "glue/batches.py", "glue/sources/published.py"),
+            *("glue/corpus.py", "glue/prepare.py", "glue/dataset.py", "glue/sources/published.py"),
             *("text/corpus.py", "token_lists.py", "tokenizer.py", "tokenizers.py", "prepared.py"),
         ),
         GLUE_FORMAT,
-        (2, "7dd7455aa5208d18"),
+        (2, "dca09c830c3bd1a6"),
     ),
     # Not cached, but a part of the ids of runs.
     "buckets of pairs": (
-        ("pairs/batches.py", "token_lists.py", "pairs/buckets.py", "order.py"),
+        ("pairs/dataset.py", "token_lists.py", "pairs/buckets.py", "order.py"),
         PACKING,
-        (1, "04831d53f837208d"),
+        (1, "099b2dcab38130fb"),
     ),
     "rendered letters": (
         (
-            *("images/sets/glyphs.py", "images/glyph_faces.py", "images/glyph_render.py", "images/statistics.py"),
+            *("images/sets/glyphs.py", "images/glyph_faces.py", "images/glyph_render.py"),
             "order.py",
         ),
         GLYPH_VERSIONS,
-        ({"glyphs10": 2, "glyphs100": 3}, "995a86ff684e6996"),
+        ({"glyphs10": 2, "glyphs100": 3}, "06755083abbeeb43"),
     ),
     "contents of image folders": (
-        (
-            *("images/prepare.py", "images/image_set.py", "images/sets/cifar.py", "images/sets/imagenet.py"),
-            "images/statistics.py",
-        ),
+        (*("images/prepare.py", "images/image_set.py", "images/sets/cifar.py", "images/sets/imagenet.py"),),
         IMAGE_FORMAT,
-        (4, "197d1b5cdd94beb4"),
+        (4, "091748cf3b800617"),
     ),
 }
 

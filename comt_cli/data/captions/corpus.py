@@ -14,7 +14,7 @@ from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.data.word_tokenizer import WordTokenizer
 
 if TYPE_CHECKING:
-    from comt_cli.data.captions.batches import RegionSource
+    from comt_cli.data.captions.dataset import RegionSource
     from comt_cli.data.captions.settings import CaptionData
 
 CaptionSplitName = Literal["train", "validation", "test"]

@@ -1,20 +1,116 @@
-"""The examples of a task, opened."""
+"""One text or two as a sequence, with its class or its number, as padded batches: fine-tuning's samples.
+
+A sequence is the begin token, the first text, a separator, and where there is a second text that and a separator.
+Shapes: N examples of a split, B samples of a batch, T tokens of its longest sequence.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from comt_cli.data.glue.batches import GlueSplit
+import numpy as np
+from numpy.typing import NDArray
+
 from comt_cli.data.glue.corpus import Example
 from comt_cli.data.glue.settings import GlueData
 from comt_cli.data.prepared import PreparedTokens
+from comt_cli.data.split import AnyBatch, Split
+from comt_cli.data.token_lists import TokenLists
+from comt_cli.data.tokenizer import Tokenizer
 from comt_cli.files import read_json
 
 if TYPE_CHECKING:
     from comt_cli.data.glue.prepare import GlueManifest
+
+
+_AT_ONCE = 1 << 13  # examples whose tokens are held as lists
+
+Targets = NDArray[np.int64] | NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class GlueBatch(AnyBatch):
+    """Sequences for one forward pass, padded on the right.
+
+    Attributes:
+        tokens: int64 [B, T]; padding is the pad token, which no text holds.
+        segments: int64 [B, T], 1 at the second text and the separator behind it, else 0.
+        targets: [B], int64 classes or float32 numbers; `IGNORE` where a sample does not count.
+        positions: int64 [B], the samples' in the order of training, which dropout follows.
+    """
+
+    tokens: NDArray[np.int64]
+    segments: NDArray[np.int64]
+    targets: Targets
+    positions: NDArray[np.int64]
+
+
+class GlueSplit(Split[GlueBatch]):
+    """The examples of a split. Of those that are longer than `length` tokens, the special ones included, the longer
+    text loses its last token until they fit; of equally long ones the second does."""
+
+    def __init__(self, examples: Sequence[Example], tokenizer: Tokenizer, classes: int, length: int) -> None:
+        """Of one class the labels are numbers. Raises `ValueError` where the tokenizer has no begin or separator."""
+        special = tokenizer.special
+        begin, separator = special.need("begin"), special.need("separator")
+        self._pad = special.pad
+        pieces, lengths, seconds = [], [], []
+        for start in range(0, len(examples), _AT_ONCE):
+            some = examples[start : start + _AT_ONCE]
+            first = tokenizer.encode_batch([each.first for each in some])
+            second = iter(tokenizer.encode_batch([each.second for each in some if each.second is not None]))
+            ids: list[int] = []
+            for each, one in zip(some, first, strict=True):
+                other = None if each.second is None else next(second)
+                kept, kept_other = cut(len(one), None if other is None else len(other), length)
+                sequence = [begin, *one[:kept], separator]
+                seconds.append(len(sequence))
+                sequence += [] if other is None else [*other[:kept_other], separator]
+                lengths.append(len(sequence))
+                ids += sequence
+            pieces.append(np.array(ids, dtype=np.uint32))
+        offsets = np.cumsum([0, *lengths], dtype=np.int64)
+        self._sequences = TokenLists(np.concatenate(pieces or [np.zeros(0, dtype=np.uint32)]), offsets)
+        self._second_N = np.array(seconds, dtype=np.int64)  # where the second text begins
+        labels = [each.label for each in examples]
+        self.targets: Targets = np.array(labels, np.float32) if classes == 1 else np.array(labels, np.int64)
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """One."""
+        return np.ones(len(indices), dtype=np.int64)
+
+    def batch(self, indices: NDArray[np.int64]) -> GlueBatch:
+        return self._batch(indices, np.asarray(indices, dtype=np.int64))
+
+    def train_batch(self, indices: NDArray[np.int64], seed: int, first: int) -> GlueBatch:
+        return self._batch(indices, np.arange(first, first + len(indices), dtype=np.int64))
+
+    def _batch(self, indices: NDArray[np.int64], positions_B: NDArray[np.int64]) -> GlueBatch:
+        indices_B = self._check(indices)
+        length_B = self._sequences.lengths_of(indices_B)
+        tokens_BT = self._sequences.padded(indices_B, int(length_B.max()), self._pad)
+        columns = np.arange(tokens_BT.shape[1])
+        segments_BT = (columns >= self._second_N[indices_B, None]) & (columns < length_B[:, None])
+        return GlueBatch(tokens_BT, segments_BT.astype(np.int64), self.targets[indices_B], positions_B)
+
+
+def cut(first: int, second: int | None, length: int) -> tuple[int, int]:
+    """How many tokens are kept of a first and a second text of so many (None: there is none), so that with the begin
+    token and a separator behind each they are no more than `length`."""
+    if second is None:
+        return min(first, length - 2), 0
+    room = length - 3
+    if first + second <= room:
+        return first, second
+    kept = min(second, max(room // 2, room - first))
+    return room - kept, kept
 
 
 class GlueDataset(PreparedTokens[GlueSplit]):

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from same_bits import same_integers
 
 from comt_cli.data.order import sample_indices
-from comt_cli.data.pairs.batches import ROWS, PairBuckets, TokenLists
 from comt_cli.data.pairs.buckets import pack_buckets
+from comt_cli.data.pairs.dataset import ROWS, PairBuckets, TokenLists
 from comt_cli.data.special_tokens import SpecialTokens
 from comt_cli.data.split import IGNORE
 from comt_cli.errors import UserError

@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 
 from comt_cli.data.prepare import fingerprint, prepare
 from comt_cli.data.sentencepiece_tokenizer import LONG_LINES_CUT
-from comt_cli.data.text import python_library
-from comt_cli.data.text.corpora import python_docs
+from comt_cli.data.text.corpora import python_library
 from comt_cli.data.text.corpora.local_files import LocalFiles
-from comt_cli.data.text.corpora.python_docs import PythonDocs
-from comt_cli.data.text.corpora.python_source import PythonSource, decoded
+from comt_cli.data.text.corpora.python_library import PythonDocs, PythonSource, decoded
 from comt_cli.data.text.corpus import corpus_for, split_of, train_texts
 from comt_cli.data.text.dataset import Dataset
 from comt_cli.data.text.settings import DataSettings
@@ -91,19 +89,19 @@ except ImportError:
     async def g():
         """Handler."""
 '''
-        assert list(python_docs._docstrings(source)) == ["Module.", "Class.", "Function.", "Handler."]
-        assert list(python_docs._docstrings(b"print 'python 2'")) == []
-        assert list(python_docs._docstrings(b'"""Old escape \\d."""')) == ["Old escape \\d."]
+        assert list(python_library._docstrings(source)) == ["Module.", "Class.", "Function.", "Handler."]
+        assert list(python_library._docstrings(b"print 'python 2'")) == []
+        assert list(python_library._docstrings(b'"""Old escape \\d."""')) == ["Old escape \\d."]
 
     def test_a_replaced_builtin_does_not_change_the_corpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        before = list(python_docs._c_docstrings("builtins"))
+        before = list(python_library._c_docstrings("builtins"))
 
         def hook() -> None:
             """A hook of some debugger that has nothing to do with the corpus."""
 
         monkeypatch.setattr("builtins.hook_of_a_debugger", hook, raising=False)
-        assert list(python_docs._c_docstrings("builtins")) == before
-        assert list(python_docs._c_docstrings("no_such_module")) == []
+        assert list(python_library._c_docstrings("builtins")) == before
+        assert list(python_library._c_docstrings("no_such_module")) == []
 
     def test_it_is_extracted_once_and_a_damaged_extract_is_made_anew(
         self, cache: Path, monkeypatch: pytest.MonkeyPatch

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from same_bits import same_integers
 
-from comt_cli.data.glue.batches import GlueSplit, cut
 from comt_cli.data.glue.corpus import Example, GlueSource, divided
-from comt_cli.data.glue.dataset import GlueDataset
+from comt_cli.data.glue.dataset import GlueDataset, GlueSplit, cut
 from comt_cli.data.glue.settings import GlueData
 from comt_cli.data.prepare import fingerprint, prepare
 from comt_cli.data.split import IGNORE
@@ -115,7 +114,7 @@ def test_numbers_are_targets_where_there_are_no_classes() -> None:
 def test_examples_are_tokenised_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     examples = [Example(f"text {n}", f"other {n}" if n % 3 else None, n % 2) for n in range(10)]
     whole = GlueSplit(examples, TOKENIZER, 2, 30).batch(np.arange(10))
-    monkeypatch.setattr("comt_cli.data.glue.batches._AT_ONCE", 3)
+    monkeypatch.setattr("comt_cli.data.glue.dataset._AT_ONCE", 3)
     parts = GlueSplit(examples, TOKENIZER, 2, 30).batch(np.arange(10))
     assert same_integers(whole.tokens, parts.tokens)
     assert same_integers(whole.segments, parts.segments)

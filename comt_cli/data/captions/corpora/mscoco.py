@@ -25,7 +25,7 @@ from comt_cli.errors import UserError
 from comt_cli.files import cache_folder, canonical_json, read_json, sha256
 
 if TYPE_CHECKING:
-    from comt_cli.data.captions.batches import RegionSource
+    from comt_cli.data.captions.dataset import RegionSource
     from comt_cli.data.captions.settings import CaptionData
 
 CAPTIONS, FEATURES = "dataset_coco.json", "features"

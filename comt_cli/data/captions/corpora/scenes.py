@@ -13,7 +13,7 @@ from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.data.word_tokenizer import SPECIAL_WORDS, WordTokenizer
 
 if TYPE_CHECKING:
-    from comt_cli.data.captions.batches import RegionSource
+    from comt_cli.data.captions.dataset import RegionSource
     from comt_cli.data.captions.settings import CaptionData
 
 

@@ -66,6 +66,7 @@ class SceneExamples(GlueSource):
         "scene-similarity": Asked(1, ("pearson", "spearman")),
     }
     names = tuple(tasks)
+    order = 1
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
         """Version and numbers."""

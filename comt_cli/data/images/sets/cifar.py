@@ -43,8 +43,7 @@ class Cifar(FolderSet):
         neither there nor can be downloaded, are damaged, or fewer than asked for, or there is no `data.folder`."""
         import numpy as np
 
-        from comt_cli.data.images.dataset import ImageDataset, ImageSplit
-        from comt_cli.data.images.statistics import ColourSums
+        from comt_cli.data.images.dataset import ColourSums, ImageDataset, ImageSplit
 
         data, folder = self.data, self.folder
         datasets = torchvision_datasets()

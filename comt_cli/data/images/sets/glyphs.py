@@ -60,9 +60,9 @@ class Glyphs(RenderedSet):
         return [self._name, VERSION[self._name], CHARACTERS[self._name], faces, font_hash(faces), rasteriser()]
 
     def write(self, folder: Path, name: str, progress: ProgressCallback) -> ImageManifest:
+        from comt_cli.data.images.dataset import ColourSums
         from comt_cli.data.images.glyph_faces import CHARACTERS, rasteriser
         from comt_cli.data.images.glyph_render import GlyphRenderer
-        from comt_cli.data.images.statistics import ColourSums
 
         data, counts = self.data, self._counts()
         total = sum(counts.values())
