@@ -11,14 +11,13 @@ import numpy as np
 import torch
 from same_bits import Reason, assert_same_bits
 
-from comt_cli.data.dataset import Dataset
-from comt_cli.data.identity import fingerprint
 from comt_cli.data.images.dataset import ImageDataset, ImageSplit
 from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.data.pairs.dataset import PairDataset
 from comt_cli.data.pairs.settings import PairData
-from comt_cli.data.prepare import prepare
-from comt_cli.data.settings import DataSettings, MaskedData
+from comt_cli.data.prepare import fingerprint, prepare
+from comt_cli.data.text.dataset import Dataset
+from comt_cli.data.text.settings import DataSettings, MaskedData
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import tasks

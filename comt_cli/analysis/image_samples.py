@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from comt_cli.data.images.dataset import ImageDataset
-from comt_cli.data.images.prepare import prepare_images
 from comt_cli.data.images.settings import Augmentation, ImageDataSettings
 from comt_cli.data.order import sample_indices
+from comt_cli.data.prepare import prepare as prepare_images
 from comt_cli.layers.image_input import ImageInput
 from comt_cli.report.caption import Caption
 from comt_cli.report.figures import sign, write_figure

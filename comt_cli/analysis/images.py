@@ -17,7 +17,7 @@ from torch import Tensor
 from comt_cli.analysis.observed import other_images
 from comt_cli.data.evaluation import EvaluationBatches
 from comt_cli.data.images.dataset import ImageBatch, ImageDataset
-from comt_cli.data.images.prepare import prepare_images
+from comt_cli.data.prepare import prepare as prepare_images
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded_images import LoadedImageModel
 from comt_cli.layers.image_input import ImageInput

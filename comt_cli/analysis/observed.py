@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from comt_cli.data.captions.dataset import prepare
+from comt_cli.data.prepare import prepare
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded_captioning import LoadedCaptioner
 from comt_cli.exchange.loaded_text import LoadedText

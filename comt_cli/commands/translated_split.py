@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from comt_cli.data.pairs.corpora import corpus_for
-from comt_cli.data.pairs.corpus import PairTexts
+from comt_cli.data.pairs.corpus import PairTexts, corpus_for
 from comt_cli.data.pairs.nearest import nearest_translations
-from comt_cli.data.pairs.prepare import prepare
+from comt_cli.data.prepare import prepare
 from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.errors import UserError
 from comt_cli.recipe.problems import nearest

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import queue
-import threading
 import time
-import weakref
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, Self
 
 import numpy as np
@@ -16,8 +14,6 @@ from numpy.typing import NDArray
 from comt_cli.data.order import sample_indices
 from comt_cli.data.split import B, Split
 from comt_cli.errors import UserError
-
-_PATIENCE_SECONDS = 0.1
 
 
 class TrainBatches(Generic[B]):
@@ -65,10 +61,8 @@ class TrainBatches(Generic[B]):
             )
         self.step = first_step
         self.waited_seconds = 0.0
-        self._split = split
-        self._seed = seed
-        self._batch_size = batch_size
-        self._last_step = last_step
+        self._split, self._seed, self._batch_size = split, seed, batch_size
+        self._next, self._last_step, self._prefetch = first_step, last_step, prefetch
         share = batch_size // world_size
 
         def read(step: int) -> list[B]:
@@ -79,17 +73,11 @@ class TrainBatches(Generic[B]):
                 split.train_batch(mine[begin : begin + size], seed, first + begin) for begin in range(0, share, size)
             ]
 
-        self._queue: queue.Queue[list[B] | BaseException] = queue.Queue(maxsize=prefetch)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(
-            target=_read_ahead,
-            args=(read, first_step, last_step, self._queue, self._stop),
-            name="comt-train-batches",
-            daemon=True,  # a run that dies on an error elsewhere must not hang on its loader
-        )
         # The thread holds no reference to this object: one that is forgotten without `close` still stops its thread.
-        weakref.finalize(self, self._stop.set)
-        self._thread.start()
+        self._read, self._is_open = read, True
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="comt-train-batches")
+        self._ahead: deque[Future[list[B]]] = deque()
+        self._read_ahead()
 
     def indices(self, step: int) -> NDArray[np.int64]:
         """Numbers of the samples of a step over all ranks, int64 [batch_size]."""
@@ -103,52 +91,33 @@ class TrainBatches(Generic[B]):
         return self
 
     def __next__(self) -> list[B]:
-        if self._stop.is_set() or self.step == self._last_step:
+        if not self._is_open or self.step == self._last_step:
             raise StopIteration
         began = time.perf_counter()
-        item = self._queue.get()
-        self.waited_seconds += time.perf_counter() - began
-        if isinstance(item, BaseException):
+        try:
+            item = self._ahead.popleft().result()
+        except BaseException:
             self.close()
-            raise item
+            raise
+        self.waited_seconds += time.perf_counter() - began
+        self._read_ahead()
         self.step += 1
         return item
 
+    def _read_ahead(self) -> None:
+        """Let the thread read what comes next."""
+        while len(self._ahead) < self._prefetch and self._next != self._last_step:
+            self._ahead.append(self._pool.submit(self._read, self._next))
+            self._next += 1
+
     def close(self) -> None:
         """Stop the thread and wait for it. May be called again; iterating afterwards ends at once."""
-        self._stop.set()
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._queue.get_nowait()
-        self._thread.join()
+        self._is_open = False
+        self._pool.shutdown(cancel_futures=True)
+        self._ahead.clear()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _read_ahead(
-    read: Callable[[int], list[B]],
-    first_step: int,
-    last_step: int | None,
-    items: queue.Queue[list[B] | BaseException],
-    stop: threading.Event,
-) -> None:
-    """The thread's work: keep the queue full until asked to stop; the last item may be an error."""
-    step = first_step
-    while not stop.is_set() and step != last_step:
-        try:
-            item: list[B] | BaseException = read(step)
-        except BaseException as error:  # handed over to the thread that asks for the batch
-            item = error
-        while not stop.is_set():
-            try:
-                items.put(item, timeout=_PATIENCE_SECONDS)  # waits in short turns so as to notice the stop
-                break
-            except queue.Full:
-                continue
-        if isinstance(item, BaseException):
-            return
-        step += 1

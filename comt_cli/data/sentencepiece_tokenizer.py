@@ -7,13 +7,12 @@ import binascii
 import io
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from comt_cli.data.special_tokens import EXTRA_PIECES, Extra, SpecialTokens, in_order
-from comt_cli.data.tokenizer import TOKENIZER_FORMAT
+from comt_cli.data.tokenizer import TOKENIZER_FORMAT, Tokenizer
 from comt_cli.errors import UserError
-from comt_cli.files import sha256, write_json
+from comt_cli.files import sha256
 
 TRAINING_CHARACTERS = 20_000_000
 """Training reads this much of the train split, from its start. More text hardly moves a vocabulary of this kind."""
@@ -53,7 +52,7 @@ are cut as ever, to stay below `max_sentence_length`: fingerprints and vocabular
 LONG_LINES_CUT = "long lines cut"
 
 
-class SentencePieceTokenizer:
+class SentencePieceTokenizer(Tokenizer):
     """A SentencePiece model. `vocabulary_size` and the special ids are the model's own."""
 
     def __init__(self, model: bytes) -> None:
@@ -124,10 +123,6 @@ class SentencePieceTokenizer:
         if sha256(model) != value.get("sha256"):
             raise ValueError("its model is not the one that was stored (the hash differs)")
         return cls(model)
-
-    def save(self, path: Path) -> None:
-        """Write the tokenizer to one JSON file. Raises `StorageError`."""
-        write_json(path, self.to_json())
 
 
 def train_sentencepiece(

@@ -6,7 +6,8 @@ Shapes: B samples of a batch.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Generic, Protocol, Self, TypeVar
+from dataclasses import replace
+from typing import ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,22 +16,22 @@ IGNORE = -100
 """The target where there is nothing to predict."""
 
 
-def uncounted(targets: NDArray[Any], first: int) -> NDArray[Any]:
-    """A copy of targets, [B, ...], that has `IGNORE` from row `first` on."""
-    left = targets.copy()
-    left[first:] = IGNORE
-    return left
+class AnyBatch:
+    """Samples for one forward pass: the base of the data classes of batches, whose field `counted` has the targets."""
 
-
-class AnyBatch(Protocol):
-    """Samples for one forward pass."""
+    counted: ClassVar[str] = "targets"
 
     @property
     def target_count(self) -> int:
         """How many targets there are to predict: the weight of this batch in a mean over targets."""
+        return int(np.count_nonzero(getattr(self, self.counted) != IGNORE))
 
     def uncounted(self, first: int = 0) -> Self:
         """The same samples with every target from sample `first` on `IGNORE`."""
+        targets = getattr(self, self.counted).copy()
+        targets[first:] = IGNORE
+        changed: Self = replace(self, **{self.counted: targets})  # type: ignore[type-var]
+        return changed
 
 
 B = TypeVar("B", bound=AnyBatch)

@@ -32,6 +32,16 @@ def make_folder(path: Path) -> None:
         ) from error
 
 
+def check_room(folder: Path, needed: int, what: str, instead: str) -> None:
+    """Say before hours of work that the disk cannot hold `needed` bytes. Raises `StorageError`."""
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise StorageError(
+            f"{what} need {needed / 1e9:.1f} GB; {folder} has {free / 1e9:.1f} GB left",
+            f"Make room, {instead}, or choose another cache folder: export COMT_CACHE=/some/folder",
+        )
+
+
 def first_line(error: BaseException) -> str:
     """The message of a library's error, short enough to be quoted in one of ours."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -53,13 +63,6 @@ def state_of(status: os.stat_result) -> list[int]:
 def changed(what: object) -> UserError:
     """The error for files that are not what they were when their content was looked at."""
     return UserError(f"corpus: {what} was changed while it was read", "Run the same command again.")
-
-
-def refuse_changed(folder: Path, corpus: str, expected: str, found: str) -> None:
-    """Remove what was prepared of a corpus, and raise `UserError`, where its fingerprint is another one in the end."""
-    if found != expected:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise changed(corpus)
 
 
 @contextlib.contextmanager

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Self
 
 from comt_cli.data.special_tokens import SpecialTokens
-from comt_cli.data.tokenizer import TOKENIZER_FORMAT
-from comt_cli.files import write_json
+from comt_cli.data.tokenizer import TOKENIZER_FORMAT, Tokenizer
 
 _SPECIAL = ("<pad>", "</s>", "<s>", "<unk>")
+SPECIAL_WORDS = len(_SPECIAL)
 
 
-class WordTokenizer:
+class WordTokenizer(Tokenizer):
     """Words between spaces: 0 is padding, 1 the end of a text, 2 its begin, 3 a word outside the vocabulary, and 4 + i
     word i of the list."""
 
@@ -39,9 +38,6 @@ class WordTokenizer:
         """The ids of the words of `text`, which are told apart by spaces."""
         return [self._ids.get(word, 3) for word in text.split()]
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        return [self.encode(text) for text in texts]
-
     def decode(self, ids: Sequence[int]) -> str:
         """The words with spaces between; unknown ones are shown as `<unk>`, other special ones stand for no text."""
         return " ".join(self._name(int(i)) for i in ids if int(i) >= 3)
@@ -63,6 +59,3 @@ class WordTokenizer:
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise ValueError("its words are not a list of words")
         return cls(words)
-
-    def save(self, path: Path) -> None:
-        write_json(path, self.to_json())

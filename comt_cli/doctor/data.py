@@ -8,11 +8,12 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from comt_cli.data.captions.dataset import CaptionManifest
+from comt_cli.data.captions.prepare import CaptionManifest
 from comt_cli.data.images import glyph_faces, torchvision_import
-from comt_cli.data.images.glyphs import GlyphManifest
-from comt_cli.data.manifest import MANIFEST, Manifest, PreparedFolder
+from comt_cli.data.images.image_set import ImageManifest
 from comt_cli.data.pairs.record import PairManifest
+from comt_cli.data.prepared import MANIFEST, Manifest
+from comt_cli.data.text.record import TextManifest
 from comt_cli.doctor.finding import Finding, judge
 from comt_cli.errors import UserError
 from comt_cli.files import cache_folder
@@ -60,7 +61,7 @@ def _corpora() -> Finding:
 def _corpus(manifest: Any) -> str:
     settings, tokens = manifest.settings, sum(part.train.tokens + part.validation.tokens for part in manifest.parts)
     kind = f"{settings['tokenizer']} {manifest.vocabulary_size}, {settings['rows']} {settings['sequence_length']}"
-    size = sum(file.bytes for file in manifest.files())
+    size = sum(file.bytes for file in manifest.all_files())
     return f"{settings['corpus']} ({kind}; {tokens / 1e6:.1f}M tokens, {size / 1e6:.0f} MB)"
 
 
@@ -110,7 +111,7 @@ class Kind(NamedTuple):
 
     needs: Callable[[], Finding]
     folder: str
-    manifest: type[PreparedFolder]
+    manifest: type[Manifest]
     said: Callable[[Any], str]
 
 
@@ -118,8 +119,8 @@ LETTERS = "{0.identity[0]} of {0.size} pixels ({0.images[train]:,} and {0.images
 ALMANAC = "{0.settings[corpus]} {0.settings[source]}-{0.settings[target]} ({0.pairs:,} training pairs)"
 SCENES = "{0.settings[corpus]} ({0.images[train]:,} training images)"
 KINDS = {
-    "corpora": Kind(_corpora, "corpora", Manifest, _corpus),
-    "images": Kind(_images, "images", GlyphManifest, LETTERS.format),
+    "corpora": Kind(_corpora, "corpora", TextManifest, _corpus),
+    "images": Kind(_images, "images", ImageManifest, LETTERS.format),
     "parallel text": Kind(_pairs, "pairs", PairManifest, ALMANAC.format),
     "captions": Kind(_captions, "captions", CaptionManifest, SCENES.format),
 }

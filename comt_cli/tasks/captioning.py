@@ -106,17 +106,17 @@ class Captioning(EncoderDecoderTask["CaptioningSettings"]):
         return f"{words.listing(wrong)}, and test images may be among those that it was trained on"
 
     def fingerprint(self, settings: CaptioningSettings, progress: ProgressCallback | None = None) -> str:
-        from comt_cli.data.captions.dataset import fingerprint
+        from comt_cli.data.prepare import fingerprint
 
         return fingerprint(settings.data, progress)
 
     def known_content(self, settings: CaptioningSettings, fingerprint: str) -> str | None:
-        from comt_cli.data.captions.dataset import known_content
+        from comt_cli.data.prepare import known_content
 
         return known_content(settings.data, fingerprint)
 
     def prepare(self, settings: CaptioningSettings, progress: ProgressCallback | None = None) -> CaptionDataset:
-        from comt_cli.data.captions.dataset import prepare
+        from comt_cli.data.prepare import prepare
 
         return prepare(settings.data, progress)
 

@@ -126,17 +126,17 @@ class Glue(TokenTask["GlueSettings"]):
         return f"{said}, so that its {text} is another{seen}"
 
     def fingerprint(self, settings: GlueSettings, progress: ProgressCallback | None = None) -> str:
-        from comt_cli.data.glue.dataset import fingerprint
+        from comt_cli.data.prepare import fingerprint
 
         return fingerprint(settings.data, progress)
 
     def known_content(self, settings: GlueSettings, fingerprint: str) -> str | None:
-        from comt_cli.data.glue.dataset import known_content
+        from comt_cli.data.prepare import known_content
 
         return known_content(settings.data, fingerprint)
 
     def prepare(self, settings: GlueSettings, progress: ProgressCallback | None = None) -> GlueDataset:
-        from comt_cli.data.glue.dataset import prepare
+        from comt_cli.data.prepare import prepare
 
         return prepare(settings.data, progress)
 

@@ -81,19 +81,19 @@ class ImageClassification(Task["ImageSettings"]):
         return Sites("maps", ("conv1", "conv2", "conv3", "norm1", "norm2", "norm3"))
 
     def fingerprint(self, settings: ImageSettings, progress: ProgressCallback | None = None) -> str:
-        from comt_cli.data.images.prepare import image_fingerprint
+        from comt_cli.data.prepare import fingerprint
 
-        return image_fingerprint(settings.data)
+        return fingerprint(settings.data)
 
     def known_content(self, settings: ImageSettings, fingerprint: str) -> str | None:
-        from comt_cli.data.images.prepare import known_image_content
+        from comt_cli.data.prepare import known_content
 
-        return known_image_content(settings.data, fingerprint)
+        return known_content(settings.data, fingerprint)
 
     def prepare(self, settings: ImageSettings, progress: ProgressCallback | None = None) -> ImageDataset:
-        from comt_cli.data.images.prepare import prepare_images
+        from comt_cli.data.prepare import prepare
 
-        return prepare_images(settings.data, progress)
+        return prepare(settings.data, progress)
 
     def data_name(self, settings: ImageSettings) -> str:
         return settings.data.images

@@ -10,8 +10,8 @@ from comt_cli.tasks.base import PERCENT, Drawing, Metric
 from comt_cli.tasks.tokens import TextTask
 
 if TYPE_CHECKING:
-    from comt_cli.data.dataset import Dataset
     from comt_cli.data.storage import ProgressCallback
+    from comt_cli.data.text.dataset import Dataset
     from comt_cli.recipe.schema import Sites
     from comt_cli.tasks.settings.language import Settings
 
@@ -124,7 +124,7 @@ class LanguageModelling(TextTask["Settings"]):
         return None
 
     def fingerprint(self, settings: Settings, progress: ProgressCallback | None = None) -> str:
-        from comt_cli.data.identity import fingerprint
+        from comt_cli.data.prepare import fingerprint
 
         return fingerprint(settings.data, progress)
 

@@ -9,8 +9,8 @@ from comt_cli.tasks.base import PERCENT, DifferenceUnit, Metric, percentage
 from comt_cli.tasks.tokens import TextTask
 
 if TYPE_CHECKING:
-    from comt_cli.data.masking import MaskedDataset
     from comt_cli.data.storage import ProgressCallback
+    from comt_cli.data.text.masking import MaskedDataset
     from comt_cli.recipe.schema import Sites
     from comt_cli.tasks.settings.masked_lm import MaskedSettings
 
@@ -83,14 +83,14 @@ class MaskedLanguageModelling(TextTask["MaskedSettings"]):
         return ENCODER_SITES
 
     def fingerprint(self, settings: MaskedSettings, progress: ProgressCallback | None = None) -> str:
-        from comt_cli.data.identity import fingerprint
+        from comt_cli.data.prepare import fingerprint
 
-        return fingerprint(settings.data.text, progress)  # no other task has a vocabulary with these special tokens
+        return fingerprint(settings.data, progress)  # no other task has a vocabulary with these special tokens
 
     def prepare(self, settings: MaskedSettings, progress: ProgressCallback | None = None) -> MaskedDataset:
-        from comt_cli.data.masking import prepare_masked
+        from comt_cli.data.prepare import prepare
 
-        return prepare_masked(settings.data, progress)
+        return prepare(settings.data, progress)
 
     def dimensions(self, settings: MaskedSettings) -> dict[str, int]:
         data = settings.data

@@ -49,9 +49,9 @@ class TextTask(TokenTask[Text]):
     """Networks read sequences of so many tokens of a corpus."""
 
     def known_content(self, settings: Text, fingerprint: str) -> str | None:
-        from comt_cli.data.identity import known_content
+        from comt_cli.data.prepare import known_content
 
-        return known_content(fingerprint)
+        return known_content(settings.data, fingerprint)
 
     def data_name(self, settings: Text) -> str:
         return settings.data.corpus

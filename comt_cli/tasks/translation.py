@@ -99,17 +99,17 @@ class Translation(EncoderDecoderTask["TranslationSettings"]):
     )
 
     def fingerprint(self, settings: TranslationSettings, progress: ProgressCallback | None = None) -> str:
-        from comt_cli.data.pairs.prepare import fingerprint
+        from comt_cli.data.prepare import fingerprint
 
         return fingerprint(settings.data, progress)
 
     def known_content(self, settings: TranslationSettings, fingerprint: str) -> str | None:
-        from comt_cli.data.pairs.prepare import known_content
+        from comt_cli.data.prepare import known_content
 
-        return known_content(fingerprint)
+        return known_content(settings.data, fingerprint)
 
     def prepare(self, settings: TranslationSettings, progress: ProgressCallback | None = None) -> PairDataset:
-        from comt_cli.data.pairs.prepare import prepare
+        from comt_cli.data.prepare import prepare
 
         return prepare(settings.data, progress)
 

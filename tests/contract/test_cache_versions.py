@@ -13,19 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from comt_cli.data.captions.dataset import CAPTION_FORMAT
+from comt_cli.data.captions.prepare import CAPTION_FORMAT
 from comt_cli.data.captions.scenes import SCENES_VERSION
-from comt_cli.data.glue.dataset import GLUE_FORMAT
-from comt_cli.data.glue.scene_tasks import SCENE_TASKS_VERSION
+from comt_cli.data.glue.prepare import GLUE_FORMAT
 from comt_cli.data.glue.sentences import SENTENCES_VERSION
-from comt_cli.data.identity import FORMAT
+from comt_cli.data.glue.sources.scene_tasks import SCENE_TASKS_VERSION
 from comt_cli.data.images.glyph_render import VERSION as GLYPH_VERSIONS
 from comt_cli.data.images.prepare import FORMAT as IMAGE_FORMAT
 from comt_cli.data.pairs.almanac_values import ALMANAC_VERSION
 from comt_cli.data.pairs.record import PACKING, PAIR_FORMAT
-from comt_cli.data.python_docs import EXTRACTOR_VERSION
-from comt_cli.data.python_source import SOURCE_VERSION
 from comt_cli.data.sentencepiece_tokenizer import VOCABULARY_VERSION
+from comt_cli.data.text.corpora.python_library import EXTRACTOR_VERSION, SOURCE_VERSION
+from comt_cli.data.text.vocabulary import FORMAT
 from comt_cli.files import sha256
 
 DATA = Path(__file__).parents[2] / "comt_cli" / "data"
@@ -33,118 +32,111 @@ DATA = Path(__file__).parents[2] / "comt_cli" / "data"
 # What makes it; the version it is cached under; the hash of that code when the version was last raised.
 MADE = {
     "extracted texts": (
-        ("python_docs.py", "python_library.py"),
+        ("text/corpora/python_library.py",),
         EXTRACTOR_VERSION,
-        (3, "1392e841debad421"),
+        (3, "516c3e00e275d7e1"),
     ),
     "sources of the library": (
-        ("python_source.py", "python_library.py"),
+        ("text/corpora/python_library.py",),
         SOURCE_VERSION,
-        (1, "f9ce6cf800e3a575"),
+        (1, "516c3e00e275d7e1"),
     ),
     # Named by the version of token shards, too: what reads the texts is among those.
     "vocabularies": (
-        ("sentencepiece_tokenizer.py", "corpus.py"),
+        ("sentencepiece_tokenizer.py", "text/corpus.py", "text/vocabulary.py"),
         VOCABULARY_VERSION,
-        (2, "43d75143e60e0a01"),
+        (2, "2c3fee3b32e8a08b"),
     ),
     "token shards": (
         (
             *(
-                "tokenise.py",
-                "shards.py",
-                "dataset.py",
-                "corpus.py",
-                "corpora.py",
-                "tokenizer.py",
-                "tokenizers.py",
-                "t5.py",
-                "hub.py",
-                "wikitext.py",
+                "text/tokenise.py",
+                "text/shards.py",
+                "text/dataset.py",
+                "text/corpus.py",
+                "text/prepare.py",
+                "text/record.py",
             ),
-            *("local_files.py", "identity.py", "prepare.py"),
+            *("text/vocabulary.py", "text/t5.py", "text/corpora/hub_text.py", "text/corpora/wikitext.py"),
+            *("text/corpora/local_files.py", "hub.py", "tokenizer.py", "tokenizers.py", "prepared.py"),
         ),
         FORMAT,
-        (4, "98afe7cdec884b7b"),
+        (4, "6b00eba224748f99"),
     ),
     # Its carriers are no code; their hash is part of every fingerprint.
     "sentences of the almanac": (
-        (
-            *("pairs/almanac.py", "pairs/almanac_carriers.py", "pairs/almanac_draws.py", "pairs/almanac_values.py"),
-            "order.py",
-        ),
+        ("pairs/corpora/almanac.py", "pairs/almanac_carriers.py", "pairs/almanac_values.py", "draws.py", "order.py"),
         ALMANAC_VERSION,
-        (1, "d8f254b1503ae86d"),
+        (1, "fe907fb87bdc6fcb"),
     ),
     "prepared pairs": (
         (
-            *("pairs/corpora.py", "pairs/corpus.py", "pairs/text_files.py", "pairs/gettext_catalogues.py"),
-            *("pairs/hub_pairs.py", "pairs/prepare.py", "pairs/record.py", "pairs/writing.py", "pairs/dataset.py"),
-            *("corpus.py", "tokenizer.py", "tokenizers.py"),
+            *("pairs/corpus.py", "pairs/corpora/text_files.py", "pairs/corpora/gettext_catalogues.py"),
+            *(
+                "pairs/corpora/published.py",
+                "pairs/prepare.py",
+                "pairs/record.py",
+                "pairs/writing.py",
+                "pairs/dataset.py",
+            ),
+            *("text/corpus.py", "hub.py", "tokenizer.py", "tokenizers.py", "prepared.py"),
         ),
         PAIR_FORMAT,
-        (1, "5a313eb6dbeebde6"),
+        (1, "ec711330ea814a41"),
     ),
     "scenes and their captions": (
         (
-            *("captions/scene_words.py", "captions/scenes.py", "captions/scene_render.py", "pairs/almanac_draws.py"),
+            *("captions/scene_words.py", "captions/scenes.py", "captions/scene_render.py", "draws.py"),
             *("images/glyph_faces.py", "order.py"),
         ),
         SCENES_VERSION,
-        (1, "0afed0a06183b3b2"),
+        (1, "e90ab81a9a0a2ec9"),
     ),
     "prepared captions": (
         (
-            *("captions/corpus.py", "captions/mscoco.py", "captions/treebank.py", "captions/vocabulary.py"),
-            *("captions/dataset.py", "captions/batches.py", "captions/regions.py", "pair_batches.py", "order.py"),
-            *("word_tokenizer.py", "tokenizers.py"),
+            *("captions/corpus.py", "captions/corpora/mscoco.py", "captions/corpora/scenes.py", "captions/treebank.py"),
+            *("captions/prepare.py", "captions/dataset.py", "captions/regions.py"),
+            *("token_lists.py", "order.py", "word_tokenizer.py", "tokenizers.py", "prepared.py"),
         ),
         CAPTION_FORMAT,
-        (1, "8bdbc99967913048"),
+        (1, "e56a5bee59980f05"),
     ),
     "examples of two descriptions": (
-        (
-            *("glue/scene_tasks.py", "captions/scene_words.py", "captions/scenes.py", "pairs/almanac_draws.py"),
-            "order.py",
-        ),
+        ("glue/sources/scene_tasks.py", "captions/scene_words.py", "captions/scenes.py", "draws.py", "order.py"),
         SCENE_TASKS_VERSION,
-        (1, "6c6adb4e40ec0194"),
+        (1, "b4653feb11400308"),
     ),
     "examples of sentences": (
-        ("glue/sentences.py", "glue/text_tasks.py", "corpus.py", "pairs/almanac_draws.py", "order.py"),
+        ("glue/sentences.py", "glue/sources/text_tasks.py", "text/corpus.py", "draws.py", "order.py"),
         SENTENCES_VERSION,
-        (2, "6f897d1f55de70ee"),
+        (2, "b7b5112533941d4c"),
     ),
     "prepared examples": (
         (
-            *(
-                "glue/corpus.py",
-                "glue/dataset.py",
-                "glue/batches.py",
-                "glue/published.py",
-                "corpus.py",
-                "pair_batches.py",
-            ),
-            *("tokenizer.py", "tokenizers.py"),
+            *("glue/corpus.py", "glue/prepare.py", "glue/dataset.py", "glue/sources/published.py"),
+            *("text/corpus.py", "token_lists.py", "tokenizer.py", "tokenizers.py", "prepared.py"),
         ),
         GLUE_FORMAT,
-        (2, "9865e202dd7db6c6"),
+        (2, "dca09c830c3bd1a6"),
     ),
     # Not cached, but a part of the ids of runs.
     "buckets of pairs": (
-        ("pair_batches.py", "buckets.py", "order.py"),
+        ("pairs/dataset.py", "token_lists.py", "pairs/buckets.py", "order.py"),
         PACKING,
-        (1, "f8e6ffce97ddb372"),
+        (1, "099b2dcab38130fb"),
     ),
     "rendered letters": (
-        ("images/glyphs.py", "images/glyph_faces.py", "images/glyph_render.py", "images/statistics.py", "order.py"),
+        (
+            *("images/sets/glyphs.py", "images/glyph_faces.py", "images/glyph_render.py"),
+            "order.py",
+        ),
         GLYPH_VERSIONS,
-        ({"glyphs10": 2, "glyphs100": 3}, "104732bb3204b1f0"),
+        ({"glyphs10": 2, "glyphs100": 3}, "06755083abbeeb43"),
     ),
     "contents of image folders": (
-        ("images/prepare.py", "images/cifar.py", "images/imagenet.py", "images/subset.py", "images/statistics.py"),
+        (*("images/prepare.py", "images/image_set.py", "images/sets/cifar.py", "images/sets/imagenet.py"),),
         IMAGE_FORMAT,
-        (4, "86478f55d71f5aa1"),
+        (4, "091748cf3b800617"),
     ),
 }
 

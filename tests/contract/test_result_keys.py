@@ -6,8 +6,8 @@ from typing import Any
 
 from tiny_runs import pair_spec, tiny_spec, train, write_corpus
 
-from comt_cli.data.images.prepare import image_fingerprint, prepare_images
 from comt_cli.data.images.settings import ImageDataSettings
+from comt_cli.data.prepare import fingerprint, prepare
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.settings.images import ImageSettings, ImageTrainSettings
 from comt_cli.tasks.settings.resnet import ResNetSettings
@@ -30,8 +30,8 @@ def image_spec(**train_settings: Any) -> RunSpec:
             data=data,
             train=ImageTrainSettings(**{"batch_size": 16, "log_every": 1, **train_settings}),
         ),
-        data_fingerprint=image_fingerprint(data),
-        data_content=prepare_images(data).content_hash,
+        data_fingerprint=fingerprint(data),
+        data_content=prepare(data).content_hash,
     )
 
 

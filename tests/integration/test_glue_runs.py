@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 from worlds import run_together
 
 from comt_cli.app import app
-from comt_cli.data.glue.batches import GlueBatch
+from comt_cli.data.glue.dataset import GlueBatch
 from comt_cli.data.split import IGNORE
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import read_state

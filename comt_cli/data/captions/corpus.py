@@ -1,14 +1,21 @@
-"""What the captioned images of a corpus are, as preparation gets them. Importing it imports no NumPy."""
+"""What a corpus of captioned images offers to settings and to preparation. Importing it imports no NumPy."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from comt_cli.data.captions.scene_words import Scene, SceneObject
+from comt_cli.data.registry import Named
 from comt_cli.data.storage import ProgressCallback, no_progress
+from comt_cli.data.word_tokenizer import WordTokenizer
+
+if TYPE_CHECKING:
+    from comt_cli.data.captions.dataset import RegionSource
+    from comt_cli.data.captions.settings import CaptionData
 
 CaptionSplitName = Literal["train", "validation", "test"]
 CAPTION_SPLITS: tuple[CaptionSplitName, ...] = ("train", "validation", "test")
@@ -66,18 +73,30 @@ def _scene_from_json(value: Sequence[Any]) -> Scene:
     return Scene(tuple(SceneObject(**each | {"shift": tuple(each["shift"])}) for each in known), paper)
 
 
-class CaptionCorpus(Protocol):
+class CaptionCorpus(Named):
     """A source of captioned images with an identity that is known before any of them is read."""
 
+    package = "comt_cli.data.captions.corpora"
+
+    data: CaptionData
+
+    @abstractmethod
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
         """What is asked for, as JSON. Raises `UserError`."""
-        ...
 
     def stamp(self) -> str | None:
-        """What changes with the files of a user's folder: names, sizes, times. None: there is no such folder."""
-        ...
+        """What changes with the files of a user's folder. None: nothing is read from one. Raises `OSError`."""
+        return None
 
+    @abstractmethod
     def write(self, folder: Path, progress: ProgressCallback) -> dict[CaptionSplitName, CaptionedImages]:
         """The images of every split; the pixels of those that are rendered are put into `folder`. Raises
         `UserError`."""
-        ...
+
+    @abstractmethod
+    def tokenizer(self, images: Mapping[CaptionSplitName, CaptionedImages]) -> WordTokenizer:
+        """The tokenizer of the captions' words. Raises `UserError` where they are not as many as was said."""
+
+    @abstractmethod
+    def regions(self, split: CaptionSplitName, images: CaptionedImages, folder: Path) -> RegionSource:
+        """The images of a split as regions, of which `folder` has what was prepared."""

@@ -11,18 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from comt_cli.data.captions.corpus import CaptionedImages, CaptionSplitName
 from comt_cli.data.captions.scene_words import FACES, INKS, KINDS, PAPERS, SHAPES, SIZES, Scene
-from comt_cli.data.captions.scenes import SCENES_VERSION, DrawnScene, chosen_scenes, seed_of
-from comt_cli.data.captions.settings import SCENE_PIXELS, CaptionData
-from comt_cli.data.images.glyph_faces import face_masks, font_hash, rasteriser
+from comt_cli.data.captions.scenes import SCENE_PIXELS, SCENES_VERSION, DrawnScene, chosen_scenes
+from comt_cli.data.captions.settings import CaptionData
+from comt_cli.data.draws import seed_of
+from comt_cli.data.images.glyph_faces import face_masks
 from comt_cli.data.order import uniform_draws
-from comt_cli.data.storage import ProgressCallback, no_progress
+from comt_cli.data.storage import ProgressCallback
 from comt_cli.files import atomic_file
 
 MASK = {"small": 13, "large": 20}
@@ -34,38 +34,26 @@ _FINE = 8  # points across a pixel that symbols are sampled on
 _INK_VARIES, _PAPER_VARIES = 15, 8  # at most so much of 255, in each colour
 
 
-class Scenes:
-    """The corpus: scenes and captions are drawn, and their images rendered into the folder of what is prepared."""
-
-    def __init__(self, data: CaptionData) -> None:
-        self._data = data
-
-    def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        """Version, fonts, what rasterises them, difficulty and counts."""
-        counts = [self._data.images, self._data.validation_images, self._data.test_images]
-        return ["scenes", SCENES_VERSION, font_hash([*FACES.values()]), rasteriser(), self._data.difficulty, *counts]
-
-    def stamp(self) -> str | None:
-        """None: nothing is read."""
-        return None
-
-    def write(self, folder: Path, progress: ProgressCallback) -> dict[CaptionSplitName, CaptionedImages]:
-        """The scenes and their captions; the pixels are in `pixel_file` of each split, uint8 [N, S, S, 3]."""
-        progress("drawing scenes and their captions", 0, None)
-        chosen = chosen_scenes(self._data)
-        done, total = 0, sum(map(len, chosen.values()))
-        for split, scenes in chosen.items():
-            renderer = SceneRenderer(split)
-            with atomic_file(folder / pixel_file(split)) as handle:
-                for begin in range(0, len(scenes), _AT_ONCE):
-                    progress("rendering scenes", done, total)
-                    handle.write(renderer.render(scenes[begin : begin + _AT_ONCE]).tobytes())
-                    done += len(scenes[begin : begin + _AT_ONCE])
-        progress("rendering scenes", total, total)
-        return {
-            split: CaptionedImages([each.captions for each in scenes], scenes=[each.scene for each in scenes])
-            for split, scenes in chosen.items()
-        }
+def write_scenes(
+    data: CaptionData, folder: Path, progress: ProgressCallback
+) -> dict[CaptionSplitName, CaptionedImages]:
+    """The scenes and their captions; the pixels are in `pixel_file` of each split in `folder`, uint8 [N, S, S, 3].
+    Raises as `chosen_scenes`."""
+    progress("drawing scenes and their captions", 0, None)
+    chosen = chosen_scenes(data)
+    done, total = 0, sum(map(len, chosen.values()))
+    for split, scenes in chosen.items():
+        renderer = SceneRenderer(split)
+        with atomic_file(folder / pixel_file(split)) as handle:
+            for begin in range(0, len(scenes), _AT_ONCE):
+                progress("rendering scenes", done, total)
+                handle.write(renderer.render(scenes[begin : begin + _AT_ONCE]).tobytes())
+                done += len(scenes[begin : begin + _AT_ONCE])
+    progress("rendering scenes", total, total)
+    return {
+        split: CaptionedImages([each.captions for each in scenes], scenes=[each.scene for each in scenes])
+        for split, scenes in chosen.items()
+    }
 
 
 def pixel_file(split: CaptionSplitName) -> str:
@@ -77,7 +65,7 @@ class SceneRenderer:
     """Renders the scenes of one split."""
 
     def __init__(self, split: CaptionSplitName) -> None:
-        self._seed = seed_of(split, "colours of scenes")
+        self._seed = seed_of(f"colours of scenes {SCENES_VERSION} {split}")
         self._masks = symbol_masks()
 
     def render(self, drawn: Iterable[DrawnScene]) -> NDArray[np.uint8]:

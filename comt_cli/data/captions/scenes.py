@@ -32,11 +32,11 @@ easy scenes, CIDEr-D and `scene_f1` of the first, the fourth and the fifth row a
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations, permutations
+from itertools import combinations, islice, permutations
+from typing import TYPE_CHECKING
 
 from comt_cli.data.captions.corpus import CaptionSplitName
 from comt_cli.data.captions.scene_words import (
@@ -55,13 +55,18 @@ from comt_cli.data.captions.scene_words import (
     Scene,
     SceneObject,
 )
-from comt_cli.data.captions.settings import CaptionData
-from comt_cli.data.pairs.almanac_draws import Draws
+from comt_cli.data.draws import Draws, drawn
 from comt_cli.errors import UserError
+
+if TYPE_CHECKING:
+    from comt_cli.data.captions.settings import CaptionData
 
 SCENES_VERSION = 1
 """Raise it when a scene of the same number, its captions or its image may be another than before
 (tests/contract/test_cache_versions.py asks for it)."""
+
+SCENE_PIXELS, SCENE_PATCH = 48, 8
+"""The side of a scene's image, and of a patch of it that is a region."""
 
 CAPTIONS = 5
 SHIFT = {"small": 3, "large": 1}
@@ -69,7 +74,6 @@ SHIFT = {"small": 3, "large": 1}
 
 _STRIDE = 8  # positions of draws that a scene has: of its captions, from 0 on, and the last of its own
 _NUMBERS = 32  # draws of a scene, and of a caption
-_AT_ONCE = 1 << 11
 _ATTEMPTS = 20  # so many scenes are drawn for one that is in no earlier split, at most
 _SIZE_SAID, _FACE_SAID, _KIND_SAID, _PAPER_SAID = 0.6, 0.6, 0.3, 0.4
 
@@ -83,25 +87,16 @@ class DrawnScene:
     captions: tuple[str, ...]
 
 
-def seed_of(split: CaptionSplitName, what: str = "scenes") -> int:
-    """The seed of a split's random numbers."""
-    return int.from_bytes(hashlib.sha256(f"{what} {SCENES_VERSION} {split}".encode()).digest()[:6], "big")
-
-
 def drawn_scenes(
     split: CaptionSplitName, start: int, count: int, captions: int = CAPTIONS, *, easy: bool = False
 ) -> Iterator[DrawnScene]:
     """The scenes [start, start + count) of a split, of which there is no end, with `captions` captions each (7 at
     most)."""
-    from comt_cli.data.order import uniform_draws  # with NumPy, which a plan does without
-
-    for begin in range(start, start + count, _AT_ONCE):
-        some = min(_AT_ONCE, start + count - begin)
-        draws = uniform_draws(seed_of(split), begin * _STRIDE, some * _STRIDE, _NUMBERS).tolist()
-        for number in range(some):
-            own = draws[number * _STRIDE : (number + 1) * _STRIDE]
-            scene = _scene(Draws(own[-1]), easy)
-            yield DrawnScene(begin + number, scene, tuple(caption(scene, Draws(each)) for each in own[:captions]))
+    draws = drawn(f"scenes {SCENES_VERSION} {split}", _NUMBERS, start * _STRIDE)
+    for number in range(start, start + count):
+        own = list(islice(draws, _STRIDE))
+        scene = _scene(own[-1], easy)
+        yield DrawnScene(number, scene, tuple(caption(scene, each) for each in own[:captions]))
 
 
 def chosen_scenes(data: CaptionData) -> dict[CaptionSplitName, list[DrawnScene]]:

@@ -3,16 +3,34 @@ imports no NumPy."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from comt_cli.data.corpus import split_of
-from comt_cli.data.glue.settings import GlueData
+from comt_cli.data.registry import Named
 from comt_cli.data.storage import ProgressCallback, no_progress
+from comt_cli.data.text.corpus import split_of
 from comt_cli.errors import UserError
 from comt_cli.files import sha256
 
+if TYPE_CHECKING:
+    from comt_cli.data.glue.settings import GlueData
+
 GlueSplitName = Literal["train", "validation", "test", "unseen"]
+
+
+Measure = Literal["accuracy", "f1", "mcc", "pearson", "spearman"]
+"""Accuracy, F1 of class 1, Matthews' correlation, and the correlations of numbers; `scoring.classification`."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a task asks for: one of so many classes, or a number (`classes` 1), and how answers are measured, the main
+    measure first."""
+
+    classes: int
+    measures: tuple[Measure, ...]
 
 
 class Example(NamedTuple):
@@ -28,16 +46,22 @@ class Example(NamedTuple):
         return self.first if self.second is None else f"{self.first}\n{self.second}"
 
 
-class GlueSource(Protocol):
-    """The examples of a task, with an identity that is known before any of them is made."""
+class GlueSource(Named):
+    """The examples of tasks, with an identity that is known before any of them is made. `names` are the tasks."""
 
+    package = "comt_cli.data.glue.sources"
+    tasks: ClassVar[Mapping[str, Asked]]
+    is_of_text: ClassVar[bool] = False
+    """The examples are made of the corpus of the pre-training, those of the test split of its validation documents."""
+    data: GlueData
+
+    @abstractmethod
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
         """What decides the examples, as JSON. Raises `UserError`."""
-        ...
 
+    @abstractmethod
     def read(self, progress: ProgressCallback) -> dict[GlueSplitName, list[Example]]:
         """The examples of training, "train", of "test" and perhaps of "unseen". Raises `UserError`."""
-        ...
 
 
 def divided(read: Mapping[GlueSplitName, Sequence[Example]], data: GlueData) -> dict[GlueSplitName, Sequence[Example]]:

@@ -1,184 +1,138 @@
-"""From settings to the examples of a task, once; what identifies them; and the data set, opened.
+"""One text or two as a sequence, with its class or its number, as padded batches: fine-tuning's samples.
 
-Importing it imports no NumPy.
+A sequence is the begin token, the first text, a separator, and where there is a second text that and a separator.
+Shapes: N examples of a split, B samples of a batch, T tokens of its longest sequence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pydantic import NonNegativeInt
+import numpy as np
+from numpy.typing import NDArray
 
-from comt_cli.data.corpora import corpus_for
-from comt_cli.data.glue.corpus import Example, GlueSource, GlueSplitName, divided
-from comt_cli.data.glue.settings import OF_SCENES, OF_TEXT, GlueData
-from comt_cli.data.identity import vocabulary_identity
-from comt_cli.data.manifest import MANIFEST, TOKENIZER, FileRecord, PreparedFolder, content_hash, damaged, verify
-from comt_cli.data.storage import ProgressCallback, file_lock, make_folder, no_progress, refuse_changed
-from comt_cli.data.tokenizers import load_tokenizer
-from comt_cli.errors import UserError
-from comt_cli.files import cache_folder, canonical_json, read_json, sha256, write_json
+from comt_cli.data.glue.corpus import Example
+from comt_cli.data.glue.settings import GlueData
+from comt_cli.data.prepared import PreparedTokens
+from comt_cli.data.split import AnyBatch, Split
+from comt_cli.data.token_lists import TokenLists
+from comt_cli.data.tokenizer import Tokenizer
+from comt_cli.files import read_json
 
 if TYPE_CHECKING:
-    from comt_cli.data.glue.batches import GlueSplit
-
-GLUE_FORMAT = 2
-"""Raise it when the same settings may give other examples, sequences or files than before
-(tests/contract/test_cache_versions.py asks for it)."""
+    from comt_cli.data.glue.prepare import GlueManifest
 
 
-class GlueManifest(PreparedFolder):
-    """Everything about a folder of prepared examples; `source` is where they are from."""
+_AT_ONCE = 1 << 13  # examples whose tokens are held as lists
 
-    format: int
-    settings: dict[str, Any]
-    source: list[Any]
-    versions: dict[str, str]
-    examples: dict[GlueSplitName, NonNegativeInt]
-    files: tuple[FileRecord, ...]
+Targets = NDArray[np.int64] | NDArray[np.float32]
 
 
-class GlueDataset:
-    """The examples of a task, of one fingerprint.
+@dataclass(frozen=True)
+class GlueBatch(AnyBatch):
+    """Sequences for one forward pass, padded on the right.
 
     Attributes:
-        folder: where the prepared files lie.
-        fingerprint: the identity of examples and vocabulary.
-        content_hash: 16 hexadecimal digits over them.
-        tokenizer: that of the pre-training; padding is 0, and it has begin and separator.
-        vocabulary_size: how many token ids there are.
+        tokens: int64 [B, T]; padding is the pad token, which no text holds.
+        segments: int64 [B, T], 1 at the second text and the separator behind it, else 0.
+        targets: [B], int64 classes or float32 numbers; `IGNORE` where a sample does not count.
+        positions: int64 [B], the samples' in the order of training, which dropout follows.
+    """
+
+    tokens: NDArray[np.int64]
+    segments: NDArray[np.int64]
+    targets: Targets
+    positions: NDArray[np.int64]
+
+
+class GlueSplit(Split[GlueBatch]):
+    """The examples of a split. Of those that are longer than `length` tokens, the special ones included, the longer
+    text loses its last token until they fit; of equally long ones the second does."""
+
+    def __init__(self, examples: Sequence[Example], tokenizer: Tokenizer, classes: int, length: int) -> None:
+        """Of one class the labels are numbers. Raises `ValueError` where the tokenizer has no begin or separator."""
+        special = tokenizer.special
+        begin, separator = special.need("begin"), special.need("separator")
+        self._pad = special.pad
+        pieces, lengths, seconds = [], [], []
+        for start in range(0, len(examples), _AT_ONCE):
+            some = examples[start : start + _AT_ONCE]
+            first = tokenizer.encode_batch([each.first for each in some])
+            second = iter(tokenizer.encode_batch([each.second for each in some if each.second is not None]))
+            ids: list[int] = []
+            for each, one in zip(some, first, strict=True):
+                other = None if each.second is None else next(second)
+                kept, kept_other = cut(len(one), None if other is None else len(other), length)
+                sequence = [begin, *one[:kept], separator]
+                seconds.append(len(sequence))
+                sequence += [] if other is None else [*other[:kept_other], separator]
+                lengths.append(len(sequence))
+                ids += sequence
+            pieces.append(np.array(ids, dtype=np.uint32))
+        offsets = np.cumsum([0, *lengths], dtype=np.int64)
+        self._sequences = TokenLists(np.concatenate(pieces or [np.zeros(0, dtype=np.uint32)]), offsets)
+        self._second_N = np.array(seconds, dtype=np.int64)  # where the second text begins
+        labels = [each.label for each in examples]
+        self.targets: Targets = np.array(labels, np.float32) if classes == 1 else np.array(labels, np.int64)
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """One."""
+        return np.ones(len(indices), dtype=np.int64)
+
+    def batch(self, indices: NDArray[np.int64]) -> GlueBatch:
+        return self._batch(indices, np.asarray(indices, dtype=np.int64))
+
+    def train_batch(self, indices: NDArray[np.int64], seed: int, first: int) -> GlueBatch:
+        return self._batch(indices, np.arange(first, first + len(indices), dtype=np.int64))
+
+    def _batch(self, indices: NDArray[np.int64], positions_B: NDArray[np.int64]) -> GlueBatch:
+        indices_B = self._check(indices)
+        length_B = self._sequences.lengths_of(indices_B)
+        tokens_BT = self._sequences.padded(indices_B, int(length_B.max()), self._pad)
+        columns = np.arange(tokens_BT.shape[1])
+        segments_BT = (columns >= self._second_N[indices_B, None]) & (columns < length_B[:, None])
+        return GlueBatch(tokens_BT, segments_BT.astype(np.int64), self.targets[indices_B], positions_B)
+
+
+def cut(first: int, second: int | None, length: int) -> tuple[int, int]:
+    """How many tokens are kept of a first and a second text of so many (None: there is none), so that with the begin
+    token and a separator behind each they are no more than `length`."""
+    if second is None:
+        return min(first, length - 2), 0
+    room = length - 3
+    if first + second <= room:
+        return first, second
+    kept = min(second, max(room // 2, room - first))
+    return room - kept, kept
+
+
+class GlueDataset(PreparedTokens[GlueSplit]):
+    """The examples of a task: the validation split is the part of the training examples that is held out, the test
+    split of GLUE's own tasks their development set, since the labels of their test sets are secret.
+
+    Attributes:
         examples: the texts and labels of "train", "validation", "test" and, of mnli, "unseen", its mismatched set.
     """
 
     def __init__(self, data: GlueData, folder: Path, manifest: GlueManifest) -> None:
-        self.folder, self.fingerprint = folder, manifest.fingerprint
-        self.content_hash = content_hash(manifest.files)
-        self.tokenizer = load_tokenizer(folder / TOKENIZER)
-        self.vocabulary_size = self.tokenizer.vocabulary_size
+        super().__init__(folder, manifest)
         self._data = data
         self.examples: Mapping[str, Sequence[Example]] = {
-            split: [Example(*each) for each in read_json(folder / _file_of(split), largest=1 << 32)]
+            split: [Example(*each) for each in read_json(folder / f"{split}.json", largest=1 << 32)]
             for split in manifest.examples
         }
 
     @cached_property
-    def train(self) -> GlueSplit:
-        """What is trained on."""
-        return self._split("train")
-
-    @cached_property
-    def validation(self) -> GlueSplit:
-        """The part of the training examples that is held out."""
-        return self._split("validation")
-
-    @cached_property
-    def test(self) -> GlueSplit:
-        """What is reported: of GLUE's own tasks their development set, since the test set's labels are secret."""
-        return self._split("test")
-
-    @cached_property
     def unseen(self) -> GlueSplit | None:
         """Texts of other kinds than those of training; only mnli has them."""
-        return self._split("unseen") if "unseen" in self.examples else None
+        return self.split("unseen") if "unseen" in self.examples else None
 
-    def _split(self, split: GlueSplitName) -> GlueSplit:
-        from comt_cli.data.glue.batches import GlueSplit
-
-        data = self._data
-        return GlueSplit(self.examples[split], self.tokenizer, data.classes, data.sequence_length)
-
-
-def source_for(data: GlueData) -> GlueSource:
-    """Where the examples of `data.task` are from."""
-    if data.task in OF_SCENES:
-        from comt_cli.data.glue.scene_tasks import SceneExamples
-
-        return SceneExamples(data)
-    if data.task in OF_TEXT:
-        from comt_cli.data.glue.text_tasks import TextExamples
-
-        return TextExamples(data)
-    from comt_cli.data.glue.published import FolderExamples, HubExamples
-
-    return HubExamples(data) if data.glue_folder is None else FolderExamples(data)
-
-
-def fingerprint(data: GlueData, progress: ProgressCallback | None = None) -> str:
-    """16 hexadecimal digits that identify the examples and the vocabulary that `data` describes. Raises `UserError`."""
-    report = progress or no_progress
-    content = {
-        "format": GLUE_FORMAT,
-        "task": data.task,
-        "source": source_for(data).identity(report),
-        "vocabulary": vocabulary_identity(data, corpus_for(data), report),
-        **{key: getattr(data, key) for key in ("sequence_length", "held_out", "train_examples")},
-    }
-    return sha256(canonical_json(content))[:16]
-
-
-def known_content(data: GlueData, fingerprint: str) -> str | None:  # noqa: ARG001 - other data needs its settings
-    """The content hash of what is prepared under this fingerprint; None where nothing is, or it cannot be read."""
-    try:
-        return content_hash(GlueManifest.read(_folder(fingerprint), fingerprint).files)
-    except UserError:
-        return None
-
-
-def prepare(data: GlueData, progress: ProgressCallback | None = None) -> GlueDataset:
-    """The examples that `data` describes, made or read now unless they were before.
-
-    The manifest is written last. Of two processes at once one works and the other waits; what was killed begins anew.
-
-    Raises:
-        UserError: the corpus, the folder or the network is not as needed, or prepared files are damaged.
-        StorageError: the disk is full or refuses.
-    """
-    report = progress or no_progress
-    name = fingerprint(data, report)
-    folder = _folder(name)
-    if not (folder / MANIFEST).exists():
-        with file_lock(folder.with_name(f"{name}.lock"), report):
-            if not (folder / MANIFEST).exists():  # another process may have made it while we waited
-                _write(data, folder, name, report)
-    manifest = GlueManifest.read(folder, name)
-    verify(folder, manifest.files, report)
-    try:
-        return GlueDataset(data, folder, manifest)
-    except (OSError, ValueError, KeyError, TypeError) as error:  # removed or cut since the check
-        raise damaged(folder / MANIFEST, str(error)) from error
-
-
-def _folder(name: str) -> Path:
-    """Where what has this fingerprint is prepared."""
-    return cache_folder() / "glue" / name
-
-
-def _file_of(split: GlueSplitName) -> str:
-    return f"{split}.json"
-
-
-def _write(data: GlueData, folder: Path, name: str, progress: ProgressCallback) -> None:
-    from comt_cli.data.prepare import tokenizer_for  # with NumPy, which a plan does without
-
-    source = source_for(data)
-    splits = divided(source.read(progress), data)
-    make_folder(folder)
-    for leftover in folder.glob(".*.tmp"):  # of a preparation that was killed
-        leftover.unlink(missing_ok=True)
-    tokenizer_for(data, corpus_for(data), progress).save(folder / TOKENIZER)
-    for split, examples in splits.items():
-        write_json(folder / _file_of(split), examples)
-    refuse_changed(folder, data.task, name, fingerprint(data, progress))
-    paths = [folder / each for each in (TOKENIZER, *map(_file_of, splits))]
-    GlueManifest(
-        fingerprint=name,
-        format=GLUE_FORMAT,
-        settings=data.model_dump(mode="json", exclude={"glue_folder"}),
-        source=source.identity(),
-        versions=GlueManifest.made_with("numpy", "sentencepiece"),
-        examples={split: len(examples) for split, examples in splits.items()},
-        files=tuple(map(FileRecord.of, paths)),
-    ).write(folder)
+    def split(self, name: str) -> GlueSplit:
+        return GlueSplit(self.examples[name], self.tokenizer, self._data.classes, self._data.sequence_length)

@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from comt_cli.data.corpus import Corpus, SplitName, split_in, train_texts
 from comt_cli.data.storage import ProgressCallback
+from comt_cli.data.text.corpus import Corpus, SplitName, split_in, train_texts
 
 SENTENCES_VERSION = 2
 """Raise it when the same text may give other sentences, or other examples of them, than before

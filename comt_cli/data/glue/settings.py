@@ -2,67 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, Self
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from comt_cli.data.settings import MaskedData, TextSettings
+from comt_cli.data.glue.corpus import Asked, GlueSource, Measure
 from comt_cli.data.special_tokens import Extra
+from comt_cli.data.text.corpus import Corpus
+from comt_cli.data.text.settings import MaskedData, TextSettings
 from comt_cli.recipe.settings import MAX_LENGTH, Count, WholeNumber
 
-Measure = Literal["accuracy", "f1", "mcc", "pearson", "spearman"]
-"""Accuracy, F1 of class 1, Matthews' correlation, and the correlations of numbers; `scoring.classification`."""
-
-GlueTask = Literal[
-    "acceptability",
-    "follows",
-    "scene-nli",
-    "scene-similarity",
-    "cola",
-    "sst2",
-    "mrpc",
-    "qqp",
-    "stsb",
-    "mnli",
-    "qnli",
-    "rte",
-    "wnli",
-]
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a task asks for: one of so many classes, or a number (`classes` 1), and how answers are measured, the main
-    measure first."""
-
-    classes: int
-    measures: tuple[Measure, ...]
-
-
-TASKS: Mapping[GlueTask, Asked] = {
-    "acceptability": Asked(2, ("mcc",)),
-    "follows": Asked(2, ("accuracy", "f1")),
-    "scene-nli": Asked(3, ("accuracy",)),
-    "scene-similarity": Asked(1, ("pearson", "spearman")),
-    "cola": Asked(2, ("mcc",)),
-    "sst2": Asked(2, ("accuracy",)),
-    "mrpc": Asked(2, ("accuracy", "f1")),
-    "qqp": Asked(2, ("accuracy", "f1")),
-    "stsb": Asked(1, ("pearson", "spearman")),
-    "mnli": Asked(3, ("accuracy",)),
-    "qnli": Asked(2, ("accuracy",)),
-    "rte": Asked(2, ("accuracy",)),
-    "wnli": Asked(2, ("accuracy",)),
-}
-
-OF_TEXT: tuple[GlueTask, ...] = ("acceptability", "follows")
-"""Tasks whose examples are made of sentences of the corpus."""
-OF_SCENES: tuple[GlueTask, ...] = ("scene-nli", "scene-similarity")
-"""Tasks whose examples are drawn."""
-WITHOUT_DOCUMENTS = ("c4", "openwebtext")
-"""Corpora of which pre-training reads a part, so that nobody can say which texts it has not seen."""
+if TYPE_CHECKING:
+    GlueTask = str
+else:
+    GlueTask = Literal[GlueSource.all_names()]
 
 
 class GlueData(TextSettings):
@@ -83,21 +37,18 @@ class GlueData(TextSettings):
     train_examples: Count | None = None
     glue_folder: str | None = None
 
-    @model_validator(mode="after")
-    def _task_fits(self) -> Self:
-        if wrong := list(self._contradictions()):
-            raise ValueError(*wrong)  # all at once: `validate` makes a problem of each
-        return self
-
-    def _contradictions(self) -> Iterator[str]:
-        if self.of_text and self.corpus in WITHOUT_DOCUMENTS:
+    def contradictions(self) -> Iterator[str]:
+        yield from super().contradictions()
+        # Of an endless corpus pre-training reads a part, so that nobody can say which texts it has not seen.
+        is_endless = Corpus.named(self.corpus).endless
+        if self.of_text and is_endless:
             yield (
                 f"task: {self.task} is made of documents that pre-training holds out, and {self.corpus} is not read to "
                 "its end; use corpus: python-docs, files:GLOB or wikitext-103, or another task"
             )
-        if self.max_train_tokens is not None and self.corpus not in WITHOUT_DOCUMENTS:
+        if self.max_train_tokens is not None and not is_endless:
             yield f"max_train_tokens: the vocabulary of {self.corpus} does not depend on it here; leave the key out"
-        if self.glue_folder is not None and self.task in (*OF_TEXT, *OF_SCENES):
+        if self.glue_folder is not None and "glue_folder" not in GlueSource.named(self.task).keys:
             yield f"glue_folder: this is a key of GLUE's own tasks; leave it out of {self.task}"
 
     @property
@@ -108,14 +59,18 @@ class GlueData(TextSettings):
     @property
     def of_text(self) -> bool:
         """Whether the examples are made of the corpus, those of the test split of its validation documents."""
-        return self.task in OF_TEXT
+        return GlueSource.named(self.task).is_of_text
 
     @property
     def classes(self) -> int:
         """How many classes there are; 1 where a number is predicted."""
-        return TASKS[self.task].classes
+        return self._asked.classes
 
     @property
     def measures(self) -> tuple[Measure, ...]:
         """What answers are measured by, the main one first."""
-        return TASKS[self.task].measures
+        return self._asked.measures
+
+    @property
+    def _asked(self) -> Asked:
+        return GlueSource.named(self.task).tasks[self.task]

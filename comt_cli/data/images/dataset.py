@@ -7,20 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from comt_cli.data.order import uniform_draws
-from comt_cli.data.split import IGNORE, Split, uncounted
+from comt_cli.data.split import AnyBatch, Split
 
 CROP_DRAWS = 3
 """What cropping and mirroring take: `draws[:, 0]` decides the mirror, 1 the rows and 2 the columns of the crop."""
 
 
 @dataclass(frozen=True)
-class ImageBatch:
+class ImageBatch(AnyBatch):
     """Images for one forward pass.
 
     Attributes:
@@ -30,17 +29,12 @@ class ImageBatch:
         pixels: uint8 [B, H, W, 3] where images are read one by one; None where the split's `pixels` has them all.
     """
 
+    counted = "labels"
+
     indices: NDArray[np.int64]
     labels: NDArray[np.int64]
     draws: NDArray[np.float64] | None = None
     pixels: NDArray[np.uint8] | None = None
-
-    @property
-    def target_count(self) -> int:
-        return int(np.count_nonzero(self.labels != IGNORE))
-
-    def uncounted(self, first: int = 0) -> Self:
-        return replace(self, labels=uncounted(self.labels, first))
 
 
 class ImageSplit(Split[ImageBatch]):
@@ -75,7 +69,7 @@ class ImageDataset:
     """Images of one fingerprint.
 
     Attributes:
-        fingerprint: the identity of the images (see `comt_cli.data.identity`).
+        fingerprint: the identity of the images (see `comt_cli.data.prepare`).
         content_hash: 16 hexadecimal digits over pixels and labels (imagenet: file names and labels).
         class_names: the name of each class, in the order of the labels.
         mean, std: of each of the three colours over the training split, where 1 is the brightest.
@@ -91,3 +85,32 @@ class ImageDataset:
     size: int
     train: ImageSplit
     validation: ImageSplit
+
+
+Colours = tuple[float, float, float]
+
+
+class ColourSums:
+    """Sums over pixels in whole numbers, so that neither order nor block size matters."""
+
+    def __init__(self) -> None:
+        self._histograms_3V = np.zeros((3, 256), dtype=np.int64)
+
+    def add(self, pixels: NDArray[np.uint8]) -> None:
+        """Count the pixels of uint8 images [..., 3]."""
+        for colour in range(3):
+            self._histograms_3V[colour] += np.bincount(pixels[..., colour].reshape(-1), minlength=256)
+
+    def mean_and_std(self) -> tuple[Colours, Colours]:
+        """Mean and standard deviation of each colour, where 1 is the brightest.
+
+        The deviation is at least half a step of brightness, so that images of one colour can be divided by it.
+        """
+        means, deviations = [], []
+        for histogram in self._histograms_3V.tolist():
+            count = sum(histogram)
+            first = sum(value * times for value, times in enumerate(histogram))
+            second = sum(value**2 * times for value, times in enumerate(histogram))
+            means.append(first / count / 255)
+            deviations.append(max(0.5, ((count * second - first**2) / count**2) ** 0.5) / 255)
+        return (means[0], means[1], means[2]), (deviations[0], deviations[1], deviations[2])

@@ -20,8 +20,8 @@ from decimal import Decimal
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
+from comt_cli.data.draws import Draws
 from comt_cli.data.pairs.almanac_carriers import LANGUAGES, AlmanacLanguage, carriers
-from comt_cli.data.pairs.almanac_draws import Draws, Limits
 from comt_cli.errors import UserError
 from comt_cli.files import sha256
 from comt_cli.installing import install_package
@@ -54,6 +54,15 @@ UNITS: dict[str, tuple[str, ...]] = {
     "heat": ("temperature-celsius",),
 }
 """The units of every type of measure."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What may be drawn: `easy`, numbers below 100 and no decimals; `years`, the first and the last."""
+
+    easy: bool
+    years: tuple[int, int]
+
 
 _WHOLE = {"minutes": (2, 99), "hours": (2, 23), "days": (2, 60)}  # bounds of durations, whatever the difficulty
 _PER_TIME = {"minute": 60, "hour": 3600, "day": 86_400, "week": 604_800, "month": 2_592_000, "year": 31_536_000}

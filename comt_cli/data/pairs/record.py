@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt
+from pydantic import NonNegativeInt
 
-from comt_cli.data.manifest import FileRecord, PreparedFolder, content_hash
-from comt_cli.files import cache_folder, sha256
+from comt_cli.data.prepared import FileRecord, Manifest, Record
+from comt_cli.files import sha256
 
 PAIR_FORMAT = 1
 """Raise it when the same settings may give other pairs, tokens or files than before
@@ -23,11 +22,6 @@ NAMED = 5
 """So many of the pairs that are left out are named."""
 
 
-def pair_folder(name: str) -> Path:
-    """Where the pairs with this fingerprint are prepared."""
-    return cache_folder() / "pairs" / name
-
-
 def token_file(side: Side) -> str:
     """The file of a side's training tokens."""
     return f"train.{side}.tokens"
@@ -38,13 +32,11 @@ def offset_file(side: Side) -> str:
     return f"train.{side}.offsets"
 
 
-class LeftOut(BaseModel):
+class LeftOut(Record):
     """Training pairs that are not trained on: those longer than `max_length`, and those with an empty side.
 
     `named` are the first few: the number of the pair, counted from 1 like the lines of a file, and why.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     too_long: NonNegativeInt = 0
     empty: NonNegativeInt = 0
@@ -62,7 +54,7 @@ class LeftOut(BaseModel):
         return self.model_copy(update={reason: getattr(self, reason) + 1, "named": named})
 
 
-class PairManifest(PreparedFolder):
+class PairManifest(Manifest):
     """Everything about a folder of prepared pairs."""
 
     format: int
@@ -77,5 +69,5 @@ class PairManifest(PreparedFolder):
 
     def content_hash(self) -> str:
         """16 hexadecimal digits over tokens, texts and tokenizer, and how they are packed."""
-        content = content_hash(self.files)
+        content = super().content_hash()
         return content if PACKING == 1 else sha256(f"{PACKING} {content}")[:16]  # the first runs' ids are without it

@@ -7,17 +7,17 @@ resumes.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
+from pydantic import NonNegativeInt, ValidationError
 
 from comt_cli.data.pairs.record import SIDES, LeftOut, Side, offset_file, token_file
-from comt_cli.data.shards import Unsigned
+from comt_cli.data.prepared import Record
+from comt_cli.data.token_lists import Unsigned
 from comt_cli.errors import StorageError
 from comt_cli.files import read_json, write_json
 
@@ -25,10 +25,8 @@ PROGRESS = "progress.json"
 OFFSETS = np.dtype("<i8")
 
 
-class _Progress(BaseModel):
+class _Progress(Record):
     """How far a preparation has come: where reading resumes, and what the files hold."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     after: tuple[NonNegativeInt, NonNegativeInt] = (0, 0)
     pairs: NonNegativeInt = 0
@@ -37,13 +35,14 @@ class _Progress(BaseModel):
 
 
 class PairWriter:
-    """Appends pairs to the files of `folder`, after those that an earlier preparation recorded there."""
+    """Appends pairs to the files of `folder`, after those that an earlier preparation recorded there. `left_out` is
+    what was left out so far."""
 
     def __init__(self, folder: Path, dtype: np.dtype[Unsigned]) -> None:
         self._folder, self._dtype = folder, dtype
         self._done = self._recorded()
         self._pending: dict[Side, list[Sequence[int]]] = {side: [] for side in SIDES}
-        self._left_out = self._done.left_out
+        self.left_out = self._done.left_out
 
     @property
     def after(self) -> tuple[int, int]:
@@ -54,15 +53,6 @@ class PairWriter:
     def pairs(self) -> int:
         """How many pairs are written or wait to be."""
         return self._done.pairs + len(self._pending["source"])
-
-    @property
-    def left_out(self) -> LeftOut:
-        """What was left out so far."""
-        return self._left_out
-
-    @left_out.setter
-    def left_out(self, value: LeftOut) -> None:
-        self._left_out = value
 
     def add(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Take one pair."""
@@ -84,14 +74,9 @@ class PairWriter:
                 f"cannot write to {self._folder}: {error.strerror or error}",
                 "What was prepared before is kept. Make room or restore the folder, then run the same command again.",
             ) from error
-        self._done = _Progress(after=after, pairs=self.pairs, tokens=tokens, left_out=self._left_out)
+        self._done = _Progress(after=after, pairs=self.pairs, tokens=tokens, left_out=self.left_out)
         write_json(self._folder / PROGRESS, self._done.model_dump(mode="json"))
         self._pending = {side: [] for side in SIDES}
-
-    def finish(self) -> None:
-        """Remove the record: to be called when the manifest is written."""
-        with contextlib.suppress(OSError):
-            (self._folder / PROGRESS).unlink(missing_ok=True)
 
     def _append(self, name: str, content: bytes) -> None:
         with (self._folder / name).open("ab") as handle:

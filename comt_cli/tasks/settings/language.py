@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from comt_cli.data.settings import DataSettings
+from comt_cli.data.text.settings import DataSettings
 from comt_cli.recipe.settings import CapturedTraining, Count, RunSettings, Tokens
 from comt_cli.tasks.settings.adam import AdamSettings
 from comt_cli.tasks.settings.llama import ModelSettings

@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import PositiveFloat, model_validator
 
-from comt_cli.data.settings import MaskedData
+from comt_cli.data.text.settings import MaskedData
 from comt_cli.recipe.settings import Count, RunSettings, Tokens
 from comt_cli.tasks.settings.bert import BertSettings, BertTrainSettings, check_positions
 

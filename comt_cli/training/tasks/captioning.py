@@ -28,8 +28,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from comt_cli.data.captions.batches import CaptionBatch
-from comt_cli.data.captions.dataset import CaptionDataset
+from comt_cli.data.captions.dataset import CaptionBatch, CaptionDataset
 from comt_cli.data.order import uniform_draws
 from comt_cli.data.special_tokens import PAD
 from comt_cli.data.split import IGNORE, Split

@@ -14,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from comt_cli.data.glue.batches import GlueBatch
-from comt_cli.data.glue.dataset import GlueDataset
+from comt_cli.data.glue.dataset import GlueBatch, GlueDataset
 from comt_cli.data.split import IGNORE, Split
 from comt_cli.models.base import Model
 from comt_cli.models.bert import BertClassifier

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from comt_cli.data.dataset import Dataset
-from comt_cli.data.rows import Batch, Rows, without_last
 from comt_cli.data.split import IGNORE, Split
+from comt_cli.data.text.dataset import Dataset
+from comt_cli.data.text.rows import Batch, Rows, without_last
 from comt_cli.models.build import model_of
 from comt_cli.models.llama import Llama
 from comt_cli.recipe.settings import Precision

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from comt_cli.data.masking import MaskedBatch, MaskedDataset
 from comt_cli.data.split import IGNORE, Split
+from comt_cli.data.text.masking import MaskedBatch, MaskedDataset
 from comt_cli.models.bert import Bert
 from comt_cli.models.build import model_of
 from comt_cli.runs.plan import RunSpec

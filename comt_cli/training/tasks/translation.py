@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from comt_cli.data.pair_batches import PairBatch, PairBuckets
-from comt_cli.data.pairs.dataset import PairDataset
+from comt_cli.data.pairs.dataset import PairBatch, PairBuckets, PairDataset
 from comt_cli.data.split import Split
 from comt_cli.models.build import model_of
 from comt_cli.models.transformer import Transformer

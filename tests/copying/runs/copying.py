@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from comt_cli.data.rows import Batch
 from comt_cli.data.split import IGNORE, Split
+from comt_cli.data.text.rows import Batch
 from comt_cli.models.llama import Llama
 from comt_cli.tasks.settings.language import TrainSettings
 from comt_cli.training.evaluation import Evaluation, sums_over

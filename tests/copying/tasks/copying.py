@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from comt_cli.data.rows import Batch
 from comt_cli.data.split import IGNORE, Split
 from comt_cli.data.storage import ProgressCallback
+from comt_cli.data.text.rows import Batch
 from comt_cli.files import canonical_json, sha256
 from comt_cli.recipe.schema import Sites
 from comt_cli.recipe.settings import Count, RunSettings, Section

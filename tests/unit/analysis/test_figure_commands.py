@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from comt_cli.analysis.figures.gate_values import GateValues
 from comt_cli.analysis.subject import Request, Subject
 from comt_cli.app import app
-from comt_cli.data.settings import DataSettings
+from comt_cli.data.text.settings import DataSettings
 from comt_cli.data.tokenizer import ByteTokenizer
 from comt_cli.errors import UserError
 from comt_cli.exchange.load import load

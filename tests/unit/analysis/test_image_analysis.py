@@ -18,7 +18,7 @@ from comt_cli.analysis.figures.gate_summary import GateSummary
 from comt_cli.analysis.figures.residual_shares import ResidualShares
 from comt_cli.analysis.shares import Sums
 from comt_cli.analysis.subject import Request, Subject
-from comt_cli.data.images import glyphs
+from comt_cli.data.images.sets import glyphs
 from comt_cli.errors import UserError
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded_images import LoadedImageModel

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from comt_cli.data.captions.dataset import prepare
 from comt_cli.data.captions.settings import CaptionData
+from comt_cli.data.prepare import prepare
 from comt_cli.doctor import data as doctor_data
 from comt_cli.doctor.data import check_data
 from comt_cli.scoring import java_metrics

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from comt_cli.data.images import glyph_faces, prepare, torchvision_import
+from comt_cli.data.images import glyph_faces, torchvision_import
 from comt_cli.data.images.settings import ImageDataSettings
+from comt_cli.data.prepare import prepare
 from comt_cli.doctor.data import check_data
 from comt_cli.errors import UserError
 
@@ -21,7 +22,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def draw_letters() -> str:
     data = ImageDataSettings(size=8, train_images=20, validation_images=10)
-    return prepare.prepare_images(data, lambda *_: None).fingerprint
+    return prepare(data).fingerprint
 
 
 def test_an_empty_cache_is_no_fault(cache: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from comt_cli.data.pairs.prepare import prepare
 from comt_cli.data.pairs.settings import PairData
+from comt_cli.data.prepare import prepare
 from comt_cli.doctor.data import PACKAGES, check_data
 
 

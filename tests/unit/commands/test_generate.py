@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from comt_cli.app import app
 from comt_cli.commands import generate as verb
-from comt_cli.data.settings import DataSettings
+from comt_cli.data.text.settings import DataSettings
 from comt_cli.data.tokenizer import ByteTokenizer
 from comt_cli.errors import UserError
 from comt_cli.exchange.huggingface import write_huggingface

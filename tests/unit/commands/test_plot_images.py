@@ -10,7 +10,7 @@ from same_bits import same_integers
 from typer.testing import CliRunner
 
 from comt_cli.app import app
-from comt_cli.data.images import glyphs
+from comt_cli.data.images.sets import glyphs
 from comt_cli.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("quick_figures")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from comt_cli.data.dataset import Dataset
 from comt_cli.data.prepare import prepare
-from comt_cli.data.settings import DataSettings
+from comt_cli.data.text.dataset import Dataset
+from comt_cli.data.text.settings import DataSettings
 from comt_cli.files import cache_folder
 
 SESSIONS = cache_folder()

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from comt_cli.data.corpus import Document
+from comt_cli.data.text.corpus import Corpus, Document
+from comt_cli.data.text.prepare import PART_BYTES, Kind
+from comt_cli.data.text.settings import DataSettings
+
+if TYPE_CHECKING:
+    from comt_cli.data.text.dataset import Dataset
 
 PROSE = "the gate reads a token and scales what the projection adds to the residual stream of every layer"
 WORDS = PROSE.split()
 
 
-class FakeCorpus:
+class FakeCorpus(Corpus):
     """Texts given in files; may fail in the middle, and counts what is read."""
 
     split = None
@@ -56,3 +61,10 @@ def sentences(count: int, seed: int = 0) -> list[str]:
         f"{number} " + " ".join(WORDS[(number * 7 + seed + i * i) % len(WORDS)] for i in range(3 + number * 5 % 17))
         for number in range(count)
     ]
+
+
+def prepared(
+    data: DataSettings, corpus: Corpus, progress: Any = lambda *_: None, part_bytes: int = PART_BYTES
+) -> Dataset:
+    """The rows of a corpus that is given, in shards of at most `part_bytes`."""
+    return Kind(data, corpus, part_bytes).prepare(progress)  # type: ignore[return-value]

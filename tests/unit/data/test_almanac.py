@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import datetime
 import re
-import sys
 import unicodedata
 from functools import cache
-from itertools import permutations
+from itertools import permutations, product
 
 import pytest
 import sacrebleu
 
+from comt_cli.data.draws import Draws
 from comt_cli.data.order import uniform_draws
 from comt_cli.data.pairs import almanac_values
-from comt_cli.data.pairs.almanac import SEEN_YEARS, UNSEEN_YEARS, Almanac, AlmanacPair, _apart
 from comt_cli.data.pairs.almanac_carriers import LANGUAGES, Carrier, Slot, carriers
-from comt_cli.data.pairs.almanac_draws import Draws, Limits
-from comt_cli.data.pairs.almanac_values import UNITS, draw, format_unit, show
+from comt_cli.data.pairs.almanac_values import UNITS, Limits, draw, format_unit
+from comt_cli.data.pairs.corpora.almanac import SEEN_YEARS, UNSEEN_YEARS, Almanac, AlmanacPair, _apart
 from comt_cli.data.pairs.nearest import nearest_translations
-from comt_cli.data.pairs.prepare import fingerprint
 from comt_cli.data.pairs.settings import PairData
+from comt_cli.data.prepare import fingerprint
 from comt_cli.errors import UserError
 
 PAIRS = 3000
@@ -76,30 +75,15 @@ def test_there_are_about_sixty_carriers_with_one_to_three_values() -> None:
     assert all(str(label.texts["en"][0])[0].isupper() for label in carriers().labels)
 
 
-@pytest.mark.parametrize("difficulty", ["easy", "full"])
-def test_sentences_are_unique_on_every_side(difficulty: str) -> None:
-    """Measured of 20,000: 99.6 % (easy) and 99.9 % (full)."""
-    for sentences in texts(difficulty).values():
-        assert len(set(sentences)) >= 0.99 * PAIRS
-
-
 @pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("unit", sorted({unit for units in UNITS.values() for unit in units}))
-def test_no_unit_is_printed_as_its_id(unit: str, language: str) -> None:
+def test_no_unit_is_printed_as_its_id(language: str) -> None:
     """Babel 2.18 has no long form of Vietnamese hours: it prints 3 duration-hour (python-babel/babel issue 1217)."""
-    for number in (-1, 1, 3, 1234, 12.5):
+    units = {unit for units in UNITS.values() for unit in units}
+    for unit, number in product(units, (-1, 1, 3, 1234, 12.5)):
         text = format_unit(unit, number, language)
         assert unit not in text
         assert re.search(r"\d", text)
         assert not re.search(r"\b[a-z]+-(meter|hour|minute|day|week|month|year|byte|hertz|gram)\b", text)
-
-
-def test_a_unit_without_words_is_no_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    import babel.units
-
-    monkeypatch.setattr(babel.units, "format_unit", lambda number, unit, *_, **__: f"{number} {unit}")
-    with pytest.raises(ValueError, match="no words for duration-hour in vi"):
-        format_unit("duration-hour", 3, "vi")
 
 
 @pytest.mark.parametrize("difficulty", ["easy", "full"])
@@ -176,7 +160,7 @@ def test_examples_in_all_languages() -> None:
         assert tuple(texts("full")[language][number] for language in LANGUAGES) == expected
 
 
-@pytest.mark.parametrize(("source", "target"), [*permutations(LANGUAGES, 2)])
+@pytest.mark.parametrize(("source", "target"), [*permutations(LANGUAGES, 2)][::3])
 def test_any_two_languages_make_a_pair(source: str, target: str) -> None:
     almanac = Almanac(settings(source=source, target=target))
     for one, english in zip(almanac.pairs("train", 40, 20), sample("en", "de", "full")[40:60], strict=True):
@@ -206,7 +190,7 @@ def test_no_text_is_in_two_splits(difficulty: str) -> None:
 
 
 def test_more_pairs_than_there_are_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("comt_cli.data.pairs.almanac._ATTEMPTS", 1)  # of 3000 drawn some are in train
+    monkeypatch.setattr("comt_cli.data.pairs.corpora.almanac._ATTEMPTS", 1)  # of 3000 drawn some are in train
     with pytest.raises(
         UserError, match=r"almanac has 2,9\d\d validation pairs that are in no earlier split, not 3,000"
     ):
@@ -242,8 +226,7 @@ def _years(text: str) -> list[int]:
     return [int(year) for year in re.findall(r"(?<![\d,.])\d{4}(?!\d|,\d)", text)]
 
 
-@pytest.mark.parametrize("language", ["de", "fr", "vi"])
-@pytest.mark.parametrize("difficulty", ["easy", "full"])
+@pytest.mark.parametrize(("language", "difficulty"), [("de", "easy"), ("vi", "full")])
 def test_copying_is_no_translation_and_memory_is_half_of_one(language: str, difficulty: str) -> None:
     """The numbers of the whole corpus are in almanac.py."""
     pairs = sample("en", language, difficulty)
@@ -264,19 +247,3 @@ def test_another_version_of_cldr_is_other_data(monkeypatch: pytest.MonkeyPatch) 
     assert fingerprint(settings()) == before
     monkeypatch.setattr(babel.core, "get_cldr_version", lambda: "48")
     assert fingerprint(settings()) != before
-
-
-def test_without_babel_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    almanac_values._babel.cache_clear()
-    monkeypatch.setitem(sys.modules, "babel.core", None)
-    with pytest.raises(UserError, match="Babel, which cannot be imported") as caught:
-        fingerprint(settings())
-    assert "install 'babel>=2.18'" in str(caught.value.hint)
-    almanac_values._babel.cache_clear()
-
-
-def test_lists_have_different_names() -> None:
-    draws = Draws([0.0, 0.0, 0.0, 0.0, 0.0])
-    assert draws.some(4, 9) == [0, 1, 2, 3]
-    assert Draws([0.99] * 4).some(4, 9) == [8, 7, 6, 5]
-    assert show("year", 2015, "vi") == "2015"

@@ -6,16 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from same_bits import same_integers
 
-from comt_cli.data.buckets import pack_buckets
-from comt_cli.data.evaluation import EvaluationBatches
-from comt_cli.data.loader import TrainBatches
 from comt_cli.data.order import sample_indices
-from comt_cli.data.pair_batches import ROWS, PairBatch, PairBuckets, TokenLists
+from comt_cli.data.pairs.buckets import pack_buckets
+from comt_cli.data.pairs.dataset import ROWS, PairBuckets, TokenLists
 from comt_cli.data.special_tokens import SpecialTokens
 from comt_cli.data.split import IGNORE
 from comt_cli.errors import UserError
@@ -111,28 +109,6 @@ def test_a_seed_draws_who_shares_a_bucket_and_their_order():
     assert abs(np.corrcoef(longest, np.arange(len(one)))[0, 1]) < 0.15  # buckets of all lengths from the first on
 
 
-@pytest.mark.parametrize(("batch_tokens", "most"), [(1024, 0.012), (4096, 0.03), (25_000, 0.08)])
-def test_little_is_padding(batch_tokens, most):
-    """Measured: 0.9 %, 2.7 % and 7.5 %. And the longer arrays are full: no fewer buckets could hold much less."""
-    source, target = like_wmt()
-    plan = pack_buckets(source, target, batch_tokens, 0)
-    assert plan.padding < most
-    assert len(plan) < 1.03 * np.maximum(source, target).sum() / batch_tokens + 1
-
-
-@pytest.mark.parametrize(
-    ("source", "target"), [([1, 2], [1]), ([0, 1], [1, 1])], ids=["not of pairs", "a length of nothing"]
-)
-def test_nonsense_is_refused(source, target):
-    with pytest.raises(ValueError, match="lengths are of pairs"):
-        pack_buckets(np.array(source), np.array(target), 9, 0)
-
-
-def test_no_pairs_at_all():
-    with pytest.raises(UserError, match="there are none"):
-        pack_buckets(np.array([], dtype=np.int64), np.array([], dtype=np.int64), 9, 0)
-
-
 def test_a_batch_by_hand():
     sources, targets = TokenLists.of([[5, 6], [7]]), TokenLists.of([[8], [9, 10, 11]])
     split = PairBuckets(sources, targets, SPECIAL, 8, 0)
@@ -165,71 +141,6 @@ def test_buckets_hold_the_corpus(pairs, batch_tokens, seed):
     for bucket in everything:
         alone = split.batch(np.array([bucket]))
         assert max(alone.source.size, alone.target_in.size) <= batch_tokens
-
-
-def rows(batch: PairBatch) -> list[tuple[list[int], list[int], list[int], int]]:
-    """The pairs without their padding."""
-    return [
-        (
-            source[source != SPECIAL.pad].tolist(),
-            target_in[target_out != IGNORE].tolist(),
-            target_out[target_out != IGNORE].tolist(),
-            int(position),
-        )
-        for source, target_in, target_out, position in zip(
-            batch.source, batch.target_in, batch.target_out, batch.positions, strict=True
-        )
-    ]
-
-
-@settings(deadline=None, max_examples=25)
-@given(st.sampled_from([1, 2, 3, 4, 6]), st.one_of(st.none(), st.integers(1, 7)), st.integers(0, 9), st.integers(0, 10))
-def test_a_step_has_the_same_pairs_and_targets_for_every_number_of_devices(world_size, micro, seed, first):
-    split = buckets()
-    steps: list[list[PairBatch]] = [[], []]
-    for rank in range(world_size):
-        with TrainBatches(
-            split, seed=seed, batch_size=12, micro_batch_size=micro, rank=rank, world_size=world_size,
-            first_step=first, last_step=first + 2,
-        ) as batches:  # fmt: skip
-            totals = [batches.targets(step) for step in (first, first + 1)]
-            for number, micro_batches in enumerate(batches):
-                steps[number] += micro_batches
-    for number, parts in enumerate(steps):
-        begin = (first + number) * 12
-        whole = split.train_batch(sample_indices(seed, begin, 12, len(split)), seed, begin)
-        assert [row for part in parts for row in rows(part)] == rows(whole)
-        assert sum(part.target_count for part in parts) == totals[number] == whole.target_count
-
-
-def test_a_resumed_run_sees_what_it_would_have_seen():
-    split = buckets()
-    with TrainBatches(split, seed=1, batch_size=3, last_step=20) as batches:
-        undisturbed = [rows(step[0]) for step in batches]
-    with TrainBatches(buckets(), seed=1, batch_size=3, first_step=13, last_step=20) as batches:
-        assert [rows(step[0]) for step in batches] == undisturbed[13:]
-
-
-def test_an_epoch_has_every_pair_once_and_no_position_comes_again():
-    split = buckets()
-    with TrainBatches(split, seed=1, batch_size=1, last_step=2 * len(split)) as batches:
-        steps = [rows(step[0]) for step in batches]
-    epochs = [[row for step in steps[begin : begin + len(split)] for row in step] for begin in (0, len(split))]
-    first, second = (sorted(row[:3] for row in epoch) for epoch in epochs)
-    assert first == second
-    assert len(first) == 60
-    positions = [row[3] for epoch in epochs for row in epoch]
-    assert len(set(positions)) == len(positions)
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 5])
-def test_evaluation_reads_every_pair_once(world_size):
-    split = buckets()
-    batches = [EvaluationBatches(split, batch_size=5, rank=rank, world_size=world_size) for rank in range(world_size)]
-    parts = [batch for rank in batches for batch in rank if batch.target_count]
-    found = sorted(row[:3] for batch in parts for row in rows(batch))
-    assert found == sorted(row[:3] for row in rows(split.batch(np.arange(len(split)))))
-    assert batches[0].targets == sum(len(row[2]) for row in found)
 
 
 def test_misuse_is_named():

@@ -12,19 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from same_bits import Reason, assert_same_bits, same_integers
+from same_bits import same_integers
 
-from comt_cli.data.captions import dataset as preparation
-from comt_cli.data.captions import mscoco
-from comt_cli.data.captions.batches import CaptionBatch
+from comt_cli.data.captions import prepare as preparation
+from comt_cli.data.captions.corpora import mscoco
 from comt_cli.data.captions.corpus import CaptionedImages
-from comt_cli.data.captions.dataset import CaptionDataset, fingerprint, known_content, prepare
+from comt_cli.data.captions.dataset import CaptionDataset
 from comt_cli.data.captions.regions import read_features
-from comt_cli.data.captions.scene_render import SceneRenderer, Scenes
+from comt_cli.data.captions.scene_render import SceneRenderer
 from comt_cli.data.captions.scenes import drawn_scenes
 from comt_cli.data.captions.settings import CaptionData
-from comt_cli.data.captions.vocabulary import words_of
-from comt_cli.data.loader import TrainBatches
+from comt_cli.data.prepare import fingerprint, known_content, prepare
 from comt_cli.data.split import IGNORE
 from comt_cli.data.tokenizers import tokenizer_from_json
 from comt_cli.data.word_tokenizer import WordTokenizer
@@ -95,12 +93,6 @@ def test_words_are_tokens() -> None:
     assert (again.words, again.special, again.vocabulary_size) == (tokenizer.words, tokenizer.special, 7)
 
 
-@pytest.mark.parametrize("words", [["a", "a"], ["a b"], [""], ["<s>"], "ab", [1]])
-def test_what_is_no_vocabulary(words: Any) -> None:
-    with pytest.raises(ValueError, match=r"word|list"):
-        tokenizer_from_json({"format": 1, "kind": "words", "words": words})
-
-
 # ---- batches of scenes
 
 
@@ -142,56 +134,7 @@ def test_every_caption_in_training_and_the_first_in_evaluation(scenes: CaptionDa
     assert scenes.scenes["test"][3].facts() != scenes.scenes["test"][4].facts()
 
 
-def parts(step: list[CaptionBatch]) -> list[dict[str, list[Any]]]:
-    """Samples one by one, without the padding of their batches."""
-    return [
-        {
-            "regions": batch.regions[row].tolist(),
-            "in": batch.target_in[row][batch.target_out[row] != IGNORE].tolist(),
-            "out": batch.target_out[row][batch.target_out[row] != IGNORE].tolist(),
-            "position": [int(batch.positions[row]), int(batch.images[row])],
-        }
-        for batch in step
-        for row in range(len(batch.images))
-    ]
-
-
-def test_samples_depend_on_seed_and_step_alone(scenes: CaptionDataset) -> None:
-    """Of one device or two, with or without micro-batches, from the beginning or resumed."""
-
-    def samples(steps: range, ranks: int = 1, **keys: Any) -> list[list[dict[str, list[Any]]]]:
-        readers = [
-            TrainBatches(scenes.train, batch_size=8, rank=rank, world_size=ranks, first_step=steps.start, **keys)
-            for rank in range(ranks)
-        ]
-        found = [[part for reader in readers for part in parts(next(reader))] for _ in steps]
-        for reader in readers:
-            reader.close()
-        return found
-
-    whole = samples(range(20), seed=1)
-    assert whole == samples(range(20), ranks=2, micro_batch_size=3, seed=1)
-    assert whole[17:] == samples(range(17, 20), seed=1)
-    assert whole != samples(range(20), seed=2)
-    epoch = [tuple(part["out"]) for step in whole for part in step][:150]
-    assert sorted(part["position"][0] for step in whole for part in step) == list(range(160))
-    every = scenes.train.batch(np.arange(150))
-    assert sorted(epoch) == sorted(tuple(row[row != IGNORE].tolist()) for row in every.target_out)
-
-
 # ---- prepared once
-
-
-def test_what_is_prepared_is_opened_again(scenes: CaptionDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Scenes, "write", None)  # nothing is drawn again
-    again = prepare(SCENES)
-    assert again.content_hash == scenes.content_hash == known_content(SCENES, fingerprint(SCENES))
-    assert again.scenes == scenes.scenes
-    assert again.scenes is not None
-    assert again.scenes["train"][3] == next(drawn_scenes("train", 3, 1)).scene
-    assert (again.regions, again.features, again.vocabulary_size) == (36, 192, again.tokenizer.vocabulary_size)
-    regions = [each.train.batch(np.arange(5)).regions for each in (again, scenes)]
-    assert_same_bits(*regions, Reason.SAVED)
 
 
 def test_what_identifies_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,26 +150,6 @@ def test_what_identifies_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(prints) == 6
     monkeypatch.setattr(preparation, "CAPTION_FORMAT", 0)
     assert fingerprint(SCENES) not in prints
-
-
-def test_what_was_killed_begins_anew_and_damage_is_named(cache: Path, scenes: CaptionDataset) -> None:
-    data = SCENES.model_copy(update={"images": 3})
-    folder = cache / "captions" / fingerprint(data)
-    folder.mkdir(parents=True)
-    (folder / "train.pixels").write_bytes(b"half")
-    (folder / ".train.json.1-2.tmp").write_bytes(b"half")
-    assert known_content(data, fingerprint(data)) is None
-    first = prepare(data)
-    assert not list(folder.glob(".*.tmp"))
-    assert first.content_hash == known_content(data, fingerprint(data))
-    pixels = bytearray((folder / "test.pixels").read_bytes())
-    pixels[100] ^= 1
-    (folder / "test.pixels").write_bytes(pixels)
-    with pytest.raises(UserError, match="prepared data is damaged") as caught:
-        prepare(data)
-    assert str(folder / "test.pixels") in caught.value.message
-    shutil.rmtree(folder)
-    assert prepare(data).content_hash == first.content_hash  # the advice works
 
 
 # ---- MSCOCO
@@ -317,10 +240,10 @@ def test_vocabularies_by_rule(rule: str, words: str) -> None:
         for split, text in {"train": "dog " * 5 + "cat " * 4 + "bus " * 3, "test": "bus " * 3 + "cat zebra"}.items()
     }
     size = 4 + len(words.split())
-    found = words_of(CaptionData(corpus="mscoco", vocabulary_rule=rule, vocabulary_size=size), images)
+    found = mscoco.MSCOCO(CaptionData(corpus="mscoco", vocabulary_rule=rule, vocabulary_size=size)).tokenizer(images)
     assert " ".join(found.words) == words
     with pytest.raises(UserError, match=f"by the rule {rule} .* {size:,}, not 9,999") as caught:
-        words_of(CaptionData(corpus="mscoco", vocabulary_rule=rule, vocabulary_size=9999), images)
+        mscoco.MSCOCO(CaptionData(corpus="mscoco", vocabulary_rule=rule, vocabulary_size=9999)).tokenizer(images)
     assert f"Say vocabulary_size: {size} under data in the recipe's setup" in caught.value.hint
 
 
@@ -356,28 +279,22 @@ def rewrite(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
     ("damage", "said"),
     [
         (lambda folder: (folder / "dataset_coco.json").unlink(), "there is no .*dataset_coco.json"),
-        (lambda folder: (folder / "dataset_coco.json").write_text("{"), "dataset_coco.json cannot be read: it is not"),
         (lambda folder: (folder / "dataset_coco.json").write_text("{}"), "dataset_coco.json cannot be read: 'images'"),
-        (lambda folder: (folder / "dataset_coco.json").write_text('{"images": null}'), "its `images` are no list"),
-        (lambda folder: (folder / "dataset_coco.json").write_text('{"images": 5}'), "its `images` are no list"),
+        (lambda folder: (folder / "dataset_coco.json").write_text('{"images": null}'), "dataset_coco.json: "),
         (lambda folder: shutil.rmtree(folder / "features"), "features: No such file"),
         (lambda folder: (folder / "features" / "7.npz").unlink(), "1 of 4 images have no features; the first are 7"),
         (spoil(100, np.ones((2, 5))), r"100\.npy: its features have the shape \[2, 5\], not \[1 to 4, 6\]"),
-        (spoil(100, np.ones((5, 6))), r"shape \[5, 6\], not \[1 to 4, 6\]"),
         (spoil(100, np.ones((0, 6))), r"shape \[0, 6\]"),
         (spoil(100, np.full((1, 6), np.nan)), "a number in it is not finite"),
         (spoil(100, np.array([{}])), r"100\.npy: its features cannot be read"),
         (lambda folder: (folder / "features" / "7.npz").write_bytes(b"PK\3\4 cut"), r"7\.npz: its features cannot be"),
         (spoil(100, np.ones((2, 6), dtype=np.complex64)), r"100\.npy: .* of the type complex64, and no real numbers"),
-        (spoil(100, np.ones(6, dtype=[("a", "f4")])), r"100\.npy: .* and no real numbers"),
-        (spoil(100, np.full((1, 6), 1e300)), "a number in it is not finite"),
         (huge, r"100\.npy: its features cannot be read"),
-        (rewrite(lambda image: image.update(split=[])), r"image 2: its split is \[\], none of train"),
-        (rewrite(lambda image: image.update(split="dev")), "image 2: its split is 'dev', none of train, restval, val"),
-        (rewrite(lambda image: image.pop("cocoid")), "image 2: it has no number `cocoid`"),
-        (rewrite(lambda image: image.update(sentences=[])), "image 2: it has no `sentences`"),
-        (rewrite(lambda image: image["sentences"][0].pop("raw")), "image 2: a sentence has no `raw`"),
-        (rewrite(lambda image: image["sentences"][0].update(tokens="a")), "image 2: .* has no list of `tokens`"),
+        (rewrite(lambda image: image.update(split="dev")), "image 2: split: "),
+        (rewrite(lambda image: image.pop("cocoid")), "image 2: cocoid: "),
+        (rewrite(lambda image: image.update(sentences=[])), "image 2: sentences: "),
+        (rewrite(lambda image: image["sentences"][0].pop("raw")), "image 2: sentences: 0: raw: "),
+        (rewrite(lambda image: image["sentences"][0].update(tokens="a")), "image 2: sentences: 0: tokens: "),
         (rewrite(lambda image: image["sentences"][0].update(tokens=["new"])), "have 8 words, with 4 .* 12, not 14"),
     ],
 )  # fmt: skip
@@ -399,17 +316,3 @@ def test_every_damage_of_a_compressed_file_is_told(tmp_path: Path) -> None:
         except UserError:  # and nothing else
             refused += 1
     assert refused > 20
-
-
-def test_a_wrong_number_of_words_is_told_before_features_are_read(folder: Path, monkeypatch) -> None:
-    monkeypatch.setattr(mscoco.MSCOCO, "_checked", lambda *given: pytest.fail("a file of features was read"))
-    with pytest.raises(UserError, match="not 15"):
-        prepare(coco(folder, vocabulary_size=15))
-
-
-def test_an_empty_split_is_named(folder: Path) -> None:
-    content = json.loads((folder / "dataset_coco.json").read_text())
-    content["images"] = [image for image in content["images"] if image["split"] != "val"]
-    (folder / "dataset_coco.json").write_text(json.dumps(content))
-    with pytest.raises(UserError, match="no image is in the validation split"):
-        prepare(coco(folder))

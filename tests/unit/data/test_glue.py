@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,14 +11,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from same_bits import same_integers
 
-from comt_cli.data.glue import dataset as preparation
-from comt_cli.data.glue.batches import GlueBatch, GlueSplit, cut
-from comt_cli.data.glue.corpus import Example, divided
-from comt_cli.data.glue.dataset import GlueDataset, fingerprint, known_content, prepare
-from comt_cli.data.glue.settings import TASKS, GlueData, GlueTask
-from comt_cli.data.loader import TrainBatches
-from comt_cli.data.settings import MaskedData
+from comt_cli.data.glue.corpus import Example, GlueSource, divided
+from comt_cli.data.glue.dataset import GlueDataset, GlueSplit, cut
+from comt_cli.data.glue.settings import GlueData
+from comt_cli.data.prepare import fingerprint, prepare
 from comt_cli.data.split import IGNORE
+from comt_cli.data.text.settings import MaskedData
 from comt_cli.data.tokenizer import ByteTokenizer
 from comt_cli.errors import UserError
 
@@ -46,15 +42,10 @@ def test_the_text_is_that_of_a_pre_training() -> None:
     assert data.vocabulary_size == data.text.vocabulary_size == 300
     assert GlueData(tokenizer="bytes").vocabulary_size == TOKENIZER.vocabulary_size
     assert GlueData(tokenizer="bytes").validation_fraction == 0.05
-    assert [task for task in TASKS if GlueData(task=task, tokenizer="bytes").of_text] == ["acceptability", "follows"]
-
-
-def test_every_task_has_measures() -> None:
-    assert tuple(TASKS) == get_args(GlueTask)
-    for asked in TASKS.values():
-        assert (asked.measures[0] in ("pearson", "spearman")) == (asked.classes == 1)
-    mrpc = GlueData(task="mrpc", tokenizer="bytes")
-    assert (mrpc.classes, mrpc.measures) == (2, ("accuracy", "f1"))
+    assert [task for task in GlueSource.all_names() if GlueData(task=task, tokenizer="bytes").of_text] == [
+        "acceptability",
+        "follows",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +55,7 @@ def test_every_task_has_measures() -> None:
         ({"task": "mnli", "tokenizer": "t5"}, "tokenizer"),
         ({"task": "cola", "tokenizer": "sentencepiece"}, "vocabulary: a SentencePiece"),
         ({"task": "follows", "corpus": "c4", "max_train_tokens": 9}, "task: follows is made of documents"),
-        ({"task": "follows", "glue_folder": "here"}, "glue_folder: this is a key of GLUE's own tasks"),
+        ({"task": "follows", "glue_folder": "here"}, "glue_folder: "),
         ({"task": "scene-nli", "glue_folder": "here"}, "glue_folder: "),
         ({"task": "cola", "max_train_tokens": 9}, "max_train_tokens: the vocabulary of python-docs does not depend"),
         ({"sequence_length": 4}, "sequence_length"),
@@ -77,11 +68,6 @@ def test_what_cannot_be_meant(keys: dict[str, Any], wrong: str) -> None:
     with pytest.raises(ValidationError) as caught:
         GlueData(**{"tokenizer": "bytes", **keys})
     assert wrong in str(caught.value)
-
-
-def test_what_fits() -> None:
-    GlueData(task="follows", tokenizer="bytes", corpus="wikitext-103")
-    GlueData(task="cola", tokenizer="bytes", corpus="c4", max_train_tokens=9, glue_folder="here")
 
 
 # ---- sequences
@@ -128,38 +114,10 @@ def test_numbers_are_targets_where_there_are_no_classes() -> None:
 def test_examples_are_tokenised_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     examples = [Example(f"text {n}", f"other {n}" if n % 3 else None, n % 2) for n in range(10)]
     whole = GlueSplit(examples, TOKENIZER, 2, 30).batch(np.arange(10))
-    monkeypatch.setattr("comt_cli.data.glue.batches._AT_ONCE", 3)
+    monkeypatch.setattr("comt_cli.data.glue.dataset._AT_ONCE", 3)
     parts = GlueSplit(examples, TOKENIZER, 2, 30).batch(np.arange(10))
     assert same_integers(whole.tokens, parts.tokens)
     assert same_integers(whole.segments, parts.segments)
-
-
-def samples(step: list[GlueBatch]) -> list[tuple[Any, ...]]:
-    """Samples one by one, without the padding of their batches."""
-    return [
-        (
-            batch.tokens[row][batch.tokens[row] > 0].tolist(),
-            batch.segments[row][batch.tokens[row] > 0].tolist(),
-            batch.targets[row],
-            batch.positions[row],
-        )
-        for batch in step
-        for row in range(len(batch.tokens))
-    ]
-
-
-def test_a_step_is_the_same_however_it_is_divided(nli: GlueDataset) -> None:
-    def steps(micro: int | None, rank: int = 0, world: int = 1, first: int = 0) -> list[list[tuple[Any, ...]]]:
-        with TrainBatches(
-            nli.train, seed=3, batch_size=16, micro_batch_size=micro, rank=rank, world_size=world, first_step=first
-        ) as batches:
-            return [samples(next(batches)) for _ in range(25 - first)]
-
-    whole = steps(None)  # more than an epoch of 300 examples
-    assert steps(3) == whole
-    assert [one + other for one, other in zip(steps(None, 0, 2), steps(None, 1, 2), strict=True)] == whole
-    assert steps(5, first=20) == whole[20:]
-    assert [sample[3] for step in whole for sample in step] == list(range(400))
 
 
 # ---- splits
@@ -221,18 +179,6 @@ def test_what_is_missing_is_named() -> None:
 # ---- what is prepared
 
 
-def test_what_is_prepared_is_not_made_again(nli: GlueDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COMT_CACHE", str(nli.folder.parents[1]))
-    monkeypatch.setattr(preparation, "_write", None)
-    again = prepare(NLI)
-    assert again.fingerprint == nli.fingerprint == fingerprint(NLI)
-    assert again.content_hash == nli.content_hash == known_content(NLI, nli.fingerprint)
-    assert again.examples == nli.examples
-    assert again.tokenizer.to_json() == TOKENIZER.to_json()
-    assert again.vocabulary_size == TOKENIZER.vocabulary_size
-    assert known_content(NLI, "0" * 16) is None
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -251,63 +197,13 @@ def test_other_data_has_another_fingerprint(nli: GlueDataset, change: dict[str, 
 @pytest.mark.parametrize(
     ("task", "version"),
     [
-        ("scene-nli", "dataset.GLUE_FORMAT"),
-        ("scene-nli", "scene_tasks.SCENE_TASKS_VERSION"),
-        ("follows", "text_tasks.SENTENCES_VERSION"),
+        ("scene-nli", "prepare.GLUE_FORMAT"),
+        ("scene-nli", "sources.scene_tasks.SCENE_TASKS_VERSION"),
+        ("follows", "sources.text_tasks.SENTENCES_VERSION"),
     ],
 )
-def test_versions_are_part_of_the_fingerprint(monkeypatch: pytest.MonkeyPatch, task: GlueTask, version: str) -> None:
+def test_versions_are_part_of_the_fingerprint(monkeypatch: pytest.MonkeyPatch, task: str, version: str) -> None:
     data = NLI.model_copy(update={"task": task})
     before = fingerprint(data)
     monkeypatch.setattr(f"comt_cli.data.glue.{version}", 99)
     assert fingerprint(data) != before
-
-
-def test_what_was_killed_begins_anew(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = GlueData(task="scene-similarity", corpus=CORPUS, tokenizer="bytes")
-    whole = preparation.write_json
-    written: list[str] = []
-
-    def breaks(path: Path, value: Any) -> None:
-        written.append(path.name)
-        if len(written) == 3:
-            raise KeyboardInterrupt
-        whole(path, value)
-
-    monkeypatch.setattr(preparation, "write_json", breaks)
-    with pytest.raises(KeyboardInterrupt):
-        prepare(data)
-    assert known_content(data, fingerprint(data)) is None
-    left = next((cache / "glue").glob("*/train.json"))
-    left.with_name(".train.json.tmp").write_text("cut")
-    monkeypatch.setattr(preparation, "write_json", whole)
-    dataset = prepare(data)
-    assert known_content(data, dataset.fingerprint) == dataset.content_hash
-    assert sorted(path.name for path in dataset.folder.iterdir()) == [
-        "manifest.json",
-        "test.json",
-        "tokenizer.json",
-        "train.json",
-        "validation.json",
-        "verified.json",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("harm", "name"),
-    [
-        (lambda path: path.unlink(), "test.json"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "train.json"),
-        (lambda path: path.write_text(path.read_text().replace("red", "tan")), "validation.json"),
-        (lambda path: path.write_text("{"), "manifest.json"),
-    ],
-)
-def test_damage_is_named(nli: GlueDataset, cache: Path, harm: Callable[[Path], None], name: str) -> None:
-    import shutil
-
-    shutil.copytree(nli.folder, cache / "glue" / nli.fingerprint)
-    (cache / "glue" / nli.fingerprint / "verified.json").unlink()
-    harm(cache / "glue" / nli.fingerprint / name)
-    with pytest.raises(UserError, match=f"prepared data is damaged: .*{name}") as caught:
-        prepare(NLI)
-    assert "Delete the folder" in str(caught.value.hint)

@@ -5,24 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pyarrow
 import pytest
 from pyarrow import parquet
 
 from comt_cli.data import hub
-from comt_cli.data.glue import dataset as preparation
 from comt_cli.data.glue.corpus import Example, GlueSource
-from comt_cli.data.glue.dataset import fingerprint, prepare
-from comt_cli.data.glue.published import FORMS, FolderExamples, HubExamples, splits_of
-from comt_cli.data.glue.settings import GlueData, GlueTask
+from comt_cli.data.glue.prepare import Kind
+from comt_cli.data.glue.settings import GlueData
+from comt_cli.data.glue.sources.published import FORMS, FolderExamples, HubExamples, splits_of
+from comt_cli.data.prepare import fingerprint, prepare
 from comt_cli.data.storage import no_progress
 from comt_cli.errors import UserError
 
 CORPUS = f"files:{__file__}"
 COUNT = 60
 
-HEADERS: dict[GlueTask, str] = {
+HEADERS: dict[str, str] = {
     "sst2": "sentence\tlabel",
     "mrpc": "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String",
     "qqp": "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
@@ -32,7 +31,7 @@ HEADERS: dict[GlueTask, str] = {
     "rte": "index\tsentence1\tsentence2\tlabel",
     "wnli": "index\tsentence1\tsentence2\tlabel",
 }
-LINES: dict[GlueTask, str] = {
+LINES: dict[str, str] = {
     "cola": "gj04\t{label}\t*\t{one}",
     "sst2": "{one} \t{label}",
     "mrpc": "{label}\t1\t2\t{one}\t{two}",
@@ -43,15 +42,15 @@ LINES: dict[GlueTask, str] = {
     "rte": "0\t{one}\t{two}\t{label}",
     "wnli": "0\t{one}\t{two}\t{label}",
 }
-NAMES: dict[GlueTask, list[str]] = {
+NAMES: dict[str, list[str]] = {
     "mnli": ["entailment", "neutral", "contradiction"],
     "qnli": ["entailment", "not_entailment"],
     "rte": ["entailment", "not_entailment"],
 }
-TASKS: list[GlueTask] = [*LINES]
+TASKS: list[str] = [*LINES]
 
 
-def examples(task: GlueTask, split: str) -> list[Example]:
+def examples(task: str, split: str) -> list[Example]:
     classes = GlueData(task=task, tokenizer="bytes").classes
     pairs = len(FORMS[task].columns) == 2
     return [
@@ -60,11 +59,11 @@ def examples(task: GlueTask, split: str) -> list[Example]:
     ]
 
 
-def of_folder(task: GlueTask, folder: Path) -> GlueData:
+def of_folder(task: str, folder: Path) -> GlueData:
     return GlueData(task=task, corpus=CORPUS, tokenizer="bytes", glue_folder=str(folder))
 
 
-def write_folder(task: GlueTask, root: Path) -> Path:
+def write_folder(task: str, root: Path) -> Path:
     """The files of GLUE's archive of a task; the last written is returned."""
     folder = root / FORMS[task].folder
     folder.mkdir()
@@ -80,7 +79,7 @@ def write_folder(task: GlueTask, root: Path) -> Path:
 class Parquet:
     """Local parquet files in the form of the hub's, two of training."""
 
-    def __init__(self, folder: Path, task: GlueTask) -> None:
+    def __init__(self, folder: Path, task: str) -> None:
         self.folder, self.asked = folder, list[tuple[str, str, str]]()
         columns = (*FORMS[task].columns, "label")
         for split, (name, _) in splits_of(task).items():
@@ -97,11 +96,11 @@ class Parquet:
 
     def __call__(self, repository: str, revision: str, pattern: str) -> Any:
         self.asked.append((repository, revision, pattern))
-        return hub.stream_files(datasets, "parquet", str(self.folder / Path(pattern).name))
+        return hub.stream_files(str(self.folder / Path(pattern).name))
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_folder_and_the_hub_have_the_same_examples(task: GlueTask, cache: Path, tmp_path: Path) -> None:
+def test_a_folder_and_the_hub_have_the_same_examples(task: str, cache: Path, tmp_path: Path) -> None:
     expected = {split: examples(task, split) for split in splits_of(task)}
     files = Parquet(tmp_path, task)
     assert HubExamples(GlueData(task=task, tokenizer="bytes"), files).read(no_progress) == expected
@@ -135,8 +134,7 @@ def test_where_the_files_lie_does_not_count(cache: Path, tmp_path: Path, monkeyp
     assert fingerprint(here) == fingerprint(there) == dataset.fingerprint
     on_hub = GlueData(task="stsb", corpus=CORPUS, tokenizer="bytes")
     assert fingerprint(on_hub) != dataset.fingerprint
-    monkeypatch.setattr(preparation, "source_for", lambda data: HubExamples(data, Parquet(tmp_path, "stsb")))
-    again = prepare(on_hub)
+    again = Kind(on_hub, HubExamples(on_hub, Parquet(tmp_path, "stsb"))).prepare()
     assert again.content_hash == dataset.content_hash
     monkeypatch.undo()
     monkeypatch.setenv("COMT_CACHE", str(cache))
@@ -171,27 +169,6 @@ def test_labels_of_sts_b_are_numbers(cache: Path, tmp_path: Path, label: str) ->
         prepare(of_folder("stsb", tmp_path))
 
 
-def test_missing_and_empty_files_are_named(cache: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"glue_folder: for mnli there is no .*MNLI/train.tsv and no .*matched.tsv and no"
-    ):
-        fingerprint(of_folder("mnli", tmp_path))
-    with pytest.raises(UserError, match=r"there is no .*CoLA/train.tsv and no .*CoLA/dev.tsv") as caught:
-        prepare(of_folder("cola", tmp_path))
-    assert "The folder must have CoLA/train.tsv, CoLA/dev.tsv" in str(caught.value.hint)
-    write_folder("cola", tmp_path).write_text("")
-    with pytest.raises(UserError, match=r"dev.tsv: 1 of 1 lines have fewer than 4 columns"):
-        prepare(of_folder("cola", tmp_path))
-
-
-def test_a_mark_before_the_text_and_few_short_lines_do_no_harm(cache: Path, tmp_path: Path) -> None:
-    path = write_folder("mrpc", tmp_path)
-    lines = path.read_text(encoding="utf-8").splitlines()
-    path.write_text("\ufeff" + "\r\n".join([*lines * 1, "cut\tshort"] + lines[1:] * 3), encoding="utf-8")
-    found = FolderExamples(of_folder("mrpc", tmp_path)).read(no_progress)
-    assert found["test"] == examples("mrpc", "test") * 4
-
-
 @pytest.mark.parametrize(
     ("change", "wrong"),
     [
@@ -207,14 +184,3 @@ def test_rows_of_another_form_are_refused(cache: Path, tmp_path: Path, change: d
     source: GlueSource = HubExamples(GlueData(task="rte", tokenizer="bytes"), files)
     with pytest.raises(UserError, match=f"task: rte on the hub: {wrong}"):
         source.read(no_progress)
-
-
-def test_without_network(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreachable(*_: Any, **__: Any) -> None:
-        raise ConnectionError("nobody answers\nat all")
-
-    monkeypatch.setattr("datasets.load_dataset", unreachable)
-    with pytest.raises(UserError, match=r"cannot read cola from .*nyu-mll/glue: nobody answers\n") as caught:
-        prepare(GlueData(task="cola", corpus=CORPUS, tokenizer="bytes"))
-    assert "data.glue_folder=/some/folder, which has CoLA/train.tsv" in str(caught.value.hint)
-    assert not list(cache.glob("glue/*/manifest.json"))

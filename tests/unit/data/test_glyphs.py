@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from same_bits import same_integers
 
-from comt_cli.data.images import glyphs
 from comt_cli.data.images.dataset import ImageDataset
 from comt_cli.data.images.glyph_faces import CHARACTERS, FACES, GlyphSet, face_masks, font_files
 from comt_cli.data.images.glyph_render import GlyphRenderer
-from comt_cli.data.images.prepare import image_fingerprint as fingerprint
-from comt_cli.data.images.prepare import prepare_images as prepare
-from comt_cli.data.images.settings import IMAGE_CLASSES, ImageDataSettings
+from comt_cli.data.images.sets import glyphs
+from comt_cli.data.images.settings import ImageDataSettings
+from comt_cli.data.prepare import fingerprint, prepare
 from comt_cli.errors import UserError
 
 DATA = ImageDataSettings(size=16, train_images=50, validation_images=20)
@@ -40,7 +34,7 @@ def folder_of(cache: Path) -> Path:
 def test_every_class_is_a_character_of_every_face(name: GlyphSet) -> None:
     from matplotlib.ft2font import FT2Font
 
-    assert len(CHARACTERS[name]) == len(set(CHARACTERS[name])) == IMAGE_CLASSES[name]
+    assert len(CHARACTERS[name]) == len(set(CHARACTERS[name])) == ImageDataSettings(images=name).classes
     assert len(FACES[name]) == len(set(FACES[name]))
     for path in font_files(FACES[name]):
         drawn = FT2Font(str(path)).get_charmap()
@@ -93,24 +87,10 @@ def test_an_image_is_a_pure_function_of_its_number(name: GlyphSet, size: int) ->
     assert same_integers(renderer.labels(3, 9), renderer.labels(0, 12)[3:])
 
 
-def test_sides_differ_and_images_vary() -> None:
-    train, validation = (GlyphRenderer("glyphs10", side, 16).render(0, 40) for side in ("train", "validation"))
-    flat = np.concatenate([train, validation]).reshape(80, -1).astype(float)
-    distances = np.abs(flat[:, None] - flat[None]).mean(2)
-    np.fill_diagonal(distances, 255)
-    assert distances.min() > 5
-
-
 def test_classes_come_equally_often() -> None:
     labels = GlyphRenderer("glyphs10", "train", 16).labels(0, 200)
     assert np.bincount(labels).tolist() == [20] * 10
     assert len({tuple(labels[place : place + 10]) for place in range(0, 200, 10)}) > 15
-
-
-def test_the_largest_size_can_be_drawn() -> None:
-    image = GlyphRenderer("glyphs10", "validation", 512).render(0, 1)
-    assert image.shape == (1, 512, 512, 3)
-    assert image.std() > 5
 
 
 def test_the_ink_is_where_the_character_is() -> None:
@@ -137,7 +117,7 @@ def test_rendered_once_and_opened_again(dataset: ImageDataset, cache: Path, monk
     assert dataset.mean == pytest.approx(scaled.mean((0, 1, 2)))
     assert dataset.std == pytest.approx(scaled.std((0, 1, 2)))
 
-    monkeypatch.setattr(glyphs, "GlyphRenderer", None)  # nothing is rendered again
+    monkeypatch.setattr(glyphs.Glyphs, "write", None)  # nothing is rendered again
     again = prepare(DATA.model_copy(update={"augmentation": "crop", "folder": "/elsewhere"}))
     assert again.content_hash == dataset.content_hash
     assert same_integers(again.train.pixels, dataset.train.pixels)
@@ -151,7 +131,7 @@ def test_what_identifies_the_images(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(prints) == 5
     same = DATA.model_copy(update={"augmentation": "crop-flip", "folder": "/elsewhere"})
     assert fingerprint(same) == fingerprint(DATA)
-    monkeypatch.setattr(glyphs, "font_hash", lambda name: "another edition of the fonts")
+    monkeypatch.setattr("comt_cli.data.images.glyph_faces.font_hash", lambda name: "another edition of the fonts")
     assert fingerprint(DATA) not in prints
 
 
@@ -159,67 +139,6 @@ def test_fewer_images_are_the_first_ones(dataset: ImageDataset) -> None:
     fewer = prepare(DATA.model_copy(update={"train_images": 7}))
     assert dataset.train.pixels is not None
     assert same_integers(fewer.train.pixels, dataset.train.pixels[:7])
-
-
-def test_more_images_than_there_are(cache: Path) -> None:
-    with pytest.raises(UserError, match="train_images: 50,001 images are asked for; this split of glyphs10 has 50,000"):
-        prepare(DATA.model_copy(update={"train_images": 50_001}))
-    assert not cache.exists()
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-2])
-
-
-@pytest.mark.parametrize("name", ["train.pixels", "train.labels", "validation.pixels", "manifest.json"])
-@pytest.mark.parametrize("damage", [flip, cut])
-def test_damage_is_named(dataset: ImageDataset, cache: Path, name: str, damage: Callable[[Path], None]) -> None:
-    path = folder_of(cache) / name
-    damage(path)
-    with pytest.raises(UserError, match="prepared data is damaged") as caught:
-        prepare(DATA)
-    assert str(path) in caught.value.message
-    assert f"Delete the folder {path.parent}" in str(caught.value.hint)
-    shutil.rmtree(path.parent)
-    assert prepare(DATA).content_hash == dataset.content_hash  # the advice works
-
-
-KILLED = """
-import os, signal
-from comt_cli.data.images.prepare import prepare_images as prepare
-from comt_cli.data.images.glyph_render import GlyphRenderer
-from comt_cli.data.images.settings import ImageDataSettings
-labels = GlyphRenderer.labels
-def killed(self, start, count):
-    if count == 20:  # the pixels of the second side are written, its labels are not
-        os.kill(os.getpid(), signal.SIGKILL)
-    return labels(self, start, count)
-GlyphRenderer.labels = killed
-prepare(ImageDataSettings(size=16, train_images=50, validation_images=19 + 1))
-"""
-
-
-def test_a_rendering_that_was_killed_begins_anew(cache: Path) -> None:
-    ended = subprocess.run([sys.executable, "-c", KILLED], env={**os.environ, "COMT_CACHE": str(cache)}, check=False)
-    assert ended.returncode == -signal.SIGKILL
-    folder = folder_of(cache)
-    assert not (folder / "manifest.json").exists()
-    (folder / ".validation.labels.1-ab.tmp").write_bytes(b"left over")
-    dataset = prepare(DATA)
-    assert same_integers(dataset.validation.pixels, GlyphRenderer("glyphs10", "validation", 16).render(0, 20))
-    assert sorted(path.name for path in folder.iterdir() if path.name.startswith(".")) == []
-
-
-def test_progress_counts_images(cache: Path) -> None:
-    seen: list[tuple[str, int, int | None]] = []
-    prepare(DATA, lambda *said: seen.append(said))
-    assert ("rendering images of glyphs10", 70, 70) in seen
 
 
 def test_a_disk_without_room(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

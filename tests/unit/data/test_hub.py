@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_corpus import sentences
+from fake_corpus import prepared, sentences
 
-from comt_cli.data import hub
-from comt_cli.data.corpus import train_texts
-from comt_cli.data.hub import FILE_ORDER_SEED, SOURCES, HubCorpus, HubSource, RemoteFiles
-from comt_cli.data.identity import fingerprint
-from comt_cli.data.prepare import prepare, prepare_corpus
-from comt_cli.data.settings import DataSettings
+from comt_cli.data.hub import RowFiles
+from comt_cli.data.prepare import prepare
+from comt_cli.data.text.corpora import hub_text
+from comt_cli.data.text.corpora.hub_text import FILE_ORDER_SEED, HubSource, HubText, OpenWebText
+from comt_cli.data.text.corpus import train_texts
+from comt_cli.data.text.settings import DataSettings
 from comt_cli.errors import StorageError, UserError
 
 
@@ -28,19 +28,19 @@ class FakeFiles:
     def __len__(self) -> int:
         return self.files
 
-    def texts(self, file: int) -> Iterator[str]:
+    def rows(self, file: int) -> Iterator[dict[str, str]]:
         self.opened.append(file)
         if len(self.opened) - 1 == self.breaks_at:
             raise TimeoutError("the hub does not answer\nand here are forty more lines")
         for number, sentence in enumerate(sentences(self.each)):
-            yield f"{self.name} {file}.{number}: {sentence}"
+            yield {"text": f"{self.name} {file}.{number}: {sentence}"}
 
 
-def fake_hub(name: str, **files: FakeFiles) -> HubCorpus:
-    def open_source(source: HubSource) -> RemoteFiles:
+def fake_hub(name: str, **files: FakeFiles) -> HubText:
+    def open_source(source: HubSource) -> RowFiles:
         return files[str(source.split)]
 
-    return HubCorpus(name, SOURCES[name], open_source)
+    return {"c4": hub_text.C4, "openwebtext": OpenWebText}[name](open_source)
 
 
 C4 = DataSettings(corpus="c4", tokenizer="bytes", rows="pad", sequence_length=64, max_train_tokens=20_000)
@@ -53,9 +53,9 @@ def seeded_order(count: int) -> list[int]:
 
 
 def test_c4_has_its_own_split_and_stops_at_the_limits(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HubCorpus, "validation_tokens", 3000)
+    monkeypatch.setattr(HubText, "validation_tokens", 3000)
     train, validation = FakeFiles("t", 50, 40), FakeFiles("v", 8, 40)
-    dataset = prepare_corpus(C4, fake_hub("c4", train=train, validation=validation))
+    dataset = prepared(C4, fake_hub("c4", train=train, validation=validation))
     assert dataset.train.tokens == 20_000
     assert dataset.validation.tokens == 3000
     first = dataset.tokenizer.decode(dataset.train.batch([0]).tokens[0].tolist())
@@ -66,20 +66,6 @@ def test_c4_has_its_own_split_and_stops_at_the_limits(cache: Path, monkeypatch: 
     assert len(train.opened) < 20  # only what was needed
 
 
-def test_it_has_no_share_for_validation(cache: Path) -> None:
-    assert C4.validation_fraction is None
-    with pytest.raises(ValueError, match="validation_fraction: c4 has a validation split of its own"):
-        DataSettings(**{**C4.model_dump(), "validation_fraction": 0.05})
-    assert fingerprint(C4) != fingerprint(C4.model_copy(update={"max_train_tokens": 21_000}))
-
-
-def test_openwebtext_is_split_by_hash(cache: Path) -> None:
-    data = C4.model_copy(update={"corpus": "openwebtext", "validation_fraction": 0.2})
-    dataset = prepare_corpus(data, fake_hub("openwebtext", **{"None": FakeFiles("o", 50, 40)}))
-    assert dataset.train.tokens == 20_000
-    assert 2500 < dataset.validation.tokens < 8000
-
-
 def test_a_tokenizer_for_c4_is_trained_on_its_train_files() -> None:
     validation = FakeFiles("v", 8, 40)
     texts = train_texts(fake_hub("c4", train=FakeFiles("t", 3, 5), validation=validation), 0.5)
@@ -88,18 +74,18 @@ def test_a_tokenizer_for_c4_is_trained_on_its_train_files() -> None:
 
 
 def test_a_broken_connection_keeps_what_was_prepared_and_goes_on(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HubCorpus, "validation_tokens", 500)
-    undisturbed = prepare_corpus(C4, fake_hub("c4", train=FakeFiles("t", 50, 40), validation=FakeFiles("v", 8, 40)))
+    monkeypatch.setattr(HubText, "validation_tokens", 500)
+    undisturbed = prepared(C4, fake_hub("c4", train=FakeFiles("t", 50, 40), validation=FakeFiles("v", 8, 40)))
 
     monkeypatch.setenv("COMT_CACHE", str(cache.with_name("second")))
-    monkeypatch.setattr("comt_cli.data.tokenise._CHUNK_DOCUMENTS", 16)
+    monkeypatch.setattr("comt_cli.data.text.tokenise._CHUNK_DOCUMENTS", 16)
     broken = fake_hub("c4", train=FakeFiles("t", 50, 40, breaks_at=6), validation=FakeFiles("v", 8, 40))
     with pytest.raises(UserError, match=r"the hub does not answer\n  c4 needs") as caught:
-        prepare_corpus(C4, broken, part_bytes=4000)
+        prepared(C4, broken, part_bytes=4000)
     assert "what was prepared so far is kept" in str(caught.value.hint)
     assert "python-docs" in str(caught.value.hint)
     train = FakeFiles("t", 50, 40)
-    dataset = prepare_corpus(C4, fake_hub("c4", train=train, validation=FakeFiles("v", 8, 40)), part_bytes=4000)
+    dataset = prepared(C4, fake_hub("c4", train=train, validation=FakeFiles("v", 8, 40)), part_bytes=4000)
     assert train.opened[0] in seeded_order(50)[3:7]  # earlier files are not fetched again
     rows = range(len(dataset.train))
     assert dataset.train.batch([*rows]).tokens.tolist() == undisturbed.train.batch([*rows]).tokens.tolist()
@@ -117,29 +103,9 @@ def test_without_network_the_error_says_what_works(cache: Path, monkeypatch: pyt
         assert "files:GLOB" in str(caught.value.hint)
 
 
-def test_what_is_asked_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, object]] = []
-
-    def load_dataset(builder: str, *, data_files: object, split: str, streaming: bool) -> object:
-        assert (split, streaming) == ("train", True)
-        asked.append((builder, data_files))
-        return None
-
-    monkeypatch.setattr("datasets.load_dataset", load_dataset)
-    for sources in SOURCES.values():
-        for source in sources:
-            hub.open_on_hub(source)
-    at = "hf://datasets/allenai/c4@1588ec454efa1a09f29cd18ddd04fe05fc8653a2/en"
-    assert asked == [
-        ("json", f"{at}/c4-validation.*.json.gz"),
-        ("json", f"{at}/c4-train.*.json.gz"),
-        ("parquet", "hf://datasets/Skylion007/openwebtext@refs%2Fconvert%2Fparquet/plain_text/*train*/*.parquet"),
-    ]
-
-
 def test_a_disk_that_cannot_hold_the_corpus_is_refused_at_once(cache: Path) -> None:
     data = C4.model_copy(update={"max_train_tokens": 10**16})
     train = FakeFiles("t", 5, 5)
     with pytest.raises(StorageError, match=r"need 20000000\.0 GB"):
-        prepare_corpus(data, fake_hub("c4", train=train, validation=FakeFiles("v", 1, 5)))
+        prepared(data, fake_hub("c4", train=train, validation=FakeFiles("v", 1, 5)))
     assert not train.opened

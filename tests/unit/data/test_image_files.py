@@ -13,20 +13,17 @@ from urllib.error import URLError
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from same_bits import Reason, assert_same_bits, same_integers
 
 from comt_cli.data.evaluation import EvaluationBatches
-from comt_cli.data.images import imagenet
-from comt_cli.data.images import settings as image_settings
-from comt_cli.data.images.prepare import image_fingerprint as fingerprint
-from comt_cli.data.images.prepare import known_image_content
-from comt_cli.data.images.prepare import prepare_images as prepare
+from comt_cli.data.images import folder_split as imagenet
+from comt_cli.data.images.sets.imagenet import ImageNet
 from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.data.images.torchvision_import import torchvision_datasets
 from comt_cli.data.loader import TrainBatches
 from comt_cli.data.order import uniform_draws
+from comt_cli.data.prepare import fingerprint, known_content, prepare
 from comt_cli.errors import UserError
 
 IMAGES_A_FILE = 4
@@ -110,17 +107,8 @@ def test_a_folder_of_cifar_that_is_not_there_is_not_made(tmp_path: Path) -> None
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_without_cifar_is_left_as_it_was(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    no_network(monkeypatch)
-    home = tmp_path / "named by mistake"
-    home.mkdir()
-    with pytest.raises(UserError, match="cannot be downloaded"):
-        prepare(ImageDataSettings(images="cifar10", folder=str(home)))
-    assert not list(home.iterdir())
-
-
 @pytest.mark.parametrize("whole", [True, False])
-def test_an_archive_of_cifar_is_unpacked_or_said_to_be_damaged(
+def test_an_archive_of_cifar_is_unpacked_where_it_is_whole(
     cifar: tuple[Any, Path, str], monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
     no_network(monkeypatch)
@@ -131,62 +119,14 @@ def test_an_archive_of_cifar_is_unpacked_or_said_to_be_damaged(
     md5 = hashlib.md5(archive.read_bytes()).hexdigest()
     monkeypatch.setattr(kind, "tgz_md5", md5 if whole else "0" * 32)
     shutil.rmtree(folder / kind.base_folder)
-    said: list[str] = []
     data = ImageDataSettings(images=name, folder=str(folder))
     if whole:
-        assert len(prepare(data, lambda *words: said.append(words[0])).train) == IMAGES_A_FILE * len(kind.train_list)
-        assert said == [f"unpacking {archive}"]
+        assert len(prepare(data).train) == IMAGES_A_FILE * len(kind.train_list)
         return
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match="no network") as caught:
         prepare(data)
-    assert caught.value.message.startswith(f"{archive} is damaged (its MD5 is {md5}, not {'0' * 32})")
-    assert "no network" in caught.value.message
     assert f"{kind.filename} and put it into {folder}" in str(caught.value.hint)
-
-
-def test_cifar_is_downloaded_where_it_is_not(cifar: tuple[Any, Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    kind, folder, name = cifar
-    (folder / kind.base_folder).rename(folder / "elsewhere")
-
-    def download(url: str, root: Path, filename: str, md5: str) -> None:
-        assert (url, md5) == (kind.url, kind.tgz_md5)
-        with tarfile.open(Path(root) / filename, "w:gz") as tar:
-            tar.add(folder / "elsewhere", kind.base_folder)
-
-    monkeypatch.setattr(torchvision_datasets().utils, "download_url", download)
-    said = []
-    dataset = prepare(ImageDataSettings(images=name, folder=str(folder)), lambda *words: said.append(words[0]))
-    assert len(dataset.train) == IMAGES_A_FILE * len(kind.train_list)
-    assert said[0] == f"downloading {name} into {folder}"
-
-
-def test_of_an_archive_of_cifar_only_its_own_files_are_written(
-    cifar: tuple[Any, Path, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On every Python, whose own `extractall` differs: no links, nothing outside the folder."""
-    kind, folder, name = cifar
-    data = ImageDataSettings(images=name, folder=str(folder))
-    before, base = prepare(data), folder / kind.base_folder
-    files = {path.name for path in base.iterdir()}
-    first, *_ = sorted(files)
-    archive = folder / kind.filename
-    with tarfile.open(archive, "w:gz") as tar:
-        for outside in ("../outside", str(folder / "outside"), f"{base.name}/../outside", f"{base.name}/other"):
-            member = tar.gettarinfo(base / first)
-            member.name = outside
-            with (base / first).open("rb") as content:
-                tar.addfile(member, content)
-        tar.add(base, kind.base_folder)
-        link = tarfile.TarInfo(f"{kind.base_folder}/{first}")
-        link.type, link.linkname = tarfile.SYMTYPE, str(folder / "elsewhere")
-        tar.addfile(link)
-    monkeypatch.setattr(kind, "tgz_md5", hashlib.md5(archive.read_bytes()).hexdigest())
-    shutil.rmtree(base)
-    assert prepare(data).content_hash == before.content_hash
-    assert {path.name for path in base.iterdir()} == files
-    assert not any(path.is_symlink() for path in base.iterdir())
-    assert {path.name for path in folder.iterdir()} == {archive.name, kind.base_folder}
-    assert not (folder.parent / "outside").exists()
+    assert not (folder / kind.base_folder).exists()
 
 
 def make_imagenet(folder: Path, classes: int = 3) -> None:
@@ -204,7 +144,7 @@ def make_imagenet(folder: Path, classes: int = 3) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setitem(image_settings.IMAGE_CLASSES, "imagenet", 3)
+    monkeypatch.setattr(ImageNet, "classes", {"imagenet": 3})
     make_imagenet(tmp_path / "imagenet")
     return tmp_path / "imagenet"
 
@@ -242,17 +182,17 @@ def test_the_content_of_a_folder_is_of_the_files_that_lie_there_now(folder: Path
     somebody under the same names is other data."""
     data = settings(folder)
     noted = prepare(data).content_hash
-    assert known_image_content(data, fingerprint(data)) == noted
+    assert known_content(data, fingerprint(data)) == noted
     image = folder / "train" / "n00000001" / "train_0.JPEG"
     content = Image.open(image).resize((12, 12))
     image.unlink()
-    assert known_image_content(data, fingerprint(data)) is None
+    assert known_content(data, fingerprint(data)) is None
     content.save(image)
-    assert known_image_content(data, fingerprint(data)) is None
+    assert known_content(data, fingerprint(data)) is None
     scaled = prepare(data).content_hash
-    assert known_image_content(data, fingerprint(data)) == scaled != noted
+    assert known_content(data, fingerprint(data)) == scaled != noted
     shutil.rmtree(folder)
-    assert known_image_content(data, fingerprint(data)) is None
+    assert known_content(data, fingerprint(data)) is None
 
 
 def test_parts_of_imagenet_are_cut_by_the_draws(folder: Path) -> None:
@@ -290,14 +230,6 @@ def test_random_boxes_are_as_the_paper_draws_them() -> None:
     assert imagenet.random_box(1000, 100, never) == (433, 0, 566, 100)
 
 
-def test_the_first_images_of_imagenet_are_of_all_classes(folder: Path) -> None:
-    fewer = prepare(settings(folder, train_images=9))
-    whole = prepare(settings(folder))
-    assert fewer.train.labels.tolist() == whole.train.labels[:9].tolist()
-    assert set(fewer.train.labels.tolist()) == {0, 1, 2}
-    assert fewer.content_hash != whole.content_hash
-
-
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
@@ -315,26 +247,8 @@ def test_an_imagenet_folder_that_is_unfit(folder: Path, spoil: Callable[[Path], 
     assert "--set data.folder=" in str(caught.value.hint)
 
 
-def test_imagenet_in_the_cache_by_default(cache: Path) -> None:
-    with pytest.raises(UserError, match=f"imagenet is not in {cache / 'images' / 'imagenet'}"):
-        prepare(ImageDataSettings(images="imagenet", size=224))
-
-
 def test_a_broken_image_is_named(folder: Path) -> None:
     (folder / "val" / "n00000000" / "val_0.JPEG").write_bytes(b"\xff\xd8 no image")
     dataset = prepare(settings(folder))
     with pytest.raises(UserError, match=r"cannot read the image .*n00000000/val_0\.JPEG"):
         list(EvaluationBatches(dataset.validation, batch_size=6))
-
-
-def test_a_torchvision_without_its_extension_still_says_so() -> None:
-    """Data sets can be read beside any torch, and an operator that has no code fails when it is called, not before."""
-    torchvision_datasets()
-    import torchvision
-
-    boxes, scores = torch.tensor([[0.0, 0, 1, 1], [0, 0, 1, 1]]), torch.tensor([0.5, 0.9])
-    if torchvision.extension._has_ops():
-        assert torchvision.ops.nms(boxes, scores, 0.5).tolist() == [1]
-    else:
-        with pytest.raises(RuntimeError, match="C\\+\\+ ops"):
-            torchvision.ops.nms(boxes, scores, 0.5)

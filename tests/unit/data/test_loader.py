@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from same_bits import same_integers
 
-from comt_cli.data.dataset import Dataset
 from comt_cli.data.evaluation import EvaluationBatches
 from comt_cli.data.loader import TrainBatches
 from comt_cli.data.order import sample_indices
-from comt_cli.data.rows import Batch, PaddedRows, Rows
+from comt_cli.data.text.rows import Batch, PaddedRows, Rows
 from comt_cli.errors import UserError
 
 
@@ -28,7 +27,7 @@ def small_rows(count: int = 37) -> PaddedRows:
 
 
 def threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "comt-train-batches"]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("comt-train-batches")]
 
 
 @settings(deadline=None, max_examples=40)
@@ -55,24 +54,6 @@ def test_a_step_has_the_same_rows_for_every_number_of_devices(
         expected = rows.batch(sample_indices(seed, (first + number) * 12, 12, len(rows)))
         assert same_integers(np.concatenate([part.tokens for part in parts]), expected.tokens)
         assert same_integers(np.concatenate([part.targets for part in parts]), expected.targets)
-
-
-def test_going_on_is_the_same_as_never_stopping() -> None:
-    rows = small_rows()
-    with TrainBatches(rows, seed=1, batch_size=5, last_step=20) as batches:
-        undisturbed = [step[0].tokens for step in batches]
-    with TrainBatches(rows, seed=1, batch_size=5, first_step=13, last_step=20) as batches:
-        assert batches.step == 13
-        resumed = [step[0].tokens for step in batches]
-        assert batches.step == 20
-    assert same_integers(undisturbed[13:], resumed)
-
-
-def test_the_targets_of_a_step_are_known_without_the_other_ranks() -> None:
-    rows = small_rows()
-    with TrainBatches(rows, seed=1, batch_size=12, rank=1, world_size=3) as batches:
-        for step in range(4):
-            assert batches.targets(step) == rows.batch(batches.indices(step)).target_count
 
 
 def test_a_batch_that_cannot_be_divided_is_refused_before_a_thread_starts() -> None:
@@ -126,26 +107,6 @@ def test_a_forgotten_loader_stops_its_thread() -> None:
     assert not thread.is_alive()
 
 
-class Slow(PaddedRows):
-    def __init__(self) -> None:
-        good = small_rows()
-        super().__init__(good._shards, good._offsets, 6, 0)
-
-    def batch(self, indices: NDArray[np.int64]) -> Batch:
-        time.sleep(0.03)
-        return super().batch(indices)
-
-
-def test_waiting_is_measured() -> None:
-    with TrainBatches(Slow(), seed=0, batch_size=4, last_step=4) as batches:
-        list(batches)
-        assert 0.06 < batches.waited_seconds < 5
-    with TrainBatches(small_rows(), seed=0, batch_size=4, last_step=4) as batches:
-        time.sleep(0.1)  # a model at work
-        list(batches)
-        assert batches.waited_seconds < 0.05
-
-
 @settings(deadline=None)
 @given(batch_size=st.integers(1, 40), world_size=st.integers(1, 5), limit=st.one_of(st.none(), st.integers(1, 200)))
 def test_evaluation_reads_the_same_rows_however_it_is_divided(
@@ -193,11 +154,3 @@ def test_batches_of_equal_size_count_the_same_targets(per_rank: int, world_size:
         assert same_integers(other.tokens[:kept], one.tokens)
         assert same_integers(other.targets[:kept], one.targets)
         assert other.target_count == one.target_count
-
-
-def test_evaluation_can_be_repeated(python_docs_pad: Dataset) -> None:
-    batches = EvaluationBatches(python_docs_pad.validation, batch_size=16, max_targets=2000)
-    assert 2000 <= batches.targets < 2064
-    first, second = ([batch.tokens.sum() for batch in batches] for _ in range(2))
-    assert first == second
-    assert len(first) == len(batches)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from same_bits import same_integers
 
 from comt_cli.data.loader import TrainBatches
-from comt_cli.data.masking import MaskedBatch, MaskedRows
-from comt_cli.data.rows import PackedRows, PaddedRows
-from comt_cli.data.settings import MaskedData, predicted
 from comt_cli.data.split import IGNORE
+from comt_cli.data.text.masking import MaskedBatch, MaskedRows
+from comt_cli.data.text.rows import PackedRows, PaddedRows
 from comt_cli.data.tokenizer import ByteTokenizer
 
 TOKENIZER = ByteTokenizer(["begin", "mask", "separator"])
@@ -63,12 +61,6 @@ def test_fifteen_percent_are_chosen_and_eighty_ten_ten_of_these():
     assert (batch.tokens[:, 0] == SPECIAL.begin).all()
 
 
-def test_every_place_and_every_neighbour_is_chosen_alike():
-    places = masked().train_batch(np.arange(900), 1, 0).places
-    counts = np.bincount(places.ravel(), minlength=T)[1:]
-    assert counts.min() > 0.5 * counts.mean()
-
-
 @given(st.integers(0, 2**31), st.integers(0, 10**9), st.integers(1, 6))
 def test_masks_follow_from_seed_and_position(seed, first, cut):
     split, indices = masked(rows=8), np.arange(8)[::-1]
@@ -106,11 +98,3 @@ def test_short_documents_and_rows_without_a_word():
     assert counts.tolist() == [1, 0, 5] == split.target_counts(np.arange(3)).tolist()  # 4.5 is rounded up
     assert (batch.tokens[0, 5:] == SPECIAL.pad).all()
     assert batch.tokens[1, :2].tolist() == [SPECIAL.begin, SPECIAL.end]
-
-
-def test_how_many_of_a_sequence_are_predicted():
-    data = MaskedData(tokenizer="bytes", sequence_length=128)
-    assert (data.masked, data.vocabulary_size, data.text.sequence_length) == (19, 261, 127)
-    assert [predicted(words, 0.15) for words in (1, 3, 10, 127)] == [1, 1, 2, 19]
-    with pytest.raises(ValueError, match="no mask token"):
-        MaskedRows(masked(2).rows, ByteTokenizer(["begin"]).special, 259, 0.15)

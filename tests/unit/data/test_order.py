@@ -54,14 +54,6 @@ def test_every_row_comes_equally_often_at_every_place(rows: int) -> None:
         assert chi_squared < rows + 6 * np.sqrt(2 * rows) + 12
 
 
-def test_neighbours_are_not_kept_together() -> None:
-    rows = 10_000
-    order = sample_indices(3, 0, rows, rows)
-    assert np.count_nonzero(np.abs(np.diff(order)) == 1) < 20  # 2 on average
-    assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 0.05
-    assert abs(np.corrcoef(order, np.arange(rows))[0, 1]) < 0.05
-
-
 @pytest.mark.parametrize(("start", "count", "rows"), [(0, 1, 0), (-1, 1, 5), (0, -1, 5)])
 def test_nonsense_is_refused(start: int, count: int, rows: int) -> None:
     with pytest.raises(ValueError, match="no order"):

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import datasets
 import pyarrow
 import pytest
 from hypothesis import given
@@ -19,13 +18,13 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from comt_cli.data import hub
-from comt_cli.data.pairs import text_files
-from comt_cli.data.pairs.corpus import split_of_source
-from comt_cli.data.pairs.gettext_catalogues import Catalogues
-from comt_cli.data.pairs.hub_pairs import HubPairs
-from comt_cli.data.pairs.prepare import fingerprint, prepare, prepare_corpus
+from comt_cli.data.pairs.corpora import text_files
+from comt_cli.data.pairs.corpora.gettext_catalogues import Catalogues
+from comt_cli.data.pairs.corpora.published import PublishedPairs
+from comt_cli.data.pairs.corpus import corpus_for, split_of_source
+from comt_cli.data.pairs.prepare import Kind
 from comt_cli.data.pairs.settings import PairData
-from comt_cli.data.pairs.text_files import TextFiles
+from comt_cli.data.prepare import fingerprint, prepare
 from comt_cli.data.sentencepiece_tokenizer import LONG_LINES_CUT
 from comt_cli.errors import UserError
 
@@ -50,7 +49,7 @@ def of_files(source: Path, target: Path, **keys: object) -> PairData:
 
 def test_lines_are_divided_by_the_hash_of_the_source(cache: Path, two: tuple[Path, Path]) -> None:
     data = of_files(*two, validation_fraction=0.1, test_fraction=0.2)
-    corpus = TextFiles(data)
+    corpus = corpus_for(data)
     decoded, train = corpus.decoded(), list(corpus.train())
     assert len(train) + sum(len(each) for each in decoded.values()) == 300
     assert 10 < len(decoded["validation"]) < 50 < len(decoded["test"]) < 90
@@ -87,24 +86,17 @@ def test_validation_and_test_may_be_files_of_their_own(cache: Path, two: tuple[P
     assert 10 < len(decoded["test"]) < 50
 
 
-def test_marks_and_ends_of_lines_are_no_text(cache: Path, tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).write_bytes(b"\xef\xbb\xbffirst \r\nsecond\xe2\x80\xa8half\r\nthird")
-    data = of_files(tmp_path / "a", tmp_path / "b", validation_fraction=0.001, test_fraction=0.001)
-    assert [pair.source for pair in TextFiles(data).train()] == ["first", "second\u2028half", "third"]
-
-
 def test_a_side_of_which_nothing_can_be_seen_is_empty(cache: Path, tmp_path: Path) -> None:
     unseen = ["\u200b", "\u00ad", "\ufeff\u2060", " \u200e\t"]
     two = write(tmp_path / "a", [*unseen, "seen\u00ad"]), write(tmp_path / "b", ["target"] * 5)
     data = of_files(*two, validation_fraction=0.001, test_fraction=0.001)
-    assert [pair.source for pair in TextFiles(data).train()] == [""] * 4 + ["seen\u00ad"]
-    assert list(TextFiles(data).vocabulary_texts()).count("target") == 5
-    assert TextFiles(data).identity()[-1] == LONG_LINES_CUT
+    assert [pair.source for pair in corpus_for(data).train()] == [""] * 4 + ["seen\u00ad"]
+    assert list(corpus_for(data).vocabulary_texts()).count("target") == 5
+    assert corpus_for(data).identity()[-1] == LONG_LINES_CUT
     for name in ("train", "tst2012", "tst2013"):
         for language in ("en", "vi"):
             (tmp_path / f"{name}.{language}").write_text("one\n\u200b\n")
-    published = TextFiles(PairData(corpus="iwslt15-en-vi", target="vi", folder=str(tmp_path), tokenizer="bytes"))
+    published = corpus_for(PairData(corpus="iwslt15-en-vi", target="vi", folder=str(tmp_path), tokenizer="bytes"))
     assert [pair.source for pair in published.train()] == ["one", "\u200b"]
     assert len(published.identity()) == 4  # what earlier versions have prepared is still known
 
@@ -124,55 +116,13 @@ def test_files_that_changed_are_never_prepared_as_what_they_were(
     before = fingerprint(data)
     corrected(8)
     assert prepare(data).fingerprint == fingerprint(data) != before
-    monkeypatch.setattr("comt_cli.data.local_files.state_of", lambda status: [0])  # of a system that tells no change
+    monkeypatch.setattr("comt_cli.data.known_hashes.state_of", lambda status: [0])  # of a system that tells no change
     fingerprint(data)
     write(two[1], [f"Satz Nr. {number}" for number in range(300)])
     shutil.rmtree(cache / "pairs")
     with pytest.raises(UserError, match=r"b\.de was changed while it was read"):
         prepare(data)
     assert prepare(data).fingerprint == fingerprint(data)
-
-
-def test_a_corpus_that_changes_while_it_is_prepared_is_not_kept(
-    cache: Path, two: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train, changing = TextFiles.train, iter([None])
-
-    def while_it_is_read(self: TextFiles, start: tuple[int, int] = (0, 0)) -> Iterator[Any]:
-        yield from train(self, start)
-        for _ in changing:
-            write(two[0], [f"another {number}" for number in range(300)])
-
-    monkeypatch.setattr(TextFiles, "train", while_it_is_read)
-    with pytest.raises(UserError, match=r"was changed while it was read"):
-        prepare(of_files(*two))
-    assert not list((cache / "pairs").glob("*/"))
-    assert prepare(of_files(*two)).fingerprint == fingerprint(of_files(*two))
-
-
-def test_files_that_do_not_fit_are_named_with_their_line(cache: Path, two: tuple[Path, Path], tmp_path: Path) -> None:
-    short = write(tmp_path / "short.de", ["eins", "zwei"])
-    with pytest.raises(UserError, match=r"has 300 lines and .*short\.de has 2: line 3 of a\.en has no counterpart"):
-        prepare(of_files(two[0], short))
-    empty = write(tmp_path / "empty.de", [])
-    with pytest.raises(UserError, match=r"empty\.de is empty"):
-        prepare(of_files(two[0], empty))
-    latin = tmp_path / "latin.de"
-    latin.write_bytes(b"Satz\n" * 11 + b"Stra\xdfe\n" + b"Satz\n" * 288)
-    with pytest.raises(UserError, match=r"latin\.de is not UTF-8 text \(line 12: ") as caught:
-        prepare(of_files(two[0], latin))
-    assert "iconv" in str(caught.value.hint)
-    wide = tmp_path / "wide.de"
-    wide.write_text("Satz\n" * 300, encoding="utf-16")
-    with pytest.raises(UserError, match=r"wide\.de is not UTF-8 text \(line 1: ") as caught:
-        prepare(of_files(two[0], wide))
-    assert "iconv -f utf-16 -t utf-8 wide.de" in str(caught.value.hint)
-    os.mkfifo(tmp_path / "pipe")
-    for name in (tmp_path / "pipe", Path("/dev/zero")):
-        with pytest.raises(UserError, match=rf"cannot read {name}: it is a (pipe|device), not a file"):
-            fingerprint(of_files(two[0], name))
-    with pytest.raises(UserError, match=r"there is no file .*absent"):
-        fingerprint(of_files(two[0], tmp_path / "absent"))
 
 
 def test_all_that_is_wrong_with_files_is_said_at_once_before_they_are_prepared(
@@ -184,18 +134,27 @@ def test_all_that_is_wrong_with_files_is_said_at_once_before_they_are_prepared(
     for _ in range(2):
         with pytest.raises(UserError) as caught:
             fingerprint(data)
-        said = caught.value.message.splitlines()
-        assert said[0].startswith("4 problems")
-        assert ["has no counterpart" in said[1], "line 2" in said[2], "empty" in said[3], "no file" in said[4]] == [
-            1
-        ] * 4
+        for wrong in ("line 2 of a.en has no counterpart", "line 2", f"{empty} is empty", f"{tmp_path / 'absent'}"):
+            assert wrong in caught.value.message
     fine = of_files(*two)
     known = fingerprint(fine)
     write(two[1], ["a line"] * 299)
-    with pytest.raises(UserError, match="has no counterpart"):
+    with pytest.raises(UserError, match=r"line 300 of a\.en has no counterpart"):
         fingerprint(fine)
     write(two[1], [f"Satz Nummer {n}" for n in range(300)])
     assert fingerprint(fine) == known
+
+
+def test_files_that_are_no_text_are_named(cache: Path, two: tuple[Path, Path], tmp_path: Path) -> None:
+    wide = tmp_path / "wide.de"
+    wide.write_text("Satz\n" * 300, encoding="utf-16")
+    with pytest.raises(UserError, match=r"wide\.de is not UTF-8 text \(line 1: ") as caught:
+        prepare(of_files(two[0], wide))
+    assert "iconv -f utf-16 -t utf-8 wide.de" in str(caught.value)
+    os.mkfifo(tmp_path / "pipe")
+    for name in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(UserError, match=rf"cannot read {name}: it is a (pipe|device), not a file"):
+            fingerprint(of_files(two[0], name))
 
 
 @given(st.binary(max_size=40))
@@ -214,13 +173,6 @@ def test_lines_are_counted_as_they_are_read(tmp_path_factory: pytest.TempPathFac
         else:
             with pytest.raises(UserError, match="is empty"):
                 text_files._count(path)
-
-
-def test_a_corpus_too_small_for_its_shares_is_refused(cache: Path, tmp_path: Path) -> None:
-    few = [write(tmp_path / name, ["one", "two", "three"]) for name in ("a", "b")]
-    with pytest.raises(UserError, match="is in the validation split") as caught:
-        prepare(of_files(*few))
-    assert "validation_fraction" in str(caught.value.hint)
 
 
 PO = """
@@ -283,18 +235,6 @@ def test_catalogues_are_read_once_each_without_the_fuzzy_and_empty(cache: Path, 
     assert fingerprint(data) != before
 
 
-def test_packages_without_catalogues_say_what_there_is(cache: Path, package: Path) -> None:
-    with pytest.raises(UserError, match="translated_package has no catalogue in fr") as caught:
-        fingerprint(PairData(corpus="gettext:translated_package", target="fr", **BYTES))
-    assert caught.value.hint == "It has de."
-    for absent in ("no_such_package", "translated_package.locale", "a b"):
-        with pytest.raises(UserError, match=f"no installed package {absent} "):
-            fingerprint(PairData(corpus=f"gettext:{absent}", **BYTES))
-    (package / "translated_package/locale/de/LC_MESSAGES/other.mo").write_bytes(b"nonsense")
-    with pytest.raises(UserError, match=r"cannot read the catalogue .*other\.mo"):
-        prepare(PairData(corpus="gettext:translated_package", **BYTES))
-
-
 class Parquet:
     """Local parquet files in the form of the hub's; the network may break at a row of training."""
 
@@ -309,7 +249,7 @@ class Parquet:
 
     def __call__(self, repository: str, revision: str, pattern: str) -> Any:
         name = Path(pattern).name
-        found = hub.stream_files(datasets, "parquet", str(self.folder / name))
+        found = hub.stream_files(str(self.folder / name))
         return _Noting(found, name, self)
 
 
@@ -332,7 +272,7 @@ class _Noting:
 @pytest.mark.parametrize(("source", "target"), [("en", "de"), ("de", "en")])
 def test_the_hub_is_read_in_either_direction(cache: Path, tmp_path: Path, source: str, target: str) -> None:
     data = PairData(corpus="wmt14-en-de", source=source, target=target, **BYTES)
-    dataset = prepare_corpus(data, HubPairs(data, Parquet(tmp_path)))
+    dataset = Kind(data, PublishedPairs(data, Parquet(tmp_path))).prepare()
     assert dataset.left_out.empty == 3
     assert dataset.train.plan.members.size == 117
     english = dataset.texts["test"].sources if source == "en" else dataset.texts["test"].references
@@ -341,7 +281,7 @@ def test_the_hub_is_read_in_either_direction(cache: Path, tmp_path: Path, source
 
 def test_a_vocabulary_is_trained_on_all_files_in_turn(tmp_path: Path) -> None:
     data = PairData(corpus="wmt14-en-de", **BYTES)
-    texts = list(HubPairs(data, Parquet(tmp_path)).vocabulary_texts())
+    texts = list(PublishedPairs(data, Parquet(tmp_path)).vocabulary_texts())
     assert texts[:6] == ["train 0 0", "D 0 0", "train 1 0", "D 1 0", "train 2 0", "D 2 0"]
     assert len(texts) == 240
 
@@ -353,25 +293,19 @@ def test_a_broken_connection_keeps_what_was_prepared(
     monkeypatch.setattr("comt_cli.data.pairs.prepare._BLOCK_PAIRS", 20)
     data = PairData(corpus="wmt14-en-de", **BYTES)
     with pytest.raises(UserError, match=r"cannot read wmt14-en-de from .*wmt/wmt14: the hub does not answer") as caught:
-        prepare_corpus(data, HubPairs(data, Parquet(tmp_path, breaks_at=110)))
+        Kind(data, PublishedPairs(data, Parquet(tmp_path, breaks_at=110))).prepare()
     assert "train.en, train.de, newstest2013.en" in str(caught.value.hint)
     files = Parquet(tmp_path)
-    dataset = prepare_corpus(data, HubPairs(data, files))
+    dataset = Kind(data, PublishedPairs(data, files)).prepare()
     assert files.opened == ["train-*.parquet:2"]
     assert dataset.train.plan.members.size == 117
-
-
-def test_the_network_may_break_while_the_vocabulary_is_trained(cache: Path, tmp_path: Path) -> None:
-    data = PairData(corpus="wmt14-en-de", vocabulary_size=400)
-    with pytest.raises(UserError, match=r"cannot read wmt14-en-de from .*: the hub does not answer"):
-        prepare_corpus(data, HubPairs(data, Parquet(tmp_path, breaks_at=95)))
 
 
 def test_what_is_asked_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
     monkeypatch.setattr("datasets.load_dataset", lambda builder, *, data_files, **_: asked.append(data_files))
     for corpus, target in (("iwslt15-en-vi", "vi"), ("wmt14-en-de", "de"), ("wmt14-en-fr", "fr")):
-        HubPairs(PairData(corpus=corpus, target=target, **BYTES))._files("test")
+        PublishedPairs(PairData(corpus=corpus, target=target, **BYTES))._files("test")
     assert asked == [
         "hf://datasets/IWSLT/mt_eng_vietnamese@refs%2Fconvert%2Fparquet/iwslt2015-en-vi/test/*.parquet",
         "hf://datasets/wmt/wmt14@main/de-en/test-*.parquet",
@@ -381,9 +315,7 @@ def test_what_is_asked_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_folder_stands_in_for_the_hub(cache: Path, tmp_path: Path) -> None:
     data = PairData(corpus="iwslt15-en-vi", target="vi", folder=str(tmp_path), **BYTES)
-    with pytest.raises(
-        UserError, match=r"folder: iwslt15-en-vi needs the file .*train\.en, which is not there"
-    ) as found:
+    with pytest.raises(UserError, match=r"folder: there is no file .*train\.en") as found:
         fingerprint(data)
     assert "train.en, train.vi, tst2012.en, tst2012.vi, tst2013.en, tst2013.vi" in str(found.value.hint)
     for stem in ("train", "tst2012", "tst2013"):

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_corpus import FakeCorpus, sentences
+from fake_corpus import FakeCorpus, prepared, sentences
 
-from comt_cli.data.corpus import split_of
-from comt_cli.data.dataset import Dataset
-from comt_cli.data.identity import corpus_fingerprint, fingerprint
-from comt_cli.data.prepare import prepare, prepare_corpus
-from comt_cli.data.settings import DataSettings
+from comt_cli.data.text.corpus import split_of
+from comt_cli.data.text.dataset import Dataset
+from comt_cli.data.text.prepare import Kind
+from comt_cli.data.text.settings import DataSettings
 from comt_cli.errors import StorageError, UserError
 
 BYTES = DataSettings(tokenizer="bytes", sequence_length=32, validation_fraction=0.2)
@@ -48,7 +45,7 @@ def all_texts(dataset: Dataset) -> list[list[str]]:
 def test_every_document_is_on_its_side_and_on_one_only(cache: Path) -> None:
     texts = [*sentences(200), *sentences(50)]  # the last 50 come twice
     data = BYTES.model_copy(update={"rows": "pad", "sequence_length": 400})
-    dataset = prepare_corpus(data, FakeCorpus([texts]), part_bytes=PART)
+    dataset = prepared(data, FakeCorpus([texts]), part_bytes=PART)
     train, validation = all_texts(dataset)
     assert train == [text for text in texts if split_of(text, 0.2) == "train"]
     assert validation == [text for text in texts if split_of(text, 0.2) == "validation"]
@@ -58,19 +55,9 @@ def test_every_document_is_on_its_side_and_on_one_only(cache: Path) -> None:
     assert dataset.train.tokens == dataset.train.bytes + len(train)  # an end-of-text token each
 
 
-def test_no_document_of_the_embedded_corpus_is_on_both_sides(python_docs_pad: Dataset) -> None:
-    sides = []
-    for rows in (python_docs_pad.train, python_docs_pad.validation):
-        batch = rows.batch(np.arange(len(rows)))
-        whole = rows.target_counts(np.arange(len(rows))) + 1 < rows.sequence_length  # the others were truncated
-        sides.append({tuple(row) for row in batch.tokens[whole].tolist()})
-    assert not sides[0] & sides[1]
-    assert all(len(side) > 100 for side in sides)
-
-
 def test_the_packed_stream_is_all_documents_with_their_ends(cache: Path) -> None:
     texts = sentences(150)
-    dataset = prepare_corpus(BYTES, FakeCorpus([texts]), part_bytes=PART)
+    dataset = prepared(BYTES, FakeCorpus([texts]), part_bytes=PART)
     expected = [i for text in texts if split_of(text, 0.2) == "train" for i in (*(2 + b for b in text.encode()), 1)]
     assert stream(dataset) == expected[: len(expected) // 32 * 32]
     assert len(list(dataset.folder.glob("train-*.tokens"))) > 3  # over several shards
@@ -80,22 +67,16 @@ def test_the_packed_stream_is_all_documents_with_their_ends(cache: Path) -> None
 def test_a_document_larger_than_a_shard_is_kept_whole(cache: Path) -> None:
     texts = [*sentences(30), "x" * 5000, *sentences(40, seed=3)]
     data = BYTES.model_copy(update={"validation_fraction": 0.05})
-    dataset = prepare_corpus(data, FakeCorpus([texts]), part_bytes=PART)
+    dataset = prepared(data, FakeCorpus([texts]), part_bytes=PART)
     assert "x" * 5000 in dataset.tokenizer.decode(stream(dataset))
-
-
-def test_wide_vocabularies_take_wider_ids() -> None:
-    from comt_cli.data.shards import token_dtype
-
-    assert [token_dtype(size).itemsize for size in (258, 65536, 65537)] == [2, 2, 4]
 
 
 @pytest.mark.parametrize("rows", ["pack", "pad"])
 def test_the_limit_of_train_tokens_is_met_and_leaves_validation_alone(cache: Path, rows: str) -> None:
     data = BYTES.model_copy(update={"rows": rows})
     corpus = FakeCorpus([sentences(300)])
-    full = prepare_corpus(data, corpus)
-    limited = prepare_corpus(data.model_copy(update={"max_train_tokens": 1501}), corpus, part_bytes=PART)
+    full = prepared(data, corpus)
+    limited = prepared(data.model_copy(update={"max_train_tokens": 1501}), corpus, part_bytes=PART)
     assert limited.train.tokens == 1501
     assert limited.validation.tokens == full.validation.tokens
     count = 1501 // 32 - 1
@@ -103,30 +84,21 @@ def test_the_limit_of_train_tokens_is_met_and_leaves_validation_alone(cache: Pat
     assert limited.train.batch(some).tokens.tolist() == full.train.batch(some).tokens.tolist()
 
 
-def test_it_returns_at_once_when_prepared(with_shared_cache: Path, python_docs_pack: Dataset) -> None:
-    data = DataSettings(vocabulary=2048, sequence_length=128)
-    began = time.perf_counter()
-    again = prepare(data)
-    assert time.perf_counter() - began < 0.5
-    assert (again.fingerprint, again.content_hash) == (python_docs_pack.fingerprint, python_docs_pack.content_hash)
-    assert fingerprint(data) == again.fingerprint == again.folder.name
-
-
-@pytest.mark.parametrize("fail_at", [(0, 5), (0, 120), (1, 0), (1, 99)])
+@pytest.mark.parametrize("fail_at", [(0, 120), (1, 99)])
 @pytest.mark.parametrize("rows", ["pack", "pad"])
 def test_going_on_after_a_failure_gives_the_same_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail_at: tuple[int, int], rows: str
 ) -> None:
     data = BYTES.model_copy(update={"rows": rows})
     files = [sentences(150), sentences(100, seed=5)]
-    monkeypatch.setattr("comt_cli.data.tokenise._CHUNK_DOCUMENTS", 7)
+    monkeypatch.setattr("comt_cli.data.text.tokenise._CHUNK_DOCUMENTS", 7)
     monkeypatch.setenv("COMT_CACHE", str(tmp_path / "undisturbed"))
-    undisturbed = prepare_corpus(data, FakeCorpus(files), part_bytes=PART)
+    undisturbed = prepared(data, FakeCorpus(files), part_bytes=PART)
     monkeypatch.setenv("COMT_CACHE", str(tmp_path / "failing"))
     with pytest.raises(RuntimeError, match="the power went out"):
-        prepare_corpus(data, FakeCorpus(files, fail_at=fail_at), part_bytes=PART)
+        prepared(data, FakeCorpus(files, fail_at=fail_at), part_bytes=PART)
     corpus = FakeCorpus(files)
-    resumed = prepare_corpus(data, corpus, part_bytes=PART)
+    resumed = prepared(data, corpus, part_bytes=PART)
     assert shards(resumed.folder) == shards(undisturbed.folder)
     assert resumed.content_hash == undisturbed.content_hash
     if fail_at == (1, 99):
@@ -138,11 +110,11 @@ def test_going_on_after_a_failure_gives_the_same_files(
 def test_a_part_damaged_while_preparation_rested_is_made_anew(cache: Path) -> None:
     files = [sentences(150)]
     with pytest.raises(RuntimeError):
-        prepare_corpus(BYTES, FakeCorpus(files, fail_at=(0, 140)), part_bytes=PART)
+        prepared(BYTES, FakeCorpus(files, fail_at=(0, 140)), part_bytes=PART)
     folder = next(path for path in (cache / "corpora").iterdir() if path.is_dir())
     (folder / "train-00001.tokens").write_bytes(b"zzzz")
     (folder / "stray.tmp").write_text("of a killed process")
-    dataset = prepare_corpus(BYTES, FakeCorpus(files), part_bytes=PART)
+    dataset = prepared(BYTES, FakeCorpus(files), part_bytes=PART)
     expected = [i for text in files[0] if split_of(text, 0.2) == "train" for i in (*(2 + b for b in text.encode()), 1)]
     assert stream(dataset) == expected[: len(expected) // 32 * 32]
     assert not (folder / "stray.tmp").exists()
@@ -152,10 +124,9 @@ SLOW_PREPARATION = textwrap.dedent(
     """
     import sys, time
     sys.path.insert(0, sys.argv[1])
-    from fake_corpus import FakeCorpus, sentences
-    from comt_cli.data import tokenise
-    from comt_cli.data.prepare import prepare_corpus
-    from comt_cli.data.settings import DataSettings
+    from fake_corpus import FakeCorpus, prepared, sentences
+    from comt_cli.data.text import tokenise
+    from comt_cli.data.text.settings import DataSettings
 
     class SlowCorpus(FakeCorpus):
         def documents(self, start=(0, 0)):
@@ -165,7 +136,7 @@ SLOW_PREPARATION = textwrap.dedent(
 
     tokenise._CHUNK_DOCUMENTS = 4
     data = DataSettings(tokenizer="bytes", sequence_length=32, validation_fraction=0.2)
-    prepare_corpus(data, SlowCorpus([sentences(300)]), print, part_bytes=2000)
+    prepared(data, SlowCorpus([sentences(300)]), print, part_bytes=2000)
     assert "torch" not in sys.modules
     """
 )
@@ -182,7 +153,7 @@ def slow_preparation(folder: Path, pause: float = 0.002) -> subprocess.Popen[byt
 def test_a_killed_preparation_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMT_CACHE", str(tmp_path / "undisturbed"))
     files = [sentences(300)]
-    undisturbed = prepare_corpus(BYTES, FakeCorpus(files), part_bytes=PART)
+    undisturbed = prepared(BYTES, FakeCorpus(files), part_bytes=PART)
     folder = tmp_path / "killed" / "corpora" / undisturbed.fingerprint
     process = slow_preparation(tmp_path / "killed")
     deadline = time.monotonic() + 30
@@ -196,16 +167,17 @@ def test_a_killed_preparation_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setenv("COMT_CACHE", str(tmp_path / "killed"))
     corpus = FakeCorpus(files)
-    resumed = prepare_corpus(BYTES, corpus, part_bytes=PART)
+    resumed = prepared(BYTES, corpus, part_bytes=PART)
     assert corpus.read[0] > (0, 20)
     assert shards(resumed.folder) == shards(undisturbed.folder)
 
 
+@pytest.mark.slow
 def test_two_processes_prepare_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMT_CACHE", str(cache))
     files = [sentences(300)]
     process = slow_preparation(cache)
-    name = corpus_fingerprint(BYTES, FakeCorpus(files))
+    name = Kind(BYTES, FakeCorpus(files)).fingerprint()
     deadline = time.monotonic() + 30
     while not (cache / "corpora" / name / "tokenizer.json").exists():
         assert process.poll() is None
@@ -213,21 +185,11 @@ def test_two_processes_prepare_once(cache: Path, monkeypatch: pytest.MonkeyPatch
         time.sleep(0.005)
     stages: list[str] = []
     corpus = FakeCorpus(files)
-    dataset = prepare_corpus(BYTES, corpus, lambda stage, done, total: stages.append(stage), part_bytes=PART)
+    dataset = prepared(BYTES, corpus, lambda stage, done, total: stages.append(stage), part_bytes=PART)
     assert process.wait(timeout=30) == 0
     assert corpus.read == []  # the other process did the work
     assert stages[0] == "waiting for another process that prepares the same data"
     assert dataset.train.tokens > 0
-
-
-def test_two_threads_prepare_once(cache: Path) -> None:
-    corpora = [FakeCorpus([sentences(200)]) for _ in range(4)]
-    workers = [threading.Thread(target=prepare_corpus, args=(BYTES, corpus)) for corpus in corpora]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert sorted(len(corpus.read) for corpus in corpora) == [0, 0, 0, 200]
 
 
 def test_a_full_disk_is_a_storage_error_and_loses_nothing(cache: Path) -> None:
@@ -238,11 +200,11 @@ def test_a_full_disk_is_a_storage_error_and_loses_nothing(cache: Path) -> None:
     )  # a file cannot grow beyond: EFBIG stands in for ENOSPC
     try:
         with pytest.raises(StorageError, match=r"cannot write .*train-0000\d\.tokens"):
-            prepare_corpus(BYTES, FakeCorpus(files), part_bytes=PART)
+            prepared(BYTES, FakeCorpus(files), part_bytes=PART)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     corpus = FakeCorpus(files)
-    prepare_corpus(BYTES, corpus, part_bytes=PART)
+    prepared(BYTES, corpus, part_bytes=PART)
     assert corpus.read[0] > (0, 0)
 
 
@@ -250,23 +212,16 @@ def test_a_cache_that_cannot_be_made_is_a_storage_error(tmp_path: Path, monkeypa
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("COMT_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(StorageError, match="cannot create the folder"):
-        prepare_corpus(BYTES, FakeCorpus([sentences(10)]))
+        prepared(BYTES, FakeCorpus([sentences(10)]))
 
 
 def test_one_sided_and_tiny_corpora_are_refused(cache: Path) -> None:
     with pytest.raises(UserError, match="no document of python-docs is in the validation split"):
-        prepare_corpus(BYTES, FakeCorpus([[text for text in sentences(50) if split_of(text, 0.2) == "train"]]))
+        prepared(BYTES, FakeCorpus([[text for text in sentences(50) if split_of(text, 0.2) == "train"]]))
     with pytest.raises(
         UserError, match=r"the validation split of python-docs has \d+ tokens, less than one row of 4000"
     ):
-        prepare_corpus(BYTES.model_copy(update={"sequence_length": 4000}), FakeCorpus([sentences(100)]))
-
-
-def test_progress_is_told(cache: Path) -> None:
-    told: list[tuple[str, int, int | None]] = []
-    prepare_corpus(BYTES, FakeCorpus([sentences(100)]), lambda *report: told.append(report))
-    assert ("tokenising documents", 100, 100) in told
-    assert told[-1][0] == "verifying files of prepared data"
+        prepared(BYTES.model_copy(update={"sequence_length": 4000}), FakeCorpus([sentences(100)]))
 
 
 class TestFingerprint:
@@ -282,38 +237,9 @@ class TestFingerprint:
             {"max_train_tokens": 1000},
         ]
         corpus = FakeCorpus([sentences(10)])
-        names = [corpus_fingerprint(base.model_copy(update=change), corpus) for change in [{}, *changes]]
+        names = [Kind(base.model_copy(update=change), corpus).fingerprint() for change in [{}, *changes]]
         assert len(set(names)) == len(names)
         changed = {field for change in changes for field in change}
         assert changed | {"corpus", "folder"} == set(DataSettings.model_fields), "where files lie does not count"
-        assert corpus_fingerprint(base, FakeCorpus([sentences(11)])) != names[0]
+        assert Kind(base, FakeCorpus([sentences(11)])).fingerprint() != names[0]
         assert all(len(name) == 16 and int(name, 16) >= 0 for name in names)
-
-    def test_it_needs_neither_network_nor_tokenising(self, cache: Path) -> None:
-        settings = [
-            DataSettings(corpus="c4", tokenizer="t5", rows="pad", max_train_tokens=10**9),
-            DataSettings(corpus="openwebtext", vocabulary=8000, max_train_tokens=10**9),
-        ]
-        assert len({fingerprint(data) for data in settings}) == 2
-        assert not cache.exists()
-
-
-def test_the_manifest_tells_a_reader_what_it_is(cache: Path) -> None:
-    dataset = prepare_corpus(BYTES, FakeCorpus([sentences(100)]))
-    manifest = json.loads((dataset.folder / "manifest.json").read_text())["manifest"]
-    assert manifest["settings"] == BYTES.model_dump(mode="json")
-    assert manifest["corpus"]["corpus"] == "fake"
-    assert set(manifest["versions"]) == {"python", "comt", "numpy", "sentencepiece"}
-    assert sum(part["train"]["tokens"] for part in manifest["parts"]) == dataset.train.tokens
-
-
-def test_local_files_from_end_to_end(cache: Path, tmp_path: Path) -> None:
-    (tmp_path / "texts").mkdir()
-    for number in range(40):
-        (tmp_path / "texts" / f"{number:03d}.txt").write_text("\n".join(sentences(30, seed=number)))
-    data = DataSettings(corpus=f"files:{tmp_path}/texts/*.txt", vocabulary=300, sequence_length=64)
-    dataset = prepare(data)
-    text = dataset.tokenizer.decode(dataset.train.batch(np.array([0])).tokens[0].tolist())
-    assert any((path.read_text()).startswith(text[:40]) for path in (tmp_path / "texts").iterdir())
-    (tmp_path / "texts" / "000.txt").write_text("another text")
-    assert fingerprint(data) != dataset.fingerprint

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from same_bits import same_integers
 
-from comt_cli.data.rows import PackedRows, without_last
+from comt_cli.data.text.rows import PackedRows, without_last
 from comt_cli.errors import UserError
 
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comt_cli.data.dataset import Dataset
-from comt_cli.data.rows import PackedRows, PaddedRows
 from comt_cli.data.special_tokens import PAD
 from comt_cli.data.split import IGNORE
+from comt_cli.data.text.dataset import Dataset
+from comt_cli.data.text.rows import PackedRows, PaddedRows
 
 EOS = 1
 Documents = list[list[int]]
@@ -70,28 +70,6 @@ def test_a_padding_id_within_a_text_is_a_target() -> None:
     """Lengths decide, not the id."""
     rows = PaddedRows([np.array([5, 0, 7, 1], np.uint16)], [np.array([0, 4], np.uint32)], 6, 0)
     assert rows.batch(np.array([0])).targets.tolist() == [[0, 7, 1, IGNORE, IGNORE, IGNORE]]
-
-
-def test_rows_outside_are_refused(python_docs_pack: Dataset) -> None:
-    rows = python_docs_pack.validation
-    for wrong in (-1, len(rows)):
-        with pytest.raises(IndexError, match=f"0 to {len(rows) - 1}"):
-            rows.batch(np.array([wrong]))
-
-
-def test_an_empty_batch_has_no_rows(python_docs_pack: Dataset) -> None:
-    assert python_docs_pack.train.batch(np.array([], dtype=np.int64)).tokens.shape == (0, 128)
-
-
-def test_pad_rows_of_real_text(python_docs_pad: Dataset) -> None:
-    """Every row ends with the end-of-text token, a truncated one too, as in the papers' scripts."""
-    rows = python_docs_pad.train
-    batch = rows.batch(np.arange(300))
-    lengths = rows.target_counts(np.arange(300)) + 1
-    assert (batch.tokens[np.arange(300), lengths - 1] == EOS).all()
-    assert (lengths == 64).any()
-    assert (lengths < 64).any()
-    assert ((batch.tokens == PAD) == (np.arange(64) >= lengths[:, None])).all()
 
 
 def test_bytes_of_rows_give_bits_per_byte(python_docs_pack: Dataset, python_docs_pad: Dataset) -> None:

@@ -9,22 +9,21 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from one_side import accuracy, overlap
+from one_side import accuracy
 
 from comt_cli.data.captions.scene_words import FACES, INKS, KINDS, SHAPES, SIZES, SYMBOLS, WORDS, Fact
 from comt_cli.data.glue.corpus import Example, GlueSplitName
-from comt_cli.data.glue.scene_tasks import EXAMPLES, SceneExamples, drawn_examples
-from comt_cli.data.glue.settings import GlueData, GlueTask
+from comt_cli.data.glue.settings import GlueData
+from comt_cli.data.glue.sources.scene_tasks import EXAMPLES, SceneExamples, drawn_examples
 from comt_cli.data.storage import no_progress
-from comt_cli.scoring.classification import classification_scores
 from comt_cli.scoring.scenes import facts_of
 
-NLI: GlueTask = "scene-nli"
-SIMILARITY: GlueTask = "scene-similarity"
+NLI: str = "scene-nli"
+SIMILARITY: str = "scene-similarity"
 
 
 @cache
-def read(task: GlueTask) -> dict[GlueSplitName, list[Example]]:
+def read(task: str) -> dict[GlueSplitName, list[Example]]:
     return SceneExamples(GlueData(task=task, tokenizer="bytes")).read(no_progress)
 
 
@@ -94,7 +93,7 @@ def test_judging(premise: str, hypothesis: str, label: int) -> None:
 
 
 @pytest.mark.parametrize(("task", "labels"), [(NLI, 3), (SIMILARITY, 6)])
-def test_splits_are_balanced_and_share_no_example(task: GlueTask, labels: int) -> None:
+def test_splits_are_balanced_and_share_no_example(task: str, labels: int) -> None:
     splits = read(task)
     assert {split: len(examples) for split, examples in splits.items()} == EXAMPLES == {"train": 6000, "test": 1500}
     texts = [example.texts for examples in splits.values() for example in examples]
@@ -122,16 +121,3 @@ def test_neither_text_alone_says_what_follows() -> None:
     assert accuracy(train, test, lambda each: each.texts) < 0.52
     lengths = [[len(example.texts.split()) for example in train if example.label == label] for label in range(3)]
     assert np.ptp([np.mean(each) for each in lengths]) < 1.5
-
-
-def test_what_words_in_common_say() -> None:
-    test = read(SIMILARITY)["test"]
-    found = classification_scores(
-        [overlap(each) for each in test], [each.label for each in test], ("pearson", "spearman")
-    )
-    assert 65 < found["pearson"] < 85, found  # type: ignore[operator]
-    lengths = classification_scores([len(each.first) for each in test], [each.label for each in test], ("pearson",))
-    assert abs(lengths["pearson"]) < 10  # type: ignore[arg-type]
-    by_class = [Example(each.first, each.second, float(each.label > 2)) for each in read(SIMILARITY)["train"]]
-    for side in (lambda each: each.first, lambda each: each.second):
-        assert accuracy(by_class, [each._replace(label=float(each.label > 2)) for each in test], side) < 0.56

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Callable
 from itertools import combinations
 from typing import get_args
@@ -77,15 +76,6 @@ def test_no_text_becomes_one_and_none_becomes_text(make: Callable[[], Tokenizer]
     assert tokenizer.decode([*tokenizer.special.ids - {tokenizer.special.unknown}, *ids]) == LOOKALIKES
 
 
-@pytest.mark.parametrize("make", [lambda: ByteTokenizer(ALL), lambda: train_sentencepiece(sentences(300), 333, ALL)])
-def test_they_survive_storing(make: Callable[[], Tokenizer]) -> None:
-    tokenizer = make()
-    stored = tokenizer_from_json(json.loads(json.dumps(tokenizer.to_json())))
-    assert stored.special == tokenizer.special
-    assert stored.vocabulary_size == tokenizer.vocabulary_size
-    assert stored.to_json() == tokenizer.to_json()
-
-
 def test_a_piece_of_text_of_the_same_name_is_no_special_token() -> None:
     """Some models of others have '<mask>' as a piece that text is encoded to."""
     model = io.BytesIO()
@@ -106,18 +96,3 @@ def test_what_is_missing_or_unknown_is_named() -> None:
     with pytest.raises(ValueError, match="not a list of names"):
         tokenizer_from_json({"format": 1, "kind": "bytes", "extras": "begin"})
     assert set(get_args(Extra)) == set(ALL)
-
-
-@pytest.mark.parametrize("extras", [(), ALL], ids=["plain", "extras"])
-def test_what_a_huggingface_folder_carries_has_all_ids(extras: tuple[Extra, ...]) -> None:
-    from tokenizers import Tokenizer as LibraryTokenizer
-
-    from comt_cli.exchange.codecs import OwnCodec
-    from comt_cli.exchange.tokenizer_files import tokenizer_files
-
-    for tokenizer in (ByteTokenizer(extras), train_sentencepiece(sentences(100), 300, extras)):
-        files, _ = tokenizer_files(OwnCodec(tokenizer), None)
-        library = LibraryTokenizer.from_str(files["tokenizer.json"][0].decode())
-        assert library.get_vocab_size() == tokenizer.vocabulary_size
-        special = sorted(tokenizer.special.ids)
-        assert [library.id_to_token(i) for i in special] == tokenizer.pieces(special)

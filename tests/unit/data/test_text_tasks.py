@@ -15,19 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from one_side import Side, accuracy, overlap
 
-from comt_cli.data.corpora import corpus_for
-from comt_cli.data.corpus import Document, split_of
-from comt_cli.data.glue import sentences
+from comt_cli.data.draws import Draws
 from comt_cli.data.glue.corpus import Example, GlueSplitName
-from comt_cli.data.glue.dataset import fingerprint, prepare
 from comt_cli.data.glue.sentences import Passage, passages, sentences_of
 from comt_cli.data.glue.settings import GlueData
-from comt_cli.data.glue.text_tasks import TextExamples, acceptability, follows, made_wrong
-from comt_cli.data.pairs.almanac_draws import Draws
-from comt_cli.data.prepare import prepare as prepare_text
-from comt_cli.data.settings import DataSettings
+from comt_cli.data.glue.sources.text_tasks import TextExamples, acceptability, follows, made_wrong
+from comt_cli.data.prepare import fingerprint, prepare
 from comt_cli.data.storage import no_progress
-from comt_cli.errors import UserError
+from comt_cli.data.text.corpus import Document, corpus_for, split_of
+from comt_cli.data.text.settings import DataSettings
 
 DOCS = GlueData(task="follows", tokenizer="bytes", validation_fraction=0.15)
 
@@ -163,15 +159,6 @@ def test_wrong_sentences_differ_by_little(numbers: list[float]) -> None:
     assert sum((other - one).values()) <= 1
 
 
-def test_docs_have_right_and_wrong_sentences(docs: dict[str, dict[GlueSplitName, list[Example]]]) -> None:
-    for split, least in (("train", 5000), ("test", 800)):
-        examples = docs["acceptability"][split]  # type: ignore[index]
-        assert len(examples) > least
-        assert 0.47 < np.mean([each.label for each in examples]) < 0.53
-        assert len({each.first for each in examples}) == len(examples)
-        assert all(each.second is None for each in examples)
-
-
 # ---- follows
 
 
@@ -247,7 +234,7 @@ def test_the_split_is_that_of_pre_training(cache: Path, tmp_path: Path) -> None:
     for n in range(40):
         (tmp_path / f"{n:02}.txt").write_text(numbered(*range(4 * n, 4 * n + 4)), encoding="utf-8")
     keys = {"corpus": f"files:{tmp_path}/*.txt", "tokenizer": "bytes", "validation_fraction": 0.3}
-    rows = prepare_text(DataSettings(**keys, rows="pad", sequence_length=400))
+    rows = prepare(DataSettings(**keys, rows="pad", sequence_length=400))
     held = [
         rows.tokenizer.decode(rows.validation.batch(np.array([n])).tokens[0].tolist())
         for n in range(len(rows.validation))
@@ -282,13 +269,3 @@ def test_wikipedias_own_split_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["train"][0].sentences[0] == numbered(1000)
     made = acceptability(found["validation"], "test")
     assert len(made) == 52
-
-
-def test_a_text_without_sentences_is_refused(cache: Path, tmp_path: Path) -> None:
-    for n in range(9):
-        (tmp_path / f"{n}.txt").write_text(f"no sentence {n}", encoding="utf-8")
-    data = GlueData(task="acceptability", corpus=f"files:{tmp_path}/*.txt", tokenizer="bytes", validation_fraction=0.4)
-    with pytest.raises(UserError, match=r"task: acceptability has no example in the \w+ split") as caught:
-        prepare(data)
-    assert "Use more text" in str(caught.value.hint)
-    assert sentences.MOST == 200_000

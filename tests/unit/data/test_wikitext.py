@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fake_corpus import sentences
+from fake_corpus import prepared, sentences
 
-from comt_cli.data import wikitext
 from comt_cli.data.hub import stream_files
-from comt_cli.data.identity import fingerprint
-from comt_cli.data.prepare import prepare, prepare_corpus
-from comt_cli.data.settings import DataSettings, MaskedData
+from comt_cli.data.prepare import fingerprint, prepare
+from comt_cli.data.text.corpora import wikitext
+from comt_cli.data.text.settings import DataSettings, MaskedData
 from comt_cli.errors import UserError
 
 LINES = ["", " = A = ", "", " of a ", "", " = = Part = = ", "", " more ", " = 2 = ", "", " = Bee Hive = ", "", " of b "]
@@ -38,9 +37,9 @@ def test_the_hub_and_a_folder_have_one_content(cache: Path, tmp_path: Path) -> N
     data = DataSettings(corpus="wikitext-103", tokenizer="bytes", sequence_length=16)
 
     def open_source(source):
-        return stream_files(datasets, "parquet", str(tmp_path / f"{source.split}-*.parquet"))
+        return stream_files(str(tmp_path / f"{source.split}-*.parquet"))
 
-    hub = prepare_corpus(data, wikitext.WikiText(open_source))
+    hub = prepared(data, wikitext.WikiText(open_source))
     folder = data.model_copy(update={"folder": str(tmp_path)})
     local = prepare(folder)
     assert hub.content_hash == local.content_hash
@@ -65,7 +64,7 @@ def test_without_network_it_names_the_folder() -> None:
 def test_what_cannot_be_meant_is_refused(kind) -> None:
     with pytest.raises(ValueError, match="folder: this is a key of wikitext-103"):
         kind(tokenizer="bytes", folder="here")
-    with pytest.raises(ValueError, match="wikitext-103 has a validation split of its own"):
+    with pytest.raises(ValueError, match="validation_fraction: "):
         kind(corpus="wikitext-103", tokenizer="bytes", validation_fraction=0.1)
     with pytest.raises(ValueError, match="tokenizer"):
         MaskedData(tokenizer="t5")

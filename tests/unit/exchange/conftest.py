@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from comt_cli.data.settings import DataSettings
+from comt_cli.data.text.settings import DataSettings
 from comt_cli.layers.initialise import initialise
 from comt_cli.methods import method_from
 from comt_cli.models.llama import Llama

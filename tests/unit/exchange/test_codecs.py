@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from comt_cli.data.glue.batches import GlueSplit
 from comt_cli.data.glue.corpus import Example
+from comt_cli.data.glue.dataset import GlueSplit
 from comt_cli.data.sentencepiece_tokenizer import SentencePieceTokenizer, train_sentencepiece
 from comt_cli.data.tokenizer import ByteTokenizer
 from comt_cli.exchange.codecs import LibraryCodec, OwnCodec, PairCodec, byte_alphabet

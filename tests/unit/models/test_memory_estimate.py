@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from comt_cli.data.settings import DataSettings
+from comt_cli.data.text.settings import DataSettings
 from comt_cli.layers.initialise import initialise
 from comt_cli.models.accounting import cost_of, training_bytes
 from comt_cli.models.build import model_of

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planning_on import plan_on
 
-from comt_cli.data.settings import DataSettings
+from comt_cli.data.text.settings import DataSettings
 from comt_cli.methods import catalogue
 from comt_cli.recipe.load import available_recipes, find_recipe, load_recipe
 from comt_cli.recipe.yaml_lines import parse

@@ -12,7 +12,7 @@ from same_bits import Reason, assert_same_bits
 from torch import Tensor, nn
 
 from comt_cli.data.loader import TrainBatches
-from comt_cli.data.pair_batches import PairBuckets, TokenLists
+from comt_cli.data.pairs.dataset import PairBuckets, TokenLists
 from comt_cli.data.special_tokens import SpecialTokens
 from comt_cli.kernels.linear_cross_entropy import linear_cross_entropy
 from comt_cli.layers.dropout import Dropout, Masks

@@ -1,0 +1,188 @@
+"""`mscoco`: Karpathy's `dataset_coco.json` in a folder, and beside it, in `features`, a file of regions for each image.
+
+The file of an image is `features/<cocoid>.npy`, [regions, numbers], or `.npz` with an array `feat`: what extractors of
+bottom-up features write. The splits are Karpathy's, `restval` being part of training.
+
+Words to learn are Karpathy's `tokens` or, by the vocabulary's rule `nltk-ge5`, the tokens of `treebank.py` of the raw
+captions. References are the raw captions: scores have a tokeniser of their own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
+from comt_cli.data.captions.corpus import CAPTION_SPLITS, CaptionCorpus, CaptionedImages, CaptionSplitName
+from comt_cli.data.captions.treebank import treebank_tokens
+from comt_cli.data.storage import ProgressCallback, first_line, hash_file, no_progress, state_of
+from comt_cli.data.word_tokenizer import SPECIAL_WORDS, WordTokenizer
+from comt_cli.errors import UserError
+from comt_cli.files import cache_folder, canonical_json, read_json, sha256
+
+if TYPE_CHECKING:
+    from comt_cli.data.captions.dataset import RegionSource
+    from comt_cli.data.captions.settings import CaptionData
+
+CAPTIONS, FEATURES = "dataset_coco.json", "features"
+SPLITS: Mapping[str, CaptionSplitName] = {
+    "train": "train",
+    "restval": "train",
+    "val": "validation",
+    "test": "test",
+}
+VOCABULARY = {"karpathy-gt5": 9_490, "nltk-ge5": 9_567}
+"""The words that MSCOCO is expected to have, special ones included: Karpathy's 9,487 count the unknown word alone. SAS
+has 9,567, of another split and by a rule that is not said: where a folder has others, preparing it says how many."""
+_NAMED = 3  # images without features that are named
+
+
+class _Sentence(BaseModel):
+    raw: str
+    tokens: list[str]
+
+
+class _Image(BaseModel):
+    split: Literal["train", "restval", "val", "test"]
+    cocoid: int
+    sentences: Annotated[list[_Sentence], Field(min_length=1)]
+
+
+_IMAGES = TypeAdapter(list[_Image])
+
+
+class MSCOCO(CaptionCorpus):
+    """The corpus."""
+
+    names = ("mscoco",)
+
+    def __init__(self, data: CaptionData) -> None:
+        super().__init__(data)
+        self._folder = Path(data.folder).expanduser() if data.folder else cache_folder() / "captions" / "mscoco"
+
+    @classmethod
+    def implied(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The sizes of features as they are published, and the words that a rule is expected to find."""
+        size = VOCABULARY.get(given.get("vocabulary_rule", "all"))  # None, too, where there is no such rule
+        return {"max_length": 16, "regions": 36, "features": 2048, "vocabulary_size": size}
+
+    @classmethod
+    def contradictions(cls, data: CaptionData) -> Iterator[str]:
+        if data.vocabulary_size is None:
+            yield "vocabulary_size: of all words of a folder the number is not known; say it, or use another rule"
+        elif data.vocabulary_size <= SPECIAL_WORDS:
+            yield f"vocabulary_size: {SPECIAL_WORDS} of the words are special ones; give more than that"
+
+    def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
+        """The name alone: what is in the folder is part of the content."""
+        return ["mscoco"]
+
+    def stamp(self) -> str | None:
+        """Names and states (`state_of`) of the captions and of every file of features: a folder that was copied, or
+        prepared when size and time were its files' state, is read once more. Raises `OSError`."""
+        files = [self._folder / CAPTIONS, *sorted((self._folder / FEATURES).iterdir())]
+        seen = [[file.name, *state_of(file.stat())] for file in files]
+        return sha256(canonical_json(seen))[:16]
+
+    def write(self, folder: Path, progress: ProgressCallback) -> dict[CaptionSplitName, CaptionedImages]:
+        """The captions of every split and its files, all of which are read and hashed; nothing is put into `folder`."""
+        images = self._images()
+        files = self._files([image for image, _ in images])
+        found = {split: self._captions([image for image, of in images if of == split]) for split in CAPTION_SPLITS}
+        for split, each in found.items():
+            if not each.references:
+                raise UserError(f"{self._folder / CAPTIONS}: no image is in the {split} split")
+        self.tokenizer(found)  # a wrong number of words is told before hours of reading
+        features: dict[CaptionSplitName, list[Any]] = {split: [] for split in CAPTION_SPLITS}
+        for number, ((_, split), file) in enumerate(zip(images, files, strict=True)):
+            progress("reading features of images", number, len(images))
+            features[split].append(self._checked(file))
+        return {split: replace(each, features=features[split]) for split, each in found.items()}
+
+    def tokenizer(self, images: Mapping[CaptionSplitName, CaptionedImages]) -> WordTokenizer:
+        """The words that the rule of the settings chooses, the most frequent first."""
+        least = {"all": 1, "karpathy-gt5": 6, "nltk-ge5": 5}[self.data.vocabulary_rule]
+        read = images.values() if self.data.vocabulary_rule == "karpathy-gt5" else [images["train"]]
+        counts = Counter(word for each in read for texts in each.words for text in texts for word in text.split())
+        chosen = (word for word, count in counts.items() if count >= least)
+        words = sorted(chosen, key=lambda word: (-counts[word], word))
+        size = len(words) + SPECIAL_WORDS
+        if size != self.data.vocabulary_size:
+            raise UserError(
+                f"vocabulary_size: by the rule {self.data.vocabulary_rule} these captions have {len(words):,} words, "
+                f"with {SPECIAL_WORDS} special ones {size:,}, not {self.data.vocabulary_size:,}",
+                f"Say vocabulary_size: {size} under data in the recipe's setup (of MSCOCO "
+                "recipes/setups/sas-captions.yaml), for runs that others start from too, which --set does not reach.",
+            )
+        return WordTokenizer(words)
+
+    def regions(self, split: CaptionSplitName, images: CaptionedImages, folder: Path) -> RegionSource:
+        """The features in the user's folder."""
+        import numpy as np
+
+        from comt_cli.data.captions.regions import FeatureFiles
+
+        assert images.features is not None
+        assert self.data.features is not None
+        counts = np.array([count for _, count, _ in images.features], dtype=np.int64)
+        files = [self._folder / FEATURES / name for name, _, _ in images.features]
+        return FeatureFiles(files, counts, self.data.features)
+
+    def _captions(self, images: Iterable[_Image]) -> CaptionedImages:
+        sentences = [image.sentences for image in images]
+        return CaptionedImages(
+            references=[[sentence.raw for sentence in each] for each in sentences],
+            learned=[[" ".join(self._tokens(sentence)) for sentence in each] for each in sentences],
+        )
+
+    def _tokens(self, sentence: _Sentence) -> Iterable[str]:
+        return treebank_tokens(sentence.raw) if self.data.vocabulary_rule == "nltk-ge5" else sentence.tokens
+
+    def _images(self) -> list[tuple[_Image, CaptionSplitName]]:
+        """Every image of the JSON with its split; what is used of it is there, and of the right type."""
+        path = self._folder / CAPTIONS
+        hint = f"Put Karpathy's {CAPTIONS} there, and say where it is with data.folder."
+        try:
+            images = read_json(path, largest=1 << 32)["images"]
+        except FileNotFoundError as error:
+            raise UserError(f"there is no {path}", hint) from error
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path} cannot be read: {first_line(error)}", hint) from error
+        try:
+            known = _IMAGES.validate_python(images, strict=True)
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            number, *keys = wrong["loc"] or (-1,)
+            where = ": ".join([f"image {int(number) + 1}", *map(str, keys)])
+            raise UserError(f"{path}: {where}: {wrong['msg']}", hint) from error
+        return [(image, SPLITS[image.split]) for image in known]
+
+    def _files(self, images: Iterable[_Image]) -> list[Path]:
+        """The file of each image's features."""
+        folder = self._folder / FEATURES
+        try:
+            there = {file.name for file in folder.iterdir()}
+        except OSError as error:
+            raise UserError(
+                f"{folder}: {error.strerror or error}", "A folder with a file of features for each image belongs there."
+            ) from error
+        names = [f"{image.cocoid}.npy" for image in images]
+        names = [name if name in there else name.replace(".npy", ".npz") for name in names]
+        if missing := [name.removesuffix(".npz") for name in names if name not in there]:
+            raise UserError(
+                f"{folder}: {len(missing):,} of {len(names):,} images have no features; the first are "
+                f"{', '.join(missing[:_NAMED])}",
+                "The features of an image are a file <cocoid>.npy or <cocoid>.npz.",
+            )
+        return [folder / name for name in names]
+
+    def _checked(self, file: Path) -> tuple[str, int, str]:
+        from comt_cli.data.captions.regions import read_features  # with NumPy, which a plan does without
+
+        assert self.data.regions is not None
+        assert self.data.features is not None
+        return file.name, len(read_features(file, self.data.regions, self.data.features)), hash_file(file)

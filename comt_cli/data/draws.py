@@ -1,0 +1,52 @@
+"""Random choices of data that is made here: pure functions of a name and of an example's number."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Iterator
+
+_AT_ONCE = 1 << 11  # examples whose numbers are drawn together
+
+
+class Draws:
+    """Uniform numbers in [0, 1), taken one after the other."""
+
+    def __init__(self, numbers: Iterable[float]) -> None:
+        self._numbers: Iterator[float] = iter(numbers)
+
+    def share(self) -> float:
+        """A number in [0, 1)."""
+        return next(self._numbers)
+
+    def below(self, count: int) -> int:
+        """A whole number in [0, count)."""
+        return int(self.share() * count)
+
+    def between(self, low: int, high: int) -> int:
+        """A whole number from `low` to `high`, both included."""
+        return low + self.below(high - low + 1)
+
+    def some(self, count: int, among: int) -> list[int]:
+        """`count` different numbers in [0, among), in the order in which they were drawn."""
+        found: list[int] = []
+        for _ in range(count):
+            number = self.below(among - len(found))
+            for taken in sorted(found):  # the places that are taken are skipped
+                number += number >= taken
+            found.append(number)
+        return found
+
+
+def seed_of(name: str) -> int:
+    """The seed of the random numbers of what is called `name`."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "big")
+
+
+def drawn(name: str, numbers: int, start: int = 0) -> Iterator[Draws]:
+    """The draws of example after example of `name` from number `start` on, without end: `numbers` for each."""
+    from comt_cli.data.order import uniform_draws  # with NumPy, which a plan does without
+
+    seed = seed_of(name)
+    for begin in itertools.count(start, _AT_ONCE):
+        yield from map(Draws, uniform_draws(seed, begin, _AT_ONCE, numbers).tolist())

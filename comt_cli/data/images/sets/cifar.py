@@ -1,0 +1,108 @@
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), as torchvision reads them: 50,000 and 10,000 images of 32 pixels.
+
+Files are checked against torchvision's MD5 sums whenever they are opened. Where there are none the archive is unpacked
+that lies in the folder, or downloaded into it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from comt_cli.data.images.image_set import FolderSet, how_many
+from comt_cli.data.images.torchvision_import import torchvision_datasets
+from comt_cli.data.storage import ProgressCallback, file_lock, first_line, make_folder
+from comt_cli.errors import UserError
+from comt_cli.files import cache_folder, if_damaged, sha256
+
+if TYPE_CHECKING:
+    from comt_cli.data.images.dataset import ImageDataset
+    from comt_cli.data.images.settings import ImageDataSettings
+
+
+class Cifar(FolderSet):
+    """Either set."""
+
+    classes: ClassVar[Mapping[str, int]] = {"cifar10": 10, "cifar100": 100}
+    names = tuple(classes)
+    cache = "cifar"
+
+    @classmethod
+    def contradictions(cls, data: ImageDataSettings) -> Iterator[str]:
+        if data.size != 32:
+            yield f"size: the images of {data.images} are 32 pixels wide; leave the key out"
+        if data.augmentation == "resized-crop-flip":
+            yield f"augmentation: resized-crop-flip is for imagenet; {data.images} has crop and crop-flip"
+
+    def read(self, name: str, progress: ProgressCallback) -> ImageDataset:
+        """The images in the folder, downloaded where they are not in the cache's. Raises `UserError` where they are
+        neither there nor can be downloaded, are damaged, or fewer than asked for, or there is no `data.folder`."""
+        import numpy as np
+
+        from comt_cli.data.images.dataset import ColourSums, ImageDataset, ImageSplit
+
+        data, folder = self.data, self.folder
+        datasets = torchvision_datasets()
+        kind = datasets.CIFAR10 if data.images == "cifar10" else datasets.CIFAR100
+        if data.folder and not folder.is_dir():  # mistyped, most likely: it must not become a place to download to
+            raise UserError(
+                f"data.folder (of comt plot-images: --folder): there is no folder {folder} to read {data.images} from",
+                f"Correct it; or make the folder, {_bring(kind, folder)}; or leave it out to use the cache.",
+            )
+        sources = _read(kind, data.images, folder, progress)
+        counts = (
+            how_many("train_images", data.train_images, len(sources[0].data), data.images),
+            how_many("validation_images", data.validation_images, len(sources[1].data), data.images),
+        )
+        both = [*zip(sources, counts, strict=True)]
+        pixels = [np.ascontiguousarray(source.data[:count]) for source, count in both]
+        labels = [np.array(source.targets[:count], dtype=np.int64) for source, count in both]
+        sums = ColourSums()
+        sums.add(pixels[0])
+        mean, std = sums.mean_and_std()
+        parts = (*pixels, *(numbers.astype("<i8") for numbers in labels))
+        return ImageDataset(
+            fingerprint=name,
+            content_hash=sha256("".join(hashlib.sha256(part.data).hexdigest() for part in parts))[:16],
+            class_names=tuple(sources[0].classes),
+            mean=mean,
+            std=std,
+            size=data.size,
+            train=ImageSplit(labels[0], pixels[0]),
+            validation=ImageSplit(labels[1], pixels[1]),
+        )
+
+
+def _read(kind: Any, name: str, folder: Path, progress: ProgressCallback) -> list[Any]:
+    """Both splits as torchvision opens them, unpacked or downloaded first where the folder has no such data."""
+    if not (folder / kind.base_folder).exists():
+        make_folder(folder)
+        # In the cache, not in a folder of the user's that has no such data, and was named by mistake.
+        key = sha256(f"{name} {folder.resolve()}")[:16]
+        with file_lock(cache_folder() / "images" / "locks" / f"{key}.lock", progress):
+            if not (folder / kind.base_folder).exists():
+                progress(f"fetching {name} into {folder}", 0, None)
+                try:
+                    kind(folder, download=True)  # of an archive that has the known MD5
+                except (RuntimeError, OSError, EOFError, tarfile.TarError) as error:  # urllib's errors are OSErrors
+                    raise UserError(
+                        f"{name} is not in {folder} and cannot be downloaded: {first_line(error)}",
+                        f"Where there is a network, {_bring(kind, folder)}; or say which folder has it: --set "
+                        "data.folder=/some/folder (of comt plot-images: --folder)",
+                    ) from error
+    try:
+        return [kind(folder, train=train) for train in (True, False)]
+    except (RuntimeError, OSError, pickle.UnpicklingError, EOFError, KeyError, ValueError) as error:
+        delete = f"Delete the folder {folder / kind.base_folder} and run the same command again, or copy it anew."
+        raise UserError(
+            f"{name} is damaged or incomplete in {folder / kind.base_folder}: {first_line(error)}",
+            if_damaged(delete, error),
+        ) from error
+
+
+def _bring(kind: Any, folder: Path) -> str:
+    return f"fetch {kind.url} and put it into {folder} as it is (comt checks and unpacks it)"

@@ -1,0 +1,1 @@
+"""Text: documents of a corpus as tokens, in rows."""

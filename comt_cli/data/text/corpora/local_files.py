@@ -1,0 +1,132 @@
+"""`files:GLOB`: any local text, one document a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from comt_cli.data.known_hashes import KnownHashes
+from comt_cli.data.storage import ProgressCallback, changed, no_progress
+from comt_cli.data.text.corpus import Corpus, Document, SplitName, Stream
+from comt_cli.errors import UserError
+from comt_cli.files import canonical_json, conversion, open_file, sha256
+
+if TYPE_CHECKING:
+    from comt_cli.data.text.settings import TextSettings
+
+_WILDCARDS = "*?["
+
+
+@dataclass(frozen=True)
+class _File:
+    name: str  # relative to the part of the pattern before its first wildcard, with "/"
+    path: Path
+    sha256: str
+
+
+class LocalFiles(Corpus):
+    """The files that a glob matches, sorted by name. The corpus and, as there is only one, its stream."""
+
+    pattern = "files:.+"
+    said = "files:GLOB, text of your own"
+    is_own_text = True
+    split: SplitName | None = None
+
+    def __init__(self, glob: str) -> None:
+        """`glob` as a shell reads it: `~`, `*`, `?`, `[...]`, and `**` for any folders; relative to where we run."""
+        self.glob = glob
+        self._found: list[_File] | None = None
+
+    @classmethod
+    def of(cls, data: TextSettings) -> Self:
+        return cls(data.corpus.removeprefix("files:"))
+
+    def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
+        """The hash of every file's name and content; where the folder lies does not count. Raises `UserError`."""
+        listing = [[file.name, file.sha256] for file in self._hashed(progress)]
+        return {"corpus": "files", "sha256": sha256(canonical_json(listing))}
+
+    def streams(self) -> Sequence[Stream]:
+        """Itself."""
+        return [self]
+
+    @property
+    def total(self) -> int | None:
+        """How many files there are."""
+        return len(self._hashed())
+
+    def documents(self, start: tuple[int, int] = (0, 0)) -> Iterator[Document]:
+        """The text of each file from `start` on; the number within a file is always 0. Empty files are left out. Raises
+        `UserError` where a file is not UTF-8, cannot be read, or has changed since it was hashed."""
+        for number, file in enumerate(self._hashed()):
+            if (number, 0) < start:
+                continue
+            text = self._text(file)
+            if text.strip():
+                yield Document(text, (number, 0))
+
+    def _hashed(self, progress: ProgressCallback = no_progress) -> list[_File]:
+        """The files with their hashes, found once per object: one preparation reads one state of the disk."""
+        if self._found is None:
+            self._found = self._hash_all(progress)
+        return self._found
+
+    def _hash_all(self, progress: ProgressCallback) -> list[_File]:
+        root, paths = _match(self.glob)
+        if not paths:
+            raise UserError(
+                f"corpus: no file matches files:{self.glob}",
+                f"It was looked up from {Path.cwd()}. Name files, not folders: ** stands for any folders, as in "
+                "files:texts/**/*.txt (none behind a symbolic link), [[] for a bracket that is part of a name.",
+            )
+        known = self._known = KnownHashes(root, self.glob)
+        files = []
+        for number, path in enumerate(paths):
+            progress("hashing files", number, len(paths))
+            files.append(_File(path.relative_to(root).as_posix(), path, known.of(path)))
+        progress("hashing files", len(paths), len(paths))
+        known.save()
+        return files
+
+    def _text(self, file: _File) -> str:
+        """The file's text, without a byte order mark and with one character a line end."""
+        try:
+            with open_file(file.path) as handle:
+                content = handle.read()
+        except OSError as error:
+            raise UserError(f"corpus: cannot read {file.path}: {error.strerror or error}") from error
+        if sha256(content) != file.sha256:
+            self._known.forget()
+            raise changed(file.path)
+        try:
+            return content.decode("utf-8-sig").replace("\r\n", "\n")
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"corpus: {file.path} is not UTF-8 text (byte {error.start}: {error.reason})",
+                f"Convert it (for instance: {conversion(file.path, content)}) or choose another glob.",
+            ) from error
+
+
+def _match(pattern: str) -> tuple[Path, list[Path]]:
+    """The folder before the pattern's first wildcard, and the files that match, sorted by their name below it.
+
+    As in a shell, a wildcard does not match names that begin with a dot. What is there by the very name that is given
+    is meant, whatever signs are in it.
+    """
+    parts = Path(pattern).expanduser().absolute().parts
+    wild = next(
+        (i for i, part in enumerate(parts) if set(part) & {*_WILDCARDS} and not Path(*parts[: i + 1]).exists()), None
+    )
+    if wild is None:
+        path = Path(*parts)
+        return path.parent, [path] if path.is_file() else []
+    root, rest = Path(*parts[:wild]), "/".join(parts[wild:])
+    try:
+        paths = [path for path in root.glob(rest) if path.is_file()]
+    except (ValueError, NotImplementedError, OSError) as error:
+        raise UserError(f"corpus: files:{pattern} cannot be looked up: {error}") from error
+    if not any(part.startswith(".") for part in parts[wild:]):
+        paths = [path for path in paths if not any(part.startswith(".") for part in path.relative_to(root).parts)]
+    return root, sorted(set(paths), key=lambda path: path.relative_to(root).as_posix())

@@ -1,0 +1,280 @@
+"""`python-docs` and `python-source`: texts of the running Python's standard library, extracted once per Python and kept
+in the cache folder.
+
+What is installed beside the library is left out: two machines with one Python have the same library, but other
+packages.
+
+**python-docs**: English prose that every machine with Python has - the reference topics and the standard library's
+docstrings, about 2.3 MB. Source files are parsed, never imported; only modules written in C, which have no source, are
+imported, from a fixed list that is safe. Documents are in a fixed order: topics by name, source files by path, C
+modules by name.
+
+**python-source**: the sources, about 9 MB: code with its documentation, for where `python-docs` is too little text. One
+document a file, in the order of their paths.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import inspect
+import io
+import os
+import platform
+import sysconfig
+import tokenize
+import types
+import warnings
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from comt_cli.data.storage import ProgressCallback, file_lock, no_progress, state_of
+from comt_cli.data.text.corpus import Corpus, Document, SplitName, Stream
+from comt_cli.errors import UserError
+from comt_cli.files import cache_folder, canonical_json, read_json, sha256, write_json
+
+MINIMUM_CHARACTERS = 40
+# Tests and other programs, what is installed beside the library, and the encodings with their 100 equal docstrings.
+_SKIPPED = """
+    __pycache__ dist-packages encodings ensurepip idlelib lib-dynload lib2to3 pydoc_data site-packages test tests
+    turtledemo
+"""
+SKIPPED_FOLDERS = frozenset(_SKIPPED.split())
+
+
+class LibraryTexts(Corpus):
+    """A corpus of them and, as there is only one, its stream."""
+
+    split: SplitName | None = None
+
+    version: ClassVar[int]
+    """Part of the name of the extracted texts in the cache: raise it when the same Python may give other texts
+    (tests/contract/test_cache_versions.py asks for it)."""
+
+    @abstractmethod
+    def extract(self, progress: ProgressCallback) -> tuple[str, ...]:
+        """The documents, read from the running Python, in a fixed order. Raises `UserError` where it has none."""
+
+    def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
+        """The hash of all documents; extracts them (a few seconds) when this Python's are not in the cache."""
+        return {"corpus": self.names[0], "sha256": _content_hash(self._documents(progress))}
+
+    def streams(self) -> Sequence[Stream]:
+        """Itself."""
+        return [self]
+
+    @property
+    def total(self) -> int | None:
+        """How many documents there are."""
+        return len(self._documents(no_progress))
+
+    def documents(self, start: tuple[int, int] = (0, 0)) -> Iterator[Document]:
+        """All documents from `start` on; the file number is always 0."""
+        texts = self._documents(no_progress)
+        for number in range(start[1] if start[0] == 0 else len(texts), len(texts)):
+            yield Document(texts[number], (0, number))
+
+    def _documents(self, progress: ProgressCallback) -> tuple[str, ...]:
+        path = self._cache_path()
+        found = _read(path)
+        if found is None:
+            with file_lock(path.with_suffix(".lock"), progress):
+                found = _read(path)
+                if found is None:
+                    texts = self.extract(progress)
+                    write_json(path, {"sha256": _content_hash(texts), "documents": texts})
+                    found = texts
+        return found
+
+    def _cache_path(self) -> Path:
+        """One file per Python version and installation: distributions patch and split the library."""
+        place = sha256(sysconfig.get_path("stdlib"))[:8]
+        name = f"{platform.python_implementation()}-{platform.python_version()}-{place}-v{self.version}.json"
+        return cache_folder() / self.names[0] / name
+
+
+def source_files(root: Path) -> list[Path]:
+    """The library's own modules, sorted by their path below `root`."""
+    found = []
+    for folder, below, names in os.walk(root):
+        below[:] = sorted(set(below) - SKIPPED_FOLDERS)
+        found += [Path(folder, name) for name in names if name.endswith(".py")]
+    return sorted(found, key=lambda path: path.relative_to(root).as_posix())
+
+
+def _read(path: Path) -> tuple[str, ...] | None:
+    """The documents in the cache; None when they are absent or damaged, since extracting them again repairs both."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return _read_version(path, *state_of(status))
+
+
+@functools.lru_cache(maxsize=2)
+def _read_version(path: Path, *state: int) -> tuple[str, ...] | None:  # noqa: ARG001 - the cache's key
+    try:
+        stored = read_json(path)
+        texts = tuple(stored["documents"])
+        return texts if stored["sha256"] == _content_hash(texts) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _content_hash(texts: Sequence[str]) -> str:
+    return sha256(canonical_json(list(texts)))
+
+
+EXTRACTOR_VERSION = 3
+_C_MODULES = """
+    _abc _asyncio _bisect _bz2 _codecs _collections _contextvars _csv _datetime _decimal _elementtree _functools
+    _hashlib _heapq _io _json _lzma _operator _pickle _queue _random _socket _stat _string _struct _symtable _thread
+    _tracemalloc _weakref array atexit binascii builtins cmath errno fcntl gc grp itertools marshal math mmap posix
+    pwd pyexpat resource select signal sys termios time unicodedata zlib
+"""
+C_MODULES = tuple(_C_MODULES.split())
+_C_OBJECTS = (
+    type,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.ClassMethodDescriptorType,
+)
+
+
+class PythonDocs(LibraryTexts):
+    """The corpus."""
+
+    names = ("python-docs",)
+    order = 0
+    version = EXTRACTOR_VERSION
+
+    def extract(self, progress: ProgressCallback = no_progress) -> tuple[str, ...]:
+        """Read the documents from the running Python: without indentation, each text once, `MINIMUM_CHARACTERS` or
+        more.
+
+        Raises:
+            UserError: this Python carries neither topics nor the sources of its library.
+        """
+        seen: dict[str, None] = {}
+        for text in _all_texts(progress):
+            clean = inspect.cleandoc(text)
+            if len(clean) >= MINIMUM_CHARACTERS:
+                seen.setdefault(clean)
+        if not seen:
+            raise UserError(
+                "this Python has no documentation of its own", "Use corpus: files:GLOB with a text of yours."
+            )
+        return tuple(seen)
+
+
+def _all_texts(progress: ProgressCallback) -> Iterator[str]:
+    yield from _topics()
+    root = Path(sysconfig.get_path("stdlib"))
+    paths = source_files(root)
+    for number, path in enumerate(paths):
+        progress("extracting python-docs from source files", number, len(paths))
+        yield from _docstrings(path.read_bytes())
+    progress("extracting python-docs from source files", len(paths), len(paths))
+    for name in C_MODULES:
+        yield from _c_docstrings(name)
+
+
+def _topics() -> Iterator[str]:
+    """The language reference as `help("topic")` shows it; some distributions leave it out."""
+    try:
+        from pydoc_data import topics
+    except ImportError:
+        return
+    for name in sorted(topics.topics):
+        yield topics.topics[name]
+
+
+def _docstrings(source: bytes) -> Iterator[str]:
+    """The docstrings of a module, its classes and its functions, in the order of the source."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # old modules hold escapes that the parser warns of
+        try:
+            tree = ast.parse(source)
+        except (SyntaxError, ValueError):  # a template or a file for another Python: it holds no docstrings
+            return
+    for node in (tree, *_definitions(tree.body)):
+        if text := ast.get_docstring(node):
+            yield text
+
+
+def _definitions(body: Iterable[ast.AST]) -> Iterator[ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Every class and function below `body`. Only statements are visited: they alone can hold definitions."""
+    for node in body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+        for field in ("body", "orelse", "finalbody", "handlers"):
+            inner = getattr(node, field, None)
+            if isinstance(inner, list):
+                yield from _definitions(inner)
+
+
+def _c_docstrings(module_name: str) -> Iterator[str]:
+    """The docstrings of a C module, its functions, its classes and their methods, sorted by name.
+
+    Only objects made in C count: what other code has put in their place must not change the corpus.
+    """
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError:  # not built on this platform
+        return
+    yield module.__doc__ or ""
+    for _, value in sorted(vars(module).items()):
+        if isinstance(value, _C_OBJECTS):
+            yield _text(value)
+        if isinstance(value, type):
+            yield from (_text(member) for _, member in sorted(vars(value).items()) if isinstance(member, _C_OBJECTS))
+
+
+def _text(value: object) -> str:
+    text = getattr(value, "__doc__", None)
+    return text if isinstance(text, str) else ""
+
+
+SOURCE_VERSION = 1
+
+
+class PythonSource(LibraryTexts):
+    """The corpus."""
+
+    names = ("python-source",)
+    version = SOURCE_VERSION
+
+    def extract(self, progress: ProgressCallback = no_progress) -> tuple[str, ...]:
+        """Read the sources of the running Python's library, each text once, `MINIMUM_CHARACTERS` or more.
+
+        Raises:
+            UserError: this Python does not carry them.
+        """
+        paths = source_files(Path(sysconfig.get_path("stdlib")))
+        seen: dict[str, None] = {}
+        for number, path in enumerate(paths):
+            progress("reading the library's source files", number, len(paths))
+            text = decoded(path.read_bytes())
+            if len(text) >= MINIMUM_CHARACTERS:
+                seen.setdefault(text)
+        progress("reading the library's source files", len(paths), len(paths))
+        if not seen:
+            raise UserError("this Python has no sources of its library", "Use corpus: files:GLOB with a text of yours.")
+        return tuple(seen)
+
+
+def decoded(source: bytes) -> str:
+    """A source file's text, by its own declaration of an encoding, without blank lines around it and with one character
+    a line end. A file that is not in the encoding it declares, a template for instance, has none."""
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+        text = source.decode(encoding)
+    except (SyntaxError, UnicodeDecodeError, LookupError):
+        return ""
+    return text.replace("\r\n", "\n").strip("\n")

@@ -1,0 +1,228 @@
+"""What every kind of prepared data has in common: made once, whole or not at all, damage told, identified by all that
+decides it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kinds import KINDS, settings_of
+
+from comt_cli.data import prepared
+from comt_cli.data.prepare import fingerprint, kind_of, known_content, prepare
+from comt_cli.errors import StorageError, UserError
+
+RECORDS = {"manifest.json", "verified.json"}
+
+
+@pytest.fixture(params=KINDS)
+def data(request: pytest.FixtureRequest, cache: Path, tmp_path: Path) -> Any:
+    return settings_of(request.param, tmp_path / "texts")
+
+
+def folder_of(data: Any) -> Path:
+    folder: Path = kind_of(data).folder(fingerprint(data))
+    return folder
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """The prepared files, without what differs from machine to machine."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in RECORDS}
+
+
+def test_it_is_made_once_and_the_same_anywhere(data: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert known_content(data, fingerprint(data)) is None
+    first = prepare(data)
+    folder, name = folder_of(data), fingerprint(data)
+    assert known_content(data, name) == first.content_hash
+    assert folder.name == name
+    manifest = json.loads((folder / "manifest.json").read_text())["manifest"]
+    assert manifest["fingerprint"] == name
+    assert {"comt", "numpy"} <= manifest["versions"].keys()
+    monkeypatch.setattr(type(kind_of(data)), "write", None)  # nothing is made again
+    assert prepare(data).content_hash == first.content_hash
+    monkeypatch.undo()
+    monkeypatch.setenv("COMT_CACHE", str(tmp_path / "elsewhere"))
+    assert prepare(data).content_hash == first.content_hash
+    assert files(folder_of(data)) == files(folder)
+
+
+def test_what_was_killed_is_not_mistaken(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed before the manifest was written, in the middle of some file."""
+    kind, write = type(kind_of(data)), prepared.Manifest.write
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(prepared.Manifest, "write", killed)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(data)
+    monkeypatch.setattr(prepared.Manifest, "write", write)
+    folder = folder_of(data)
+    (folder / ".half.json.1-2.tmp").write_bytes(b"half")
+    (folder / "stray").write_bytes(b"of a part that was cut off")
+    assert known_content(data, fingerprint(data)) is None
+    resumed = prepare(data)
+    names = {file.name for file in kind.manifest.read(folder, folder.name).all_files()}
+    assert {path.name for path in folder.iterdir()} == names | RECORDS
+    whole = files(folder)
+    shutil.rmtree(folder)
+    assert prepare(data).content_hash == resumed.content_hash
+    assert files(folder) == whole
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-2])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+DAMAGES: tuple[Callable[[Path], None], ...] = (flip, cut, empty, Path.unlink)
+
+
+def test_damage_is_named_and_the_advice_works(data: Any) -> None:
+    first = prepare(data)
+    folder = folder_of(data)
+    cases = [(name, DAMAGES[number % 4]) for number, name in enumerate(sorted(files(folder)))]
+    for name, damage in [*cases, ("manifest.json", flip), ("manifest.json", cut)]:
+        whole = (folder / name).read_bytes()
+        damage(folder / name)
+        with pytest.raises(UserError, match="prepared data is damaged") as caught:
+            prepare(data)
+        assert str(folder / name) in caught.value.message
+        assert f"Delete the folder {folder}" in str(caught.value.hint)
+        (folder / name).write_bytes(whole)
+    shutil.rmtree(folder)
+    assert prepare(data).content_hash == first.content_hash
+
+
+def test_a_manifest_of_other_data_or_edited_by_hand_is_recognised(data: Any) -> None:
+    prepare(data)
+    path = folder_of(data) / "manifest.json"
+    stored = json.loads(path.read_text())
+    edited = stored | {"manifest": stored["manifest"] | {"versions": {}}}
+    path.write_text(json.dumps(edited))
+    with pytest.raises(UserError, match="not what was written"):
+        prepare(data)
+    path.write_text(json.dumps(stored))
+    folder = path.parent.rename(path.parent.with_name("0" * 16))
+    with pytest.raises(UserError, match="it belongs to other data"):
+        type(kind_of(data)).manifest.read(folder, "0" * 16)
+
+
+def test_of_two_at_once_one_works(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, written = type(kind_of(data)), []
+    write = kind.write
+
+    def noted(*arguments: Any) -> Any:
+        written.append(1)
+        return write(*arguments)
+
+    monkeypatch.setattr(kind, "write", noted)
+    workers = [threading.Thread(target=prepare, args=(data,)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert written == [1]
+    assert known_content(data, fingerprint(data)) is not None
+
+
+def test_data_whose_source_changes_while_it_is_made_is_not_kept(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, before = type(kind_of(data)), fingerprint(data)
+    identity, write, changed = kind.identity, kind.write, []
+
+    def changes(*arguments: Any) -> Any:
+        manifest = write(*arguments)
+        changed.append("changed")
+        return manifest
+
+    monkeypatch.setattr(kind, "write", changes)
+    monkeypatch.setattr(kind, "identity", lambda *arguments: identity(*arguments) | dict.fromkeys(changed))
+    with pytest.raises(UserError, match="was changed while it was read"):
+        prepare(data)
+    monkeypatch.undo()
+    monkeypatch.setenv("COMT_CACHE", str(folder_of(data).parents[1]))
+    assert known_content(data, before) is None
+
+
+def test_a_plan_needs_neither_numpy_nor_torch(tmp_path: Path) -> None:
+    """Of the kinds that measure no fonts."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import pathlib, kinds;"
+        "from comt_cli.data.prepare import fingerprint, known_content;"
+        "given = [kinds.settings_of(kind, pathlib.Path(sys.argv[2])) for kind in ('text', 'pairs', 'glue')];"
+        "[known_content(data, fingerprint(data)) for data in given];"
+        "assert not {'numpy', 'torch', 'datasets', 'sentencepiece'} & sys.modules.keys()"
+    )
+    environment = {**os.environ, "COMT_CACHE": str(tmp_path / "cache")}
+    arguments = [sys.executable, "-c", code, str(Path(__file__).parent), str(tmp_path / "texts")]
+    subprocess.run(arguments, check=True, env=environment)
+
+
+class TestStamp:
+    """Opening stays quick: contents are read once on a machine, and again where a file was touched."""
+
+    @pytest.fixture(params=["text"])
+    def data(self, request: pytest.FixtureRequest, cache: Path, tmp_path: Path) -> Any:
+        return settings_of(request.param, tmp_path / "texts")
+
+    @pytest.fixture
+    def hashed(self, data: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """The names of the files whose content is read to check it."""
+        prepare(data)
+        names: list[str] = []
+        original = prepared.hash_file
+
+        def hash_file(path: Path) -> str:
+            names.append(path.name)
+            return original(path)
+
+        monkeypatch.setattr(prepared, "hash_file", hash_file)
+        return names
+
+    def test_contents_are_read_once_per_machine(
+        self, data: Any, hashed: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        prepare(data)
+        assert hashed == []
+        monkeypatch.setattr("platform.node", lambda: "another machine")
+        prepare(data)
+        assert sorted(hashed) == sorted(files(folder_of(data)))
+        (folder_of(data) / "verified.json").write_text('{"machine": 1}')
+        prepare(data)
+        assert len(hashed) == 2 * len(files(folder_of(data)))
+
+    def test_contents_are_read_again_when_a_file_was_touched(self, data: Any, hashed: list[str]) -> None:
+        touched = next(path for path in folder_of(data).iterdir() if path.name not in RECORDS)
+        os.utime(touched, ns=(1, 1))
+        prepare(data)
+        assert touched.name in hashed
+
+    def test_a_cache_that_may_only_be_read_is_used(
+        self, data: Any, hashed: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def write_json(path: Path, value: object) -> None:
+            raise StorageError(f"cannot write {path}: Read-only file system")
+
+        monkeypatch.setattr(prepared, "write_json", write_json)
+        (folder_of(data) / "verified.json").unlink()
+        prepare(data)
+        prepare(data)
+        assert len(hashed) == 2 * len(files(folder_of(data)))
