@@ -94,7 +94,7 @@ def ablate(
     """
     from comt_cli.commands.planning import Planned, also_rows, check_added, plan_recipe
     from comt_cli.commands.slurm_jobs import read_slurm_site, submit_runs
-    from comt_cli.report.ablation import ablation_rows
+    from comt_cli.report.exhibits.ablation import ablation_rows
     from comt_cli.training.processes import is_main_process
 
     known = _ablations()
@@ -204,7 +204,7 @@ def further_rows(loaded: LoadedRecipe, name: AblationName, values: str) -> dict[
             called by it; names the value.
     """
     from comt_cli.errors import UserError
-    from comt_cli.report.ablation import ablation_rows
+    from comt_cli.report.exhibits.ablation import ablation_rows
 
     option = loaded.recipe.ablations[name].option
     if option is None:
