@@ -45,7 +45,7 @@ def compare(
       comt compare table3:pre-ln::1 table3:pre-ln+comt::1 --json
     """
     from comt_cli.report import format
-    from comt_cli.report.exhibits.compare import LAST, Compare, as_json, sides_frame, texts
+    from comt_cli.report.exhibits.compare import HEADS, LAST, Compare, as_json, sides_frame
     from comt_cli.report.terminal import print_texts
 
     named = {"baseline": baseline, "run": run}
@@ -61,9 +61,9 @@ def compare(
         typer.echo(f"{letter}: {where}, seed{plural} {format.seeds(side['ids'])}")
     for sentence in exhibit.sentences(frame):
         typer.echo(f"{sentence}.")
-    for head, *lines in texts(frame).values():
+    for section, lines in frame.groupby("section", sort=False)["_texts"]:
         typer.echo()
-        print_texts(head, lines)
+        print_texts(HEADS[str(section)], lines)
     if "budgets" in {*frame["section"]}:
         typer.echo(f"A loss at a budget is the mean of what was logged in its last {LAST:.0%}; where one side has")
         typer.echo("more left, its rate has not fallen to the end there. Time is as measured, with the kernels used.")

@@ -389,7 +389,8 @@ def _x_axis(axes: Axes, frame: pd.DataFrame, panel: str) -> None:
     numbers = sorted({*here["position"].dropna()})
     sizes = [abs(number) for number in numbers if number] or [1.0]
     if attrs["axis"] == "cost":
-        axes.set_xscale("symlog", linthresh=1)
+        if max(sizes) > 3:
+            axes.set_xscale("symlog", linthresh=1)
         axes.margins(x=0.3)
     elif min(numbers) > 0 and not attrs["is_share"]:
         axes.set_xscale("log", base=2)
@@ -424,40 +425,31 @@ def _is_at_floor(point: Record, floors: dict[str, float]) -> bool:
 def _reading(frame: pd.DataFrame) -> Iterator[str]:
     attrs, points = frame.attrs, rows_of(frame)
     ours = [point for point in points if point["panel"] == "ours"]
-    baseline, seeds, several = attrs["baseline"], format.seeds(attrs["seeds"]), len({p["column"] for p in ours}) > 1
+    seeds, several = format.seeds(attrs["seeds"]), len({point["column"] for point in ours}) > 1
 
-    def named(chosen: Iterable[Record]) -> list[str]:
-        return [f"{p['row']} at {in_words(p['column'])}" if several else p["row"] for p in chosen]
+    def named(chosen: Iterable[Record]) -> str:
+        return format.listing(f"{p['row']} at {in_words(p['column'])}" if several else p["row"] for p in chosen)
 
-    if any(point["baseline"] and point["value"] is not None for point in points):
-        yield f"Broken line (- -): {baseline}."
-    curves = [points for panel in ("ours", "paper") for points in _curves(frame, panel).values()]
-    if any(outliers(each, attrs["better"]) for each in curves):
-        collapse = " (a printed one above 1000 is a collapsed run)" if any(p["collapsed"] for p in points) else ""
-        yield f"Triangles at a panel's end: outliers, with their numbers{collapse}."
+    yield f"Broken line (- -): {attrs['baseline']}."
     if any(point["interval_low"] is not None for point in ours):
         yield (
-            f"Bars: 95 % interval of the difference to {baseline}, paired by seed ({seeds}) and drawn from the broken "
-            "line; a bar that reaches the line is not resolved, and a long one may leave the panel."
+            f"Bars: 95 % interval of the difference to {attrs['baseline']}, paired by seed ({seeds}), drawn from the "
+            "broken line; a bar that reaches the line is not resolved. Without a pair of seeds: mean ± standard error."
         )
-    if any(p["stderr"] is not None and not p["baseline"] and p["interval_low"] is None for p in ours):
-        yield f"Thin bars: mean ± standard error over seeds {seeds}, where there is no pair of seeds to compare."
-    if len(attrs["seeds"]) == 1:
+    elif len(attrs["seeds"]) == 1:
         yield "Ours: one seed, so no error bars."
-    if low := named(point for point in ours if _is_at_floor(point, attrs["floors"])):
-        guessing = format.listing(f"{floor:g} %" for floor in sorted({*attrs["floors"].values()}))
-        yield (
-            f"Hardly anything was learned by {format.listing(low)}: at most {_NEAR_FLOOR} times the accuracy of "
-            f"guessing (dotted, {guessing})."
-        )
-    if partial := named(point for point in ours if point["n"] and point["state"] != "done"):
-        yield f"Hollow, since seeds diverged or are absent: {format.listing(partial)}."
+    curves = [curve for panel in ("ours", "paper") for curve in _curves(frame, panel).values()]
+    if any(outliers(each, attrs["better"]) for each in curves):
+        yield "Triangles at a panel's end: outliers, with their numbers; a printed one above 1000 is a collapsed run."
+    if low := [point for point in ours if _is_at_floor(point, attrs["floors"])]:
+        yield f"Hardly anything was learned by {named(low)}: at most {_NEAR_FLOOR} times what guessing gets (dotted)."
+    if partial := [point for point in ours if point["n"] and point["state"] != "done"]:
+        yield f"Hollow, since seeds diverged or are absent: {named(partial)}."
     if absent := [point for point in ours if not point["n"]]:
-        listed = [f"{name} ({point['state']})" for name, point in zip(named(absent), absent, strict=True)]
+        listed = [f"{named([point])} ({point['state']})" for point in absent]
         yield f"Without a value: {format.listing(listed)}."
-    if attrs["axis"] == "cost":
-        if any((point["printed_increase"] or "").startswith("<") for point in points):
-            yield "An increase printed as <1 % is drawn at 0.5 %."
-        lost = {p["row"] for p in points if p["panel"] == "paper" and not p["baseline"] and p["x"] is None}
-        if lost:
+    printed = [point for point in points if point["panel"] == "paper" and not point["baseline"]]
+    if attrs["axis"] == "cost" and printed:
+        yield "An increase printed as <1 % is drawn at 0.5 %."
+        if lost := {point["row"] for point in printed if point["x"] is None}:
             yield f"The paper prints no increase for {format.listing(sorted(lost))}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -12,9 +13,9 @@ from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report import format
 from comt_cli.report.collect import ENDED, Run
 from comt_cli.report.exhibits.base import Exhibit
-from comt_cli.report.frame import Record, frame_of, rows_of
+from comt_cli.report.frame import Record, frame_of
 from comt_cli.report.logs import Budget, curve
-from comt_cli.report.statistics import detectable, p_value, paired_difference, summarise
+from comt_cli.report.statistics import Paired, Summary, detectable, p_value, paired_difference, summarise
 from comt_cli.report.verdict import Outcome, judge
 from comt_cli.runs.directory import PYTORCH, READING_ERRORS, RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
@@ -26,7 +27,14 @@ if TYPE_CHECKING:
 
 LAST = 0.1
 """A loss at a budget is the mean of the values that were logged in this last share of it."""
-SECTIONS = ("settings", "circumstances", "metrics", "costs", "budgets")
+HEADS = {
+    "settings": ["Settings that differ", "A", "B"],
+    "circumstances": ["Trained with", "A", "B"],
+    "metrics": ["Metric", "A", "B", "B to A", "95 %", "B is", "so many seeds would show"],
+    "costs": ["Cost, mean of the seeds", "A", "B", "B / A"],
+    "budgets": ["Training loss at", "A", "B", "B - A", "95 %"],
+}
+"""The sections of the frame, with what is above their texts."""
 _COSTS = ("parameters", "flops", "train_seconds", "peak_memory_bytes")
 
 
@@ -37,7 +45,8 @@ class Compare(Exhibit):
     of: ClassVar[Literal["table", "sweep", "command"]] = "command"
 
     def frame(self, runs: pd.DataFrame, loaded: LoadedRecipe | None = None) -> pd.DataFrame:
-        """One line for each setting, circumstance, metric, cost and budget (`section`) with what both sides have.
+        """One line for each setting, circumstance, metric, cost and budget as texts, by `section` (`HEADS`); `_found`
+        has what they are made of.
 
         Raises:
             UserError: the sides are of different tasks.
@@ -89,25 +98,19 @@ def as_json(frame: pd.DataFrame) -> dict[str, Any]:
     """The comparison as plain data."""
     base, other = frame.attrs["sides"]
     found: dict[str, Any] = {"baseline": base, "run": other, "unfair": list(frame.attrs["unfair"])}
-    for section in SECTIONS:
-        keys = _KEYS[section]
-        found[section] = [{key: _plain(line[key]) for key in keys} for line in rows_of(frame)
-                          if line["section"] == section]  # fmt: skip
+    for section in HEADS:
+        lines = frame.loc[frame["section"] == section, "_found"]
+        found[section] = [{key: _plain(value) for key, value in line.items()} for line in lines]
     return found
 
 
-_DIFFERENCE = ("key", "baseline", "run")
-_KEYS: dict[str, tuple[str, ...]] = {
-    "settings": _DIFFERENCE,
-    "circumstances": _DIFFERENCE,
-    "metrics": (*_DIFFERENCE, "unit", "difference", "p_value", "detectable", "verdict"),
-    "costs": _DIFFERENCE,
-    "budgets": ("budget", "used", "baseline", "run", "difference"),
-}
-
-
 def _plain(value: Any) -> Any:
-    return asdict(value) if hasattr(value, "__dataclass_fields__") else value
+    return asdict(value) if isinstance(value, Summary | Paired) else value
+
+
+def _line(section: str, texts: Sequence[str], **found: Any) -> Record:
+    """A line: what was found, and its texts, the first being its name."""
+    return {"section": section, "name": texts[0], "texts": "  ".join(texts[1:]), "_found": found, "_texts": [*texts]}
 
 
 def _side(runs: Sequence[Run]) -> dict[str, Any]:
@@ -174,7 +177,11 @@ def _environment(directory: RunDirectory) -> Mapping[str, Any]:
 def _differing(section: str, base: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[Record]:
     for key in dict.fromkeys([*base, *other]):
         if base.get(key) != other.get(key):
-            yield {"section": section, "key": key, "baseline": base.get(key), "run": other.get(key)}
+            sides = {"baseline": base.get(key), "run": other.get(key)}
+            shown = (
+                "-" if each is None else each if isinstance(each, str) else json.dumps(each) for each in sides.values()
+            )
+            yield _line(section, [key, *shown], key=key, **sides)
 
 
 def _unfair(
@@ -185,7 +192,7 @@ def _unfair(
     contents = [{(run.result or {}).get("data_content") for run in side} for side in (base, other)]
     if contents[0] != contents[1]:
         yield "the data differ by the hash of their content: no metric can be compared"
-    beside = [each["key"] for each in settings if each["key"].partition(".")[0] not in ("method", "start")]
+    beside = [each["name"] for each in settings if each["name"].partition(".")[0] not in ("method", "start")]
     if beside:
         yield f"not the method alone differs: {', '.join(beside)}"
     for name, side in zip(names.values(), (base, other), strict=True):
@@ -211,25 +218,23 @@ def _metrics(base: Sequence[Run], other: Sequence[Run]) -> Iterator[Record]:
             paper_baseline=None,
             metric=metric,
         )
-        yield {
-            "section": "metrics",
-            "key": key,
-            "baseline": first,
-            "run": second,
-            "unit": metric.difference.name,
-            "difference": paired,
-            "p_value": None if paired is None else p_value(paired, metric.difference),
-            "detectable": None if paired is None else detectable(paired, metric.difference),
-            "verdict": verdict.value,
-            "_metric": metric,
-        }
+        unit = metric.difference
+        ends = None if paired is None else detectable(paired, unit)
+        would = "-" if ends is None else f"{ends[0]:+.3g} or {ends[1]:+.3g} {unit.sign}"
+        texts = [metric.label, _summary(first), _summary(second), *_paired(paired, unit.sign), verdict.value, would]
+        yield _line(
+            "metrics", texts, key=key, baseline=first, run=second, unit=unit.name, difference=paired,
+            p_value=None if paired is None else p_value(paired, unit), detectable=ends, verdict=verdict.value,
+        )  # fmt: skip
 
 
 def _costs(base: Sequence[Run], other: Sequence[Run]) -> Iterator[Record]:
     for key in (*_COSTS, base[0].spec.task.unit.per_second):
         theirs, ours = (summarise(list(_values(side, key).values())) for side in (base, other))
         if theirs is not None and ours is not None:
-            yield {"section": "costs", "key": key, "baseline": theirs.mean, "run": ours.mean}
+            ratio = f"{ours.mean / theirs.mean:.3f}" if theirs.mean else "-"
+            texts = [key, f"{theirs.mean:.4g}", f"{ours.mean:.4g}", ratio]
+            yield _line("costs", texts, key=key, baseline=theirs.mean, run=ours.mean)
 
 
 def _budgets(base: Sequence[Run], other: Sequence[Run]) -> Iterator[Record]:
@@ -252,8 +257,9 @@ def _budgets(base: Sequence[Run], other: Sequence[Run]) -> Iterator[Record]:
         first, second = summarise(list(theirs.values())), summarise(list(ours.values()))
         if first is not None and second is not None:
             paired = paired_difference(ours, theirs, POINTS)  # in nats
-            yield {"section": "budgets", "budget": budget, "used": used, "baseline": first, "run": second,
-                   "difference": paired}  # fmt: skip
+            said = format.duration(used) if budget == "time" else f"{used:.3g}" if budget == "FLOPs" else f"{used:,.0f}"
+            texts = [f"equal {budget} ({said})", _summary(first), _summary(second), *_paired(paired, "")]
+            yield _line("budgets", texts, budget=budget, used=used, baseline=first, run=second, difference=paired)
 
 
 def _loss_at(points: Sequence[tuple[float, float]], used: float) -> float | None:
@@ -261,63 +267,12 @@ def _loss_at(points: Sequence[tuple[float, float]], used: float) -> float | None
     return added(within) / len(within) if within else None
 
 
-def texts(frame: pd.DataFrame) -> dict[str, list[list[str]]]:
-    """The sections as tables of texts, the headings first."""
-    lines: dict[str, list[Record]] = {}
-    for line in rows_of(frame):
-        lines.setdefault(line["section"], []).append(line)
-    made: dict[str, list[list[str]]] = {}
-    for section in (section for section in SECTIONS if section in lines):
-        made[section] = [_HEADS[section], *map(_TEXTS[section], lines[section])]
-    return made
-
-
-def _summary(ours: Any) -> str:
+def _summary(ours: Summary) -> str:
     return f"{ours.mean:.5g}" + (f" ± {ours.stderr:.2g}" if ours.stderr is not None else "") + f" ({ours.n})"
 
 
-def _paired(paired: Any, sign: str) -> list[str]:
+def _paired(paired: Paired | None, sign: str) -> list[str]:
     if paired is None:
         return ["-", "-"]
     interval = "-" if paired.low is None else f"[{paired.low:+.3g}, {paired.high:+.3g}]"
     return [f"{paired.mean:+.3g} {sign}".rstrip() + f" ({paired.n})", interval]
-
-
-def _metric_texts(line: Record) -> list[str]:
-    metric, ends = line["_metric"], line["detectable"]
-    unit = metric.difference.sign
-    shown = "-" if ends is None else f"{ends[0]:+.3g} or {ends[1]:+.3g} {unit}"
-    sides = [_summary(line["baseline"]), _summary(line["run"])]
-    return [metric.label, *sides, *_paired(line["difference"], unit), line["verdict"], shown]
-
-
-def _cost_texts(line: Record) -> list[str]:
-    base, other = line["baseline"], line["run"]
-    return [line["key"], f"{base:.4g}", f"{other:.4g}", f"{other / base:.3f}" if base else "-"]
-
-
-def _budget_texts(line: Record) -> list[str]:
-    budget, used = line["budget"], line["used"]
-    said = format.duration(used) if budget == "time" else f"{used:.3g}" if budget == "FLOPs" else f"{used:,.0f}"
-    sides = [_summary(line["baseline"]), _summary(line["run"])]
-    return [f"equal {budget} ({said})", *sides, *_paired(line["difference"], "")]
-
-
-def _plain_texts(line: Record) -> list[str]:
-    return [line["key"], *("-" if line[side] is None else str(line[side]) for side in ("baseline", "run"))]
-
-
-_TEXTS = {
-    "settings": _plain_texts,
-    "circumstances": _plain_texts,
-    "metrics": _metric_texts,
-    "costs": _cost_texts,
-    "budgets": _budget_texts,
-}
-_HEADS = {
-    "settings": ["Settings that differ", "A", "B"],
-    "circumstances": ["Trained with", "A", "B"],
-    "metrics": ["Metric", "A", "B", "B to A", "95 %", "B is", "so many seeds would show"],
-    "costs": ["Cost, mean of the seeds", "A", "B", "B / A"],
-    "budgets": ["Training loss at", "A", "B", "B - A", "95 %"],
-}

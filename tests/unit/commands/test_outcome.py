@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from matplotlib.figure import Figure
 
 import comt_cli.commands.outcome
 import comt_cli.commands.planning
-from comt_cli.commands.outcome import outcome_as_json, write_outcome, write_outcomes
+from comt_cli.commands.outcome import write_outcome, write_outcomes
 from comt_cli.commands.planning import Planned, plan_recipe
 from comt_cli.data.tokenizer import ByteTokenizer
 from comt_cli.errors import StorageError, UserError
@@ -191,18 +190,6 @@ def test_a_drawn_figure_is_told_without_torch(capsys) -> None:
     assert done.stdout.splitlines() == [f"mine/figure7 (smoke) is drawn: {FIGURE}", "[]"]
 
 
-def test_a_run_that_is_not_there_is_told_in_a_line(capsys) -> None:
-    planned = figure_recipe("{draw: gate-values}")
-    assert outcome(planned, capsys) == "mine/figure7 (smoke) is not drawn: its run (gated, tiny, seed 4) is missing.\n"
-    directory = trained(planned)
-    directory.result_file.write_text(json.dumps({"state": "diverged", "diverged_at": 3}))
-    assert "its run (gated, tiny, seed 4) is diverged" in outcome(planned, capsys)
-    directory.result_file.write_text(json.dumps({"state": "done", "perplexity": 3}))
-    directory.checkpoint_file.unlink()
-    assert "the checkpoint of its run (gated, tiny, seed 4) is gone" in outcome(planned, capsys)
-    assert not RESULTS.exists()
-
-
 def test_a_run_with_other_settings_does_not_take_a_figures_place(capsys) -> None:
     trained(figure_recipe("{draw: residual-stream}"))
     outcome(figure_recipe("{draw: residual-stream}"), capsys)
@@ -254,15 +241,6 @@ def test_a_network_without_such_gates_is_an_error(capsys) -> None:
     with pytest.raises(UserError, match="has no scalar gates to draw"):
         outcome(planned, capsys)
     assert not FIGURE.exists()
-
-
-def test_a_report_tells_the_state_and_draws_nothing(capsys) -> None:
-    planned = figure_recipe("{draw: gate-values}")
-    trained(planned)
-    state = "mine/figure7 (smoke) is not drawn yet: comt train-lm --recipe mine/figure7 --scale smoke draws it."
-    assert outcome(planned, capsys, draw=False) == f"{state}\n"
-    assert outcome_as_json(planned, RUNS, RESULTS)[0]["state"] == state
-    assert not RESULTS.exists()
 
 
 def test_an_ablation_is_drawn_when_its_numbers_change(capsys) -> None:
@@ -386,31 +364,6 @@ def test_block_gradients_are_drawn_from_the_networks_of_every_row(handed, capsys
     assert handed == [{row: f"network of {directories[row].path.name}" for row in DRAWN}]
 
 
-def test_residual_shares_are_drawn_from_the_baseline_alone(handed, capsys) -> None:
-    planned = image_figure("residual-shares")
-    directories = ended(planned, "checkpoint.pt")
-    outcome(planned, capsys)
-    assert handed == [f"network of {directories['base'].path.name}"]
-    assert [line["row"] for line in drawn_runs()] == ["base"]
-
-
-def test_a_figure_of_several_runs_is_drawn_again_when_one_of_them_is_another(handed, capsys) -> None:
-    planned = image_figure("conv-gradients")
-    directories = ended(planned, "gradients.jsonl")
-    outcome(planned, capsys)
-    assert outcome(planned, capsys) == f"mine/figure8 (smoke) is drawn: {IMAGES_FIGURE}\n"
-    later = IMAGES_FIGURE.stat().st_mtime + 5
-    os.utime(directories["base"].gradients_file, (later, later))
-    assert f"wrote {IMAGES_FIGURE.with_suffix('')}.{{png," in outcome(planned, capsys)
-    os.utime(directories["base"].gradients_file, (0, 0))
-    runs_csv = IMAGES_FIGURE.with_name("figure8-runs.csv")
-    whole = runs_csv.read_text()
-    for changed in (whole.replace(directories["gated"].path.name, "0" * 12), whole.rsplit("base", 1)[0]):
-        runs_csv.write_text(changed)
-        assert f"wrote {IMAGES_FIGURE.with_suffix('')}.{{png," in outcome(planned, capsys)
-    assert len(handed) == 4
-
-
 def test_a_figure_of_fewer_rows_does_not_take_the_place_of_one_of_more(handed, capsys) -> None:
     whole = image_figure("conv-gradients")
     ended(whole, "gradients.jsonl")
@@ -421,22 +374,6 @@ def test_a_figure_of_fewer_rows_does_not_take_the_place_of_one_of_more(handed, c
     fewer = image_figure("conv-gradients", rows="base")
     assert "is of another column or seed, or of more rows" in outcome(fewer, capsys)
     assert f"wrote {IMAGES_FIGURE.with_suffix('')}.{{png," in outcome(fewer, capsys, overwrite=True)
-
-
-def test_of_several_runs_each_that_cannot_be_drawn_is_told(handed, capsys) -> None:
-    planned = image_figure("conv-gradients")
-    assert outcome(planned, capsys) == (
-        "mine/figure8 (smoke) is not drawn: its run (gated, narrow, seed 4) is missing; "
-        "its run (base, narrow, seed 4) is missing.\n"
-    )
-    directories = ended(planned, "gradients.jsonl")
-    command = "comt train-resnet --recipe mine/figure8 --scale smoke"
-    assert outcome(planned, capsys, draw=False) == f"mine/figure8 (smoke) is not drawn yet: {command} draws it.\n"
-    directories["gated"].gradients_file.unlink()
-    assert "its run (gated, narrow, seed 4) has logged no gradient norms" in outcome(planned, capsys)
-    shares = image_figure("residual-shares", rows="gated")
-    assert outcome(shares, capsys) == "mine/figure8 (smoke) is not drawn: its row base was not selected.\n"
-    assert handed == []
 
 
 @pytest.mark.parametrize(

@@ -130,13 +130,6 @@ def test_a_damaged_log_is_named_and_not_read_in_part(bench: Bench) -> None:
         curves(bench)
 
 
-def test_one_seed_and_no_baseline_are_said(bench: Bench) -> None:
-    log(bench, OURS, 1, [3.0, 2.0])
-    assert curves(bench).attrs["findings"][0] == f"{OURS}: no run of {BASELINE} with the same seed"
-    log(bench, BASELINE, 1, [4.0, 3.0])
-    assert curves(bench).attrs["findings"][0] == f"{OURS}: one seed, so no interval"
-
-
 def test_a_run_that_is_behind_does_not_end_the_interval(bench: Bench) -> None:
     """Nor does its unfinished window stand between the others' points."""
     for seed in (1, 2):

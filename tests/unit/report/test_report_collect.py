@@ -48,15 +48,6 @@ def test_a_locked_run_is_running_with_its_progress(bench: Bench) -> None:
     assert state(cell, "perplexity") == "1 running, 2 missing (step 30 of 200)"
 
 
-def test_time_to_go_after_the_first_line_and_before_it(bench: Bench) -> None:
-    bench.started("pre-ln", 1, steps=1)
-    bench.directory("pre-ln", 2)
-    first, second, _ = cell_of(collect(bench.specs(), bench.runs), "pre-ln").runs
-    assert first.progress is not None
-    assert first.progress.eta_seconds == pytest.approx(190 * 0.5)
-    assert (second.state, second.progress) == (RunState.unfinished, None)
-
-
 def test_a_line_cut_short_by_a_crash_is_left_out(bench: Bench) -> None:
     directory = bench.started("pre-ln", 1)
     with directory.metrics_file.open("a") as handle:
@@ -76,12 +67,6 @@ def test_a_torn_result_is_remarked_on_and_hides_no_other(bench: Bench, content: 
     assert (
         "cannot be read" in note or "does not hold a JSON object" in note or "does not say that the run is done" in note
     )
-
-
-def test_a_torn_line_within_metrics_is_remarked_on(bench: Bench) -> None:
-    bench.started("pre-ln", 1).metrics_file.write_text('{"step": 1\n{"step": 2}\n')
-    (note,) = collect(bench.specs(), bench.runs).notes
-    assert "line 1 is not JSON" in note
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf"), "12", True])
@@ -165,23 +150,6 @@ def test_runs_that_were_computed_in_two_ways_are_told(bench: Bench, precision, k
     assert told not in bench.table().notes
     bench.done("pre-ln+comt", {1: 95.0, 2: 101.0}, **{key: other})
     assert told in bench.table().notes
-
-
-def test_code_of_several_numerical_versions_is_told(bench: Bench) -> None:
-    """A result without a version is older than the record, and its version unknown."""
-
-    def told() -> list[str]:
-        notes = bench.table().notes
-        return [note for note in notes if "numerical versions" in note]
-
-    bench.done("pre-ln", {1: 100.0, 2: 110.0})
-    bench.done("pre-ln+comt", {1: 95.0, 2: 101.0})
-    assert told() == []
-    bench.done("pre-ln+comt", {1: 95.0, 2: 101.0}, numerics=1)
-    (note,) = told()
-    assert note.startswith("Trained by code of several numerical versions (1 and unknown):")
-    bench.done("pre-ln", {1: 100.0, 2: 110.0}, numerics=1)
-    assert told() == []
 
 
 def test_how_many_samples_were_scored_is_said_and_where_they_are_few(bench: Bench) -> None:

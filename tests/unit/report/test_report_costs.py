@@ -133,14 +133,6 @@ def test_what_was_cut_short_replaces_no_more_rounds(trained: Bench, settled, tur
     assert write_costs(path, rows, "A title", list(STEPS), ["tiny"])[1] == ([] if written else ["tiny"])
 
 
-def test_what_is_no_longer_compiled_replaces_what_was(trained: Bench) -> None:
-    write(trained, measured(trained))
-    path = costs_file(trained.results, "smoke", trained.loaded())
-    none = {"compiled_step_ratio": None, "compiled_step_ratio_uncertainty": None}
-    uncompiled = [row | none for row in measured(trained)]
-    assert write_costs(path, uncompiled, "A title", list(STEPS), ["tiny"])[1] == []
-
-
 def test_another_network_is_not_the_one_that_was_measured(trained: Bench) -> None:
     write(trained, measured(trained))
     path = costs_file(trained.results, "smoke", trained.loaded())
@@ -159,17 +151,6 @@ def test_another_network_is_not_the_one_that_was_measured(trained: Bench) -> Non
     assert measured_rows(trained, overrides=("train.learning_rate=1e-4", "train.steps=100")) == {*STEPS}
     wider = replace(trained, text=trained.text.replace("{size: tiny}", "{size: tiny, width: 96, heads: 4}"))
     assert measured_rows(wider) == set()
-
-
-def test_where_a_row_was_not_compiled_the_figure_has_all_as_they_train(trained: Bench) -> None:
-    rows = measured(trained)
-    rows[-1] |= {"compiled_step_ratio": None, "compiled_step_ms": None}
-    write(trained, rows)
-    assert frame_of(trained).empty, "a time of too few rounds is in no figure"
-    write(trained, [row | {"step_ratio_uncertainty": 0.02} for row in rows])
-    frame = frame_of(trained)
-    assert set(frame["step"]) == {3.0}
-    assert frame.attrs["how"] == "of a training step"
 
 
 def test_a_file_of_something_else_is_refused_and_named(trained: Bench) -> None:

@@ -147,10 +147,6 @@ def test_the_terminal_gets_plain_text_of_bounded_width(mixed: Bench, monkeypatch
     assert WIDTH == 100
 
 
-def test_only_complete_cells_compete_for_bold(mixed: Bench) -> None:
-    assert [line.record["row"] for line in mixed.table().sheet.lines if line.best] == ["pre-ln+comt"]
-
-
 def test_the_verdict_counts_and_names(mixed: Bench) -> None:
     text = mixed.table().verdict
     assert "Of 2 published directions against pre-ln, agreeing: 1 (pre-ln+comt)" in text
@@ -173,15 +169,6 @@ def test_the_verdict_names_rows_of_which_the_paper_shows_no_direction(bench: Ben
     said = re.findall(r": \d+ \(([^)]*)\)", bench.table().verdict)
     named = [name for group in said for name in re.split(", | and ", group)]
     assert sorted(named) == ["post-ln", "pre-ln+comt", "pre-ln+own"]
-
-
-def test_the_papers_columns_are_compared_with_themselves(bench: Bench) -> None:
-    table = bench.table("paper")
-    cell = table.at("post-ln", "c4/250m")
-    assert (cell["paper"], cell["paper_difference_percent"], cell["_direction"]) == (1409.79, None, 1)
-    assert table.at("pre-ln+comt", "c4/250m")["verdict"] == "no result"
-    assert "post-ln at c4/250m" in table.verdict
-    assert "paper's size" not in table.verdict
 
 
 @pytest.mark.parametrize(

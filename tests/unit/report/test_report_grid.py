@@ -18,7 +18,7 @@ from comt_cli.recipe.grid import OF_TEST
 from comt_cli.report import notes
 from comt_cli.report.collect import Cell, Run, _cell, collect
 from comt_cli.report.layout import state
-from comt_cli.report.progress_table import cell_text, cells_as_json
+from comt_cli.report.progress_table import cell_text
 from comt_cli.report.verdict import Verdict
 from comt_cli.report.write import write_report
 from comt_cli.runs.directory import RunDirectory, RunState
@@ -77,12 +77,6 @@ def test_the_best_mean_is_chosen_whatever_is_shown(gridded: Bench) -> None:
     assert [run.chosen for run in cell.every] == [True] * 3 + [False] * 6
 
 
-def test_the_mean_decides_and_not_the_best_seed(gridded: Bench) -> None:
-    apart = {1: (1.0, 70.0), 2: (3.0, 70.0), 3: (3.0, 70.0)}
-    finish(gridded, "pre-ln", CLEAR | {3e-4: apart})
-    assert cell_of(gridded).values("perplexity")[1] == 101.0
-
-
 def test_before_all_have_ended_nothing_is_chosen(gridded: Bench) -> None:
     part = CLEAR | {3e-4: {1: (2.5, 90.0), 2: None}}
     finish(gridded, "pre-ln", part)
@@ -121,11 +115,6 @@ def test_a_point_with_a_diverged_run_is_worse_than_any_without(
     else:
         lost = f"; {without} of 3 points had a run that diverged, or that has no value"
         assert said == [f"Chosen of its grid: learning_rate {rate}{lost}."]
-
-
-def test_of_equal_points_the_first(gridded: Bench) -> None:
-    finish(gridded, "pre-ln", {3e-4: every_seed(2.5, 90), 1e-3: every_seed(2.0, 100), 3e-3: every_seed(2.0, 80)})
-    assert cell_of(gridded).values("perplexity")[1] == 101.0
 
 
 Outcomes = list[list[tuple[float, float] | None]]
@@ -245,37 +234,10 @@ def test_runs_of_a_grid_are_none_that_nobody_planned(whole: Bench) -> None:
     assert note.startswith("24 finished runs of this table were made with other settings")
 
 
-def test_status_counts_all_runs_and_names_the_choice(whole: Bench) -> None:
-    collection = collect(whole.specs(), whole.runs, choose_by="bits_per_byte")
-    described = {cell["row"]: cell for cell in cells_as_json(collection, {"tiny": "perplexity"})}
-    assert described["post-ln"]["runs"] == {"done": 8, "diverged": 1}
-    assert described["post-ln"]["grid"] == {KEY: 3e-3}
-    assert cell_text(collection.cells["post-ln", "tiny"], "perplexity") == "82.00 ± 0.58 (3), learning_rate 0.003"
-
-
-def test_a_grid_of_one_point_chooses_nothing(bench: Bench) -> None:
-    bench.text = bench.text.replace("settings:\n  data", f"{GRID.replace(', 1e-3, 3e-3', '')}settings:\n  data", 1)
-    bench.__post_init__()
-    finish(bench, "pre-ln", {3e-4: {1: (2.0, 50.0)}})
-    shown = bench.table().at("pre-ln")
-    assert shown["mean"] is not None
-    assert not any("grid" in text for text in shown["_remarks"])
-
-
 def test_a_table_says_where_its_numbers_are_of_the_data_that_chose(gridded: Bench) -> None:
     grid = gridded.loaded().grids["smoke"]
     assert len(list(notes.grid(grid, ["perplexity"]))) == 2
     assert len(list(notes.grid(grid, [f"{prefix}bleu" for prefix in OF_TEST]))) == 1
-
-
-def test_without_a_grid_no_file_speaks_of_one(mixed: Bench) -> None:
-    report = write_report(mixed.loaded(), mixed.specs(), mixed.runs, mixed.results)
-    assert report.files is not None
-    for path in vars(report.files).values():
-        assert "grid" not in path.read_text(encoding="utf-8").casefold()
-    for spec in mixed.specs():
-        noted = mixed.runs / "by-id" / spec.id / "spec.json"
-        assert not noted.exists() or "point" not in json.loads(noted.read_text(encoding="utf-8"))
 
 
 def test_a_choice_that_is_written_is_not_lost_to_one_that_is_open_again(whole: Bench) -> None:

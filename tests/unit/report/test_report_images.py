@@ -113,14 +113,3 @@ def test_the_overview_of_both_kinds_keeps_them_apart(images: Bench, mixed: Bench
     ):
         assert f"\n{line}\n" in text
     assert "**Of 5 published directions at scale smoke: agree 2, disagree 1, diverged 2.**" in text
-
-
-def test_a_figure_of_several_runs_tells_its_rows_once(images: Bench) -> None:
-    write(images)
-    folder = images.results / "smoke" / "comt"
-    lines = (folder / "table8-runs.csv").read_text().splitlines()
-    of_seed_1 = [line for line in lines if line.split(",")[2] in ("seed", "1")]
-    (folder / "figure3-runs.csv").write_text("\n".join(of_seed_1[:3]) + "\n")
-    (folder / "figure3.png").touch()
-    text = write_overview(images.results).read_text(encoding="utf-8")
-    assert "Drawn from baseline and sliding-window, glyphs10, seed 1.\n" in text

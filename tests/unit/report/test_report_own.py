@@ -255,11 +255,3 @@ def test_other_text_size_or_length_is_not_compared_with_the_paper(
     told = (table.attrs["paper"], cell["paper"], cell["paper_column"], cell["paper_increase"], cell["_direction"])
     assert told == (None, None, None, None, 0)
     assert "130m" not in table.markdown + table.latex
-
-
-def test_a_copied_recipe_with_text_of_ones_own_names_that(bench: Bench) -> None:
-    text = bench.recipe.read_text().replace("      tiny: {comp", "      python-docs/tiny: {comp")
-    bench.recipe.write_text(text.replace("corpus: python-docs", "corpus: 'files:*.txt'"))
-    table = bench.table()
-    assert table.sheet.name("python-docs/tiny") == "files:*.txt/tiny"
-    assert table.attrs["paper"] is None
