@@ -29,8 +29,8 @@ def cells_frame(runs: pd.DataFrame, loaded: LoadedRecipe) -> pd.DataFrame:
     """One record a cell, columns outermost: the table's CSV, and beside it as objects what was made of the runs.
 
     `_cell`, `_metric`; `_ours` (`Summary`), `_apart` (`Paired`, the difference to the baseline), `_detectable`,
-    `_equal_time`, `_verdict`; `_speed`, `_beside`; `_direction` of the paper's difference, 0 where it shows none;
-    `_paper_apart`; `_best` asks for bold; `_remarks` are the footnotes of the cell; `_costs` those of a training step.
+    `_equal_time`, `_verdict`; `_paper_apart` and `_direction` of the paper's difference, 0 where it shows none; `_best`
+    asks for bold; `_remarks` are the footnotes of the cell; `_costs` those of a training step.
     `attrs` say what the table is (`table_attrs`).
     """
     recipe, cells = loaded.recipe, cells_of(runs)
@@ -197,9 +197,6 @@ def _cell(loaded: LoadedRecipe, cell: Cell, base: Cell | None, compared: str | N
         "_detectable": found,
         "_equal_time": equal_time,
         "_verdict": verdict,
-        "_speed": cell.average(task.unit.per_second),
-        "_beside": beside and beside.mean,
-        "_published": None if published is None else published.percent,
         "_paper_apart": paper_apart,
         "_direction": 0 if is_baseline else published_direction(paper, paper_base, metric),
         "_remarks": tuple(notes.of_cell(cell, key, apart, metric, paper, published, note)),

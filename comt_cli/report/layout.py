@@ -37,6 +37,11 @@ class Line:
     marks: tuple[int, ...]
     best: bool
 
+    @property
+    def marked(self) -> dict[str, str]:
+        """The texts, with the numbers of the footnotes."""
+        return {**self.texts, "ours": self.texts["ours"] + "".join(f" [{mark}]" for mark in self.marks)}
+
 
 class Sheet:
     """The texts of a table (`cells.cells_frame`, or a part of one).
@@ -157,19 +162,19 @@ class Sheet:
             "median": _or_none(median, lambda it: format.value(it, metric.decimals)),
             "beside": None
             if beside is None
-            else _or_none(record["_beside"], lambda it: format.value(it, beside.decimals)),
+            else _or_none(record[str(metric.beside)], lambda it: format.value(it, beside.decimals)),
             "difference": _or_none(record["_apart"], format.difference),
             "detectable": _or_none(record["_detectable"], lambda it: ", ".join(map(format.signed, it))),
             "equal_time": _or_none(record["_equal_time"], format.difference),
             "paper": _or_none(record["paper"], lambda it: format.value(it, metric.decimals)),
             "paper_difference": "collapsed" if is_collapsed else _or_none(apart, format.signed),
-            "published": _or_none(record["_published"], format.signed),
+            "published": _or_none(record.get("published_percent"), format.signed),
             "verdict": f"{record['verdict']}{STANDS if stands(record['p_value_holm']) else ''}",
             "parameters": _or_none(record["extra_parameters_percent"], format.increase),
             # `15 %` for `15%`, as our own numbers are set
             "paper_increase": _or_none(printed, lambda it: f"{it.removesuffix('%')} %"),
             **_costs(record["_costs"]),
-            "speed": _or_none(record["_speed"], format.speed),
+            "speed": _or_none(record[self.task.unit.per_second], format.speed),
         }
         return {key: NOTHING if text is None else text for key, text in found.items()}
 

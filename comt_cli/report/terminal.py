@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING
 
 from comt_cli.report import words
 from comt_cli.report.exhibits import ladder
-from comt_cli.report.layout import LEFT, Line, Sheet
+from comt_cli.report.layout import LEFT, Sheet
 from comt_cli.report.trained import papers_columns
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ def console_for(file: IO[str] | None = None) -> Console:
 
 def print_table(cells: pd.DataFrame, file: IO[str] | None = None) -> None:
     """Print the title, what was trained, a grid for each column, footnotes, notes and the verdict."""
+    from rich.text import Text
+
     console, sheet = console_for(file), Sheet(cells)
     names = sheet.headings()
     groups = sheet.same_runs()
@@ -59,12 +61,14 @@ def print_table(cells: pd.DataFrame, file: IO[str] | None = None) -> None:
         named = ", ".join(f"{sheet.name(each)}: {sheet.metric(each).label}" for each in columns)
         _say(console, f"{named}. {papers_columns(sheet, columns)}".rstrip(". ") + ".", "dim")
         if len(columns) > 1:
-            _print_metrics(console, sheet, columns, keys)
+            head, *lines = sheet.by_metric(columns, lambda line: {key: line.marked[key] for key in keys})
+            print_texts(head, lines, file, most=console.width)
             continue
         heads = sheet.headings(columns[0])
         grid = _grid([heads[key] for key in keys], [key in LEFT for key in keys], list(widths.values()))
         for line in sheet.under(columns[0]):
-            grid.add_row(*_row(line, keys))
+            bold = {"ours": "bold" if line.best else ""}
+            grid.add_row(*(Text(line.marked[key], style=bold.get(key, "")) for key in keys))
         print_grid(console, grid)
         if "parameters" not in keys and (phrase := sheet.increases(columns[0])) is not None:
             _say(console, phrase, "dim")
@@ -87,43 +91,15 @@ def _fitting(sheet: Sheet, width: int) -> dict[str, int]:
     for the differences, texts too."""
     names = sheet.headings()
     for are_whole, dropped in ((True, _DROPPED[:-2]), (False, _DROPPED)):
-        texts = {key: [line.texts[key] for line in sheet.lines] for key in sheet.keys}
+        texts = {key: [line.marked[key] for line in sheet.lines] for key in sheet.keys}
         parts = {key: [*(each if are_whole else " ".join(each).split()), *names[key].split()]
                  for key, each in texts.items()}  # fmt: skip
         widths = {key: max(map(len, each)) for key, each in parts.items()}
-        marked = [len(line.texts["ours"]) + 4 * len(line.marks) for line in sheet.lines]
-        widths["ours"] = max(widths["ours"], *marked) if are_whole else widths["ours"]
         for out in (None, *dropped):
             widths = {key: each for key, each in widths.items() if key != out}
             if sum(widths.values()) + _GAP * (len(widths) - 1) <= width:
                 return widths
     return widths
-
-
-def _row(line: Line, keys: Sequence[str]) -> list[str]:
-    from rich.markup import escape
-
-    marks = "".join(f" [{mark}]" for mark in line.marks)
-    bold = "[bold]{}[/]" if line.best else "{}"
-    texts = {key: escape(text) for key, text in line.texts.items()}
-    return [bold.format(texts[key]) + escape(marks) if key == "ours" else texts[key] for key in keys]
-
-
-def _print_metrics(console: Console, sheet: Sheet, columns: Sequence[str], keys: Sequence[str]) -> None:
-    """A grid of as many metrics as fit, below it the next ones; what is of the runs and of no metric is left out."""
-    head, *rows = sheet.by_metric(columns, lambda line: dict(zip(keys, _row(line, keys), strict=True)))
-    for most in range(len(columns), 0, -1):
-        grids = []
-        for at in range(2, len(head), most):
-            grid = _grid([*head[:2], *head[at : at + most]], [True, True, *[False] * len(head[at : at + most])])
-            for row in rows:
-                grid.add_row(*row[:2], *row[at : at + most])
-            grids.append(grid)
-        if all(console.measure(grid, options=console.options.update(max_width=1000)).maximum <= console.width
-               for grid in grids):  # fmt: skip
-            break
-    for grid in grids:
-        print_grid(console, grid)
 
 
 def _grid(heads: Sequence[str], are_left: Sequence[bool], widths: Sequence[int] = ()) -> Grid:
@@ -137,12 +113,14 @@ def _grid(heads: Sequence[str], are_left: Sequence[bool], widths: Sequence[int] 
     return grid
 
 
-def print_texts(head: Sequence[str], lines: Iterable[Sequence[str]], most: int | None = None) -> None:
+def print_texts(
+    head: Sequence[str], lines: Iterable[Sequence[str]], file: IO[str] | None = None, most: int | None = None
+) -> None:
     """Print a table of texts, all but the first column to the right; as wide as it takes, or in `most` letters if its
     words fit there: texts are broken between words then."""
     from rich.text import Text
 
-    console, grid = console_for(), _grid(head, [True, *[False] * (len(head) - 1)])
+    console, grid = console_for(file), _grid(head, [True, *[False] * (len(head) - 1)])
     grid.columns[0].no_wrap = True
     for line in lines:
         grid.add_row(*map(Text, line))

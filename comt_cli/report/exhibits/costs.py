@@ -34,6 +34,8 @@ class Costs(Exhibit):
         where fewer than `LEAST` rows have both."""
         import pandas as pd
 
+        if "_costs" not in runs:
+            return pd.DataFrame()
         cells = cells_frame(runs, loaded)
         known: list[RowCosts] = [each for each in cells["_costs"] if each is not None]
         are_compiled = all(each.compiled is not None for each in known)

@@ -43,6 +43,8 @@ class Ladder(Exhibit):
         """One line for each row and size, with the row's line beside it; a row without any size has one line."""
         import pandas as pd
 
+        if not loaded.recipe.ladder:
+            return pd.DataFrame()
         cells = cells_frame(runs, loaded)
         found = trends(cells)
         if not any(trend.rungs for trend in found):

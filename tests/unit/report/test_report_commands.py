@@ -131,13 +131,15 @@ def test_status_as_json(mixed: Bench) -> None:
     assert table["open"][0]["eta_seconds"] is None
 
 
-def test_no_torch_and_no_pandas(mixed: Bench) -> None:
+@pytest.mark.parametrize(("verbs", "heavy"), [("status recipes", "pandas"), ("report", "matplotlib")])
+def test_verbs_answer_without_torch_and_heavy_packages(mixed: Bench, verbs: str, heavy: str) -> None:
+    """A report is made of data frames, and draws nothing here."""
     code = (
         "import sys; from typer.testing import CliRunner; from comt_cli.tasks import Task\n"
         "Task.identify = lambda self, settings: ('feedfeedfeedfeed', 'c0ffee')\n"
         "from comt_cli.app import app\n"
-        "for verb in ('report', 'status', 'recipes'): assert CliRunner().invoke(app, [verb]).exit_code == 0\n"
-        "print([name for name in ('torch', 'pandas', 'matplotlib', 'datasets') if name in sys.modules])"
+        f"for verb in {verbs.split()}: assert CliRunner().invoke(app, [verb]).exit_code == 0\n"
+        f"print([name for name in ('torch', 'datasets', {heavy!r}) if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
