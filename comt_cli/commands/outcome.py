@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from comt_cli.campaign.outcomes import Summary
     from comt_cli.commands.planning import Planned
-    from comt_cli.recipe.load import LoadedRecipe
     from comt_cli.recipe.schema import Figure as FigureSettings
     from comt_cli.report.recipe_figure import RecipeFigure
     from comt_cli.report.write import Report
+    from comt_cli.runs.directory import RunDirectory
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def write_outcome(
     if planned.loaded.recipe.figure is not None:
         state = figure_state(planned, runs, results, overwrite=overwrite)
         if state.figure is not None and draw:
-            say_written(_write_recipe_figure(planned.loaded, state.figure))
+            say_written(_write_recipe_figure(state.figure))
         else:
             say(state.text)
         return state.text if state.unwritten else None
@@ -211,34 +211,34 @@ def figure_state(planned: Planned, runs: Path, results: Path, *, overwrite: bool
     return FigureState(f"{name} is not drawn yet: {command} draws it.", figure)
 
 
-def _write_recipe_figure(loaded: LoadedRecipe, figure: RecipeFigure) -> list[Path]:
+def _write_recipe_figure(figure: RecipeFigure) -> list[Path]:
     from comt_cli.files import write_text
     from comt_cli.report.figure_captions import caption
     from comt_cli.report.figures import sign, write_figure
     from comt_cli.report.frame import runs_csv
 
-    assert loaded.recipe.figure is not None
-    drawn, frame = _draw(loaded.recipe.figure, figure)
-    sign(drawn, figure.trained)
-    said = caption(figure.draw, figure.title, figure.trained, frame, loaded.recipe.baseline, figure.as_in_paper)
+    recipe, trained = figure.loaded.recipe, figure.trained
+    drawn, frame = _draw(figure.settings, figure.directories)
+    sign(drawn, trained)
+    said = caption(figure.settings.draw, recipe.title, trained, frame, recipe.baseline, figure.as_in_paper)
     written = write_figure(drawn, frame, figure.folder, figure.stem, said)
     # Last: it says which runs, of which recipe, the others are of.
-    write_text(figure.runs_csv, runs_csv(figure.runs, loaded.origin))
+    write_text(figure.runs_csv, runs_csv(figure.runs, figure.loaded.origin))
     return [*written, figure.runs_csv]
 
 
-def _draw(settings: FigureSettings, figure: RecipeFigure) -> tuple[Figure, pd.DataFrame]:
+def _draw(settings: FigureSettings, directories: dict[str, RunDirectory]) -> tuple[Figure, pd.DataFrame]:
     """The drawing that the recipe asks for, from what its runs left, and the numbers that were drawn."""
     from comt_cli.report import figures
 
     if settings.draw == "conv-gradients":
         from comt_cli.analysis.conv_gradients import conv_gradients
 
-        return figures.draw_conv_gradients(conv_gradients(figure.directories))
+        return figures.draw_conv_gradients(conv_gradients(directories))
     from comt_cli.exchange.load import load
     from comt_cli.exchange.loaded import Loaded
 
-    models: dict[str, Any] = {row: load(directory.path, Loaded) for row, directory in figure.directories.items()}
+    models: dict[str, Any] = {row: load(directory.path, Loaded) for row, directory in directories.items()}
     if settings.draw == "block-gradients":
         from comt_cli.analysis.block_gradients import block_gradients
 

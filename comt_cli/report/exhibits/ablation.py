@@ -300,9 +300,8 @@ def bar(point: Record, baseline: float | None, *, relative: bool) -> tuple[float
     """
     low, high, value, stderr = (point[key] for key in ("interval_low", "interval_high", "value", "stderr"))
     if low is not None and high is not None and baseline is not None:
-        return (
-            (baseline * (1 + low / 100), baseline * (1 + high / 100)) if relative else (baseline + low, baseline + high)
-        )
+        low, high = (baseline * each / 100 if relative else each for each in (low, high))
+        return baseline + low, baseline + high
     return None if stderr is None or point["baseline"] else (value - stderr, value + stderr)
 
 
@@ -328,7 +327,7 @@ def _draw_panel(
     base = next((p for p in points if p["baseline"]), None)
     line = None if base is None or base in off else base["value"]
     shown = [p for p in points if p["value"] is not None and p not in off]
-    axes.set_title(f"{in_words(column)}   - - {attrs['baseline']} {_baseline_text(base)}", loc="left", fontsize=7)
+    axes.set_title(f"{in_words(column)}   - - {attrs['baseline']} {_text(base)}", loc="left", fontsize=7)
     bars = {p["row"]: bar(p, None if base is None else base["value"], relative=attrs["is_relative"]) for p in shown}
     if shown:
         axes.set_ylim(*limits([p["value"] for p in shown], [each for each in bars.values() if each]))
@@ -347,17 +346,10 @@ def _draw_panel(
     for x, point in placed:
         value, ends = point["value"], bars.get(point["row"])
         if value is None or point in off:
-            text = (
-                _word(point["state"])
-                if value is None
-                else f"{value:.0f}"
-                if point["collapsed"]
-                else format.value(value)
-            )
             up = worse_is_up == (value is not None)
             axes.plot([x], [high if up else low], "^" if up else "v", color=colour if value is not None else "none",
                       markersize=4, clip_on=False)  # fmt: skip
-            named = f"{point['row']} {text}" if attrs["axis"] == "cost" else text
+            named = f"{point['row']} {_text(point)}" if attrs["axis"] == "cost" else _text(point)
             beside: dict[str, Any] = {"ha": "center", "va": "top" if up else "bottom", "rotation": 90, "fontsize": 6.5}
             axes.annotate(named, (x, high if up else low), (0, -4 if up else 4), textcoords="offset points",
                           color=colour, **beside)  # fmt: skip
@@ -402,18 +394,13 @@ def _x_axis(axes: Axes, frame: pd.DataFrame, panel: str) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:.3g}"))
 
 
-def _baseline_text(baseline: Record | None) -> str:
-    """What is said of the baseline over a panel: its value, or why there is none."""
-    if baseline is None:
+def _text(point: Record | None) -> str:
+    """The value of a point as a text, or why there is none: of `2 diverged, 1 missing` the first reason."""
+    if point is None:
         return "not printed"
-    if baseline["value"] is None:
-        return _word(baseline["state"])
-    return f"{baseline['value']:.0f} (collapsed)" if baseline["collapsed"] else format.value(baseline["value"])
-
-
-def _word(state: str) -> str:
-    """`diverged`, `running`, ...: of `2 diverged, 1 missing` the first."""
-    return next((each for each in ("diverged", "running", "unfinished") if each in state), "missing")
+    if point["value"] is None:
+        return next((each for each in ("diverged", "running", "unfinished") if each in point["state"]), "missing")
+    return f"{point['value']:.0f}" if point["collapsed"] else format.value(point["value"])
 
 
 def _is_at_floor(point: Record, floors: dict[str, float]) -> bool:

@@ -357,13 +357,6 @@ def test_gradient_norms_are_drawn_from_every_row_of_the_first_column_and_seed(ha
     assert lines == [(row, "narrow", "4", directories[row].path.name, "128") for row in DRAWN]
 
 
-def test_block_gradients_are_drawn_from_the_networks_of_every_row(handed, capsys) -> None:
-    planned = image_figure("block-gradients")
-    directories = ended(planned, "checkpoint.pt")
-    outcome(planned, capsys)
-    assert handed == [{row: f"network of {directories[row].path.name}" for row in DRAWN}]
-
-
 def test_a_figure_of_fewer_rows_does_not_take_the_place_of_one_of_more(handed, capsys) -> None:
     whole = image_figure("conv-gradients")
     ended(whole, "gradients.jsonl")
