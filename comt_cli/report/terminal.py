@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -62,7 +62,8 @@ def print_table(cells: pd.DataFrame, file: IO[str] | None = None) -> None:
         _say(console, f"{named}. {papers_columns(sheet, columns)}".rstrip(". ") + ".", "dim")
         if len(columns) > 1:
             head, *lines = sheet.by_metric(columns, lambda line: {key: line.marked[key] for key in keys})
-            print_texts(head, lines, file, most=console.width)
+            for part in _parts([head, *lines], console.width):
+                print_texts(part[0], part[1:], file)
             continue
         heads = sheet.headings(columns[0])
         grid = _grid([heads[key] for key in keys], [key in LEFT for key in keys], list(widths.values()))
@@ -84,6 +85,18 @@ def print_table(cells: pd.DataFrame, file: IO[str] | None = None) -> None:
         _say(console, f"{ladder.HEADING}, {sentence}.")
     for text in (*sheet.attrs["notes"], words.verdict(sheet)):
         _say(console, text)
+
+
+def _parts(texts: Sequence[Sequence[str]], width: int) -> Iterator[list[list[str]]]:
+    """A table of texts in parts of as many columns as fit, each with the first two."""
+    widths = [max(map(len, column)) + _GAP for column in zip(*texts, strict=True)]
+    shown = [0, 1]
+    for number in range(2, len(widths)):
+        if len(shown) > 2 and sum(widths[each] for each in (*shown, number)) - _GAP > width:
+            yield [[line[each] for each in shown] for line in texts]
+            shown = [0, 1]
+        shown.append(number)
+    yield [[line[each] for each in shown] for line in texts]
 
 
 def _fitting(sheet: Sheet, width: int) -> dict[str, int]:

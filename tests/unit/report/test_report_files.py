@@ -276,6 +276,9 @@ def test_metrics_of_the_same_runs_are_columns_of_one_table(
     print_table(table.cells)
     said = capsys.readouterr().out
     assert re.search(r"^pre-ln +ours ± s.e. \(n\) +105.00 ± 2.89 \(3\) +2.125 ± 0.000 \(3\)$", said, re.MULTILINE)
+    monkeypatch.setenv("COLUMNS", "60")
+    print_table(table.cells)
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 60, "a metric below the other"
     metrics = table.sheet.task.metrics
     points = {"bits_per_byte": replace(metrics["bits_per_byte"], difference=POINTS)}
     monkeypatch.setattr(type(table.sheet.task), "metrics", {**metrics, **points})
