@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comt_cli.recipe.problems import RecipeError
-from comt_cli.report.exhibits.ladder import Trend, fitted, gain_of, trends
+from comt_cli.report.exhibits.ladder import Line, Trend, fitted, gain_of, trends, zero
 from comt_cli.report.html.page import write_page
 from comt_cli.report.sweep import whole_columns
 from comt_cli.report.write import Report, write_exhibits, write_report
@@ -135,6 +135,31 @@ def test_an_interval_that_ends_at_minus_100_per_cent_is_left_out(ladder: Bench) 
     first, *others = trends_of(ladder)["post-ln"].rungs
     assert (first.low, first.high) == (None, None)
     assert all(rung.low is not None for rung in others)
+
+
+def test_what_is_worse_has_a_deficit(ladder: Bench) -> None:
+    for spec in ladder.specs():
+        if spec.row == "post-ln":
+            ladder.result = {**ladder.result, "flops": FLOPS[spec.column]}
+            growing = math.log10(FLOPS[spec.column]) - 10 + spec.seed / 1000
+            ladder.finish(spec, 100 * math.exp(spec.seed / 100 + growing / 100))
+    assert trends_of(ladder)["post-ln"].verdict == "deficit grows"
+
+
+def test_a_ratio_that_is_no_number_but_0_has_no_gain(ladder: Bench) -> None:
+    for spec in ladder.specs():
+        if spec.row == "post-ln" and spec.column == "small":
+            ladder.result = {**ladder.result, "flops": FLOPS[spec.column]}
+            ladder.finish(spec, 1e-40)
+    assert trends_of(ladder)["post-ln"].verdict == "no line yet: no difference at small"
+
+
+@pytest.mark.parametrize(
+    ("slope", "said"), [(-3.0, "is zero at 1.0e+18 FLOPs"), (-1e-9, "is not zero before 100 times")]
+)
+def test_the_zero_of_a_line_is_said_where_it_is_near(slope: float, said: str) -> None:
+    intercept = 54.0 if slope == -3.0 else 10.0
+    assert said in zero(Line(intercept, slope, slope - 1, slope + 1, 0.01), 1e16)
 
 
 def test_a_row_has_no_line_where_a_seed_diverged_or_a_size_is_missing(ladder: Bench) -> None:
