@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from comt_cli.recipe.load import LoadedRecipe
@@ -165,8 +165,3 @@ def shown(frame: pd.DataFrame, cells: set[CellName]) -> pd.DataFrame:
     part = frame[[cell in cells for cell in zip(frame["row"], frame["column"], strict=True)]]
     part.attrs = dict(frame.attrs)
     return part
-
-
-def problems(frame: pd.DataFrame) -> Iterator[str]:
-    """Why cells have no choice though their trials have ended."""
-    return (problem for problem in frame["problem"] if problem is not None)
