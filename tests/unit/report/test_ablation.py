@@ -168,6 +168,8 @@ def test_a_bar_reaches_the_baselines_line_just_where_the_difference_is_not_resol
     assert ends is not None
     assert (ends[0] <= baseline <= ends[1]) == (mean - half <= 0 <= mean + half)
     assert bar(point(5.0, stderr=0.5), None, relative=relative) == (4.5, 5.5)
+    exact = bar(point(1.0, interval_low=-10.0, interval_high=5.0), 200.0, relative=relative)
+    assert exact == pytest.approx((180, 210) if relative else (190, 205))
 
 
 def test_one_bar_that_is_far_longer_than_the_others_does_not_set_the_scale() -> None:
