@@ -17,9 +17,8 @@ from comt_cli.exchange.loaded import Loaded
 from comt_cli.exchange.loaded_text import LoadedText
 from comt_cli.files import write_text
 from comt_cli.methods import in_words
-from comt_cli.recipe.load import LoadedRecipe
-from comt_cli.report.csv_tables import runs_csv
 from comt_cli.report.figures.folders import figure_folder, of_all, run_figure_folder
+from comt_cli.report.frame import runs_csv
 from comt_cli.report.recipe_figure import RecipeFigure
 from comt_cli.report.terminal import say_written
 from comt_cli.report.trained import of_runs
@@ -116,22 +115,21 @@ def _by_label(directories: Sequence[RunDirectory]) -> dict[str, RunDirectory]:
     return {label if names.count(label) == 1 else f"{label} {key}": found[key] for key, label in labels.items()}
 
 
-def draw_recipe(loaded: LoadedRecipe, of: RecipeFigure) -> list[Path]:
+def draw_recipe(of: RecipeFigure) -> list[Path]:
     """Draw a recipe's figure from its runs, and write its files and the list of these runs; returns them.
 
     Raises:
         UserError: a checkpoint cannot be read, or holds no such gates.
         StorageError: a file cannot be written.
     """
-    settings = loaded.recipe.figure
-    assert settings is not None
+    settings = of.settings
     figure = model_figures()[settings.draw]()
     frame = figure.frame(Subject(Request(settings.text, settings.site), of.directories))
     if frame.empty:
-        raise UserError(f"the runs of {loaded.name} have no values for draw: {settings.draw}")
-    written = figure.write(frame, of.folder, of.trained, stem=of.stem, title=of.title)
+        raise UserError(f"the runs of {of.loaded.name} have no values for draw: {settings.draw}")
+    written = figure.write(frame, of.folder, of.trained, stem=of.stem, title=of.loaded.recipe.title)
     # Last: it says which runs, of which recipe, the others are of.
-    write_text(of.runs_csv, runs_csv(of.runs, loaded.origin))
+    write_text(of.runs_csv, runs_csv(of.runs, of.loaded.origin))
     return [*written, of.runs_csv]
 
 

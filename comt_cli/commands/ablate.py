@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from comt_cli.commands.planning import Planned
     from comt_cli.recipe.load import LoadedRecipe
     from comt_cli.recipe.schema import AblationName
-    from comt_cli.runs.plan import RunSpec
 
 
 def _names(incomplete: str) -> list[str]:
@@ -94,7 +92,7 @@ def ablate(
     """
     from comt_cli.commands.planning import Planned, also_rows, check_added, plan_recipe
     from comt_cli.commands.slurm_jobs import read_slurm_site, submit_runs
-    from comt_cli.report.ablation import ablation_rows
+    from comt_cli.report.exhibits.ablation import ablation_rows
     from comt_cli.training.processes import is_main_process
 
     known = _ablations()
@@ -117,10 +115,6 @@ def ablate(
         rows = {*ablation_rows(whole.loaded, question), *added}
         tables.append(whole)
         wanted.append(Planned(whole.loaded, scale, [spec for spec in whole.specs if spec.row in rows]))
-        option = whole.loaded.recipe.ablations[question].option
-        if option is not None and is_main_process():
-            for line in _equal_networks(wanted[-1].specs, option, added):
-                typer.echo(f"comt: {line}", err=True)
     check_added(also_rows(also), (table.loaded for table in tables))
     if dry_run:
         from comt_cli.commands.plan_costs import Trained
@@ -204,7 +198,7 @@ def further_rows(loaded: LoadedRecipe, name: AblationName, values: str) -> dict[
             called by it; names the value.
     """
     from comt_cli.errors import UserError
-    from comt_cli.report.ablation import ablation_rows
+    from comt_cli.report.exhibits.ablation import ablation_rows
 
     option = loaded.recipe.ablations[name].option
     if option is None:
@@ -242,40 +236,6 @@ def _row_name(option: str, text: str, taken: Iterable[str]) -> str:
         f"A name is of at most {NAME_LENGTH} letters, digits and + . _ / -, and no other row has it. "
         "--also NAME=METHOD adds a row by a name of your own.",
     )
-
-
-def _equal_networks(specs: Sequence[RunSpec], option: str, added: Container[str]) -> Iterator[str]:
-    """A line for added rows that differ from others in a size alone, and have as many parameters all the same.
-
-    Then the size changes nothing there: a gate with one channel gets no narrower. Of other options, such as a bias at
-    the start or the sites of gates, equal numbers say nothing.
-    """
-    from comt_cli.commands.plan_costs import Counting
-    from comt_cli.models.accounting import cost_of
-    from comt_cli.report.format import listing
-
-    alike: dict[tuple[str, str], dict[str, RunSpec]] = {}
-    for spec in specs:
-        if isinstance(spec.method.get(option), int) and not isinstance(spec.method[option], bool):
-            others = json.dumps({key: value for key, value in spec.method.items() if key != option}, sort_keys=True)
-            alike.setdefault((spec.column, others), {}).setdefault(spec.row, spec)
-    columns: dict[tuple[str, ...], list[str]] = {}
-    for (column, _), rows in alike.items():
-        if len(rows) < 2 or not any(row in added for row in rows):
-            continue
-        by_size: dict[int, list[str]] = {}
-        with Counting(list(rows.values())) as counting:
-            counting.count(rows.values())
-        for row, spec in rows.items():
-            by_size.setdefault(cost_of(spec).parameters, []).append(row)
-        for equal in by_size.values():
-            if len(equal) > 1 and any(row in added for row in equal):
-                columns.setdefault(tuple(equal), []).append(column)
-    for equal_rows, there in columns.items():
-        yield (
-            f"the rows {listing(equal_rows)} have equally many parameters under {listing(there)}: "
-            f"their {option} differs, but they are probably one network, trained {len(equal_rows)} times"
-        )
 
 
 def _with_value(method: dict[str, Any], option: str, text: str) -> dict[str, Any]:

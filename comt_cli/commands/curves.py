@@ -10,8 +10,9 @@ import typer
 from comt_cli.commands import options
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from comt_cli.commands.planning import Planned
-    from comt_cli.report.curves import Cells
 
 
 def curves(
@@ -46,73 +47,63 @@ def curves(
     from comt_cli.commands.planning import also_rows, check_added, plan_recipe
     from comt_cli.errors import UserError
     from comt_cli.recipe.problems import nearest
-    from comt_cli.report.curves import curves_caption, findings, read_curves
-    from comt_cli.report.write import place
+    from comt_cli.report.exhibits.curves import Curves
+    from comt_cli.report.figures.folders import of_all
+    from comt_cli.report.terminal import say_written
+    from comt_cli.report.write import place, write_exhibit
 
     added = also_rows(also)
     planned = plan_recipe(
         recipe, scale, set_, runs=runs, columns=columns, seeds=seeds, also=added, sweep=sweep, rows=rows
     )
     check_added(added, [planned.loaded])
-    cells, loaded = _cells(planned, runs), planned.loaded
-    found, known = read_curves(cells, runs, loaded.recipe.baseline, quantity)
-    if not found.drawn and known:
-        raise UserError(f"the logs have no {quantity}", nearest(quantity, known))
-    if not found.drawn:
+    loaded, exhibit = planned.loaded, Curves(quantity)
+    frame = exhibit.frame(_shown_runs(planned, runs), loaded)
+    if frame.empty and frame.attrs["known"]:
+        raise UserError(f"the logs have no {quantity}", nearest(quantity, frame.attrs["known"]))
+    if frame.empty:
         raise UserError(
             f"no run of {loaded.name} at scale {scale} below {runs} has a log",
             f"comt {loaded.recipe.command} --recipe {recipe} --scale {scale} trains them; "
             "--runs, --set and --seeds, as they were given to the training, show others.",
         )
-
-    from comt_cli.report import figures
-    from comt_cli.report.figures.folders import of_all
-    from comt_cli.report.terminal import say_written
-
-    frame = found.frame()
-    label = "training loss" if quantity == "loss" else quantity.replace("_", " ")
-    figure = figures.draw_curves(frame, found.unit, label, found.baseline)
-    caption = curves_caption(found, loaded.recipe.title, loaded.changed(scale))
-    figures.sign(figure, caption.trained)
-    name = "curves" if quantity == "loss" else f"curves-{quantity}"
+    name = exhibit.name
     if rows or columns or seeds or also:  # beside the recipe's own, not in its place
         name += f"-{of_all(spec.id for spec in planned.specs)}"
     folder, stem = place(results, scale, loaded.folder, f"{loaded.outputs(scale)}-{name}")
-    say_written(figures.write_figure(figure, frame, folder, stem, caption))
-    for sentence in findings(found):
+    say_written(write_exhibit(exhibit, frame, folder, stem, anew=True))
+    for sentence in frame.attrs["findings"]:
         typer.echo(f"{sentence}.")
 
 
-def _cells(planned: Planned, runs: Path) -> Cells:
+def _shown_runs(planned: Planned, runs: Path) -> pd.DataFrame:
     """The runs of every cell that are shown: of a grid those of the chosen point, of a sweep those at the own best. Of
     columns that show several metrics of the same runs the first.
 
     Raises:
-        UserError: nothing is chosen yet; see also `Collection.check_contents`.
+        UserError: nothing is chosen yet; see also `frame.runs_frame`.
     """
     from comt_cli.commands.planning import with_contents
     from comt_cli.errors import UserError
-    from comt_cli.report.collect import collect
+    from comt_cli.report.frame import cells_of, runs_frame
     from comt_cli.report.sweep import read_sweep
 
     loaded, specs = planned.loaded, with_contents(planned, runs).specs
-    grid = loaded.grids.get(planned.scale)
+    nothing = UserError(f"nothing is chosen at scale {planned.scale} yet", "comt status says what is left to train.")
     if loaded.has_trials(planned.scale):
         state = read_sweep(loaded, planned.scale, specs, runs)
         specs = [spec for each in state.shown["own"].values() for spec in each]
         if not specs:
-            raise UserError(
-                f"nothing is chosen at scale {planned.scale} yet", "comt status says what is left to train."
-            )
-    found = collect(specs, runs, choose_by=None if grid is None else grid.metric, remarks=False)
-    found.check_contents()
-    for row, column in (name for name, cell in found.cells.items() if cell.is_open):
-        typer.echo(f"comt: left out, since nothing is chosen yet: {row} at {column}", err=True)
-    cells = {name: cell for name, cell in found.cells.items() if not cell.is_open}
-    if not cells:
-        raise UserError(f"nothing is chosen at scale {planned.scale} yet", "comt status says what is left to train.")
+            raise nothing
+    frame = runs_frame(loaded, specs, runs)
     columns: dict[tuple[str, ...], str] = {}
-    for _, column in cells:
-        ids = tuple(run.spec.id for (_, at), cell in cells.items() if at == column for run in cell.runs)
-        columns.setdefault(ids, column)
-    return {name: cell.runs for name, cell in cells.items() if name[1] in columns.values()}
+    for (row, column), cell in cells_of(frame).items():
+        if cell.is_open:
+            typer.echo(f"comt: left out, since nothing is chosen yet: {row} at {column}", err=True)
+    frame = frame[[not cell.is_open and run.chosen is not False
+                   for cell, run in zip(frame["_cell"], frame["_run"], strict=True)]]  # fmt: skip
+    if frame.empty:
+        raise nothing
+    for name, own in frame.groupby("column", sort=False):
+        columns.setdefault(tuple(own["id"]), str(name))
+    return frame[frame["column"].isin(columns.values())]

@@ -1,4 +1,4 @@
-"""What follows training: a recipe's table with its figures (ablations, ladder), or the figure that the recipe is."""
+"""What follows training: a recipe's table with the figures beside it, or the figure that the recipe is."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ import typer
 if TYPE_CHECKING:
     from comt_cli.campaign.outcomes import Summary
     from comt_cli.commands.planning import Planned
-    from comt_cli.recipe.load import LoadedRecipe
     from comt_cli.report.recipe_figure import RecipeFigure
-    from comt_cli.report.table import Table
     from comt_cli.report.write import Report
 
 
@@ -62,19 +60,18 @@ def write_outcome(
         if state.figure is not None and draw:
             from comt_cli.analysis.verbs import draw_recipe
 
-            say_written(draw_recipe(planned.loaded, state.figure))
+            say_written(draw_recipe(state.figure))
         else:
             say(state.text)
         return state.text if state.unwritten else None
     if planned.loaded.has_trials(planned.scale):
         from comt_cli.commands.sweep_outcome import write_sweep
 
-        return write_sweep(planned, runs, results, overwrite=overwrite, shown=shown)[1]
+        return write_sweep(planned, runs, results, overwrite=overwrite, shown=shown)
     report, drawn = _write_table(planned, runs, results, overwrite=overwrite)
     if report.unwritten is not None:
         say(report.unwritten, sys.stderr)
-    chosen = shown.specs if shown is not None else planned.specs
-    print_report(report, shown=report.table.only((spec.row for spec in chosen), (spec.column for spec in chosen)))
+    print_report(report, shown=[(spec.row, spec.column) for spec in (shown or planned).specs])
     say_written(drawn)
     return report.unwritten
 
@@ -181,38 +178,12 @@ def outcome_as_json(
 
 def _write_table(planned: Planned, runs: Path, results: Path, *, overwrite: bool) -> tuple[Report, list[Path]]:
     """The table, and the figures that were drawn anew; none where the table was not written."""
-    from comt_cli.commands.table_figures import write_costs_figure, write_ladder
-    from comt_cli.report.write import write_report
+    from comt_cli.report.write import write_exhibits, write_report
 
     report = write_report(planned.loaded, planned.specs, runs, results, overwrite=overwrite)
     if report.files is None:
         return report, []
-    drawn = write_ablations(planned.loaded, report.table, results)
-    return report, drawn + write_ladder(report.table, report.files) + write_costs_figure(report.table, report.files)
-
-
-def write_ablations(loaded: LoadedRecipe, table: Table, results: Path) -> list[Path]:
-    """Draw those ablations of a table whose numbers and caption are not those drawn already; returns the files that
-    were written.
-
-    `table` must be the one that was written: a table that is kept keeps its figures.
-    """
-    from comt_cli.commands.table_figures import is_drawn
-    from comt_cli.report.ablation import ablation_data, ablation_stem
-
-    written = []
-    for name in loaded.recipe.ablations:
-        data = ablation_data(loaded, table, name)
-        if data is None:
-            continue
-        folder, stem = ablation_stem(results, table, name)
-        caption, numbers = data.caption(), data.csv()
-        if is_drawn(folder, stem, numbers, caption):
-            continue
-        from comt_cli.report import figures
-
-        written += figures.write_figure(figures.draw_ablation(data), numbers, folder, stem, caption)
-    return written
+    return report, write_exhibits("table", report.runs, planned.loaded, report.files)
 
 
 def figure_state(planned: Planned, runs: Path, results: Path, *, overwrite: bool = False) -> FigureState:

@@ -46,6 +46,13 @@ class Run:
     progress: Progress | None = None
     problem: str | None = None
     chosen: bool | None = None
+    place: RunDirectory | None = None
+
+    @property
+    def directory(self) -> RunDirectory:
+        """Where its logs are."""
+        assert self.place is not None
+        return self.place
 
     def number(self, key: str) -> float | None:
         """A finite number of `result.json`; None where there is none."""
@@ -290,10 +297,10 @@ def _look_up(spec: RunSpec, runs: Path, metric: str | None) -> Run:
         progress = None if ended or state is RunState.missing else _progress(directory, spec)
     except (UserError, OSError, ValueError, KeyError, TypeError) as error:
         reason = error.message if isinstance(error, UserError) else f"{directory.path} cannot be read: {error!r}"
-        return Run(spec, RunState.unfinished, problem=reason)
-    run = Run(spec, state, result, progress)
+        return Run(spec, RunState.unfinished, problem=reason, place=directory)
+    run = Run(spec, state, result, progress, place=directory)
     if metric is not None and state is RunState.done and run.value(metric) is None and run.missing(metric) is None:
-        return Run(spec, state, result, problem=f"{directory.result_file} has no {metric}")
+        return replace(run, progress=None, problem=f"{directory.result_file} has no {metric}")
     return run
 
 

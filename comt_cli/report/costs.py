@@ -5,14 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from comt_cli.errors import UserError
 from comt_cli.files import Unreadable, canonical_json, read_csv, sha256
 from comt_cli.report.format import one_line
 from comt_cli.runs.plan import RunSpec
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _DIGITS = 12
 
@@ -31,25 +35,10 @@ class RowCosts:
     compiled: float | None
     compiled_error: float | None
 
-
-@dataclass(frozen=True)
-class Costs:
-    """Those of a table: by row and column, and what they were measured on."""
-
-    of: Mapping[tuple[str, str], RowCosts]
-    devices: tuple[str, ...]
-    commits: tuple[str, ...]
-
     @property
-    def are_compiled(self) -> bool:
-        """Whether all have a compiled step."""
-        return all(each.compiled is not None for each in self.of.values())
-
-    @property
-    def are_settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether every ratio of times has an interval."""
-        times = [(each.step, each.step_error) for each in self.of.values()]
-        times += [(each.compiled, each.compiled_error) for each in self.of.values()]
+        times = ((self.step, self.step_error), (self.compiled, self.compiled_error))
         return all(ratio is None or error is not None for ratio, error in times)
 
 
@@ -64,27 +53,28 @@ def network_key(spec: RunSpec) -> str:
     return sha256(canonical_json(told))[:_DIGITS]
 
 
-def read_costs(path: Path, specs: Sequence[RunSpec], baseline: str) -> Costs | None:
-    """The costs of those rows of a plan whose networks were measured, beside its baseline; None where there is no file,
-    or none of them.
+def with_costs(runs: pd.DataFrame, files: Iterable[Path], baseline: str) -> pd.DataFrame:
+    """A frame of runs with the costs of those rows whose networks were measured beside its baseline, in `_costs`; from
+    the first of the files that has any of them. `attrs` say the devices and commits of the measurement.
 
     Raises:
-        UserError: the file is not one that `write_costs` wrote.
+        UserError: a file is not one that `write_costs` wrote.
     """
-    if not (every := costs_lines(path)):
-        return None
     networks: dict[tuple[str, str], set[str]] = {}
-    for spec in specs:
+    for spec in (run.spec for run in runs["_run"]):
         networks.setdefault((spec.row, spec.column), set()).add(network_key(spec))
-    lines = [
-        line
-        for line in every
-        if line["baseline"] == baseline
-        and line["network"] in networks.get((line["row"], line["column"]), ())
-        and line["baseline_network"] in networks.get((baseline, line["column"]), ())
-    ]
-    if not lines:
-        return None
+    for path in files:
+        lines = [
+            line
+            for line in costs_lines(path)
+            if line["baseline"] == baseline
+            and line["network"] in networks.get((line["row"], line["column"]), ())
+            and line["baseline_network"] in networks.get((baseline, line["column"]), ())
+        ]
+        if lines:
+            break
+    else:
+        return runs
     names = (*_COUNTED, *ratio_columns("step"), *ratio_columns("compiled_step"))
     try:
         found = {
@@ -93,8 +83,12 @@ def read_costs(path: Path, specs: Sequence[RunSpec], baseline: str) -> Costs | N
         }
     except ValueError as error:
         raise _unreadable(path) from error
+    measured = runs.copy()
+    own: Any = [found.get(cell) for cell in zip(runs["row"], runs["column"], strict=True)]
+    measured["_costs"] = own
     devices, commits = (tuple(dict.fromkeys(line[name] for line in lines)) for name in ("device", "git_commit"))
-    return Costs(found, devices, commits)
+    measured.attrs = {**runs.attrs, "costs_devices": devices, "costs_commits": commits}
+    return measured
 
 
 def other_device(path: Path, device: str) -> str | None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 from comt_cli.recipe.grid import OF_TEST
 from comt_cli.report.collect import Cell
-from comt_cli.report.compare import curve
+from comt_cli.report.logs import curve
 from comt_cli.report.statistics import Paired, paired_difference
-from comt_cli.runs.directory import RunDirectory, RunState
+from comt_cli.runs.directory import RunState
 from comt_cli.tasks.base import DifferenceUnit
 
 
-def at_equal_time(cell: Cell, baseline: Cell, runs: Path, metric: str, unit: DifferenceUnit) -> Paired | None:
+def at_equal_time(cell: Cell, baseline: Cell, metric: str, unit: DifferenceUnit) -> Paired | None:
     """The difference to the baseline over common seeds, when all of them have trained as long as the quickest took.
 
     Time is that of training as it was measured, without evaluations. Between two evaluations the metric is taken from
@@ -27,23 +26,25 @@ def at_equal_time(cell: Cell, baseline: Cell, runs: Path, metric: str, unit: Dif
     every = [run for each in (cell, baseline) for run in each.runs]
     if cell.is_open or baseline.is_open or any(run.state is not RunState.done for run in every):
         return None
-    if any(run.spec.settings.train.evaluate_every is None for run in every):  # then logs have the end alone
+    trains = [run.spec.settings.train for run in every]
+    # Without evaluations between, logs have the end alone.
+    if any(each.evaluate_every is None or each.select == "best" or each.averaged_steps for each in trains):
         return None
-    if any(run.spec.settings.train.select == "best" or run.spec.settings.train.averaged_steps for run in every):
-        return None
-    key = f"validation_{_on_validation(metric)}"
-    curves: list[dict[int, list[tuple[float, float]]]] = [
-        {run.spec.seed: curve(RunDirectory.of(runs, run.spec), run.result or {}, "time", key) for run in each.runs}
+    prefix = next((each for each in OF_TEST if metric.startswith(each)), "")
+    key = f"validation_{metric.removeprefix(prefix)}"
+    ours, theirs = (
+        {run.spec.seed: curve(run.directory, run.result or {}, "time", key) for run in each.runs}
         for each in (cell, baseline)
-    ]
-    seeds = curves[0].keys() & curves[1].keys()
-    if not seeds or not all(each[seed] for each in curves for seed in seeds):
+    )
+    seeds = ours.keys() & theirs.keys()
+    curves = [each[seed] for each in (ours, theirs) for seed in seeds]
+    if not curves or not all(curves):
         return None
-    used = min(each[seed][-1][0] for each in curves for seed in seeds)
-    if any(used < each[seed][0][0] for each in curves for seed in seeds):
+    used = min(points[-1][0] for points in curves)
+    if any(used < points[0][0] for points in curves):
         return None
-    ours, theirs = ({seed: read_at(each[seed], used, logarithms=unit.is_relative) for seed in seeds} for each in curves)
-    return paired_difference(ours, theirs, unit)
+    read = [{seed: read_at(each[seed], used, logarithms=unit.is_relative) for seed in seeds} for each in (ours, theirs)]
+    return paired_difference(read[0], read[1], unit)
 
 
 def read_at(points: Sequence[tuple[float, float]], used: float, *, logarithms: bool) -> float:
@@ -55,8 +56,3 @@ def read_at(points: Sequence[tuple[float, float]], used: float, *, logarithms: b
     if logarithms:
         return math.exp(np.interp(used, times, np.log(values)))
     return float(np.interp(used, times, values))
-
-
-def _on_validation(metric: str) -> str:
-    prefix = next((each for each in OF_TEST if metric.startswith(each)), "")
-    return metric.removeprefix(prefix)

@@ -87,8 +87,8 @@ def seeds(numbers: Iterable[int]) -> str:
     return ",".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
 
 
-def machine(cell: object) -> str:
-    """A CSV field: eight significant digits for fractions, whole numbers whole, nothing for None."""
+def machine(cell: object, digits: int = 8) -> str:
+    """A CSV field: so many significant digits for fractions, whole numbers whole, nothing for None."""
     if cell is None:
         return ""
-    return f"{cell:.8g}" if isinstance(cell, float) else str(cell)
+    return f"{cell:.{digits}g}" if isinstance(cell, float) else str(cell)

@@ -1,213 +1,226 @@
-"""A table as people read it: lines of finished texts, the same for Markdown, LaTeX and the terminal."""
+"""A table as people read it: finished texts by row and column, the same for Markdown, LaTeX and the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any
 
 from comt_cli.report import format
+from comt_cli.report.cells import corpus, footnotes, reference
 from comt_cli.report.collect import Cell, Progress
-from comt_cli.report.entry import Entry
-from comt_cli.report.table import Table
+from comt_cli.report.frame import Record, rows_of
+from comt_cli.report.verdict import stands
 from comt_cli.runs.directory import RunState
+from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks import Task
+from comt_cli.tasks.base import DifferenceUnit, Metric
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NOTHING = "-"
 UNSETTLED = "?"
 """Behind a ratio of times that were taken in too few rounds for an interval: it may be any other."""
 STANDS = "*"
 """Behind a verdict that holds after Holm's correction over the table, too."""
-
-Key = Literal[
-    "method",
-    "ours",
-    "median",
-    "beside",
-    "difference",
-    "detectable",
-    "equal_time",
-    "paper",
-    "paper_difference",
-    "published",
-    "verdict",
-    "parameters",
-    "paper_increase",
-    "flops",
-    "bytes",
-    "saved",
-    "step",
-    "compiled",
-    "speed",
-]
-"""What a column of the printed table holds."""
-
-_ALWAYS: tuple[Key, ...] = ("method", "ours")
+LEFT = ("method", "verdict")
+"""Columns that are set to the left."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One row of one column: its texts as `headings` names them; `marks` number footnotes, `best` asks for bold."""
+    """One row under one column: its texts by key; `marks` number footnotes, `best` asks for bold."""
 
-    entry: Entry
-    cells: dict[Key, str]
+    record: Record
+    texts: dict[str, str]
     marks: tuple[int, ...]
     best: bool
 
+    @property
+    def marked(self) -> dict[str, str]:
+        """The texts, with the numbers of the footnotes."""
+        return {**self.texts, "ours": self.texts["ours"] + "".join(f" [{mark}]" for mark in self.marks)}
 
-def headings(table: Table, column: str | None = None) -> dict[Key, str]:
-    """What stands above the texts of a line of `column`, from left to right; of any column where that is None, with the
-    units of all.
 
-    A column that would say nothing in any line is left out: those of a paper that prints no number, a difference where
-    there is no baseline, speeds of runs that did not record them.
+class Sheet:
+    """The texts of a table (`cells.cells_frame`, or a part of one).
+
+    Attributes:
+        attrs: those of the frame; `records`: its rows; `lines`: their texts.
+        rows, columns: names in table order; `task`: that of the runs.
+        footnotes: numbered from 1 by the marks of lines.
+        keys: the columns of texts that say something in any line, from left to right.
     """
-    columns = table.columns if column is None else (column,)
-    signs = "/".join(dict.fromkeys(table.unit(name).sign for name in columns))
-    has_interval = any(entry.difference and entry.difference.low is not None for entry in table.entries.values())
-    interval = " [95 %]" if has_interval else ""
-    others = [metric.label for name in table.columns if (metric := table.beside(name)) is not None]
-    every: dict[Key, str] = {
-        "method": "method",
-        "ours": "ours ± s.e. (n)" if table.paper is not None else "mean ± s.e. (n)",
-        "median": "median",
-        "beside": "/".join(dict.fromkeys(others)),
-        "difference": f"vs {table.baseline}, {signs}{interval}",
-        "detectable": f"detectable, {signs}",
-        "equal_time": f"at equal time, {signs} [95 %]",
-        "paper": "paper",
-        "paper_difference": f"paper's {signs}",
-        "published": "published elsewhere, %",
-        "verdict": "verdict",
-        "parameters": "parameters",
-        "paper_increase": "paper's parameters",
-        "flops": "FLOPs, ×",
-        "bytes": "bytes, ×",
-        "saved": "saved, ×",
-        "step": "step, ×",
-        "compiled": "compiled step, ×",
-        "speed": f"{table.task.unit.name}/s",
-    }
-    texts = [_cells(table, entry) for entry in table.entries.values()]
-    return {
-        key: heading
-        for key, heading in every.items()
-        if key in _ALWAYS or any(cells[key] != NOTHING for cells in texts)
-    }
+
+    def __init__(self, cells: pd.DataFrame) -> None:
+        self.attrs: Mapping[Any, Any] = cells.attrs
+        self.records = rows_of(cells)
+        self.rows, self.columns = (list(dict.fromkeys(each[key] for each in self.records)) for key in ("row", "column"))
+        self.task: Task[Any] = self.spec(self.columns[0]).task
+        self.footnotes = footnotes(cells)
+        numbers = {text: number for number, text in enumerate(self.footnotes, start=1)}
+        self.lines = [
+            Line(each, self._texts(each), tuple(numbers[text] for text in each["_remarks"]), bool(each["_best"]))
+            for each in self.records
+        ]
+        told = {key for line in self.lines for key, text in line.texts.items() if text != NOTHING}
+        self.keys = [key for key in _HEADINGS if key in {*told, "method", "ours"}]
+
+    def under(self, column: str) -> list[Line]:
+        """The lines of a column."""
+        return [line for line in self.lines if line.record["column"] == column]
+
+    def spec(self, column: str) -> RunSpec:
+        """The baseline's run under a column (the first row's, where the baseline was not selected)."""
+        spec: RunSpec = reference(self.records, column)["_cell"].runs[0].spec
+        return spec
+
+    def metric(self, column: str) -> Metric:
+        """What the cells of a column show."""
+        metric: Metric = reference(self.records, column)["_metric"]
+        return metric
+
+    def metrics(self) -> dict[str, str]:
+        """The key of what each column shows."""
+        return {column: str(reference(self.records, column)["metric"]) for column in self.columns}
+
+    def unit(self, column: str) -> DifferenceUnit:
+        """The unit of a column's differences to the baseline."""
+        return self.metric(column).difference
+
+    def signs(self, columns: Sequence[str]) -> str:
+        """The units of columns, as headings have them."""
+        return "/".join(dict.fromkeys(self.unit(column).sign for column in columns))
+
+    def name(self, column: str) -> str:
+        """A column's name; where the runs have another text than the recipe's, with the name of that."""
+        text, (_, slash, rest) = corpus(self.spec(column)), column.partition("/")
+        is_other = ":" in text or any(each.startswith("data.corpus=") for each in self.attrs["overrides"])
+        return f"{text}{slash}{rest}" if is_other and slash else column
+
+    def beside(self, column: str) -> Metric | None:
+        """The metric that is shown beside a column's; None, too, where another column shows it of the same runs."""
+        key, request = self.metric(column).beside, self.spec(column).request
+        others = self.metrics()
+        own = any(others[name] == key and self.spec(name).request == request for name in self.columns)
+        return None if key is None or own else self.task.metrics[key]
+
+    def headings(self, column: str | None = None) -> dict[str, str]:
+        """What is above the texts of `column`; of any column where that is None, with the units of all."""
+        columns = self.columns if column is None else [column]
+        has_interval = any(each["_apart"] and each["_apart"].low is not None for each in self.records)
+        others = [metric.label for each in self.columns if (metric := self.beside(each)) is not None]
+        words = {
+            "baseline": self.attrs["baseline"],
+            "signs": self.signs(columns),
+            "interval": " [95 %]" if has_interval else "",
+            "whose": "ours" if self.attrs["paper"] is not None else "mean",
+            "beside": "/".join(dict.fromkeys(others)),
+            "unit": self.task.unit.name,
+        }
+        return {key: _HEADINGS[key].format(**words) for key in self.keys}
+
+    def same_runs(self) -> list[list[str]]:
+        """The columns, those together that show metrics of the same runs whose differences have one unit."""
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for column in self.columns:
+            runs = (run.spec.request for line in self.under(column) for run in line.record["_cell"].every)
+            groups.setdefault((self.unit(column).sign, *runs), []).append(column)
+        return list(groups.values())
+
+    def by_metric(self, columns: Sequence[str], texts: Callable[[Line], Mapping[str, str]]) -> list[list[str]]:
+        """Columns of the same runs (`same_runs`) as one table, the headings first: a column a metric, of every row a
+        line for each of the `texts` that says something."""
+        made, names = [["method", "", *columns]], self.headings(columns[0])
+        for lines in zip(*map(self.under, columns), strict=True):
+            cells = [texts(line) for line in lines]
+            told = [key for key in cells[0] if key != "method" and any(each[key] != NOTHING for each in cells)]
+            row = lines[0].record["row"]
+            made += [[row if key == "ours" else "", names[key], *(each[key] for each in cells)] for key in told]
+        return made
+
+    def increases(self, column: str) -> str | None:
+        """The extra parameters of a column with the printed ones beside them, as a sentence, for pages too narrow for
+        two more columns; None where none is printed."""
+        if not any(each["paper_increase"] for each in self.records):
+            return None
+        pairs = [(each.texts["method"], each.texts["parameters"], each.texts["paper_increase"])
+                 for each in self.under(column)]  # fmt: skip
+        told = [f"{row} {own} ({printed})" for row, own, printed in pairs if (own, printed) != (NOTHING, NOTHING)]
+        return f"Extra parameters (the paper's): {'; '.join(told)}." if told else None
+
+    def _texts(self, record: Record) -> dict[str, str]:
+        metric: Metric = record["_metric"]
+        ours, beside = record["_ours"], self.beside(record["column"])
+        printed, apart = record["paper_increase"], record["_paper_apart"]
+        is_collapsed = metric.collapsed(record["paper"]) and record["row"] != self.attrs["baseline"]
+        median = ours.median if self.task.shows_median and ours is not None and ours.n > 1 else None
+        found: dict[str, str | None] = {
+            "method": record["row"],
+            "ours": format.summary(ours, metric.decimals) if ours else state(record["_cell"], record["metric"]),
+            "median": _or_none(median, lambda it: format.value(it, metric.decimals)),
+            "beside": None
+            if beside is None
+            else _or_none(record[str(metric.beside)], lambda it: format.value(it, beside.decimals)),
+            "difference": _or_none(record["_apart"], format.difference),
+            "detectable": _or_none(record["_detectable"], lambda it: ", ".join(map(format.signed, it))),
+            "equal_time": _or_none(record["_equal_time"], format.difference),
+            "paper": _or_none(record["paper"], lambda it: format.value(it, metric.decimals)),
+            "paper_difference": "collapsed" if is_collapsed else _or_none(apart, format.signed),
+            "published": _or_none(record.get("published_percent"), format.signed),
+            "verdict": f"{record['verdict']}{STANDS if stands(record['p_value_holm']) else ''}",
+            "parameters": _or_none(record["extra_parameters_percent"], format.increase),
+            # `15 %` for `15%`, as our own numbers are set
+            "paper_increase": _or_none(printed, lambda it: f"{it.removesuffix('%')} %"),
+            **_costs(record["_costs"]),
+            "speed": _or_none(record[self.task.unit.per_second], format.speed),
+        }
+        return {key: NOTHING if text is None else text for key, text in found.items()}
 
 
-def lines(table: Table, column: str) -> list[Line]:
-    """The rows of one column."""
-    shown = headings(table)
-    lines = []
-    for entry in table.column(column):
-        cells = _cells(table, entry)
-        lines.append(Line(entry, {key: cells[key] for key in shown}, entry.marks, entry.best))
-    return lines
+_HEADINGS = {
+    "method": "method",
+    "ours": "{whose} ± s.e. (n)",
+    "median": "median",
+    "beside": "{beside}",
+    "difference": "vs {baseline}, {signs}{interval}",
+    "detectable": "detectable, {signs}",
+    "equal_time": "at equal time, {signs} [95 %]",
+    "paper": "paper",
+    "paper_difference": "paper's {signs}",
+    "published": "published elsewhere, %",
+    "verdict": "verdict",
+    "parameters": "parameters",
+    "paper_increase": "paper's parameters",
+    "flops": "FLOPs, ×",
+    "bytes": "bytes, ×",
+    "saved": "saved, ×",
+    "step": "step, ×",
+    "compiled": "compiled step, ×",
+    "speed": "{unit}/s",
+}
+"""The columns of texts from left to right, by key, and what is above them."""
 
 
-def same_runs(table: Table) -> list[list[str]]:
-    """The columns of the table, those together that show metrics of the same runs whose differences have one unit."""
-    groups: dict[tuple[str, ...], list[str]] = {}
-    for column in table.columns:
-        requests = tuple(run.spec.request for entry in table.column(column) for run in entry.cell.every)
-        groups.setdefault((table.unit(column).sign, *requests), []).append(column)
-    return list(groups.values())
+def _or_none(value: Any, text: Callable[[Any], str]) -> str | None:
+    return None if value is None else text(value)
 
 
-def by_metric(table: Table, columns: Sequence[str], texts: Callable[[Line], Mapping[Key, str]]) -> list[list[str]]:
-    """Columns of the same runs (`same_runs`) as one table, the headings first: a column a metric, of every row a line
-    for each of the `texts` that says something."""
-    made = [["method", "", *columns]]
-    of = {column: lines(table, column) for column in columns}
-    names = headings(table, columns[0])
-    for number, row in enumerate(table.rows):
-        cells = [texts(of[column][number]) for column in columns]
-        told = [key for key in cells[0] if key != "method" and any(each[key] != NOTHING for each in cells)]
-        made += [[row if key == "ours" else "", names[key], *(each[key] for each in cells)] for key in told]
-    return made
-
-
-def increases(table: Table, column: str) -> str | None:
-    """The extra parameters of a column with the printed ones beside them, as a sentence; None where none is printed.
-
-    For pages that are too narrow for two more columns.
-    """
-    if not table.has_increases:
-        return None
-    phrase = "; ".join(_increases(_cells(table, entry) for entry in table.column(column)))
-    return f"Extra parameters (the paper's): {phrase}." if phrase else None
-
-
-def _increases(lines: Iterable[dict[Key, str]]) -> Iterable[str]:
-    for cells in lines:
-        if (cells["parameters"], cells["paper_increase"]) != (NOTHING, NOTHING):
-            yield f"{cells['method']} {cells['parameters']} ({cells['paper_increase']})"
-
-
-def _cells(table: Table, entry: Entry) -> dict[Key, str]:
-    extra, speed = entry.extra_parameters_percent, entry.speed
-    decimals, beside = table.metric(entry.cell.column).decimals, table.beside(entry.cell.column)
-    return {
-        "method": entry.cell.row,
-        "ours": format.summary(entry.ours, decimals)
-        if entry.ours
-        else state(entry.cell, table.metrics[entry.cell.column]),
-        "median": _median(table, entry),
-        "beside": NOTHING if entry.beside is None or beside is None else format.value(entry.beside, beside.decimals),
-        "difference": format.difference(entry.difference) if entry.difference else NOTHING,
-        "detectable": NOTHING if entry.detectable is None else ", ".join(map(format.signed, entry.detectable)),
-        "equal_time": format.difference(entry.equal_time) if entry.equal_time else NOTHING,
-        "paper": NOTHING if entry.paper is None else format.value(entry.paper, decimals),
-        "paper_difference": _paper_difference(entry, is_baseline=entry.cell.row == table.baseline),
-        "published": NOTHING if entry.published is None else format.signed(entry.published),
-        "verdict": f"{entry.verdict.value}{STANDS if entry.stands else ''}",
-        "parameters": NOTHING if extra is None else format.increase(extra),
-        "paper_increase": _increase(entry.paper_increase),
-        **_costs(table, entry),
-        "speed": NOTHING if speed is None else format.speed(speed),
-    }
-
-
-def _costs(table: Table, entry: Entry) -> dict[Key, str]:
+def _costs(costs: Any) -> dict[str, str | None]:
     """What the row's training step costs, as ratios to the baseline's."""
-    costs = None if table.costs is None else table.costs.of.get((entry.cell.row, entry.cell.column))
     if costs is None:
-        return dict.fromkeys(("flops", "bytes", "saved", "step", "compiled"), NOTHING)
-    return {
-        "flops": _ratio(costs.flops),
-        "bytes": _ratio(costs.bytes),
-        "saved": _ratio(costs.saved),
-        "step": _ratio(costs.step, costs.step_error, is_timed=True),
-        "compiled": _ratio(costs.compiled, costs.compiled_error, is_timed=True),
-    }
+        return dict.fromkeys(("flops", "bytes", "saved", "step", "compiled"))
+    counted = {key: _or_none(getattr(costs, key), lambda it: f"{it:.2f}") for key in ("flops", "bytes", "saved")}
+    times = {"step": (costs.step, costs.step_error), "compiled": (costs.compiled, costs.compiled_error)}
+    return counted | {key: _time(*found) for key, found in times.items()}
 
 
-def _ratio(ratio: float | None, error: float | None = None, *, is_timed: bool = False) -> str:
-    """With its interval, where there is one: `error` is a part of it. Of times without one that is said."""
-    if ratio is None:
-        return NOTHING
-    if is_timed and error is None:
-        return f"{ratio:.2f} {UNSETTLED}"
+def _time(ratio: float | None, error: float | None) -> str | None:
+    """A ratio of times with its interval, of which `error` is a part; that there is none is said."""
+    if ratio is None or error is None:
+        return _or_none(ratio, lambda it: f"{it:.2f} {UNSETTLED}")
     return f"{ratio:.2f} ± {ratio * error:.2f}" if error else f"{ratio:.2f}"
-
-
-def _increase(printed: str | None) -> str:
-    """`15 %` for `15%`: as our own numbers are set; `<1 %` stays what it is."""
-    return NOTHING if printed is None else f"{printed.removesuffix('%')} %"
-
-
-def _median(table: Table, entry: Entry) -> str:
-    """The median over seeds; nothing of one seed, or where the task does not show it."""
-    if not table.task.shows_median or entry.ours is None or entry.ours.n == 1:
-        return NOTHING
-    assert entry.ours.median is not None
-    return format.value(entry.ours.median, table.metric(entry.cell.column).decimals)
-
-
-def _paper_difference(entry: Entry, *, is_baseline: bool) -> str:
-    if entry.paper_collapsed and not is_baseline:
-        return "collapsed"
-    return NOTHING if entry.paper_difference is None else format.signed(entry.paper_difference)
 
 
 def state(cell: Cell, metric: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from comt_cli.files import Unreadable, read_csv
 from comt_cli.recipe.load import LoadedRecipe
+from comt_cli.recipe.schema import Figure
 from comt_cli.report.caption import FIGURE_FILES
 from comt_cli.report.collect import Run, collect
 from comt_cli.report.trained import of_runs
@@ -20,23 +21,40 @@ from comt_cli.runs.plan import RunSpec
 class RecipeFigure:
     """The runs that are drawn, all of the first column and the first seed, and the figure's place.
 
-    `title` and `trained` are for its caption: the recipe's, and what the networks in it were trained on, with the
-    settings that were changed on the command line. `of_another_recipe` says whose files are there, where they are not
-    this recipe's.
-
     Beside the figure lies `<stem>-runs.csv`, as beside a table: the runs that it was drawn from.
     """
 
-    log_setting: str | None
-    """The setting that had training log what is drawn; None where the trained network is drawn."""
+    loaded: LoadedRecipe
     runs: tuple[Run, ...]
-    directories: dict[str, RunDirectory]
-    """By row, in the order of `runs`."""
     folder: Path
     stem: str
-    title: str
-    trained: str
-    of_another_recipe: str | None
+
+    @property
+    def settings(self) -> Figure:
+        """What the recipe asks for."""
+        assert self.loaded.recipe.figure is not None
+        return self.loaded.recipe.figure
+
+    @property
+    def log_setting(self) -> str | None:
+        """The setting that had training log what is drawn; None where the trained network is drawn."""
+        return self.runs[0].spec.task.drawings[self.settings.draw].from_log
+
+    @property
+    def directories(self) -> dict[str, RunDirectory]:
+        """By row, in the order of `runs`."""
+        return {run.spec.row: run.directory for run in self.runs}
+
+    @property
+    def trained(self) -> str:
+        """What the networks in it were trained on, with the settings that were changed on the command line."""
+        specs = [run.spec for run in self.runs]
+        return of_runs(specs, self.loaded.changed(specs[0].scale))
+
+    @property
+    def of_another_recipe(self) -> str | None:
+        """Whose files are there, where they are not this recipe's."""
+        return other_recipe((self.runs_csv, self.folder / f"{self.stem}.csv"), self.loaded)
 
     @property
     def files(self) -> list[Path]:
@@ -107,27 +125,14 @@ def recipe_figure(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, re
 
     None where it is drawn of the baseline, which was not selected.
     """
-    recipe = loaded.recipe
-    assert recipe.figure is not None
+    assert loaded.recipe.figure is not None
     first = specs[0]
     chosen = [spec for spec in specs if (spec.column, spec.seed) == (first.column, first.seed)]
-    drawing = first.task.drawings[recipe.figure.draw]
-    if not drawing.of_all_rows:
-        chosen = [spec for spec in chosen if spec.row == recipe.baseline]
+    if not first.task.drawings[loaded.recipe.figure.draw].of_all_rows:
+        chosen = [spec for spec in chosen if spec.row == loaded.recipe.baseline]
     if not chosen:
         return None
     collection = collect(chosen, runs)
     collection.check_contents()
-    found = tuple(collection.runs())
-    folder, stem = place(results, first.scale, loaded.folder, loaded.outputs(first.scale))
-    written = (folder / f"{stem}-runs.csv", folder / f"{stem}.csv")
-    return RecipeFigure(
-        log_setting=drawing.from_log,
-        runs=found,
-        directories={spec.row: RunDirectory.of(runs, spec) for spec in chosen},
-        folder=folder,
-        stem=stem,
-        title=recipe.title,
-        trained=of_runs(chosen, loaded.changed(first.scale)),
-        of_another_recipe=other_recipe(written, loaded),
-    )
+    place_of = place(results, first.scale, loaded.folder, loaded.outputs(first.scale))
+    return RecipeFigure(loaded, tuple(collection.runs()), *place_of)

@@ -11,13 +11,17 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from comt_cli.files import canonical_json
 from comt_cli.recipe.grid import LoadedGrid
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report.collect import ENDED, Cell, Run, collect
+from comt_cli.report.frame import Record, cell_records, frame_of
 from comt_cli.runs.plan import RunSpec, chosen_runs
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Place = Literal["recipe", "baseline", "own"]
 PLACES: dict[Place, str] = {"recipe": "the recipe's", "baseline": "the baseline's best", "own": "its own best"}
@@ -119,7 +123,7 @@ def read_sweep(loaded: LoadedRecipe, scale: str, specs: Sequence[RunSpec], runs:
         if spec.seed not in grid.seeds:
             at_recipe.setdefault((spec.row, spec.column), []).append(spec)
     cells = collect(trials, runs, remarks=False).cells
-    tuned = {name: _tuned(cell, grid) for name, cell in cells.items()}
+    tuned = {name: tuned_cell(cell, grid) for name, cell in cells.items()}
     chosen = {name: each.chosen for name, each in tuned.items() if each.chosen is not None}
     own = {name: number for name, number in chosen.items() if name in at_recipe}
     baseline = {column: number for (row, column), number in chosen.items() if row == loaded.recipe.baseline}
@@ -145,7 +149,26 @@ def whole_columns(chosen: Mapping[CellName, list[RunSpec]]) -> dict[CellName, li
     return {cell: specs for cell, specs in chosen.items() if cell[1] in whole}
 
 
-def _tuned(cell: Cell, grid: LoadedGrid) -> Tuned:
+def sweep_frame(state: SweepState, runs: Path) -> pd.DataFrame:
+    """The frame of all runs of a sweep: the trials, and at each place the runs that are shown there (`place`)."""
+    shown = {place: [spec for specs in each.values() for spec in specs] for place, each in state.shown.items()}
+    order = list(state.tuned)
+    records: list[Record] = []
+    for place, specs in (("trial", state.trials), *shown.items()):
+        cells = collect(specs, runs, remarks=False).cells
+        for name in sorted(cells, key=order.index):
+            own = cell_records(cells[name], state.loaded.origin, cells[name].runs[0].spec)
+            if place == "trial":  # point by point, as the table of trials has them
+                point_by_point = [run.spec.id for run in state.tuned[name].runs]
+                own.sort(key=lambda each: point_by_point.index(each["id"]))
+            records += [{**each, "place": place} for each in own]
+    frame = frame_of(records)
+    frame.attrs |= {"notes": (), "seeds": state.seeds}
+    return frame
+
+
+def tuned_cell(cell: Cell, grid: LoadedGrid) -> Tuned:
+    """What the trials of a cell come to."""
     first = cell.runs[0].spec
     points: dict[str, list[Run]] = {}
     for run in cell.runs:  # by seed, and so every seed's points in the order of the grid

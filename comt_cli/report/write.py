@@ -1,4 +1,4 @@
-"""From run directories to the files of a table."""
+"""From frames of runs to files: the one writer of all exhibits, and what it does not write over."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from comt_cli.errors import StorageError
-from comt_cli.files import Unreadable, read_csv, write_text
+from comt_cli.files import Unreadable, read_csv, read_text, write_text
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report import format, words
-from comt_cli.report.costs import read_costs
-from comt_cli.report.csv_tables import GRID, records, runs_csv, table_csv
-from comt_cli.report.latex import latex
-from comt_cli.report.markdown import markdown
-from comt_cli.report.table import Table, build_table
+from comt_cli.report.cells import footnotes, only
+from comt_cli.report.costs import with_costs
+from comt_cli.report.csv_tables import GRID
+from comt_cli.report.exhibits import Exhibit, exhibits, ladder
+from comt_cli.report.exhibits.table import Table
+from comt_cli.report.frame import cells_of, frame_csv, records_of, runs_frame
+from comt_cli.report.layout import Sheet
 from comt_cli.report.terminal import print_table, say, say_written
-from comt_cli.report.trained import of_table
 from comt_cli.runs.plan import RunSpec
 from comt_cli.runs.shared import link_runs
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def place(results: Path, scale: str, folder: str, name: str) -> tuple[Path, str]:
@@ -57,34 +61,37 @@ class ReportFiles:
 
 @dataclass(frozen=True)
 class Report:
-    """A table and where it was written; `files` is None where nothing was, and `unwritten` then says why."""
+    """A table: the frame of its runs, its cells, and where it was written; `files` is None where nothing was, and
+    `unwritten` then says why."""
 
-    table: Table
+    loaded: LoadedRecipe
+    runs: pd.DataFrame
+    cells: pd.DataFrame
     files: ReportFiles | None
     unwritten: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The table as plain data: its cells as in the CSV, its remarks, the paths."""
-        table = self.table
-        files = self.files
+        attrs, sheet, trends = self.cells.attrs, Sheet(self.cells), ladder.trends(self.cells)
+        metric = next(iter(sheet.metrics().values()))
         return {
-            "title": table.title,
-            "trained": of_table(table),
-            "paper": table.paper,
-            "folder": table.folder,
-            "table": table.name,
-            "recipe": table.recipe_origin,
-            "scale": table.scale,
-            "metric": table.shown_metrics[0],
-            "direction": table.task.metrics[table.shown_metrics[0]].better,
-            "baseline": table.baseline,
-            "seeds": list(table.seeds),
-            "cells": records(table),
-            "verdict": words.verdict(table),
-            "footnotes": list(table.footnotes),
-            "notes": list(table.notes),
-            **({"ladder": [asdict(trend) for trend in table.trends]} if table.trends else {}),
-            "files": {key: str(path) for key, path in vars(files).items()} if files else None,
+            "title": attrs["title"],
+            "trained": attrs["trained"],
+            "paper": attrs["paper"],
+            "folder": attrs["folder"],
+            "table": attrs["name"],
+            "recipe": attrs["origin"],
+            "scale": attrs["scale"],
+            "metric": metric,
+            "direction": sheet.task.metrics[metric].better,
+            "baseline": attrs["baseline"],
+            "seeds": list(attrs["seeds"]),
+            "cells": records_of(self.cells),
+            "verdict": words.verdict(sheet),
+            "footnotes": footnotes(self.cells),
+            "notes": list(attrs["notes"]),
+            **({"ladder": [asdict(trend) for trend in trends]} if trends else {}),
+            "files": {key: str(path) for key, path in vars(self.files).items()} if self.files else None,
             "unwritten": self.unwritten,
         }
 
@@ -109,32 +116,75 @@ def write_report(
     """
     with contextlib.suppress(StorageError):  # runs that may only be read keep the links they have
         link_runs(specs, runs)
-    table = build_table(loaded, specs, runs)
+    scale = specs[0].scale
     # Changed settings may leave the networks as they are: then the costs of the recipe's table are theirs.
-    measured = (costs_file(results, table.scale, each) for each in (loaded, replace(loaded, changes={})))
-    costs = next(filter(None, (read_costs(file, specs, table.baseline) for file in measured)), None)
-    table = replace(table, costs=costs)
-    if not any(run.result for run in table.runs()):
+    measured = (costs_file(results, scale, each) for each in (loaded, replace(loaded, changes={})))
+    frame = with_costs(runs_frame(loaded, specs, runs), measured, loaded.recipe.baseline)
+    table = Table()
+    cells = table.frame(frame, loaded)
+    if not any(run.result for run in frame["_run"]):
         unwritten = (
-            f"No run with these settings has ended yet at scale {table.scale}: nothing is written. "
+            f"No run with these settings has ended yet at scale {scale}: nothing is written. "
             "--set, --scale and --seeds, as they were given to the training, show others."
         )
-        return Report(table, None, unwritten)
-    files = ReportFiles.of(results, table.scale, loaded)
-    settled = [entry.cell for entry in table.entries.values() if not entry.cell.is_open]
+        return Report(loaded, frame, cells, None, unwritten)
+    files = ReportFiles.of(results, scale, loaded)
+    settled = [cell for cell in cells_of(frame).values() if not cell.is_open]
     ended = [run.spec for cell in settled for run in cell.runs if run.result is not None]
     kept = None if overwrite else _kept(files, loaded, ended)
     if kept is not None:
-        return Report(table, None, kept)
+        return Report(loaded, frame, cells, None, kept)
+    write_exhibit(table, cells, files.csv.parent, files.csv.stem)
+    write_text(files.runs_csv, frame_csv(frame))
+    return Report(loaded, frame, cells, files)
+
+
+def write_exhibits(of: str, runs: pd.DataFrame, loaded: LoadedRecipe, files: ReportFiles) -> list[Path]:
+    """Everything that is shown beside a written table, of the frames of this kind (`Exhibit.of`): those that have
+    something to show and are not there with these numbers and words already. Returns the files that were written."""
+    written = []
+    for kind in exhibits():
+        for exhibit in kind.all_of(loaded) if kind.of == of else ():
+            if exhibit.name and not (frame := exhibit.frame(runs, loaded)).empty:
+                written += write_exhibit(exhibit, frame, files.csv.parent, f"{files.csv.stem}-{exhibit.name}")
+    return written
+
+
+def write_exhibit(exhibit: Exhibit, frame: pd.DataFrame, folder: Path, stem: str, *, anew: bool = False) -> list[Path]:
+    """Write the files of an exhibit: of a table CSV, page and LaTeX; of a figure PNG, PDF, caption and CSV, unless they
+    are there with these numbers and words, or `anew`. Returns those that were written.
+
+    Raises:
+        StorageError: a file cannot be written. Every file is whole: the old one or the new.
+    """
+    texts = {"csv": exhibit.csv(frame), "md": exhibit.page(frame), "tex": exhibit.latex(frame)}
+    if texts["md"] is None:
+        caption = exhibit.caption(frame)
+        if not anew and _is_drawn(folder, stem, {"csv": texts["csv"], "txt": caption.text()}):
+            return []
+        from comt_cli.report.figures import sign, write_figure  # which takes a second
+
+        figure = exhibit.draw(frame)
+        assert figure is not None
+        sign(figure, caption.trained)
+        return write_figure(figure, str(texts["csv"]), folder, stem, caption)
     try:
-        files.csv.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StorageError(f"cannot make {files.csv.parent}: {error.strerror}") from error
-    write_text(files.csv, table_csv(table))
-    write_text(files.runs_csv, runs_csv(table.runs(), loaded.origin))
-    write_text(files.markdown, markdown(table))
-    write_text(files.latex, latex(table))
-    return Report(table, files)
+        raise StorageError(f"cannot make {folder}: {error.strerror}") from error
+    found = {folder / f"{stem}.{kind}": text for kind, text in texts.items() if text is not None}
+    for path, text in found.items():
+        write_text(path, text)
+    return list(found)
+
+
+def _is_drawn(folder: Path, stem: str, texts: dict[str, Any]) -> bool:
+    """Whether the files of a figure are all there, with these numbers and this caption."""
+    try:
+        is_same = all(read_text(folder / f"{stem}.{kind}") == text for kind, text in texts.items())
+    except (FileNotFoundError, Unreadable):
+        return False
+    return is_same and all((folder / f"{stem}.{kind}").exists() for kind in ("png", "pdf", "tex"))
 
 
 def _kept(files: ReportFiles, loaded: LoadedRecipe, ended: Sequence[RunSpec]) -> str | None:
@@ -197,9 +247,12 @@ def _lines(path: Path) -> list[dict[str, str]] | None:
         return None
 
 
-def print_report(report: Report, file: IO[str] | None = None, shown: Table | None = None) -> None:
-    """Print the table, or the part of it that is to be `shown`, then where it was written."""
-    print_table(shown or report.table, file)
-    if shown is not None and shown is not report.table and report.files is not None:
+def print_report(report: Report, file: IO[str] | None = None, shown: Iterable[tuple[str, str]] | None = None) -> None:
+    """Print the table, or of it the cells that are to be `shown`, then where it was written."""
+    cells = report.cells
+    if shown is not None and len(part := only(cells, *zip(*shown, strict=True))) and len(part) < len(cells):
+        cells = part
+    print_table(cells, file)
+    if cells is not report.cells and report.files is not None:
         say("These are the rows and columns that were chosen; the files have all.", file)
     say_written(vars(report.files).values() if report.files else (), file)

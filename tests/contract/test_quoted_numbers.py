@@ -17,8 +17,8 @@ from itertools import permutations
 from pathlib import Path
 from statistics import fmean, stdev
 
+from comt_cli.report.exhibits.ladder import fitted, gain_of
 from comt_cli.report.format import value
-from comt_cli.report.ladder import fitted, gain_of
 from comt_cli.report.statistics import Paired, paired_difference
 from comt_cli.report.written import Line, read_lines
 from comt_cli.tasks import tasks

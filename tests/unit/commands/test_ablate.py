@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -15,7 +15,6 @@ from comt_cli.commands.ablate import further_rows
 from comt_cli.commands.planning import plan_recipe
 from comt_cli.errors import UserError
 from comt_cli.files import write_json
-from comt_cli.recipe.schema import AblationName
 from comt_cli.runs.directory import RunDirectory
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
@@ -134,29 +133,6 @@ def test_without_a_paper_every_table_that_has_it_is_made_in_one_go(trained) -> N
     assert Path("runs/results/smoke/yours/two-hidden-size.png").exists()
 
 
-def test_one_table_of_a_paper_can_be_chosen(trained) -> None:
-    write_recipe("mine", "three", WIDTHS)
-    assert ablate("hidden-size", "mine/three").exit_code == 0
-    wrong = ablate("hidden-size", "mine/three", "--paper", "ours").exception
-    assert wrong.message == "mine/three and --paper ours: which of them?"
-    assert trained == [widths("mine", "three")]
-    error = ablate("modules", "--paper", "mine/three").exception
-    assert isinstance(error, UserError)
-    assert "mine/three has no ablation modules" in error.message
-    assert "mine/one" in str(error.hint)
-
-
-def test_an_ablation_of_image_classifiers_has_their_options(trained) -> None:
-    write_image_recipe()
-    result = ablate("window-ratio", "--paper", "ours", "--values", "8,16", "--set", "train.momentum=0.5")
-    assert result.exit_code == 0, result.output
-    assert trained == [[f"ours/images/{row}/1" for row in ("plain", "1/16", "1/64", "8")]]
-    assert Path("runs/results/smoke/ours/images@momentum-0.5-window-ratio.png").exists()
-    error = ablate("window-ratio", "--paper", "ours", "--values", "0").exception
-    assert isinstance(error, UserError)
-    assert "--values 0: ratio of comt-sliding-window" in str(error)
-
-
 def test_values_add_points_of_the_methods_own_types(trained) -> None:
     result = ablate("hidden-size", "--paper", "mine", "--values", "1,2,64")
     assert result.exit_code == 0, result.output
@@ -208,27 +184,6 @@ def test_a_value_that_no_row_can_be_called_by_is_named(trained) -> None:
     assert trained == []
 
 
-def test_sizes_that_change_nothing_are_told() -> None:
-    write_image_recipe()
-    result = ablate("window-ratio", "--paper", "ours", "--values", "8,100000,1000000", "--dry-run")
-    assert result.exit_code == 0, result.output
-    (line,) = (line for line in result.stderr.splitlines() if line.startswith("comt: "))
-    assert line.startswith("comt: the rows 100000 and 1000000 have equally many parameters under tiny: their ratio")
-    assert line.endswith("probably one network, trained 2 times")
-    assert "comt: " not in ablate("window-ratio", "--paper", "ours", "--values", "8", "--dry-run").stderr
-
-
-def test_sets_of_equal_size_are_not_told(trained) -> None:
-    result = ablate("modules", "--paper", "mine", "--values", "q_proj,o_proj")
-    assert result.exit_code == 0, result.output
-    assert "equally many" not in result.stderr
-
-
-def test_spaces_in_a_value_are_not_in_the_name_of_its_row() -> None:
-    loaded = plan_recipe("mine/one", "smoke").loaded
-    assert list(further_rows(loaded, "modules", "q_proj + v_proj")) == ["q_proj+v_proj"]
-
-
 def test_values_of_sites_are_sets_and_lists() -> None:
     loaded = plan_recipe("mine/one", "smoke").loaded
     found = further_rows(loaded, "modules", "only_last, only_qk,v_proj,o_proj+q_proj,k_proj+q_proj")
@@ -268,22 +223,6 @@ def test_an_unknown_name_lists_the_known_ones_with_their_recipes(trained) -> Non
     error = ablate("context", "--paper", "yours").exception
     assert isinstance(error, UserError)
     assert "yours has no ablation context" in error.message
-    assert trained == []
-
-
-def test_without_a_name_every_name_is_explained(trained) -> None:
-    result = ablate()
-    assert result.exit_code == 0
-    for name in get_args(AblationName):
-        assert f"  {name}: " in result.output
-    assert "  sigmoid          transponder/table4\n" in result.output
-    assert trained == []
-
-
-def test_a_dry_run_prints_the_plan(trained) -> None:
-    result = ablate("hidden-size", "--paper", "yours", "--values", "3", "--dry-run")
-    assert result.exit_code == 0, result.output
-    assert "4 runs, 4 to do" in result.output
     assert trained == []
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import subprocess
 import sys
@@ -18,7 +17,7 @@ import comt_cli.commands.outcome
 import comt_cli.commands.planning
 from comt_cli.analysis.model_figure import ModelFigure, model_figures
 from comt_cli.analysis.subject import Subject
-from comt_cli.commands.outcome import outcome_as_json, write_outcome, write_outcomes
+from comt_cli.commands.outcome import write_outcome, write_outcomes
 from comt_cli.commands.planning import Planned, plan_recipe
 from comt_cli.data.tokenizer import ByteTokenizer
 from comt_cli.errors import StorageError, UserError
@@ -189,18 +188,6 @@ def test_a_drawn_figure_is_told_without_torch(capsys) -> None:
     assert done.stdout.splitlines() == [f"mine/figure7 (smoke) is drawn: {FIGURE}", "[]"]
 
 
-def test_a_run_that_is_not_there_is_told_in_a_line(capsys) -> None:
-    planned = figure_recipe("{draw: gate-values}")
-    assert outcome(planned, capsys) == "mine/figure7 (smoke) is not drawn: its run (gated, tiny, seed 4) is missing.\n"
-    directory = trained(planned)
-    directory.result_file.write_text(json.dumps({"state": "diverged", "diverged_at": 3}))
-    assert "its run (gated, tiny, seed 4) is diverged" in outcome(planned, capsys)
-    directory.result_file.write_text(json.dumps({"state": "done", "perplexity": 3}))
-    directory.checkpoint_file.unlink()
-    assert "the checkpoint of its run (gated, tiny, seed 4) is gone" in outcome(planned, capsys)
-    assert not RESULTS.exists()
-
-
 def test_a_run_with_other_settings_does_not_take_a_figures_place(capsys) -> None:
     trained(figure_recipe("{draw: residual-stream}"))
     outcome(figure_recipe("{draw: residual-stream}"), capsys)
@@ -252,15 +239,6 @@ def test_a_network_without_such_gates_is_an_error(capsys) -> None:
     with pytest.raises(UserError, match="have no values for draw: gate-values"):
         outcome(planned, capsys)
     assert not FIGURE.exists()
-
-
-def test_a_report_tells_the_state_and_draws_nothing(capsys) -> None:
-    planned = figure_recipe("{draw: gate-values}")
-    trained(planned)
-    state = "mine/figure7 (smoke) is not drawn yet: comt train-lm --recipe mine/figure7 --scale smoke draws it."
-    assert outcome(planned, capsys, draw=False) == f"{state}\n"
-    assert outcome_as_json(planned, RUNS, RESULTS)[0]["state"] == state
-    assert not RESULTS.exists()
 
 
 def test_an_ablation_is_drawn_when_its_numbers_change(capsys) -> None:

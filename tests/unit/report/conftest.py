@@ -12,6 +12,11 @@ from planning_on import plan_on
 
 from comt_cli.methods import catalogue
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
+from comt_cli.report.cells import footnotes
+from comt_cli.report.exhibits.table import Table
+from comt_cli.report.frame import Record, records_of, rows_of, runs_frame
+from comt_cli.report.layout import Sheet
+from comt_cli.report.words import verdict
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
 
@@ -123,6 +128,23 @@ IMAGE_RESULT: dict[str, Any] = {
 }
 
 
+class Shown:
+    """A table as it is shown: its cells, and its pages."""
+
+    def __init__(self, loaded: LoadedRecipe, specs: list[RunSpec], runs: Path) -> None:
+        self.runs = runs_frame(loaded, specs, runs)
+        self.cells = Table().frame(self.runs, loaded)
+        self.attrs = self.cells.attrs
+        self.sheet = Sheet(self.cells)
+        self.records = records_of(self.cells)
+        self.markdown, self.latex = Table().page(self.cells), Table().latex(self.cells)
+        self.verdict, self.footnotes, self.notes = verdict(self.sheet), footnotes(self.cells), self.attrs["notes"]
+
+    def at(self, row: str, column: str | None = None) -> Record:
+        """The cell of a row, under the first column if none is named."""
+        return next(each for each in rows_of(self.cells) if each["row"] == row and column in (None, each["column"]))
+
+
 @dataclass
 class Bench:
     """A recipe, a folder for its runs, and ways to leave a run in every state."""
@@ -144,6 +166,10 @@ class Bench:
 
     def specs(self, scale: str = "smoke", overrides: tuple[str, ...] = (), **selection: Any) -> list[RunSpec]:
         return plan_on(self.loaded(*overrides), scale, lambda _: ("feedfeedfeedfeed", "c0ffee"), **selection)
+
+    def table(self, scale: str = "smoke", overrides: tuple[str, ...] = (), **selection: Any) -> Shown:
+        """The table of what is there."""
+        return Shown(self.loaded(*overrides), self.specs(scale, overrides, **selection), self.runs)
 
     def directory(self, row: str, seed: int, scale: str = "smoke", **changes: Any) -> RunDirectory:
         """The run directory of a row and seed (of the first column), made with its spec.json."""

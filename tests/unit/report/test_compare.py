@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from comt_cli.app import app
 from comt_cli.errors import UserError
-from comt_cli.report.compare import Comparison, compare, read_side
+from comt_cli.report.exhibits.compare import Compare, as_json, sides_frame
 from comt_cli.report.statistics import paired_difference
 from comt_cli.tasks.base import PERCENT
 
@@ -34,13 +34,12 @@ def trained(bench: Bench, row: str, values: dict[int, float], step_seconds: floa
         directory.checkpoint_file.touch()
 
 
-def sides(bench: Bench) -> Comparison:
-    found = []
-    for row in (BASELINE, OURS):
-        seeds = [spec for spec in bench.specs(seeds=[1, 2, 3]) if spec.row == row]
-        directories = [bench.directory(row, spec.seed) for spec in seeds]
-        found.append(read_side(row, [each for each in directories if each.result_file.exists()]))
-    return compare(*found)
+def sides(bench: Bench) -> dict[str, Any]:
+    found = {}
+    for side, row in (("baseline", BASELINE), ("run", OURS)):
+        directories = [bench.directory(row, seed) for seed in (1, 2, 3)]
+        found[side] = row, [each for each in directories if each.result_file.exists()]
+    return as_json(Compare().frame(sides_frame(found)))
 
 
 def comt(*arguments: str) -> Result:
@@ -52,24 +51,25 @@ def test_metrics_are_paired_as_in_tables_and_only_the_method_differs(bench: Benc
     trained(bench, BASELINE, base)
     trained(bench, OURS, ours)
     found = sides(bench)
-    (perplexity,) = [each for each in found.metrics if each.key == "perplexity"]
-    assert perplexity.paired == paired_difference(ours, base, PERCENT)
-    assert perplexity.verdict == "better"
-    assert perplexity.p_value is not None
-    assert perplexity.p_value < 0.05
-    assert {each.key.partition(".")[0] for each in found.settings} == {"method"}
-    assert (found.unfair, found.circumstances) == ((), ())
+    (perplexity,) = [each for each in found["metrics"] if each["key"] == "perplexity"]
+    expected = paired_difference(ours, base, PERCENT)
+    assert expected is not None
+    assert perplexity["difference"] == vars(expected)
+    assert perplexity["verdict"] == "better"
+    assert perplexity["p_value"] < 0.05
+    assert {each["key"].partition(".")[0] for each in found["settings"]} == {"method"}
+    assert (found["unfair"], found["circumstances"]) == ([], [])
 
 
 def test_losses_are_read_at_what_the_side_with_less_has_used(bench: Bench) -> None:
     trained(bench, BASELINE, {1: 100.0})
     trained(bench, OURS, {1: 95.0}, step_seconds=1.0)
-    budgets = {each.budget: each for each in sides(bench).budgets}
-    assert (budgets["steps"].used, budgets["FLOPs"].used, budgets["time"].used) == (40, 4000, 20)
+    budgets = {each["budget"]: each for each in sides(bench)["budgets"]}
+    assert [budgets[key]["used"] for key in ("steps", "FLOPs", "time")] == [40, 4000, 20]
     losses = [9 - n / 100 for n in (10, 20, 30, 40)]
-    assert budgets["steps"].other.mean == budgets["steps"].base.mean == pytest.approx(losses[3])
-    assert budgets["time"].base.mean == pytest.approx(losses[3])
-    assert budgets["time"].other.mean == pytest.approx(losses[1])  # half as fast
+    assert budgets["steps"]["run"]["mean"] == budgets["steps"]["baseline"]["mean"] == pytest.approx(losses[3])
+    assert budgets["time"]["baseline"]["mean"] == pytest.approx(losses[3])
+    assert budgets["time"]["run"]["mean"] == pytest.approx(losses[1])  # half as fast
 
 
 def test_what_is_not_fair_is_said(bench: Bench) -> None:
@@ -77,9 +77,9 @@ def test_what_is_not_fair_is_said(bench: Bench) -> None:
     trained(bench, OURS, {1: 95.0}, data_content="another")
     bench.diverged(OURS, 2)
     found = sides(bench)
-    assert "the data differ by the hash of their content: no metric can be compared" in found.unfair
-    assert f"{OURS} diverged with seed 2: the seeds that did not are the lucky ones" in found.unfair
-    assert {each.key for each in found.circumstances} >= {"data_content"}
+    assert "the data differ by the hash of their content: no metric can be compared" in found["unfair"]
+    assert f"{OURS} diverged with seed 2: the seeds that did not are the lucky ones" in found["unfair"]
+    assert {each["key"] for each in found["circumstances"]} >= {"data_content"}
 
 
 def test_the_command_prints_and_gives_json(bench: Bench) -> None:

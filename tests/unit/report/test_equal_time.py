@@ -10,11 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comt_cli.report.csv_tables import records
 from comt_cli.report.equal_time import read_at
-from comt_cli.report.markdown import markdown
 from comt_cli.report.statistics import paired_difference
-from comt_cli.report.table import Table, build_table
 from comt_cli.tasks.base import PERCENT
 
 if TYPE_CHECKING:
@@ -41,36 +38,32 @@ def trained(bench: Bench, row: str, factor: float, step_seconds: float, steps: t
         directory.timings_file.write_text("".join(json.dumps(line) + "\n" for line in timings), encoding="utf-8")
 
 
-def table_of(bench: Bench) -> Table:
-    return build_table(bench.loaded(), bench.specs(rows=f"{BASELINE},{OURS}"), bench.runs)
-
-
 def test_the_slower_is_read_when_the_quicker_had_done_all_its_steps(evaluated: Bench) -> None:
     trained(evaluated, BASELINE, 1.0, 1.0)
     trained(evaluated, OURS, 0.9, 1.6)  # at 40 seconds it is at step 25
-    table = table_of(evaluated)
+    table = evaluated.table(rows=f"{BASELINE},{OURS}")
     # Between steps 20 and 30, at the geometric mean.
     ours = {seed: 0.9 * ((80 + seed**2) * (70 + seed**2)) ** 0.5 for seed in (1, 2, 3)}
     theirs = {seed: 60.0 + seed**2 for seed in (1, 2, 3)}
     expected = paired_difference(ours, theirs, PERCENT)
-    found = table.entries[OURS, "tiny"].equal_time
+    found = table.at(OURS)["_equal_time"]
     assert expected is not None
     assert found is not None
     assert vars(found) == pytest.approx(vars(expected))
-    at_end = table.entries[OURS, "tiny"].difference
+    at_end = table.at(OURS)["_apart"]
     assert at_end is not None
     assert at_end.mean == pytest.approx(-10)
     assert found.mean > 0
-    page = markdown(table)
+    page = table.markdown
     assert "at equal time, % \\[95 %\\]" in page
     assert "The slower one's learning rate has not fallen to the end by then" in page
-    assert [line["equal_time_percent"] for line in records(table)] == [None, pytest.approx(expected.mean)]
+    assert [line["equal_time_percent"] for line in table.records] == [None, pytest.approx(expected.mean)]
 
 
 def test_a_quicker_row_is_compared_with_the_baseline_before_its_end(evaluated: Bench) -> None:
     trained(evaluated, BASELINE, 1.0, 1.0)
     trained(evaluated, OURS, 1.0, 0.5)  # at 20 seconds the baseline is at step 20
-    found = table_of(evaluated).entries[OURS, "tiny"].equal_time
+    found = evaluated.table(rows=f"{BASELINE},{OURS}").at(OURS)["_equal_time"]
     assert found is not None
     ends = {seed: 60.0 + seed**2 for seed in (1, 2, 3)}
     expected = paired_difference(ends, {seed: 80.0 + seed**2 for seed in ends}, PERCENT)
@@ -85,23 +78,23 @@ def test_without_points_there_is_no_column(evaluated: Bench, bench: Bench, case:
     trained(world, OURS, 0.9, 1.6, (40,) if case == "the end alone" else STEPS)
     if case == "diverged":
         world.diverged(OURS, 2)
-    table = table_of(world)
-    assert table.entries[OURS, "tiny"].equal_time is None
-    assert "equal time" not in markdown(table)
-    assert not any(key.startswith("equal_time") for key in records(table)[0])
+    table = world.table(rows=f"{BASELINE},{OURS}")
+    assert table.at(OURS)["_equal_time"] is None
+    assert "equal time" not in table.markdown
+    assert not any(key.startswith("equal_time") for key in table.records[0])
 
 
 def test_evaluations_between_logged_steps_are_read_too(evaluated: Bench) -> None:
     """Times are logged every so many steps, evaluations at others: their time is on the straight line."""
     trained(evaluated, BASELINE, 1.0, 1.0)
     trained(evaluated, OURS, 0.9, 1.6)
-    expected = table_of(evaluated).entries[OURS, "tiny"].equal_time
+    expected = evaluated.table(rows=f"{BASELINE},{OURS}").at(OURS)["_equal_time"]
     for row, step_seconds in ((BASELINE, 1.0), (OURS, 1.6)):
         for seed in (1, 2, 3):
             timings = [{"step": step, "seconds": step * step_seconds} for step in (1, 16, 32, 40)]
             path = evaluated.directory(row, seed).timings_file
             path.write_text("".join(json.dumps(line) + "\n" for line in timings), encoding="utf-8")
-    found = table_of(evaluated).entries[OURS, "tiny"].equal_time
+    found = evaluated.table(rows=f"{BASELINE},{OURS}").at(OURS)["_equal_time"]
     assert found is not None
     assert vars(found) == pytest.approx(vars(expected))
 
@@ -113,9 +106,9 @@ def test_tables_of_the_best_weights_have_no_such_column(evaluated: Bench) -> Non
     bench = replace(evaluated, text=text)
     trained(bench, BASELINE, 1.0, 1.0)
     trained(bench, OURS, 0.9, 1.6)
-    entry = table_of(bench).entries[OURS, "tiny"]
-    assert entry.difference is not None
-    assert entry.equal_time is None
+    entry = bench.table(rows=f"{BASELINE},{OURS}").at(OURS)
+    assert entry["_apart"] is not None
+    assert entry["_equal_time"] is None
 
 
 @given(st.lists(st.floats(1, 9), min_size=2, max_size=6), st.floats(0, 1), st.booleans())

@@ -15,14 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comt_cli.commands.table_figures import write_ladder
 from comt_cli.recipe.problems import RecipeError
+from comt_cli.report.exhibits.ladder import Line, Trend, fitted, gain_of, trends, zero
 from comt_cli.report.html.page import write_page
-from comt_cli.report.ladder import Line, Trend, fitted, gain_of
-from comt_cli.report.ladder_words import _zero, rule
 from comt_cli.report.sweep import whole_columns
-from comt_cli.report.table import Table, build_table
-from comt_cli.report.write import Report, write_report
+from comt_cli.report.write import Report, write_exhibits, write_report
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.tasks.base import PERCENT, POINTS, Metric
 
@@ -58,12 +55,8 @@ def ladder(bench: Bench) -> Bench:
     return bench
 
 
-def table_of(bench: Bench) -> Table:
-    return build_table(bench.loaded(), bench.specs(), bench.runs)
-
-
-def trends_of(bench: Bench) -> dict[str, Trend]:
-    return {trend.row: trend for trend in table_of(bench).trends}
+def trends_of(bench: Bench, **selection: object) -> dict[str, Trend]:
+    return {trend.row: trend for trend in trends(bench.table(**selection).cells)}
 
 
 def test_lines_of_a_known_slope_are_found(ladder: Bench) -> None:
@@ -118,15 +111,6 @@ def test_a_gain_is_above_zero_where_the_row_is_better(difference: float) -> None
     assert gain_of(difference, accuracy) == difference
 
 
-def test_what_is_worse_has_a_deficit(ladder: Bench) -> None:
-    for spec in ladder.specs():
-        if spec.row == "post-ln":
-            ladder.result = {**ladder.result, "flops": FLOPS[spec.column]}
-            growing = math.log10(FLOPS[spec.column]) - 10 + spec.seed / 1000
-            ladder.finish(spec, 100 * math.exp(spec.seed / 100 + growing / 100))
-    assert trends_of(ladder)["post-ln"].verdict == "deficit grows"
-
-
 def test_a_row_that_is_the_baseline_is_not_resolved(ladder: Bench) -> None:
     """All of its gains are 0, of which there is no standard error; and the other rows' correction stays a number."""
     for spec in ladder.specs():
@@ -153,6 +137,15 @@ def test_an_interval_that_ends_at_minus_100_per_cent_is_left_out(ladder: Bench) 
     assert all(rung.low is not None for rung in others)
 
 
+def test_what_is_worse_has_a_deficit(ladder: Bench) -> None:
+    for spec in ladder.specs():
+        if spec.row == "post-ln":
+            ladder.result = {**ladder.result, "flops": FLOPS[spec.column]}
+            growing = math.log10(FLOPS[spec.column]) - 10 + spec.seed / 1000
+            ladder.finish(spec, 100 * math.exp(spec.seed / 100 + growing / 100))
+    assert trends_of(ladder)["post-ln"].verdict == "deficit grows"
+
+
 def test_a_ratio_that_is_no_number_but_0_has_no_gain(ladder: Bench) -> None:
     for spec in ladder.specs():
         if spec.row == "post-ln" and spec.column == "small":
@@ -161,17 +154,12 @@ def test_a_ratio_that_is_no_number_but_0_has_no_gain(ladder: Bench) -> None:
     assert trends_of(ladder)["post-ln"].verdict == "no line yet: no difference at small"
 
 
-def test_of_one_size_the_rule_says_what_a_line_takes(ladder: Bench) -> None:
-    table = build_table(ladder.loaded(), ladder.specs(columns="small"), ladder.runs)
-    assert rule(table).endswith("above zero is better. A line takes 3 sizes.")
-
-
 @pytest.mark.parametrize(
     ("slope", "said"), [(-3.0, "is zero at 1.0e+18 FLOPs"), (-1e-9, "is not zero before 100 times")]
 )
 def test_the_zero_of_a_line_is_said_where_it_is_near(slope: float, said: str) -> None:
     intercept = 54.0 if slope == -3.0 else 10.0
-    assert said in _zero(Line(intercept, slope, slope - 1, slope + 1, 0.01), 1e16)
+    assert said in zero(Line(intercept, slope, slope - 1, slope + 1, 0.01), 1e16)
 
 
 def test_a_row_has_no_line_where_a_seed_diverged_or_a_size_is_missing(ladder: Bench) -> None:
@@ -194,14 +182,14 @@ def test_three_columns_of_equal_compute_are_no_ladder(ladder: Bench) -> None:
     for spec in ladder.specs():
         ladder.result = {**ladder.result, "flops": 1e15 if spec.column == "huge" else FLOPS[spec.column]}
         ladder.finish(spec, 50.0 + spec.seed)
-    some = build_table(ladder.loaded(), ladder.specs(columns="small,large,huge"), ladder.runs)
-    assert {trend.verdict for trend in some.trends} == {"no line: that takes 3 sizes"}
+    some = trends_of(ladder, columns="small,large,huge")
+    assert {trend.verdict for trend in some.values()} == {"no line: that takes 3 sizes"}
 
 
 def write(bench: Bench) -> tuple[Report, list[Path]]:
     report = write_report(bench.loaded(), bench.specs(), bench.runs, bench.results)
     assert report.files is not None
-    return report, write_ladder(report.table, report.files)
+    return report, write_exhibits("table", report.runs, report.loaded, report.files)
 
 
 def test_the_files_and_the_page_have_it(ladder: Bench) -> None:
@@ -230,8 +218,7 @@ def test_a_ladder_of_another_task_is_in_points(images: Bench) -> None:
     for spec in bench.specs(rows="baseline,pixel"):
         bench.result = {**bench.result, "flops": FLOPS[spec.column]}
         bench.finish(spec, 80 + spec.seed + (math.log10(FLOPS[spec.column]) - 12 if spec.row == "pixel" else 0))
-    table = build_table(bench.loaded(), bench.specs(rows="baseline,pixel"), bench.runs)
-    (trend,) = table.trends
+    (trend,) = trends_of(bench, rows="baseline,pixel").values()
     assert trend.line is not None
     assert trend.line.slope == pytest.approx(1)
     assert [rung.gain for rung in trend.rungs] == pytest.approx([1, 2, 3, 4])

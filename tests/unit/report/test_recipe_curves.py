@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,8 +16,8 @@ from typer.testing import CliRunner
 
 from comt_cli.app import app
 from comt_cli.errors import UserError
-from comt_cli.report.collect import collect
-from comt_cli.report.curves import Curves, findings, read_curves, resolved_since
+from comt_cli.report.exhibits.curves import Curves, resolved_since
+from comt_cli.report.frame import runs_frame
 from comt_cli.report.statistics import paired_difference
 from comt_cli.tasks import Task
 from comt_cli.tasks.base import POINTS
@@ -39,15 +41,13 @@ def log(bench: Bench, row: str, seed: int, losses: list[float]) -> None:
     directory.metrics_file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
-def curves(bench: Bench, quantity: str = "loss") -> Curves:
-    specs = [spec for spec in bench.specs(seeds=[1, 2, 3]) if spec.row in (BASELINE, OURS)]
-    cells = {name: cell.runs for name, cell in collect(specs, bench.runs, remarks=False).cells.items()}
-    return read_curves(cells, bench.runs, BASELINE, quantity)[0]
+def curves(bench: Bench, quantity: str = "loss") -> pd.DataFrame:
+    specs = bench.specs(seeds=[1, 2, 3], rows=f"{BASELINE},{OURS}")
+    return Curves(quantity).frame(runs_frame(bench.loaded(), specs, bench.runs), bench.loaded())
 
 
-def at(found: Curves, row: str, step: int) -> dict[str, Any]:
-    (line,) = [line for line in found.points if line["row"] == row and line["step"] == step]
-    return line
+def at(found: pd.DataFrame, row: str, step: int) -> Any:
+    return found[(found["row"] == row) & (found["step"] == step)].iloc[0]
 
 
 def test_differences_are_those_of_tables_over_the_seeds_that_both_have(bench: Bench) -> None:
@@ -68,9 +68,8 @@ def test_differences_are_those_of_tables_over_the_seeds_that_both_have(bench: Be
         2,
     )
     assert (line["mean"], line["least"], line["greatest"], line["n"], line["tokens"]) == (4.875, 4.5, 5.25, 2, 1024)
-    assert at(found, BASELINE, 2)["difference"] is None
-    assert [(run.spec.row, run.spec.seed) for run in found.missing] == [(OURS, 3)]
-    assert list(findings(found))[-1] == f"Not drawn, without a log: {OURS}, seeds 3"
+    assert math.isnan(at(found, BASELINE, 2)["difference"])
+    assert found.attrs["findings"][-1] == f"Not drawn, without a log: {OURS}, seeds 3"
 
 
 @given(st.integers(60, 200), st.integers(1, 199))
@@ -117,9 +116,9 @@ def test_a_seed_that_diverged_is_not_passed_over(bench: Bench) -> None:
     for seed in (1, 2, 3):
         log(bench, BASELINE, seed, [8 + seed / 10, 6, 5])
         log(bench, OURS, seed, [7 + seed / 10, 5, 4])
-    assert next(findings(curves(bench))).startswith(f"{OURS}: resolved as lower")
+    assert curves(bench).attrs["findings"][0].startswith(f"{OURS}: resolved as lower")
     bench.diverged(OURS, 3)
-    assert next(findings(curves(bench))) == f"{OURS}: not compared, since {OURS} with seed 3 diverged"
+    assert curves(bench).attrs["findings"][0] == f"{OURS}: not compared, since {OURS} with seed 3 diverged"
 
 
 def test_a_damaged_log_is_named_and_not_read_in_part(bench: Bench) -> None:
@@ -131,21 +130,14 @@ def test_a_damaged_log_is_named_and_not_read_in_part(bench: Bench) -> None:
         curves(bench)
 
 
-def test_one_seed_and_no_baseline_are_said(bench: Bench) -> None:
-    log(bench, OURS, 1, [3.0, 2.0])
-    assert next(findings(curves(bench))) == f"{OURS}: no run of {BASELINE} with the same seed"
-    log(bench, BASELINE, 1, [4.0, 3.0])
-    assert next(findings(curves(bench))) == f"{OURS}: one seed, so no interval"
-
-
 def test_a_run_that_is_behind_does_not_end_the_interval(bench: Bench) -> None:
     """Nor does its unfinished window stand between the others' points."""
     for seed in (1, 2):
         log(bench, BASELINE, seed, [8 + seed / 10] * 200)
         log(bench, OURS, seed, [7 + seed / 9] * (200 if seed == 1 else 130))
     found = curves(bench)
-    assert len({line["step"] for line in found.points}) == 50
-    assert next(findings(found)) == f"{OURS}: resolved as lower from step 4, 2.0 k tokens to step 128, so far"
+    assert found["step"].nunique() == 50
+    assert found.attrs["findings"][0] == f"{OURS}: resolved as lower from step 4, 2.0 k tokens to step 128, so far"
 
 
 @pytest.mark.parametrize(

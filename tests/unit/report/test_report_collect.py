@@ -10,7 +10,6 @@ import pytest
 
 from comt_cli.report.collect import Cell, Collection, collect, tables_with_runs
 from comt_cli.report.layout import state
-from comt_cli.report.table import build_table
 from comt_cli.runs.directory import RunState
 
 PERPLEXITY = defaultdict(lambda: "perplexity")
@@ -49,15 +48,6 @@ def test_a_locked_run_is_running_with_its_progress(bench: Bench) -> None:
     assert state(cell, "perplexity") == "1 running, 2 missing (step 30 of 200)"
 
 
-def test_time_to_go_after_the_first_line_and_before_it(bench: Bench) -> None:
-    bench.started("pre-ln", 1, steps=1)
-    bench.directory("pre-ln", 2)
-    first, second, _ = cell_of(collect(bench.specs(), bench.runs), "pre-ln").runs
-    assert first.progress is not None
-    assert first.progress.eta_seconds == pytest.approx(190 * 0.5)
-    assert (second.state, second.progress) == (RunState.unfinished, None)
-
-
 def test_a_line_cut_short_by_a_crash_is_left_out(bench: Bench) -> None:
     directory = bench.started("pre-ln", 1)
     with directory.metrics_file.open("a") as handle:
@@ -77,12 +67,6 @@ def test_a_torn_result_is_remarked_on_and_hides_no_other(bench: Bench, content: 
     assert (
         "cannot be read" in note or "does not hold a JSON object" in note or "does not say that the run is done" in note
     )
-
-
-def test_a_torn_line_within_metrics_is_remarked_on(bench: Bench) -> None:
-    bench.started("pre-ln", 1).metrics_file.write_text('{"step": 1\n{"step": 2}\n')
-    (note,) = collect(bench.specs(), bench.runs).notes
-    assert "line 1 is not JSON" in note
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf"), "12", True])
@@ -163,52 +147,35 @@ def test_runs_that_were_computed_in_two_ways_are_told(bench: Bench, precision, k
     bench.done("pre-ln", {1: 100.0, 2: 110.0})
     bench.done("pre-ln+comt", {1: 95.0, 2: 101.0}, **{key: "PyTorch"})
     told = f"{told} PyTorch and {other}: times are not comparable."
-    assert told not in build_table(bench.loaded(), bench.specs(), bench.runs).notes
+    assert told not in bench.table().notes
     bench.done("pre-ln+comt", {1: 95.0, 2: 101.0}, **{key: other})
-    assert told in build_table(bench.loaded(), bench.specs(), bench.runs).notes
-
-
-def test_code_of_several_numerical_versions_is_told(bench: Bench) -> None:
-    """A result without a version is older than the record, and its version unknown."""
-
-    def told() -> list[str]:
-        notes = build_table(bench.loaded(), bench.specs(), bench.runs).notes
-        return [note for note in notes if "numerical versions" in note]
-
-    bench.done("pre-ln", {1: 100.0, 2: 110.0})
-    bench.done("pre-ln+comt", {1: 95.0, 2: 101.0})
-    assert told() == []
-    bench.done("pre-ln+comt", {1: 95.0, 2: 101.0}, numerics=1)
-    (note,) = told()
-    assert note.startswith("Trained by code of several numerical versions (1 and unknown):")
-    bench.done("pre-ln", {1: 100.0, 2: 110.0}, numerics=1)
-    assert told() == []
+    assert told in bench.table().notes
 
 
 def test_how_many_samples_were_scored_is_said_and_where_they_are_few(bench: Bench) -> None:
     bench.done("pre-ln", {1: 100.0}, evaluation={"samples": 112, "tokens": 9}, test_evaluation={"samples": 6})
-    (run, *_) = [run for run in build_table(bench.loaded(), bench.specs(), bench.runs).runs() if run.result]
+    (run, *_) = [run for run in bench.table().runs["_run"] if run.result]
     assert run.scored_on("perplexity") == (112, "validation", "sequences")
     assert run.scored_on("test_perplexity") == (6, "test", "sequences")
     said = "Scored on 112 validation sequences."
-    assert said in build_table(bench.loaded(), bench.specs(), bench.runs).notes
+    assert said in bench.table().notes
     bench.done("pre-ln", {1: 100.0}, evaluation={"tokens": 9, "sentences": 6, "samples": 6})
     said = "Scored on 6 validation sentences: fewer than 100, so a difference may be chance."
-    assert said in build_table(bench.loaded(), bench.specs(), bench.runs).notes
+    assert said in bench.table().notes
 
 
 def test_signatures_are_those_of_the_columns_metric(bench: Bench) -> None:
     """Two of them in a column are both named: such numbers are not comparable."""
     signed = {"signature": "first", "signatures": {"perplexity": "first", "other": "second"}}
     bench.done("pre-ln", {1: 100.0, 2: 110.0}, **signed, test_evaluation={"signatures": {"perplexity": "of test"}})
-    table = build_table(bench.loaded(), bench.specs(), bench.runs)
+    table = bench.table()
     assert "Signature of perplexity: first." in table.notes
-    (run, *_) = [run for run in table.runs() if run.result]
+    (run, *_) = [run for run in table.runs["_run"] if run.result]
     assert [run.signature(key) for key in ("other", "test_perplexity", "test_other", "loss")] == [
         "second", "of test", None, None
     ]  # fmt: skip
     bench.done("pre-ln+comt", {1: 95.0}, signatures={"perplexity": "another"})
-    notes = build_table(bench.loaded(), bench.specs(), bench.runs).notes
+    notes = bench.table().notes
     assert "Signatures of perplexity: first and another; their numbers are not comparable." in notes
     bench.done("pre-ln", {1: 100.0, 2: 110.0}, signatures="damaged", test_evaluation=None)
-    assert build_table(bench.loaded(), bench.specs(), bench.runs).notes
+    assert bench.table().notes

@@ -6,16 +6,16 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comt_cli.commands.table_figures import write_costs_figure
 from comt_cli.errors import UserError
-from comt_cli.report.costs import network_key, read_costs
+from comt_cli.report.costs import network_key, with_costs
 from comt_cli.report.costs_page import write_costs
-from comt_cli.report.costs_words import costs_frame, front, how
-from comt_cli.report.write import Report, costs_file, write_report
+from comt_cli.report.exhibits.costs import Costs, front
+from comt_cli.report.write import Report, costs_file, write_exhibits, write_report
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -67,6 +67,10 @@ def report_of(bench: Bench) -> Report:
     return write_report(bench.loaded(), bench.specs(), bench.runs, bench.results)
 
 
+def frame_of(bench: Bench) -> pd.DataFrame:
+    return Costs().frame(report_of(bench).runs, bench.loaded())
+
+
 def write(bench: Bench, rows: list[dict[str, Any]]) -> None:
     write_costs(costs_file(bench.results, "smoke", bench.loaded()), rows, "A title", list(STEPS), ["tiny"])
 
@@ -105,7 +109,7 @@ def test_changed_settings_take_the_costs_of_the_same_networks(trained: Bench) ->
         )
         specs = trained.specs(overrides=overrides)
         report = write_report(trained.loaded(*overrides), specs, trained.runs, trained.results)
-        assert (report.table.costs is not None) == has_costs
+        assert any(each is not None for each in report.cells["_costs"]) == has_costs
 
 
 def test_fewer_rounds_replace_no_interval(trained: Bench) -> None:
@@ -129,37 +133,24 @@ def test_what_was_cut_short_replaces_no_more_rounds(trained: Bench, settled, tur
     assert write_costs(path, rows, "A title", list(STEPS), ["tiny"])[1] == ([] if written else ["tiny"])
 
 
-def test_what_is_no_longer_compiled_replaces_what_was(trained: Bench) -> None:
-    write(trained, measured(trained))
-    path = costs_file(trained.results, "smoke", trained.loaded())
-    none = {"compiled_step_ratio": None, "compiled_step_ratio_uncertainty": None}
-    uncompiled = [row | none for row in measured(trained)]
-    assert write_costs(path, uncompiled, "A title", list(STEPS), ["tiny"])[1] == []
-
-
 def test_another_network_is_not_the_one_that_was_measured(trained: Bench) -> None:
     write(trained, measured(trained))
     path = costs_file(trained.results, "smoke", trained.loaded())
-    own = read_costs(path, trained.specs(), "pre-ln")
-    assert own is not None
-    assert read_costs(path, trained.specs(), "post-ln") is None, "ratios are to Pre-LN"
-    assert read_costs(path, trained.specs(overrides=("train.kernels=reference",)), "pre-ln") is None
-    assert read_costs(path, trained.specs(overrides=("train.learning_rate=1e-4", "train.steps=100")), "pre-ln") == own
+
+    def measured_rows(bench: Bench, baseline: str = "pre-ln", **changes: Any) -> set[str]:
+        frame = with_costs(bench.table(**changes).runs, [path], baseline)
+        return (
+            {row for row, costs in zip(frame["row"], frame["_costs"], strict=True) if costs}
+            if "_costs" in frame
+            else set()
+        )
+
+    assert measured_rows(trained) == {*STEPS}
+    assert measured_rows(trained, "post-ln") == set(), "ratios are to Pre-LN"
+    assert measured_rows(trained, overrides=("train.kernels=reference",)) == set()
+    assert measured_rows(trained, overrides=("train.learning_rate=1e-4", "train.steps=100")) == {*STEPS}
     wider = replace(trained, text=trained.text.replace("{size: tiny}", "{size: tiny, width: 96, heads: 4}"))
-    assert read_costs(path, wider.specs(), "pre-ln") is None
-
-
-def test_where_a_row_was_not_compiled_the_figure_has_all_as_they_train(trained: Bench) -> None:
-    rows = measured(trained)
-    rows[-1] |= {"compiled_step_ratio": None, "compiled_step_ms": None}
-    write(trained, rows)
-    assert costs_frame(report_of(trained).table) is None, "a time of too few rounds stands in no figure"
-    write(trained, [row | {"step_ratio_uncertainty": 0.02} for row in rows])
-    table = report_of(trained).table
-    frame = costs_frame(table)
-    assert frame is not None
-    assert set(frame["step"]) == {3.0}
-    assert how(table) == "of a training step"
+    assert measured_rows(wider) == set()
 
 
 def test_a_file_of_something_else_is_refused_and_named(trained: Bench) -> None:
@@ -175,17 +166,16 @@ def test_the_figure_names_what_nothing_beats(trained: Bench) -> None:
     write(trained, measured(trained))
     report = report_of(trained)
     assert report.files is not None
-    frame = costs_frame(report.table)
-    assert frame is not None
+    frame = frame_of(trained)
     assert dict(zip(frame["row"], frame["on_front"], strict=True)) == {
         "pre-ln": True,  # nothing is as quick and better
         "post-ln": True,  # worse than the baseline, but quicker
         "pre-ln+comt": True,
         "pre-ln+own": False,  # worse and slower than CoMT
     }
-    written = write_costs_figure(report.table, report.files)
+    written = write_exhibits("table", report.runs, report.loaded, report.files)
     assert {path.suffix for path in written} == {".csv", ".png", ".pdf", ".txt", ".tex"}
-    assert write_costs_figure(report.table, report.files) == []
+    assert write_exhibits("table", report.runs, report.loaded, report.files) == []
     caption = next(path for path in written if path.suffix == ".txt").read_text(encoding="utf-8")
     assert "post-ln, pre-ln and pre-ln+comt" in caption
 

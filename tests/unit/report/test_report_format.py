@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from comt_cli.report import format
-from comt_cli.report.run_list import settings_text
 from comt_cli.report.statistics import Paired, Summary
 from comt_cli.runs.plan import parse_seeds
 
@@ -65,16 +62,6 @@ def test_numbers(shown: str, expected: str) -> None:
 @pytest.mark.parametrize("numbers", [[1], [1, 2, 3], [1, 3, 4, 9]])
 def test_seeds_read_back_as_the_option_takes_them(numbers: list[int]) -> None:
     assert parse_seeds(format.seeds(numbers)) == numbers
-
-
-def test_the_settings_of_a_run_can_be_typed_as_they_are_listed() -> None:
-    row = {"settings": {"data.corpus": "files:my texts/*.txt", "method.sites": ["q_proj"], "train.steps": 10}}
-    assert shlex.split(settings_text(row)) == [
-        "data.corpus=files:my texts/*.txt",
-        'method.sites=["q_proj"]',
-        "train.steps=10",
-    ]
-    assert settings_text({"settings": {"train.steps": 10}}) == "train.steps=10"
 
 
 @pytest.mark.parametrize(

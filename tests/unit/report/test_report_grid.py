@@ -15,12 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from comt_cli.recipe.grid import OF_TEST
+from comt_cli.report import notes
 from comt_cli.report.collect import Cell, Run, _cell, collect
 from comt_cli.report.layout import state
-from comt_cli.report.progress_table import cell_text, cells_as_json
-from comt_cli.report.remarks import grid_notes
-from comt_cli.report.table import Table, build_table
-from comt_cli.report.terminal import print_table
+from comt_cli.report.progress_table import cell_text
 from comt_cli.report.verdict import Verdict
 from comt_cli.report.write import write_report
 from comt_cli.runs.directory import RunDirectory, RunState
@@ -69,10 +67,6 @@ def cell_of(bench: Bench, row: str = "pre-ln") -> Cell:
     return collect(bench.specs(), bench.runs, choose_by="bits_per_byte").cells[row, "tiny"]
 
 
-def table_of(bench: Bench) -> Table:
-    return build_table(bench.loaded(), bench.specs(), bench.runs)
-
-
 def test_the_best_mean_is_chosen_whatever_is_shown(gridded: Bench) -> None:
     finish(gridded, "pre-ln", CLEAR)
     cell = cell_of(gridded)
@@ -83,12 +77,6 @@ def test_the_best_mean_is_chosen_whatever_is_shown(gridded: Bench) -> None:
     assert [run.chosen for run in cell.every] == [True] * 3 + [False] * 6
 
 
-def test_the_mean_decides_and_not_the_best_seed(gridded: Bench) -> None:
-    apart = {1: (1.0, 70.0), 2: (3.0, 70.0), 3: (3.0, 70.0)}
-    finish(gridded, "pre-ln", CLEAR | {3e-4: apart})
-    assert cell_of(gridded).values("perplexity")[1] == 101.0
-
-
 def test_before_all_have_ended_nothing_is_chosen(gridded: Bench) -> None:
     part = CLEAR | {3e-4: {1: (2.5, 90.0), 2: None}}
     finish(gridded, "pre-ln", part)
@@ -97,16 +85,14 @@ def test_before_all_have_ended_nothing_is_chosen(gridded: Bench) -> None:
     assert cell.values("perplexity") == {}
     assert (cell.state, state(cell, "perplexity")) == ("7 done, 1 diverged, 1 missing",) * 2
     assert cell_text(cell, "perplexity") == "7 of 9 done, 1 diverged, 1 missing"
-    table = table_of(gridded)
-    entry = table.entries["pre-ln", "tiny"]
-    assert (entry.ours, entry.beside, entry.best) == (None, None, False)
-    assert [table.footnotes[mark - 1] for mark in entry.marks] == [
-        "8 of the 9 runs of its grid have ended: nothing is chosen from a part of them."
-    ]
+    shown = gridded.table().at("pre-ln")
+    assert (shown["mean"], shown["bits_per_byte"], shown["_best"]) == (None, None, False)
+    assert shown["_remarks"] == ("8 of the 9 runs of its grid have ended: nothing is chosen from a part of them.",)
     finish(gridded, "pre-ln+comt", CLEAR)
-    (other,) = (entry for entry in table_of(gridded).entries.values() if entry.cell.row == "pre-ln+comt")
-    assert other.ours is not None
-    assert (other.difference, other.verdict) == (None, Verdict.no_baseline)  # not `baseline diverged`: that may change
+    other = gridded.table().at("pre-ln+comt")
+    assert other["mean"] is not None
+    # not `baseline diverged`: that may change
+    assert (other["difference_percent"], other["_verdict"]) == (None, Verdict.no_baseline)
     untouched = cell_of(gridded, "post-ln")
     assert cell_text(untouched, "perplexity") == "missing"
 
@@ -122,19 +108,13 @@ def test_a_point_with_a_diverged_run_is_worse_than_any_without(
     cell = cell_of(gridded)
     assert cell.choice is not None
     assert (cell.choice.point, cell.choice.without) == ({KEY: rate}, without)
-    table = table_of(gridded)
-    said = [table.footnotes[mark - 1] for mark in table.entries["pre-ln", "tiny"].marks]
+    said = list(gridded.table().at("pre-ln")["_remarks"])
     if without == 3:
         assert said[0] == "Of its grid learning_rate 0.0003: every point has a run that diverged, or that has no value."
         assert said[1].startswith("1 of 3 seeds diverged (seed 2 at step 120)")
     else:
         lost = f"; {without} of 3 points had a run that diverged, or that has no value"
         assert said == [f"Chosen of its grid: learning_rate {rate}{lost}."]
-
-
-def test_of_equal_points_the_first(gridded: Bench) -> None:
-    finish(gridded, "pre-ln", {3e-4: every_seed(2.5, 90), 1e-3: every_seed(2.0, 100), 3e-3: every_seed(2.0, 80)})
-    assert cell_of(gridded).values("perplexity")[1] == 101.0
 
 
 Outcomes = list[list[tuple[float, float] | None]]
@@ -226,28 +206,22 @@ def test_every_file_names_what_was_chosen(whole: Bench) -> None:
         assert line["chosen"] == str(float(line[f"grid.{KEY}"]) == CHOSEN[line["row"]])
     ids = {id for line in table for id in line["run_ids"].split()}
     assert ids == {line["id"] for line in runs if line["chosen"] == "True"}
-    printed = io.StringIO()
-    print_table(report.table, printed)
-    for text in (
-        report.files.markdown.read_text(encoding="utf-8").replace("\\", ""),
-        report.files.latex.read_text(encoding="utf-8").replace("\\", ""),
-        " ".join(printed.getvalue().split()),
-    ):
+    for path in (report.files.markdown, report.files.latex):
+        text = path.read_text(encoding="utf-8").replace("\\", "")
         assert "Chosen of its grid: learning_rate 0.001." in text
         assert "Chosen of its grid: learning_rate 0.003; 1 of 3 points had a run that diverged, or that" in text
         assert "Grid: train.learning_rate 0.0003, 0.001 and 0.003." in text
         assert "The same validation data chose the points and give perplexity" in text
-    assert not any("differs from the baseline" in note for note in report.table.notes)
+    assert not any("differs from the baseline" in note for note in report.cells.attrs["notes"])
 
 
 def test_numbers_of_a_chosen_point_are_those_of_a_table_of_it_alone(whole: Bench) -> None:
     """A cell is what the table of its point, set by hand, has in its place."""
-    table = table_of(whole)
+    table = whole.table()
     for row, rate in CHOSEN.items():
-        alone = build_table(whole.loaded(f"{KEY}={rate}"), whole.specs(overrides=(f"{KEY}={rate}",)), whole.runs)
-        ours, theirs = table.entries[row, "tiny"], alone.entries[row, "tiny"]
-        assert (ours.ours, ours.paper, ours.speed) == (theirs.ours, theirs.paper, theirs.speed)
-        assert {run.spec.id for run in ours.cell.runs} == {run.spec.id for run in theirs.cell.runs}
+        ours, theirs = table.at(row), whole.table(overrides=(f"{KEY}={rate}",)).at(row)
+        for key in ("_ours", "paper", "tokens_per_second", "run_ids"):
+            assert ours[key] == theirs[key]
 
 
 def test_runs_of_a_grid_are_none_that_nobody_planned(whole: Bench) -> None:
@@ -260,38 +234,10 @@ def test_runs_of_a_grid_are_none_that_nobody_planned(whole: Bench) -> None:
     assert note.startswith("24 finished runs of this table were made with other settings")
 
 
-def test_status_counts_all_runs_and_names_the_choice(whole: Bench) -> None:
-    collection = collect(whole.specs(), whole.runs, choose_by="bits_per_byte")
-    described = {cell["row"]: cell for cell in cells_as_json(collection, {"tiny": "perplexity"})}
-    assert described["post-ln"]["runs"] == {"done": 8, "diverged": 1}
-    assert described["post-ln"]["grid"] == {KEY: 3e-3}
-    assert cell_text(collection.cells["post-ln", "tiny"], "perplexity") == "82.00 ± 0.58 (3), learning_rate 0.003"
-
-
-def test_a_grid_of_one_point_chooses_nothing(bench: Bench) -> None:
-    bench.text = bench.text.replace("settings:\n  data", f"{GRID.replace(', 1e-3, 3e-3', '')}settings:\n  data", 1)
-    bench.__post_init__()
-    finish(bench, "pre-ln", {3e-4: {1: (2.0, 50.0)}})
-    table = table_of(bench)
-    entry = table.entries["pre-ln", "tiny"]
-    assert entry.ours is not None
-    assert not any("grid" in table.footnotes[mark - 1] for mark in entry.marks)
-
-
 def test_a_table_says_where_its_numbers_are_of_the_data_that_chose(gridded: Bench) -> None:
     grid = gridded.loaded().grids["smoke"]
-    assert len(list(grid_notes(grid, ["perplexity"]))) == 2
-    assert len(list(grid_notes(grid, [f"{prefix}bleu" for prefix in OF_TEST]))) == 1
-
-
-def test_without_a_grid_no_file_speaks_of_one(mixed: Bench) -> None:
-    report = write_report(mixed.loaded(), mixed.specs(), mixed.runs, mixed.results)
-    assert report.files is not None
-    for path in vars(report.files).values():
-        assert "grid" not in path.read_text(encoding="utf-8").casefold()
-    for spec in mixed.specs():
-        noted = mixed.runs / "by-id" / spec.id / "spec.json"
-        assert not noted.exists() or "point" not in json.loads(noted.read_text(encoding="utf-8"))
+    assert len(list(notes.grid(grid, ["perplexity"]))) == 2
+    assert len(list(notes.grid(grid, [f"{prefix}bleu" for prefix in OF_TEST]))) == 1
 
 
 def test_a_choice_that_is_written_is_not_lost_to_one_that_is_open_again(whole: Bench) -> None:

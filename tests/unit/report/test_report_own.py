@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import re
 import shutil
 from pathlib import Path
@@ -16,15 +13,11 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from comt_cli.errors import UserError
+from comt_cli.files import read_csv
 from comt_cli.report import latex as tex
-from comt_cli.report.csv_tables import table_csv
-from comt_cli.report.layout import headings
-from comt_cli.report.markdown import escaped, markdown
+from comt_cli.report.markdown import escaped
 from comt_cli.report.overview import write_overview
-from comt_cli.report.table import Table, build_table
-from comt_cli.report.terminal import print_table
-from comt_cli.report.trained import of_table
-from comt_cli.report.words import bold_rule, verdict
+from comt_cli.report.verdict import stands
 from comt_cli.report.write import write_report
 from comt_cli.report.written import scales_below
 
@@ -52,17 +45,6 @@ scales:
 """
 
 
-def table_of(bench: Bench, *overrides: str) -> Table:
-    return build_table(bench.loaded(*overrides), bench.specs(overrides=overrides), bench.runs)
-
-
-def screen(table: Table, monkeypatch: pytest.MonkeyPatch, columns: int) -> list[str]:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    text = io.StringIO()
-    print_table(table, text)
-    return text.getvalue().splitlines()
-
-
 @pytest.fixture
 def own(bench: Bench) -> Bench:
     """A recipe without a paper, outside the recipe roots: a gain, a loss, one that is not resolved."""
@@ -75,76 +57,51 @@ def own(bench: Bench) -> Bench:
     return bench
 
 
-def test_a_table_without_printed_values_has_no_columns_for_them_and_speaks_of_no_paper(own: Bench, monkeypatch) -> None:
-    table = table_of(own)
-    assert list(headings(table)) == [
+def test_a_table_without_printed_values_has_no_columns_for_them_and_speaks_of_no_paper(own: Bench) -> None:
+    table = own.table()
+    assert table.sheet.keys == [
         "method", "ours", "beside", "difference", "detectable", "verdict", "parameters", "speed"
     ]  # fmt: skip
-    pages = [markdown(table), tex.latex(table), "\n".join(screen(table, monkeypatch, 100))]
-    for page in pages:
+    for page in (table.markdown, table.latex):
         assert "paper" not in page.replace("printed", "").casefold()
-    verdicts = {row: str(table.entries[row, "tiny"].verdict) for row in table.rows}
+    verdicts = {row: table.at(row)["verdict"] for row in table.sheet.rows}
     assert verdicts == {"pre-ln": "-", "narrow": "better", "wide": "worse", "wider": "not resolved"}
-    assert verdict(table).startswith("Against pre-ln, better: 1 (narrow); worse: 1 (wide); not resolved, since")
+    assert table.verdict.startswith("Against pre-ln, better: 1 (narrow); worse: 1 (wide); not resolved, since")
 
 
 def test_bold_is_the_best_mean_where_it_is_resolved_as_better_than_the_baseline(own: Bench) -> None:
     def bold(**selection: object) -> list[str]:
-        table = build_table(own.loaded(), own.specs(**selection), own.runs)
-        assert (bold_rule(table) is None) == (not any(entry.best for entry in table.entries.values()))
-        return [row for (row, _), entry in table.entries.items() if entry.best]
+        return [line.record["row"] for line in own.table(**selection).sheet.lines if line.best]
 
     assert bold() == ["narrow"]
-    assert bold_rule(table_of(own)) == "Bold: the best mean over all seeds, where it is resolved as better than pre-ln."
     assert bold(rows="narrow,wide,wider") == [], "nothing to be better than"
     assert bold(seeds=[1]) == [], "one seed shows no error"
     own.done("wider", {1: 40.0, 2: 120.0, 3: 90.0})  # the best mean by far, of one seed
-    assert table_of(own).entries["wider", "tiny"].verdict == "not resolved"
+    assert own.table().at("wider")["verdict"] == "not resolved"
     assert bold() == []
 
 
-@pytest.mark.parametrize("columns", [60, 80, 100, 120])
-def test_the_terminals_width_is_kept_and_no_word_is_broken(own: Bench, monkeypatch, columns: int) -> None:
-    table = table_of(own)
-    lines = screen(table, monkeypatch, columns)
-    assert max(map(len, lines)) <= columns
-    assert all(line == line.rstrip() for line in lines)
-    text = " ".join(lines)
-    for word in ("narrow", "wider", "verdict", "+ better", "- worse", "? open"):
-        assert word in text
-    assert ("bits/byte" in next(line for line in lines if line.startswith("method"))) == (columns >= 80)
-
-
-@pytest.mark.parametrize("columns", [60, 120])
-def test_what_is_resolved_after_holms_correction_has_a_mark_and_its_legend(own: Bench, monkeypatch, columns) -> None:
+def test_what_is_resolved_after_holms_correction_has_a_mark_and_its_legend(own: Bench) -> None:
     """One row is far from the baseline; one is resolved by its interval alone (p = 0.033, the second of three)."""
     own.done("pre-ln", {1: 100.0, 2: 110.0, 3: 90.0})
     own.done("narrow", {1: 80.0, 2: 88.1, 3: 72.1})
     own.done("wide", {1: 110.0, 2: 119.0, 3: 104.0})
-    table = table_of(own)
-    entries = {row: table.entries[row, "tiny"] for row in table.rows}
-    assert [entry.stands for entry in entries.values()] == [False, True, False, False]
-    assert entries["wide"].verdict == "worse"
-    text = "\n".join(screen(table, monkeypatch, columns))
-    assert re.findall(r"^(narrow|wide|wider) .*(\+ better\*|- worse|\? open)(?:  |$)", text, re.MULTILINE) == [
-        ("narrow", "+ better*"), ("wide", "- worse"), ("wider", "? open")
-    ]  # fmt: skip
-    assert "*: resolved after Holm's correction" in text
-    assert "Holm's correction over the table leaves 1 of 2 resolved." in verdict(table)
-    assert re.search(r"With probability 0.8, 3 seeds would show: wider \d", verdict(table))
-    own.done("narrow", {1: 80.0, 2: 120.0, 3: 72.1})
-    text = "\n".join(screen(table_of(own), monkeypatch, columns))
-    assert "*" not in text
+    table = own.table()
+    assert [stands(each["p_value_holm"]) for each in table.records] == [False, True, False, False]
+    assert [line.texts["verdict"] for line in table.sheet.lines] == ["-", "better*", "worse", "not resolved"]
+    assert "resolved after Holm's correction" in table.markdown
+    assert "Holm's correction over the table leaves 1 of 2 resolved." in table.verdict
+    assert re.search(r"With probability 0.8, 3 seeds would show: wider \d", table.verdict)
 
 
-def test_what_was_trained_stands_in_title_and_caption(own: Bench, monkeypatch) -> None:
+def test_what_was_trained_is_in_title_and_caption(own: Bench) -> None:
     told = "LLaMA tiny (4 layers, 128 wide, 1.2 M parameters) on python-docs, 200 steps of 8 x 64 tokens; seeds 1-3"
-    table = table_of(own)
-    assert of_table(table) == f"{told}; scale smoke"
-    assert told in tex.latex(table).partition("\\label")[0]
-    assert told in " ".join(screen(table, monkeypatch, 80))
-    changed = table_of(own, "train.batch_size=4")
-    assert of_table(changed).endswith("; scale smoke; with train.batch_size=4")
+    assert own.table().attrs["trained"] == f"{told}; scale smoke"
+    assert told in own.table().latex.partition("\\label")[0]
+    changed = own.table(overrides=("train.batch_size=4",))
+    assert changed.attrs["trained"].endswith("; scale smoke; with train.batch_size=4")
+    data = write_report(own.loaded(), own.specs(), own.runs, own.results).as_json()
+    assert (data["trained"], data["paper"]) == (f"{told}; scale smoke", None)
 
 
 def test_files_go_by_the_recipes_file_and_a_copy_does_not_write_over_the_original(mixed: Bench) -> None:
@@ -178,12 +135,9 @@ def test_two_recipes_of_one_name_do_not_write_over_each_other(own: Bench) -> Non
 def test_every_line_of_a_run_says_where_it_comes_from(own: Bench) -> None:
     files = write_report(own.loaded(), own.specs(), own.runs, own.results).files
     assert files is not None
-    with files.runs_csv.open(encoding="utf-8", newline="") as handle:
-        runs = list(csv.DictReader(handle))
-    assert {run["recipe"] for run in runs} == {str(own.recipe)}
-    for run in runs:
-        assert (run["scale"], run["data_content"], run["device"]) == ("smoke", "c0ffee", "a test CPU")
-        assert run["git_commit"] == "0123456789ab"
+    for run in read_csv(files.runs_csv):
+        assert (run["recipe"], run["scale"], run["data_content"]) == (str(own.recipe), "smoke", "c0ffee")
+        assert (run["device"], run["git_commit"]) == ("a test CPU", "0123456789ab")
         assert float(run["bits_per_byte"]) == 2.125
     assert "Content of the data: c0ffee." in files.markdown.read_text(encoding="utf-8")
 
@@ -192,71 +146,39 @@ def test_runs_on_different_data_do_not_stand_in_one_column(own: Bench) -> None:
     (wide,) = [spec for spec in own.specs() if (spec.row, spec.seed) == ("wide", 2)]
     own.done("wide", {2: 132.0}, data_content="0ddba11")
     with pytest.raises(UserError, match="were trained on different data") as caught:
-        table_of(own)
+        own.table()
     assert f"0ddba11: wide seed 2 ({wide.id})" in caught.value.message
     assert "--rows wide" in (caught.value.hint or "")
-
-
-def test_a_part_of_a_table_keeps_the_numbers_and_footnotes_of_the_whole(mixed: Bench) -> None:
-    whole = build_table(mixed.loaded(), mixed.specs(), mixed.runs)
-    part = whole.only(["pre-ln+own"], whole.columns)
-    assert part.rows == ("pre-ln+own",)
-    assert part.entries["pre-ln+own", "tiny"].difference == whole.entries["pre-ln+own", "tiny"].difference
-    assert part.footnotes == ("1 of 3 seeds ended: seed 2 is unfinished and seed 3 is missing.",)
-    assert part.entries["pre-ln+own", "tiny"].marks == (1,)
-    assert whole.only(whole.rows, whole.columns) is whole
 
 
 def test_seeds_without_a_value_are_said_and_why(bench: Bench) -> None:
     bench.done("pre-ln", {1: 100.0, 2: 110.0})
     bench.done("pre-ln", {3: None}, missing={"perplexity": "undefined: it is"})  # type: ignore[dict-item]
-    bench.done("pre-ln+comt", {1: 90.0})
-    bench.done("pre-ln+comt", {2: None}, missing={"perplexity": "undefined: it is"})  # type: ignore[dict-item]
-    table = build_table(bench.loaded(), bench.specs(), bench.runs)
-    alone = "and the numbers are of those alone: seed"
-    assert [text for text in table.footnotes if "value" in text or "ended" in text] == [
-        f"2 of 3 seeds have a value, {alone} 3 has none (undefined: it is).",
-        "2 of 3 seeds ended: seed 3 is missing.",
-        f"1 of 3 seeds have a value, {alone} 2 has none (undefined: it is).",
-    ]
-
-
-def test_what_evaluations_say_of_themselves_is_a_footnote(bench: Bench) -> None:
-    bench.done("pre-ln", {1: 100.0, 2: 110.0, 3: 105.0})
     bench.done("pre-ln+comt", {1: 90.0, 2: 91.0}, remark="predicts one class")
     bench.done("pre-ln+comt", {3: 92.0}, test_evaluation={"remark": "not of this metric"})
-    table = build_table(bench.loaded(), bench.specs(), bench.runs)
-    assert table.footnotes == ("Seed 1 predicts one class and seed 2 predicts one class.",)
-    assert table.entries["pre-ln+comt", "tiny"].marks == (1,)
+    assert bench.table().footnotes == [
+        "2 of 3 seeds have a value, and the numbers are of those alone: seed 3 has none (undefined: it is).",
+        "Seed 1 predicts one class and seed 2 predicts one class.",
+        "The difference is over the 2 seeds that the baseline has too.",
+    ]
 
 
 def test_the_median_is_shown_where_the_task_asks_for_it(bench: Bench, monkeypatch) -> None:
     bench.done("pre-ln", {1: 100.0, 2: 180.0, 3: 101.0})
     bench.done("pre-ln+comt", {1: 90.0})
-
-    def shown() -> tuple[list[dict[str, str]], str, str]:
-        table = build_table(bench.loaded(), bench.specs(), bench.runs)
-        printed = " ".join(screen(table, monkeypatch, 120))
-        return list(csv.DictReader(io.StringIO(table_csv(table)))), markdown(table), printed
-
-    lines, page, printed = shown()
-    assert "median" not in lines[0]
-    assert "median" not in page + printed
-    table = build_table(bench.loaded(), bench.specs(), bench.runs)
-    monkeypatch.setattr(type(table.task), "shows_median", True)
-    lines, page, printed = shown()
-    assert {line["row"]: line["median"] for line in lines} == {
-        row: {"pre-ln": "101", "pre-ln+comt": "90"}.get(row, "") for row in table.rows
-    }
-    assert "(3) | 101.00 |" in page
-    assert "(1) [1] | - |" in page
-    assert "median over the same seeds" in page
-    assert "median" in printed
+    table = bench.table()
+    assert "median" not in table.markdown
+    assert "median" not in table.records[0]
+    monkeypatch.setattr(type(table.sheet.task), "shows_median", True)
+    table = bench.table()
+    assert [record["median"] for record in table.records] == [None, 101.0, 90.0, None]
+    assert "(3) | 101.00 |" in table.markdown
+    assert "(1) [1] | - |" in table.markdown
 
 
 def test_a_recipes_file_name_cannot_end_a_latex_comment(own: Bench) -> None:
     own.recipe = own.recipe.rename(own.folder / "x\n\\input{evil}.yaml")
-    first, *others = tex.latex(table_of(own)).splitlines()
+    first, *others = own.table().latex.splitlines()
     assert first.startswith("%")
     assert not any(line.startswith("\\input") for line in others)
 
@@ -297,12 +219,6 @@ def test_escaped_latex_can_be_read_back(text: str) -> None:
     assert read == text
 
 
-def test_json_has_what_was_trained(own: Bench) -> None:
-    data = write_report(own.loaded(), own.specs(), own.runs, own.results).as_json()
-    assert json.loads(json.dumps(data))["trained"] == of_table(table_of(own))
-    assert data["paper"] is None
-
-
 def test_a_scale_of_ones_own_has_its_table_and_its_place_in_the_overview(own: Bench) -> None:
     own.recipe.write_text(OWN + "  nano: {description: Seconds}\n", encoding="utf-8")
     before = {spec.id for spec in own.specs()}
@@ -332,21 +248,10 @@ def test_other_text_size_or_length_is_not_compared_with_the_paper(
     bench: Bench, overrides: tuple[str, ...], heading: str
 ) -> None:
     bench.recipe.write_text(bench.recipe.read_text().replace("      tiny: {comp", "      python-docs/tiny: {comp"))
-    same = build_table(bench.loaded(), bench.specs(), bench.runs)
-    assert same.heading("python-docs/tiny") == "python-docs/tiny"
-    assert same.entries["pre-ln+comt", "python-docs/tiny"].paper == 23.77
-    table = build_table(bench.loaded(*overrides), bench.specs(overrides=overrides), bench.runs)
-    assert table.heading("python-docs/tiny") == heading
-    entry = table.entries["pre-ln+comt", "python-docs/tiny"]
-    assert (table.paper, entry.paper, entry.paper_column, entry.paper_increase, entry.direction) == (*[None] * 4, 0)
-    for text in (markdown(table), tex.latex(table)):
-        assert "130m" not in text
-        assert ("python-docs" in text.replace("python\\_docs", "python-docs")) == heading.startswith("python")
-
-
-def test_a_copied_recipe_with_text_of_ones_own_names_that(bench: Bench) -> None:
-    text = bench.recipe.read_text().replace("      tiny: {comp", "      python-docs/tiny: {comp")
-    bench.recipe.write_text(text.replace("corpus: python-docs", "corpus: 'files:*.txt'"))
-    table = build_table(bench.loaded(), bench.specs(), bench.runs)
-    assert table.heading("python-docs/tiny") == "files:*.txt/tiny"
-    assert table.paper is None
+    assert bench.table().at("pre-ln+comt")["paper"] == 23.77
+    table = bench.table(overrides=overrides)
+    assert table.sheet.name("python-docs/tiny") == heading
+    cell = table.at("pre-ln+comt")
+    told = (table.attrs["paper"], cell["paper"], cell["paper_column"], cell["paper_increase"], cell["_direction"])
+    assert told == (None, None, None, None, 0)
+    assert "130m" not in table.markdown + table.latex

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import math
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from comt_cli.recipe.grid import LoadedGrid
 from comt_cli.recipe.merge import Origin
 from comt_cli.report.collect import Cell, Run
-from comt_cli.report.figures.sweep import draw_sweep
+from comt_cli.report.exhibits.rates import lacking
+from comt_cli.report.exhibits.trials import Trials, shades_of
 from comt_cli.report.statistics import summarise
-from comt_cli.report.sweep import _tuned
-from comt_cli.report.sweep_figure import MOST_LINES
-from comt_cli.report.sweep_table import SweepEntry, _lacking
+from comt_cli.report.sweep import tuned_cell
 from comt_cli.runs.directory import RunState
 
 KEY = "train.learning_rate"
@@ -40,7 +39,7 @@ def tuned(values: list[float], losses: list[list[float | None]], better: str = "
             else:
                 runs.append(Run(spec, RunState.done, {"loss": loss}))
     grid = LoadedGrid(("sweep",), "loss", {KEY: [(value, Origin()) for value in values]}, (0,))
-    return _tuned(Cell("gated", "tiny", tuple(runs)), grid)
+    return tuned_cell(Cell("gated", "tiny", tuple(runs)), grid)
 
 
 @given(
@@ -113,76 +112,52 @@ def test_values_that_were_tried_stay_as_they_are_and_impossible_ones_are_not_pro
     assert tuned(values, [[1], [2], [3]]).problem.endswith(said)
 
 
-class Known(SweepEntry):
-    """Its place's name is its point; the means are given."""
-
-    def point(self, place):
-        return {KEY: {"recipe": 2.0, "own": 3.0}[place]}
-
-    def summary(self, place):
-        return summarise([self.places[place]])
-
-
 @pytest.mark.parametrize("better", ["lower", "higher"])
 def test_a_rate_of_the_recipe_that_the_grid_lacks_and_that_is_better_is_named(better):
     def said(at_recipe, own, *values):
         cell = tuned([1.0, 3.0, *values, 4.0], [[1]] * (3 + len(values)))
+        places = {f"_{place}": ("done", summarise([mean]), None, {KEY: point})
+                  for place, mean, point in (("recipe", at_recipe, 2.0), ("own", own, 3.0))}  # fmt: skip
         shown = SimpleNamespace(better=better, decimals=2)
-        means = {"recipe": at_recipe, "own": own}
-        return _lacking(Known(("gated", "tiny"), means, {}, cell, "loss", shown, None))
+        return lacking({"row": "gated", "column": "tiny", "_tuned": cell, "_metric": shown, **places})
 
     worse, best = (398.914, 396.19)[:: 1 if better == "lower" else -1]
-    told = "The recipe's learning_rate 2.0 is not in the grid, and better for gated at tiny than its own best: "
-    assert said(best, worse).startswith(told)
+    assert said(best, worse).startswith("The recipe's learning_rate 2.0 is not in the grid, and better for gated")
     assert said(best, worse).endswith(f"{best:.2f} against {worse:.2f}.")
     assert said(worse, best) is None
     assert said(best, worse, 2.0) is None, "the grid has it"
 
 
-def test_panels_of_several_columns_are_laid_out_whether_or_not_a_point_is_far_off():
-    """The layout gives up, with a warning, where a panel has lines without points."""
-    lines = [
-        {"column": column, "row": row, "value": value, "mean": mean, "least": mean - 1, "greatest": mean,
-         "ended": True, "chosen": value == 2.0}
-        for column in ("small", "large")
-        for row in ("plain", "gated")
-        for value, mean in ((1.0, 30.0), (2.0, 20.0), (4.0, 9000.0 if (column, row) == ("large", "gated") else 25.0))
-    ]  # fmt: skip
-    figure = draw_sweep(pd.DataFrame(lines), "train.learning_rate", "perplexity", lower=True)
-    figure.savefig(io.BytesIO(), dpi=40)
-    legend, *_ = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["plain", "gated", "chosen", "bars: all trials"]
-    assert figure.axes[-1].get_xlabel() == "learning rate"
-    assert all(axes.get_position().x1 < legend.get_window_extent().x0 / figure.bbox.width for axes in figure.axes)
+ROWS = 12
 
 
-def test_many_rows_are_a_map_with_the_best_first_and_the_chosen_framed():
+def frame_of(lines: list[dict[str, Any]], decimals: int = 2) -> pd.DataFrame:
+    frame = pd.DataFrame(lines)
+    frame.attrs = {"key": "learning rate", "metric": "perplexity", "lower": True, "decimals": decimals}
+    return frame
+
+
+def test_the_figure_is_a_map_with_the_best_first_and_the_chosen_framed():
     lines = [
         {"column": "small", "row": f"row-{row}", "value": value, "mean": mean, "least": mean, "greatest": mean,
          "ended": (row, value) != (5, 4.0), "chosen": value == 2.0}
-        for row in range(MOST_LINES + 1)
+        for row in range(ROWS + 1)
         for value, mean in ((1.0, 30.0 - row), (2.0, 20.0 - row), (4.0, math.nan if row in (4, 5) else 900.0))
     ]  # fmt: skip
-    axes, bar = draw_sweep(pd.DataFrame(lines), "train.learning_rate", "perplexity", lower=True).axes
-    assert (axes.get_xlabel(), bar.get_ylabel()) == ("learning rate", "times worse than the best")
+    axes, bar = Trials().draw(frame_of(lines)).axes
+    assert (axes.get_xlabel(), bar.get_ylabel()) == ("learning rate", "times worse")
     order = [label.get_text() for label in axes.get_yticklabels()]
-    assert order == [f"row-{row}" for row in reversed(range(MOST_LINES + 1))]
+    assert order == [f"row-{row}" for row in reversed(range(ROWS + 1))]
     said = {text.get_position()[::-1]: text.get_text() for text in axes.texts}
-    assert said[0, 1] == f"{20 - MOST_LINES}.00"
+    assert said[0, 1] == f"{20 - ROWS}.00"
     assert said[order.index("row-4"), 2] == "×"
     assert (order.index("row-5"), 2) not in said  # has not ended
-    assert len(axes.patches) == MOST_LINES + 1
+    assert len(axes.patches) == ROWS + 1
 
 
-def test_panels_are_as_high_as_they_have_rows_and_values_of_any_sign_have_shades():
-    lines = [
-        {"column": column, "row": f"row-{row}", "value": value, "mean": value - row * value, "least": 0, "greatest": 0,
-         "ended": True, "chosen": False}
-        for column, count in (("many", 2 * MOST_LINES), ("few", 1)) for row in range(count) for value in (1.0, 2.0)
-    ]  # fmt: skip
-    many, few, _ = draw_sweep(pd.DataFrame(lines), "train.learning_rate", "correlation", lower=False, decimals=1).axes
-    assert many.bbox.height > MOST_LINES / 2 * few.bbox.height
-    first, *_, last = many.images[0].get_array().tolist()
-    assert first == [0.5, 1.0]
-    assert last == [0.0, 0.0]  # negative scores are as dark as any
-    assert few.texts[0].get_text() == "1.0"
+def test_values_of_any_sign_have_shades():
+    shades = shades_of(np.array([[1.0, -2.0], [0.5, math.nan]]), lower=False)
+    assert shades[0].tolist() == [0.0, 1.0]  # negative scores are as dark as any
+    assert shades[1][0] == pytest.approx(0.5)
+    assert math.isnan(shades[1][1])
+    assert shades_of(np.array([[-1.0, -2.0]]), lower=False).tolist() == [[0.0, 0.0]]

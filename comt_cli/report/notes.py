@@ -16,7 +16,7 @@ from comt_cli.runs.plan import RunSpec, point_in_words
 from comt_cli.tasks.base import Metric
 
 
-def cell_remarks(
+def of_cell(
     cell: Cell,
     key: str,
     difference: Paired | None,
@@ -95,18 +95,18 @@ def _diverged(seed: int, result: Mapping[str, Any]) -> str:
     return f"seed {seed} at step {result.get('diverged_at', '?')}{ending}"
 
 
-def grid_notes(grid: LoadedGrid, metrics: Iterable[str]) -> Iterator[str]:
+def grid(tried: LoadedGrid, metrics: Iterable[str]) -> Iterator[str]:
     """What is tried in every cell, and how a point is chosen; and that it may have been chosen by the very data of the
     numbers that are shown. `metrics` are those of the columns."""
-    tried = "; ".join(f"{key} {format.listing(str(each) for each, _ in given)}" for key, given in grid.values.items())
-    if grid.seeds:
+    values = "; ".join(f"{key} {format.listing(str(each) for each, _ in given)}" for key, given in tried.values.items())
+    if tried.seeds:
         yield (
-            f"Sweep: {tried}. A cell shows runs at the point with the best mean of {grid.metric}, on validation "
-            f"data, over trials with seeds of their own ({format.seeds(grid.seeds)})."
+            f"Sweep: {values}. A cell shows runs at the point with the best mean of {tried.metric}, on validation "
+            f"data, over trials with seeds of their own ({format.seeds(tried.seeds)})."
         )
         return
     yield (
-        f"Grid: {tried}. A cell shows the runs of the point with the best mean of {grid.metric} over its seeds, on "
+        f"Grid: {values}. A cell shows the runs of the point with the best mean of {tried.metric} over its seeds, on "
         "validation data."
     )
     same = [metric for metric in dict.fromkeys(metrics) if not metric.startswith(OF_TEST)]
@@ -114,7 +114,7 @@ def grid_notes(grid: LoadedGrid, metrics: Iterable[str]) -> Iterator[str]:
         yield f"The same validation data chose the points and give {format.listing(same)}, which is to their advantage."
 
 
-def selection_notes(
+def selection(
     loaded: LoadedRecipe, rows: Sequence[str], columns: Sequence[str], scale: str, overrides: Sequence[str]
 ) -> Iterator[str]:
     """In what the table differs from the whole recipe: fewer rows or columns, no baseline, changed settings."""
@@ -132,7 +132,15 @@ def selection_notes(
         yield f"Settings were changed on the command line: {', '.join(overrides)}."
 
 
-def signatures(runs: Iterable[Run], metrics: Mapping[str, str]) -> Iterator[str]:
+def of_runs(runs: Sequence[Run], metrics: Mapping[str, str]) -> Iterator[str]:
+    """What makes numbers weak or not comparable; `metrics` by column."""
+    yield from _sizes(runs, metrics)
+    yield from _signatures(runs, metrics)
+    yield from _multipliers(runs)
+    yield from _numerics(runs)
+
+
+def _signatures(runs: Iterable[Run], metrics: Mapping[str, str]) -> Iterator[str]:
     """How the cells were scored, where that is signed; `metrics` by column. Several for one metric are not comparable,
     and each is named."""
     found: dict[str, dict[str, None]] = {}
@@ -146,14 +154,14 @@ def signatures(runs: Iterable[Run], metrics: Mapping[str, str]) -> Iterator[str]
         yield f"Signature{plural} of {metric}: {format.listing(signed)}{apart}."
 
 
-def sizes(runs: Iterable[Run], metrics: Mapping[str, str]) -> Iterator[str]:
+def _sizes(runs: Iterable[Run], metrics: Mapping[str, str]) -> Iterator[str]:
     """On how many samples the cells were scored, and where these are few; `metrics` by column."""
     for count, split, what in dict.fromkeys(filter(None, (run.scored_on(metrics[run.spec.column]) for run in runs))):
         few = f": fewer than {FEW}, so a difference may be chance" if count < FEW else ""
         yield f"Scored on {count:,} {split} {what}{few}."
 
 
-def multipliers(runs: Iterable[Run]) -> Iterator[str]:
+def _multipliers(runs: Iterable[Run]) -> Iterator[str]:
     """That fp32 matrices were multiplied by several libraries (`kernels.products`), or that several forms of attention
     computed in bf16 (`kernels.attend`): times are not comparable. Results from before it was recorded are PyTorch's."""
     done = [(run.spec.settings.train.precision, run.result) for run in runs if run.result]
@@ -168,7 +176,7 @@ def multipliers(runs: Iterable[Run]) -> Iterator[str]:
             yield f"{said} by {format.listing(sorted(found))}: times are not comparable."
 
 
-def numerics(runs: Iterable[Run]) -> Iterator[str]:
+def _numerics(runs: Iterable[Run]) -> Iterator[str]:
     """That runs were trained by code of several numerical versions (`NUMERICS`); that of older runs is unknown."""
     found = {str(run.result.get("numerics") or "unknown") for run in runs if run.result}
     if len(found) > 1:

@@ -1,0 +1,220 @@
+"""Learning curves of a recipe's rows: means over seeds, and the paired differences to the baseline, step by step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from comt_cli.recipe.load import LoadedRecipe
+from comt_cli.report import format
+from comt_cli.report.collect import Run
+from comt_cli.report.exhibits.base import Exhibit
+from comt_cli.report.logs import Log, logged, quantities, width_for, window_means
+from comt_cli.report.statistics import paired_difference, summarise
+from comt_cli.report.trained import of_runs
+from comt_cli.runs.directory import RunState
+from comt_cli.tasks.base import POINTS
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_BEGINNING = 0.1
+"""The share of training that the axes need not show whole: the losses of its first steps are far above all others."""
+Point = dict[str, Any]
+
+
+class Curves(Exhibit):
+    """The curves of one quantity of the logs; `loss` is that of training batches."""
+
+    of: ClassVar[Literal["table", "sweep", "command"]] = "command"
+
+    def __init__(self, quantity: str = "loss") -> None:
+        self.quantity = quantity
+        self.name = "curves" if quantity == "loss" else f"curves-{quantity}"
+
+    def frame(self, runs: pd.DataFrame, loaded: LoadedRecipe) -> pd.DataFrame:
+        """A line for every row, column and step: the count of the task's unit, `mean`, `least` and `greatest` over `n`
+        seeds; of rows beside the baseline `difference`, the mean over the `pairs` of equal seeds, and `low` and `high`,
+        its 95 % interval (`statistics.paired_difference`, the tables' own).
+
+        A point is the mean of as many logged values in a row as leave the longest log of a column at most 50 points, so
+        all runs of a column have their points at the same steps. Empty where no log has the quantity; `attrs["known"]`
+        are those that there are.
+
+        Raises:
+            UserError: a log is damaged; says which, and where.
+        """
+        import pandas as pd
+
+        every: list[Run] = list(runs["_run"])
+        baseline, unit = loaded.recipe.baseline, every[0].spec.task.unit.name
+        logs: dict[str, Log] = {run.spec.id: run.directory.metrics() for run in every}
+        values = {run.spec.id: logged(logs[run.spec.id], self.quantity) for run in every}
+        points: list[Point] = []
+        for column in dict.fromkeys(run.spec.column for run in every):
+            here = [run for run in every if run.spec.column == column]
+            width = width_for(max(len(values[run.spec.id]) for run in here))
+            seeds: dict[str, dict[int, dict[int, float]]] = {}
+            for run in here:
+                means = dict(_means(run, values[run.spec.id], width))
+                seeds.setdefault(run.spec.row, {})[run.spec.seed] = means
+            counts = {line["step"]: line[unit] for run in here for line in logs[run.spec.id] if unit in line}
+            for row, curves in seeds.items():
+                others = {} if row == baseline else seeds.get(baseline, {})
+                where = {"column": column, "row": row}
+                points += [{**where, "step": step, unit: counts.get(step), **line}
+                           for step, line in _points(curves, others)]  # fmt: skip
+        known = list(dict.fromkeys(key for log in logs.values() for key in quantities(log)))
+        drawn = [run for run in every if values[run.spec.id]]
+        numbers = dict.fromkeys(("difference", "low", "high"), float)
+        frame = pd.DataFrame(points).astype(numbers) if points else pd.DataFrame()
+        said = self.quantity.replace("_", " ")
+        said = "training loss" if said == "loss" else said
+        frame.attrs = {
+            "title": f"{loaded.recipe.title}: {said} while training",
+            "trained": of_runs([run.spec for run in drawn], loaded.changed(every[0].spec.scale)) if drawn else "",
+            "quantity": said,
+            "unit": unit,
+            "baseline": baseline,
+            "known": tuple(known),
+            "findings": tuple(_findings(points, every, drawn, baseline, unit)),
+        }
+        return frame
+
+    def sentences(self, frame: pd.DataFrame) -> list[str]:
+        """How to read it, and from when on differences are resolved."""
+        return [
+            "Left: means over seeds, each point of a fiftieth of the training or less; bands span the seeds",
+            f"Right: differences to {frame.attrs['baseline']} at equal steps, paired by seed; bands are 95 % intervals "
+            "of Student's t, which single seeds have not",
+            f"Values of the first {_BEGINNING:.0%} of training may lie beyond the axes",
+            *frame.attrs["findings"],
+        ]
+
+    def draw(self, frame: pd.DataFrame) -> Figure:
+        """Two panels a column: means with the span over seeds, and differences with their intervals."""
+        from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+        from comt_cli.report.figures.style import OKABE_ITO, ROUND, page_figure, style
+
+        baseline, unit = frame.attrs["baseline"], frame.attrs["unit"]
+        columns = list(dict.fromkeys(frame["column"]))
+        looks: dict[str, dict[str, Any]] = {baseline: {"color": "black", "linewidth": 1.6, "zorder": 4}}
+        for number, row in enumerate(row for row in dict.fromkeys(frame["row"]) if row != baseline):
+            dashes, colour = divmod(number, 6)  # lines cross, so colours that are far apart, then dashes
+            looks[row] = {"color": OKABE_ITO[colour], "linestyle": ("-", "--", ":", "-.")[dashes % 4], "zorder": 3}
+        x = unit if frame[unit].notna().all() else "step"
+        with style():
+            figure = page_figure(2.5 * len(columns) + 0.2)
+            panels = figure.subplots(len(columns), 2, squeeze=False)
+            for (levels, apart), column in zip(panels, columns, strict=True):
+                here = frame[frame["column"] == column]
+                late = here[here["step"] >= _BEGINNING * here["step"].max()]
+                for row, line in here.groupby("row", sort=False):
+                    look = looks[str(row)]
+                    levels.plot(line[x], line["mean"], label=str(row), **look)
+                    levels.fill_between(
+                        line[x], line["least"], line["greatest"], color=look["color"], alpha=0.15, linewidth=0
+                    )
+                    if line["difference"].notna().any():
+                        apart.plot(line[x], line["difference"], **look)
+                        apart.fill_between(
+                            line[x], line["low"], line["high"], color=look["color"], alpha=0.15, linewidth=0
+                        )
+                apart.axhline(0, color="black", linewidth=0.8)
+                _range(levels, late["least"], late["greatest"])
+                # of two seeds intervals may reach so far that nothing else could be seen
+                farthest = 3 * float(late["difference"].abs().max()) if late["difference"].notna().any() else 1.0
+                low, high = (late[key].fillna(late["difference"]).clip(-farthest, farthest) for key in ("low", "high"))
+                _range(apart, low.clip(upper=0), high.clip(lower=0))
+                for axes in (levels, apart):
+                    axes.xaxis.set_major_formatter(FuncFormatter(lambda n, _: format.short_count(n) if n else "0"))
+                    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=ROUND))
+                levels.set_title(column)
+                levels.set_ylabel(frame.attrs["quantity"])
+                apart.set_ylabel(f"difference to {baseline}")
+            for axes in panels[-1]:
+                axes.set_xlabel("steps" if x == "step" else x)
+            figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside right upper")
+        return figure
+
+
+def _range(axes: Axes, low: pd.Series[float], high: pd.Series[float]) -> None:
+    bottom, top = float(low.min()), float(high.max())
+    if math.isfinite(bottom) and math.isfinite(top):
+        air = 0.04 * (top - bottom) or 0.5
+        axes.set_ylim(bottom - air, top + air)
+
+
+def _means(run: Run, values: Sequence[tuple[int, float]], width: int) -> list[tuple[int, float]]:
+    """`window_means`, without the last window where it is not whole: only runs that are done have the same one."""
+    whole = len(values) if run.state is RunState.done else len(values) - len(values) % width
+    return window_means(values[:whole], width)
+
+
+def _points(
+    curves: Mapping[int, Mapping[int, float]], others: Mapping[int, Mapping[int, float]]
+) -> Iterator[tuple[int, Point]]:
+    for step in sorted({step for curve in curves.values() for step in curve}):
+        ours = {seed: curve[step] for seed, curve in curves.items() if step in curve}
+        summary = summarise(list(ours.values()))
+        assert summary is not None
+        line: Point = {"mean": summary.mean, "least": min(ours.values()), "greatest": max(ours.values())}
+        theirs = {seed: curve[step] for seed, curve in others.items() if step in curve}
+        paired = paired_difference(ours, theirs, POINTS)  # of losses in nats, not of ratios
+        line |= {"n": summary.n, "difference": paired and paired.mean, "low": paired and paired.low}
+        yield step, line | {"high": paired and paired.high, "pairs": paired.n if paired else 0}
+
+
+def resolved_since(points: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], bool] | None:
+    """Of a row's points the first from which on every interval lies on one side of zero, the same one, and whether that
+    is below zero; None where the last point has none such."""
+    found = None
+    for point in reversed(points):
+        low, high = point["low"], point["high"]
+        if low is None or not (low > 0 or high < 0) or (found is not None and found[1] != (high < 0)):
+            break
+        found = point, bool(high < 0)
+    return found
+
+
+def _findings(
+    points: Sequence[Point], every: Sequence[Run], drawn: Sequence[Run], baseline: str, unit: str
+) -> Iterator[str]:
+    """For every row beside the baseline, from when on its difference is resolved. Then what is not drawn."""
+    rows: dict[tuple[str, str], list[Point]] = {}
+    for point in points:
+        if point["row"] != baseline:
+            rows.setdefault((point["column"], point["row"]), []).append(point)
+    several = len({column for column, _ in rows}) > 1
+    for (column, row), own in rows.items():
+        runs = [run for run in drawn if run.spec.column == column and run.spec.row in (row, baseline)]
+        yield f"{f'{row} at {column}' if several else row}: {_finding(own, runs, baseline, unit)}"
+    seeds: dict[str, list[int]] = {}
+    for spec in (run.spec for run in every if run not in drawn):
+        seeds.setdefault(f"{spec.row} at {spec.column}" if several else spec.row, []).append(spec.seed)
+    if seeds:
+        listed = "; ".join(f"{at}, seeds {format.seeds(each)}" for at, each in seeds.items())
+        yield f"Not drawn, without a log: {listed}"
+
+
+def _finding(points: Sequence[Point], runs: Sequence[Run], baseline: str, unit: str) -> str:
+    """Of one row. Where a seed diverged nothing is resolved, as in tables: those that did not are the lucky ones."""
+    if lost := [f"{run.spec.row} with seed {run.spec.seed}" for run in runs if run.state is RunState.diverged]:
+        return f"not compared, since {format.listing(lost)} diverged"
+    most = max(point["pairs"] for point in points)
+    if most < 2:
+        return "one seed, so no interval" if most else f"no run of {baseline} with the same seed"
+    paired = [point for point in points if point["pairs"] == most]
+    is_done = all(run.state is RunState.done for run in runs)
+    step = f"step {paired[-1]['step']:,}, so far"
+    since = resolved_since(paired)
+    if since is None:
+        return "not resolved at the end" if is_done else f"not resolved at {step}"
+    start, is_below = since
+    count = start[unit]
+    when = f"step {start['step']:,}" + ("" if count is None else f", {format.short_count(count)} {unit}")
+    return f"resolved as {'lower' if is_below else 'higher'} from {when} {'to the end' if is_done else f'to {step}'}"

@@ -1,0 +1,307 @@
+"""A ladder of sizes: every row's gain over the baseline against compute, a line through it, and which way it goes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from comt_cli.recipe.load import LoadedRecipe
+from comt_cli.recipe.names import LADDER_SIZES
+from comt_cli.report import format
+from comt_cli.report.cells import cells_frame, under_columns
+from comt_cli.report.exhibits.base import Exhibit
+from comt_cli.report.frame import Record
+from comt_cli.report.layout import NOTHING, STANDS
+from comt_cli.report.statistics import ALPHA, Paired, holm
+from comt_cli.report.trained import of_table
+from comt_cli.report.verdict import stands
+from comt_cli.runs.directory import RunState
+from comt_cli.sums import added
+from comt_cli.tasks.base import Metric
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+HEADING = "Gain against compute"
+NOT_RESOLVED = "not resolved"
+_FAR = 2
+"""Powers of ten beyond the largest size from which on nothing is said of a line."""
+_MARKERS = "osD^vP*Xph"
+_ASIDE = 0.012
+"""How far the rows of a size are drawn beside each other, as a share of the axis, so that no bar hides another."""
+
+
+class Ladder(Exhibit):
+    """The gains of every row over the baseline against training FLOPs, with the lines through them."""
+
+    name = "ladder"
+
+    def frame(self, runs: pd.DataFrame, loaded: LoadedRecipe) -> pd.DataFrame:
+        """One line for each row and size, with the row's line beside it; a row without any size has one line."""
+        import pandas as pd
+
+        if not loaded.recipe.ladder:
+            return pd.DataFrame()
+        cells = cells_frame(runs, loaded)
+        found = trends(cells)
+        if not any(trend.rungs for trend in found):
+            return pd.DataFrame()
+        lines = []
+        for trend in found:
+            line = trend.line
+            own = {
+                "intercept": line and line.intercept,
+                "slope": line and line.slope,
+                "slope_low": line and line.low,
+                "slope_high": line and line.high,
+                "p_value": line and line.p_value,
+                "p_value_holm": trend.adjusted,
+                "verdict": trend.verdict,
+            }
+            for rung in trend.rungs or (None,):
+                keys = ("column", "flops", "gain", "low", "high", "pairs")
+                lines.append({"row": trend.row, **{key: rung and getattr(rung, key) for key in keys}, **own})
+        numbers = [key for key in lines[0] if key not in ("row", "column", "pairs", "verdict")]
+        frame = pd.DataFrame(lines).astype(dict.fromkeys(numbers, float)).astype({"pairs": "Int64"})
+        frame.attrs = {
+            "title": f"{cells.attrs['title']}: {HEADING.lower()}",
+            "trained": of_table(cells),
+            "reading": (
+                rule(cells, found),
+                "Bars are the 95 % intervals of each size; a dashed line has a slope that is not resolved",
+                *sentences(found),
+            ),
+            "baseline": cells.attrs["baseline"],
+            "unit": unit(cells),
+        }
+        return frame
+
+    def sentences(self, frame: pd.DataFrame) -> list[str]:
+        """How lines are made, and which way every row goes."""
+        return list(frame.attrs["reading"])
+
+    def draw(self, frame: pd.DataFrame) -> Figure:
+        """One panel; the rows of a size are at one place, that of the baseline's compute."""
+        import numpy as np
+
+        from comt_cli.report.figures.style import page_figure, series_colours, style
+
+        baseline, rows = frame.attrs["baseline"], list(dict.fromkeys(frame["row"]))
+        places = frame.dropna(subset=["gain"]).groupby("column", sort=False)["flops"].first()
+        low, high = np.log10(places.min()), np.log10(places.max())
+        aside = _ASIDE * max(high - low, 0.5)
+        with style():
+            figure = page_figure(3.0, 5.6)
+            axes = figure.subplots()
+            axes.axhline(0, color="black", linewidth=0.8)
+            for number, (row, colour) in enumerate(zip(rows, series_colours(len(rows)), strict=True)):
+                here = frame[(frame["row"] == row) & frame["gain"].notna()]
+                x = 10 ** (np.log10(here["flops"]) + aside * (number - (len(rows) - 1) / 2))
+                bars = [(here["gain"] - here["low"]).fillna(0), (here["high"] - here["gain"]).fillna(0)]
+                axes.errorbar(x, here["gain"], yerr=bars, color=colour, linestyle="none", elinewidth=0.7, markersize=4,
+                              marker=_MARKERS[number % len(_MARKERS)], label=row)  # fmt: skip
+                line = frame[frame["row"] == row].iloc[0]
+                if np.isfinite(line["slope"]):
+                    ends = np.array([low - 3 * aside, high + 3 * aside])
+                    dashes = "--" if line["verdict"] == NOT_RESOLVED else "-"
+                    axes.plot(10**ends, line["intercept"] + line["slope"] * ends, color=colour, linestyle=dashes)
+            axes.set_xscale("log")
+            axes.set_xlabel(f"training FLOPs of {baseline}")
+            axes.set_ylabel(f"gain over {baseline}, {frame.attrs['unit']}")
+            for column, flops in places.items():
+                axes.annotate(str(column), (flops, 1.0), xycoords=axes.get_xaxis_transform(), ha="center", va="bottom",
+                              fontsize=6.5, color="#404040")  # fmt: skip
+            figure.legend(loc="outside right upper")
+        return figure
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A row at one size. `flops` are those of the baseline's training there, so all rows of a size stand at one place.
+
+    `gain` is the mean over `pairs` of equal seeds (`gain_of`), `low` and `high` its 95 % interval, None of one seed and
+    where an end of it is beyond what numbers hold.
+    """
+
+    column: str
+    flops: float
+    gain: float
+    low: float | None
+    high: float | None
+    pairs: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """gain = intercept + slope x log10(FLOPs): the slope is the gain for ten times the compute.
+
+    `low` and `high` bound its 95 % interval, `p_value` is that of no slope; both of Student's t with two degrees of
+    freedom fewer than there are sizes.
+    """
+
+    intercept: float
+    slope: float
+    low: float
+    high: float
+    p_value: float
+
+    def at(self, flops: float) -> float:
+        """The gain that the line has there."""
+        return self.intercept + self.slope * math.log10(flops)
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A row of a ladder. `line` is None where there is none, and `verdict` then says why; `adjusted` is the p-value of
+    its slope after Holm's correction over the rows."""
+
+    row: str
+    rungs: tuple[Rung, ...]
+    line: Line | None
+    verdict: str
+    adjusted: float | None = None
+
+
+def gain_of(difference: float, metric: Metric) -> float:
+    """A difference to the baseline as a gain, above zero where the row is better.
+
+    Of relative differences 100 x log ratio, which adds up where per cent do not: of a perplexity 100 times the
+    difference of the losses in nats. Others stay in points.
+    """
+    sign = -1 if metric.better == "lower" else 1
+    return sign * (100 * math.log1p(difference / 100) if metric.difference.is_relative else difference)
+
+
+def fitted(flops: Sequence[float], gains: Sequence[float]) -> Line:
+    """The ordinary least squares line of gains against log10(FLOPs), of at least three sizes that differ in them.
+
+    Sizes are what is repeated here, one gain each: seeds of one size share its learning rate, its shape and the noise
+    of having chosen them, so counting each seed as a point would make the interval too narrow.
+    """
+    from scipy.special import stdtrit
+    from scipy.stats import linregress
+
+    if min(gains) == max(gains):  # of which linregress has no standard error and no p-value
+        return Line(gains[0], 0.0, 0.0, 0.0, 1.0)
+    found = linregress([math.log10(each) for each in flops], gains)
+    slope, margin = float(found.slope), float(stdtrit(len(gains) - 2, 1 - ALPHA / 2) * found.stderr)
+    return Line(float(found.intercept), slope, slope - margin, slope + margin, float(found.pvalue))
+
+
+def trends(cells: pd.DataFrame) -> tuple[Trend, ...]:
+    """The trend of every row of a ladder's table but the baseline; none of another table, or where the baseline was not
+    selected."""
+    by_column = [{each["row"]: each for each in records} for records in under_columns(cells).values()]
+    baseline = cells.attrs["baseline"]
+    if not cells.attrs["is_ladder"] or baseline not in by_column[0]:
+        return ()
+    rows = [row for row in by_column[0] if row != baseline]
+    found = [_trend([(column[row], column[baseline]) for column in by_column], by_column[0][baseline]["_metric"])
+             for row in rows]  # fmt: skip
+    adjusted = holm({each.row: each.line.p_value for each in found if each.line is not None})
+    return tuple(replace(each, adjusted=adjusted.get(each.row)) for each in found)
+
+
+def _trend(pairs: Sequence[tuple[Record, Record]], metric: Metric) -> Trend:
+    """A size at which a seed diverged has no gain, as in tables: the seeds that did not are the lucky ones."""
+    rungs, diverged, missing = [], [], []
+    for own, base in pairs:
+        column, difference, flops = own["column"], own["_apart"], base["_cell"].average("flops")
+        if any(each.having(RunState.diverged) and not each.is_open for each in (own["_cell"], base["_cell"])):
+            diverged.append(column)
+        elif difference is None or flops is None or (metric.difference.is_relative and difference.mean <= -100):
+            missing.append(column)
+        else:
+            rungs.append(_rung(column, flops, difference, metric))
+    row = pairs[0][0]["row"]
+    if diverged:
+        return Trend(row, tuple(rungs), None, f"no line: a run diverged at {format.listing(diverged)}")
+    if missing:
+        return Trend(row, tuple(rungs), None, f"no line yet: no difference at {format.listing(missing)}")
+    if len({rung.flops for rung in rungs}) < LADDER_SIZES:
+        return Trend(row, tuple(rungs), None, f"no line: that takes {LADDER_SIZES} sizes")
+    line = fitted([rung.flops for rung in rungs], [rung.gain for rung in rungs])
+    return Trend(row, tuple(rungs), line, _verdict(line, added(rung.gain for rung in rungs)))
+
+
+def _rung(column: str, flops: float, difference: Paired, metric: Metric) -> Rung:
+    gain = gain_of(difference.mean, metric)
+    # An end that is -100 % to the last digit has no logarithm: of two seeds that lie far apart.
+    endless = metric.difference.is_relative and difference.low is not None and difference.low <= -100
+    if difference.low is None or difference.high is None or endless:
+        return Rung(column, flops, gain, None, None, difference.n)
+    low, high = sorted(gain_of(each, metric) for each in (difference.low, difference.high))
+    return Rung(column, flops, gain, low, high, difference.n)
+
+
+def _verdict(line: Line, whole: float) -> str:
+    """Which way the line goes, if its slope is resolved; `whole` says on which side of zero the row lies on average."""
+    if line.low <= 0 <= line.high:
+        return NOT_RESOLVED
+    if whole > 0:
+        return "gain grows" if line.slope > 0 else "gain shrinks"
+    return "deficit shrinks" if line.slope > 0 else "deficit grows"
+
+
+def unit(cells: pd.DataFrame) -> str:
+    """What gains are counted in."""
+    own = cells["_metric"].iloc[0].difference
+    return "100 x log ratio" if own.is_relative else str(own.spoken)
+
+
+def texts(found: Sequence[Trend], columns: Sequence[str]) -> list[list[str]]:
+    """The lines as a table of texts, the headings first: the gain at every size, the slope, the verdict."""
+    made = [["method", *columns, "gain for 10 x compute [95 %]", "verdict"]]
+    for trend in found:
+        gains = {rung.column: format.signed(rung.gain) for rung in trend.rungs}
+        slope = NOTHING if trend.line is None else _slope(trend.line)
+        verdict = trend.verdict + (STANDS if _is_marked(trend) else "")
+        made.append([trend.row, *(gains.get(column, NOTHING) for column in columns), slope, verdict])
+    return made
+
+
+def _is_marked(trend: Trend) -> bool:
+    return trend.verdict != NOT_RESOLVED and stands(trend.adjusted)
+
+
+def rule(cells: pd.DataFrame, found: Sequence[Trend]) -> str:
+    """How the lines are made, in a paragraph."""
+    sizes = cells["column"].nunique()
+    gains = f"Gains over {cells.attrs['baseline']} in {unit(cells)}, paired by seed; above zero is better."
+    if sizes < LADDER_SIZES:
+        return f"{gains} A line takes {LADDER_SIZES} sizes."
+    holm_rule = (
+        f" {STANDS}: resolved after Holm's correction over the rows, too." if any(map(_is_marked, found)) else ""
+    )
+    return (
+        f"{gains} Lines are ordinary least squares of a size's mean gain against log10 of the training FLOPs of the "
+        f"baseline there; intervals are of Student's t with {sizes - 2} degrees of freedom, two fewer than there are "
+        f"sizes.{holm_rule}"
+    )
+
+
+def sentences(found: Sequence[Trend]) -> Iterator[str]:
+    """One for each row: which way its gain goes, by how much, and where a line that falls to zero reaches it."""
+    for trend in found:
+        if trend.line is None:
+            yield f"{trend.row}: {trend.verdict}"
+            continue
+        said = f"{trend.row}: {trend.verdict}, {_slope(trend.line)} for ten times the compute"
+        if trend.verdict.endswith("shrinks"):
+            said += f"; {zero(trend.line, max(rung.flops for rung in trend.rungs))}"
+        yield said
+
+
+def zero(line: Line, largest: float) -> str:
+    """Where a line that falls to zero reaches it, unless that is far from what was trained."""
+    reached = -line.intercept / line.slope
+    if reached > math.log10(largest) + _FAR:
+        return f"the line is not zero before {10**_FAR} times the largest compute"
+    return f"the line is zero at {10**reached:.1e} FLOPs"
+
+
+def _slope(line: Line) -> str:
+    return f"{format.signed(line.slope)} [{format.signed(line.low)}, {format.signed(line.high)}]"
