@@ -22,7 +22,6 @@ from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import Loaded
 from comt_cli.exchange.loaded_text import LoadedText
 from comt_cli.layers.gates import CarriesGates, EvaluatorAdjuster
-from comt_cli.layers.residual.base import State, stream_of
 from comt_cli.methods.base import PROJECTIONS
 
 Values = NDArray[np.float32]
@@ -95,8 +94,8 @@ def observed_gates(loaded: Loaded, on: Observation) -> GateValues:
         raise UserError(f"{loaded.name} has no gates to analyse: it holds {loaded.description}")
     kept: dict[tuple[int, str], Tensor] = {}
 
-    def keep(number: int, name: str, x_BTD: State, _: State) -> None:
-        kept[number, name] = stream_of(x_BTD)[0]
+    def keep(number: int, name: str, x_BTD: Tensor, _: object) -> None:
+        kept[number, name] = x_BTD[0]
 
     observers: list[tuple[nn.Module, Observer]] = []
     for number, module in enumerate(modules):

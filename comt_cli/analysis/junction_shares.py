@@ -20,7 +20,7 @@ def has_junction_shares(loaded: Loaded) -> bool:
 
 
 def _connections(loaded: Loaded) -> list[ResidualConnection]:
-    return [joint.connection for blocks in loaded.model.stacks.values() for block in blocks for joint in block.joints]
+    return [each.connection for blocks in loaded.model.stacks.values() for block in blocks for each in block.branches]
 
 
 def junction_shares(loaded: Loaded, on: Observation) -> pd.DataFrame:
@@ -48,6 +48,6 @@ def junction_shares(loaded: Loaded, on: Observation) -> pd.DataFrame:
         (at.stack, at.layer + 1, at.part, name, *each.moments(), len(on.sequences[on.read_by(connection)].pieces))
         for connection, own in zip(connections, sums, strict=True)
         for name, each in own.items()
-        for at in (connection.junction,)
+        for at in (connection.site,)
     ]
     return pd.DataFrame(rows, columns=["stack", "layer", "part", "share", "mean", "std", *SPAN, "tokens"])

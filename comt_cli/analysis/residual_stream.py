@@ -13,7 +13,7 @@ from torch import nn
 from comt_cli.analysis.text import tokens_of
 from comt_cli.analysis.watch import Observer, watch
 from comt_cli.exchange.loaded_text import LoadedText
-from comt_cli.layers.residual.base import Carrying, State, read_behind, stream_of
+from comt_cli.layers.residual.base import State, final_stream
 
 
 def residual_stream(loaded: LoadedText, text: str | None = None) -> pd.DataFrame:
@@ -39,11 +39,9 @@ def residual_stream(loaded: LoadedText, text: str | None = None) -> pd.DataFrame
         (block, lambda before, after: states.extend([after] if states else [before, after])) for block in model.blocks
     ]
     watch(loaded, (tokens.ids[None],), observers)
-    # Connections are not handed what attention shares between blocks, so they do not read it either.
-    states = [state.state if isinstance(state, Carrying) else state for state in states]
     with torch.no_grad():
-        streams = [block.joints[0].connection.read(state) for block, state in zip(model.blocks, states, strict=False)]
-        streams.append(stream_of(read_behind(states[-1], model.read_out)))
+        streams = [block.branches[0].connection.read(state) for block, state in zip(model.blocks, states, strict=False)]
+        streams.append(final_stream(states[-1], model.read_out, nn.Identity()))
     frames = []
     for layer, (before, after) in enumerate(itertools.pairwise(streams), start=1):
         x_TD, y_TD = before[0].double(), after[0].double()

@@ -16,7 +16,7 @@ from comt_cli.kernels.heads import heads
 from comt_cli.kernels.swiglu import swiglu
 from comt_cli.layers.projection import Projections, aligned
 from comt_cli.layers.rotary import Rotation, rotate
-from comt_cli.layers.shared_values import Kept, SharedValues
+from comt_cli.layers.shared_values import SharedKV, SharedValues
 
 if TYPE_CHECKING:
     from comt_cli.layers.kv_cache import LayerCache
@@ -40,7 +40,7 @@ class Attention(nn.Module):
         make: MakeProjections,
         shared: SharedValues | None = None,
     ) -> None:
-        """`shared` says what is attended with where that is not the block's own keys and values alone."""
+        """`shared` makes keys and values where they are not the block's own alone."""
         super().__init__()
         self.heads, self.kv_heads, self.head_width = heads, kv_heads, width // heads
         self.shared = shared
@@ -59,15 +59,15 @@ class Attention(nn.Module):
     def mixed(
         self,
         x_BTD: Tensor,
-        *ways_BTD: Tensor,
+        *kv_BTD: Tensor,
         rotation: Rotation,
         cache: LayerCache | None = None,
-        kept: Kept | None = None,
+        shared_kv: SharedKV | None = None,
     ) -> Tensor:
-        """What the output projection reads, [B, T, D]. With two more inputs keys are computed from the second and
-        values from the third. `kept` holds what is shared between blocks."""
+        """Input of the output projection, [B, T, D]. With two more inputs keys are computed from the second and values
+        from the third. `shared_kv` holds keys and values of earlier blocks."""
         B, T, D = x_BTD.shape
-        q_BHTE, k_BKTE, v_BKTE, *read_by_gate = self._rotated_heads(x_BTD, ways_BTD, rotation, kept)
+        q_BHTE, k_BKTE, v_BKTE, *read_by_gate = self._rotated_heads(x_BTD, kv_BTD, rotation, shared_kv)
         if cache is None:
             mixed_BHTE = attend(q_BHTE, k_BKTE, v_BKTE, causal=True)
         else:
@@ -78,22 +78,22 @@ class Attention(nn.Module):
         return mixed_BTD
 
     def _rotated_heads(
-        self, x_BTD: Tensor, ways_BTD: tuple[Tensor, ...], rotation: Rotation, kept: Kept | None
+        self, x_BTD: Tensor, kv_BTD: tuple[Tensor, ...], rotation: Rotation, shared_kv: SharedKV | None
     ) -> tuple[Tensor, ...]:
         """Queries [B, H, T, E] and keys [B, K, T, E], turned, values [B, K, T, E], and what a later gate reads."""
         shared = self.shared
-        is_usual = len(ways_BTD) == 0 and (shared is None or (shared.has_values and not shared.mixes_keys))
+        is_usual = len(kv_BTD) == 0 and (shared is None or (shared.has_values and not shared.mixes_keys))
         gates = self.qkv.modulation() if self.fused and is_usual else None
         k: Tensor
         v: Tensor | None
         if gates is None:
-            parts = self.qkv(x_BTD, *ways_BTD)
+            parts = self.qkv(x_BTD, *kv_BTD)
             q, k = self._split(parts[0]), self._split(parts[1])
             has_values = shared is None or shared.has_values
             v, rest = self._split(parts[2]) if has_values else None, list(parts[2 + has_values :])
             if shared is not None and shared.mixes_keys:
-                assert kept is not None
-                k, v = shared(k, v, kept)
+                assert shared_kv is not None
+                k, v = shared(k, v, shared_kv)
             q, k = rotate(q, rotation), rotate(k, rotation)
         else:
             product_BTC = self.qkv.product(x_BTD)
@@ -102,8 +102,8 @@ class Attention(nn.Module):
             q, k, v = (self._split(part.view(*x_BTD.shape[:2], -1)) for part in parts)
             rest = list(self.qkv.read_later(product_BTC))
         if shared is not None and not shared.mixes_keys:
-            assert kept is not None
-            k, v = shared(k, v, kept)
+            assert shared_kv is not None
+            k, v = shared(k, v, shared_kv)
         assert v is not None
         return q, k, v, *rest
 

@@ -22,7 +22,7 @@ from comt_cli.layers.learned import Affine
 from comt_cli.layers.multi_head import GeluFeedForward
 from comt_cli.layers.norms import NormPlace, layer_norm
 from comt_cli.layers.projection import TokenEmbedding
-from comt_cli.layers.residual.base import State, normalised, read_behind
+from comt_cli.layers.residual.base import State, final_stream
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import BlockParts, Model, VocabularyModel, refuse_absent
 from comt_cli.models.transformer import SERVED_BY, EncoderBlock, final_norm
@@ -82,21 +82,23 @@ class BertEncoder(Model):
         self.entry = nn.Identity() if wiring.entry is None else wiring.entry(shape.width)
         self.embedding_norm = wiring.norm(NormPlace(shape.width, settings.norm_eps, "embedding"), layer_norm)
         self.embedding_dropout = Dropout(settings.dropout)
-        names = ("attention", "mlp")
-        depth, eps = shape.layers, settings.norm_eps
-        blocks = [
-            BertBlock(
-                settings,
-                BlockParts(
-                    wiring, "encoder", layer, depth, shape.width, names, layer_norm, eps, INIT_STD, truncated=True
-                ),
-            )
-            for layer in range(depth)
-        ]
+        parts = partial(
+            BlockParts,
+            wiring=wiring,
+            stack="encoder",
+            layers=shape.layers,
+            width=shape.width,
+            parts=("attention", "mlp"),
+            norm=layer_norm,
+            epsilon=settings.norm_eps,
+            init_std=INIT_STD,
+            truncated=True,
+        )
+        blocks = [BertBlock(settings, parts(layer=layer)) for layer in range(shape.layers)]
         self.blocks = nn.ModuleList(blocks)
-        last = blocks[-1].mlp_connection
-        self.read_out = last.read_out(partial(wiring.norm, NormPlace(shape.width, eps, "final"), layer_norm))
-        self.final_norm = final_norm(wiring, last, shape.width, eps)
+        last, place = blocks[-1].mlp_connection, NormPlace(shape.width, settings.norm_eps, "final")
+        self.read_out = last.output_aggregation(partial(wiring.norm, place, layer_norm))
+        self.final_norm = final_norm(wiring, last, place)
 
     @property
     def stacks(self) -> Mapping[str, nn.ModuleList]:
@@ -114,11 +116,11 @@ class BertEncoder(Model):
             raise ValueError(f"{length} tokens are more than the model's {self.settings.positions} positions")
         segment = self.segments.weight[0] if segments_BT is None else self.segments(segments_BT)
         x_BTD = self.entry(self.embedding(tokens_BT) + self.positions.weight[:length] + segment)
-        state: State = self.embedding_dropout(self.embedding_norm(x_BTD))
+        state = State(self.embedding_dropout(self.embedding_norm(x_BTD)))
         mask_BT = tokens_BT != PAD
         for block in self.blocks:
             state = self.run_block(block, state, mask_BT)
-        return normalised(read_behind(state, self.read_out), self.final_norm)[1]
+        return final_stream(state, self.read_out, self.final_norm)
 
 
 class Bert(BertEncoder, VocabularyModel):

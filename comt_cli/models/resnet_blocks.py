@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from comt_cli.kernels.gates import Modulation
 from comt_cli.layers.convolution import EPSILON, BatchNorm, Convolution, ConvolutionNorm, batch_norm
 from comt_cli.layers.residual.base import ResidualConnection
-from comt_cli.layers.residual.pre_norm import PreNorm
+from comt_cli.layers.residual.norm_placement import PreNorm
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import BlockParts
 
@@ -64,8 +64,16 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, place: BlockPlace, wiring: Wiring) -> None:
         super().__init__()
-        at = place.layer, place.layers, place.d_out
-        self.parts = BlockParts(wiring, "blocks", *at, ("map",), batch_norm, EPSILON)
+        self.parts = BlockParts(
+            wiring=wiring,
+            stack="blocks",
+            layer=place.layer,
+            layers=place.layers,
+            width=place.d_out,
+            parts=("map",),
+            norm=batch_norm,
+            epsilon=EPSILON,
+        )
         self.convolutions: dict[str, Convolution] = {}
         self.norms: dict[str, nn.Module] = {}
 

@@ -31,9 +31,9 @@ from comt_cli.layers.multi_head import (
 )
 from comt_cli.layers.norms import NormPlace, layer_norm
 from comt_cli.layers.projection import Projections, TokenEmbedding
-from comt_cli.layers.residual.base import ResidualConnection, State, normalised, read_behind
+from comt_cli.layers.residual.base import ResidualConnection, State, final_stream
 from comt_cli.methods.base import Wiring
-from comt_cli.models.base import BlockParts, GatedBranch, Joint, TokenBlock, VocabularyModel, refuse_absent
+from comt_cli.models.base import BlockParts, GatedBranch, TokenBlock, VocabularyModel, refuse_absent
 from comt_cli.tasks.settings.transformer import ENCODER_DECODER_SITES, EncoderDecoderSettings, TransformerSettings
 
 SETTINGS = TransformerSettings
@@ -90,21 +90,28 @@ class EncoderBlock(TokenBlock):
         self.attention_dropout, self.mlp_dropout = Dropout(dropout), Dropout(dropout)
 
     @property
-    def joints(self) -> tuple[Joint, Joint]:
+    def branches(self) -> tuple[GatedBranch, GatedBranch]:
+        attention, mlp = self.attention, self.mlp
         return (
-            Joint(self.attention_connection, self.attention.output, self.attention_path),
-            Joint(self.mlp_connection, self.mlp.down, self.mlp_path),
+            GatedBranch(
+                self.attention_connection,
+                attention.mixed,
+                attention.output,
+                self.attention_path,
+                self.attention_dropout,
+            ),
+            GatedBranch(self.mlp_connection, mlp.inner, mlp.down, self.mlp_path, self.mlp_dropout),
         )
 
     def forward(self, state: State, mask_BS: Tensor) -> State:
-        """The stream after the block, [B, S, D], with what the connections remember; `mask` has True for tokens."""
-        mixed = partial(self.attention.mixed, mask=mask_BS[:, None, None, :])
-        attention = GatedBranch(mixed, self.attention.output, self.attention_path, self.attention_dropout)
-        mlp = GatedBranch(self.mlp.inner, self.mlp.down, self.mlp_path, self.mlp_dropout)
-        # With post-norm connections: h = norm(x + attention(x)), y = norm(h + mlp(h)).
-        # With pre-norm connections: h = x + attention(norm(x)), y = h + mlp(norm(h)).
-        state = self.attention_connection.step(state, attention)
-        return self.mlp_connection.step(state, mlp)
+        """State after the block; `mask` has True for tokens.
+
+        With post-norm connections: h = norm(x + attention(x)), y = norm(h + mlp(h)).
+        With pre-norm connections: h = x + attention(norm(x)), y = h + mlp(norm(h)).
+        """
+        attention, mlp = self.branches
+        h = attention.added_to(state, mask=mask_BS[:, None, None, :])
+        return mlp.added_to(h)
 
 
 class DecoderBlock(TokenBlock):
@@ -127,52 +134,56 @@ class DecoderBlock(TokenBlock):
         self.attention_dropout, self.cross_dropout, self.mlp_dropout = (Dropout(dropout) for _ in range(3))
 
     @property
-    def joints(self) -> tuple[Joint, Joint, Joint]:
+    def branches(self) -> tuple[GatedBranch, GatedBranch, GatedBranch]:
+        attention, cross, mlp = self.attention, self.cross, self.mlp
         return (
-            Joint(self.attention_connection, self.attention.output, self.attention_path),
-            Joint(self.cross_connection, self.cross.output, self.cross_path),
-            Joint(self.mlp_connection, self.mlp.down, self.mlp_path),
+            GatedBranch(
+                self.attention_connection,
+                attention.mixed,
+                attention.output,
+                self.attention_path,
+                self.attention_dropout,
+            ),
+            GatedBranch(self.cross_connection, cross.mixed, cross.output, self.cross_path, self.cross_dropout),
+            GatedBranch(self.mlp_connection, mlp.inner, mlp.down, self.mlp_path, self.mlp_dropout),
         )
 
     def forward(self, state: State, encoded_BSD: Tensor, mask_BS: Tensor) -> State:
-        """The stream after the block, [B, T, D], with what the connections remember."""
+        """State after the block."""
         return self.decoded(state, self.cross.keys_values(encoded_BSD, mask_BS))
 
     def decoded(self, state: State, source: KeysValues, columns: LayerColumns | None = None) -> State:
-        """The same, from the keys and values of the source; with `columns` of one token, which follows on those that
-        they hold."""
-        mixed = partial(self.attention.mixed, columns=columns)
-        attention = GatedBranch(mixed, self.attention.output, self.attention_path, self.attention_dropout)
-        found = partial(self.cross.mixed, source=source)
-        cross = GatedBranch(found, self.cross.output, self.cross_path, self.cross_dropout)
-        mlp = GatedBranch(self.mlp.inner, self.mlp.down, self.mlp_path, self.mlp_dropout)
-        # With post-norm connections: h = norm(x + attention(x)), c = norm(h + cross(h, source)), y = norm(c + mlp(c)).
-        # With pre-norm connections: h = x + attention(norm(x)), c = h + cross(norm(h), source), y = c + mlp(norm(c)).
-        state = self.attention_connection.step(state, attention)
-        state = self.cross_connection.step(state, cross)
-        return self.mlp_connection.step(state, mlp)
+        """The same, from the keys and values of the source; with `columns` of one token, which follows those in them.
+
+        With post-norm connections: h = norm(x + attention(x)), c = norm(h + cross(h, source)), y = norm(c + mlp(c)).
+        With pre-norm connections: h = x + attention(norm(x)), c = h + cross(norm(h), source), y = c + mlp(norm(c)).
+        """
+        attention, cross, mlp = self.branches
+        h = attention.added_to(state, columns=columns)
+        c = cross.added_to(h, source=source)
+        return mlp.added_to(c)
 
 
 def _parts(settings: EncoderDecoderSettings, wiring: Wiring, stack: str, layer: int, *names: str) -> BlockParts:
     shape = settings.shape()
     return BlockParts(
-        wiring,
-        stack,
-        layer,
-        shape.depths[stack],
-        shape.width,
-        names,
-        layer_norm,
-        settings.norm_eps,
+        wiring=wiring,
+        stack=stack,
+        layer=layer,
+        layers=shape.depths[stack],
+        width=shape.width,
+        parts=names,
+        norm=layer_norm,
+        epsilon=settings.norm_eps,
         init_std=None,  # Glorot's: tensor2tensor's `uniform_unit_scaling`
         depths=shape.depths,
     )
 
 
-def final_norm(wiring: Wiring, last: ResidualConnection, width: int, epsilon: float) -> nn.Module:
-    """The norm behind a stack; the identity where its `last` connection ends in one, or its method has none there."""
+def final_norm(wiring: Wiring, last: ResidualConnection, place: NormPlace) -> nn.Module:
+    """Norm behind a stack; the identity where its `last` connection ends in one, or its method has none there."""
     keeps_norm = last.keeps_final_norm and not last.ends_in_norm
-    return wiring.norm(NormPlace(width, epsilon, "final"), layer_norm) if keeps_norm else nn.Identity()
+    return wiring.norm(place, layer_norm) if keeps_norm else nn.Identity()
 
 
 class EncoderDecoder(VocabularyModel):
@@ -207,11 +218,11 @@ class EncoderDecoder(VocabularyModel):
         encoder = [EncoderBlock(settings, parts(layer, "attention", "mlp")) for layer in range(shape.encoder_layers)]
         decoder = [DecoderBlock(settings, wiring, layer) for layer in range(shape.decoder_layers)]
         self.encoder, self.decoder = nn.ModuleList(encoder), nn.ModuleList(decoder)
-        of = shape.width, settings.norm_eps
         ends = encoder[-1].mlp_connection, decoder[-1].mlp_connection
-        norm = partial(wiring.norm, NormPlace(*of, "final"), layer_norm)
-        self.encoder_read_out, self.decoder_read_out = (end.read_out(norm) for end in ends)
-        self.encoder_norm, self.decoder_norm = (final_norm(wiring, end, *of) for end in ends)
+        place = NormPlace(shape.width, settings.norm_eps, "final")
+        norm = partial(wiring.norm, place, layer_norm)
+        self.encoder_read_out, self.decoder_read_out = (end.output_aggregation(norm) for end in ends)
+        self.encoder_norm, self.decoder_norm = (final_norm(wiring, end, place) for end in ends)
 
     @property
     def stacks(self) -> Mapping[str, nn.ModuleList]:
@@ -241,10 +252,10 @@ class EncoderDecoder(VocabularyModel):
         """What cross-attention reads: the stream behind the encoder, [B, S, D], zeros where it is switched off, and the
         mask of `source_stream`."""
         x_BSD, mask_BS = self.source_stream(*source)
-        state: State = self.encoder_dropout(x_BSD)
+        state = State(self.encoder_dropout(x_BSD))
         for block in self.encoder:
             state = self.run_block(block, state, mask_BS)
-        encoded_BSD = normalised(read_behind(state, self.encoder_read_out), self.encoder_norm)[1]
+        encoded_BSD = final_stream(state, self.encoder_read_out, self.encoder_norm)
         # A product, so that all parameters have gradients: data parallel training waits for each.
         return (encoded_BSD if self.settings.cross_attention else 0 * encoded_BSD), mask_BS
 
@@ -252,10 +263,10 @@ class EncoderDecoder(VocabularyModel):
         """What the head reads, [B, T, D], of a source, some tensors, and behind it the target so far, [B, T]."""
         *source, target_BT = inputs
         encoded_BSD, mask_BS = self.encoded(*source)
-        state: State = self.decoder_dropout(self.embedded(target_BT, self._positions(target_BT.shape[1])))
+        state = State(self.decoder_dropout(self.embedded(target_BT, self._positions(target_BT.shape[1]))))
         for block in self.decoder:
             state = self.run_block(block, state, encoded_BSD, mask_BS)
-        return normalised(read_behind(state, self.decoder_read_out), self.decoder_norm)[1]
+        return final_stream(state, self.decoder_read_out, self.decoder_norm)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Logits of each next target, [B, T, V], in the parameters' type; `inputs` as those of `body`."""
@@ -293,13 +304,13 @@ class EncoderDecoder(VocabularyModel):
     def step(self, tokens_R1: Tensor, cache: DecodingCache, memory: Memory) -> Tensor:
         """Feed each row its next token; the logits of the one after, [R, V]. Rows b K to b K + K - 1 are of source
         b."""
-        state: State = self.decoder_dropout(self.embedded(tokens_R1, cache.position))
+        state = State(self.decoder_dropout(self.embedded(tokens_R1, cache.position)))
         mask_B11S = memory.mask_BS[:, None, None, :]
         for layer, block in enumerate(self.decoder_blocks()):
             source = KeysValues(memory.keys[layer], memory.values[layer], mask_B11S)
             state = block.decoded(state, source, cache.columns(layer))
         cache.advance()
-        return self.outputs(normalised(read_behind(state, self.decoder_read_out), self.decoder_norm)[1][:, -1])
+        return self.outputs(final_stream(state, self.decoder_read_out, self.decoder_norm)[:, -1])
 
     # ---- what is counted without storage
 

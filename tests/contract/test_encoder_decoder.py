@@ -25,7 +25,7 @@ from torch import Tensor
 
 from comt_cli.layers.dropout import Masks
 from comt_cli.layers.gates import ComtGate
-from comt_cli.layers.residual.post_norm import PostNorm
+from comt_cli.layers.residual.norm_placement import PostNorm
 from comt_cli.methods.base import Wiring
 from comt_cli.models.transformer import Transformer
 

@@ -32,20 +32,17 @@ from comt_cli.layers.norms import DynamicTanh, EmbeddingScale
 from comt_cli.layers.projection import Projections, TokenEmbedding
 from comt_cli.layers.residual.attention_residuals import AttentionResiduals, DeltaAttentionResiduals
 from comt_cli.layers.residual.base import ResidualConnection
+from comt_cli.layers.residual.channel_gates import GatedResidual, Highway
 from comt_cli.layers.residual.deep_cross_attention import DeepCrossAttention, DepthMixture
 from comt_cli.layers.residual.denseformer import DenseFormer
-from comt_cli.layers.residual.grc import GatedResidual
-from comt_cli.layers.residual.highway import Highway
 from comt_cli.layers.residual.hyper_connections import Dynamic, HyperConnection
 from comt_cli.layers.residual.laurel import LaurelLR, LaurelPA, LaurelRW, LaurelRWLR
 from comt_cli.layers.residual.manifold_hyper_connections import Coefficients, ManifoldHyperConnection
-from comt_cli.layers.residual.mudd import DenseShares, MultiwayDense
-from comt_cli.layers.residual.pre_norm import PreNorm
+from comt_cli.layers.residual.mudd import DenseWeights, MultiwayDense
+from comt_cli.layers.residual.norm_placement import PreNorm
 from comt_cli.layers.residual.progressive import ProgressiveResidual
-from comt_cli.layers.residual.rezero import ReZero
-from comt_cli.layers.residual.sas import SelfAdaptiveScaling
-from comt_cli.layers.residual.scaled import ScaledBranch
-from comt_cli.layers.residual.scaling_gate import GatedShare
+from comt_cli.layers.residual.sas import GatedShare, SelfAdaptiveScaling
+from comt_cli.layers.residual.scaled import ReZero, ScaledBranch
 from comt_cli.layers.residual.start_lambdas import StartLambdas
 from comt_cli.layers.shared_values import LayerRouter
 from comt_cli.methods.base import Wiring
@@ -169,7 +166,7 @@ def share_starts(connection: ResidualConnection) -> None:
 def lambdas_start(connection: ResidualConnection) -> None:
     if connection.r is not None:
         assert connection.r() == 0
-        down = connection.junction.layer / (connection.junction.layers - 1)
+        down = connection.site.layer / (connection.site.layers - 1)
         graded = pytest.approx((1.15 - 0.1 * down, 0.2 - 0.15 * down))
         assert (connection.first_r, connection.m().item()) in ((1, 0), graded)
 
@@ -207,7 +204,7 @@ def mudd_starts(connection: ResidualConnection) -> None:
     if connection.dense is not None:
         assert (connection.dense.W2 == 0).all()
         assert (connection.dense.a() == 0).all()
-        is_normal(connection.dense.W1, connection.junction.width**-0.5)
+        is_normal(connection.dense.W1, connection.site.width**-0.5)
 
 
 def depth_mixture_starts(part: DepthMixture) -> None:
@@ -285,7 +282,7 @@ STARTS = {
     MultiwayDense: mudd_starts,
     DepthMixture: depth_mixture_starts,
     DeepCrossAttention: lambda part: None,
-    DenseShares: lambda part: None,
+    DenseWeights: lambda part: None,
     LayerRouter: lambda part: None,  # `test_shared_values`
     Convolution: convolution_starts,
     BatchNorm: norm_starts,

@@ -28,7 +28,7 @@ from comt_cli.layers.convolution import BatchNorm
 from comt_cli.layers.gates import ComtGate, Gate
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.base import ResidualConnection
-from comt_cli.layers.residual.pre_norm import PreNorm
+from comt_cli.layers.residual.norm_placement import PreNorm
 from comt_cli.methods import method_from, methods
 from comt_cli.methods.base import (
     CONNECTION_NEEDS,

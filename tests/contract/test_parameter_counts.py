@@ -7,7 +7,7 @@ import math
 import pytest
 from method_cases import every_method, wiring_of
 
-from comt_cli.layers.residual.pre_norm import PreNorm
+from comt_cli.layers.residual.norm_placement import PreNorm
 from comt_cli.methods import method_from
 from comt_cli.methods.base import Wiring
 from comt_cli.models.build import empty_network

@@ -312,9 +312,9 @@ def test_attention_over_depth_is_what_the_junction_makes_of_its_sources():
     assert np.allclose(one_weight(frame, "attention", 3, "mlp"), 1 / 4)  # e, two blocks, and the sum so far
     with torch.no_grad():
         for block in one.model.blocks:
-            for joint in block.joints:
-                if joint.connection.attention is not None:
-                    joint.connection.attention.query.value.normal_(generator=torch.Generator().manual_seed(1))
+            for branch in block.branches:
+                if branch.connection.attention is not None:
+                    branch.connection.attention.query.value.normal_(generator=torch.Generator().manual_seed(1))
     changed = mixing(one, observed_text(one, TEXT))
     assert one_weight(changed, "attention", 3, READ_OUT).shape == (1, 4)  # e, and three blocks
     for _, own in changed.groupby(["layer", "part"]):

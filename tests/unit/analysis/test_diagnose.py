@@ -16,8 +16,9 @@ from comt_cli.analysis.diagnose.claims import Verdict, claims_frame, same_digits
 from comt_cli.analysis.diagnose.networks import GELU_MLP, LINEAR_RELU, LLAMA, RELU_MLP, SETUPS, wirings
 from comt_cli.commands.diagnose import _methods, _wirings
 from comt_cli.errors import UserError
+from comt_cli.layers.residual import residual_connections
 from comt_cli.methods import in_words
-from comt_cli.methods.base import RESIDUAL_CONNECTIONS, Wiring, residual_connection
+from comt_cli.methods.base import Wiring, residual_connection
 
 WIRINGS = wirings()
 PRE, POST = WIRINGS["pre-norm"], WIRINGS["post-norm"]
@@ -69,7 +70,7 @@ def test_building_leaves_the_callers_random_stream_alone():
 
 
 @pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
-@pytest.mark.parametrize("name", [name for name in WIRINGS if name in RESIDUAL_CONNECTIONS])
+@pytest.mark.parametrize("name", [name for name in WIRINGS if name in residual_connections()])
 def test_every_connection_goes_into_every_setup_at_an_odd_depth(name, setup):
     network, x, random = setup.build(WIRINGS[name], 3, 1, 32)
     seen = measure.trace(network, x, random)
@@ -85,7 +86,7 @@ def test_what_has_more_than_one_stream_is_refused_by_name(name):
 
 def test_all_connections_are_those_that_can_be_diagnosed():
     every = _wirings(None, list(SETUPS.values()))
-    assert {"pre-norm", "progressive", "sas"} <= every.keys() < RESIDUAL_CONNECTIONS.keys()
+    assert {"pre-norm", "progressive", "sas"} <= every.keys() < residual_connections().keys()
 
 
 def test_every_method_with_gates_or_norms_of_its_own_fits_llama_alone():

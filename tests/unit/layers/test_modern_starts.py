@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from comt_cli.analysis.diagnose.start import LEAST_APART, least_gradient
 from comt_cli.layers.initialise import initialise
+from comt_cli.layers.residual import residual_connections
 from comt_cli.layers.residual.attention_residuals import DepthAttention
-from comt_cli.layers.residual.base import Streams
+from comt_cli.layers.residual.base import State
 from comt_cli.layers.residual.deep_cross_attention import DepthMixture
 from comt_cli.layers.residual.hyper_connections import Dynamic, HyperConnection
 from comt_cli.layers.residual.manifold_hyper_connections import Coefficients, ManifoldHyperConnection
-from comt_cli.methods.base import RESIDUAL_CONNECTIONS, residual_connection
 
 EXACT = SETTINGS.model_copy(update={"norm_eps": 1e-15})
 """With norms whose epsilon is nothing: in float64 some models have a stream of Pre-LN's direction and another size."""
@@ -125,8 +125,8 @@ def test_a_progressive_network_is_the_identity_at_first_and_pre_ln_at_last():
     with torch.no_grad():
         assert_same_bits(model(TOKENS), model.outputs(model.final_norm(model.embedding(TOKENS))), Reason.IDENTITY)
         for block in model.blocks:
-            for joint in block.joints:
-                joint.connection.share.at_update(1000 * SETTINGS.shape().layers)
+            for branch in block.branches:
+                branch.connection.share.at_update(1000 * SETTINGS.shape().layers)
         assert_same_bits(model(TOKENS), plain(TOKENS), Reason.IDENTITY)
 
 
@@ -213,11 +213,11 @@ def test_the_check_catches_a_mixing_matrix_that_does_not_learn(name, monkeypatch
 
 def dispersion(model) -> float:
     """How far the streams are from their mean behind the last block, beside their size."""
-    seen: list[Streams] = []
+    seen: list[State] = []
     with torch.no_grad(), model.blocks[-1].register_forward_hook(lambda _, __, state: seen.append(state)):
         model(TOKENS)
     (state,) = seen
-    assert isinstance(state, Streams)
+    assert state.has_streams
     return ((state.x - state.x.mean(-2, keepdim=True)).norm() / state.x.norm()).item()
 
 
@@ -252,15 +252,17 @@ def test_queries_and_maps_survive_the_model_wide_start():
             assert (connection.coefficients.phi == 0).all()
 
 
-BEGIN_A_STACK = [name for name in RESIDUAL_CONNECTIONS if residual_connection(name).has_states]
+BEGIN_A_STACK = [
+    name for name, each in residual_connections().items() if "states" in each.needs and name != "progressive"
+]
 
 
 @pytest.mark.parametrize("name", BEGIN_A_STACK)
 def test_only_the_first_junction_begins_a_stack(name):
     """Behind it a plain stream would be copied, or read, as if nothing had come before: the baseline, silently."""
     connections, _ = stack(name)
-    plain_BTD = normal(1, 2, D, seed=1)
-    connections[0].step(plain_BTD, partial(branch, 0))
+    plain = State(normal(1, 2, D, seed=1))
+    connections[0].step(plain, partial(branch, 0))
     for k, each in enumerate(connections[1:], 1):
-        with pytest.raises((ValueError, AssertionError)):  # of `entered`, or of what mixes earlier outputs
-            each.step(plain_BTD, partial(branch, k))
+        with pytest.raises(ValueError, match="plain stream"):
+            each.step(plain, partial(branch, k))

@@ -4,6 +4,7 @@ on feature maps, a pixel at a time."""
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -15,13 +16,11 @@ from torch import Tensor, nn
 from comt_cli.layers.convolution import EPSILON
 from comt_cli.layers.initialise import Initialised
 from comt_cli.layers.map_norms import MapBatchNorm, MapLayerNorm
-from comt_cli.layers.residual.base import Junction, ResidualConnection
-from comt_cli.layers.residual.highway import Highway
-from comt_cli.layers.residual.post_norm import PostNorm
-from comt_cli.layers.residual.pre_norm import PreNorm
-from comt_cli.layers.residual.sas import SelfAdaptiveScaling
+from comt_cli.layers.residual.base import ResidualConnection, ResidualSite
+from comt_cli.layers.residual.channel_gates import Highway
+from comt_cli.layers.residual.norm_placement import PostNorm, PreNorm
+from comt_cli.layers.residual.sas import GatedShare, SelfAdaptiveScaling
 from comt_cli.layers.residual.scaled import ScaledBranch
-from comt_cli.layers.residual.scaling_gate import GatedShare
 from comt_cli.methods.base import Wiring
 from comt_cli.models.build import empty_network, materialise
 from comt_cli.models.resnet import ResNet
@@ -36,9 +35,9 @@ B = 0.3
 class Named(ResidualConnection):
     """An architecture of the tables that has no module of its own here, by its formula."""
 
-    def __init__(self, junction: Junction, formula) -> None:
-        super().__init__(junction)
-        self.norm = LAYER_NORM(junction.width)
+    def __init__(self, site: ResidualSite, formula) -> None:
+        super().__init__(site)
+        self.norm = LAYER_NORM(site.width)
         self.formula = formula
 
     def forward(self, x_BTD: Tensor, branch) -> Tensor:
@@ -50,9 +49,9 @@ def named(formula):
     return partial(Named, formula=formula)
 
 
-def transformer(junction: Junction) -> ResidualConnection:
+def transformer(site: ResidualSite) -> ResidualConnection:
     """Post-LN, the connection of language models, with the norm of maps."""
-    return PostNorm(Junction(**{**vars(junction), "norm": partial(LAYER_NORM, junction.width)}))
+    return PostNorm(replace(site, norm=partial(LAYER_NORM, site.width)))
 
 
 TABLE_1 = {
@@ -107,8 +106,8 @@ def test_special_cases(gamma, fixed, architecture):
             torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-3, atol=1e-5, msg=name)
 
 
-def junction(width: int) -> Junction:
-    return Junction(width, "blocks", 0, 4, 0, 4, "map", nn.Identity)
+def site(width: int) -> ResidualSite:
+    return ResidualSite(width, "blocks", 0, 4, 0, 4, "map", nn.Identity)
 
 
 def naive_gate(gate: nn.Module, both: Tensor) -> float:
@@ -143,7 +142,7 @@ def naive_layer_norm(norm: MapLayerNorm, x_HWC: Tensor) -> Tensor:
 @pytest.mark.parametrize("gamma", ["product", "free"])
 def test_the_readings_of_sas_on_maps(gate, reads, over, gamma):
     norm = partial(MapLayerNorm, over=over)
-    connection = shaken(SelfAdaptiveScaling(junction(3), gate=gate, reads=reads, norm=norm, gamma=gamma))
+    connection = shaken(SelfAdaptiveScaling(site(3), gate=gate, reads=reads, norm=norm, gamma=gamma))
     x_BHWC, F_BHWC = normal(2, 2, 3, 3), normal(2, 2, 3, 3, seed=1)
     y_BHWC = connection(x_BHWC, lambda _: F_BHWC)
     for b in range(2):
@@ -161,7 +160,7 @@ def test_the_readings_of_sas_on_maps(gate, reads, over, gamma):
 @pytest.mark.parametrize("gate", ["two-layer", "single-layer"])
 @pytest.mark.parametrize("reads", ["pooled", "pixel"])
 def test_one_scaling_gate(gate, reads):
-    connection = shaken(GatedShare(junction(3), gate=gate, reads=reads))
+    connection = shaken(GatedShare(site(3), gate=gate, reads=reads))
     x_BHWC, F_BHWC = normal(2, 2, 3, 3), normal(2, 2, 3, 3, seed=1)
     y_BHWC = connection(x_BHWC, lambda _: F_BHWC)
     for b in range(2):
@@ -175,10 +174,10 @@ def test_one_scaling_gate(gate, reads):
 
 def test_the_transform_gate_of_every_pixel_is_highway():
     x_BHWC, F_BHWC = normal(2, 2, 3, 3), normal(2, 2, 3, 3, seed=1)
-    ours = shaken(GatedShare(junction(3), gate="transform", reads="pixel"))
-    highway = shaken(Highway(junction(3)))
+    ours = shaken(GatedShare(site(3), gate="transform", reads="pixel"))
+    highway = shaken(Highway(site(3)))
     close(ours(x_BHWC, lambda _: F_BHWC), highway(x_BHWC, lambda _: F_BHWC))
-    pooled = shaken(GatedShare(junction(3), gate="transform", reads="pooled"))
+    pooled = shaken(GatedShare(site(3), gate="transform", reads="pooled"))
     T_B11C = torch.sigmoid(pooled.gate(x_BHWC.mean(dim=(1, 2), keepdim=True)))
     close(pooled(x_BHWC, lambda _: F_BHWC), T_B11C * F_BHWC + (1 - T_B11C) * x_BHWC)
 

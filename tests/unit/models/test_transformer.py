@@ -20,9 +20,8 @@ from comt_cli.layers.dropout import Masks
 from comt_cli.layers.gates import ComtGate
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.base import ResidualConnection
-from comt_cli.layers.residual.grc import GatedResidual
-from comt_cli.layers.residual.post_norm import PostNorm
-from comt_cli.layers.residual.pre_norm import PreNorm
+from comt_cli.layers.residual.channel_gates import GatedResidual
+from comt_cli.layers.residual.norm_placement import PostNorm, PreNorm
 from comt_cli.layers.residual.sas import SelfAdaptiveScaling
 from comt_cli.methods import method_from
 from comt_cli.methods.base import Wiring
@@ -177,13 +176,13 @@ def test_a_gate_on_attention_is_on_cross_attention_too_unless_that_is_named():
     gate = partial(ComtGate, hidden=2, init="normal")
     other = partial(ComtGate, hidden=3, init="normal")
     (block, *_) = pair_model(Wiring(PostNorm, {"attention": gate})).decoder
-    assert [path is not None for _, _, path in block.joints] == [True, True, False]
+    assert [branch.path is not None for branch in block.branches] == [True, True, False]
     assert block.cross_path.sites[0].part == "cross"
     (block, *_) = pair_model(Wiring(PostNorm, {"attention": gate, "cross": other})).decoder
     assert len(block.attention_path.gate("attention").A) == 2
     assert len(block.cross_path.gate("cross").A) == 3
     (block, *_) = pair_model(Wiring(PostNorm, {"cross": gate})).decoder
-    assert [path is not None for _, _, path in block.joints] == [False, True, False]
+    assert [branch.path is not None for branch in block.branches] == [False, True, False]
 
 
 def test_options_that_came_later_change_no_stored_method():
@@ -209,7 +208,7 @@ def test_deepnorm_scales_by_both_depths():
         (model.decoder, 18**0.25, 72**-0.25),
     ):
         for block in stack:
-            for connection, _, _ in block.joints:
+            for connection in (branch.connection for branch in block.branches):
                 assert (connection.alpha, connection.beta) == (pytest.approx(alpha), pytest.approx(beta))
             for part in (part for part in block.modules() if isinstance(part, Projections)):
                 for site in part.sites:
@@ -217,8 +216,8 @@ def test_deepnorm_scales_by_both_depths():
                     wanted = gain * math.sqrt(2 / (site.d_in + site.d_out))
                     # 36864 draws or more: the standard error of a standard deviation is 0.4 %.
                     assert part.site_weights()[site.name].std().item() == pytest.approx(wanted, rel=0.02), site
-    assert [round(c.alpha, 3) for c, _, _ in (model.encoder[0].joints[0], model.decoder[0].joints[0])] == [1.418, 2.06]
-    assert [round(c.beta, 3) for c, _, _ in (model.encoder[0].joints[0], model.decoder[0].joints[0])] == [0.497, 0.343]
+    first = [stack[0].attention_connection for stack in (model.encoder, model.decoder)]
+    assert [(round(c.alpha, 3), round(c.beta, 3)) for c in first] == [(1.418, 0.497), (2.06, 0.343)]
     assert isinstance(model.encoder_norm, nn.Identity)
 
 
@@ -295,13 +294,13 @@ def test_grc_of_the_feed_forward_networks_alone():
         part for part in pair_model({"name": "grc", "at": "ffn"}).modules() if isinstance(part, GatedResidual)
     ]
     assert len(connections) == 2 * 2 + 3 * 3
-    assert [each.junction.part for each in connections if each.gate is not None] == ["mlp"] * 5
+    assert [each.site.part for each in connections if each.gate is not None] == ["mlp"] * 5
 
 
 def test_rezero_has_one_number_a_block():
     model = pair_model({"name": "rezero"})
     for block in (*model.encoder, *model.decoder):
-        assert len({id(connection.a.value) for connection, _, _ in block.joints}) == 1
+        assert len({id(branch.connection.a.value) for branch in block.branches}) == 1
     assert sum(name.endswith("a.value") for name, _ in model.named_parameters()) == 5
 
 
@@ -315,7 +314,7 @@ def test_branches_enter_their_connection_behind_dropout():
         return forward(x_BTD, lambda _: seen[-1])
 
     for block in model.decoder:
-        for connection, _, _ in block.joints:
+        for connection in (branch.connection for branch in block.branches):
             connection.forward = partial(observed, connection.forward)
     Masks(model).move_to(1, torch.arange(3).numpy(), CPU)
     model(SOURCE, TARGET)

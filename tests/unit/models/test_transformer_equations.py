@@ -97,12 +97,12 @@ def feed_forward(module: Any, h: Sequence) -> Sequence:
 
 def joined(residual: str, joint: Any, branch: Any, x: Sequence, layer: int, layers: int, seen: list[Sequence]) -> Any:
     """A connection works on one token; attention needs all of them, so its outputs are looked up by position."""
-    connection, _, path = joint
+    connection, path = joint.connection, joint.path
     past = [list(each) for each in zip(*reversed(seen[-2:]), strict=True)] if residual == "laurel-pa" and seen else None
 
     def join(t: int, of_t: Any) -> Tensor:
         if residual == "deepnorm":
-            return normed(connection.norm, [ALPHAS[connection.junction.stack] * x[t] + of_t(x[t])])[0]
+            return normed(connection.norm, [ALPHAS[connection.site.stack] * x[t] + of_t(x[t])])[0]
         return naive_connection(residual, connection, x[t], of_t, EPS, layer, layers, past[t] if past else [])
 
     read: Sequence = []
@@ -141,13 +141,13 @@ def naive_transformer(model: Transformer, residual: str, source: list[int], targ
     D, N, M = model.shape.width, model.shape.encoder_layers, model.shape.decoder_layers
     x, seen = embedded(model, source, D), []
     for layer, block in enumerate(model.encoder, start=1):
-        a, m = block.joints
+        a, m = block.branches
         x = joined(residual, a, partial(self_attention, block.attention, visible), x, layer, N, seen)
         x = joined(residual, m, partial(feed_forward, block.mlp), x, layer, N, seen)
     encoded = normed(model.encoder_norm, x)
     x, seen = embedded(model, target, D), []
     for layer, block in enumerate(model.decoder, start=1):
-        a, c, m = block.joints
+        a, c, m = block.branches
         x = joined(residual, a, partial(self_attention, block.attention, lambda t, s: s <= t), x, layer, M, seen)
         cross = partial(attention, block.cross, block.cross.query, block.cross.key_value, encoded, visible)
         x = joined(residual, c, cross, x, layer, M, seen)
