@@ -14,7 +14,7 @@ from torch import Tensor
 
 from comt_cli.benchmarks.shapes import Shape
 from comt_cli.kernels.products import by_pytorch, multiplier
-from comt_cli.layers.projection import aligned
+from comt_cli.layers.packing import aligned
 from comt_cli.runs.directory import ONEDNN
 
 COLUMNS = {"none": 0, "comt-r2": 2, "transponder-r8": 8, "two-summaries-r8": 16}

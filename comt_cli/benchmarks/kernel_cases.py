@@ -22,7 +22,8 @@ from comt_cli.kernels.gates import Modulation
 from comt_cli.kernels.heads import heads
 from comt_cli.kernels.modulate import modulate
 from comt_cli.kernels.swiglu import swiglu
-from comt_cli.layers.projection import Projections, aligned
+from comt_cli.layers.packing import aligned
+from comt_cli.layers.projection import Projections
 from comt_cli.layers.rotary import rotate, rotation_table
 from comt_cli.models.build import empty_network, materialise, wiring_of
 from comt_cli.models.llama import Block

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from comt_cli.kernels.attend import attend
 from comt_cli.kernels.heads import heads
 from comt_cli.kernels.swiglu import swiglu
-from comt_cli.layers.projection import Projections, aligned
+from comt_cli.layers.packing import aligned
+from comt_cli.layers.projection import Projections
 from comt_cli.layers.rotary import Rotation, rotate
 from comt_cli.layers.shared_values import SharedKV, SharedValues
 
@@ -122,7 +123,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.ffn_width = ffn_width
         self.gate_up = make({"gate_proj": (width, ffn_width), "up_proj": (width, ffn_width)})
-        self.gate_up.aligns_sites = True
+        self.gate_up.packing.aligns_sites = True
         self.down = make({"down_proj": (ffn_width, width)})
 
     def forward(self, x_BTD: Tensor) -> Tensor:

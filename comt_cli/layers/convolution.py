@@ -18,7 +18,7 @@ from comt_cli.kernels.window_convolution import window_convolution
 from comt_cli.layers.gates import Gate, Site, draw_gate_weight
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.norms import NormPlace
-from comt_cli.layers.projection import aligned
+from comt_cli.layers.packing import aligned
 from comt_cli.recipe.settings import GateInit
 
 EPSILON = 1e-5

@@ -20,7 +20,7 @@ from comt_cli.benchmarks.peers import BEGIN, END, Marian
 from comt_cli.benchmarks.shapes import LLAMAS, TRANSLATORS, Shape, llama
 from comt_cli.errors import UserError
 from comt_cli.kernels import choice, measurements
-from comt_cli.layers import attention, projection
+from comt_cli.layers import attention, packing
 from comt_cli.models.build import materialise, model_of
 from comt_cli.models.kernels import use_kernels
 from comt_cli.runs.directory import ONEDNN, PYTORCH
@@ -136,7 +136,7 @@ def test_all_forms_compute_the_same(op):
 def test_all_forms_compute_the_same_where_rows_are_aligned(op, monkeypatch):
     """As on a GPU, where the sites of a product are filled up to multiples of 8: here 21 to 24."""
     odd = llama("bench", 16, 21, 2, 2, vocabulary=32, batch=2, length=8)
-    for module in (attention, projection, kernel_cases, gemm):
+    for module in (attention, packing, kernel_cases, gemm):
         monkeypatch.setattr(module, "aligned", lambda width, like: -(-width // 8) * 8)
     built = kernel_cases.case("swiglu", "gate-up", odd, "transponder-r8", torch.float32, CPU)
     assert {name: form()[0].shape[-1] for name, form in built.forms.items()} == {"reference": 24, "fused": 24}

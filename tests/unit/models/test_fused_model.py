@@ -17,7 +17,7 @@ from same_bits import Reason, assert_same_bits
 from torch import Tensor
 
 from comt_cli.kernels.choice import Choice
-from comt_cli.layers import attention, projection
+from comt_cli.layers import attention, packing
 from comt_cli.models import kernels
 from comt_cli.models.kernels import use_kernels
 from comt_cli.models.llama import Llama
@@ -66,7 +66,7 @@ def test_filling_rows_up_changes_nothing(name, monkeypatch):
     plain, _ = pair(METHODS[name])
     expected = plain(TOKENS)
     expected_gradients = gradients(plain)
-    for module in (attention, projection):
+    for module in (attention, packing):
         monkeypatch.setattr(module, "aligned", lambda width, like: -(-width // 5) * 5)
     for model in pair(METHODS[name]):
         assert model.blocks[0].mlp.inner(model.embedding(TOKENS)).shape[-1] == 90
