@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from comt_cli.layers.residual import residual_connections
+from comt_cli.methods.connections import residual_connections
 from comt_cli.recipe.problems import nearest
 from comt_cli.recipe.schema import MethodOptions, Sites, Stream
 from comt_cli.tasks.settings.transformer import PLACES

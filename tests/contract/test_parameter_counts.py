@@ -139,12 +139,12 @@ def of_residual(name: str, *shape: int) -> int:
 
 
 @every_method
-@pytest.mark.parametrize("size", ["130m", "1b"])
-def test_extra_parameters(options, size):
+def test_extra_parameters(options):
     """FLOPs of full-rank gates grow as their parameters do, so both kinds of widening come to the same."""
-    shape = ModelSettings(size=size).shape()
-    wanted = extra(options, shape.width, shape.ffn_width, shape.heads, shape.layers)
-    assert counted(size, wiring_of(options)) - counted(size, Wiring(PreNorm)) == wanted
+    for size in ("130m", "1b"):
+        shape = ModelSettings(size=size).shape()
+        wanted = extra(options, shape.width, shape.ffn_width, shape.heads, shape.layers)
+        assert counted(size, wiring_of(options)) - counted(size, Wiring(PreNorm)) == wanted
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from comt_cli.analysis.diagnose.claims import Verdict, claims_frame, same_digits
 from comt_cli.analysis.diagnose.networks import GELU_MLP, LINEAR_RELU, LLAMA, RELU_MLP, SETUPS, wirings
 from comt_cli.commands.diagnose import _methods, _wirings
 from comt_cli.errors import UserError
-from comt_cli.layers.residual import residual_connections
 from comt_cli.methods import in_words
 from comt_cli.methods.base import Wiring, residual_connection
+from comt_cli.methods.connections import residual_connections
 
 WIRINGS = wirings()
 PRE, POST = WIRINGS["pre-norm"], WIRINGS["post-norm"]

@@ -13,15 +13,13 @@ import pytest
 import torch
 from connection_stacks import COUNT, EPSILON, LAYERS, D, branch, stack
 from method_cases import built, wiring_of
-from naive import close, matrix, normal, rms_norm, shaken, sigmoids, softmax
-from same_bits import Reason, assert_same_bits
+from naive import close, matrix, normal, rms_norm, sigmoids, softmax
 from torch import Tensor, nn
 
 from comt_cli.errors import UserError
 from comt_cli.layers.residual.attention_residuals import DepthAttention
 from comt_cli.layers.residual.base import State, final_stream
 from comt_cli.layers.residual.deep_cross_attention import DepthMixture
-from comt_cli.methods.base import residual_connection
 
 
 def norm_of(part: nn.Module, x_D: Tensor) -> Tensor:
@@ -266,31 +264,6 @@ def test_options_of_no_effect_are_refused(options, said):
     """When the model is built: they depend on its depth."""
     with pytest.raises(UserError, match=said):
         built(wiring_of(options))
-
-
-def test_mixtures_of_bf16_sources_keep_no_copies_in_fp32():
-    """DeepCrossAttention's three, which read the same sources."""
-    site = stack("deep-cross-attention")[0][-2].site  # attention's, in the last block
-    connection = shaken(residual_connection("deep-cross-attention")(site)).float().requires_grad_(True)
-    sources, kept = [normal(2, 3, D, seed=k).bfloat16().requires_grad_() for k in range(LAYERS)], []
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
-        for mixture in (connection.queries, connection.keys, connection.values):
-            mixture(sources)
-    large = {each.untyped_storage().data_ptr() for each in kept if each.numel() >= 2 * 3 * D}
-    assert large == {source.untyped_storage().data_ptr() for source in sources}
-
-
-def test_deep_cross_attention_reads_its_queries_mixture_where_a_block_begins():
-    connections, _ = stack("deep-cross-attention")
-    state = State(normal(2, 3, D))
-    for k, each in enumerate(connections):
-        if k % 2 == 0:
-            read = each.read(state)
-            state = each.step(state, partial(branch, k))
-            torch.testing.assert_close(state.x, read + state.sources[-1])
-        else:
-            assert_same_bits(each.read(state), state.x, Reason.MOVED)
-            state = each.step(state, partial(branch, k))
 
 
 def test_sources_of_bf16_are_summed_in_fp32_and_not_copied():

@@ -19,10 +19,10 @@ from torch.utils._pytree import tree_leaves
 
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.learned import Constant
-from comt_cli.layers.residual import residual_connections
 from comt_cli.layers.residual.base import ResidualConnection, ResidualSite, State
 from comt_cli.layers.shared_values import SharedKV, ValueResidual
 from comt_cli.methods.base import residual_connection
+from comt_cli.methods.connections import residual_connections
 
 D, LAYERS = 16, 3
 LARGE, SMALL = 2**-3, 2**-10

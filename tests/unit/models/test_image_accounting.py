@@ -8,8 +8,6 @@ from image_method_cases import built_resnet
 
 from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.models.accounting import cost_of, total_flops, training_bytes
-from comt_cli.models.build import model_of
-from comt_cli.models.resnet import ResNet
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.settings.images import ImageSettings, ImageTrainSettings
 from comt_cli.tasks.settings.resnet import ResNetSettings
@@ -50,13 +48,6 @@ def test_flops_of_the_modulators():
     filters = 2 * (9 * 8 + 1) * PIXELS + (9 * 8 + 1 + 9 * 16 + 1) * PIXELS // 4
     assert window - plain == 6 * filters
     assert pixel - plain == 6 * (2 * 2 * (8 + 1) * PIXELS + 2 * 2 * (16 + 1) * PIXELS // 4)
-
-
-def test_extra_parameters_are_counted_against_addition():
-    cost = cost_of(spec("rezero"))
-    assert cost.extra_parameters == 2
-    assert cost.plain_parameters == cost_of(spec("addition")).parameters
-    assert cost_of(spec("addition")).extra_parameters == 0
 
 
 def really_kept(spec: RunSpec, images: int) -> int:
@@ -107,10 +98,3 @@ def test_memory_grows_with_what_it_should():
     kept = needed(1) - 12 * parameters
     assert needed(1, precision="bf16-pure") == 6 * parameters + kept // 2
     assert needed(1, precision="bf16-mixed") == 12 * parameters + kept // 2
-
-
-def test_the_model_of_a_run():
-    model = model_of(spec("comt-pixel"))
-    assert isinstance(model, ResNet)
-    assert model.classes == 10
-    assert all(parameter.device.type == "meta" for parameter in model.parameters())
