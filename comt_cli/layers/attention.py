@@ -54,10 +54,15 @@ class Attention(nn.Module):
 
     def forward(self, x_BTD: Tensor, rotation: Rotation, cache: LayerCache | None = None) -> Tensor:
         """[B, T, D] -> [B, T, D]; position t sees positions up to t, and those in the cache."""
-        output_BTD: Tensor = self.output(self.mixed(x_BTD, rotation=rotation, cache=cache))[0]
+        output_BTD: Tensor = self.output(self.inner(x_BTD, rotation=rotation, cache=cache))[0]
         return output_BTD
 
-    def mixed(
+    @property
+    def last(self) -> Projections:
+        """Output projection."""
+        return self.output
+
+    def inner(
         self,
         x_BTD: Tensor,
         *kv_BTD: Tensor,
@@ -131,8 +136,13 @@ class FeedForward(nn.Module):
         output_BTD: Tensor = self.down(self.inner(x_BTD))[0]
         return output_BTD
 
+    @property
+    def last(self) -> Projections:
+        """Down projection."""
+        return self.down
+
     def inner(self, x_BTD: Tensor) -> Tensor:
-        """What the down projection reads, [B, T, F], with zeros behind where a row is filled up (`aligned`)."""
+        """Input of the down projection, [B, T, F], with zeros behind where a row is filled up (`aligned`)."""
         padded = aligned(self.ffn_width, x_BTD)
         gates = self.gate_up.modulation() if self.fused else None
         if gates is None:

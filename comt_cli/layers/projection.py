@@ -23,7 +23,7 @@ from comt_cli.layers.packing import Packing
 
 StdOf = Callable[[Site], float]
 Spread = Literal["normal", "uniform", "truncated"]
-"""How numbers lie around 0 at the start; `truncated`: normal ones within two standard deviations."""
+"""Distribution of initial numbers around 0; `truncated`: normal ones within two standard deviations."""
 
 
 class Projections(CarriesGates, Initialised):
@@ -31,7 +31,7 @@ class Projections(CarriesGates, Initialised):
 
     The rows of all W_i stand in one parameter, and the gates' down-projections A_i are appended to it in the product
     (Transponder, Eq. 8): x is read once. So is it for gates that read x and act on something later, those at the
-    sites `later`: what they read of x is handed out behind the z_i.
+    sites `later`: their bottlenecks come behind the z_i.
     """
 
     fused = False
@@ -134,7 +134,7 @@ class Projections(CarriesGates, Initialised):
         return *gated, *(u_Tr for name, u_Tr in u.items() if name not in names)
 
     def read_later(self, product_TC: Tensor) -> tuple[Tensor, ...]:
-        """What the gates at later sites read, [T, r] each."""
+        """Bottlenecks of the gates at later sites, [T, r] each."""
         names = [site.name for site in self.sites]
         parts, start = [], sum(self.packing.filled(product_TC))
         for name, A in self._down_projections().items():

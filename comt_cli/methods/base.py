@@ -1,4 +1,4 @@
-"""What a method is: a published name = a residual connection + gates at sites + their initialisation. Nothing else.
+"""Interface of methods: a published name = a residual connection + gates at sites + their initialisation. Nothing else.
 
 A method's file holds a frozen configuration, whose fields are its options with the paper's values as defaults, and the
 function `wiring`. Importing it imports no torch (layers are imported inside `wiring`), so that a recipe can be checked,
@@ -92,10 +92,10 @@ Convolution = Literal["conv1", "conv2", "conv3"]
 MapNorm = Literal["norm1", "norm2", "norm3"]
 
 DECODER_SITES = Sites("tokens", (*PROJECTIONS, "sdpa", "attention", "mlp"), ("states", "values", "bare embedding"))
-"""What a LLaMA offers: the projections, what attention mixes (before `o_proj`), and the whole branches."""
+"""Sites of a LLaMA: the projections, attention's output before `o_proj`, and the whole branches."""
 
 MAP_SITES = Sites("maps", (*CONVOLUTIONS, *NORMS))
-"""What residual blocks of maps offer; the stem, projections of the skip path and the last norm are no sites."""
+"""Sites of residual blocks of maps; the stem, projections of the skip path and the last norm are no sites."""
 
 
 def _all_of(every: tuple[str, ...]) -> BeforeValidator:
@@ -151,12 +151,11 @@ class Widening:
 
 @dataclass(frozen=True)
 class Wiring:
-    """What a model gets from a method: how its blocks join skip path and branch, which sites carry which gate, and what
-    stands in the place of its norms.
+    """A method's parts of a model: residual connection, gates at sites, and norms.
 
     `gates` are by the site's name, `norms` by the place's (`NormPlace.of`), `*` being every other place; `entry`, made
-    for the model's width, is what the embedded tokens go through first; `shared_values`
-    makes for every block, from 0, with so many key-value heads, what it attends with in place of its own alone.
+    for the model's width, comes behind the embedding; `shared_values` makes for every block, from 0, with so many
+    key-value heads, the keys and values in place of its own alone.
     """
 
     residual: ResidualFactory

@@ -34,7 +34,7 @@ class Model(nn.Module):
     """A network whose blocks are listed in `stacks`, and which can be run on an `example` without data."""
 
     stream: ClassVar[Stream]
-    """What goes from block to block."""
+    """Kind of the residual stream."""
 
     activation_checkpointing = False
     """Whether training keeps a block's input alone and computes the rest again (`recomputes`)."""
@@ -59,7 +59,7 @@ class Model(nn.Module):
         return output
 
     def outputs(self, body: Tensor) -> Tensor:
-        """What the rest of the forward pass makes of what `body` puts out."""
+        """Rest of the forward pass, from the output of `body`."""
         return body
 
     @property
@@ -69,7 +69,7 @@ class Model(nn.Module):
 
     @property
     def kept_behind_body(self) -> Linear:
-        """How many numbers the backward pass needs of what comes behind the body, the loss included."""
+        """Saved activations behind the body, the loss included, in numbers."""
         return Linear(0, 0)
 
     def keeps(self, tensor: Tensor, samples: int) -> bool:
@@ -115,7 +115,7 @@ class VocabularyModel(Model):
 
     @property
     def head_bias(self) -> Tensor | None:
-        """What the head adds, [V]; None: nothing."""
+        """Bias of the head, [V]; None: none."""
         return None
 
     @property
@@ -129,12 +129,12 @@ class VocabularyModel(Model):
         return False
 
     def outputs(self, body: Tensor) -> Tensor:
-        """What the head makes of `body`: logits, [B, T, V]."""
+        """Logits, [B, T, V], of the output of `body`."""
         return F.linear(body, self.head_weight, self.head_bias)
 
     @property
     def attended(self) -> set[tuple[int, int]]:
-        """How many positions attend to how many, wherever there is attention."""
+        """Numbers of queries and keys, wherever there is attention."""
         return {(self.length, self.length)}
 
     @property
@@ -184,12 +184,23 @@ class GatedBranch:
 
 
 class TokenBlock(nn.Module):
-    """Block whose stream is a sequence of vectors."""
+    """Block whose stream is a sequence of vectors.
+
+    Each of its `parts` is a module with `inner` and `last`, and has a connection, `PART_connection`, the gate on the
+    whole branch or None, `PART_path`, and in some models `PART_dropout`.
+    """
+
+    parts: ClassVar[tuple[str, ...]] = ("attention", "mlp")
 
     @property
-    def branches(self) -> Sequence[GatedBranch]:
+    def branches(self) -> list[GatedBranch]:
         """Branches in order, each with the residual connection that adds it."""
-        raise NotImplementedError
+        return [self._branch(part) for part in self.parts]
+
+    def _branch(self, part: str) -> GatedBranch:
+        module, dropout = getattr(self, part), getattr(self, f"{part}_dropout", None)
+        connection, path = getattr(self, f"{part}_connection"), getattr(self, f"{part}_path")
+        return GatedBranch(connection, module.inner, module.last, path, dropout)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,7 +43,7 @@ class BertBlock(EncoderBlock):
 
 
 class MaskedHead(Initialised):
-    """What the decoder reads: N(gelu(W h + b)). Its matrix is the embedding's; the bias that it adds, [V], is here."""
+    """Input of the decoder: N(gelu(W h + b)). Its matrix is the embedding's; its bias, [V], is here."""
 
     def __init__(self, vocabulary: int, width: int, norm: nn.Module) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class MaskedHead(Initialised):
 
 
 class BertEncoder(Model):
-    """What all BERTs have, under the names by which a run that starts from another's weights finds it: token ids [B, T]
+    """Body of all BERTs, under the names by which a run that starts from another's weights finds it: token ids [B, T]
     -> vectors [B, T, D]. Columns of padding change nothing for the other tokens."""
 
     stream = "tokens"
@@ -88,7 +88,7 @@ class BertEncoder(Model):
             stack="encoder",
             layers=shape.layers,
             width=shape.width,
-            parts=("attention", "mlp"),
+            parts=BertBlock.parts,
             norm=layer_norm,
             epsilon=settings.norm_eps,
             init_std=INIT_STD,
@@ -124,8 +124,8 @@ class BertEncoder(Model):
 
 
 class Bert(BertEncoder, VocabularyModel):
-    """Token ids [B, T], some of them hidden -> logits of the original ones, [B, T, V], or [B, K, V] at `places`, int64
-    [B, K]: a loss that counts hidden tokens alone needs no others."""
+    """Token ids [B, T], some of them hidden -> logits of the original ones, [B, T, V], or [B, K, V] at the masked
+    positions, int64 [B, K]: a loss that counts hidden tokens alone needs no others."""
 
     def __init__(self, settings: BertSettings, vocabulary: int, wiring: Wiring, length: int, masked: int) -> None:
         super().__init__(settings, vocabulary, wiring, length)
@@ -134,11 +134,11 @@ class Bert(BertEncoder, VocabularyModel):
         self.head = MaskedHead(vocabulary, width, wiring.norm(NormPlace(width, settings.norm_eps, "head"), layer_norm))
 
     def example(self, samples: int) -> tuple[Tensor, Tensor]:
-        """Token ids, [B, T], and the places of K hidden ones, [B, K]."""
-        tokens, places = (
+        """Token ids, [B, T], and K masked positions, [B, K]."""
+        tokens, masked = (
             torch.zeros(samples, width, dtype=torch.long, device="meta") for width in (self.length, self.masked)
         )
-        return tokens, places
+        return tokens, masked
 
     @property
     def places(self) -> Mapping[int, int]:
@@ -158,16 +158,16 @@ class Bert(BertEncoder, VocabularyModel):
         return self.masked
 
     def body(self, *inputs: Tensor) -> Tensor:
-        """What the decoder reads, [B, K, D], of tokens and places."""
-        tokens_BT, *places = inputs
+        """Input of the decoder, [B, K, D], of tokens and masked positions."""
+        tokens_BT, *masked = inputs
         h_BTD = self.hidden(tokens_BT)
-        if places:
-            h_BTD = h_BTD.gather(1, places[0][:, :, None].expand(-1, -1, h_BTD.shape[-1]))
+        if masked:
+            h_BTD = h_BTD.gather(1, masked[0][:, :, None].expand(-1, -1, h_BTD.shape[-1]))
         read_BKD: Tensor = self.head(h_BTD)
         return read_BKD
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Logits at `places`, [B, K, V], of tokens and places; of tokens alone at all positions, [B, T, V]."""
+        """Logits at masked positions, [B, K, V], of tokens and these; of tokens alone at all positions, [B, T, V]."""
         return self.outputs(self.body(*inputs))
 
 
@@ -194,7 +194,7 @@ class BertClassifier(BertEncoder):
         return int(self.shape.heads * self.length**2)
 
     def pooled(self, tokens_BT: Tensor, segments_BT: Tensor | None = None) -> Tensor:
-        """What stands for a sequence, [B, D]: tanh(W h + b) of its first token, which is the begin token."""
+        """Summary of a sequence, [B, D]: tanh(W h + b) of its first token, which is the begin token."""
         return torch.tanh(self.pooler(self.hidden(tokens_BT, segments_BT)[:, 0]))
 
     def forward(self, tokens_BT: Tensor, segments_BT: Tensor | None = None) -> Tensor:

@@ -32,9 +32,9 @@ NORMS: dict[NormGate, str] = {
     "pixel": "pixel_norm",
     "both": "window_and_pixel_norm",
 }
-"""What a record calls a batch norm behind a convolution, by the gates that either has."""
+"""Records' names of a batch norm behind a convolution, by the gates of either."""
 ALONE = "modulators away from a convolution with its norm behind it"
-"""What a record calls gates on maps that no kernel takes: where norms stand before convolutions."""
+"""Records' name of gates on maps without a kernel: where norms come before convolutions."""
 
 M = TypeVar("M", bound=nn.Module)
 

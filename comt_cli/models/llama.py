@@ -21,7 +21,7 @@ from comt_cli.layers.residual.base import State, final_stream
 from comt_cli.layers.rotary import Rotation, rotation_table
 from comt_cli.layers.shared_values import SharedKV
 from comt_cli.methods.base import DECODER_SITES, Wiring
-from comt_cli.models.base import BlockParts, GatedBranch, TokenBlock, VocabularyModel, refuse_absent
+from comt_cli.models.base import BlockParts, TokenBlock, VocabularyModel, refuse_absent
 from comt_cli.tasks.settings.llama import ModelSettings
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Block(TokenBlock):
             layer=layer,
             layers=shape.layers,
             width=shape.width,
-            parts=("attention", "mlp"),
+            parts=self.parts,
             norm=rms_norm,
             epsilon=settings.norm_eps,
             init_std=settings.init_std,
@@ -56,13 +56,6 @@ class Block(TokenBlock):
         self.attention = Attention(shape.width, shape.heads, shape.kv_heads, make, shared)
         self.mlp = FeedForward(shape.width, shape.ffn_width, partial(parts.projections, self.mlp_connection))
         self.attention_path, self.mlp_path = parts.path("attention"), parts.path("mlp")
-
-    @property
-    def branches(self) -> tuple[GatedBranch, GatedBranch]:
-        return (
-            GatedBranch(self.attention_connection, self.attention.mixed, self.attention.output, self.attention_path),
-            GatedBranch(self.mlp_connection, self.mlp.inner, self.mlp.down, self.mlp_path),
-        )
 
     def forward(self, state: State, rotation: Rotation, cache: LayerCache | None = None) -> State:
         """State after the block. With pre-norm connections: h = x + attention(norm(x)), y = h + mlp(norm(h))."""
@@ -108,7 +101,7 @@ class Llama(VocabularyModel):
         return self.embedding.weight if self.head is None else self.head.weight
 
     def hidden(self, tokens_BT: Tensor, cache: KeyValueCache | None = None) -> Tensor:
-        """What the head reads: the stream after the last block and the final norm, [B, T, D].
+        """Input of the head: the stream after the last block and the final norm, [B, T, D].
 
         With a cache, the tokens follow on those whose keys and values it holds, and theirs are added to it.
         """
@@ -131,7 +124,7 @@ class Llama(VocabularyModel):
         return self.outputs(self.hidden(tokens_BT))
 
     def body(self, *inputs: Tensor) -> Tensor:
-        """What the head reads: its loss never keeps logits."""
+        """Input of the head: its loss never keeps logits."""
         (tokens_BT,) = inputs
         return self.hidden(tokens_BT)
 

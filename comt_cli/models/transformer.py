@@ -33,7 +33,7 @@ from comt_cli.layers.norms import NormPlace, layer_norm
 from comt_cli.layers.projection import Projections, TokenEmbedding
 from comt_cli.layers.residual.base import ResidualConnection, State, final_stream
 from comt_cli.methods.base import Wiring
-from comt_cli.models.base import BlockParts, GatedBranch, TokenBlock, VocabularyModel, refuse_absent
+from comt_cli.models.base import BlockParts, TokenBlock, VocabularyModel, refuse_absent
 from comt_cli.tasks.settings.transformer import ENCODER_DECODER_SITES, EncoderDecoderSettings, TransformerSettings
 
 SETTINGS = TransformerSettings
@@ -43,7 +43,7 @@ SERVED_BY = {"gate_proj": "up_proj"}
 
 
 class EncoderSettings(Protocol):
-    """What the blocks of an encoder ask of a model's settings."""
+    """Settings that the blocks of an encoder use."""
 
     @property
     def attention_dropout(self) -> float:
@@ -62,7 +62,7 @@ class EncoderSettings(Protocol):
 
 
 class Memory(NamedTuple):
-    """What decoding needs of the sources: keys and values of cross-attention in every decoder block, [B, H, S, E] each,
+    """Encoded sources for decoding: keys and values of cross-attention in every decoder block, [B, H, S, E] each,
     and the mask, [B, S], True where a token is."""
 
     keys: tuple[Tensor, ...]
@@ -89,20 +89,6 @@ class EncoderBlock(TokenBlock):
         self.attention_path, self.mlp_path = parts.path("attention"), parts.path("mlp")
         self.attention_dropout, self.mlp_dropout = Dropout(dropout), Dropout(dropout)
 
-    @property
-    def branches(self) -> tuple[GatedBranch, GatedBranch]:
-        attention, mlp = self.attention, self.mlp
-        return (
-            GatedBranch(
-                self.attention_connection,
-                attention.mixed,
-                attention.output,
-                self.attention_path,
-                self.attention_dropout,
-            ),
-            GatedBranch(self.mlp_connection, mlp.inner, mlp.down, self.mlp_path, self.mlp_dropout),
-        )
-
     def forward(self, state: State, mask_BS: Tensor) -> State:
         """State after the block; `mask` has True for tokens.
 
@@ -117,10 +103,12 @@ class EncoderBlock(TokenBlock):
 class DecoderBlock(TokenBlock):
     """Causal self-attention, attention to the encoded source and feed-forward network, each with its connection."""
 
+    parts = ("attention", "cross", "mlp")
+
     def __init__(self, settings: EncoderDecoderSettings, wiring: Wiring, layer: int) -> None:
         super().__init__()
         shape, dropout = settings.shape(), settings.residual_dropout
-        parts = _parts(settings, wiring, "decoder", layer, "attention", "cross", "mlp")
+        parts = _parts(settings, wiring, "decoder", layer, *self.parts)
         self.attention_connection = parts.connection("attention")
         self.cross_connection = parts.connection("cross", self.attention_connection)
         self.mlp_connection = parts.connection("mlp", self.attention_connection, self.cross_connection)
@@ -132,21 +120,6 @@ class DecoderBlock(TokenBlock):
         self.attention_path, self.mlp_path = parts.path("attention"), parts.path("mlp")
         self.cross_path = parts.path("cross", "attention")
         self.attention_dropout, self.cross_dropout, self.mlp_dropout = (Dropout(dropout) for _ in range(3))
-
-    @property
-    def branches(self) -> tuple[GatedBranch, GatedBranch, GatedBranch]:
-        attention, cross, mlp = self.attention, self.cross, self.mlp
-        return (
-            GatedBranch(
-                self.attention_connection,
-                attention.mixed,
-                attention.output,
-                self.attention_path,
-                self.attention_dropout,
-            ),
-            GatedBranch(self.cross_connection, cross.mixed, cross.output, self.cross_path, self.cross_dropout),
-            GatedBranch(self.mlp_connection, mlp.inner, mlp.down, self.mlp_path, self.mlp_dropout),
-        )
 
     def forward(self, state: State, encoded_BSD: Tensor, mask_BS: Tensor) -> State:
         """State after the block."""
@@ -215,7 +188,7 @@ class EncoderDecoder(VocabularyModel):
         self.entry = None if wiring.entry is None else wiring.entry(shape.width)
         self.encoder_dropout, self.decoder_dropout = (Dropout(settings.residual_dropout) for _ in range(2))
         parts = partial(_parts, settings, wiring, "encoder")
-        encoder = [EncoderBlock(settings, parts(layer, "attention", "mlp")) for layer in range(shape.encoder_layers)]
+        encoder = [EncoderBlock(settings, parts(layer, *EncoderBlock.parts)) for layer in range(shape.encoder_layers)]
         decoder = [DecoderBlock(settings, wiring, layer) for layer in range(shape.decoder_layers)]
         self.encoder, self.decoder = nn.ModuleList(encoder), nn.ModuleList(decoder)
         ends = encoder[-1].mlp_connection, decoder[-1].mlp_connection
@@ -229,7 +202,7 @@ class EncoderDecoder(VocabularyModel):
         return {"encoder": self.encoder, "decoder": self.decoder}
 
     def source_stream(self, *source: Tensor) -> tuple[Tensor, Tensor]:
-        """What the encoder reads of a source, before dropout, [B, S, D], and the mask, [B, S], True where it is no
+        """Input of the encoder, before dropout, [B, S, D], and the mask of a source, [B, S], True where it is no
         padding."""
         raise NotImplementedError
 
@@ -239,7 +212,7 @@ class EncoderDecoder(VocabularyModel):
         return self.embedding.weight
 
     def embedded(self, tokens_BT: Tensor, positions_TD: Tensor) -> Tensor:
-        """What goes into a stack, before dropout: the embedding times sqrt(D), or by the method's own factor, and the
+        """Input of a stack, before dropout: the embedding times sqrt(D), or by the method's own factor, and the
         positions, [B, T, D]."""
         x_BTD: Tensor = self.embedding(tokens_BT)
         x_BTD = math.sqrt(self.shape.width) * x_BTD if self.entry is None else self.entry(x_BTD)
@@ -249,7 +222,7 @@ class EncoderDecoder(VocabularyModel):
         return sinusoids(length, self.shape.width, self.embedding.weight)
 
     def encoded(self, *source: Tensor) -> tuple[Tensor, Tensor]:
-        """What cross-attention reads: the stream behind the encoder, [B, S, D], zeros where it is switched off, and the
+        """Input of cross-attention: the stream behind the encoder, [B, S, D], zeros where it is switched off, and the
         mask of `source_stream`."""
         x_BSD, mask_BS = self.source_stream(*source)
         state = State(self.encoder_dropout(x_BSD))
@@ -260,7 +233,7 @@ class EncoderDecoder(VocabularyModel):
         return (encoded_BSD if self.settings.cross_attention else 0 * encoded_BSD), mask_BS
 
     def body(self, *inputs: Tensor) -> Tensor:
-        """What the head reads, [B, T, D], of a source, some tensors, and behind it the target so far, [B, T]."""
+        """Input of the head, [B, T, D], of a source, some tensors, and behind it the target so far, [B, T]."""
         *source, target_BT = inputs
         encoded_BSD, mask_BS = self.encoded(*source)
         state = State(self.decoder_dropout(self.embedded(target_BT, self._positions(target_BT.shape[1]))))
@@ -282,7 +255,7 @@ class EncoderDecoder(VocabularyModel):
 
     @torch.no_grad()
     def encode(self, *source: Tensor) -> Memory:
-        """What `step` needs of the sources, computed once for each."""
+        """Sources for `step`, encoded once for each."""
         encoded_BSD, mask_BS = self.encoded(*source)
         each = [block.cross.keys_values(encoded_BSD, mask_BS) for block in self.decoder_blocks()]
         # In the order in which every step reads them.

@@ -139,7 +139,11 @@ STARTS: dict[type[nn.Module], dict[str, float | Check]] = {
     LaurelRWLR: {"weights.value": 0},
     LaurelPA: {"g.value": 1 / 3},
     Highway: {"transform_gate.bias": -2},
-    SelfAdaptiveScaling: {"alpha_gate.output.bias": one_of(0, 3), "beta_gate.output.bias": one_of(0, -3)},
+    SelfAdaptiveScaling: {
+        "alpha_gate.output.bias": one_of(0, 3),
+        "beta_gate.output.bias": one_of(0, -3),
+        "gamma_gate.output.bias": one_of(0, -1),
+    },
     GatedShare: {"gate.bias": -3, "gate.output.bias": -3},
     StartLambdas: {"r.value": 0, "m.value": of_the_embedding},
     DenseFormer: {"DWA.value": 0},

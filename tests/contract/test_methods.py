@@ -15,9 +15,11 @@ from typing import get_args
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from image_method_cases import IMAGE_KINDS, built_resnet
 from initialised import shaken
-from method_cases import KINDS, TOKENS, VOCABULARY, built, projections, wiring_of
+from method_cases import KINDS, TOKENS, VOCABULARY, built, loss_of_logits, projections, wiring_of
 from pydantic import ValidationError
 from same_bits import Reason, assert_same_bits, differ, same_bits
 from small_networks import SMALL, Case, cases, plain_model
@@ -104,6 +106,22 @@ def test_the_future_does_not_leak(case):
     changed[:, 5] = (changed[:, 5] + 1) % VOCABULARY
     with torch.no_grad():  # and the present does arrive
         assert differ(model(changed)[:, 5:], model(tokens_BT)[:, 5:])
+
+
+GATES = ("comt", "transponder", "transponder-path", "transponder-static", "full-rank-gate", "sdpa-gate")
+
+
+@given(st.sampled_from(sorted(residual_connections())), st.sampled_from(GATES), st.integers(0, 10), st.integers(1, 60))
+def test_any_gate_goes_with_any_residual_connection(residual, gate, position, shift):
+    """Causal, and trained to its last gate, in whatever combination."""
+    model = shaken(built(wiring_of({"name": gate, "residual": residual})))
+    changed = TOKENS.clone()
+    changed[:, position + 1 :] = (changed[:, position + 1 :] + shift) % VOCABULARY
+    logits = model(TOKENS)
+    assert_same_bits(model(changed)[:, : position + 1], logits[:, : position + 1], Reason.CAUSAL)
+    loss_of_logits(logits).backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+    assert all(parameter.grad.any() for name, parameter in model.named_parameters() if ".gates." in name)
 
 
 class PoolingGate(ComtGate):

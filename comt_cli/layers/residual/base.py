@@ -149,7 +149,7 @@ class ResidualConnection(nn.Module):
         return None
 
     def read(self, state: State) -> Tensor:
-        """Tensor that stands for the residual stream here, [B, T, D]: analyses compare it from block to block."""
+        """Stand-in for the residual stream, [B, T, D], that analyses compare from block to block."""
         return state.stream
 
     def mixing(self, state: State) -> dict[str, Tensor]:

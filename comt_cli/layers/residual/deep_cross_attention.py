@@ -73,7 +73,7 @@ def told_apart(outputs: Sequence[Tensor], last: int | None) -> list[Tensor]:
 
 
 def count_of(outputs: int, last: int | None) -> int:
-    """How many sources `told_apart` gives of so many outputs."""
+    """Number of sources that `told_apart` makes of so many outputs."""
     return outputs if last is None else min(outputs, last + 2)
 
 

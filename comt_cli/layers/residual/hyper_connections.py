@@ -16,8 +16,8 @@ W_m and W_b in R^D and W_r in R^(D x n) serve all streams; they start at 0 and t
 Shapes: B batch, T tokens, n streams, D width. Coefficients are computed in fp32; static ones are stored as what they
 differ from the start by.
 
-What mixes four streams are matrices of four rows: a call of its own for each takes longer than its arithmetic, and
-writes what the next reads. Compiled, they are sums of products, which the compiler fuses with what stands around them;
+Four streams are mixed by matrices of four rows: a call of its own for each takes longer than its arithmetic, and writes
+what the next reads. Compiled, they are sums of products, which the compiler fuses with the operations around them;
 uncompiled, where each sum would be a call, products of small matrices.
 """
 
@@ -34,7 +34,7 @@ from comt_cli.layers.learned import NO_DECAY, Constant, wide
 from comt_cli.layers.residual.base import Branch, ResidualConnection, ResidualSite, State
 
 SCALE = 0.01
-"""Where the scales of what depends on the input start."""
+"""Start of the scales of input-dependent coefficients."""
 
 LAST_PROJECTIONS = ("o_proj", "down_proj")
 
@@ -78,7 +78,7 @@ def normalised_products(x_BTD: Tensor, W_KD: Tensor) -> Tensor:
 
 
 class Dynamic(Initialised):
-    """What of A_m, B and A_r depends on the streams: [B, T, n, D] -> [B, T, n], [B, T, n] and [B, T, n, n] (i, m)."""
+    """Input-dependent parts of A_m, B and A_r: streams [B, T, n, D] -> [B, T, n], [B, T, n] and [B, T, n, n] (i, m)."""
 
     def __init__(self, n: int, width: int, *, tanh: bool) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ from comt_cli.layers.learned import Constant, LowRank, factors, wide
 from comt_cli.layers.residual.base import Branch, ResidualConnection, ResidualSite, State
 
 Bound = Literal["softmax", "sigmoid"]
-"""How a and b are kept in (0, 1): `softmax` makes their sum 1, `sigmoid` bounds each by itself."""
+"""Bound that keeps a and b in (0, 1): `softmax` makes their sum 1, `sigmoid` bounds each by itself."""
 
 
 class _Weights(Constant):

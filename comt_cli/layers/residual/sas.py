@@ -69,7 +69,7 @@ class FixedShare(nn.Module):
 
 
 def as_read(x_BTD: Tensor, reads: Reads) -> Tensor:
-    """What a gate sees of a map or of tokens: everything, or for `pooled` the mean over the pixels, [B, 1, 1, D]."""
+    """Input of a gate, of a map or of tokens: everything, or for `pooled` the mean over the pixels, [B, 1, 1, D]."""
     return x_BTD.mean(dim=tuple(range(1, x_BTD.ndim - 1)), keepdim=True) if reads == "pooled" else x_BTD
 
 

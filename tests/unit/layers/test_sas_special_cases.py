@@ -4,72 +4,37 @@ on feature maps, a pixel at a time."""
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 from naive import close, dot, normal, shaken, sigmoid
-from same_bits import Reason, assert_same_bits
 from torch import Tensor, nn
 
 from comt_cli.layers.convolution import EPSILON
-from comt_cli.layers.initialise import Initialised
 from comt_cli.layers.map_norms import MapBatchNorm, MapLayerNorm
-from comt_cli.layers.residual.base import ResidualConnection, ResidualSite
+from comt_cli.layers.residual.base import ResidualSite
 from comt_cli.layers.residual.channel_gates import Highway
-from comt_cli.layers.residual.norm_placement import PostNorm, PreNorm
 from comt_cli.layers.residual.sas import GatedShare, SelfAdaptiveScaling
-from comt_cli.layers.residual.scaled import ScaledBranch
-from comt_cli.methods.base import Wiring
-from comt_cli.models.build import empty_network, materialise
-from comt_cli.models.resnet import ResNet
-from comt_cli.tasks.settings.resnet import ResNetSettings
 
 LAYER_NORM = partial(MapLayerNorm, over="sample")
-TINY = ResNetSettings(size="preact-resnet110", width=4, blocks=(2, 1))
-IMAGES = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0)).to(memory_format=torch.channels_last)
 B = 0.3
-
-
-class Named(ResidualConnection):
-    """An architecture of the tables that has no module of its own here, by its formula."""
-
-    def __init__(self, site: ResidualSite, formula) -> None:
-        super().__init__(site)
-        self.norm = LAYER_NORM(site.width)
-        self.formula = formula
-
-    def forward(self, x_BTD: Tensor, branch) -> Tensor:
-        F_BTD = branch(x_BTD)
-        return self.formula(x_BTD, F_BTD, self.norm(x_BTD + F_BTD))
-
-
-def named(formula):
-    return partial(Named, formula=formula)
-
-
-def transformer(site: ResidualSite) -> ResidualConnection:
-    """Post-LN, the connection of language models, with the norm of maps."""
-    return PostNorm(replace(site, norm=partial(LAYER_NORM, site.width)))
-
-
-TABLE_1 = {
-    "1 LN(x+F)": ({"alpha": 0.0, "beta": 0.0, "gamma": 1.0}, transformer),
-    "2 x+F": ({"alpha": 1.0, "beta": 1.0, "gamma": 0.0}, PreNorm),
-    "3 x+bF": ({"alpha": 1.0, "beta": B, "gamma": 0.0}, partial(ScaledBranch, scale=B)),
-    "4 ax+F": ({"alpha": B, "beta": 1.0, "gamma": 0.0}, named(lambda x, F, n: B * x + F)),
+TABLE_1 = {  # of alpha, beta, gamma; x, F = branch(x) and n = LN(x + F)
+    "1 LN(x+F)": ({"alpha": 0.0, "beta": 0.0, "gamma": 1.0}, lambda x, F, n: n),
+    "2 x+F": ({"alpha": 1.0, "beta": 1.0, "gamma": 0.0}, lambda x, F, n: x + F),
+    "3 x+bF": ({"alpha": 1.0, "beta": B, "gamma": 0.0}, lambda x, F, n: x + B * F),
+    "4 ax+F": ({"alpha": B, "beta": 1.0, "gamma": 0.0}, lambda x, F, n: B * x + F),
 }
 TABLE_2 = {
-    "1 LN(x+F)": ({"alpha": 0.0, "beta": 0.0}, transformer),
-    "2 F": ({"alpha": 0.0, "beta": 1.0}, named(lambda x, F, n: F)),
-    "3 x": ({"alpha": 1.0, "beta": 0.0}, named(lambda x, F, n: x)),
-    "4 x+F": ({"alpha": 1.0, "beta": 1.0}, PreNorm),
-    "5 x+bF": ({"alpha": 1.0, "beta": B}, partial(ScaledBranch, scale=B)),
-    "6 ax+F": ({"alpha": B, "beta": 1.0}, named(lambda x, F, n: B * x + F)),
+    "1 LN(x+F)": ({"alpha": 0.0, "beta": 0.0}, lambda x, F, n: n),
+    "2 F": ({"alpha": 0.0, "beta": 1.0}, lambda x, F, n: F),
+    "3 x": ({"alpha": 1.0, "beta": 0.0}, lambda x, F, n: x),
+    "4 x+F": ({"alpha": 1.0, "beta": 1.0}, lambda x, F, n: x + F),
+    "5 x+bF": ({"alpha": 1.0, "beta": B}, lambda x, F, n: x + B * F),
+    "6 ax+F": ({"alpha": B, "beta": 1.0}, lambda x, F, n: B * x + F),
     "7 Highway and Transformer": (
         {"alpha": 1 - B, "beta": B},
-        named(lambda x, F, n: (1 - B) * x + B * F + B * (1 - B) * n),
+        lambda x, F, n: (1 - B) * x + B * F + B * (1 - B) * n,
     ),
 }
 CASES = [(f"Table 1: {name}", "free", *case) for name, case in TABLE_1.items()] + [
@@ -77,33 +42,18 @@ CASES = [(f"Table 1: {name}", "free", *case) for name, case in TABLE_1.items()] 
 ]
 
 
-def network(residual) -> ResNet:
-    model = empty_network(TINY, Wiring(residual), classes=3)
-    materialise(model, torch.device("cpu"), 1)
-    return model
-
-
 @pytest.mark.parametrize(("gamma", "fixed", "architecture"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
 def test_special_cases(gamma, fixed, architecture):
-    """Whole networks, from one seed: the output and every gradient that both have. To the last bits of fp32: fixed
-    numbers multiply in another order (0.7 and 0.3 are no binary fractions); with zeros and ones nothing is rounded."""
-    sas = network(partial(SelfAdaptiveScaling, gamma=gamma, norm=LAYER_NORM, fixed=fixed))
-    other = network(architecture)
-    ours, theirs = sas(IMAGES), other(IMAGES)
-    exact = set(fixed.values()) <= {0.0, 1.0}
-    if exact:
-        assert_same_bits(ours, theirs, Reason.IDENTITY)
-    else:
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
-    ours.square().sum().backward()
-    theirs.square().sum().backward()
-    gradients = {name: parameter.grad for name, parameter in sas.named_parameters()}
-    assert len(gradients) > 10
-    assert all(isinstance(module, Initialised) for module in sas.modules() if list(module.parameters(recurse=False)))
-    assert not any("gate" in name for name in gradients), "a fixed share has no gate"
-    for name, parameter in other.named_parameters():
-        if parameter.grad is not None:
-            torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-3, atol=1e-5, msg=name)
+    """The output, and the gradients of x and F."""
+    sas = shaken(SelfAdaptiveScaling(site(3), gamma=gamma, norm=LAYER_NORM, fixed=fixed))
+    assert not any("gate" in name for name, _ in sas.named_parameters()), "a fixed share has no gate"
+    results = []
+    for function in (lambda x, F: sas(x, lambda _: F), lambda x, F: architecture(x, F, sas.norm(x + F))):
+        inputs = [normal(2, 2, 3, 3, seed=seed).requires_grad_() for seed in range(2)]
+        y_BHWC = function(*inputs)
+        gradients = torch.autograd.grad(y_BHWC.square().sum(), inputs, materialize_grads=True)
+        results.append([y_BHWC.detach(), *gradients])
+    close(*results)
 
 
 def site(width: int) -> ResidualSite:
