@@ -118,11 +118,6 @@ def test_what_is_fused(name, per_block, monkeypatch):
     }
 
 
-def test_gates_of_a_sum_that_nothing_joins_are_left_alone(monkeypatch):
-    """Dynamic Tanh in the norm's place: the addition is made by itself."""
-    assert calls_of(METHODS["dyt"], monkeypatch)["add_norm"] == 0
-
-
 @pytest.mark.parametrize("name", ["comt", "transponder"])
 def test_recomputing_blocks_changes_nothing(name):
     """But for rounding: what goes into a block is then added up before it."""
@@ -131,21 +126,6 @@ def test_recomputing_blocks_changes_nothing(name):
     expected = gradients(kept)
     for parameter, gradient in gradients(recomputed).items():
         assert (gradient - expected[parameter]).abs().max() <= 1e-7 * expected[parameter].abs().max() + 1e-9, parameter
-
-
-@pytest.mark.parametrize("sites", [["o_proj"], ["down_proj"]])
-def test_a_kernel_must_be_faster_for_both_additions(sites, monkeypatch):
-    asked = []
-
-    def choose(op, wanted, device, dtype, width, gates, **_):
-        asked.append((op, gates is None))
-        return Choice(gates is not None, "only with gates")
-
-    monkeypatch.setattr(kernels, "choose", choose)
-    model = shaken(built(wiring_of({"name": "transponder", "sites": sites})))
-    choices = use_kernels(model, "auto", CPU, torch.float32, compiled=False)
-    assert {(op, bare) for op, bare in asked if op == "add_norm"} == {("add_norm", True), ("add_norm", False)}
-    assert not choices["add_norm"].fused
 
 
 @pytest.mark.parametrize("name", ["comt", "transponder", "transponder-static", "full-rank-gate", "sdpa-gate", "sas"])

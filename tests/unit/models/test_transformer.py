@@ -18,7 +18,6 @@ from comt_cli.kernels.choice import Choice
 from comt_cli.layers.dropout import Masks
 from comt_cli.layers.gates import ComtGate
 from comt_cli.layers.projection import Projections
-from comt_cli.layers.residual.channel_gates import GatedResidual
 from comt_cli.layers.residual.norm_placement import PostNorm, PreNorm
 from comt_cli.methods.base import Wiring
 from comt_cli.models import kernels
@@ -193,17 +192,6 @@ def test_deepnorm_scales_by_both_depths():
     assert isinstance(model.encoder_norm, nn.Identity)
 
 
-def test_grc_with_open_gates_is_the_plain_connection():
-    """sigmoid(20) is 1 - 2e-9: 1 in fp32."""
-    for norm, plain in (("pre", PreNorm), ("post", PostNorm)):
-        grc, named = pair_model({"name": "grc", "norm": norm}), pair_model(Wiring(plain))
-        with torch.no_grad():
-            for connection in grc.modules():
-                if isinstance(connection, GatedResidual):
-                    connection.gate.bias.fill_(20)
-            torch.testing.assert_close(grc(SOURCE, TARGET), named(SOURCE, TARGET), rtol=1e-6, atol=1e-6)
-
-
 def test_branches_enter_their_connection_behind_dropout():
     """d before a: at Post-LN the share of zeros in what is added is the dropout's."""
     model = pair_model({"name": "post-ln"}, SETTINGS.model_copy(update={"dropout": 0.5, "width": 96}))
@@ -288,13 +276,3 @@ def test_the_cache_says_what_it_cannot_hold():
     with pytest.raises(UserError, match="cannot reserve a cache"):
         model.decoding_cache(2**30, 2**20)
     assert not any(tensor.requires_grad for tensor in (*memory.keys, *memory.values))
-
-
-def test_the_cache_has_the_type_of_what_it_stores():
-    """In mixed precision keys and values are in bf16, while positions are added in fp32."""
-    model = pair_model({"name": "post-ln"}).eval()
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        memory, cache = model.encode(SOURCE), model.decoding_cache(rows=3, capacity=2)
-        assert {tensor.dtype for tensor in (*cache.columns(0), *memory.keys)} == {torch.bfloat16}
-        logits_RV = model.step(TARGET[:, :1].clamp(min=1), cache, memory)
-        torch.testing.assert_close(logits_RV, model(SOURCE, TARGET[:, :1].clamp(min=1))[:, 0], rtol=0.05, atol=0.05)
