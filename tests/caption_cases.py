@@ -6,7 +6,6 @@ import functools
 from typing import Any
 
 import torch
-from pair_method_cases import KINDS as PAIR_KINDS
 from pair_method_cases import NEEDED, TARGET, VOCABULARY
 
 from comt_cli.methods import methods
@@ -32,7 +31,6 @@ CAPTION_METHODS = {
     if method.fits(ENCODER_DECODER_SITES)
 }
 """Without variants: they are tested in translators, whose blocks are the same."""
-KINDS = (*(name for name in PAIR_KINDS if name in CAPTION_METHODS), "grc", "laurel-pa", "scaled")
 
 MODEL = {**SHAPE, "decoder_layers": 2, "region_positions": "learned", "region_dropout": 0.1}
 DATA = {"corpus": "scenes", "images": 60, "validation_images": 10, "test_images": 12, "max_length": 12}

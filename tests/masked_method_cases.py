@@ -12,27 +12,9 @@ from comt_cli.tasks.settings.bert import BertSettings
 
 NEEDED = {"wider": {"like": "sas", "residual": "post-norm"}}
 """Options without a default."""
-KINDS = (
-    *("comt", "transponder", "two-summaries", "transponder-static", "transponder-path", "full-rank-gate", "headwise"),
-    *(
-        "eau",
-        "post-ln",
-        "pre-ln",
-        "post-ln+transponder",
-        "deepnorm",
-        "mix-ln",
-        "layernorm-scaling",
-        "sandwich-ln",
-        "dyt",
-    ),
-    *("scaled-learned", "rezero", "highway", "grc-both", "grc-post", "sas", "laurel-rw", "laurel-lr", "laurel-rw-lr"),
-    "laurel-pa+comt",
-    "keel",
-)
-"""For each class of gate, residual connection and norm a method that has it."""
 MASKED_METHODS = {
     **{name: {"name": name, **NEEDED.get(name, {})} for name in methods("train-bert")},
-    **{name: VARIANTS[name] for name in KINDS if name in VARIANTS},
+    **{name: VARIANTS[name] for name in ("two-summaries", "headwise", "post-ln+transponder", "laurel-pa+comt")},
     "grc-post": {"name": "grc", "norm": "post"},
     "eau-post": {"name": "eau", "residual": "post-norm"},
     "eau+grc-post": {"name": "eau+grc", "norm": "post"},

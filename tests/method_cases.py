@@ -76,14 +76,20 @@ KINDS = (
     *("attention-residuals-blocks", "delta-attention-residuals", "prores", "resformer-learned", "svformer"),
     *("identity-hc", "muddformer", "lime", "muddformer+comt", "deep-cross-attention"),
 )
-"""For each class of gate, residual connection and norm a method that has it (`test_kinds_are_complete`): what a test
-computes with whose subject is how these are run, rather than the methods."""
+"""For each class of gate, residual connection and norm a method that has it (`test_kinds_are_complete`)."""
+WIRINGS = (
+    *("pre-ln", "comt", "transponder", "two-summaries", "transponder-path", "headwise", "eau", "dyt", "rezero", "sas"),
+    *("post-ln+transponder", "laurel-pa+comt", "prores", "resformer-learned", "hyper+comt", "siamese-norm"),
+    *("attention-residuals-blocks", "muddformer+comt", "deep-cross-attention"),
+)
+"""A method for each way in which a wiring changes how a model is run: gates of every form and place, norms, an entry,
+shared parameters and buffers, and every field of a state. For tests of that, rather than of the methods."""
 # Small, with depth enough for Mix-LN's quarter, heads that share keys, and a width that no power of two hides.
 SETTINGS = ModelSettings(size="tiny", width=48, ffn_width=88, layers=4, heads=4, kv_heads=2)
 VOCABULARY = 61
 TOKENS = torch.randint(VOCABULARY, (3, 12), generator=torch.Generator().manual_seed(0))
 
-each_kind = pytest.mark.parametrize("options", [METHODS[name] for name in KINDS], ids=KINDS)
+each_wiring = pytest.mark.parametrize("options", [METHODS[name] for name in WIRINGS], ids=WIRINGS)
 every_method = pytest.mark.parametrize("options", METHODS.values(), ids=list(METHODS))
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from comt_cli.layers.gates import ComtGate, FullRankGate, Gate, Site, StaticGate, TransponderGate
 from comt_cli.layers.projection import Projections
-from comt_cli.methods.base import RESIDUAL_CONNECTIONS
+from comt_cli.methods.connections import residual_connections
 
 close = partial(torch.testing.assert_close, rtol=1e-11, atol=1e-11)
 close_with_rope = partial(torch.testing.assert_close, rtol=1e-5, atol=1e-5)
@@ -103,7 +103,7 @@ WITH_STATES = {
     *("attention-residuals", "delta-attention-residuals", "siamese-norm", "deep-cross-attention"),
 }
 """Of these whole stacks are written out (`test_modern_connections`): most hand on more than a stream."""
-ONE_STREAM = [name for name in RESIDUAL_CONNECTIONS if name not in WITH_STATES]
+ONE_STREAM = [name for name in residual_connections() if name not in WITH_STATES]
 
 
 def naive_connection(  # noqa: PLR0911, PLR0912 - one case a connection

@@ -42,12 +42,6 @@ PAIR_METHODS = {
     for name, method in methods().items()
     if method.fits(ENCODER_DECODER_SITES)
 } | VARIANTS
-KINDS = (
-    *("comt", "transponder", "two-summaries", "transponder-static", "transponder-path", "full-rank-gate", "headwise"),
-    *("eau", "post-ln", "pre-ln", "deepnorm", "mix-ln", "layernorm-scaling", "sandwich-ln", "dyt", "scaled-learned"),
-    *("rezero", "highway", "grc-both", "sas", "laurel-rw", "laurel-lr", "laurel-rw-lr", "laurel-pa+comt", "keel"),
-)
-"""For each class of gate, residual connection and norm a method that has it."""
 # Unlike in every number, and without dropout, which is on in training alone.
 SETTINGS = TransformerSettings(
     size="nano", width=24, ffn_width=40, encoder_layers=2, decoder_layers=3, heads=4, dropout=0.0

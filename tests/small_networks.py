@@ -192,39 +192,37 @@ def plain_model(command: str, network: str) -> Model:
     return Case(command, network, "").built(method=task_of(command).plain_method)
 
 
-KINDS = {
-    "train-lm": language.KINDS,
-    "train-resnet": images.IMAGE_KINDS,
-    "train-mt": pairs.KINDS,
-    "train-caption": captions.KINDS,
-    "train-bert": masked.KINDS,
-    "finetune": masked.KINDS,
-}
-"""By task, for each class of gate, residual connection and norm a method that has it."""
+ENCODER_WIRINGS = ("comt", "transponder-path", "headwise", "post-ln+transponder", "laurel-pa+comt", "sas", "dyt", "eau")
+"""As `method_cases.WIRINGS`, for encoders and encoder-decoders, whose blocks take fewer."""
 
 
-def representative(command: str) -> list[str]:
-    """The methods that a task answers for: those that no task before it has, and one for each class of gate, connection
-    and norm. What a method does is its wiring, which is the same in every task; what a task does to it, its class's."""
+def tested_here(command: str) -> list[str]:
+    """The methods that a task answers for: those that no task before it has."""
     before = set[str]()
     for earlier, small in SMALL.items():
         if earlier == command:
             break
         before |= small.methods.keys()
-    return [name for name in SMALL[command].methods if name not in before or name in KINDS[command]]
+    return [name for name in SMALL[command].methods if name not in before]
 
 
-def cases(*, networks: bool = False, kinds: bool = False, **wanted: Any) -> Any:
-    """Parametrizes a test by `case`: the methods that each task answers for on its first network, with `networks` on
-    all.
+def wirings(command: str) -> list[str]:
+    """A method for each way in which a wiring changes how the task's models are run."""
+    kinds = {"train-lm": language.WIRINGS, "train-resnet": images.IMAGE_KINDS}.get(command, ENCODER_WIRINGS)
+    return [name for name in kinds if name in SMALL[command].methods]
 
-    Of tasks whose `Small` has the attributes that are wanted; with `kinds` a method for each class alone.
+
+def cases(*, networks: bool = False, every: bool = False, **wanted: Any) -> Any:
+    """Parametrizes a test by `case`: a method for each kind of wiring, or with `every` also all methods that no earlier
+    task has, on each task's first network, with `networks` on all.
+
+    Of tasks whose `Small` has the attributes that are wanted. What a method does is its wiring, the same in every task.
     """
     found = [
         Case(command, network, name)
         for command, small in SMALL.items()
         if all(getattr(small, key) == value for key, value in wanted.items())
         for network in list(small.networks)[: None if networks else 1]
-        for name in (KINDS[command] if kinds else representative(command))
+        for name in dict.fromkeys([*wirings(command), *(tested_here(command) if every else ())])
     ]
     return pytest.mark.parametrize("case", found, ids=["-".join(case) for case in found])

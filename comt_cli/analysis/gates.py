@@ -21,7 +21,6 @@ from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import Loaded
 from comt_cli.exchange.loaded_text import LoadedText
 from comt_cli.layers.gates import CarriesGates, EvaluatorAdjuster
-from comt_cli.layers.residual.base import State, stream_of
 from comt_cli.methods.base import PROJECTIONS
 
 Values = NDArray[np.float32]
@@ -84,8 +83,8 @@ def observed_gates(loaded: Loaded, on: Observation) -> list[SiteValues]:
         raise UserError(f"{loaded.name} has no gates to analyse: it holds {loaded.description}")
     kept: dict[nn.Module, Tensor] = {}
 
-    def keep(module: nn.Module, x_BTD: State, _: State) -> None:
-        kept[module] = stream_of(x_BTD)[0]
+    def keep(module: nn.Module, x_BTD: Tensor, _: object) -> None:
+        kept[module] = x_BTD[0]
 
     units = [gate for module in modules for gate in module.gates.values() if isinstance(gate, EvaluatorAdjuster)]
     watch(loaded, on.inputs, [(module, partial(keep, module)) for module in (*modules, *units)])

@@ -12,7 +12,7 @@ from torch import Tensor
 from comt_cli.analysis.watch import hooked
 from comt_cli.exchange.loaded import Loaded
 from comt_cli.layers.learned import wide
-from comt_cli.layers.residual.base import Branch, ReadOut, ResidualConnection, State
+from comt_cli.layers.residual.base import Branch, OutputAggregation, ResidualConnection, State
 from comt_cli.layers.shared_values import SharedValues
 from comt_cli.models.base import Model, TokenBlock
 
@@ -42,7 +42,7 @@ def mixes(loaded: Loaded) -> bool:
 
 def _connections(model: Model) -> list[ResidualConnection]:
     blocks = [block for stack in model.stacks.values() for block in stack if isinstance(block, TokenBlock)]
-    return [joint.connection for block in blocks for joint in block.joints]
+    return [branch.connection for block in blocks for branch in block.branches]
 
 
 def _shared_values(model: Model) -> list[tuple[str, int, SharedValues]]:
@@ -59,27 +59,27 @@ def _shared_values(model: Model) -> list[tuple[str, int, SharedValues]]:
 def mixtures(model: Model, run: Callable[[], object]) -> list[Mixed]:
     """All mixtures of a network when `run` runs it once, in the order of its blocks."""
     connections = _connections(model)
-    read_outs = [module for module in model.modules() if isinstance(module, ReadOut)]
-    read: dict[ReadOut, State] = {}
+    aggregations = [module for module in model.modules() if isinstance(module, OutputAggregation)]
+    read: dict[OutputAggregation, State] = {}
 
-    def reading(read_out: ReadOut, inputs: tuple[State, ...], _: object) -> None:
-        read[read_out] = inputs[0]
+    def reading(aggregation: OutputAggregation, inputs: tuple[State, ...], _: object) -> None:
+        read[aggregation] = inputs[0]
 
-    with recorded_states(connections) as states, hooked((each, reading) for each in read_outs):
+    with recorded_states(connections) as states, hooked((each, reading) for each in aggregations):
         run()
     with torch.no_grad():
         found = [Mixed(stack, layer, "attention", each.mixing()) for stack, layer, each in _shared_values(model)]
         for connection, state in zip(connections, states, strict=True):
-            at, weights = connection.junction, dict(connection.mixing(state))
+            at, weights = connection.site, dict(connection.mixing(state))
             streams_BTnD = connection.side_by_side(state)
             if streams_BTnD is not None:
                 streams_BTnD = wide(streams_BTnD)
                 apart_BTnD = streams_BTnD - streams_BTnD.mean(-2, keepdim=True)
                 weights[DISPERSION] = (apart_BTnD.norm(dim=(-1, -2)) / streams_BTnD.norm(dim=(-1, -2)))[..., None]
             found.append(Mixed(at.stack, at.layer, at.part, weights))
-        for read_out, state in read.items():
-            at = read_out.junction
-            found.append(Mixed(at.stack, at.layer, READ_OUT, dict(read_out.mixing(state))))
+        for aggregation, state in read.items():
+            at = aggregation.site
+            found.append(Mixed(at.stack, at.layer, READ_OUT, dict(aggregation.mixing(state))))
     order = list(model.stacks)
     return sorted(found, key=lambda place: (order.index(place.stack), place.layer))
 

@@ -12,13 +12,10 @@ from torch import Tensor, nn
 
 from comt_cli.analysis.watch import hooked
 from comt_cli.layers.residual.base import ResidualConnection
-from comt_cli.layers.residual.grc import GatedResidual
-from comt_cli.layers.residual.highway import Highway
+from comt_cli.layers.residual.channel_gates import GatedResidual, Highway
 from comt_cli.layers.residual.laurel import LaurelRW, LaurelRWLR
-from comt_cli.layers.residual.rezero import ReZero
-from comt_cli.layers.residual.sas import SelfAdaptiveScaling
-from comt_cli.layers.residual.scaled import ScaledBranch
-from comt_cli.layers.residual.scaling_gate import GatedShare
+from comt_cli.layers.residual.sas import GatedShare, SelfAdaptiveScaling
+from comt_cli.layers.residual.scaled import ReZero, ScaledBranch
 
 _MOST = 1 << 16
 """Numbers of a share that its percentiles are taken of."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import Loaded
-from comt_cli.layers.residual.base import State
 
-Observer = Callable[[State, State], None]
+Observer = Callable[[Any, Any], None]
 """Called with a module's first input and its output."""
 
 
@@ -39,7 +39,7 @@ def watch(loaded: Loaded, inputs: Iterable[Tensor], observers: Iterable[tuple[nn
     """
     model = loaded.model.float().eval()
 
-    def show(observer: Observer, _: nn.Module, inputs: tuple[State, ...], output: State) -> None:
+    def show(observer: Observer, _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         observer(inputs[0], output)
 
     with hooked((module, partial(show, observer)) for module, observer in observers), torch.no_grad():

@@ -13,7 +13,6 @@ from comt_cli.exchange.checkpoint import check_blocks, check_tokens, name_of
 from comt_cli.exchange.codecs import OwnCodec
 from comt_cli.exchange.loaded import Loaded
 from comt_cli.layers.gates import CarriesGates
-from comt_cli.methods.base import RESIDUAL_CONNECTIONS, residual_connection
 from comt_cli.models.flops import parameter_count
 from comt_cli.runs.plan import RunSpec
 
@@ -83,11 +82,8 @@ class LoadedText(Loaded):
 
 def residual_name(model: Any) -> str:
     """The published name of the model's residual connection, `pre-norm` ...; a user's own by its class."""
-    connection = model.blocks[0].attention_connection
-    for name in RESIDUAL_CONNECTIONS:
-        if type(connection) is residual_connection(name):
-            return name
-    return type(connection).__name__
+    kind = type(model.blocks[0].attention_connection)
+    return str(vars(kind).get("name", kind.__name__))
 
 
 def gated_sites(model: Any) -> list[str]:

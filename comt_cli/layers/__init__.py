@@ -1,1 +1,1 @@
-"""What models are made of: projections with gates, residual connections, attention. Nothing here names a method."""
+"""Building blocks of models: projections with gates, residual connections, attention. Nothing here names a method."""

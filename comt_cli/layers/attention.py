@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from comt_cli.kernels.attend import attend
 from comt_cli.kernels.heads import heads
 from comt_cli.kernels.swiglu import swiglu
-from comt_cli.layers.projection import Projections, aligned
+from comt_cli.layers.packing import aligned
+from comt_cli.layers.projection import Projections
 from comt_cli.layers.rotary import Rotation, rotate
-from comt_cli.layers.shared_values import Kept, SharedValues
+from comt_cli.layers.shared_values import SharedKV, SharedValues
 
 if TYPE_CHECKING:
     from comt_cli.layers.kv_cache import LayerCache
@@ -40,7 +41,7 @@ class Attention(nn.Module):
         make: MakeProjections,
         shared: SharedValues | None = None,
     ) -> None:
-        """`shared` says what is attended with where that is not the block's own keys and values alone."""
+        """`shared` makes keys and values where they are not the block's own alone."""
         super().__init__()
         self.heads, self.kv_heads, self.head_width = heads, kv_heads, width // heads
         self.shared = shared
@@ -53,21 +54,26 @@ class Attention(nn.Module):
 
     def forward(self, x_BTD: Tensor, rotation: Rotation, cache: LayerCache | None = None) -> Tensor:
         """[B, T, D] -> [B, T, D]; position t sees positions up to t, and those in the cache."""
-        output_BTD: Tensor = self.output(self.mixed(x_BTD, rotation=rotation, cache=cache))[0]
+        output_BTD: Tensor = self.output(self.inner(x_BTD, rotation=rotation, cache=cache))[0]
         return output_BTD
 
-    def mixed(
+    @property
+    def last(self) -> Projections:
+        """Output projection."""
+        return self.output
+
+    def inner(
         self,
         x_BTD: Tensor,
-        *ways_BTD: Tensor,
+        *kv_BTD: Tensor,
         rotation: Rotation,
         cache: LayerCache | None = None,
-        kept: Kept | None = None,
+        shared_kv: SharedKV | None = None,
     ) -> Tensor:
-        """What the output projection reads, [B, T, D]. With two more inputs keys are computed from the second and
-        values from the third. `kept` holds what is shared between blocks."""
+        """Input of the output projection, [B, T, D]. With two more inputs keys are computed from the second and values
+        from the third. `shared_kv` holds keys and values of earlier blocks."""
         B, T, D = x_BTD.shape
-        q_BHTE, k_BKTE, v_BKTE, *read_by_gate = self._rotated_heads(x_BTD, ways_BTD, rotation, kept)
+        q_BHTE, k_BKTE, v_BKTE, *read_by_gate = self._rotated_heads(x_BTD, kv_BTD, rotation, shared_kv)
         if cache is None:
             mixed_BHTE = attend(q_BHTE, k_BKTE, v_BKTE, causal=True)
         else:
@@ -78,22 +84,22 @@ class Attention(nn.Module):
         return mixed_BTD
 
     def _rotated_heads(
-        self, x_BTD: Tensor, ways_BTD: tuple[Tensor, ...], rotation: Rotation, kept: Kept | None
+        self, x_BTD: Tensor, kv_BTD: tuple[Tensor, ...], rotation: Rotation, shared_kv: SharedKV | None
     ) -> tuple[Tensor, ...]:
         """Queries [B, H, T, E] and keys [B, K, T, E], turned, values [B, K, T, E], and what a later gate reads."""
         shared = self.shared
-        is_usual = len(ways_BTD) == 0 and (shared is None or (shared.has_values and not shared.mixes_keys))
+        is_usual = len(kv_BTD) == 0 and (shared is None or (shared.has_values and not shared.mixes_keys))
         gates = self.qkv.modulation() if self.fused and is_usual else None
         k: Tensor
         v: Tensor | None
         if gates is None:
-            parts = self.qkv(x_BTD, *ways_BTD)
+            parts = self.qkv(x_BTD, *kv_BTD)
             q, k = self._split(parts[0]), self._split(parts[1])
             has_values = shared is None or shared.has_values
             v, rest = self._split(parts[2]) if has_values else None, list(parts[2 + has_values :])
             if shared is not None and shared.mixes_keys:
-                assert kept is not None
-                k, v = shared(k, v, kept)
+                assert shared_kv is not None
+                k, v = shared(k, v, shared_kv)
             q, k = rotate(q, rotation), rotate(k, rotation)
         else:
             product_BTC = self.qkv.product(x_BTD)
@@ -102,8 +108,8 @@ class Attention(nn.Module):
             q, k, v = (self._split(part.view(*x_BTD.shape[:2], -1)) for part in parts)
             rest = list(self.qkv.read_later(product_BTC))
         if shared is not None and not shared.mixes_keys:
-            assert kept is not None
-            k, v = shared(k, v, kept)
+            assert shared_kv is not None
+            k, v = shared(k, v, shared_kv)
         assert v is not None
         return q, k, v, *rest
 
@@ -122,7 +128,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.ffn_width = ffn_width
         self.gate_up = make({"gate_proj": (width, ffn_width), "up_proj": (width, ffn_width)})
-        self.gate_up.aligns_sites = True
+        self.gate_up.packing.aligns_sites = True
         self.down = make({"down_proj": (ffn_width, width)})
 
     def forward(self, x_BTD: Tensor) -> Tensor:
@@ -130,8 +136,13 @@ class FeedForward(nn.Module):
         output_BTD: Tensor = self.down(self.inner(x_BTD))[0]
         return output_BTD
 
+    @property
+    def last(self) -> Projections:
+        """Down projection."""
+        return self.down
+
     def inner(self, x_BTD: Tensor) -> Tensor:
-        """What the down projection reads, [B, T, F], with zeros behind where a row is filled up (`aligned`)."""
+        """Input of the down projection, [B, T, F], with zeros behind where a row is filled up (`aligned`)."""
         padded = aligned(self.ffn_width, x_BTD)
         gates = self.gate_up.modulation() if self.fused else None
         if gates is None:

@@ -18,7 +18,7 @@ from comt_cli.kernels.window_convolution import window_convolution
 from comt_cli.layers.gates import Gate, Site, draw_gate_weight
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.norms import NormPlace
-from comt_cli.layers.projection import aligned
+from comt_cli.layers.packing import aligned
 from comt_cli.recipe.settings import GateInit
 
 EPSILON = 1e-5
@@ -27,7 +27,7 @@ LEAST_CHANNELS = 8
 buffers (torch 2.13, channels last; the heap is corrupted, and the process dies later): there the pixels that such a
 convolution looks at are taken first, which is the same sum."""
 MOMENTUM = 0.1
-"""What the newest batch counts for in the running statistics; both as in torch and in the papers' code."""
+"""Weight of the newest batch in the running statistics; both as in torch and in the papers' code."""
 
 
 class MapGate(Gate):

@@ -1,4 +1,4 @@
-"""What a decoder remembers of the tokens that it has put out: keys and values of self-attention, in every layer.
+"""Cache of a decoder: keys and values of self-attention, in every layer, of the tokens so far.
 
 A row is a hypothesis; all rows have as many tokens.
 Shapes: L layers, R rows, H heads, C columns, E head width, D width.
@@ -37,13 +37,13 @@ class DecodingCache:
 
     @property
     def position(self) -> Tensor:
-        """What is added to the embedding of the next token, [D]. Raises `UserError` where there is no room for it."""
+        """Position of the next token, [D]. Raises `UserError` where there is no room for it."""
         if self.stored == self.capacity:
             raise UserError(f"the cache has room for {self.capacity} tokens a text; {self.stored + 1} are needed")
         return self._positions_CD[self.stored]
 
     def columns(self, layer: int) -> LayerColumns:
-        """What a layer has stored, with room for the next token."""
+        """Stored columns of a layer, with room for the next token."""
         k_RHcE, v_RHcE = self._L2RHCE[layer, :, :, :, : self.stored + 1]
         return LayerColumns(k_RHcE, v_RHcE)
 

@@ -55,7 +55,7 @@ class ImageInput:
         return x_BSS3.permute(0, 3, 1, 2), labels_B
 
     def shown(self, x: Tensor) -> NDArray[np.uint8]:
-        """What such an input shows to a person, uint8 [B, S, S, 3]: the normalisation undone."""
+        """Images for a person to see, uint8 [B, S, S, 3]: the normalisation undone."""
         brightness = (x.detach().permute(0, 2, 3, 1).float() - self._shift) / self._scale
         shown: NDArray[np.uint8] = brightness.round().clamp(0, 255).to(torch.uint8).cpu().numpy()
         return shown

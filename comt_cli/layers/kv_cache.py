@@ -1,4 +1,4 @@
-"""What decoding remembers: the keys and values of every layer, in columns that are reserved beforehand.
+"""Cache for decoding: the keys and values of every layer, in columns that are reserved beforehand.
 
 A row is one text. Texts of unequal length end in the same column, so shorter ones begin later: the columns before a
 row's first are padding, and no token of the text sees them.
@@ -88,9 +88,9 @@ class KeyValueCache:
         return self._columns_S[:T] + self.next_column
 
     def this_pass(self, T: int) -> tuple[Tensor, Tensor | None]:
-        """What all layers of a pass share: the columns to write, [T], and what is visible, [B, 1, T, S].
+        """Columns to write in all layers of a pass, [T], and the mask of what is visible, [B, 1, T, S].
 
-        In place of the latter stands None where no mask is needed: one token sees all that is stored, and the first
+        The latter is None where no mask is needed: one token sees all that is stored, and the first
         pass is plain causal attention.
         """
         if self._pass is None:
@@ -106,7 +106,7 @@ class KeyValueCache:
         return visible_BTS[:, None]
 
     def looked_at(self, T: int) -> int:
-        """How many columns the next T tokens look at, S."""
+        """Number of columns that the next T tokens look at, S."""
         return self.capacity if self.static_shapes else self.stored + T
 
     def advance(self, T: int) -> None:

@@ -19,7 +19,7 @@ from comt_cli.layers.initialise import Draw, Initialised
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """How a module's own parameters are updated where that differs from the others: `rate` times the learning rate, and
+    """Update of a module's own parameters where that differs from the others: `rate` times the learning rate, and
     perhaps without weight decay."""
 
     rate: float = 1.0

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class KeysValues(NamedTuple):
-    """What is attended to: keys and values, [B, H, S, E] each, and the mask, [B, 1, 1, S], True where a token is."""
+    """Keys and values that are attended to, [B, H, S, E] each, and the mask, [B, 1, 1, S], True where a token is."""
 
     k: Tensor
     v: Tensor
@@ -40,8 +40,13 @@ class MultiHead(nn.Module):
         self.output = make({"o_proj": (width, width)}, bias=bias)
         self.dropout = Dropout(dropout)
 
+    @property
+    def last(self) -> Projections:
+        """Output projection."""
+        return self.output
+
     def attend(self, q_BHTE: Tensor, k_BHSE: Tensor, v_BHSE: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
-        """What the queries find, the heads side by side: [B, T, D]. A query sees what `mask`, [B, 1, 1, S], has as
+        """Outputs of all heads side by side, [B, T, D]. A query sees what `mask`, [B, 1, 1, S], has as
         True, or with `causal` the keys up to its own."""
         if self.dropout.p > 0 and self.training:  # on the weights themselves, which fused attention never has
             weights_BHTS = self.dropout(attention_weights(q_BHTE, k_BHSE, mask, causal=causal))
@@ -56,7 +61,7 @@ class MultiHead(nn.Module):
 
     @staticmethod
     def gated(mixed_BTD: Tensor, read_by: Projections, *read: Tensor) -> Tensor:
-        """What attention mixed, with the gate of the site `sdpa` on it, if there is one."""
+        """Attention's output times the gate of the site `sdpa`, if there is one."""
         if "sdpa" not in read_by.gates:
             return mixed_BTD
         gated_BTD: Tensor = read_by.gate("sdpa")(mixed_BTD, *(read or (None,)))
@@ -80,8 +85,8 @@ class SelfAttention(MultiHead):
         super().__init__(width, heads, dropout, make, bias=bias)
         self.qkv = make(dict.fromkeys(("q_proj", "k_proj", "v_proj"), (width, width)), heads=heads, bias=bias)
 
-    def mixed(self, x_BTD: Tensor, mask: Tensor | None = None, columns: LayerColumns | None = None) -> Tensor:
-        """What the output projection reads, [B, T, D]: of all tokens that `mask` ([B, 1, 1, T]) has; without a mask, of
+    def inner(self, x_BTD: Tensor, mask: Tensor | None = None, columns: LayerColumns | None = None) -> Tensor:
+        """Input of the output projection, [B, T, D]: of all tokens that `mask` ([B, 1, 1, T]) has; without a mask, of
         those up to each. With `columns`, T is 1, and the token also sees what these hold, to which it is added."""
         q, k, v, *read = self.qkv(x_BTD)
         q_BHTE, k_BHTE, v_BHTE = self.split(q), self.split(k), self.split(v)
@@ -100,12 +105,12 @@ class CrossAttention(MultiHead):
         self.key_value = make({"k_proj": (width, width), "v_proj": (width, width)})
 
     def keys_values(self, encoded_BSD: Tensor, mask_BS: Tensor) -> KeysValues:
-        """What `mixed` attends to."""
+        """Keys and values for `inner`."""
         k, v = self.key_value(encoded_BSD)
         return KeysValues(self.split(k), self.split(v), mask_BS[:, None, None, :])
 
-    def mixed(self, x_RTD: Tensor, source: KeysValues) -> Tensor:
-        """What the output projection reads, [R, T, D]. Rows b K to b K + K - 1 attend to sequence b: as more queries,
+    def inner(self, x_RTD: Tensor, source: KeysValues) -> Tensor:
+        """Input of the output projection, [R, T, D]. Rows b K to b K + K - 1 attend to sequence b: as more queries,
         so that no key is copied for them."""
         x_BTD = x_RTD.reshape(len(source.k), -1, x_RTD.shape[-1])
         q, *read = self.query(x_BTD)
@@ -127,8 +132,13 @@ class TwoLayerFeedForward(nn.Module):
         self.down = make({"down_proj": (ffn_width, width)}, bias=True)
         self.dropout = Dropout(dropout)
 
+    @property
+    def last(self) -> Projections:
+        """Down projection."""
+        return self.down
+
     def inner(self, x_BTD: Tensor) -> Tensor:
-        """What the down projection reads, [B, T, F]."""
+        """Input of the down projection, [B, T, F]."""
         inner_BTF: Tensor = self.dropout(self.activation(self.up(x_BTD)[0]))
         return inner_BTF
 

@@ -17,9 +17,9 @@ from comt_cli.layers.initialise import Draw, Initialised
 
 @dataclass(frozen=True)
 class NormPlace:
-    """Where a norm stands, and its width and epsilon.
+    """Place of a norm, with its width and epsilon.
 
-    `of` is the branch before or behind which it stands (`attention`, `mlp` ...), `final` behind all blocks, or among
+    `of` is the branch that it is before or behind (`attention`, `mlp` ...), `final` behind all blocks, or among
     maps the norm's own name (`norm1` ...). `gate` scales what it has normalised; only norms of maps have one.
     """
 

@@ -1,32 +1,29 @@
-"""Linear maps of one input, computed in one matrix product, each with its gate if it has one.
+"""Linear maps of one input, computed in one matrix product (`packing`), each with its gate if it has one.
 
-Shapes: T tokens (any leading dimensions), D input width, N output width of one map, M = sum of N, R = sum of r.
+Shapes: T tokens (any leading dimensions), D input width, N output width of one map, C columns of the product.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
-from torch.utils.checkpoint import checkpoint
 
 from comt_cli.kernels.embedding import embedding
 from comt_cli.kernels.gates import Modulation
 from comt_cli.kernels.modulate import modulate
 from comt_cli.kernels.modulation import modulation_of
-from comt_cli.kernels.transponder import multiplied_in
 from comt_cli.layers.gates import CarriesGates, GateFactory, Site
 from comt_cli.layers.initialise import Draw, Initialised
+from comt_cli.layers.packing import Packing
 
 StdOf = Callable[[Site], float]
 Spread = Literal["normal", "uniform", "truncated"]
-"""How numbers lie around 0 at the start; `truncated`: normal ones within two standard deviations."""
+"""Distribution of initial numbers around 0; `truncated`: normal ones within two standard deviations."""
 
 
 class Projections(CarriesGates, Initialised):
@@ -34,14 +31,11 @@ class Projections(CarriesGates, Initialised):
 
     The rows of all W_i stand in one parameter, and the gates' down-projections A_i are appended to it in the product
     (Transponder, Eq. 8): x is read once. So is it for gates that read x and act on something later, those at the
-    sites `later`: what they read of x is handed out behind the z_i.
+    sites `later`: their bottlenecks come behind the z_i.
     """
 
     fused = False
-    """Whether a kernel applies the gates where nothing that comes next does."""
-
-    aligns_sites = False
-    """Whether every site's columns are filled up (`aligned`), not only the last: the next operation knows."""
+    """Whether a kernel applies the gates where no next operation does."""
 
     def __init__(
         self,
@@ -61,6 +55,7 @@ class Projections(CarriesGates, Initialised):
         self.spread = spread
         self._frozen: tuple[Tensor, Tensor | None, Modulation | None] | None = None
         self.widths = [site.d_out for site in sites]
+        self.packing = Packing(self.widths)
         self.weight = nn.Parameter(torch.empty(sum(self.widths), sites[0].d_in))
         self.bias = nn.Parameter(torch.empty(sum(self.widths))) if bias else None
         self.gates = nn.ModuleDict(
@@ -76,7 +71,7 @@ class Projections(CarriesGates, Initialised):
 
     def _each_of_its_own(self, inputs_TD: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         assert self.bias is None
-        assert self.widths == self._filled_widths()
+        assert not self.packing.aligns_sites
         down_projections = self._down_projections()
         found = []
         for (name, weight), x_TD in zip(self.site_weights().items(), inputs_TD, strict=True):
@@ -93,38 +88,7 @@ class Projections(CarriesGates, Initialised):
         if self._frozen is not None:
             matrix = self._frozen[0]
             return F.linear(x_TD, matrix[:, :width] if width < matrix.shape[1] else matrix, self._frozen[1])
-        matrices = [self.weight, *self._down_projections().values()]
-        join = partial(self._joined, width, multiplied_in(self.weight))
-        if self.bias is not None or len(matrices) == 1 or not torch.is_grad_enabled():
-            matrix = join(*matrices)
-            return F.linear(x_TD, matrix, self._shift(len(matrix)))
-        if torch.compiler.is_compiling():  # the compiler is told what `_JoinedProduct` does
-            return F.linear(x_TD, checkpoint(join, *matrices, use_reentrant=False, preserve_rng_state=False))
-        product_TC: Tensor = _JoinedProduct.apply(x_TD, join, *matrices)  # type: ignore[no-untyped-call]
-        return product_TC
-
-    def _shift(self, columns: int) -> Tensor | None:
-        """What is added to a product of so many columns, [C]: the biases, and zeros for what is no site's."""
-        if self.bias is None or columns == len(self.bias):
-            return self.bias
-        parts = zip(torch.split(self.bias, self.widths), self._filled_widths(), strict=True)
-        biases = torch.cat([F.pad(bias, (0, width - len(bias))) for bias, width in parts])
-        return F.pad(biases, (0, columns - len(biases)))
-
-    def _joined(self, width: int, dtype: torch.dtype, *matrices: Tensor) -> Tensor:
-        """The weight and the gates' down-projections under each other, [C, D], in the type of the product, filled up
-        with zeros to `width` columns."""
-        weight, *_ = parts = [matrix.to(dtype) for matrix in matrices]
-        if (filled := self._filled_widths()) != self.widths:
-            each = zip(torch.split(weight, self.widths), filled, strict=True)
-            parts[:1] = [F.pad(part, (0, 0, 0, width - len(part))) for part, width in each]
-        columns = sum(len(part) for part in parts)
-        ends = row_end if len(parts) > 1 else aligned  # a lone matrix is better left where it is
-        if filling := ends(columns, weight) - columns:
-            parts.append(weight.new_zeros(filling, weight.shape[1]))
-        matrix = torch.cat(parts) if len(parts) > 1 else weight
-        beyond = width - matrix.shape[1]
-        return F.pad(matrix, (0, beyond)) if beyond else matrix
+        return self.packing.product(x_TD, [self.weight, *self._down_projections().values()], self.bias)
 
     def freeze(self) -> None:
         """Put the matrices together once instead of in every product, which decoding would notice. Parameters that
@@ -132,11 +96,11 @@ class Projections(CarriesGates, Initialised):
         self._frozen = None
         with torch.no_grad():
             matrices = [self.weight, *self._down_projections().values()]
-            matrix = self._joined(aligned(self.weight.shape[1], self.weight), self.weight.dtype, *matrices)
+            matrix, bias = self.packing.packed(matrices, self.bias)
             modulation = self.modulation()
             if modulation is not None and matrix.device.type == "cpu":
                 modulation = modulation.by_columns()
-            self._frozen = matrix, self._shift(len(matrix)), modulation
+            self._frozen = matrix, bias, modulation
 
     def train(self, mode: bool = True) -> Self:
         """As of any module; thaws what is frozen."""
@@ -154,29 +118,25 @@ class Projections(CarriesGates, Initialised):
 
     def gated(self, product_TC: Tensor) -> tuple[Tensor, ...]:
         """The product's sites with their gates applied, and what gates at later sites read."""
-        down_projections = self._down_projections()
         names = [site.name for site in self.sites]
-        filled = self._filled_widths()
         modulation = self.modulation() if self.fused and self.gates else None
         if modulation is not None:
-            zhat = modulate(product_TC.flatten(0, -2), modulation, filled)
-            gated = torch.split(zhat.view(*product_TC.shape[:-1], -1), filled, dim=-1)
-            return (*self._without_filling(gated), *self.read_later(product_TC))
-        parts = _split(product_TC, [*filled, *(len(A) for A in down_projections.values())])
-        parts = (*self._without_filling(parts[: len(names)]), *parts[len(names) :])
-        u = dict(zip(down_projections, parts[len(names) :], strict=True))
-        return (
-            *(
-                self.gate(name)(z_TN, u.get(name)) if name in self.gates else z_TN
-                for name, z_TN in zip(names, parts[: len(names)], strict=True)
-            ),
-            *(u_Tr for name, u_Tr in u.items() if name not in names),
+            zhat = modulate(product_TC.flatten(0, -2), modulation, self.packing.filled(product_TC))
+            gated, _ = self.packing.split(zhat.view(*product_TC.shape[:-1], -1))
+            return (*gated, *self.read_later(product_TC))
+        down_projections = self._down_projections()
+        parts, bottlenecks = self.packing.split(product_TC, [len(A) for A in down_projections.values()])
+        u = dict(zip(down_projections, bottlenecks, strict=True))
+        gated = tuple(
+            self.gate(name)(z_TN, u.get(name)) if name in self.gates else z_TN
+            for name, z_TN in zip(names, parts, strict=True)
         )
+        return *gated, *(u_Tr for name, u_Tr in u.items() if name not in names)
 
     def read_later(self, product_TC: Tensor) -> tuple[Tensor, ...]:
-        """What the gates at later sites read, [T, r] each."""
+        """Bottlenecks of the gates at later sites, [T, r] each."""
         names = [site.name for site in self.sites]
-        parts, start = [], sum(self._filled_widths())
+        parts, start = [], sum(self.packing.filled(product_TC))
         for name, A in self._down_projections().items():
             if name not in names:
                 parts.append(product_TC[..., start : start + len(A)])
@@ -191,14 +151,7 @@ class Projections(CarriesGates, Initialised):
         forms = [None if gate is None else gate.bottleneck() for gate in gates]
         if any(gate is not None and form is None for gate, form in zip(gates, forms, strict=True)):
             return None
-        return modulation_of(forms, self._filled_widths())
-
-    def _filled_widths(self) -> list[int]:
-        """The columns of each site in the product, with the zeros behind them."""
-        return [aligned(width, self.weight) for width in self.widths] if self.aligns_sites else self.widths
-
-    def _without_filling(self, parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return tuple(_first(part, width) for part, width in zip(parts, self.widths, strict=True))
+        return modulation_of(forms, self.packing.filled(self.weight))
 
     def _down_projections(self) -> dict[str, Tensor]:
         read = {name: self.gate(name).down_projection() for name in self.gates}
@@ -222,65 +175,6 @@ class Projections(CarriesGates, Initialised):
                     draw.normal_(weight, site.name, std)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
-
-
-class _JoinedProduct(torch.autograd.Function):
-    """x M^T, M joined of parameters. M itself is not kept for the backward pass, but joined again there: at a small
-    batch it is as large as what is computed from it.
-
-    The products are those that autograd makes, under autocast in its type.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x_TD: Tensor, join: Callable[..., Tensor], *parts: Tensor) -> Tensor:
-        product_TC = F.linear(x_TD, join(*parts))
-        ctx.save_for_backward(x_TD.to(product_TC.dtype), *parts)
-        ctx.join, ctx.input_type = join, x_TD.dtype
-        return product_TC
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient_TC: Tensor) -> tuple[Tensor | None, ...]:
-        x_TD, *parts = ctx.saved_tensors
-        needs_x, _, *needs_parts = ctx.needs_input_grad
-        with torch.enable_grad():
-            leaves = [part.detach().requires_grad_(needs) for part, needs in zip(parts, needs_parts, strict=True)]
-            matrix_CD = ctx.join(*leaves)
-        dx_TD = (gradient_TC @ matrix_CD.detach().to(x_TD.dtype)).to(ctx.input_type) if needs_x else None
-        found: list[Tensor | None] = [None] * len(parts)
-        if any(needs_parts):
-            dmatrix_CD = (gradient_TC.flatten(0, -2).T @ x_TD.flatten(0, -2)).to(matrix_CD.dtype)
-            wanted = [leaf for leaf, needs in zip(leaves, needs_parts, strict=True) if needs]
-            gradients = iter(torch.autograd.grad(matrix_CD, wanted, dmatrix_CD))
-            found = [next(gradients) if needs else None for needs in needs_parts]
-        return dx_TD, None, *found
-
-
-def _first(x_TC: Tensor, width: int) -> Tensor:
-    """The first columns: where that is all of them x itself, since even the view of everything is an operation."""
-    return x_TC if x_TC.shape[-1] == width else x_TC[..., :width]
-
-
-def _split(product_TC: Tensor, widths: list[int]) -> tuple[Tensor, ...]:
-    """The product's first columns, so many for each part. A lone part is not split off: uncompiled, its gradient would
-    be copied."""
-    used_TC = _first(product_TC, sum(widths))
-    return torch.split(used_TC, widths, dim=-1) if len(widths) > 1 else (used_TC,)
-
-
-def aligned(width: int, like: Tensor) -> int:
-    """`width`, on a GPU rounded up to a multiple of 8: rows of 16-bit numbers then begin at 16 bytes, without which the
-    fast matrix products are closed (5461, the 1b size's feed-forward width, is odd)."""
-    return -(-width // 8) * 8 if like.is_cuda else width
-
-
-def row_end(width: int, like: Tensor) -> int:
-    """`width` rounded up to where the next row of a product should begin: at a cache line, 128 bytes on a GPU and 64
-    on a CPU. On an H200 the compiler copied a product of 2,768 columns in bf16 into rows of whole lines before it used
-    it. On a CPU one of 1,380 columns took 1.7 times as long in bf16 as one of 1,376, and the C++ kernels load whole
-    lines; in fp32 more columns than that only cost."""
-    line = {"cuda": 128, "cpu": 64}.get(like.device.type, like.itemsize) // like.itemsize
-    return -(-width // line) * line
 
 
 class GatedPath(CarriesGates):

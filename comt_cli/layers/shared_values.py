@@ -6,7 +6,7 @@
   of those of all heads of all blocks up to it, [K; V]'_h = sum_j R_hj [K; V]_j. The rows of the router R begin with the
   block's own head alone, and small draws for the earlier ones.
 
-What is handed on is an input and an output of every block, so that recomputing one sees what the first time saw.
+Shared keys and values are an input and an output of every block, so that recomputing one sees the same.
 Shapes: B batch, K key-value heads, T tokens, E head width.
 """
 
@@ -23,14 +23,14 @@ from comt_cli.layers.learned import Constant, UpdateRule, factors, wide
 
 
 @dataclass
-class Kept:
-    """What blocks up to now have kept for later ones, within one forward pass."""
+class SharedKV:
+    """Keys and values of earlier blocks that later ones read, within one forward pass."""
 
     tensors: tuple[Tensor, ...] = ()
 
 
 class SharedValues(nn.Module):
-    """What a block, `layer` from 0, attends with: of its own keys and values and of those kept."""
+    """Keys and values that a block, `layer` from 0, attends to, made of its own and of shared ones."""
 
     has_values = True
     """Whether the block has values of its own."""
@@ -38,12 +38,12 @@ class SharedValues(nn.Module):
     mixes_keys = False
     """Whether keys are changed too, which then must be before they are rotated."""
 
-    def forward(self, k_BKTE: Tensor, v_BKTE: Tensor | None, kept: Kept) -> tuple[Tensor, Tensor]:
-        """The keys and the values, [B, K, T, E] each; what later blocks will read is added to `kept`."""
+    def forward(self, k_BKTE: Tensor, v_BKTE: Tensor | None, shared: SharedKV) -> tuple[Tensor, Tensor]:
+        """Keys and values, [B, K, T, E] each; those that later blocks will read are added to `shared`."""
         raise NotImplementedError
 
     def mixing(self) -> dict[str, Tensor]:
-        """The learned weights of what is attended with, by name, as `ResidualConnection.mixing`."""
+        """Learned mixing weights of keys and values, by name, as `ResidualConnection.mixing`."""
         return {}
 
 
@@ -56,12 +56,12 @@ class ValueResidual(SharedValues):
         # What is added to the two.
         self.shares = Constant(0.0, 2) if learned and layer else None
 
-    def forward(self, k_BKTE: Tensor, v_BKTE: Tensor | None, kept: Kept) -> tuple[Tensor, Tensor]:
+    def forward(self, k_BKTE: Tensor, v_BKTE: Tensor | None, shared: SharedKV) -> tuple[Tensor, Tensor]:
         assert v_BKTE is not None
-        if not kept.tensors:
-            kept.tensors = (v_BKTE,)
+        if not shared.tensors:
+            shared.tensors = (v_BKTE,)
             return k_BKTE, v_BKTE
-        (first_BKTE,) = kept.tensors
+        (first_BKTE,) = shared.tensors
         if self.shares is None:
             return k_BKTE, self.own * v_BKTE + self.first * first_BKTE
         own_1, first_1 = factors(self.shares())
@@ -83,10 +83,10 @@ class SingleValue(SharedValues):
         super().__init__()
         self.has_values = layer == 0
 
-    def forward(self, k_BKTE: Tensor, v_BKTE: Tensor | None, kept: Kept) -> tuple[Tensor, Tensor]:
+    def forward(self, k_BKTE: Tensor, v_BKTE: Tensor | None, shared: SharedKV) -> tuple[Tensor, Tensor]:
         if v_BKTE is not None:
-            kept.tensors = (v_BKTE,)
-        return k_BKTE, kept.tensors[0]
+            shared.tensors = (v_BKTE,)
+        return k_BKTE, shared.tensors[0]
 
 
 class LayerRouter(SharedValues, Initialised):
@@ -97,15 +97,15 @@ class LayerRouter(SharedValues, Initialised):
     def __init__(self, layer: int, heads: int, rate: float = 1.0) -> None:
         super().__init__()
         self.update_rule = UpdateRule(rate)
-        # Behind the first block: what the shares of all heads up to this block's differ by from its own ones.
+        # Behind the first block: weights of all heads up to this block's, less their start, its own heads.
         self.router = nn.Parameter(torch.empty(heads, (layer + 1) * heads)) if layer else None
 
-    def forward(self, k_BKTE: Tensor, v_BKTE: Tensor | None, kept: Kept) -> tuple[Tensor, Tensor]:
+    def forward(self, k_BKTE: Tensor, v_BKTE: Tensor | None, shared: SharedKV) -> tuple[Tensor, Tensor]:
         assert v_BKTE is not None
-        kept.tensors = (*kept.tensors, k_BKTE, v_BKTE)
+        shared.tensors = (*shared.tensors, k_BKTE, v_BKTE)
         if self.router is None:
             return k_BKTE, v_BKTE
-        k_BJTE, v_BJTE = torch.cat(kept.tensors[::2], 1), torch.cat(kept.tensors[1::2], 1)
+        k_BJTE, v_BJTE = torch.cat(shared.tensors[::2], 1), torch.cat(shared.tensors[1::2], 1)
         mixed = (torch.einsum("kj,bjte->bkte", self.router, each) for each in (k_BJTE, v_BJTE))
         k_more, v_more = mixed
         return k_BKTE + k_more, v_BKTE + v_more

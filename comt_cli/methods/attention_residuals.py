@@ -1,7 +1,7 @@
 """Attention Residuals: each branch reads a softmax over the outputs of all earlier ones (Kimi Team 2026).
 
 h_l = sum_i a_i v_i, a = softmax_i(w_l . N_l(v_i)), v_i the branches' outputs and the embedding (arXiv 2603.15031). With
-`blocks: N` the junctions are divided into N, each a source as the sum of its outputs; without it each is one. Where N
+`blocks: N` the adds are divided into N, each a source as the sum of its outputs; without it each is one. Where N
 does not divide their number some blocks are longer by one (Kimi K3, 93 layers in blocks of 12, has a short last one).
 Deviations: the first branch, which has one source, has no query. w and the gains of N_l have no weight decay; the paper
 does not say. A gain is stored as what it differs from 1 by. Queries start at zero, which the paper requires. At the
@@ -19,7 +19,7 @@ from comt_cli.methods.base import ConnectionMethod
 
 
 class AttentionResidualsMethod(ConnectionMethod):
-    """`blocks`: into how many the junctions are divided; each its own if not given."""
+    """`blocks`: into how many the adds are divided; each its own if not given."""
 
     name: ClassVar[str] = "attention-residuals"
     connection: ClassVar = "attention-residuals"

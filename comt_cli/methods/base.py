@@ -1,4 +1,4 @@
-"""What a method is: a published name = a residual connection + gates at sites + their initialisation. Nothing else.
+"""Interface of methods: a published name = a residual connection + gates at sites + their initialisation. Nothing else.
 
 A method's file holds a frozen configuration, whose fields are its options with the paper's values as defaults, and the
 function `wiring`. Importing it imports no torch (layers are imported inside `wiring`), so that a recipe can be checked,
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from comt_cli.methods.connections import residual_connections
 from comt_cli.recipe.problems import nearest
 from comt_cli.recipe.schema import MethodOptions, Sites, Stream
 from comt_cli.tasks.settings.transformer import PLACES
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from comt_cli.layers.gates import GateFactory
     from comt_cli.layers.norms import NormFactory, NormPlace
-    from comt_cli.layers.residual.base import ResidualFactory
+    from comt_cli.layers.residual.base import ResidualConnection, ResidualFactory
     from comt_cli.layers.shared_values import SharedValues
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -91,10 +92,10 @@ Convolution = Literal["conv1", "conv2", "conv3"]
 MapNorm = Literal["norm1", "norm2", "norm3"]
 
 DECODER_SITES = Sites("tokens", (*PROJECTIONS, "sdpa", "attention", "mlp"), ("states", "values", "bare embedding"))
-"""What a LLaMA offers: the projections, what attention mixes (before `o_proj`), and the whole branches."""
+"""Sites of a LLaMA: the projections, attention's output before `o_proj`, and the whole branches."""
 
 MAP_SITES = Sites("maps", (*CONVOLUTIONS, *NORMS))
-"""What residual blocks of maps offer; the stem, projections of the skip path and the last norm are no sites."""
+"""Sites of residual blocks of maps; the stem, projections of the skip path and the last norm are no sites."""
 
 
 def _all_of(every: tuple[str, ...]) -> BeforeValidator:
@@ -119,69 +120,22 @@ ConvolutionSites = Annotated[
 NormSites = Annotated[tuple[MapNorm, ...], Field(min_length=1), _all_of(NORMS), AfterValidator(_sorted)]
 """A list of a block's norms, or `all`: every one that the blocks have."""
 
-RESIDUAL_CONNECTIONS = {
-    "pre-norm": "pre_norm.PreNorm",
-    "post-norm": "post_norm.PostNorm",
-    "deepnorm": "deepnorm.DeepNorm",
-    "deepnorm-mixln-code": "deepnorm_mixln_code.DeepNormOfMixLNCode",
-    "mix-ln": "mix_ln.MixLN",
-    "layernorm-scaling": "layernorm_scaling.LayerNormScaling",
-    "sandwich-ln": "sandwich_ln.SandwichLN",
-    "scaled-init": "scaled_init.ScaledInit",
-    "rezero": "rezero.ReZero",
-    "highway": "highway.Highway",
-    "laurel-rw": "laurel.LaurelRW",
-    "laurel-lr": "laurel.LaurelLR",
-    "laurel-pa": "laurel.LaurelPA",
-    "laurel-rw-lr": "laurel.LaurelRWLR",
-    "sas": "sas.SelfAdaptiveScaling",
-    "grc": "grc.GatedResidual",
-    "scaled": "scaled.ScaledBranch",
-    "keel": "keel.Keel",
-    "start-lambdas": "start_lambdas.StartLambdas",
-    "denseformer": "denseformer.DenseFormer",
-    "hyper-connections": "hyper_connections.HyperConnection",
-    "manifold-hyper-connections": "manifold_hyper_connections.ManifoldHyperConnection",
-    "attention-residuals": "attention_residuals.AttentionResiduals",
-    "delta-attention-residuals": "attention_residuals.DeltaAttentionResiduals",
-    "siamese-norm": "siamese_norm.SiameseNorm",
-    "mudd": "mudd.MultiwayDense",
-    "deep-cross-attention": "deep_cross_attention.DeepCrossAttention",
-    "progressive": "progressive.ProgressiveResidual",
-}
-"""Every residual connection that an option can name, and its class in `layers.residual`."""
-
-CONNECTION_NEEDS = {
-    "start-lambdas": ("states",),
-    "denseformer": ("states",),
-    "hyper-connections": ("states",),
-    "manifold-hyper-connections": ("states",),
-    "attention-residuals": ("states",),
-    "delta-attention-residuals": ("states",),
-    "siamese-norm": ("states",),
-    "mudd": ("states", "values"),
-    "deep-cross-attention": ("states", "values"),
-    "progressive": ("states",),
-}
-"""What a residual connection needs that only some models have (`Sites.features`), whether a recipe says it as a method
-of its own or as another method's `residual`. None here: nothing."""
-
 if TYPE_CHECKING:
     ResidualName = str
 else:
-    ResidualName = Literal[tuple(RESIDUAL_CONNECTIONS)]
+    ResidualName = Literal[tuple(residual_connections())]
 
 
 def has_connection(sites: Sites, name: ResidualName) -> bool:
     """Whether models that offer these sites can have the residual connection of this name."""
-    return {*CONNECTION_NEEDS.get(name, ())} <= {*sites.features}
+    return {*residual_connections()[name].needs} <= {*sites.features}
 
 
-def residual_connection(name: ResidualName) -> ResidualFactory:
-    """The residual connection of this name, with its own defaults. Raises `KeyError` if there is none."""
-    file, _, kind = RESIDUAL_CONNECTIONS[name].partition(".")
-    factory: ResidualFactory = getattr(importlib.import_module(f"comt_cli.layers.residual.{file}"), kind)
-    return factory
+def residual_connection(name: ResidualName) -> type[ResidualConnection]:
+    """Residual connection of this name, with its own defaults. Raises `KeyError` if there is none."""
+    found = residual_connections()[name]
+    kind: type[ResidualConnection] = getattr(importlib.import_module(found.module), found.kind)
+    return kind
 
 
 Quantity = Literal["parameters", "flops"]
@@ -197,12 +151,11 @@ class Widening:
 
 @dataclass(frozen=True)
 class Wiring:
-    """What a model gets from a method: how its blocks join skip path and branch, which sites carry which gate, and what
-    stands in the place of its norms.
+    """A method's parts of a model: residual connection, gates at sites, and norms.
 
     `gates` are by the site's name, `norms` by the place's (`NormPlace.of`), `*` being every other place; `entry`, made
-    for the model's width, is what the embedded tokens go through first; `shared_values`
-    makes for every block, from 0, with so many key-value heads, what it attends with in place of its own alone.
+    for the model's width, comes behind the embedding; `shared_values` makes for every block, from 0, with so many
+    key-value heads, the keys and values in place of its own alone.
     """
 
     residual: ResidualFactory
@@ -239,9 +192,9 @@ class Method(MethodOptions):
         problems = {}
         residual: ResidualName | None = getattr(self, "residual", None)
         if residual is not None and not has_connection(sites, residual):
-            fitting = [name for name in RESIDUAL_CONNECTIONS if has_connection(sites, name)]
+            fitting = [name for name in residual_connections() if has_connection(sites, name)]
             problems["residual"] = (
-                f"{residual} hands on more than a stream, or follows training, which the models do not provide for; "
+                f"{residual} passes more than a stream, or follows training, which the models do not provide for; "
                 f"{nearest(residual, fitting)}"
             )
         named: tuple[str, ...] = getattr(self, "sites", ())

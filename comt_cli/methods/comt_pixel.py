@@ -29,7 +29,7 @@ class CoMTPixel(Method):
 
     def wiring(self) -> Wiring:
         from comt_cli.layers.convolution import PixelGate, batch_norm
-        from comt_cli.layers.residual.pre_norm import PreNorm
+        from comt_cli.layers.residual.norm_placement import PreNorm
 
         gate = partial(PixelGate, hidden=self.hidden, init=self.init)
         norm = partial(batch_norm, weighted=self.gamma == "kept")

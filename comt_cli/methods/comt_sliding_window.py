@@ -27,7 +27,7 @@ class CoMTSlidingWindow(Method):
 
     def wiring(self) -> Wiring:
         from comt_cli.layers.convolution import WindowGate
-        from comt_cli.layers.residual.pre_norm import PreNorm
+        from comt_cli.layers.residual.norm_placement import PreNorm
 
         gate = partial(WindowGate, ratio=self.ratio, init=self.init)
         return Wiring(PreNorm, dict.fromkeys(self.sites, gate))

@@ -2,8 +2,8 @@
 
 y = F(x) + x + sum over j < k of g_j B A x_(i-j); Menghani et al. 2024, section 2.3, k = 3 and rank 32 as in their C4
 ablation.
-Deviations: a layer of theirs is each of the two junctions of a block, on Pre-LN. One map h_i = B A serves all j of a
-junction; each g starts at 1/k (they do not say where). They did not try it on their large language models.
+Deviations: a layer of theirs is each of the two adds of a block, on Pre-LN. One map h_i = B A serves all j of an
+add; each g starts at 1/k (they do not say where). They did not try it on their large language models.
 """
 
 from __future__ import annotations

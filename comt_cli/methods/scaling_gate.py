@@ -25,6 +25,6 @@ class ScalingGateMethod(Method):
     reads: Literal["pooled", "pixel"] = "pooled"
 
     def wiring(self) -> Wiring:
-        from comt_cli.layers.residual.scaling_gate import GatedShare
+        from comt_cli.layers.residual.sas import GatedShare
 
         return Wiring(partial(GatedShare, gate=self.gate, bias=self.bias, reads=self.reads))

@@ -1,4 +1,4 @@
-"""What a model costs: looked up where it was counted before, else counted on the model itself (`counting`).
+"""Cost of a model: looked up where it was counted before, else counted on the model itself (`counting`).
 
 Counting needs torch, looking up does not: this file imports none.
 """

@@ -1,7 +1,6 @@
-"""What every model is, and what a wiring puts into its blocks.
+"""Interface of all models, and the parts of a block that a wiring decides.
 
-Cost, FLOPs, memory, the choice of kernels and sharding ask a model for no more than `Model` says, so that they are
-written once for all.
+Cost, FLOPs, memory, the choice of kernels and sharding need no more of a model than `Model`.
 Shapes: B batch, T tokens, D width.
 """
 
@@ -11,10 +10,11 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
 from comt_cli.errors import UserError
@@ -23,7 +23,7 @@ from comt_cli.layers.gates import Gate, GateFactory, Site
 from comt_cli.layers.initialise import xavier_std
 from comt_cli.layers.norms import NormFactory, NormPlace
 from comt_cli.layers.projection import GatedPath, Projections, Spread
-from comt_cli.layers.residual.base import Junction, ResidualConnection
+from comt_cli.layers.residual.base import ResidualConnection, ResidualSite, State
 from comt_cli.methods.base import Wiring
 from comt_cli.models.trace import Linear
 from comt_cli.recipe.schema import Stream
@@ -34,7 +34,7 @@ class Model(nn.Module):
     """A network whose blocks are listed in `stacks`, and which can be run on an `example` without data."""
 
     stream: ClassVar[Stream]
-    """What goes from block to block."""
+    """Kind of the residual stream."""
 
     activation_checkpointing = False
     """Whether training keeps a block's input alone and computes the rest again (`recomputes`)."""
@@ -59,7 +59,7 @@ class Model(nn.Module):
         return output
 
     def outputs(self, body: Tensor) -> Tensor:
-        """What the rest of the forward pass makes of what `body` puts out."""
+        """Rest of the forward pass, from the output of `body`."""
         return body
 
     @property
@@ -69,7 +69,7 @@ class Model(nn.Module):
 
     @property
     def kept_behind_body(self) -> Linear:
-        """How many numbers the backward pass needs of what comes behind the body, the loss included."""
+        """Saved activations behind the body, the loss included, in numbers."""
         return Linear(0, 0)
 
     def keeps(self, tensor: Tensor, samples: int) -> bool:
@@ -81,11 +81,20 @@ class Model(nn.Module):
         """Whether blocks are computed again for the backward pass."""
         return self.activation_checkpointing and self.training
 
-    def run_block(self, block: nn.Module, *inputs: Any) -> Any:
-        """What a block makes of its inputs; computed again for the backward pass where the model `recomputes`."""
-        if self.recomputes:
-            return checkpoint(block, *inputs, use_reentrant=False)
-        return block(*inputs)
+    def run_block(self, block: nn.Module, state: State, *inputs: Any) -> State:
+        """State behind a block; computed again for the backward pass where the model `recomputes`."""
+        if not self.recomputes:
+            after: State = block(state, *inputs)
+            return after
+        # Tensors by themselves, so that they are seen to be kept; of a deferred add both terms would be.
+        leaves, form = tree_flatten(state.materialised())
+
+        def run(*values: Any) -> State:
+            after: State = block(tree_unflatten(values[: len(leaves)], form), *values[len(leaves) :])
+            return after
+
+        recomputed: State = checkpoint(run, *leaves, *inputs, use_reentrant=False)
+        return recomputed
 
 
 class VocabularyModel(Model):
@@ -106,7 +115,7 @@ class VocabularyModel(Model):
 
     @property
     def head_bias(self) -> Tensor | None:
-        """What the head adds, [V]; None: nothing."""
+        """Bias of the head, [V]; None: none."""
         return None
 
     @property
@@ -120,12 +129,12 @@ class VocabularyModel(Model):
         return False
 
     def outputs(self, body: Tensor) -> Tensor:
-        """What the head makes of `body`: logits, [B, T, V]."""
+        """Logits, [B, T, V], of the output of `body`."""
         return F.linear(body, self.head_weight, self.head_bias)
 
     @property
     def attended(self) -> set[tuple[int, int]]:
-        """How many positions attend to how many, wherever there is attention."""
+        """Numbers of queries and keys, wherever there is attention."""
         return {(self.length, self.length)}
 
     @property
@@ -145,36 +154,19 @@ class VocabularyModel(Model):
         return self.keeps_attention or last not in self.attended or tensor.numel() != weights
 
 
-class Joint(NamedTuple):
-    """What one of a block's residual connections joins to the stream: the branch's last projection, and the gate on the
-    whole branch, if there is one."""
-
-    connection: ResidualConnection
-    last: Projections
-    path: GatedPath | None
-
-
-class TokenBlock(nn.Module):
-    """A block whose stream is a sequence of vectors."""
-
-    @property
-    def joints(self) -> Sequence[Joint]:
-        """Its connections in order, with what they join."""
-        raise NotImplementedError
-
-
 @dataclass  # not frozen: the compiler of PyTorch 2.11 does not find the fields of a frozen one that it makes itself
 class GatedBranch:
-    """A branch of a token block (`layers.residual.Branch`): all up to its last projection, that, the gate on the whole
-    branch, if there is one, and dropout, if the model has any."""
+    """Branch of a token block (`layers.residual.Branch`) and the connection that adds it: y = last(inner(h)), then the
+    gate on the whole branch, and dropout, where the model has them."""
 
+    connection: ResidualConnection
     inner: Callable[..., Tensor]
     last: Projections
     path: GatedPath | None
     dropout: nn.Module | None = None
 
-    def __call__(self, h_BTD: Tensor, *ways_BTD: Tensor) -> Tensor:
-        y_BTD: Tensor = self.last(self.inner(h_BTD, *ways_BTD))[0]
+    def __call__(self, h_BTD: Tensor, *kv_BTD: Tensor) -> Tensor:
+        y_BTD: Tensor = self.last(self.inner(h_BTD, *kv_BTD))[0]
         if self.path is not None:
             y_BTD = self.path(h_BTD, y_BTD)
         return y_BTD if self.dropout is None else self.dropout(y_BTD)
@@ -185,15 +177,40 @@ class GatedBranch:
             return None
         return self.last.product(self.inner(h_BTD)), modulation
 
+    def added_to(self, state: State, **inputs: Any) -> State:
+        """State after the residual add, x + branch(norm(x)) with pre-norm; `inner` gets `inputs` too."""
+        inner = partial(self.inner, **inputs)
+        return self.connection.step(state, GatedBranch(self.connection, inner, self.last, self.path, self.dropout))
 
-@dataclass(frozen=True)
+
+class TokenBlock(nn.Module):
+    """Block whose stream is a sequence of vectors.
+
+    Each of its `parts` is a module with `inner` and `last`, and has a connection, `PART_connection`, the gate on the
+    whole branch or None, `PART_path`, and in some models `PART_dropout`.
+    """
+
+    parts: ClassVar[tuple[str, ...]] = ("attention", "mlp")
+
+    @property
+    def branches(self) -> list[GatedBranch]:
+        """Branches in order, each with the residual connection that adds it."""
+        return [self._branch(part) for part in self.parts]
+
+    def _branch(self, part: str) -> GatedBranch:
+        module, dropout = getattr(self, part), getattr(self, f"{part}_dropout", None)
+        connection, path = getattr(self, f"{part}_connection"), getattr(self, f"{part}_path")
+        return GatedBranch(connection, module.inner, module.last, path, dropout)
+
+
+@dataclass(frozen=True, kw_only=True)
 class BlockParts:
-    """Makes what a wiring puts into one block: block `layer` of `layers` in its stack, whose stream is `width` wide.
+    """Maker of what a wiring puts into one block: block `layer` of `layers` in its stack, whose stream is `width` wide.
 
-    `parts` names the block's branches in order; `norm` is the model's usual norm. Its projections start as normal
-    numbers of the standard deviation `init_std`, or `truncated` ones; where that is None, as uniform ones of Glorot's.
-    `depths` are those of all its stacks, where it has several; `attends_by_ways`: its self-attention takes inputs of
-    their own for queries, keys and values.
+    `parts` are the names of the block's branches in order; `norm` is the model's usual norm. Projections start as
+    normal numbers of standard deviation `init_std`, or `truncated` ones; where that is None, as Glorot's uniform ones.
+    `depths` are those of all stacks, where a model has several; `separate_qkv`: whether self-attention takes separate
+    inputs for queries, keys and values.
     """
 
     wiring: Wiring
@@ -207,19 +224,27 @@ class BlockParts:
     init_std: float | None = 0.0
     depths: Mapping[str, int] = field(default_factory=dict)
     truncated: bool = False
-    attends_by_ways: bool = False
+    separate_qkv: bool = False
 
     def connection(
         self, part: str, *before: ResidualConnection, norm: Callable[[], nn.Module] | None = None
     ) -> ResidualConnection:
-        """The residual connection of a branch; `before` are those of the block's earlier ones. Its norms are those of
-        the place called as the part, or what `norm` makes."""
-        index, count = self.layer * len(self.parts) + self.parts.index(part), self.layers * len(self.parts)
-        norm = norm or partial(self.norm_at, part, self.width)
-        made = self.wiring.residual(
-            Junction(self.width, self.stack, index, count, self.layer, self.layers, part, norm, before, self.depths)
+        """Residual connection of a branch; `before` are those of the block's earlier branches. `norm` makes its norms,
+        which are otherwise those of the place named as the part."""
+        site = ResidualSite(
+            width=self.width,
+            stack=self.stack,
+            index=self.layer * len(self.parts) + self.parts.index(part),
+            count=self.layers * len(self.parts),
+            layer=self.layer,
+            layers=self.layers,
+            part=part,
+            norm=norm or partial(self.norm_at, part, self.width),
+            before=before,
+            depths=self.depths,
         )
-        if made.has_ways and not self.attends_by_ways:
+        made = self.wiring.residual(site)
+        if "values" in made.needs and not self.separate_qkv:
             raise UserError(
                 "residual: this connection gives queries, keys and values inputs of their own; here attention has one",
                 "Language models' attention has three.",
@@ -256,7 +281,7 @@ class BlockParts:
     ) -> Projections:
         """Projections of one input, by site name with their (input, output) widths, of the branch that `connection`
         joins. With `heads`, what these mix is the site `sdpa`, whose gate reads the same input."""
-        part = connection.junction.part
+        part = connection.site.part
         sites = [self.site(name, d_in, d_out, part=part) for name, (d_in, d_out) in widths.items()]
         later = [self.site("sdpa", self.width, self.width, heads, part=part)] if heads else []
 

@@ -22,7 +22,7 @@ from comt_cli.layers.learned import Affine
 from comt_cli.layers.multi_head import GeluFeedForward
 from comt_cli.layers.norms import NormPlace, layer_norm
 from comt_cli.layers.projection import TokenEmbedding
-from comt_cli.layers.residual.base import State, normalised, read_behind
+from comt_cli.layers.residual.base import State, final_stream
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import BlockParts, Model, VocabularyModel, refuse_absent
 from comt_cli.models.transformer import SERVED_BY, EncoderBlock, final_norm
@@ -43,7 +43,7 @@ class BertBlock(EncoderBlock):
 
 
 class MaskedHead(Initialised):
-    """What the decoder reads: N(gelu(W h + b)). Its matrix is the embedding's; the bias that it adds, [V], is here."""
+    """Input of the decoder: N(gelu(W h + b)). Its matrix is the embedding's; its bias, [V], is here."""
 
     def __init__(self, vocabulary: int, width: int, norm: nn.Module) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class MaskedHead(Initialised):
 
 
 class BertEncoder(Model):
-    """What all BERTs have, under the names by which a run that starts from another's weights finds it: token ids [B, T]
+    """Body of all BERTs, under the names by which a run that starts from another's weights finds it: token ids [B, T]
     -> vectors [B, T, D]. Columns of padding change nothing for the other tokens."""
 
     stream = "tokens"
@@ -82,21 +82,23 @@ class BertEncoder(Model):
         self.entry = nn.Identity() if wiring.entry is None else wiring.entry(shape.width)
         self.embedding_norm = wiring.norm(NormPlace(shape.width, settings.norm_eps, "embedding"), layer_norm)
         self.embedding_dropout = Dropout(settings.dropout)
-        names = ("attention", "mlp")
-        depth, eps = shape.layers, settings.norm_eps
-        blocks = [
-            BertBlock(
-                settings,
-                BlockParts(
-                    wiring, "encoder", layer, depth, shape.width, names, layer_norm, eps, INIT_STD, truncated=True
-                ),
-            )
-            for layer in range(depth)
-        ]
+        parts = partial(
+            BlockParts,
+            wiring=wiring,
+            stack="encoder",
+            layers=shape.layers,
+            width=shape.width,
+            parts=BertBlock.parts,
+            norm=layer_norm,
+            epsilon=settings.norm_eps,
+            init_std=INIT_STD,
+            truncated=True,
+        )
+        blocks = [BertBlock(settings, parts(layer=layer)) for layer in range(shape.layers)]
         self.blocks = nn.ModuleList(blocks)
-        last = blocks[-1].mlp_connection
-        self.read_out = last.read_out(partial(wiring.norm, NormPlace(shape.width, eps, "final"), layer_norm))
-        self.final_norm = final_norm(wiring, last, shape.width, eps)
+        last, place = blocks[-1].mlp_connection, NormPlace(shape.width, settings.norm_eps, "final")
+        self.read_out = last.output_aggregation(partial(wiring.norm, place, layer_norm))
+        self.final_norm = final_norm(wiring, last, place)
 
     @property
     def stacks(self) -> Mapping[str, nn.ModuleList]:
@@ -114,16 +116,16 @@ class BertEncoder(Model):
             raise ValueError(f"{length} tokens are more than the model's {self.settings.positions} positions")
         segment = self.segments.weight[0] if segments_BT is None else self.segments(segments_BT)
         x_BTD = self.entry(self.embedding(tokens_BT) + self.positions.weight[:length] + segment)
-        state: State = self.embedding_dropout(self.embedding_norm(x_BTD))
+        state = State(self.embedding_dropout(self.embedding_norm(x_BTD)))
         mask_BT = tokens_BT != PAD
         for block in self.blocks:
             state = self.run_block(block, state, mask_BT)
-        return normalised(read_behind(state, self.read_out), self.final_norm)[1]
+        return final_stream(state, self.read_out, self.final_norm)
 
 
 class Bert(BertEncoder, VocabularyModel):
-    """Token ids [B, T], some of them hidden -> logits of the original ones, [B, T, V], or [B, K, V] at `places`, int64
-    [B, K]: a loss that counts hidden tokens alone needs no others."""
+    """Token ids [B, T], some of them hidden -> logits of the original ones, [B, T, V], or [B, K, V] at the masked
+    positions, int64 [B, K]: a loss that counts hidden tokens alone needs no others."""
 
     def __init__(self, settings: BertSettings, vocabulary: int, wiring: Wiring, length: int, masked: int) -> None:
         super().__init__(settings, vocabulary, wiring, length)
@@ -132,11 +134,11 @@ class Bert(BertEncoder, VocabularyModel):
         self.head = MaskedHead(vocabulary, width, wiring.norm(NormPlace(width, settings.norm_eps, "head"), layer_norm))
 
     def example(self, samples: int) -> tuple[Tensor, Tensor]:
-        """Token ids, [B, T], and the places of K hidden ones, [B, K]."""
-        tokens, places = (
+        """Token ids, [B, T], and K masked positions, [B, K]."""
+        tokens, masked = (
             torch.zeros(samples, width, dtype=torch.long, device="meta") for width in (self.length, self.masked)
         )
-        return tokens, places
+        return tokens, masked
 
     @property
     def places(self) -> Mapping[int, int]:
@@ -156,16 +158,16 @@ class Bert(BertEncoder, VocabularyModel):
         return self.masked
 
     def body(self, *inputs: Tensor) -> Tensor:
-        """What the decoder reads, [B, K, D], of tokens and places."""
-        tokens_BT, *places = inputs
+        """Input of the decoder, [B, K, D], of tokens and masked positions."""
+        tokens_BT, *masked = inputs
         h_BTD = self.hidden(tokens_BT)
-        if places:
-            h_BTD = h_BTD.gather(1, places[0][:, :, None].expand(-1, -1, h_BTD.shape[-1]))
+        if masked:
+            h_BTD = h_BTD.gather(1, masked[0][:, :, None].expand(-1, -1, h_BTD.shape[-1]))
         read_BKD: Tensor = self.head(h_BTD)
         return read_BKD
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Logits at `places`, [B, K, V], of tokens and places; of tokens alone at all positions, [B, T, V]."""
+        """Logits at masked positions, [B, K, V], of tokens and these; of tokens alone at all positions, [B, T, V]."""
         return self.outputs(self.body(*inputs))
 
 
@@ -192,7 +194,7 @@ class BertClassifier(BertEncoder):
         return int(self.shape.heads * self.length**2)
 
     def pooled(self, tokens_BT: Tensor, segments_BT: Tensor | None = None) -> Tensor:
-        """What stands for a sequence, [B, D]: tanh(W h + b) of its first token, which is the begin token."""
+        """Summary of a sequence, [B, D]: tanh(W h + b) of its first token, which is the begin token."""
         return torch.tanh(self.pooler(self.hidden(tokens_BT, segments_BT)[:, 0]))
 
     def forward(self, tokens_BT: Tensor, segments_BT: Tensor | None = None) -> Tensor:

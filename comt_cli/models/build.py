@@ -98,7 +98,7 @@ def wiring_of(method: Mapping[str, Any]) -> Wiring:
 def materialise(model: nn.Module, device: torch.device, seed: int, path: str = "") -> None:
     """Give a meta model storage on `device` and initial values: a pure function of `seed`, equal on every device.
 
-    A part of a model gets the values it has in the whole if `path` says where in it the part stands.
+    A part of a model gets the values it has in the whole if `path` is its path there.
     """
     model.to_empty(device=device)
     initialise(model, seed, path)

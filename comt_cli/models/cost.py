@@ -1,4 +1,4 @@
-"""What a model costs, and all that it depends on."""
+"""Cost of a model, and all that it depends on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Cost:
 
     @property
     def extra_parameters(self) -> int:
-        """How many parameters the method adds to the plain model of the same size; negative where it saves."""
+        """Number of parameters that the method adds to the plain model of the same size; negative where it saves."""
         return self.parameters - self.plain_parameters
 
     @property

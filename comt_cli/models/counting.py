@@ -1,4 +1,4 @@
-"""What a model costs, counted on the model itself: built on the meta device and run there once, so that no second
+"""Cost of a model, counted on the model itself: built on the meta device and run there once, so that no second
 set of formulas can drift from the code."""
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def _count(network: Network) -> tuple[Cost, bool]:
 
 
 def _unused(model: Model, output: Tensor, file: str) -> str:
-    """What is wrong where a layer that a method's file defines has a parameter that no object of it uses, so that it
-    would never be trained; "" where all are. One that, say, the last block does not use is no mistake."""
+    """Message about a parameter of a layer of the method's file that no object uses, so that it would never be
+    trained; "" where all are used. One that, say, the last block does not use is no mistake."""
     used = {id(node.variable) for node in behind(output) if hasattr(node, "variable")}
     own = [
         (type(layer), name, id(parameter) in used or not parameter.requires_grad)
@@ -81,7 +81,7 @@ def _unused(model: Model, output: Tensor, file: str) -> str:
 
 
 def _kept(trace: Trace, model: Model) -> tuple[Tensor, Linear]:
-    """What the model's body puts out, and how many numbers it keeps for the backward pass."""
+    """Output of the model's body, and the numbers that it saves for the backward pass."""
     return trace.kept_by(
         model,
         lambda: model.body(*model.example(trace.rows)),

@@ -22,7 +22,7 @@ from comt_cli.layers.attention import Attention, FeedForward
 from comt_cli.layers.convolution import BatchNorm, Convolution, ConvolutionNorm, PixelGate, WindowGate
 from comt_cli.layers.gates import Gate
 from comt_cli.layers.projection import Projections
-from comt_cli.layers.residual.pre_norm import PreNorm
+from comt_cli.layers.residual.norm_placement import PreNorm
 from comt_cli.models.base import Model, TokenBlock
 from comt_cli.recipe.settings import Kernels as Wanted
 
@@ -32,9 +32,9 @@ NORMS: dict[NormGate, str] = {
     "pixel": "pixel_norm",
     "both": "window_and_pixel_norm",
 }
-"""What a record calls a batch norm behind a convolution, by the gates that either has."""
+"""Records' names of a batch norm behind a convolution, by the gates of either."""
 ALONE = "modulators away from a convolution with its norm behind it"
-"""What a record calls gates on maps that no kernel takes: where norms stand before convolutions."""
+"""Records' name of gates on maps without a kernel: where norms come before convolutions."""
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -103,8 +103,9 @@ def _sources(model: Model) -> dict[Op, list[Projections]]:
         sources.setdefault("heads", []).extend(each.qkv for each in _those(block, Attention))
         sources.setdefault("swiglu", []).extend(each.gate_up for each in _those(block, FeedForward))
         alone = _alone(block)
-        connection, _, path = block.joints[0]
-        if isinstance(connection, PreNorm) and isinstance(connection.norm, nn.RMSNorm) and path is None:
+        first = block.branches[0]
+        is_pre_norm = isinstance(first.connection, PreNorm) and isinstance(first.connection.norm, nn.RMSNorm)
+        if is_pre_norm and first.path is None:
             sources.setdefault("add_norm", []).extend(alone)
         else:
             sources.setdefault("modulate", []).extend(projections for projections in alone if projections.gates)
@@ -113,19 +114,19 @@ def _sources(model: Model) -> dict[Op, list[Projections]]:
 
 def _fits_heads(block: TokenBlock) -> bool:
     """Whether the kernel of q, k and v takes all that the block's attention does before it mixes."""
-    has_ways = any(joint.connection.has_ways for joint in block.joints)
+    has_separate_qkv = any("values" in branch.connection.needs for branch in block.branches)
     shared = [each.shared for each in _those(block, Attention) if each.shared is not None]
-    return not has_ways and all(each.has_values and not each.mixes_keys for each in shared)
+    return not has_separate_qkv and all(each.has_values and not each.mixes_keys for each in shared)
 
 
 def _token_parts(model: Model) -> dict[Op, list[Attention | FeedForward | PreNorm | Projections]]:
     """For each operation the parts of token blocks that it is switched on in."""
     blocks = _those(model, TokenBlock)
-    joints = [joint for block in blocks for joint in block.joints]
+    connections = [branch.connection for block in blocks for branch in block.branches]
     return {
         "heads": [*_those(model, Attention)],
         "swiglu": [*_those(model, FeedForward)],
-        "add_norm": [joint.connection for joint in joints if isinstance(joint.connection, PreNorm)],
+        "add_norm": [connection for connection in connections if isinstance(connection, PreNorm)],
         "modulate": [projections for block in blocks for projections in _alone(block)],
     }
 

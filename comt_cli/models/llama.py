@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from comt_cli.layers.attention import Attention, FeedForward
 from comt_cli.layers.norms import NormPlace, rms_norm
 from comt_cli.layers.projection import TokenEmbedding
-from comt_cli.layers.residual.base import Carrying, State, normalised, read_behind, settled
+from comt_cli.layers.residual.base import State, final_stream
 from comt_cli.layers.rotary import Rotation, rotation_table
-from comt_cli.layers.shared_values import Kept
+from comt_cli.layers.shared_values import SharedKV
 from comt_cli.methods.base import DECODER_SITES, Wiring
-from comt_cli.models.base import BlockParts, GatedBranch, Joint, TokenBlock, VocabularyModel, refuse_absent
+from comt_cli.models.base import BlockParts, TokenBlock, VocabularyModel, refuse_absent
 from comt_cli.tasks.settings.llama import ModelSettings
 
 if TYPE_CHECKING:
@@ -36,19 +36,18 @@ class Block(TokenBlock):
     def __init__(self, settings: ModelSettings, wiring: Wiring, layer: int) -> None:
         super().__init__()
         shape = settings.shape()
-        names = ("attention", "mlp")
         self.is_last = layer == shape.layers - 1
         parts = BlockParts(
-            wiring,
-            "decoder",
-            layer,
-            shape.layers,
-            shape.width,
-            names,
-            rms_norm,
-            settings.norm_eps,
-            settings.init_std,
-            attends_by_ways=True,
+            wiring=wiring,
+            stack="decoder",
+            layer=layer,
+            layers=shape.layers,
+            width=shape.width,
+            parts=self.parts,
+            norm=rms_norm,
+            epsilon=settings.norm_eps,
+            init_std=settings.init_std,
+            separate_qkv=True,
         )
         self.attention_connection = parts.connection("attention")
         self.mlp_connection = parts.connection("mlp", self.attention_connection)
@@ -58,25 +57,13 @@ class Block(TokenBlock):
         self.mlp = FeedForward(shape.width, shape.ffn_width, partial(parts.projections, self.mlp_connection))
         self.attention_path, self.mlp_path = parts.path("attention"), parts.path("mlp")
 
-    @property
-    def joints(self) -> tuple[Joint, Joint]:
-        return (
-            Joint(self.attention_connection, self.attention.output, self.attention_path),
-            Joint(self.mlp_connection, self.mlp.down, self.mlp_path),
-        )
-
     def forward(self, state: State, rotation: Rotation, cache: LayerCache | None = None) -> State:
-        """The residual stream after the block, [B, T, D], with what the connections remember (`State`)."""
-        kept = Kept()
-        if isinstance(state, Carrying):
-            state, kept.tensors = state
-        mixed = partial(self.attention.mixed, rotation=rotation, cache=cache, kept=kept)
-        attention = GatedBranch(mixed, self.attention.output, self.attention_path)
-        mlp = GatedBranch(self.mlp.inner, self.mlp.down, self.mlp_path)
-        # With pre-norm connections: h = x + attention(norm(x)), y = h + mlp(norm(h)).
-        state = self.attention_connection.step(state, attention)
-        state = self.mlp_connection.step(state, mlp)
-        return Carrying(state, kept.tensors) if kept.tensors and not self.is_last else state
+        """State after the block. With pre-norm connections: h = x + attention(norm(x)), y = h + mlp(norm(h))."""
+        attention, mlp = self.branches
+        shared_kv = SharedKV(state.shared)
+        h = attention.added_to(state, rotation=rotation, cache=cache, shared_kv=shared_kv)
+        y = mlp.added_to(h)
+        return y if self.is_last or not shared_kv.tensors else State(*y[:-1], shared_kv.tensors)
 
 
 class Llama(VocabularyModel):
@@ -95,7 +82,7 @@ class Llama(VocabularyModel):
         blocks = [Block(settings, wiring, layer) for layer in range(shape.layers)]
         self.blocks = nn.ModuleList(blocks)
         place = NormPlace(shape.width, settings.norm_eps, "final")
-        self.read_out = blocks[-1].mlp_connection.read_out(partial(wiring.norm, place, rms_norm))
+        self.read_out = blocks[-1].mlp_connection.output_aggregation(partial(wiring.norm, place, rms_norm))
         keeps_norm = blocks[-1].mlp_connection.keeps_final_norm
         self.final_norm = wiring.norm(place, rms_norm) if keeps_norm else nn.Identity()
         self.head = None if settings.tied_embeddings else TokenEmbedding(vocabulary, shape.width, settings.init_std)
@@ -114,7 +101,7 @@ class Llama(VocabularyModel):
         return self.embedding.weight if self.head is None else self.head.weight
 
     def hidden(self, tokens_BT: Tensor, cache: KeyValueCache | None = None) -> Tensor:
-        """What the head reads: the stream after the last block and the final norm, [B, T, D].
+        """Input of the head: the stream after the last block and the final norm, [B, T, D].
 
         With a cache, the tokens follow on those whose keys and values it holds, and theirs are added to it.
         """
@@ -125,21 +112,19 @@ class Llama(VocabularyModel):
             rotation = rotation_table(length, head_width, self.settings.rope_theta, x_BTD)
         else:
             rotation = cache.rotation(length)
-        state: State = x_BTD
+        state = State(x_BTD)
         for layer, block in enumerate(self.blocks):
-            if self.recomputes:  # what goes in is kept: of a pending sum that would be both terms
-                state = settled(state)
             state = self.run_block(block, state, rotation, None if cache is None else cache.layers[layer])
         if cache is not None:
             cache.advance(length)
-        return normalised(read_behind(state, self.read_out), self.final_norm)[1]
+        return final_stream(state, self.read_out, self.final_norm)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """Logits, [B, T, V], in the parameters' type."""
         return self.outputs(self.hidden(tokens_BT))
 
     def body(self, *inputs: Tensor) -> Tensor:
-        """What the head reads: its loss never keeps logits."""
+        """Input of the head: its loss never keeps logits."""
         (tokens_BT,) = inputs
         return self.hidden(tokens_BT)
 

@@ -2,7 +2,7 @@
 al. 2016b: no norm behind the stem, and a norm and ReLU behind the last block).
 
 How a block joins skip path and branch, and which of its convolutions and norms are modulated, comes from outside
-(`Wiring`); the stem, what stands behind the blocks and the classifier are never modulated.
+(`Wiring`); the stem, the layers behind the blocks and the classifier are never modulated.
 
 The stem `3x3` (stride 1) is the usual one for 32-pixel images, `7x7` (stride 2, then 3x3 max pooling) ImageNet's.
 Shapes: B images, C channels, H x W pixels.
@@ -26,7 +26,7 @@ from comt_cli.tasks.settings.resnet import ResNetSettings
 SETTINGS = ResNetSettings
 
 EXPANSION = {"basic": 1, "bottleneck": 4, "preact": 1}
-"""How many times as many channels a block puts out as its inner convolutions have."""
+"""Ratio of a block's output channels to those of its inner convolutions."""
 
 
 def places_of(settings: ResNetSettings) -> Iterator[BlockPlace]:

@@ -1,6 +1,6 @@
 """The residual blocks of ResNets: basic and bottleneck (He et al. 2016a), and pre-activation (He et al. 2016b).
 
-A bottleneck's stride stands on its 3x3 convolution ("v1.5", as in torchvision), not on the first 1x1 of the paper.
+A bottleneck's stride is that of its 3x3 convolution ("v1.5", as in torchvision), not on the first 1x1 of the paper.
 Where a block changes the shape, the skip path is projected by a 1x1 convolution with a batch norm (the paper's B).
 Projections of the skip path are never modulated.
 Shapes: B images, C channels, H x W pixels.
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from comt_cli.kernels.gates import Modulation
 from comt_cli.layers.convolution import EPSILON, BatchNorm, Convolution, ConvolutionNorm, batch_norm
 from comt_cli.layers.residual.base import ResidualConnection
-from comt_cli.layers.residual.pre_norm import PreNorm
+from comt_cli.layers.residual.norm_placement import PreNorm
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import BlockParts
 
@@ -26,7 +26,7 @@ WINDOWS = {"basic": (3, 3), "bottleneck": (1, 3, 1), "preact": (3, 3)}
 
 
 class BlockPlace(NamedTuple):
-    """Where a block stands: its number from 0, of how many, and its channels and stride."""
+    """Place of a block: its number from 0, of how many, and its channels and stride."""
 
     layer: int
     layers: int
@@ -57,15 +57,23 @@ class Computed:
 
 
 class ResidualBlock(nn.Module):
-    """What all residual blocks have: the connection, which works on maps with the channels last, and the names of the
+    """Base of residual blocks: the connection, which works on maps with the channels last, and the names of the
     branch's `convolutions` (`conv1` first) and `norms` (`norm1` first), which are its sites."""
 
     connection: ResidualConnection
 
     def __init__(self, place: BlockPlace, wiring: Wiring) -> None:
         super().__init__()
-        at = place.layer, place.layers, place.d_out
-        self.parts = BlockParts(wiring, "blocks", *at, ("map",), batch_norm, EPSILON)
+        self.parts = BlockParts(
+            wiring=wiring,
+            stack="blocks",
+            layer=place.layer,
+            layers=place.layers,
+            width=place.d_out,
+            parts=("map",),
+            norm=batch_norm,
+            epsilon=EPSILON,
+        )
         self.convolutions: dict[str, Convolution] = {}
         self.norms: dict[str, nn.Module] = {}
 
@@ -82,7 +90,7 @@ class ResidualBlock(nn.Module):
         return made
 
     def joined(self, skip_BCHW: Tensor, F_BCHW: Tensor) -> Tensor:
-        """What the connection makes of skip path and branch, [B, C, H, W] each."""
+        """Residual add of skip path and branch, [B, C, H, W] each."""
         y_BHWC: Tensor = self.connection(skip_BCHW.permute(0, 2, 3, 1), Computed(F_BCHW.permute(0, 2, 3, 1)))
         return y_BHWC.permute(0, 3, 1, 2)
 

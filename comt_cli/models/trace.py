@@ -43,11 +43,11 @@ _FACTORS = {
     _aten.baddbmm: (1, 2),
     _aten.convolution: (0, 1),
 }
-"""Where the factors of a product stand among its arguments."""
+"""Positions of a product's factors among its arguments."""
 
 
 def rows_to_trace(model: nn.Module, inputs: Iterable[Tensor], largest: int) -> int:
-    """How many rows to trace `model` with: its inputs, and its largest tensor, which has about so many numbers a row.
+    """Number of rows to trace `model` with; `largest` is about how many numbers its largest tensor has for a row.
     Raises `UserError` where a few of them have more numbers than can be counted."""
     sizes = {size for tensor in (*inputs, *model.parameters()) for size in tensor.shape}
     for rows in PRIMES:
@@ -110,8 +110,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def kept_by(
         self, model: nn.Module, run: Callable[[], Tensor], ignored: Callable[[Tensor], bool] = lambda _: False
     ) -> tuple[Tensor, Linear]:
-        """What `run` returns, and how many numbers it keeps for its backward pass, what the model itself holds and what
-        is `ignored` apart."""
+        """Output of `run`, and the numbers that it saves for its backward pass, without the model's own and those
+        `ignored`."""
         held = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers())}
         kept: dict[int, Tensor] = {}
 
@@ -178,7 +178,7 @@ def _multiplies(key: Any, func: Any, args: tuple[Any, ...], kwargs: Mapping[str,
 
 _Shape = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 _RESULTS: dict[Any, tuple[bool, Sequence[_Shape]] | None] = {}
-"""What operations make of tensors of given shapes: working that out again is most of a pass, since layers are alike.
+"""Results of operations on tensors of given shapes: computing them again is most of a pass, since layers are alike.
 None where it is more than new tensors without storage."""
 
 

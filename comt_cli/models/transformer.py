@@ -31,9 +31,9 @@ from comt_cli.layers.multi_head import (
 )
 from comt_cli.layers.norms import NormPlace, layer_norm
 from comt_cli.layers.projection import Projections, TokenEmbedding
-from comt_cli.layers.residual.base import ResidualConnection, State, normalised, read_behind
+from comt_cli.layers.residual.base import ResidualConnection, State, final_stream
 from comt_cli.methods.base import Wiring
-from comt_cli.models.base import BlockParts, GatedBranch, Joint, TokenBlock, VocabularyModel, refuse_absent
+from comt_cli.models.base import BlockParts, TokenBlock, VocabularyModel, refuse_absent
 from comt_cli.tasks.settings.transformer import ENCODER_DECODER_SITES, EncoderDecoderSettings, TransformerSettings
 
 SETTINGS = TransformerSettings
@@ -43,7 +43,7 @@ SERVED_BY = {"gate_proj": "up_proj"}
 
 
 class EncoderSettings(Protocol):
-    """What the blocks of an encoder ask of a model's settings."""
+    """Settings that the blocks of an encoder use."""
 
     @property
     def attention_dropout(self) -> float:
@@ -62,7 +62,7 @@ class EncoderSettings(Protocol):
 
 
 class Memory(NamedTuple):
-    """What decoding needs of the sources: keys and values of cross-attention in every decoder block, [B, H, S, E] each,
+    """Encoded sources for decoding: keys and values of cross-attention in every decoder block, [B, H, S, E] each,
     and the mask, [B, S], True where a token is."""
 
     keys: tuple[Tensor, ...]
@@ -89,31 +89,26 @@ class EncoderBlock(TokenBlock):
         self.attention_path, self.mlp_path = parts.path("attention"), parts.path("mlp")
         self.attention_dropout, self.mlp_dropout = Dropout(dropout), Dropout(dropout)
 
-    @property
-    def joints(self) -> tuple[Joint, Joint]:
-        return (
-            Joint(self.attention_connection, self.attention.output, self.attention_path),
-            Joint(self.mlp_connection, self.mlp.down, self.mlp_path),
-        )
-
     def forward(self, state: State, mask_BS: Tensor) -> State:
-        """The stream after the block, [B, S, D], with what the connections remember; `mask` has True for tokens."""
-        mixed = partial(self.attention.mixed, mask=mask_BS[:, None, None, :])
-        attention = GatedBranch(mixed, self.attention.output, self.attention_path, self.attention_dropout)
-        mlp = GatedBranch(self.mlp.inner, self.mlp.down, self.mlp_path, self.mlp_dropout)
-        # With post-norm connections: h = norm(x + attention(x)), y = norm(h + mlp(h)).
-        # With pre-norm connections: h = x + attention(norm(x)), y = h + mlp(norm(h)).
-        state = self.attention_connection.step(state, attention)
-        return self.mlp_connection.step(state, mlp)
+        """State after the block; `mask` has True for tokens.
+
+        With post-norm connections: h = norm(x + attention(x)), y = norm(h + mlp(h)).
+        With pre-norm connections: h = x + attention(norm(x)), y = h + mlp(norm(h)).
+        """
+        attention, mlp = self.branches
+        h = attention.added_to(state, mask=mask_BS[:, None, None, :])
+        return mlp.added_to(h)
 
 
 class DecoderBlock(TokenBlock):
     """Causal self-attention, attention to the encoded source and feed-forward network, each with its connection."""
 
+    parts = ("attention", "cross", "mlp")
+
     def __init__(self, settings: EncoderDecoderSettings, wiring: Wiring, layer: int) -> None:
         super().__init__()
         shape, dropout = settings.shape(), settings.residual_dropout
-        parts = _parts(settings, wiring, "decoder", layer, "attention", "cross", "mlp")
+        parts = _parts(settings, wiring, "decoder", layer, *self.parts)
         self.attention_connection = parts.connection("attention")
         self.cross_connection = parts.connection("cross", self.attention_connection)
         self.mlp_connection = parts.connection("mlp", self.attention_connection, self.cross_connection)
@@ -126,53 +121,42 @@ class DecoderBlock(TokenBlock):
         self.cross_path = parts.path("cross", "attention")
         self.attention_dropout, self.cross_dropout, self.mlp_dropout = (Dropout(dropout) for _ in range(3))
 
-    @property
-    def joints(self) -> tuple[Joint, Joint, Joint]:
-        return (
-            Joint(self.attention_connection, self.attention.output, self.attention_path),
-            Joint(self.cross_connection, self.cross.output, self.cross_path),
-            Joint(self.mlp_connection, self.mlp.down, self.mlp_path),
-        )
-
     def forward(self, state: State, encoded_BSD: Tensor, mask_BS: Tensor) -> State:
-        """The stream after the block, [B, T, D], with what the connections remember."""
+        """State after the block."""
         return self.decoded(state, self.cross.keys_values(encoded_BSD, mask_BS))
 
     def decoded(self, state: State, source: KeysValues, columns: LayerColumns | None = None) -> State:
-        """The same, from the keys and values of the source; with `columns` of one token, which follows on those that
-        they hold."""
-        mixed = partial(self.attention.mixed, columns=columns)
-        attention = GatedBranch(mixed, self.attention.output, self.attention_path, self.attention_dropout)
-        found = partial(self.cross.mixed, source=source)
-        cross = GatedBranch(found, self.cross.output, self.cross_path, self.cross_dropout)
-        mlp = GatedBranch(self.mlp.inner, self.mlp.down, self.mlp_path, self.mlp_dropout)
-        # With post-norm connections: h = norm(x + attention(x)), c = norm(h + cross(h, source)), y = norm(c + mlp(c)).
-        # With pre-norm connections: h = x + attention(norm(x)), c = h + cross(norm(h), source), y = c + mlp(norm(c)).
-        state = self.attention_connection.step(state, attention)
-        state = self.cross_connection.step(state, cross)
-        return self.mlp_connection.step(state, mlp)
+        """The same, from the keys and values of the source; with `columns` of one token, which follows those in them.
+
+        With post-norm connections: h = norm(x + attention(x)), c = norm(h + cross(h, source)), y = norm(c + mlp(c)).
+        With pre-norm connections: h = x + attention(norm(x)), c = h + cross(norm(h), source), y = c + mlp(norm(c)).
+        """
+        attention, cross, mlp = self.branches
+        h = attention.added_to(state, columns=columns)
+        c = cross.added_to(h, source=source)
+        return mlp.added_to(c)
 
 
 def _parts(settings: EncoderDecoderSettings, wiring: Wiring, stack: str, layer: int, *names: str) -> BlockParts:
     shape = settings.shape()
     return BlockParts(
-        wiring,
-        stack,
-        layer,
-        shape.depths[stack],
-        shape.width,
-        names,
-        layer_norm,
-        settings.norm_eps,
+        wiring=wiring,
+        stack=stack,
+        layer=layer,
+        layers=shape.depths[stack],
+        width=shape.width,
+        parts=names,
+        norm=layer_norm,
+        epsilon=settings.norm_eps,
         init_std=None,  # Glorot's: tensor2tensor's `uniform_unit_scaling`
         depths=shape.depths,
     )
 
 
-def final_norm(wiring: Wiring, last: ResidualConnection, width: int, epsilon: float) -> nn.Module:
-    """The norm behind a stack; the identity where its `last` connection ends in one, or its method has none there."""
+def final_norm(wiring: Wiring, last: ResidualConnection, place: NormPlace) -> nn.Module:
+    """Norm behind a stack; the identity where its `last` connection ends in one, or its method has none there."""
     keeps_norm = last.keeps_final_norm and not last.ends_in_norm
-    return wiring.norm(NormPlace(width, epsilon, "final"), layer_norm) if keeps_norm else nn.Identity()
+    return wiring.norm(place, layer_norm) if keeps_norm else nn.Identity()
 
 
 class EncoderDecoder(VocabularyModel):
@@ -204,21 +188,21 @@ class EncoderDecoder(VocabularyModel):
         self.entry = None if wiring.entry is None else wiring.entry(shape.width)
         self.encoder_dropout, self.decoder_dropout = (Dropout(settings.residual_dropout) for _ in range(2))
         parts = partial(_parts, settings, wiring, "encoder")
-        encoder = [EncoderBlock(settings, parts(layer, "attention", "mlp")) for layer in range(shape.encoder_layers)]
+        encoder = [EncoderBlock(settings, parts(layer, *EncoderBlock.parts)) for layer in range(shape.encoder_layers)]
         decoder = [DecoderBlock(settings, wiring, layer) for layer in range(shape.decoder_layers)]
         self.encoder, self.decoder = nn.ModuleList(encoder), nn.ModuleList(decoder)
-        of = shape.width, settings.norm_eps
         ends = encoder[-1].mlp_connection, decoder[-1].mlp_connection
-        norm = partial(wiring.norm, NormPlace(*of, "final"), layer_norm)
-        self.encoder_read_out, self.decoder_read_out = (end.read_out(norm) for end in ends)
-        self.encoder_norm, self.decoder_norm = (final_norm(wiring, end, *of) for end in ends)
+        place = NormPlace(shape.width, settings.norm_eps, "final")
+        norm = partial(wiring.norm, place, layer_norm)
+        self.encoder_read_out, self.decoder_read_out = (end.output_aggregation(norm) for end in ends)
+        self.encoder_norm, self.decoder_norm = (final_norm(wiring, end, place) for end in ends)
 
     @property
     def stacks(self) -> Mapping[str, nn.ModuleList]:
         return {"encoder": self.encoder, "decoder": self.decoder}
 
     def source_stream(self, *source: Tensor) -> tuple[Tensor, Tensor]:
-        """What the encoder reads of a source, before dropout, [B, S, D], and the mask, [B, S], True where it is no
+        """Input of the encoder, before dropout, [B, S, D], and the mask of a source, [B, S], True where it is no
         padding."""
         raise NotImplementedError
 
@@ -228,7 +212,7 @@ class EncoderDecoder(VocabularyModel):
         return self.embedding.weight
 
     def embedded(self, tokens_BT: Tensor, positions_TD: Tensor) -> Tensor:
-        """What goes into a stack, before dropout: the embedding times sqrt(D), or by the method's own factor, and the
+        """Input of a stack, before dropout: the embedding times sqrt(D), or by the method's own factor, and the
         positions, [B, T, D]."""
         x_BTD: Tensor = self.embedding(tokens_BT)
         x_BTD = math.sqrt(self.shape.width) * x_BTD if self.entry is None else self.entry(x_BTD)
@@ -238,24 +222,24 @@ class EncoderDecoder(VocabularyModel):
         return sinusoids(length, self.shape.width, self.embedding.weight)
 
     def encoded(self, *source: Tensor) -> tuple[Tensor, Tensor]:
-        """What cross-attention reads: the stream behind the encoder, [B, S, D], zeros where it is switched off, and the
+        """Input of cross-attention: the stream behind the encoder, [B, S, D], zeros where it is switched off, and the
         mask of `source_stream`."""
         x_BSD, mask_BS = self.source_stream(*source)
-        state: State = self.encoder_dropout(x_BSD)
+        state = State(self.encoder_dropout(x_BSD))
         for block in self.encoder:
             state = self.run_block(block, state, mask_BS)
-        encoded_BSD = normalised(read_behind(state, self.encoder_read_out), self.encoder_norm)[1]
+        encoded_BSD = final_stream(state, self.encoder_read_out, self.encoder_norm)
         # A product, so that all parameters have gradients: data parallel training waits for each.
         return (encoded_BSD if self.settings.cross_attention else 0 * encoded_BSD), mask_BS
 
     def body(self, *inputs: Tensor) -> Tensor:
-        """What the head reads, [B, T, D], of a source, some tensors, and behind it the target so far, [B, T]."""
+        """Input of the head, [B, T, D], of a source, some tensors, and behind it the target so far, [B, T]."""
         *source, target_BT = inputs
         encoded_BSD, mask_BS = self.encoded(*source)
-        state: State = self.decoder_dropout(self.embedded(target_BT, self._positions(target_BT.shape[1])))
+        state = State(self.decoder_dropout(self.embedded(target_BT, self._positions(target_BT.shape[1]))))
         for block in self.decoder:
             state = self.run_block(block, state, encoded_BSD, mask_BS)
-        return normalised(read_behind(state, self.decoder_read_out), self.decoder_norm)[1]
+        return final_stream(state, self.decoder_read_out, self.decoder_norm)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Logits of each next target, [B, T, V], in the parameters' type; `inputs` as those of `body`."""
@@ -271,7 +255,7 @@ class EncoderDecoder(VocabularyModel):
 
     @torch.no_grad()
     def encode(self, *source: Tensor) -> Memory:
-        """What `step` needs of the sources, computed once for each."""
+        """Sources for `step`, encoded once for each."""
         encoded_BSD, mask_BS = self.encoded(*source)
         each = [block.cross.keys_values(encoded_BSD, mask_BS) for block in self.decoder_blocks()]
         # In the order in which every step reads them.
@@ -293,13 +277,13 @@ class EncoderDecoder(VocabularyModel):
     def step(self, tokens_R1: Tensor, cache: DecodingCache, memory: Memory) -> Tensor:
         """Feed each row its next token; the logits of the one after, [R, V]. Rows b K to b K + K - 1 are of source
         b."""
-        state: State = self.decoder_dropout(self.embedded(tokens_R1, cache.position))
+        state = State(self.decoder_dropout(self.embedded(tokens_R1, cache.position)))
         mask_B11S = memory.mask_BS[:, None, None, :]
         for layer, block in enumerate(self.decoder_blocks()):
             source = KeysValues(memory.keys[layer], memory.values[layer], mask_B11S)
             state = block.decoded(state, source, cache.columns(layer))
         cache.advance()
-        return self.outputs(normalised(read_behind(state, self.decoder_read_out), self.decoder_norm)[1][:, -1])
+        return self.outputs(final_stream(state, self.decoder_read_out, self.decoder_norm)[:, -1])
 
     # ---- what is counted without storage
 

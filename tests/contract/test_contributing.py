@@ -16,7 +16,7 @@ from same_bits import Reason, assert_same_bits
 
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.kv_cache import KeyValueCache
-from comt_cli.layers.residual.pre_norm import PreNorm
+from comt_cli.layers.residual.norm_placement import PreNorm
 from comt_cli.methods import Method, Wiring, methods
 from comt_cli.models.build import empty_network, materialise
 from comt_cli.models.llama import Llama

@@ -20,18 +20,18 @@ from pair_method_cases import (
     pair_model,
 )
 from same_bits import Reason, assert_same_bits, same_bits
-from small_networks import representative
+from small_networks import wirings
 from torch import Tensor
 
 from comt_cli.layers.dropout import Masks
 from comt_cli.layers.gates import ComtGate
-from comt_cli.layers.residual.post_norm import PostNorm
+from comt_cli.layers.residual.norm_placement import PostNorm
 from comt_cli.methods.base import Wiring
 from comt_cli.models.transformer import Transformer
 
 close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)
 CPU = torch.device("cpu")
-_OWN = representative("train-mt")
+_OWN = [*wirings("train-mt"), "eau-before-o", "eau+grc-post", "transponder-static-cross", "full-rank-gate-mixed"]
 each_pair_method = pytest.mark.parametrize("options", [PAIR_METHODS[name] for name in _OWN], ids=_OWN)
 DROPPED = SETTINGS.model_copy(update={"dropout": 0.3, "attention_dropout": 0.2, "relu_dropout": 0.1})
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
 from image_method_cases import IMAGES, built_resnet
-from method_cases import SETTINGS, TOKENS, VOCABULARY, built, loss_of
+from method_cases import SETTINGS, TOKENS, VOCABULARY, built, loss_of, wiring_of
 from same_bits import Reason, assert_same_bits
 from small_networks import SMALL, cases
 from torch import Tensor, nn
@@ -17,9 +18,7 @@ from torch import Tensor, nn
 from comt_cli.layers.convolution import BatchNorm, Convolution, PixelGate, WindowGate
 from comt_cli.layers.gates import (
     ComtGate,
-    EvaluatorAdjuster,
     FullRankGate,
-    Gate,
     HeadGate,
     Site,
     StaticGate,
@@ -30,25 +29,22 @@ from comt_cli.layers.learned import Affine, Classifier, Constant, LowRank
 from comt_cli.layers.map_norms import MapLayerNorm
 from comt_cli.layers.norms import DynamicTanh, EmbeddingScale
 from comt_cli.layers.projection import Projections, TokenEmbedding
-from comt_cli.layers.residual.attention_residuals import AttentionResiduals, DeltaAttentionResiduals
-from comt_cli.layers.residual.base import ResidualConnection
-from comt_cli.layers.residual.deep_cross_attention import DeepCrossAttention, DepthMixture
+from comt_cli.layers.residual.attention_residuals import DepthAttention
+from comt_cli.layers.residual.channel_gates import Highway
+from comt_cli.layers.residual.deep_cross_attention import DepthMixture
 from comt_cli.layers.residual.denseformer import DenseFormer
-from comt_cli.layers.residual.grc import GatedResidual
-from comt_cli.layers.residual.highway import Highway
 from comt_cli.layers.residual.hyper_connections import Dynamic, HyperConnection
-from comt_cli.layers.residual.laurel import LaurelLR, LaurelPA, LaurelRW, LaurelRWLR
-from comt_cli.layers.residual.manifold_hyper_connections import Coefficients, ManifoldHyperConnection
-from comt_cli.layers.residual.mudd import DenseShares, MultiwayDense
-from comt_cli.layers.residual.pre_norm import PreNorm
-from comt_cli.layers.residual.progressive import ProgressiveResidual
-from comt_cli.layers.residual.rezero import ReZero
-from comt_cli.layers.residual.sas import SelfAdaptiveScaling
-from comt_cli.layers.residual.scaled import ScaledBranch
-from comt_cli.layers.residual.scaling_gate import GatedShare
+from comt_cli.layers.residual.laurel import LaurelPA, LaurelRW, LaurelRWLR
+from comt_cli.layers.residual.manifold_hyper_connections import Coefficients
+from comt_cli.layers.residual.mudd import DenseWeights
+from comt_cli.layers.residual.norm_placement import PreNorm
+from comt_cli.layers.residual.progressive import ProgressiveResidual, Ramp
+from comt_cli.layers.residual.sas import GatedShare, SelfAdaptiveScaling
+from comt_cli.layers.residual.scaled import ReZero, ScaledBranch
 from comt_cli.layers.residual.start_lambdas import StartLambdas
-from comt_cli.layers.shared_values import LayerRouter
+from comt_cli.layers.shared_values import LayerRouter, ValueResidual
 from comt_cli.methods.base import Wiring
+from comt_cli.models.build import empty_network
 from comt_cli.models.resnet import ResNet
 from comt_cli.tasks.settings.resnet import ResNetSettings
 
@@ -75,253 +71,135 @@ def is_normal(tensor: Tensor, expected: float) -> None:
 
 # ---- how each part starts
 
-
-def gain_starts(part: nn.RMSNorm) -> None:
-    assert (part.weight == 1).all()
+Check = Callable[[Tensor, nn.Module], None]
 
 
-def tanh_starts(part: DynamicTanh) -> None:
-    assert part.alpha == 0.5
-    assert (part.weight == 1).all()
+def normal(std_of: float | Callable[[Tensor], float]) -> Check:
+    return lambda tensor, _: is_normal(tensor, std_of(tensor) if callable(std_of) else std_of)
 
 
-def scale_starts(part: EmbeddingScale) -> None:
-    assert part.factor == math.sqrt(256)  # the medium network's width
+def torch_linear(tensor: Tensor, _: nn.Module) -> None:
+    is_uniform(tensor, 1 / math.sqrt(tensor.shape[1:].numel()))
 
 
-def embedding_starts(part: TokenEmbedding) -> None:
-    is_normal(part.weight, 0.02)
+def kaiming(tensor: Tensor, _: nn.Module) -> None:
+    is_uniform(tensor, math.sqrt(6 / tensor.shape[1]))
 
 
-def comt_starts(gate: Gate) -> None:
-    is_uniform(gate.A, 1 / math.sqrt(gate.A.shape[1]))
-    is_uniform(gate.B, 1 / math.sqrt(gate.B.shape[1]))
+def one_of(*values: float) -> Check:
+    def check(tensor: Tensor, _: nn.Module) -> None:
+        assert tensor.unique().item() in values
+
+    return check
 
 
-def transponder_starts(gate: Gate) -> None:
-    for name, parameter in gate.named_parameters():
-        if "alpha" in name:
-            assert parameter == 0
-        else:
-            is_uniform(parameter, math.sqrt(6 / parameter.shape[1]))
+def orthogonal(A: Tensor, _: nn.Module) -> None:
+    """Of D/r entries of 1/(rD) in every row."""
+    torch.testing.assert_close(A @ A.T, torch.eye(len(A)) / len(A) ** 2)
 
 
-def static_starts(gate: Gate) -> None:
-    assert (gate.values(None)["channel"] == 1).all()
-    assert gate.beta1 == 1
+def of_the_embedding(tensor: Tensor, connection: nn.Module) -> None:
+    """0, or from 0.2 down to 0.05."""
+    down = connection.site.layer / (connection.site.layers - 1)
+    assert (connection.first_r, tensor.item()) in ((1, 0), pytest.approx((1.15 - 0.1 * down, 0.2 - 0.15 * down)))
 
 
-def full_rank_starts(gate: Gate) -> None:
-    is_normal(gate.W, 0.02)
-
-
-def eau_starts(gate: Gate) -> None:
-    for part in (gate.W1, gate.W2, gate.W3):
-        assert (part.bias == 0).all()
-        is_normal(part.weight, 0.02)
-
-
-def rezero_starts(connection: ResidualConnection) -> None:
-    assert connection.a() == 0
-
-
-def scaled_starts(connection: ResidualConnection) -> None:
-    if connection.learned is not None:
-        assert connection.learned() == 1
-    else:  # 1/sqrt(L), of the 6 or 3 blocks of the medium networks
-        assert connection.fixed in (0.1, pytest.approx(1 / math.sqrt(6)), pytest.approx(1 / math.sqrt(3)))
-
-
-def low_rank_starts(connection: ResidualConnection) -> None:
-    A, B = connection.low_rank.A, connection.low_rank.B
-    assert (B == 0).all()
-    torch.testing.assert_close(A @ A.T, torch.eye(len(A)) / len(A) ** 2)  # orthogonal rows: D/r entries of 1/(rD)
-    if isinstance(connection, LaurelPA):
-        assert (connection.g() == torch.tensor(1 / 3)).all()
-    if isinstance(connection, LaurelRWLR):
-        laurel_rw_starts(connection)
-
-
-def laurel_rw_starts(connection: ResidualConnection) -> None:
-    assert (connection.weights() == 0.5).all()
-
-
-def highway_starts(connection: ResidualConnection) -> None:
-    assert (connection.transform_gate.bias == -2).all()
-
-
-def grc_starts(connection: ResidualConnection) -> None:
-    assert (connection.gate.bias == 0).all()
-
-
-def sas_starts(connection: ResidualConnection) -> None:
-    """0 where tokens stream, 3 and -3 in ResNets."""
-    alpha, beta = (gate.output.bias.unique().tolist() for gate in (connection.alpha_gate, connection.beta_gate))
-    assert (alpha, beta) in (([0], [0]), ([3], [-3]))
-    for gate in (connection.alpha_gate, connection.beta_gate):
-        assert not hasattr(gate, "hidden") or (gate.hidden.bias == 0).all()
-
-
-def share_starts(connection: ResidualConnection) -> None:
-    assert (getattr(connection.gate, "output", connection.gate).bias == -3).all()
-
-
-def lambdas_start(connection: ResidualConnection) -> None:
-    if connection.r is not None:
-        assert connection.r() == 0
-        down = connection.junction.layer / (connection.junction.layers - 1)
-        graded = pytest.approx((1.15 - 0.1 * down, 0.2 - 0.15 * down))
-        assert (connection.first_r, connection.m().item()) in ((1, 0), graded)
-
-
-def dense_starts(connection: ResidualConnection) -> None:
-    assert connection.DWA is None or (connection.DWA() == 0).all()
-
-
-def hyper_starts(connection: ResidualConnection) -> None:
-    """As what is added to their start. Coefficients themselves: `test_modern_starts`."""
-    for part in (connection.A_m, connection.B, connection.A_r):
-        assert (part() == 0).all()
-    if connection.dynamic is not None:
-        assert (connection.dynamic.W == 0).all()
-        assert connection.dynamic.s_a() == connection.dynamic.s_b() == torch.tensor(0.01)
-
-
-def manifold_starts(connection: ResidualConnection) -> None:
-    part = connection.coefficients
-    assert (part.b() == 0).all()
-    assert (part.alpha() == torch.tensor(0.01)).all()
+def coefficients(phi: Tensor, part: nn.Module) -> None:
     if part.random:
-        is_normal(part.phi, math.sqrt(2 / sum(part.phi.shape)))
+        is_normal(phi, math.sqrt(2 / sum(phi.shape)))
     else:
-        assert (part.phi == 0).all()
+        assert not phi.any()
 
 
-def depth_attention_starts(connection: ResidualConnection) -> None:
-    if connection.attention is not None:
-        assert (connection.attention.query() == 0).all()
-        assert (connection.attention.gain_offset() == 0).all()
+def later(tensor: Tensor, _: nn.Module) -> None:
+    """In a test of its own: `test_shared_values`."""
 
 
-def mudd_starts(connection: ResidualConnection) -> None:
-    if connection.dense is not None:
-        assert (connection.dense.W2 == 0).all()
-        assert (connection.dense.a() == 0).all()
-        is_normal(connection.dense.W1, connection.junction.width**-0.5)
-
-
-def depth_mixture_starts(part: DepthMixture) -> None:
-    is_normal(part.w, 1e-3)
-    assert (part.offset() == 0).all()
-
-
-def progress_starts(connection: ResidualConnection) -> None:
-    assert connection.share.value == 0
-
-
-def convolution_starts(part: Convolution) -> None:
-    """He's, by the outputs."""
-    d_out, _, window, _ = part.weight.shape
-    is_normal(part.weight, math.sqrt(2 / (d_out * window * window)))
-
-
-def norm_starts(part: BatchNorm | MapLayerNorm) -> None:
-    assert part.weight is None or (part.weight == 1).all()
-    assert (part.bias == 0).all()
-    if isinstance(part, BatchNorm):
-        assert (part.running_mean == 0).all()
-        assert (part.running_var == 1).all()
-
-
-def window_starts(part: WindowGate) -> None:
-    is_uniform(part.filters, 1 / math.sqrt(part.filters[0].numel()))
-    is_uniform(part.w, 1 / math.sqrt(len(part.filters)))
-
-
-def pixel_starts(part: PixelGate) -> None:
-    is_uniform(part.A, 1 / math.sqrt(part.A.shape[1]))
-    is_uniform(part.b, 1 / math.sqrt(part.b.shape[1]))
-
-
-def classifier_starts(part: Classifier) -> None:
-    is_uniform(part.weight, 1 / math.sqrt(part.weight.shape[1]))
-    is_uniform(part.bias, 1 / math.sqrt(part.weight.shape[1]))
-
-
-def affine_starts(part: Affine) -> None:
-    """The connections say which bias."""
-    is_normal(part.weight, 0.02)
-    assert part.bias.unique().numel() == 1
-
-
-STARTS = {
-    nn.RMSNorm: gain_starts,
-    DynamicTanh: tanh_starts,
-    EmbeddingScale: scale_starts,
-    TokenEmbedding: embedding_starts,
-    ComtGate: comt_starts,
-    TransponderGate: transponder_starts,
-    StaticGate: static_starts,
-    FullRankGate: full_rank_starts,
-    HeadGate: full_rank_starts,
-    EvaluatorAdjuster: eau_starts,
-    ReZero: rezero_starts,
-    ScaledBranch: scaled_starts,
-    LaurelRW: laurel_rw_starts,
-    LaurelLR: low_rank_starts,
-    LaurelRWLR: low_rank_starts,
-    LaurelPA: low_rank_starts,
-    Highway: highway_starts,
-    GatedResidual: grc_starts,
-    SelfAdaptiveScaling: sas_starts,
-    GatedShare: share_starts,
-    StartLambdas: lambdas_start,
-    DenseFormer: dense_starts,
-    HyperConnection: hyper_starts,
-    ManifoldHyperConnection: manifold_starts,
-    AttentionResiduals: depth_attention_starts,
-    DeltaAttentionResiduals: depth_attention_starts,
-    ProgressiveResidual: progress_starts,
-    MultiwayDense: mudd_starts,
-    DepthMixture: depth_mixture_starts,
-    DeepCrossAttention: lambda part: None,
-    DenseShares: lambda part: None,
-    LayerRouter: lambda part: None,  # `test_shared_values`
-    Convolution: convolution_starts,
-    BatchNorm: norm_starts,
-    MapLayerNorm: norm_starts,
-    WindowGate: window_starts,
-    PixelGate: pixel_starts,
-    Classifier: classifier_starts,
-    Affine: affine_starts,
-    Constant: lambda part: None,  # the connections say which
-    Dynamic: lambda part: None,
-    Coefficients: lambda part: None,
-    LowRank: lambda part: None,
+UNIT_GAIN = {"weight": 1, "bias": 0, "running_mean": 0, "running_var": 1}
+STARTS: dict[type[nn.Module], dict[str, float | Check]] = {
+    nn.RMSNorm: UNIT_GAIN,
+    BatchNorm: UNIT_GAIN,
+    MapLayerNorm: UNIT_GAIN,
+    DynamicTanh: {"alpha": 0.5, "weight": 1},
+    EmbeddingScale: {"factor": 16},  # the root of the medium network's width
+    TokenEmbedding: {"weight": normal(0.02)},
+    ComtGate: {"A": torch_linear, "B": torch_linear},
+    TransponderGate: {
+        **dict.fromkeys(("A", "B_channel", "B_scalar"), kaiming),
+        **dict.fromkeys(("log_alpha_channel", "log_alpha_scalar"), 0),
+    },
+    StaticGate: {"beta1": 1, "beta2": 0, "log_alpha": 0},
+    FullRankGate: {"W": normal(0.02)},
+    HeadGate: {"W": normal(0.02)},
+    Affine: {"weight": normal(0.02), "bias": 0},
+    LowRank: {"A": orthogonal, "B": 0},
+    ReZero: {"a.value": 0},
+    ScaledBranch: {"learned.value": 1},
+    LaurelRW: {"weights.value": 0},
+    LaurelRWLR: {"weights.value": 0},
+    LaurelPA: {"g.value": 1 / 3},
+    Highway: {"transform_gate.bias": -2},
+    SelfAdaptiveScaling: {
+        "alpha_gate.output.bias": one_of(0, 3),
+        "beta_gate.output.bias": one_of(0, -3),
+        "gamma_gate.output.bias": one_of(0, -1),
+    },
+    GatedShare: {"gate.bias": -3, "gate.output.bias": -3},
+    StartLambdas: {"r.value": 0, "m.value": of_the_embedding},
+    DenseFormer: {"DWA.value": 0},
+    HyperConnection: {"A_m.value": 0, "B.value": 0, "A_r.value": 0},  # what is added to their start
+    Dynamic: {"W": 0, "s_a.value": 0.01, "s_b.value": 0.01},
+    Coefficients: {"b.value": 0, "alpha.value": 0.01, "phi": coefficients},
+    DepthAttention: {"query.value": 0, "gain_offset.value": 0},
+    DenseWeights: {"W1": normal(lambda W1: W1.shape[1] ** -0.5), "W2": 0, "a.value": 0},
+    DepthMixture: {"w": normal(1e-3), "offset.value": 0},
+    ProgressiveResidual: {"share.value": 0},
+    ValueResidual: {"shares.value": 0},
+    LayerRouter: {"router": later},
+    Convolution: {"weight": normal(lambda W: math.sqrt(2 / (len(W) * W[0, 0].numel())))},  # He's, by the outputs
+    WindowGate: {"filters": torch_linear, "w": torch_linear},
+    PixelGate: {"A": torch_linear, "b": torch_linear},
+    Classifier: {"weight": torch_linear, "bias": lambda b, part: is_uniform(b, part.weight.shape[1] ** -0.5)},
 }
+"""By a module's class: the numbers of its parameters and buffers, or a check of them. A connection comes before its
+parts."""
 
 
-def is_norm(part: nn.Module) -> bool:
-    return isinstance(part, nn.Identity | nn.RMSNorm | DynamicTanh | BatchNorm | MapLayerNorm)
-
-
-@cases(normal=True)
+@cases(every=True, normal=True)
 def test_the_initial_state_is_the_documented_one_and_survives(case):
     """Every linear layer N(0, 0.02^2), every gain 1, except where a method says otherwise."""
     model = case.built(settings=case.small.medium)
-    for path, module in model.named_modules():
-        kind = next((kind for kind in type(module).__mro__ if kind in STARTS), None)
-        if isinstance(module, Projections):
-            for site in module.sites:
-                is_normal(module.site_weights()[site.name], initial_std(case.options, site))
-        elif kind is not None:
-            STARTS[kind](module)
-        elif isinstance(module, Gate | ResidualConnection):
-            own = [*module.parameters(recurse=False), *(part for part in module.children() if not is_norm(part))]
-            if own:
-                pytest.skip(f"how a {type(module).__name__} starts is not written down in STARTS")
-        elif any(True for _ in module.parameters(recurse=False)):
-            pytest.fail(f"how {path}, a {type(module).__name__}, starts is not written down in STARTS")
+    for path, tensor in (*model.named_parameters(), *model.named_buffers()):
+        *parts, _ = path.split(".")
+        owner = model.get_submodule(".".join(parts))
+        if isinstance(owner, Projections):
+            for site in owner.sites:
+                is_normal(owner.site_weights()[site.name], initial_std(case.options, site))
+            continue
+        for depth in range(len(parts) + 1):
+            module, name = model.get_submodule(".".join(parts[:depth])), ".".join(path.split(".")[depth:])
+            starts = next((STARTS[kind] for kind in type(module).__mro__ if kind in STARTS), {})
+            if name in starts:
+                expected = starts[name]
+                if callable(expected):
+                    expected(tensor.detach(), module)
+                else:
+                    assert (tensor == torch.tensor(expected)).all(), path
+                break
+        else:
+            pytest.skip(f"how {path}, of a {type(owner).__name__}, starts is not written down in STARTS")
+
+
+@pytest.mark.parametrize("command", ["train-lm", "train-resnet"])
+def test_every_start_of_ours_is_written_down(command):
+    """Those of others' methods may be left out."""
+    medium = SMALL[command].medium
+    for name, options in SMALL[command].methods.items():
+        model = empty_network(medium, wiring_of(options), **SMALL[command].dimensions)
+        for module in model.modules():
+            own = [name for name, _ in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))]
+            is_known = isinstance(module, (Projections, Constant, Ramp, *STARTS))
+            assert is_known or not own or type(module).__module__.partition(".")[0] != "comt_cli", (name, module)
 
 
 def initial_std(options: dict, site: Site) -> float:
@@ -398,28 +276,21 @@ def test_tied_embeddings_are_one_matrix():
 # ---- image classifiers
 
 
-def connections(name: str, **options) -> list[nn.Module]:
-    return [block.connection for block in built_resnet({"name": name, **options}, MEDIUM_IMAGES).blocks]
-
-
 def test_the_documented_biases():
-    for connection in connections("sas-resnet"):
-        assert (connection.alpha_gate.output.bias == 3).all()
-        assert (connection.beta_gate.output.bias == -3).all()
-        assert (connection.alpha_gate.hidden.bias == 0).all()
-        assert connection.gamma_gate is None
-    for connection in connections("sas-resnet", gamma="free", gamma_bias=-1.5):
-        assert (connection.gamma_gate.output.bias == -1.5).all()
-    for connection in connections("scaling-gate"):
-        assert (connection.gate.output.bias == -3).all()
-    for connection in connections("scaling-gate", gate="transform", bias=-2.0):
-        assert (connection.gate.bias == -2).all()
-    for connection in connections("highway"):
-        assert (connection.transform_gate.bias == -2).all()
-    assert all(connection.a() == 0 for connection in connections("rezero"))
-    assert all(connection.learned() == 1 for connection in connections("scaled", scale="learned"))
-    assert [connection.fixed for connection in connections("scaled")] == [0.1] * 3
-    assert [connection.fixed for connection in connections("scaled", scale="depth")] == [1 / math.sqrt(3)] * 3
+    """Of options, and those that language models and image classifiers have in common."""
+    for options, path, expected in (
+        ({"name": "sas-resnet"}, "alpha_gate.output", 3),
+        ({"name": "sas-resnet"}, "beta_gate.output", -3),
+        ({"name": "sas-resnet"}, "alpha_gate.hidden", 0),
+        ({"name": "sas-resnet", "gamma": "free", "gamma_bias": -1.5}, "gamma_gate.output", -1.5),
+        ({"name": "scaling-gate", "gate": "transform", "bias": -2.0}, "gate", -2),
+    ):
+        for block in built_resnet(options, MEDIUM_IMAGES).blocks:
+            assert (block.connection.get_submodule(path).bias == expected).all(), options
+    for scale, expected in ((0.1, 0.1), ("depth", 1 / math.sqrt(3))):
+        blocks = built_resnet({"name": "scaled", "scale": scale}, MEDIUM_IMAGES).blocks
+        assert [block.connection.fixed for block in blocks] == [expected] * 3
+    assert built_resnet({"name": "sas-resnet"}).blocks[0].connection.gamma_gate is None
 
 
 def test_rezeros_blocks_start_as_their_skip_path():

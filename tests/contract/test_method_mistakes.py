@@ -31,7 +31,7 @@ class HalfBranch(Method):
     streams: ClassVar = ("maps",)
 
     def wiring(self) -> Wiring:
-        from comt_cli.layers.residual.pre_norm import PreNorm
+        from comt_cli.layers.residual.norm_placement import PreNorm
         return Wiring(PreNorm)
 """
 PLACE = r"method half-branch \(comt_cli/methods/half_branch\.py, line {}\): {}"

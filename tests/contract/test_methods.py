@@ -1,7 +1,7 @@
 """The contract of every method: one set of tests over all tasks, and all methods that fit them, on small networks.
 
-A method that is put into `comt_cli/methods/` is tested here without a line being added, on the first task that has it;
-a task with an entry in `small_networks.SMALL`, on one method for each class of gate, connection and norm (`KINDS`).
+A method that is put into `comt_cli/methods/` is tested here without a line being added, on the first task that has it,
+for what is a method's own: causality, gradients. How models are run is tested with one method for each kind of wiring.
 What each method promises of its own, parameters and initial state, stands in `test_parameter_counts`,
 `test_image_parameter_counts` and `test_initial_state`.
 """
@@ -15,12 +15,14 @@ from typing import get_args
 import pytest
 import torch
 import torch.nn.functional as F
-from image_method_cases import built_resnet
+from hypothesis import given
+from hypothesis import strategies as st
+from image_method_cases import IMAGE_KINDS, built_resnet
 from initialised import shaken
-from method_cases import TOKENS, VOCABULARY, built, projections, wiring_of
+from method_cases import KINDS, TOKENS, VOCABULARY, built, loss_of_logits, projections, wiring_of
 from pydantic import ValidationError
 from same_bits import Reason, assert_same_bits, differ, same_bits
-from small_networks import KINDS, SMALL, Case, cases, plain_model
+from small_networks import SMALL, Case, cases, plain_model
 from torch import Tensor, nn
 
 from comt_cli.errors import UserError
@@ -28,19 +30,18 @@ from comt_cli.layers.convolution import BatchNorm
 from comt_cli.layers.gates import ComtGate, Gate
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.base import ResidualConnection
-from comt_cli.layers.residual.pre_norm import PreNorm
+from comt_cli.layers.residual.norm_placement import PreNorm
 from comt_cli.methods import method_from, methods
 from comt_cli.methods.base import (
-    CONNECTION_NEEDS,
     DECODER_SITES,
     MAP_SITES,
     PROJECTIONS,
-    RESIDUAL_CONNECTIONS,
     ConnectionMethod,
     ResidualName,
     Wiring,
     residual_connection,
 )
+from comt_cli.methods.connections import residual_connections
 from comt_cli.models.base import Model
 from comt_cli.models.build import empty_network
 from comt_cli.recipe.schema import Sites
@@ -49,7 +50,7 @@ from comt_cli.tasks.settings.resnet import ResNetSettings
 
 
 def test_every_task_and_every_method_is_here():
-    assert SMALL.keys() == KINDS.keys() == {task.command for task in tasks().values()}
+    assert SMALL.keys() == {task.command for task in tasks().values()}
     for command, small in SMALL.items():
         assert {options["name"] for options in small.methods.values()} == set(methods(command))
 
@@ -63,13 +64,12 @@ def computed_by(case: Case) -> set[type[nn.Module]]:
     return {kind if "forward" in vars(kind) else kind.__mro__[1] for kind in kinds}
 
 
-@pytest.mark.parametrize("command", SMALL)
-def test_kinds_are_complete(command):
-    """No class of gate, connection or norm is left out where a task is tested with one method of each kind."""
-    assert {*KINDS[command]} <= SMALL[command].methods.keys()
+@pytest.mark.parametrize(("command", "kinds"), [("train-lm", KINDS), ("train-resnet", IMAGE_KINDS)])
+def test_kinds_are_complete(command, kinds):
+    """No class of gate, connection or norm is left out where a test computes with one method of each kind."""
     network = next(iter(SMALL[command].networks))
     found = {name: computed_by(Case(command, network, name)) for name in SMALL[command].methods}
-    covered = set().union(*(found[name] for name in KINDS[command]))
+    covered = set().union(*(found[name] for name in kinds))
     missing = {
         kind: [name for name, kinds in found.items() if kind in kinds]
         for kind in set().union(*found.values())
@@ -97,7 +97,7 @@ def future_leaks(model: Model, tokens_BT: Tensor) -> list[int]:
     return leaks
 
 
-@cases(causal=True)
+@cases(every=True, causal=True)
 def test_the_future_does_not_leak(case):
     model = case.shared()
     assert future_leaks(model, *case.batch) == []
@@ -106,6 +106,22 @@ def test_the_future_does_not_leak(case):
     changed[:, 5] = (changed[:, 5] + 1) % VOCABULARY
     with torch.no_grad():  # and the present does arrive
         assert differ(model(changed)[:, 5:], model(tokens_BT)[:, 5:])
+
+
+GATES = ("comt", "transponder", "transponder-path", "transponder-static", "full-rank-gate", "sdpa-gate")
+
+
+@given(st.sampled_from(sorted(residual_connections())), st.sampled_from(GATES), st.integers(0, 10), st.integers(1, 60))
+def test_any_gate_goes_with_any_residual_connection(residual, gate, position, shift):
+    """Causal, and trained to its last gate, in whatever combination."""
+    model = shaken(built(wiring_of({"name": gate, "residual": residual})))
+    changed = TOKENS.clone()
+    changed[:, position + 1 :] = (changed[:, position + 1 :] + shift) % VOCABULARY
+    logits = model(TOKENS)
+    assert_same_bits(model(changed)[:, : position + 1], logits[:, : position + 1], Reason.CAUSAL)
+    loss_of_logits(logits).backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+    assert all(parameter.grad.any() for name, parameter in model.named_parameters() if ".gates." in name)
 
 
 class PoolingGate(ComtGate):
@@ -157,7 +173,7 @@ def test_the_independence_check_catches_statistics_of_the_batch():
 # ---- parameters
 
 
-@cases(networks=True)
+@cases(every=True)
 def test_gradients_reach_every_parameter(case):
     # Away from the start: a branch behind a zero (ReZero), or a matrix before one (LAuReL), has no gradient there.
     model = case.shared()
@@ -225,7 +241,7 @@ def test_save_and_load(case, tmp_path):
 # ---- how it is computed
 
 
-@cases(networks=True)
+@cases()
 def test_bf16_is_finite_and_near_fp32_and_statistics_stay_fp32(case):
     model = case.shaken().to(torch.bfloat16)
     with torch.no_grad():
@@ -245,7 +261,7 @@ def test_bf16_is_finite_and_near_fp32_and_statistics_stay_fp32(case):
     assert (logits.float() - exact).norm() < case.small.bf16_error * exact.norm()
 
 
-@cases(kinds=True)
+@cases()
 def test_activation_checkpointing_changes_no_gradient(case):
     # Away from the start, where zeros would hide what is remembered (LAuReL-PA) and whole branches (ReZero).
     plain, saving = case.shaken(), case.shaken()
@@ -276,7 +292,7 @@ def test_channels_last_equals_contiguous(case):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11, msg=name)
 
 
-@cases(kinds=True, stream="maps")
+@cases(stream="maps")
 def test_autocast_keeps_the_maps_in_bf16(case):
     """A factor left in fp32 would double what every map takes from there on."""
     model = case.shaken()
@@ -342,21 +358,21 @@ def test_an_unknown_method_raises_and_never_falls_through():
 
 
 def test_a_recipe_can_name_every_residual_connection_and_no_other():
-    """Their names are checked where no torch, and so no connection, is loaded."""
-    assert get_args(ResidualName) == tuple(RESIDUAL_CONNECTIONS)
-    kinds = [residual_connection(name) for name in RESIDUAL_CONNECTIONS]
-    assert len({*kinds}) == len(kinds)
-    assert all(issubclass(kind, ResidualConnection) for kind in kinds)
-    needs = zip(RESIDUAL_CONNECTIONS, kinds, strict=True)
-    having = {name: ("states",) * kind.has_states + ("values",) * kind.has_ways for name, kind in needs}
-    having["progressive"] = ("states",)
-    assert {name: needed for name, needed in having.items() if needed} == CONNECTION_NEEDS
+    """Names and needs are read without torch, and are those of the classes."""
+    found = residual_connections()
+    assert get_args(ResidualName) == tuple(found)
+    kinds = {name: residual_connection(name) for name in found}
+    assert len({*kinds.values()}) == len(kinds) == 28
+    assert all(issubclass(kind, ResidualConnection) for kind in kinds.values())
+    assert {name: (kind.name, kind.needs) for name, kind in kinds.items()} == {
+        name: (name, each.needs) for name, each in found.items()
+    }
 
 
 @pytest.mark.parametrize("command", SMALL)
 def test_a_connection_is_for_the_same_models_as_a_method_and_as_anothers_residual(command):
     sites = task_of(command).sites
-    found = {name: method_from({"name": "comt", "residual": name}).absent(sites) for name in RESIDUAL_CONNECTIONS}
+    found = {name: method_from({"name": "comt", "residual": name}).absent(sites) for name in residual_connections()}
     for method in methods().values():
         if issubclass(method, ConnectionMethod) and method.streams == (sites.stream,):
             assert method.fits(sites) == (found[method.connection] == {})

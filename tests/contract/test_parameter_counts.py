@@ -7,7 +7,7 @@ import math
 import pytest
 from method_cases import every_method, wiring_of
 
-from comt_cli.layers.residual.pre_norm import PreNorm
+from comt_cli.layers.residual.norm_placement import PreNorm
 from comt_cli.methods import method_from
 from comt_cli.methods.base import Wiring
 from comt_cli.models.build import empty_network
@@ -139,12 +139,12 @@ def of_residual(name: str, *shape: int) -> int:
 
 
 @every_method
-@pytest.mark.parametrize("size", ["130m", "1b"])
-def test_extra_parameters(options, size):
+def test_extra_parameters(options):
     """FLOPs of full-rank gates grow as their parameters do, so both kinds of widening come to the same."""
-    shape = ModelSettings(size=size).shape()
-    wanted = extra(options, shape.width, shape.ffn_width, shape.heads, shape.layers)
-    assert counted(size, wiring_of(options)) - counted(size, Wiring(PreNorm)) == wanted
+    for size in ("130m", "1b"):
+        shape = ModelSettings(size=size).shape()
+        wanted = extra(options, shape.width, shape.ffn_width, shape.heads, shape.layers)
+        assert counted(size, wiring_of(options)) - counted(size, Wiring(PreNorm)) == wanted
 
 
 @pytest.mark.parametrize(

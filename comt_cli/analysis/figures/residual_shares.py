@@ -89,7 +89,7 @@ class ResidualShares(ModelFigure):
                 place: dict[str, Any] = {"block": number + 1, "stage": stages[number]}
                 count = {"examples": seen}
             else:
-                at, on = connection.junction, of.observation
+                at, on = connection.site, of.observation
                 place = {"stack": at.stack, "layer": at.layer + 1, "part": at.part}
                 count = {"tokens": len(on.sequences[on.read_by(connection)].pieces)}
             rows += [{**place, "share": name, **each.moments(), **count} for name, each in own.items()]
@@ -141,7 +141,7 @@ def _connections(of: Subject) -> list[ResidualConnection]:
     model = of.model.model
     if of.is_image_classifier:
         return [block.connection for block in model.blocks]
-    return [joint.connection for blocks in model.stacks.values() for block in blocks for joint in block.joints]
+    return [branch.connection for blocks in model.stacks.values() for block in blocks for branch in block.branches]
 
 
 def _ranges(frame: pd.DataFrame) -> str:

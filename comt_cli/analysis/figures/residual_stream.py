@@ -20,7 +20,7 @@ from comt_cli.analysis.observed import Tokens, tokens_of
 from comt_cli.analysis.subject import Subject
 from comt_cli.analysis.watch import Observer, watch
 from comt_cli.exchange.loaded_text import LoadedText
-from comt_cli.layers.residual.base import Carrying, State, read_behind, stream_of
+from comt_cli.layers.residual.base import State, final_stream
 from comt_cli.report.figures import lines
 from comt_cli.report.figures.broken import robust_ends
 from comt_cli.report.figures.style import page_figure, style
@@ -131,9 +131,7 @@ def _streams(loaded: LoadedText, tokens: Tokens) -> list[torch.Tensor]:
         (block, lambda before, after: states.extend([after] if states else [before, after])) for block in model.blocks
     ]
     watch(loaded, tokens.inputs, observers)
-    # Connections are not handed the keys and values that attention shares between blocks, so they do not read them.
-    states = [state.state if isinstance(state, Carrying) else state for state in states]
     with torch.no_grad():
-        streams = [block.joints[0].connection.read(state) for block, state in zip(model.blocks, states, strict=False)]
-        streams.append(stream_of(read_behind(states[-1], model.read_out)))
+        streams = [block.branches[0].connection.read(state) for block, state in zip(model.blocks, states, strict=False)]
+        streams.append(final_stream(states[-1], model.read_out, nn.Identity()))
     return [stream_BTD[0].double() for stream_BTD in streams]

@@ -27,7 +27,7 @@ from comt_cli.lab.bench.rounds import GoOn, Turns, always, compared, unsettled
 from comt_cli.lab.bench.shapes import Shape
 from comt_cli.lab.bench.subjects import BEAM, TRANSLATION, translation_goals
 from comt_cli.layers.multi_head import KeysValues, sinusoids
-from comt_cli.layers.residual.base import State, normalised
+from comt_cli.layers.residual.base import State
 from comt_cli.models.build import materialise, model_of
 from comt_cli.models.transformer import DecoderBlock, Memory, Transformer
 
@@ -184,8 +184,8 @@ class Uncached:
         model, mask_B11S = self.model, memory.mask_BS[:, None, None, :]
         cache.tokens_RT = torch.cat([cache.tokens_RT, tokens_R1], dim=1)
         positions_TD = sinusoids(cache.tokens_RT.shape[1], model.shape.width, model.head_weight)
-        state: State = model.embedded(cache.tokens_RT, positions_TD)
+        state = State(model.embedded(cache.tokens_RT, positions_TD))
         for block, keys, values in zip(model.decoder, memory.keys, memory.values, strict=True):
             assert isinstance(block, DecoderBlock)
             state = block.decoded(state, KeysValues(keys, values, mask_B11S))
-        return model.outputs(normalised(state, model.decoder_norm)[1][:, -1])
+        return model.outputs(state.normalised(model.decoder_norm)[1][:, -1])

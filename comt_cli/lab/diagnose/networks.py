@@ -15,10 +15,12 @@ from torch import Tensor, nn
 
 from comt_cli.kernels.gates import Modulation
 from comt_cli.layers.initialise import Draw, Initialised
-from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, State, stream_of
+from comt_cli.layers.residual.base import Branch, ResidualConnection, ResidualSite, State
+from comt_cli.layers.residual.progressive import ProgressiveResidual
 from comt_cli.layers.rotary import rotation_table
 from comt_cli.methods import methods
-from comt_cli.methods.base import DECODER_SITES, RESIDUAL_CONNECTIONS, Wiring, residual_connection
+from comt_cli.methods.base import DECODER_SITES, Wiring, residual_connection
+from comt_cli.methods.connections import residual_connections
 from comt_cli.models.build import empty_network, materialise
 from comt_cli.tasks.settings.llama import ModelSettings
 
@@ -31,9 +33,9 @@ _ONE_STREAM = replace(DECODER_SITES, features=())
 class Plain(ResidualConnection):
     """y = F(N(x)): no skip path at all, for comparison. Not a connection that a model may have."""
 
-    def __init__(self, junction: Junction) -> None:
-        super().__init__(junction)
-        self.norm = junction.norm()
+    def __init__(self, site: ResidualSite) -> None:
+        super().__init__(site)
+        self.norm = site.norm()
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
         return branch(self.norm(x_BTD))
@@ -75,15 +77,15 @@ class Network:
 
     module: nn.Module
     blocks: Sequence[Callable[[State], State]]
-    entry: Callable[[Tensor], State] = _UNCHANGED
+    entry: Callable[[Tensor], Tensor] = _UNCHANGED
     output: Callable[[Tensor], Tensor] = _UNCHANGED
 
     def streams(self, x: Tensor) -> list[Tensor]:
         """The residual stream before the first block and after every block, `depth` + 1 tensors like x."""
-        states = [self.entry(x)]
+        states = [State(self.entry(x))]
         for block in self.blocks:
             states.append(block(states[-1]))
-        return [stream_of(state) for state in states]
+        return [state.stream for state in states]
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def _stack(setup: Setup, wiring: Wiring, depth: int, width: int, seed: int) -> t
     for index in range(depth):
         kind, norm = ("attention", "mlp")[index % 2], partial(setup.norm, width)
         before = (pairs[-1][0],) if index % 2 else ()
-        place = Junction(width, "decoder", index, 2 * layers, index // 2, layers, kind, norm, before)
+        place = ResidualSite(width, "decoder", index, 2 * layers, index // 2, layers, kind, norm, before)
         pairs.append((wiring.residual(place), setup.branch(width)))
     connections, branches = (nn.ModuleList(parts) for parts in zip(*pairs, strict=True))
     module = nn.ModuleDict({"connections": connections, "branches": branches})
@@ -186,9 +188,13 @@ SETUPS = {setup.name: setup for setup in (LINEAR_RELU, GELU_MLP, LLAMA)}
 
 def wirings() -> dict[str, Wiring]:
     """Every residual connection by its name, and every other method for language models that needs no options; none
-    that hands on more than a stream."""
-    connections = {name: residual_connection(name) for name in RESIDUAL_CONNECTIONS}
-    found = {name: Wiring(each) for name, each in connections.items() if not getattr(each, "has_states", False)}
+    that passes more than a stream."""
+    connections = {name: residual_connection(name) for name in residual_connections()}
+    found = {
+        name: Wiring(each)
+        for name, each in connections.items()
+        if "states" not in each.needs or issubclass(each, ProgressiveResidual)  # which follows training, on one stream
+    }
     for name, method in methods().items():
         needs_options = any(field.is_required() for field in method.model_fields.values())
         if method.fits(_ONE_STREAM) and not needs_options and name not in found:

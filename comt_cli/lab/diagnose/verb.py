@@ -121,14 +121,14 @@ def _connections(text: str) -> list[str] | None:
     """The names of connections, or of methods, that are given; None for all. Raises `UserError` where there is none, or
     no such."""
     from comt_cli.methods import methods
-    from comt_cli.methods.base import RESIDUAL_CONNECTIONS
+    from comt_cli.methods.connections import residual_connections
     from comt_cli.recipe.load import select
     from comt_cli.tasks import tasks
 
     if text.strip() == "all":
         return None
     of_tokens = [command for command, task in tasks().items() if task.sites.stream == "tokens"]
-    known = [*RESIDUAL_CONNECTIONS, *(name for command in of_tokens for name in methods(command))]
+    known = [*residual_connections(), *(name for command in of_tokens for name in methods(command))]
     select(text, dict.fromkeys(known), "residual connection or method")
     return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
@@ -159,10 +159,10 @@ def _wirings(names: list[str] | None, setups: list[Setup]) -> dict[str, Wiring]:
     """What is called so, or all connections that can be measured. Raises `UserError` where one that is named cannot, or
     a set-up has no place for it."""
     from comt_cli.lab.diagnose.networks import wirings
-    from comt_cli.methods.base import RESIDUAL_CONNECTIONS
+    from comt_cli.methods.connections import residual_connections
 
     known = wirings()
-    chosen = [name for name in known if name in RESIDUAL_CONNECTIONS] if names is None else names
+    chosen = [name for name in known if name in residual_connections()] if names is None else names
     for name in chosen:
         if name not in known:
             raise UserError(

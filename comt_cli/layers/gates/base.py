@@ -1,4 +1,4 @@
-"""What every gate is: an input-dependent factor multiplied onto what a site produces.
+"""Interface of gates: input-dependent factors multiplied onto the output of a site.
 
 A gate reads its input only through a linear map onto its bottleneck, u = x A^T. That lets the projection it belongs to
 compute u in the same matrix product as its own output (Transponder, Eq. 8), whatever the gate then makes of it.

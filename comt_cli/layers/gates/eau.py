@@ -15,7 +15,7 @@ class EvaluatorAdjuster(Gate):
     """z + a * e of what the site produces, z: a = tanh(W3 z + b3) adjusts, e = sigmoid(W2 relu(W1 z + b1) + b2)
     evaluates (Dhayalkar 2024, second-hand). W1 is r x N, r the `share` of N.
 
-    A gate in that it stands at a site; it adds where others multiply, so it has no factors (`values`), and it reads
+    A gate in that it is at a site; it adds where others multiply, so it has no factors (`values`), and it reads
     what it acts on, so it asks nothing of the site's input.
     """
 

@@ -1,2 +1,2 @@
-"""Residual connections: how a block joins its skip path and its branch. One family a file; `methods.base` has the names
-that recipes know them by."""
+"""Residual connections: how a block joins its skip path and its branch. One family a file; a class with a `name` is one
+that recipes can name (`methods.connections`)."""

@@ -3,9 +3,9 @@ it put out, weighted by a softmax over depth.
 
     h_l = sum_i a_i v_i     a = softmax_i(w_l . N_l(v_i))     v_0 = the embedding, v_i = F_i(N(h_i))
 
-With `blocks` the junctions are divided into so many, of which some are one longer than others where they do not divide
-the number of junctions, and a block's outputs count as one source, their sum; within a block its sum so far is the
-newest source. Behind the last junction another query mixes all sources.
+With `blocks` the residual adds are divided into so many groups, some one longer than others where their number does not
+divide, and a group's outputs count as one source, their sum; within a group its sum so far is the newest source. Behind
+the last add another query mixes all sources.
 Delta Attention Residuals (arXiv 2605.18855) keep the plain stream, x + F, and add the mixture of the same sources to
 what the branch reads alone: F(N(x + sum_i a_i v_i)); the first branch reads the embedding.
 
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from comt_cli.errors import UserError
 from comt_cli.layers.learned import NO_DECAY, Constant, wide
-from comt_cli.layers.residual.base import Branch, Junction, ReadOut, ResidualConnection, Sources, State, stream_of
+from comt_cli.layers.residual.base import Branch, OutputAggregation, ResidualConnection, ResidualSite, State
 
 EPSILON = 1e-6
 """Of the keys' norm."""
@@ -32,7 +32,7 @@ class DepthAttention(nn.Module):
     """sum_i a_i v_i, a = softmax_i(w . N(v_i)), over sources [B, T, D] each.
 
     Sources may be narrower than fp32, and all is computed in fp32 all the same: operations promote what they read, so
-    that autograd keeps the sources themselves, once for all junctions, and no copies in fp32."""
+    that autograd keeps the sources themselves, once for all adds, and no copies in fp32."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -59,104 +59,93 @@ class DepthAttention(nn.Module):
 
 
 class AttentionResiduals(ResidualConnection):
-    """The state's outputs are the finished sources, and its stream the sum of the block that is under way: at the end
-    of one its newest source. Of all junctions each is a block of its own unless `blocks` says how many there are."""
+    """The state's sources are those of finished groups, and its stream the sum of the present group: at its end the
+    newest source. Each add is a group of its own unless `blocks` says how many there are."""
 
-    has_states = True
+    name = "attention-residuals"
+    needs = ("states",)
 
-    def __init__(self, junction: Junction, blocks: int | None = None) -> None:
-        super().__init__(junction)
-        self.norm = junction.norm()
-        blocks = junction.count if blocks is None else blocks
-        if blocks > junction.count:
+    def __init__(self, site: ResidualSite, blocks: int | None = None) -> None:
+        super().__init__(site)
+        self.norm = site.norm()
+        blocks = site.count if blocks is None else blocks
+        if blocks > site.count:
             raise UserError(
-                f"blocks: {junction.count} junctions cannot be divided into {blocks}",
+                f"blocks: {site.count} residual adds cannot be divided into {blocks}",
                 "Give fewer, or leave it out: then each is one of its own.",
             )
-        number = junction.index * blocks // junction.count
-        self.begins_block = junction.index == 0 or (junction.index - 1) * blocks // junction.count != number
-        self.ends_block = (junction.index + 1) * blocks // junction.count != number
-        mixes = junction.index > 0  # the first branch has the embedding alone to read
-        self.attention = DepthAttention(junction.width) if mixes else None
+        number = site.index * blocks // site.count
+        self.begins_block = site.index == 0 or (site.index - 1) * blocks // site.count != number
+        self.ends_block = (site.index + 1) * blocks // site.count != number
+        # The first branch has the embedding alone to read.
+        self.attention = DepthAttention(site.width) if site.index > 0 else None
 
-    def sources(self, state: Sources) -> tuple[Tensor, ...]:
-        """What this junction mixes, [B, T, D] each, the oldest first."""
-        return state.outputs if self.begins_block else (*state.outputs, state.x)
+    def mixed(self, state: State) -> tuple[Tensor, ...]:
+        """Sources that this add mixes, [B, T, D] each, the oldest first."""
+        sources = self.sources(state)
+        return sources if self.begins_block else (*sources, state.x)
 
     def read(self, state: State) -> Tensor:
-        """What the branch's norm reads."""
+        """Input of the branch's norm."""
         if self.attention is None:
-            return stream_of(state)
-        assert isinstance(state, Sources)
-        mixed_BTD: Tensor = self.attention(self.sources(state))
+            return state.stream
+        mixed_BTD: Tensor = self.attention(self.mixed(state))
         return mixed_BTD
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        """a, of what the branch reads."""
-        if self.attention is None:
-            return {}
-        assert isinstance(state, Sources)
-        return {"attention": self.attention.weights(self.sources(state))}
+        """a, of the branch's input."""
+        return {} if self.attention is None else {"attention": self.attention.weights(self.mixed(state))}
 
-    def read_out(self, norm: Callable[[], nn.Module]) -> ReadOut:
-        return AttentionReadOut(self.junction)
+    def output_aggregation(self, norm: Callable[[], nn.Module]) -> OutputAggregation:
+        return AttentionAggregation(self.site)
 
     def step(self, state: State, branch: Branch) -> State:
         F_BTD = branch(self.norm(self.read(state)))
-        if not isinstance(state, Sources):
-            state = Sources(F_BTD, (self.entered(state),))
-        outputs = state.outputs
+        sources = self.sources(state)
         # A sum is in the embedding's type: under autocast branches put out a narrower one.
-        partial_BTD = F_BTD if self.begins_block else state.x.to(outputs[0].dtype) + F_BTD
-        return Sources(partial_BTD, (*outputs, partial_BTD) if self.ends_block else outputs)
+        partial_BTD = F_BTD if self.begins_block else state.x.to(sources[0].dtype) + F_BTD
+        return State(partial_BTD, (*sources, partial_BTD) if self.ends_block else sources)
 
 
-class AttentionReadOut(ReadOut):
-    """What the final norm reads: a mixture of all sources."""
+class AttentionAggregation(OutputAggregation):
+    """Mixture of all sources."""
 
-    def __init__(self, junction: Junction) -> None:
-        super().__init__(junction)
-        self.attention = DepthAttention(junction.width)
+    def __init__(self, site: ResidualSite) -> None:
+        super().__init__(site)
+        self.attention = DepthAttention(site.width)
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        """a, of what the final norm reads."""
-        assert isinstance(state, Sources)
-        return {"attention": self.attention.weights(state.outputs)}
+        """a, of the final norm's input."""
+        return {"attention": self.attention.weights(state.sources)}
 
     def forward(self, state: State) -> Tensor:
-        """[B, T, D] of the state behind the last block, whose sum is among its sources."""
-        assert isinstance(state, Sources)
-        mixed_BTD: Tensor = self.attention(state.outputs)
+        """State behind the last block, whose sum is among its sources -> [B, T, D]."""
+        mixed_BTD: Tensor = self.attention(state.sources)
         return mixed_BTD
 
 
 class DeltaAttentionResiduals(ResidualConnection):
-    """The state has the plain stream, and as outputs the embedding and those of all branches."""
+    """The state has the plain stream, and as sources the embedding and the outputs of all branches."""
 
-    has_states = True
+    name = "delta-attention-residuals"
+    needs = ("states",)
 
-    def __init__(self, junction: Junction) -> None:
-        super().__init__(junction)
-        self.norm = junction.norm()
-        mixes = junction.index > 0
-        self.attention = DepthAttention(junction.width) if mixes else None
+    def __init__(self, site: ResidualSite) -> None:
+        super().__init__(site)
+        self.norm = site.norm()
+        self.attention = DepthAttention(site.width) if site.index > 0 else None
 
     def read(self, state: State) -> Tensor:
-        """What the branch's norm reads."""
+        """Input of the branch's norm."""
         if self.attention is None:
-            return stream_of(state)
-        assert isinstance(state, Sources)
-        read_BTD: Tensor = state.x + self.attention(state.outputs)
+            return state.stream
+        read_BTD: Tensor = state.x + self.attention(self.sources(state))
         return read_BTD
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        """a, of what is added to the stream for the branch."""
-        if self.attention is None:
-            return {}
-        assert isinstance(state, Sources)
-        return {"attention": self.attention.weights(state.outputs)}
+        """a, of the mixture that is added to the stream for the branch."""
+        return {} if self.attention is None else {"attention": self.attention.weights(self.sources(state))}
 
     def step(self, state: State, branch: Branch) -> State:
         F_BTD = branch(self.norm(self.read(state)))
-        outputs = state.outputs if isinstance(state, Sources) else (self.entered(state),)
-        return Sources(stream_of(state) + F_BTD, (*outputs, F_BTD))
+        return State(state.stream + F_BTD, (*self.sources(state), F_BTD))

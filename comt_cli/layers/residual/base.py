@@ -1,14 +1,14 @@
-"""What every residual connection is: a module that is handed the stream and the branch, and returns the new stream.
+"""Residual connections: modules that take the residual stream and a branch, and return the new stream.
 
-It owns the norms, because where they stand is the very thing in which the published connections differ.
-Shapes: B batch, T tokens, D width.
+A connection owns its norms: their place is what many published connections differ in.
+Shapes: B batch, T tokens, D width, n streams, K key-value heads, E head width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
@@ -19,108 +19,72 @@ from comt_cli.layers.gates import Site
 
 
 class Branch(Protocol):
-    """What the block computes, F: [B, T, D] -> [B, T, D].
+    """The function F of a block: [B, T, D] -> [B, T, D]. That of self-attention also takes keys' and values' inputs."""
 
-    That of self-attention takes three inputs as well, for queries, keys and values."""
-
-    def __call__(self, h_BTD: Tensor, *ways_BTD: Tensor) -> Tensor: ...
+    def __call__(self, h_BTD: Tensor, *kv_BTD: Tensor) -> Tensor: ...
 
     def before_gate(self, h_BTD: Tensor) -> tuple[Tensor, Modulation] | None:
-        """F's last product, [B, T, C], with the gate that makes F of it (`Projections.product`), for a kernel that
-        applies it on the way to something else; None where there is more to F than that."""
+        """F's last product, [B, T, C], and the gate that makes F of it (`Projections.product`), for a deferred add;
+        None where more follows the gate."""
 
 
-class Pending(NamedTuple):
-    """A residual stream whose last addition is left to the norm that reads it: x + gamma * z, [B, T, D].
+class State(NamedTuple):
+    """Residual stream `x`, [B, T, D], and whatever else one residual add passes to the next.
 
-    `product` is [B, T, C]."""
-
-    x: Tensor
-    product: Tensor
-    modulation: Modulation
-
-
-class Streams(NamedTuple):
-    """Several residual streams side by side, [B, T, n, D], of which every branch reads a mixture."""
-
-    x: Tensor
-
-
-class Sources(NamedTuple):
-    """A residual stream, and other tensors that later junctions read, [B, T, D] each: what came before it, the oldest
-    first, or one that goes beside it. Each is the very tensor that was put out: nothing is stacked, so that all blocks
-    together keep each once."""
+    Attributes:
+        sources: previous layer outputs, oldest first, or other tensors beside the stream, [B, T, D] each. Nothing is
+            stacked, so that all blocks together keep each tensor once.
+        has_streams: whether x holds several streams, [B, T, n, D].
+        qkv: inputs of the next block's queries, keys and values, [B, T, D] each.
+        weights: mixing weights that made `qkv` and x, less their start, [B, T, 4, sources]: for analyses, detached.
+        deferred: product [B, T, C] and gate of an add that the next norm does: the stream is x + gamma * z.
+        shared: keys and values of earlier blocks, [B, K, T, E] each (`shared_values`).
+    """
 
     x: Tensor
-    outputs: tuple[Tensor, ...]
+    sources: tuple[Tensor, ...] = ()
+    has_streams: bool = False
+    qkv: tuple[Tensor, Tensor, Tensor] | None = None
+    weights: Tensor | None = None
+    deferred: tuple[Tensor, Modulation] | None = None
+    shared: tuple[Tensor, ...] = ()
 
+    @property
+    def stream(self) -> Tensor:
+        """Residual stream, [B, T, D]: a deferred add done, several streams summed."""
+        if self.has_streams:
+            return self.x.sum(-2)
+        if self.deferred is None:
+            return self.x
+        product_BTC, modulation = self.deferred
+        zhat_TD = modulate(product_BTC.flatten(0, -2), modulation, [self.x.shape[-1]])
+        return self.x + zhat_TD.view_as(self.x)
 
-class Ways(NamedTuple):
-    """The stream, and what the next block's queries, keys and values are each computed from, [B, T, D] all; what came
-    before it, as of `Sources`; and what the shares of these in the four differ by from their start, [B, T, ways,
-    sources], for analyses: without gradients."""
+    def materialised(self) -> State:
+        """The same state with no deferred add."""
+        return self if self.deferred is None else State(self.stream, shared=self.shared)
 
-    x: Tensor
-    queries: Tensor
-    keys: Tensor
-    values: Tensor
-    outputs: tuple[Tensor, ...]
-    shares: Tensor
-
-
-class Carrying(NamedTuple):
-    """A state, and what attention of later blocks reads of that of earlier ones, [B, K, T, E] each
-    (`shared_values`)."""
-
-    state: State
-    kept: tuple[Tensor, ...]
-
-
-State = Tensor | Pending | Streams | Sources | Ways | Carrying | tuple[Tensor, ...]
-"""What goes from junction to junction: the residual stream; behind it, newest first, what a connection remembers."""
-
-
-def stream_of(state: State) -> Tensor:
-    """The residual stream, [B, T, D], without what is remembered; of several streams their sum."""
-    if isinstance(state, Streams):
-        return state.x.sum(-2)
-    if isinstance(state, Carrying):
-        return stream_of(state.state)
-    if isinstance(state, Pending):
-        zhat_TD = modulate(state.product.flatten(0, -2), state.modulation, [state.x.shape[-1]])
-        return state.x + zhat_TD.view_as(state.x)
-    return state if isinstance(state, Tensor) else state[0]
-
-
-def settled(state: State) -> State:
-    """The same state with no addition pending."""
-    if isinstance(state, Carrying):
-        return Carrying(settled(state.state), state.kept)
-    return stream_of(state) if isinstance(state, Pending) else state
-
-
-def normalised(state: State, norm: nn.Module) -> tuple[Tensor, Tensor]:
-    """The residual stream and N(stream), [B, T, D] each."""
-    if isinstance(state, Pending) and isinstance(norm, nn.RMSNorm):
-        assert norm.eps is not None
-        x_TD, product_TC = state.x.flatten(0, -2), state.product.flatten(0, -2)
-        y_TD, n_TD = add_norm(x_TD, product_TC, state.modulation, norm.weight, norm.eps)
-        return y_TD.view_as(state.x), n_TD.view_as(state.x)
-    x_BTD = stream_of(state)
-    return x_BTD, norm(x_BTD)
+    def normalised(self, norm: nn.Module) -> tuple[Tensor, Tensor]:
+        """Residual stream and norm(stream), [B, T, D] each."""
+        if self.deferred is not None and isinstance(norm, nn.RMSNorm):
+            assert norm.eps is not None
+            x_TD, product_TC = (tensor.flatten(0, -2) for tensor in (self.x, self.deferred[0]))
+            y_TD, n_TD = add_norm(x_TD, product_TC, self.deferred[1], norm.weight, norm.eps)
+            return y_TD.view_as(self.x), n_TD.view_as(self.x)
+        x_BTD = self.stream
+        return x_BTD, norm(x_BTD)
 
 
 @dataclass(frozen=True)
-class Junction:
-    """A place where a skip path and a branch meet: junction `index` of `count` in its stack of blocks, in block `layer`
-    of `layers`, all from 0. `part` is the model's name of the branch: `attention`, `mlp` ...
+class ResidualSite:
+    """Place of one residual add: number `index` of `count` in its stack, in block `layer` of `layers`, from 0.
 
-    That of a ResNet is its block's only one, `map`: it hands its feature maps over with the channels last,
-    [B, H, W, D], so that what works on the last dimension works on them; the branch normalises for itself, and `norm`
-    gives the identity.
+    `part` is the model's name of the branch: `attention`, `mlp` ... A block of a ResNet has one add, `map`: its feature
+    maps come with the channels last, [B, H, W, D], so that what works on the last dimension works on them; its branch
+    has its own norms, and `norm` makes the identity.
 
-    `before` are the connections at the block's earlier junctions, which this one may share parameters with. `depths`
-    has the number of blocks of every stack by its name, where a model has several.
+    `before` are the connections of the block's earlier adds, with which parameters may be shared. `depths` is the
+    number of blocks of every stack by its name, where a model has several.
     """
 
     width: int
@@ -136,94 +100,89 @@ class Junction:
 
 
 class ResidualConnection(nn.Module):
-    """y = connection(x, F). Subclasses say how; what they need besides x and F they keep in themselves."""
+    """y = connection(x, F). Subclasses define it, and hold what they need besides x and F.
+
+    One with a `name` is found by being in this folder; `name` and `needs` are read without importing it, and so are
+    literals there.
+    """
+
+    name: ClassVar[str]
+    """Recipes' name of the connection."""
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Features that only some models have (`Sites.features`): `states`, where it passes more than a stream from block
+    to block; `values`, where attention takes separate q/k/v inputs."""
 
     keeps_final_norm = True
-    """Whether the model's last norm, after all blocks, stays."""
+    """Whether the model keeps its last norm, after all blocks."""
 
     ends_in_norm = False
-    """Whether what it puts out has been through a norm of its own. The encoder-decoder, as it was published, has no
-    final norm behind such a connection; language models, as theirs were, keep it."""
+    """Whether its output has been normalised. The published encoder-decoder has no final norm behind such a connection;
+    language models keep theirs."""
 
-    has_states = False
-    """Whether it hands on more than a stream, so that no one tensor is what later blocks depend on."""
-
-    has_ways = False
-    """Whether it gives self-attention three inputs, for queries, keys and values."""
-
-    remembers = 0
-    """How many earlier inputs x of connections this one wants to see, beside its own."""
-
-    def __init__(self, junction: Junction) -> None:
+    def __init__(self, site: ResidualSite) -> None:
         super().__init__()
-        self.junction = junction
+        self.site = site
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
-        """The stream after this junction, [B, T, D]. One that remembers is handed the earlier inputs as well, newest
-        first, as a third argument: fewer than it wants near the beginning."""
+        """Residual stream after this add, [B, T, D]."""
         raise NotImplementedError
 
-    def entered(self, state: State) -> Tensor:
-        """The stream that a stack of blocks begins with, [B, T, D]: what its first junction is handed, and no other.
-        Behind it the method would begin anew, and the model be the baseline without a word."""
-        if self.junction.index > 0:
-            raise ValueError(f"junction {self.junction.index} is handed a plain stream, which begins a stack of blocks")
-        return stream_of(state)
+    def step(self, state: State, branch: Branch) -> State:
+        """State after this add. Models pass it on unread, so that recomputing a block sees the same inputs."""
+        return State(self(state.stream, branch))
 
-    def read_out(self, norm: Callable[[], nn.Module]) -> ReadOut | None:
-        """What makes one stream of the state behind the last junction, which this is, where that is more than its
-        stream (`stream_of`): a module of the model's. `norm` makes norms like the final one."""
+    def initial_stream(self, state: State) -> Tensor:
+        """Residual stream at the start of a stack, [B, T, D]. Raises `ValueError` at any later add: the method would
+        start anew there, and the model silently be the baseline."""
+        if self.site.index > 0:
+            raise ValueError(f"residual add {self.site.index} got a plain stream, which only starts a stack of blocks")
+        return state.stream
+
+    def sources(self, state: State) -> tuple[Tensor, ...]:
+        """Previous layer outputs of a state, [B, T, D] each; at the start of a stack the initial stream alone."""
+        return state.sources or (self.initial_stream(state),)
+
+    def output_aggregation(self, norm: Callable[[], nn.Module]) -> OutputAggregation | None:
+        """Module that makes one stream of the state behind this last add; None: it is `State.stream`. `norm` makes
+        norms like the final one."""
         return None
 
     def read(self, state: State) -> Tensor:
-        """What stands for the residual stream at this junction, [B, T, D]: what analyses compare from block to
-        block."""
-        return stream_of(state)
+        """Stand-in for the residual stream, [B, T, D], that analyses compare from block to block."""
+        return state.stream
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        """The weights with which this junction mixes several streams or sources, handed this state: by name, over the
-        sources, [targets, sources] or [sources], with [B, T] before where they depend on the token. What analyses
-        draw; nothing where a plain sum is all there is."""
+        """Mixing weights of several streams or sources, by name: [targets, sources] or [sources], with [B, T] before
+        where they depend on the token. For analyses; empty where a plain sum is all there is."""
         return {}
 
     def side_by_side(self, state: State) -> Tensor | None:
-        """The streams of the state that this junction is handed, [B, T, n, D], where there are several: what analyses
-        measure the distance of."""
-        return state.x if isinstance(state, Streams) and state.x.shape[-2] > 1 else None
-
-    def step(self, state: State, branch: Branch) -> State:
-        """The state after this junction. The model hands it on and knows nothing of what is in it, so that recomputing
-        a block (activation checkpointing) sees what the first time saw."""
-        if not self.remembers:
-            y_BTD: Tensor = self(stream_of(state), branch)
-            return y_BTD
-        x_BTD = stream_of(state)
-        past = () if isinstance(state, Tensor | Pending) else state[1:]
-        return (self(x_BTD, branch, past), *(x_BTD, *past)[: self.remembers])
+        """Streams of the state, [B, T, n, D], where there are several: analyses measure their distance."""
+        return state.x if state.has_streams and state.x.shape[-2] > 1 else None
 
     def initial_std(self, site: Site, own: float) -> float:
         """Standard deviation of a projection of this branch at the start; `own` is the model's."""
         return own
 
 
-class ReadOut(nn.Module):
-    """State -> [B, T, D], what the final norm reads: behind the last junction, which is `junction`."""
+class OutputAggregation(nn.Module):
+    """State behind the last residual add -> stream that the final norm reads, [B, T, D]."""
 
-    def __init__(self, junction: Junction) -> None:
+    def __init__(self, site: ResidualSite) -> None:
         super().__init__()
-        self.junction = junction
+        self.site = site
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        """The weights with which the state becomes one stream, as `ResidualConnection.mixing`."""
+        """Mixing weights of that stream, as `ResidualConnection.mixing`."""
         return {}
 
 
-def read_behind(state: State, read_out: ReadOut | None) -> State:
-    """What the final norm reads: the state behind the last block, or what the model's read-out makes of it."""
-    if read_out is None:
-        return state
-    stream_BTD: Tensor = read_out(state)
-    return stream_BTD
+def final_stream(state: State, aggregation: OutputAggregation | None, norm: nn.Module) -> Tensor:
+    """norm(stream) behind the last block, [B, T, D]."""
+    if aggregation is not None:
+        state = State(aggregation(state))
+    return state.normalised(norm)[1]
 
 
-ResidualFactory = Callable[[Junction], ResidualConnection]
+ResidualFactory = Callable[[ResidualSite], ResidualConnection]

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from comt_cli.kernels.transponder import no_autocast
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.learned import NO_DECAY, Constant, wide
-from comt_cli.layers.residual.base import Branch, Junction, ReadOut, ResidualConnection, Sources, State, stream_of
+from comt_cli.layers.residual.base import Branch, OutputAggregation, ResidualConnection, ResidualSite, State
 
 STD = 1e-3
 """Of w at the start: 0 would have no gradient, relu's at 0 being 0."""
@@ -44,8 +44,8 @@ class DepthMixture(Initialised):
             w_1D = wide(self.w)
             return [torch.relu((source_BTD * w_1D).sum(-1, keepdim=True)) for source_BTD in sources]
 
-    def shares(self, sources: Sequence[Tensor]) -> Tensor:
-        """b_s + relu(w . G_s), the mean over the channels, [B, T, S]: what analyses draw."""
+    def mean_weights(self, sources: Sequence[Tensor]) -> Tensor:
+        """b_s + relu(w . G_s), the mean over the channels, [B, T, S]: for analyses."""
         b_S = 1 + wide(self.offset()).mean(-1)
         return b_S + torch.cat(self.weights(sources), -1)
 
@@ -73,81 +73,75 @@ def told_apart(outputs: Sequence[Tensor], last: int | None) -> list[Tensor]:
 
 
 def count_of(outputs: int, last: int | None) -> int:
-    """How many sources `told_apart` gives of so many outputs."""
+    """Number of sources that `told_apart` makes of so many outputs."""
     return outputs if last is None else min(outputs, last + 2)
 
 
 class DeepCrossAttention(ResidualConnection):
-    """The state's outputs are the embedding and those of all blocks, the newest the part of one that is under way; its
+    """The state's sources are the embedding and the outputs of all blocks, the newest the part of a present one; its
     stream is g_Q + a within a block, and behind one g_Q + f, which nothing reads."""
 
-    has_states = has_ways = True
+    name = "deep-cross-attention"
+    needs = ("states", "values")
 
-    def __init__(self, junction: Junction, last: int | None = None) -> None:
-        super().__init__(junction)
+    def __init__(self, site: ResidualSite, last: int | None = None) -> None:
+        super().__init__(site)
         self.last = last
-        self.norm = junction.norm()
-        self.begins_block = junction.part == "attention"
+        self.norm = site.norm()
+        self.begins_block = site.part == "attention"
         if not self.begins_block:
             return
-        self.key_norm, self.value_norm = junction.norm(), junction.norm()
-        sources = count_of(junction.layer + 1, last)
-        self.queries, self.keys, self.values = (DepthMixture(junction.width, sources) for _ in range(3))
+        self.key_norm, self.value_norm = site.norm(), site.norm()
+        sources = count_of(site.layer + 1, last)
+        self.queries, self.keys, self.values = (DepthMixture(site.width, sources) for _ in range(3))
 
-    def outputs(self, state: State) -> tuple[Tensor, ...]:
-        """The embedding, and what every block up to now put out, [B, T, D] each."""
-        return state.outputs if isinstance(state, Sources) else (self.entered(state),)
-
-    def sources(self, state: State) -> list[Tensor]:
-        """What the block that begins with this state mixes, [B, T, D] each, the oldest first."""
-        return told_apart(self.outputs(state), self.last)
+    def mixed(self, state: State) -> list[Tensor]:
+        """Sources that the block which starts with this state mixes, [B, T, D] each, the oldest first."""
+        return told_apart(self.sources(state), self.last)
 
     def read(self, state: State) -> Tensor:
-        """What attention's output is added to, at the beginning of a block; within it what the other branch reads."""
+        """Skip path of attention at the start of a block; within it the input of the other branch."""
         if not self.begins_block:
-            return stream_of(state)
-        queries_BTD: Tensor = self.queries(self.sources(state))
+            return state.stream
+        queries_BTD: Tensor = self.queries(self.mixed(state))
         return queries_BTD
 
     def mixing(self, state: State) -> dict[str, Tensor]:
         """Each source's weights in queries, keys and values, the mean over the channels."""
         if not self.begins_block:
             return {}
-        sources = self.sources(state)
+        sources = self.mixed(state)
         mixtures = {"queries": self.queries, "keys": self.keys, "values": self.values}
-        return {name: mixture.shares(sources) for name, mixture in mixtures.items()}
+        return {name: mixture.mean_weights(sources) for name, mixture in mixtures.items()}
 
     def step(self, state: State, branch: Branch) -> State:
         if self.begins_block:
-            sources = self.sources(state)
+            sources = self.mixed(state)
             queries_BTD = self.queries(sources)
-            ways = (self.norm(queries_BTD), self.key_norm(self.keys(sources)), self.value_norm(self.values(sources)))
-            a_BTD = branch(*ways).to(queries_BTD.dtype)
-            return Sources(queries_BTD + a_BTD, (*self.outputs(state), a_BTD))
-        assert isinstance(state, Sources)
-        a_BTD = state.outputs[-1]
+            qkv = (self.norm(queries_BTD), self.key_norm(self.keys(sources)), self.value_norm(self.values(sources)))
+            a_BTD = branch(*qkv).to(queries_BTD.dtype)
+            return State(queries_BTD + a_BTD, (*self.sources(state), a_BTD))
+        *earlier, a_BTD = self.sources(state)
         m_BTD = branch(self.norm(state.x)).to(a_BTD.dtype)
-        return Sources(state.x + m_BTD, (*state.outputs[:-1], a_BTD + m_BTD))
+        return State(state.x + m_BTD, (*earlier, a_BTD + m_BTD))
 
-    def read_out(self, norm: Callable[[], nn.Module]) -> ReadOut:
-        return CrossReadOut(self.junction, self.last)
+    def output_aggregation(self, norm: Callable[[], nn.Module]) -> OutputAggregation:
+        return CrossAggregation(self.site, self.last)
 
 
-class CrossReadOut(ReadOut):
-    """What the final norm reads: a mixture of all outputs."""
+class CrossAggregation(OutputAggregation):
+    """Mixture of the embedding and all blocks' outputs."""
 
-    def __init__(self, junction: Junction, last: int | None) -> None:
-        super().__init__(junction)
+    def __init__(self, site: ResidualSite, last: int | None) -> None:
+        super().__init__(site)
         self.last = last
-        self.mixture = DepthMixture(junction.width, count_of(junction.layers + 1, last))
+        self.mixture = DepthMixture(site.width, count_of(site.layers + 1, last))
 
     def mixing(self, state: State) -> dict[str, Tensor]:
-        """Each source's weight in what the final norm reads, the mean over the channels."""
-        assert isinstance(state, Sources)
-        return {"stream": self.mixture.shares(told_apart(state.outputs, self.last))}
+        """Each source's weight in the final norm's input, the mean over the channels."""
+        return {"stream": self.mixture.mean_weights(told_apart(state.sources, self.last))}
 
     def forward(self, state: State) -> Tensor:
-        """[B, T, D] of the state behind the last block."""
-        assert isinstance(state, Sources)
-        mixed_BTD: Tensor = self.mixture(told_apart(state.outputs, self.last))
+        """State behind the last block -> [B, T, D]."""
+        mixed_BTD: Tensor = self.mixture(told_apart(state.sources, self.last))
         return mixed_BTD

@@ -12,28 +12,28 @@ from torch import Tensor
 
 from comt_cli.errors import UserError
 from comt_cli.layers.learned import NO_DECAY, Constant, factors, wide
-from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, Sources, State, stream_of
+from comt_cli.layers.residual.base import Branch, ResidualConnection, ResidualSite, State
 
 
 class DenseFormer(ResidualConnection):
-    """y = x + F(N(x)); behind the block's last junction the weighted sum. `DWA` holds a_ij, less what it starts at."""
+    """y = x + F(N(x)); behind the block's last add the weighted sum. `DWA` holds a_ij, less what it starts at."""
 
-    has_states = True
+    name = "denseformer"
+    needs = ("states",)
 
-    def __init__(self, junction: Junction, dilation: int = 1, period: int = 1) -> None:
-        super().__init__(junction)
-        if junction.layers // period * period < dilation:
+    def __init__(self, site: ResidualSite, dilation: int = 1, period: int = 1) -> None:
+        super().__init__(site)
+        if site.layers // period * period < dilation:
             raise UserError(
                 f"period {period}, dilation {dilation}: no mixture would have an earlier output in it, of "
-                f"{junction.layers} blocks",
+                f"{site.layers} blocks",
                 "The last multiple of period that is a block's number, from 1, must be at least dilation.",
             )
-        self.norm = junction.norm()
-        block = junction.layer + 1  # the paper's i
+        self.norm = site.norm()
+        block = site.layer + 1  # the paper's i
         self.mixed = [j for j in range(block + 1) if j % dilation == block % dilation]
-        ends_block = junction.part == "mlp"
-        self.ends_block = ends_block
-        mixes = ends_block and block % period == 0
+        self.ends_block = site.part == "mlp"
+        mixes = self.ends_block and block % period == 0
         self.DWA = Constant(0.0, len(self.mixed), update_rule=NO_DECAY) if mixes else None
 
     def mixing(self, state: State) -> dict[str, Tensor]:
@@ -46,15 +46,14 @@ class DenseFormer(ResidualConnection):
         return {"stream": weights}
 
     def step(self, state: State, branch: Branch) -> State:
-        x_BTD = stream_of(state)
-        outputs = state.outputs if isinstance(state, Sources) else (self.entered(state),)
+        x_BTD, sources = state.stream, self.sources(state)
         y_BTD = x_BTD + branch(self.norm(x_BTD))
         if not self.ends_block:
-            return Sources(y_BTD, outputs)
-        outputs = (*outputs, y_BTD)
+            return State(y_BTD, sources)
+        sources = (*sources, y_BTD)
         if self.DWA is not None:
             sum_BTD = wide(y_BTD)
             for weight_1, source in zip(factors(self.DWA()), self.mixed, strict=True):
-                sum_BTD = sum_BTD + weight_1 * outputs[source]
+                sum_BTD = sum_BTD + weight_1 * sources[source]
             y_BTD = sum_BTD.to(y_BTD.dtype)
-        return Sources(y_BTD, outputs)
+        return State(y_BTD, sources)

@@ -1,11 +1,11 @@
 """Hyper-Connections (Zhu et al. 2024, arXiv 2409.19606): n residual streams, of which each branch reads a mixture, and
-to each of which it adds a share.
+to each of which it adds its output, weighted.
 
     h = sum_i A_m[i] H[i]     o = F(N(h))     H'[m] = sum_i A_r[i, m] H[i] + B[m] o
 
 All streams start as the embedding, and their sum is read behind the last block. At the start A_r is the identity, B is
-1, and A_m reads stream k mod n at junction k alone: n equal streams, which is Pre-LN; the staggered reading parts them.
-At the first junction the streams are equal, and A_m gives h a size alone, which N takes away: there it has no gradient.
+1, and A_m reads stream k mod n at add k alone: n equal streams, which is Pre-LN; the staggered reading parts them.
+At the first add the streams are equal, and A_m gives h a size alone, which N takes away: there it has no gradient.
 
 Dynamic ones add, with Hbar[i] the RMSNorm of stream i without a gain,
 
@@ -16,8 +16,8 @@ W_m and W_b in R^D and W_r in R^(D x n) serve all streams; they start at 0 and t
 Shapes: B batch, T tokens, n streams, D width. Coefficients are computed in fp32; static ones are stored as what they
 differ from the start by.
 
-What mixes four streams are matrices of four rows: a call of its own for each takes longer than its arithmetic, and
-writes what the next reads. Compiled, they are sums of products, which the compiler fuses with what stands around them;
+Four streams are mixed by matrices of four rows: a call of its own for each takes longer than its arithmetic, and writes
+what the next reads. Compiled, they are sums of products, which the compiler fuses with the operations around them;
 uncompiled, where each sum would be a call, products of small matrices.
 """
 
@@ -31,35 +31,35 @@ from comt_cli.kernels.transponder import no_autocast
 from comt_cli.layers.gates import Site
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.learned import NO_DECAY, Constant, wide
-from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection, State, Streams
+from comt_cli.layers.residual.base import Branch, ResidualConnection, ResidualSite, State
 
 SCALE = 0.01
-"""Where the scales of what depends on the input start."""
+"""Start of the scales of input-dependent coefficients."""
 
 LAST_PROJECTIONS = ("o_proj", "down_proj")
 
 
-def read_streams(H_BTnD: Tensor, shares_n: Tensor) -> Tensor:
-    """sum_i shares[i] H[i], [B, T, D], in H's type; shares [n] or [B, T, n]."""
+def read_streams(H_BTnD: Tensor, weights_n: Tensor) -> Tensor:
+    """sum_i weights[i] H[i], [B, T, D], in H's type; weights [n] or [B, T, n]."""
     with no_autocast(H_BTnD):
         if torch.compiler.is_compiling():
-            h_BTD = (shares_n.unsqueeze(-1) * H_BTnD).sum(-2)
+            h_BTD = (weights_n.unsqueeze(-1) * H_BTnD).sum(-2)
         else:
-            h_BTD = torch.matmul(shares_n.unsqueeze(-2), H_BTnD.to(shares_n.dtype)).squeeze(-2)
+            h_BTD = torch.matmul(weights_n.unsqueeze(-2), H_BTnD.to(weights_n.dtype)).squeeze(-2)
     return h_BTD.to(H_BTnD.dtype)
 
 
-def write_streams(H_BTnD: Tensor, mixing_nn: Tensor | None, shares_n: Tensor, o_BTD: Tensor) -> Tensor:
-    """H'[m] = sum_i mixing[m, i] H[i] + shares[m] o, [B, T, n, D], in H's type; None mixes nothing.
+def write_streams(H_BTnD: Tensor, mixing_nn: Tensor | None, weights_n: Tensor, o_BTD: Tensor) -> Tensor:
+    """H'[m] = sum_i mixing[m, i] H[i] + weights[m] o, [B, T, n, D], in H's type; None mixes nothing.
 
-    mixing: [n, n] or [B, T, n, n], shares: [n] or [B, T, n].
+    mixing: [n, n] or [B, T, n, n], weights: [n] or [B, T, n].
     """
     with no_autocast(H_BTnD):
         if mixing_nn is not None and not torch.compiler.is_compiling():
             of_BTmD = torch.cat([H_BTnD, o_BTD.unsqueeze(-2)], -2)  # m: the streams, and the branch
-            weights_nm = torch.cat([mixing_nn, shares_n.unsqueeze(-1)], -1)
-            return torch.matmul(weights_nm, of_BTmD.to(weights_nm.dtype)).to(H_BTnD.dtype)
-        new_BTnD = shares_n.unsqueeze(-1) * o_BTD.unsqueeze(-2)
+            both_nm = torch.cat([mixing_nn, weights_n.unsqueeze(-1)], -1)
+            return torch.matmul(both_nm, of_BTmD.to(both_nm.dtype)).to(H_BTnD.dtype)
+        new_BTnD = weights_n.unsqueeze(-1) * o_BTD.unsqueeze(-2)
         if mixing_nn is None:
             return (H_BTnD + new_BTnD).to(H_BTnD.dtype)
         for i in range(H_BTnD.shape[-2]):
@@ -78,7 +78,7 @@ def normalised_products(x_BTD: Tensor, W_KD: Tensor) -> Tensor:
 
 
 class Dynamic(Initialised):
-    """What of A_m, B and A_r depends on the streams: [B, T, n, D] -> [B, T, n], [B, T, n] and [B, T, n, n] (i, m)."""
+    """Input-dependent parts of A_m, B and A_r: streams [B, T, n, D] -> [B, T, n], [B, T, n] and [B, T, n, n] (i, m)."""
 
     def __init__(self, n: int, width: int, *, tanh: bool) -> None:
         super().__init__()
@@ -101,17 +101,15 @@ class Dynamic(Initialised):
 class StreamsConnection(ResidualConnection):
     """A connection of `n` streams."""
 
-    has_states = True
-
-    def __init__(self, junction: Junction, n: int) -> None:
-        super().__init__(junction)
-        self.norm, self.n = junction.norm(), n
+    def __init__(self, site: ResidualSite, n: int) -> None:
+        super().__init__(site)
+        self.norm, self.n = site.norm(), n
 
     def streams(self, state: State) -> Tensor:
-        """The streams, [B, T, n, D]: n times the one there is, at the beginning of a stack, and only there."""
-        if isinstance(state, Streams):
+        """Streams, [B, T, n, D]: at the start of a stack, and only there, n times the initial stream."""
+        if state.has_streams:
             return state.x
-        x_BTD = self.entered(state)
+        x_BTD = self.initial_stream(state)
         return x_BTD.unsqueeze(-2).expand(*x_BTD.shape[:-1], self.n, x_BTD.shape[-1])
 
     def read(self, state: State) -> Tensor:
@@ -123,15 +121,18 @@ class HyperConnection(StreamsConnection):
     """`n` streams; `dynamic` and `tanh` as above; `divide_output_std`: the branch's last projection starts with its
     standard deviation divided by sqrt(n), one reading of the paper, which is then no longer Pre-LN's start."""
 
+    name = "hyper-connections"
+    needs = ("states",)
+
     def __init__(
-        self, junction: Junction, n: int = 4, *, dynamic: bool = True, tanh: bool = True,
+        self, site: ResidualSite, n: int = 4, *, dynamic: bool = True, tanh: bool = True,
         divide_output_std: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(junction, n)
-        self.reads_first, self.divide_output_std = junction.index % n, divide_output_std
+        super().__init__(site, n)
+        self.reads_first, self.divide_output_std = site.index % n, divide_output_std
         self.A_m, self.B = Constant(0.0, n, update_rule=NO_DECAY), Constant(0.0, n, update_rule=NO_DECAY)
         self.A_r = Constant(0.0, n, n, update_rule=NO_DECAY)
-        self.dynamic = Dynamic(n, junction.width, tanh=tanh) if dynamic else None
+        self.dynamic = Dynamic(n, site.width, tanh=tanh) if dynamic else None
 
     def coefficients(self, H_BTnD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """A_m, [n], B, [n], and A_r, [n, n] (i, m); dynamic ones have [B, T] before that. In fp32."""
@@ -152,7 +153,7 @@ class HyperConnection(StreamsConnection):
         H_BTnD = self.streams(state)
         A_m, B, A_r = self.coefficients(H_BTnD)
         o_BTD = branch(self.norm(read_streams(H_BTnD, A_m)))
-        return Streams(write_streams(H_BTnD, A_r.transpose(-1, -2), B, o_BTD))
+        return State(write_streams(H_BTnD, A_r.transpose(-1, -2), B, o_BTD), has_streams=True)
 
     def initial_std(self, site: Site, own: float) -> float:
         divides = self.divide_output_std and site.name in LAST_PROJECTIONS

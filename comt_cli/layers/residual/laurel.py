@@ -5,9 +5,9 @@ LR     y = F(x) + x + B A x                                a low-rank map beside
 RW+LR  y = a F(x) + b (x + B A x)
 PA     y = F(x) + x + sum over j < k of g_j B A x_(i-j)    previous activations too; j = 0 is the present one
 
-A layer of theirs is a junction here: there are two in a block. What the paper leaves open is decided so: the two
-weights start equal, at 1/2; of the k numbers g, one set a junction, each starts at 1/k. B is zero, so LR and PA start
-as the ordinary connection.
+A layer of theirs is a residual add here: there are two in a block. The paper leaves the start open. Here the two
+weights start equal, at 1/2, and the k numbers g, one set an add, at 1/k. B is zero, so LR and PA start as the ordinary
+connection.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from comt_cli.layers.learned import Constant, LowRank, factors, wide
-from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection
+from comt_cli.layers.residual.base import Branch, ResidualConnection, ResidualSite, State
 
 Bound = Literal["softmax", "sigmoid"]
-"""How a and b are kept in (0, 1): `softmax` makes their sum 1, `sigmoid` bounds each by itself."""
+"""Bound that keeps a and b in (0, 1): `softmax` makes their sum 1, `sigmoid` bounds each by itself."""
 
 
 class _Weights(Constant):
@@ -40,9 +40,11 @@ class _Weights(Constant):
 class LaurelRW(ResidualConnection):
     """y = a F(N(x)) + b x."""
 
-    def __init__(self, junction: Junction, bound: Bound = "softmax") -> None:
-        super().__init__(junction)
-        self.norm = junction.norm()
+    name = "laurel-rw"
+
+    def __init__(self, site: ResidualSite, bound: Bound = "softmax") -> None:
+        super().__init__(site)
+        self.norm = site.norm()
         self.weights = _Weights(bound)
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
@@ -54,10 +56,12 @@ class LaurelRW(ResidualConnection):
 class LaurelLR(ResidualConnection):
     """y = F(N(x)) + x + B A x."""
 
-    def __init__(self, junction: Junction, rank: int = 32) -> None:
-        super().__init__(junction)
-        self.norm = junction.norm()
-        self.low_rank = LowRank(junction.width, rank)
+    name = "laurel-lr"
+
+    def __init__(self, site: ResidualSite, rank: int = 32) -> None:
+        super().__init__(site)
+        self.norm = site.norm()
+        self.low_rank = LowRank(site.width, rank)
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
         y_BTD: Tensor = branch(self.norm(x_BTD)) + x_BTD + self.low_rank(x_BTD)
@@ -67,10 +71,12 @@ class LaurelLR(ResidualConnection):
 class LaurelRWLR(ResidualConnection):
     """y = a F(N(x)) + b (x + B A x)."""
 
-    def __init__(self, junction: Junction, rank: int = 32, bound: Bound = "softmax") -> None:
-        super().__init__(junction)
-        self.norm = junction.norm()
-        self.low_rank = LowRank(junction.width, rank)
+    name = "laurel-rw-lr"
+
+    def __init__(self, site: ResidualSite, rank: int = 32, bound: Bound = "softmax") -> None:
+        super().__init__(site)
+        self.norm = site.norm()
+        self.low_rank = LowRank(site.width, rank)
         self.weights = _Weights(bound)
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
@@ -80,15 +86,20 @@ class LaurelRWLR(ResidualConnection):
 
 
 class LaurelPA(ResidualConnection):
-    """y = F(N(x)) + x + B A (sum over j of g_j x_(i-j)): the map is linear, so the sum is taken before it."""
+    """y = F(N(x)) + x + B A (sum over j of g_j x_(i-j)): the map is linear, so the sum is taken before it.
 
-    def __init__(self, junction: Junction, rank: int = 32, history: int = 3) -> None:
-        super().__init__(junction)
-        self.norm = junction.norm()
-        self.low_rank = LowRank(junction.width, rank)
-        self.remembers = history - 1
-        # The first junctions have fewer activations behind them; weights for what is never seen would never learn.
-        self.g = Constant(1 / history, min(history, junction.index + 1))
+    The state's sources are the inputs of earlier adds, newest first: fewer near the start of a stack.
+    """
+
+    name = "laurel-pa"
+
+    def __init__(self, site: ResidualSite, rank: int = 32, history: int = 3) -> None:
+        super().__init__(site)
+        self.norm = site.norm()
+        self.low_rank = LowRank(site.width, rank)
+        self.history = history
+        # The first adds have fewer activations behind them; weights for what is never seen would never learn.
+        self.g = Constant(1 / history, min(history, site.index + 1))
 
     def forward(self, x_BTD: Tensor, branch: Branch, past: Sequence[Tensor] = ()) -> Tensor:
         g_k: Tensor = self.g()
@@ -97,3 +108,7 @@ class LaurelPA(ResidualConnection):
             mixed_BTD = mixed_BTD + weight * earlier_BTD
         y_BTD: Tensor = branch(self.norm(x_BTD)) + x_BTD + self.low_rank(mixed_BTD)
         return y_BTD
+
+    def step(self, state: State, branch: Branch) -> State:
+        x_BTD = state.stream
+        return State(self(x_BTD, branch, state.sources), (x_BTD, *state.sources)[: self.history - 1])

@@ -13,14 +13,14 @@ M makes a doubly stochastic matrix, so that the sum of the streams passes throug
 - `identity` has H_res = I, and no parameters for it.
 
 The papers do not say where b and phi start, nor how streams are read behind the last block; here their sum is. `start`:
-- `pre-ln`: phi = 0, b_pre is 1 for stream k mod n at junction k and -1 for the others, b_post = 0, and b_res makes
+- `pre-ln`: phi = 0, b_pre is 1 for stream k mod n at add k and -1 for the others, b_post = 0, and b_res makes
   H_res all but the identity (0 on the diagonal or identity permutation, -8 elsewhere). Streams are then equal, and N
   takes the size of h away: Pre-LN. The staggered reading parts them; with equal b_pre they would never part.
 - `mhc-lite`: as the code of mHC-lite, b_post = b_pre: branches write to one stream more than to the others.
 - `random`: as Megatron-LM, phi by Glorot's draw and b = 0: H_pre = 1/2, H_res = 1/n, and the streams are equal but for
   what phi does.
 
-At two junctions a part of phi and b can do nothing, which follows from the method. At the first the streams are equal:
+At two adds a part of phi and b can do nothing, which follows from the method. At the first the streams are equal:
 H_res makes the same of them, and H_pre gives h a size alone, which N takes away. Behind the last they are summed, and
 H_res does not change the sum, or with `sinkhorn` next to nothing, since its columns are not exact.
 
@@ -41,7 +41,7 @@ from torch import Tensor, nn
 from comt_cli.kernels.transponder import no_autocast
 from comt_cli.layers.initialise import Draw, Initialised, xavier_std
 from comt_cli.layers.learned import NO_DECAY, Constant, Fixed
-from comt_cli.layers.residual.base import Branch, Junction, State, Streams
+from comt_cli.layers.residual.base import Branch, ResidualSite, State
 from comt_cli.layers.residual.hyper_connections import (
     SCALE,
     StreamsConnection,
@@ -117,8 +117,11 @@ class Coefficients(Initialised):
 class ManifoldHyperConnection(StreamsConnection):
     """`n` streams; `mixing` and `start` as above."""
 
-    def __init__(self, junction: Junction, n: int = 4, mixing: Mixing = "sinkhorn", start: Start = "pre-ln") -> None:
-        super().__init__(junction, n)
+    name = "manifold-hyper-connections"
+    needs = ("states",)
+
+    def __init__(self, site: ResidualSite, n: int = 4, mixing: Mixing = "sinkhorn", start: Start = "pre-ln") -> None:
+        super().__init__(site, n)
         self.form, K = mixing, 0
         least_mixed: list[int] = []
         if mixing == "sinkhorn":
@@ -126,7 +129,7 @@ class ManifoldHyperConnection(StreamsConnection):
         elif mixing == "permutations":
             K, least_mixed = math.factorial(n), [0]
             self.permutations = Fixed(partial(permutation_matrices, n))
-        self.coefficients = Coefficients(n, junction.width, K, start, junction.index % n, least_mixed)
+        self.coefficients = Coefficients(n, site.width, K, start, site.index % n, least_mixed)
 
     def matrices(self, H_BTnD: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """H_pre and H_post, [B, T, n], and H_res, [B, T, n, n] (None: the identity), in fp32."""
@@ -148,4 +151,4 @@ class ManifoldHyperConnection(StreamsConnection):
         H_BTnD = self.streams(state)
         H_pre, H_post, H_res = self.matrices(H_BTnD)
         o_BTD = branch(self.norm(read_streams(H_BTnD, H_pre)))
-        return Streams(write_streams(H_BTnD, H_res, H_post, o_BTD))
+        return State(write_streams(H_BTnD, H_res, H_post, o_BTD), has_streams=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from comt_cli.layers.initialise import Draw, Initialised
-from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection
+from comt_cli.layers.residual.base import Branch, ResidualConnection, ResidualSite
 
 
 class FollowsTraining(Initialised):
@@ -48,10 +48,13 @@ class Ramp(FollowsTraining):
 class ProgressiveResidual(ResidualConnection):
     """y = x + a F(N(x)); `updates` is T."""
 
-    def __init__(self, junction: Junction, updates: int = 1000) -> None:
-        super().__init__(junction)
-        self.norm = junction.norm()
-        self.share = Ramp(updates * (junction.layer + 1))
+    name = "progressive"
+    needs = ("states",)
+
+    def __init__(self, site: ResidualSite, updates: int = 1000) -> None:
+        super().__init__(site)
+        self.norm = site.norm()
+        self.share = Ramp(updates * (site.layer + 1))
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
         return x_BTD + self.share.value.to(x_BTD.dtype) * branch(self.norm(x_BTD))

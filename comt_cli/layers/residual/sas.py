@@ -1,4 +1,5 @@
-"""Self-Adaptive Scaling (SAS, 2019, Eq. 2 to 4): y = a x + b F + c N(x + F), c = (1 - a)(1 - b) or a gate of its own.
+"""Self-Adaptive Scaling (SAS, 2019, Eq. 2 to 4): y = a x + b F + c N(x + F), c = (1 - a)(1 - b) or a gate of its own;
+and the single gate of its Table 6: y = g F + (1 - g) x.
 
 a, b and c are one number a token each, from gates of their own: sigmoid(tanh([x; F] W_f + b_f) W_ff + b_ff), with W_f
 of 2D x D and W_ff of D x 1. As published, F reads the stream without a norm before it: at a = b = 0 this is Post-LN.
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from comt_cli.layers.learned import Affine
-from comt_cli.layers.residual.base import Branch, Junction, ResidualConnection
+from comt_cli.layers.residual.base import Branch, ResidualConnection, ResidualSite
 
 GateKind = Literal["two-layer", "single-layer"]
 Reads = Literal["pooled", "pixel"]
@@ -68,21 +69,22 @@ class FixedShare(nn.Module):
 
 
 def as_read(x_BTD: Tensor, reads: Reads) -> Tensor:
-    """What a gate sees of a map or of tokens: everything, or for `pooled` the mean over the pixels, [B, 1, 1, D]."""
+    """Input of a gate, of a map or of tokens: everything, or for `pooled` the mean over the pixels, [B, 1, 1, D]."""
     return x_BTD.mean(dim=tuple(range(1, x_BTD.ndim - 1)), keepdim=True) if reads == "pooled" else x_BTD
 
 
 class SelfAdaptiveScaling(ResidualConnection):
     """y = a x + b F(x) + c N(x + F(x)), c = (1 - a)(1 - b), or from a third gate where `gamma` is `free`.
 
-    `norm` makes N from the width, where the junction's own is not meant. `fixed` puts numbers in the place of gates.
+    `norm` makes N from the width, in place of the site's own. `fixed` puts numbers in the place of gates.
     """
 
+    name = "sas"
     ends_in_norm = True  # its third term has; what the other two keep as it is, the gates choose
 
     def __init__(
         self,
-        junction: Junction,
+        site: ResidualSite,
         alpha_bias: float = 0.0,
         beta_bias: float = 0.0,
         *,
@@ -93,12 +95,12 @@ class SelfAdaptiveScaling(ResidualConnection):
         gamma_bias: float = 0.0,
         fixed: Mapping[Share, float] = MappingProxyType({}),
     ) -> None:
-        super().__init__(junction)
+        super().__init__(site)
         self.reads = reads
-        self.norm = junction.norm() if norm is None else norm(junction.width)
+        self.norm = site.norm() if norm is None else norm(site.width)
 
         def share(name: Share, bias: float) -> nn.Module:
-            return FixedShare(fixed[name]) if name in fixed else SCALING_GATES[gate](junction.width, bias)
+            return FixedShare(fixed[name]) if name in fixed else SCALING_GATES[gate](site.width, bias)
 
         self.alpha_gate = share("alpha", alpha_bias)
         self.beta_gate = share("beta", beta_bias)
@@ -111,3 +113,30 @@ class SelfAdaptiveScaling(ResidualConnection):
         c_BT1 = (1 - a_BT1) * (1 - b_BT1) if self.gamma_gate is None else self.gamma_gate(both_BTd)
         y_BTD: Tensor = a_BT1 * x_BTD + b_BT1 * F_BTD + c_BT1 * self.norm(x_BTD + F_BTD)
         return y_BTD
+
+
+class GatedShare(ResidualConnection):
+    """y = g F(N(x)) + (1 - g) x, g one of SAS's gates, or with `transform` Highway's, which reads x alone."""
+
+    def __init__(
+        self,
+        site: ResidualSite,
+        gate: Literal["transform"] | GateKind = "two-layer",
+        bias: float = -3.0,
+        reads: Reads = "pixel",
+    ) -> None:
+        super().__init__(site)
+        self.norm = site.norm()
+        self.reads = reads
+        self.reads_x_alone = gate == "transform"
+        width = site.width
+        self.gate = Affine(width, width, bias) if gate == "transform" else SCALING_GATES[gate](width, bias)
+
+    def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
+        F_BTD = branch(self.norm(x_BTD))
+        read = as_read(x_BTD, self.reads)
+        if self.reads_x_alone:
+            g = torch.sigmoid(self.gate(read))
+        else:
+            g = self.gate(torch.cat([read, as_read(F_BTD, self.reads)], dim=-1))
+        return x_BTD + g * (F_BTD - x_BTD)

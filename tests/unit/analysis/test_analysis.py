@@ -26,9 +26,10 @@ from comt_cli.exchange.loaded_language import LoadedModel
 from comt_cli.exchange.loaded_text import describe
 from comt_cli.layers.gates import TransponderGate
 from comt_cli.layers.initialise import initialise
+from comt_cli.layers.residual.base import State
 from comt_cli.layers.residual.siamese_norm import shares_of_sum
 from comt_cli.layers.rotary import rotation_table
-from comt_cli.layers.shared_values import Kept, LayerRouter, SharedValues
+from comt_cli.layers.shared_values import LayerRouter, SharedKV, SharedValues
 from comt_cli.methods import method_from
 from comt_cli.models.llama import Llama
 from comt_cli.tasks.settings.llama import ModelSettings
@@ -180,7 +181,7 @@ def test_cosine_and_norm_ratio_by_explicit_loops(method) -> None:
         x = source.model.embedding(ids)
         rotation = rotation_table(ids.shape[1], 8, source.model.settings.rope_theta, x)
         for layer, block in enumerate(source.model.blocks, start=1):
-            y = block(x, rotation)
+            y = block(State(x), rotation).stream
             for position in range(ids.shape[1]):
                 a, b = x[0, position].tolist(), y[0, position].tolist()
                 dot = sum(u * v for u, v in zip(a, b, strict=True))
@@ -295,9 +296,9 @@ def test_attention_over_depth_is_what_the_junction_makes_of_its_sources():
     assert np.allclose(one_weight(frame, "attention", 3, "mlp"), 1 / 4)  # e, two blocks, and the sum so far
     with torch.no_grad():
         for block in one.model.blocks:
-            for joint in block.joints:
-                if joint.connection.attention is not None:
-                    joint.connection.attention.query.value.normal_(generator=torch.Generator().manual_seed(1))
+            for branch in block.branches:
+                if branch.connection.attention is not None:
+                    branch.connection.attention.query.value.normal_(generator=torch.Generator().manual_seed(1))
     changed = frame_of(Mixing, one)
     assert one_weight(changed, "attention", 3, READ_OUT).shape == (1, 4)  # e, and three blocks
     for _, own in changed.groupby(["layer", "part"]):
@@ -326,9 +327,10 @@ def test_the_shares_of_multiway_dense_connections_make_what_a_block_begins_with(
     with recorded_states([connection]) as states:
         watch(one, observed_text(one, TEXT).inputs)
     (state,) = states
-    for name, way_BTD in (("queries", state.queries), ("values", state.values), ("stream", state.x)):
+    query_BTD, _, value_BTD = state.qkv
+    for name, way_BTD in (("queries", query_BTD), ("values", value_BTD), ("stream", state.x)):
         shares_BTJ = connection.mixing(state)[name]
-        expected = torch.einsum("btj,jbtd->btd", shares_BTJ, torch.stack(state.outputs))
+        expected = torch.einsum("btj,jbtd->btd", shares_BTJ, torch.stack(state.sources))
         torch.testing.assert_close(way_BTD, expected)
         assert (changed.loc[changed["weight"] == name, "std"] > 0).any()
 
@@ -369,7 +371,7 @@ def mixed_values(weight: str, **options):
         for parameter in shared.parameters():
             parameter.normal_(generator=generator)
         before = (values[0], values[0], values[1], values[1]) if shared.mixes_keys else (values[0],)
-        _, mixed = shared(values[2], values[2], Kept(before))
+        _, mixed = shared(values[2], values[2], SharedKV(before))
     weights = one_weight(frame_of(Mixing, one), weight, 3, "attention")
     return torch.tensor(weights, dtype=torch.float32), values, mixed
 

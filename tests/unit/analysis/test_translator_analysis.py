@@ -268,7 +268,7 @@ def test_shares_are_those_of_the_connections_own_equation(method, equation) -> N
     def compute(connection: ResidualConnection, read: tuple, y: Tensor) -> None:
         shares, mine = equation(connection, *read)
         torch.testing.assert_close(mine, y, rtol=1e-4, atol=1e-4)  # so the shares are the equation's
-        junction = connection.junction
+        junction = connection.site
         tokens = len(on.sequences["source" if junction.stack == "encoder" else "target"].pieces)
         for share, value in shares.items():
             deviation = float(value.std(correction=0))

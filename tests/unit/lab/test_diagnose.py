@@ -15,7 +15,7 @@ from comt_cli.lab.diagnose.claims import Verdict, claims_frame, same_digits
 from comt_cli.lab.diagnose.networks import LINEAR_RELU, LLAMA, SETUPS, wirings
 from comt_cli.lab.diagnose.verb import _methods, _wirings
 from comt_cli.methods import in_words
-from comt_cli.methods.base import RESIDUAL_CONNECTIONS
+from comt_cli.methods.connections import residual_connections
 
 WIRINGS = wirings()
 PRE, POST = WIRINGS["pre-norm"], WIRINGS["post-norm"]
@@ -50,7 +50,7 @@ def test_the_set_up_llama_is_a_language_model_on_its_own_embedding(name):
 
 
 @pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
-@pytest.mark.parametrize("name", [name for name in WIRINGS if name in RESIDUAL_CONNECTIONS])
+@pytest.mark.parametrize("name", [name for name in WIRINGS if name in residual_connections()])
 def test_every_connection_goes_into_every_setup_at_an_odd_depth(name, setup):
     network, x, random = setup.build(WIRINGS[name], 3, 1, 32)
     seen = measure.trace(network, x, random)

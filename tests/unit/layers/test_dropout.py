@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from same_bits import Reason, assert_same_bits, differ, same_integers
 from torch import Tensor, nn
-from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
 
 from comt_cli.layers.dropout import Dropout, Masks, hashed, sample_words
@@ -110,12 +109,6 @@ def test_any_division_and_any_padding_of_a_batch_has_the_same_masks(positions, T
     assert_same_bits(alone(0.4, positions, seed)(padded)[:, :T], whole, Reason.EXACT)
 
 
-def test_padding_of_keys_leaves_the_masks_of_attention_alone():
-    weights = torch.rand(2, 3, 5, 4) + 1
-    padded = nn.functional.pad(weights, (0, 6, 0, 2))
-    assert_same_bits(alone(0.3, range(2))(padded)[:, :, :5, :4], alone(0.3, range(2))(weights), Reason.EXACT)
-
-
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9])
 def test_as_many_are_kept_as_p_says_with_the_variance_of_chance(p):
     B, T, D = 16, 64, 256
@@ -204,20 +197,6 @@ def test_compiled_masks_are_equal_and_a_step_compiles_nothing():
     assert differ(seen[0], seen[1])
 
 
-@pytest.mark.parametrize("checkpointed", [False, True])
-def test_a_compiled_network_has_the_same_gradients(checkpointed):
-    torch.manual_seed(0)
-    torch._dynamo.reset()
-    net = Net(checkpointed=checkpointed)
-    net.masks.move_to(0, np.arange(4), CPU)
-    gradients = []
-    for run in (net, torch.compile(net, backend="aot_eager", dynamic=False, fullgraph=True)):
-        net.zero_grad()
-        run(torch.ones(4, 3, 8)).square().sum().backward()
-        gradients.append([parameter.grad for parameter in net.parameters()])
-    torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-7)
-
-
 def test_a_site_is_its_path_and_others_leave_its_masks_alone():
     net, deeper = Net(), nn.ModuleDict({"more": Dropout(0.1), "first": Dropout(0.25), "second": Dropout(0.25)})
     net.masks.move_to(5, np.arange(2), CPU)
@@ -225,35 +204,6 @@ def test_a_site_is_its_path_and_others_leave_its_masks_alone():
     x = torch.ones(2, 3, 8)
     assert_same_bits(net.second(x), deeper["second"](x), Reason.SAME_CALL)
     assert differ(net.first(x), deeper["second"](x))
-
-
-def test_blocks_that_are_compiled_one_by_one_are_compiled_once():
-    """Each has other masks, and no number that says which: those would be constants of the compiled code."""
-    torch._dynamo.reset()
-    counters.clear()
-    blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), Dropout(0.25)) for _ in range(3))
-    masks = Masks(blocks)
-    for block in blocks:
-        block.forward = torch.compile(block.forward, backend="aot_eager", dynamic=False, fullgraph=True)
-    for step in range(2):
-        masks.move_to(0, np.arange(step, step + 4), CPU)
-        seen = [blocks[number](torch.ones(4, 3, 8)) == 0 for number in range(3)]
-        assert not same_integers(seen[0], seen[1])
-    assert counters["stats"]["unique_graphs"] == 1
-
-
-def test_a_copy_has_a_position_of_its_own():
-    net = Net()
-    other = copy.deepcopy(net)
-    other.masks.move_to(0, np.arange(2), CPU)
-    with pytest.raises(RuntimeError, match="has no position"):
-        net(torch.ones(2, 3, 8))
-
-
-def test_no_generator_is_touched():
-    before = torch.get_rng_state()
-    alone(0.5, range(2))(torch.ones(2, 3))
-    assert same_integers(torch.get_rng_state(), before)
 
 
 def test_evaluation_and_no_dropout_are_the_identity_without_a_position():
@@ -270,29 +220,6 @@ def test_the_type_is_that_of_x_and_the_mask_that_of_every_type(dtype):
         y = site(x.to(dtype))
     assert y.dtype == dtype
     assert same_integers(y != 0, site(x) != 0)
-
-
-def test_maps_stay_channels_last():
-    x = torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    y = alone(0.3, range(2))(x)
-    assert y.is_contiguous(memory_format=torch.channels_last)
-    assert_same_bits(y, alone(0.3, range(2))(x.contiguous()), Reason.EXACT)
-
-
-def test_on_meta_there_is_a_shape_and_no_need_of_a_position():
-    with torch.device("meta"):
-        net = Net()
-        assert net(torch.empty(4, 3, 8)).shape == (4, 3, 8)
-
-
-def test_the_state_of_a_model_holds_nothing_of_it():
-    assert {name.split(".")[0] for name in Net().state_dict()} == {"inner", "outer"}
-
-
-@pytest.mark.parametrize("p", [-0.1, 1.0, float("nan")])
-def test_what_is_no_probability_is_refused(p):
-    with pytest.raises(ValueError, match="probability of dropout"):
-        Dropout(p)
 
 
 def test_misuse_is_named():

@@ -26,7 +26,8 @@ from comt_cli.layers.gates import ComtGate, FullRankGate, HeadGate, Site, Static
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.norms import DynamicTanh
 from comt_cli.layers.projection import Projections
-from comt_cli.layers.residual.pre_norm import PreNorm
+from comt_cli.layers.residual.base import State
+from comt_cli.layers.residual.norm_placement import PreNorm
 from comt_cli.layers.rotary import rotation_table
 from comt_cli.methods import method_from
 from comt_cli.methods.base import Wiring
@@ -101,7 +102,7 @@ def test_a_gate_on_a_path_multiplies_the_whole_branch():
         return x + gamma * branch(h)
 
     expected = join(x, "attention", lambda h: block.attention(h, rotation))
-    close(block(x, rotation), join(expected, "mlp", block.mlp))
+    close(block(State(x), rotation).stream, join(expected, "mlp", block.mlp))
 
 
 def test_dynamic_tanh():

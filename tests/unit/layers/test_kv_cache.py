@@ -6,12 +6,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from initialised import shaken
-from method_cases import METHODS, SETTINGS, TOKENS, built, each_kind, wiring_of
+from method_cases import METHODS, SETTINGS, TOKENS, built, each_wiring, wiring_of
 from same_bits import Reason, assert_same_bits
 from torch import Tensor
 
 from comt_cli.errors import UserError
-from comt_cli.layers import kv_cache
 from comt_cli.layers.kv_cache import KeyValueCache
 from comt_cli.layers.rotary import rotation_table
 from comt_cli.models.llama import Llama
@@ -43,7 +42,7 @@ def padded(rows: list[Tensor]) -> Tensor:
     return torch.stack([F.pad(row, (longest - len(row), 0), value=3) for row in rows])
 
 
-@each_kind
+@each_wiring
 def test_decoding_computes_what_one_pass_does(options):
     model = shaken(built(wiring_of(options)))
     whole = logits(model, TOKENS)
@@ -145,19 +144,6 @@ def test_attention_on_the_cache_is_attention(kv_heads):
     torch.testing.assert_close(torch.cat(found, dim=2), scores.softmax(-1) @ v[:, shared])
 
 
-def test_one_token_is_one_however_many_heads_share_keys(monkeypatch):
-    """As `kernels.attend` chooses by their number."""
-    monkeypatch.setattr(kv_cache, "attend", lambda q, *_, tokens=None, **__: (seen.append(tokens), q)[1])
-    seen: list[int] = []
-    cache = KeyValueCache(SHAPE.model_copy(update={"kv_heads": 1}), 2, 9, 10000.0, torch.zeros(()))
-    cache.begin([4, 4])
-    for T in (4, 1, 2):
-        q, k = torch.zeros(2, 4, T, HEAD_WIDTH), torch.zeros(2, 1, T, HEAD_WIDTH)
-        cache.layers[0].attend(q, k, k)
-        cache.advance(T)
-    assert seen == [None, 1, 2]
-
-
 def test_rewound_columns_are_written_again():
     model = shaken(built(wiring_of({"name": "pre-ln"})))
     cache = cache_for(model, 3, 12)
@@ -167,16 +153,6 @@ def test_rewound_columns_are_written_again():
     logits(model, TOKENS[:, 2:4], cache)
     cache.rewind(6)
     assert_same_bits(logits(model, TOKENS[:, 6:8], cache), expected, Reason.SAME_CALL)
-
-
-def test_begin_forgets_the_padding_and_the_texts_before():
-    model = shaken(built(wiring_of({"name": "pre-ln"})))
-    cache = cache_for(model, 3, 12)
-    cache.begin(LENGTHS)
-    logits(model, TOKENS, cache)
-    cache.begin([4, 4, 4])
-    found = fed(model, TOKENS[:, :6], cache, [4, 1, 1])
-    torch.testing.assert_close(found, logits(model, TOKENS[:, :6]), **CLOSE)
 
 
 def test_no_more_than_the_capacity_fits():
@@ -189,13 +165,6 @@ def test_no_more_than_the_capacity_fits():
         logits(model, TOKENS[:, :1], cache)
     with pytest.raises(UserError, match="11 are needed"):
         cache.begin([11, 1, 1])
-
-
-@pytest.mark.parametrize("lengths", [[], [1, 2], [1, 2, 0]], ids=str)
-def test_lengths_that_are_none_are_refused(lengths):
-    cache = KeyValueCache(SHAPE, 3, 16, 10000.0, torch.zeros(()))
-    with pytest.raises(ValueError, match="not the lengths of 3 texts"):
-        cache.begin(lengths)
 
 
 def test_a_cache_beyond_the_memory_is_an_error_for_people():

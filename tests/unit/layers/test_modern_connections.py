@@ -13,15 +13,13 @@ import pytest
 import torch
 from connection_stacks import COUNT, EPSILON, LAYERS, D, branch, stack
 from method_cases import built, wiring_of
-from naive import close, matrix, normal, rms_norm, shaken, sigmoids, softmax
-from same_bits import Reason, assert_same_bits
+from naive import close, matrix, normal, rms_norm, sigmoids, softmax
 from torch import Tensor, nn
 
 from comt_cli.errors import UserError
 from comt_cli.layers.residual.attention_residuals import DepthAttention
-from comt_cli.layers.residual.base import read_behind, stream_of
+from comt_cli.layers.residual.base import State, final_stream
 from comt_cli.layers.residual.deep_cross_attention import DepthMixture
-from comt_cli.methods.base import residual_connection
 
 
 def norm_of(part: nn.Module, x_D: Tensor) -> Tensor:
@@ -244,10 +242,10 @@ def test_the_equations(name):
         if connection == "progressive":
             each.share.at_update(7)
     x_BTD = normal(2, 2, D)
-    state = x_BTD
+    state = State(x_BTD)
     for k, each in enumerate(connections):
         state = each.step(state, partial(branch, k))
-    found = stream_of(read_behind(state, read_out))
+    found = final_stream(state, read_out, nn.Identity())
     more = () if read_out is None else (read_out,)
     for b in range(2):
         for t in range(2):
@@ -257,7 +255,7 @@ def test_the_equations(name):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"name": "attention-residuals", "blocks": 9}, "8 junctions cannot be divided into 9"),
+        ({"name": "attention-residuals", "blocks": 9}, "8 residual adds cannot be divided into 9"),
         ({"name": "denseformer", "period": 5}, "no mixture would have an earlier output in it, of 4 blocks"),
         ({"name": "denseformer", "dilation": 4, "period": 3}, "no mixture"),
     ],
@@ -268,40 +266,15 @@ def test_options_of_no_effect_are_refused(options, said):
         built(wiring_of(options))
 
 
-def test_mixtures_of_bf16_sources_keep_no_copies_in_fp32():
-    """DeepCrossAttention's three, which read the same sources."""
-    junction = stack("deep-cross-attention")[0][-2].junction  # attention's, in the last block
-    connection = shaken(residual_connection("deep-cross-attention")(junction)).float().requires_grad_(True)
-    sources, kept = [normal(2, 3, D, seed=k).bfloat16().requires_grad_() for k in range(LAYERS)], []
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
-        for mixture in (connection.queries, connection.keys, connection.values):
-            mixture(sources)
-    large = {each.untyped_storage().data_ptr() for each in kept if each.numel() >= 2 * 3 * D}
-    assert large == {source.untyped_storage().data_ptr() for source in sources}
-
-
-def test_deep_cross_attention_reads_its_queries_mixture_where_a_block_begins():
-    connections, _ = stack("deep-cross-attention")
-    state = normal(2, 3, D)
-    for k, each in enumerate(connections):
-        if k % 2 == 0:
-            read = each.read(state)
-            state = each.step(state, partial(branch, k))
-            torch.testing.assert_close(state.x, read + state.outputs[-1])
-        else:
-            assert_same_bits(each.read(state), state.x, Reason.MOVED)
-            state = each.step(state, partial(branch, k))
-
-
 def test_sources_of_bf16_are_summed_in_fp32_and_not_copied():
     """Under autocast branches put out bf16, and the embedding is in fp32: sums are in the embedding's type, and what a
     mixture keeps for the backward pass are the sources themselves."""
     connections, _ = stack("attention-residuals", blocks=2)
     e_BTD, outputs = normal(2, 3, D).float(), [normal(2, 3, D, seed=k).bfloat16() for k in range(COUNT)]
-    state = e_BTD
+    state = State(e_BTD)
     for each, output in zip(connections[:-1], outputs, strict=False):
         state = each.float().step(state, lambda h, output=output: output)
-    torch.testing.assert_close(state.outputs[1], sum(output.float() for output in outputs[:3]))
+    torch.testing.assert_close(state.sources[1], sum(output.float() for output in outputs[:3]))
     torch.testing.assert_close(state.x, sum(output.float() for output in outputs[3:5]))
 
     attention, sources, kept = connections[-1].attention.requires_grad_(True), (e_BTD, *outputs[:3]), []

@@ -14,12 +14,11 @@ from torch import Tensor, nn
 
 from comt_cli.lab.diagnose.start import LEAST_APART, least_gradient
 from comt_cli.layers.initialise import initialise
-from comt_cli.layers.residual.attention_residuals import DepthAttention
-from comt_cli.layers.residual.base import Streams
+from comt_cli.layers.residual.base import State
 from comt_cli.layers.residual.deep_cross_attention import DepthMixture
-from comt_cli.layers.residual.hyper_connections import Dynamic, HyperConnection
-from comt_cli.layers.residual.manifold_hyper_connections import Coefficients, ManifoldHyperConnection
-from comt_cli.methods.base import RESIDUAL_CONNECTIONS, residual_connection
+from comt_cli.layers.residual.hyper_connections import Dynamic
+from comt_cli.layers.residual.manifold_hyper_connections import Coefficients
+from comt_cli.methods.connections import residual_connections
 
 EXACT = SETTINGS.model_copy(update={"norm_eps": 1e-15})
 """With norms whose epsilon is nothing: in float64 some models have a stream of Pre-LN's direction and another size."""
@@ -112,21 +111,13 @@ def test_branches_of_hyper_connections_may_start_smaller():
             torch.testing.assert_close(weight, share * plain.site_weights()[name], msg=f"{path} {name}")
 
 
-@pytest.mark.parametrize("name", ["siamese-norm", "keel", "prores"])
-def test_others_start_elsewhere(name):
-    plain, model = (built(wiring_of({"name": each})) for each in ("pre-ln", name))
-    with torch.no_grad():
-        expected, found = plain(TOKENS), model(TOKENS)
-    assert (found - expected).norm() > 0.01 * expected.norm()
-
-
 def test_a_progressive_network_is_the_identity_at_first_and_pre_ln_at_last():
     plain, model = (built(wiring_of({"name": each})) for each in ("pre-ln", "prores"))
     with torch.no_grad():
         assert_same_bits(model(TOKENS), model.outputs(model.final_norm(model.embedding(TOKENS))), Reason.IDENTITY)
         for block in model.blocks:
-            for joint in block.joints:
-                joint.connection.share.at_update(1000 * SETTINGS.shape().layers)
+            for branch in block.branches:
+                branch.connection.share.at_update(1000 * SETTINGS.shape().layers)
         assert_same_bits(model(TOKENS), plain(TOKENS), Reason.IDENTITY)
 
 
@@ -197,27 +188,13 @@ def test_every_parameter_learns(name):
     assert dead_parts(trained(name)) == DEAD.get(name, set())
 
 
-def test_the_check_catches_gradients_of_rounding_alone():
-    model = trained("one-stream")
-    assert all(gradients(model)[path].any() for path in DEAD["one-stream"])
-
-
-@pytest.mark.parametrize("name", ["mhc", "mhc-lite"])
-def test_the_check_catches_a_mixing_matrix_that_does_not_learn(name, monkeypatch):
-    matrices = ManifoldHyperConnection.matrices
-    monkeypatch.setattr(
-        ManifoldHyperConnection, "matrices", lambda self, H: (*(found := matrices(self, H))[:2], found[2].detach())
-    )
-    assert "blocks.1.mlp_connection.coefficients.b.value res" in dead_parts(trained_a_little(ALIVE[name]))
-
-
 def dispersion(model) -> float:
     """How far the streams are from their mean behind the last block, beside their size."""
-    seen: list[Streams] = []
+    seen: list[State] = []
     with torch.no_grad(), model.blocks[-1].register_forward_hook(lambda _, __, state: seen.append(state)):
         model(TOKENS)
     (state,) = seen
-    assert isinstance(state, Streams)
+    assert state.has_streams
     return ((state.x - state.x.mean(-2, keepdim=True)).norm() / state.x.norm()).item()
 
 
@@ -226,41 +203,17 @@ def test_streams_part(name):
     assert dispersion(trained(name)) > LEAST_APART
 
 
-def test_the_check_catches_streams_that_never_part(monkeypatch):
-    """Read alike, equal streams get equal gradients for ever."""
-    alike = HyperConnection.coefficients
-
-    def read_alike(self, H_BTnD):
-        A_m, *others = alike(self, H_BTnD)
-        return torch.full_like(A_m, 1 / self.n) + self.A_m(), *others
-
-    monkeypatch.setattr(HyperConnection, "coefficients", read_alike)
-    # Adam divides by |g| + 1e-8: gradients that differ by rounding make steps that differ by 1e-10 or more.
-    assert dispersion(trained_a_little(ALIVE["static"])) < 1e-6 < LEAST_APART
-
-
-def test_queries_and_maps_survive_the_model_wide_start():
-    model = built(wiring_of({"name": "attention-residuals"}))
-    attentions = [module for module in model.modules() if isinstance(module, DepthAttention)]
-    assert len(attentions) == 2 * SETTINGS.shape().layers  # one a junction but the first, and the read-out
-    assert all((each.query.value == 0).all() and (each.gain_offset.value == 0).all() for each in attentions)
-    for connection in built(wiring_of({"name": "hyper-connections"})).modules():
-        if isinstance(connection, HyperConnection):
-            assert (connection.dynamic.W == 0).all()
-    for connection in built(wiring_of({"name": "mhc"})).modules():
-        if isinstance(connection, ManifoldHyperConnection):
-            assert (connection.coefficients.phi == 0).all()
-
-
-BEGIN_A_STACK = [name for name in RESIDUAL_CONNECTIONS if residual_connection(name).has_states]
+BEGIN_A_STACK = [
+    name for name, each in residual_connections().items() if "states" in each.needs and name != "progressive"
+]
 
 
 @pytest.mark.parametrize("name", BEGIN_A_STACK)
 def test_only_the_first_junction_begins_a_stack(name):
     """Behind it a plain stream would be copied, or read, as if nothing had come before: the baseline, silently."""
     connections, _ = stack(name)
-    plain_BTD = normal(1, 2, D, seed=1)
-    connections[0].step(plain_BTD, partial(branch, 0))
+    plain = State(normal(1, 2, D, seed=1))
+    connections[0].step(plain, partial(branch, 0))
     for k, each in enumerate(connections[1:], 1):
-        with pytest.raises((ValueError, AssertionError)):  # of `entered`, or of what mixes earlier outputs
-            each.step(plain_BTD, partial(branch, k))
+        with pytest.raises(ValueError, match="plain stream"):
+            each.step(plain, partial(branch, k))

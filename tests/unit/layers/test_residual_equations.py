@@ -17,7 +17,7 @@ from naive import (
 from torch import nn
 
 from comt_cli.layers.initialise import initialise
-from comt_cli.layers.residual.base import Junction, ResidualConnection, stream_of
+from comt_cli.layers.residual.base import ResidualConnection, ResidualSite, State
 from comt_cli.methods import method_from
 from comt_cli.methods.base import residual_connection
 from comt_cli.models.llama import Llama
@@ -26,8 +26,8 @@ from comt_cli.tasks.settings.llama import ModelSettings
 
 def connection_at(name: str, layer: int, branch: str, **options) -> ResidualConnection:
     index = 2 * (layer - 1) + (branch == "mlp")
-    junction = Junction(6, "decoder", index, 16, layer - 1, 8, branch, partial(nn.RMSNorm, 6, eps=1e-3))
-    return shaken(residual_connection(name)(junction, **options))
+    site = ResidualSite(6, "decoder", index, 16, layer - 1, 8, branch, partial(nn.RMSNorm, 6, eps=1e-3))
+    return shaken(residual_connection(name)(site, **options))
 
 
 @pytest.mark.parametrize("name", ONE_STREAM)
@@ -39,8 +39,9 @@ def test_residual_connections(name, layer, branch_name):
     mix = normal(6, 6, seed=3)
     x_BTD = normal(2, 3, 6)
     behind = 2 * (layer - 1) + (branch_name == "mlp")
-    past = tuple(normal(2, 3, 6, seed=20 + j) for j in range(min(connection.remembers, behind)))
-    state = connection.step((x_BTD, *past) if past else x_BTD, lambda h: torch.tanh(h @ mix))
+    remembered = getattr(connection, "history", 1) - 1
+    past = tuple(normal(2, 3, 6, seed=20 + j) for j in range(min(remembered, behind)))
+    state = connection.step(State(x_BTD, past), lambda h: torch.tanh(h @ mix))
     for b in range(2):
         for t in range(3):
             expected = naive_connection(
@@ -53,9 +54,9 @@ def test_residual_connections(name, layer, branch_name):
                 8,
                 [earlier[b, t] for earlier in past],
             )
-            close(stream_of(state)[b, t], expected)
-    if connection.remembers:  # what the next one sees: this input, then the newest of the earlier ones
-        assert [id(kept) for kept in state[1:]] == [id(kept) for kept in (x_BTD, *past)[: connection.remembers]]
+            close(state.stream[b, t], expected)
+    # What the next one sees: this input, then the newest of the earlier ones.
+    assert [id(kept) for kept in state.sources] == [id(kept) for kept in (x_BTD, *past)[:remembered]]
 
 
 def test_the_other_readings_of_a_connection():
@@ -83,5 +84,7 @@ def test_rezero_has_one_number_a_block():
 @pytest.mark.parametrize(("layers", "post"), [(4, 1), (8, 2), (12, 3), (24, 6), (6, 2), (10, 3), (1, 0)])
 def test_a_quarter_of_the_blocks_is_post_norm_in_mix_ln(layers, post):
     norm = partial(nn.RMSNorm, 4)
-    junctions = [Junction(4, "decoder", 2 * i + 1, 2 * layers, i, layers, "mlp", norm) for i in range(layers)]
-    assert [residual_connection("mix-ln")(j).is_post for j in junctions] == [True] * post + [False] * (layers - post)
+    sites = [ResidualSite(4, "decoder", 2 * i + 1, 2 * layers, i, layers, "mlp", norm) for i in range(layers)]
+    assert [residual_connection("mix-ln")(site).ends_in_norm for site in sites] == [True] * post + [False] * (
+        layers - post
+    )

@@ -9,7 +9,7 @@ from method_cases import built, wiring_of
 from naive import close, normal, shaken
 from same_bits import Reason, assert_same_bits
 
-from comt_cli.layers.shared_values import Kept, LayerRouter, SingleValue, ValueResidual
+from comt_cli.layers.shared_values import LayerRouter, SharedKV, SingleValue, ValueResidual
 
 
 def test_values_of_the_first_block():
@@ -19,7 +19,7 @@ def test_values_of_the_first_block():
         (shaken(ValueResidual(1, learned=True)), None),
         (SingleValue(1), 5),
     ):
-        kept = Kept()
+        kept = SharedKV()
         k, v_1 = torch.full((1, 2, 3, 4), 7.0).double(), torch.full((1, 2, 3, 4), 5.0).double()
         assert_same_bits(type(mixing)(0)(k, v_1, kept)[1], v_1, Reason.MOVED)
         own = v_1 * 0.6 if mixing.has_values else None
@@ -30,7 +30,7 @@ def test_values_of_the_first_block():
 
 
 def test_routed_keys_and_values():
-    routers, kept = [shaken(LayerRouter(layer, 2)) for layer in range(3)], Kept()
+    routers, kept = [shaken(LayerRouter(layer, 2)) for layer in range(3)], SharedKV()
     raw = [(normal(1, 2, 3, 4, seed=2 * layer), normal(1, 2, 3, 4, seed=2 * layer + 1)) for layer in range(3)]
     for layer, router in enumerate(routers):
         found = router(*raw[layer], kept)

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from naive import normal
 from same_bits import differ
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.learned import Constant
-from comt_cli.layers.residual.base import Junction, ResidualConnection, State, Streams
-from comt_cli.layers.shared_values import Kept, ValueResidual
-from comt_cli.methods.base import RESIDUAL_CONNECTIONS, residual_connection
+from comt_cli.layers.residual.base import ResidualConnection, ResidualSite, State
+from comt_cli.layers.shared_values import SharedKV, ValueResidual
+from comt_cli.methods.base import residual_connection
+from comt_cli.methods.connections import residual_connections
 
 D, LAYERS = 16, 3
 LARGE, SMALL = 2**-3, 2**-10
@@ -32,20 +35,20 @@ OPTIONS: dict[str, list[dict[str, object]]] = {
 }
 
 
-def branch(h_BTD: Tensor, *ways_BTD: Tensor) -> Tensor:
-    return torch.tanh(sum(ways_BTD, h_BTD) @ MIX)
+def branch(h_BTD: Tensor, *kv_BTD: Tensor) -> Tensor:
+    return torch.tanh(sum(kv_BTD, h_BTD) @ MIX)
 
 
 def steps(name: str, options: dict[str, object]) -> Iterator[tuple[ResidualConnection, State]]:
     """Every connection of three blocks in bf16, and a state that it may be handed. Offsets are `LARGE`: of a
     coefficient that stands alone beside zeros, a product with the stream may be rounded to the stream itself."""
     before: list[ResidualConnection] = []
-    state: State = normal(8, 32, D).bfloat16()
+    state = State(normal(8, 32, D).bfloat16())
     for index in range(2 * LAYERS):
         norm, part = partial(nn.RMSNorm, D), ("attention", "mlp")[index % 2]
         before = before[-1:] if index % 2 else []
-        junction = Junction(D, "decoder", index, 2 * LAYERS, index // 2, LAYERS, part, norm, before)
-        connection = residual_connection(name)(junction, **options)
+        site = ResidualSite(D, "decoder", index, 2 * LAYERS, index // 2, LAYERS, part, norm, before)
+        connection = residual_connection(name)(site, **options)
         initialise(connection, seed=1)
         for module in connection.modules():
             if isinstance(module, Constant) and module.start == 0:
@@ -54,15 +57,15 @@ def steps(name: str, options: dict[str, object]) -> Iterator[tuple[ResidualConne
         yield connection, state
         with torch.no_grad():
             state = connection.step(state, branch)
-        if isinstance(state, Streams):  # which are all alike at the start
-            state = Streams(normal(*state.x.shape).bfloat16())
+        if state.has_streams:  # which are all alike at the start
+            state = State(normal(*state.x.shape).bfloat16(), has_streams=True)
 
 
-def tensors_of(state: State) -> list[Tensor]:
-    return [state] if isinstance(state, Tensor) else [found for part in state for found in tensors_of(part)]
+def tensors_of(state: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor)]
 
 
-def without_effect(constant: Constant, result: Callable[[], State]) -> list[int]:
+def without_effect(constant: Constant, result: Callable[[], Any]) -> list[int]:
     """The numbers of a constant of which a small offset does not change the result by any bit."""
     before, found = tensors_of(result()), []
     for index in range(constant.value.numel()):
@@ -76,7 +79,7 @@ def without_effect(constant: Constant, result: Callable[[], State]) -> list[int]
 
 
 def offsets() -> Iterator[tuple[str, ResidualConnection, State, str, Constant]]:
-    for name in RESIDUAL_CONNECTIONS:
+    for name in residual_connections():
         if name in STORES_NO_OFFSETS:
             continue
         for connection, state in (step for options in OPTIONS.get(name, [{}]) for step in steps(name, options)):
@@ -94,7 +97,7 @@ def test_a_small_offset_takes_effect_in_bf16():
             # The rest are logits of H_res: changes of exp(-8), and of what its rows, whose sums are 1, are divided by.
             none = [index for index in none if index < 2 * connection.n]
         named.add(name)
-        dead += [f"{name} {connection.junction.index} {path} {index}" for index in none]
+        dead += [f"{name} {connection.site.index} {path} {index}" for index in none]
     assert dead == []
     assert {"laurel-rw", "hyper-connections", "mudd", "start-lambdas"} <= named
 
@@ -104,4 +107,4 @@ def test_small_shares_of_values_take_effect_in_bf16():
     mixing = ValueResidual(1, learned=True).to(torch.bfloat16)
     initialise(mixing, seed=1)
     own, first = (normal(2, 2, 16, 8, seed=seed).bfloat16() for seed in range(2))
-    assert without_effect(mixing.shares, lambda: mixing(own, own, Kept((first,)))) == []
+    assert without_effect(mixing.shares, lambda: mixing(own, own, SharedKV((first,)))) == []

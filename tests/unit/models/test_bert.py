@@ -11,6 +11,7 @@ from initialised import initialised, shaken
 from masked_method_cases import MASKED_METHODS, SETTINGS, TOKENS, VOCABULARY
 from method_cases import wiring_of
 from pydantic import ValidationError
+from small_networks import wirings
 
 from comt_cli.errors import UserError
 from comt_cli.layers.dropout import Masks
@@ -127,7 +128,7 @@ def test_the_equations():
     torch.testing.assert_close(model(TOKENS)[is_token], expected[is_token], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("options", MASKED_METHODS.values(), ids=list(MASKED_METHODS))
+@pytest.mark.parametrize("options", [MASKED_METHODS[name] for name in wirings("train-bert")], ids=wirings("train-bert"))
 def test_padding_changes_nothing_and_later_tokens_do(options):
     model = model_of(options)
     with torch.no_grad():

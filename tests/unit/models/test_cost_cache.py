@@ -163,6 +163,7 @@ def test_a_known_plan_is_shown_without_torch_and_numpy(tmp_path, monkeypatch):
         assert total_flops(planned) == printed["flops"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="no list of children")
 def test_no_process_outlives_a_command_that_is_killed_while_it_counts(tmp_path):
     """Whoever did would hold the pipe that the command wrote to. SIGKILL, to which the command cannot even react."""

@@ -12,12 +12,11 @@ import pytest
 import reference_kernels
 import torch
 from initialised import shaken
-from method_cases import METHODS, SETTINGS, TOKENS, built, each_kind, projections, wiring_of
-from same_bits import Reason, assert_same_bits
+from method_cases import METHODS, SETTINGS, TOKENS, built, each_wiring, projections, wiring_of
 from torch import Tensor
 
 from comt_cli.kernels.choice import Choice
-from comt_cli.layers import attention, projection
+from comt_cli.layers import attention, packing
 from comt_cli.models import kernels
 from comt_cli.models.kernels import use_kernels
 from comt_cli.models.llama import Llama
@@ -44,7 +43,7 @@ def gradients(model: Llama) -> dict[str, Tensor]:
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
-@each_kind
+@each_wiring
 def test_the_same_logits_and_gradients(options):
     """float64; sums in other orders over four blocks: 1e-11 of the largest value.
 
@@ -66,7 +65,7 @@ def test_filling_rows_up_changes_nothing(name, monkeypatch):
     plain, _ = pair(METHODS[name])
     expected = plain(TOKENS)
     expected_gradients = gradients(plain)
-    for module in (attention, projection):
+    for module in (attention, packing):
         monkeypatch.setattr(module, "aligned", lambda width, like: -(-width // 5) * 5)
     for model in pair(METHODS[name]):
         assert model.blocks[0].mlp.inner(model.embedding(TOKENS)).shape[-1] == 90
@@ -119,11 +118,6 @@ def test_what_is_fused(name, per_block, monkeypatch):
     }
 
 
-def test_gates_of_a_sum_that_nothing_joins_are_left_alone(monkeypatch):
-    """Dynamic Tanh in the norm's place: the addition is made by itself."""
-    assert calls_of(METHODS["dyt"], monkeypatch)["add_norm"] == 0
-
-
 @pytest.mark.parametrize("name", ["comt", "transponder"])
 def test_recomputing_blocks_changes_nothing(name):
     """But for rounding: what goes into a block is then added up before it."""
@@ -132,37 +126,6 @@ def test_recomputing_blocks_changes_nothing(name):
     expected = gradients(kept)
     for parameter, gradient in gradients(recomputed).items():
         assert (gradient - expected[parameter]).abs().max() <= 1e-7 * expected[parameter].abs().max() + 1e-9, parameter
-
-
-def test_what_is_chosen_for_one_product_is_done_to_no_other(monkeypatch):
-    """Post-LN, whose two last projections have a gate that nothing else applies; the others stay as chosen."""
-    monkeypatch.setattr(kernels, "choose", lambda op, *_, **__: Choice(op == "modulate", "for the test"))
-    assert calls_of(METHODS["post-ln+transponder"], monkeypatch) == {
-        "modulate": 2 * SETTINGS.shape().layers, "heads": 0, "swiglu": 0, "add_norm": 0
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("sites", [["o_proj"], ["down_proj"]])
-def test_a_kernel_must_be_faster_for_both_additions(sites, monkeypatch):
-    asked = []
-
-    def choose(op, wanted, device, dtype, width, gates, **_):
-        asked.append((op, gates is None))
-        return Choice(gates is not None, "only with gates")
-
-    monkeypatch.setattr(kernels, "choose", choose)
-    model = shaken(built(wiring_of({"name": "transponder", "sites": sites})))
-    choices = use_kernels(model, "auto", CPU, torch.float32, compiled=False)
-    assert {(op, bare) for op, bare in asked if op == "add_norm"} == {("add_norm", True), ("add_norm", False)}
-    assert not choices["add_norm"].fused
-
-
-def test_it_can_be_switched_back(monkeypatch):
-    _, model = pair(METHODS["transponder"])
-    monkeypatch.setattr(kernels, "choose", lambda *_, **__: Choice(False, "for the test"))
-    choices = use_kernels(model, "reference", CPU, torch.float64, compiled=False)
-    assert set(choices) == {"heads", "swiglu", "add_norm"}
-    assert not any(getattr(module, "fused", False) for module in model.modules())
 
 
 @pytest.mark.parametrize("name", ["comt", "transponder", "transponder-static", "full-rank-gate", "sdpa-gate", "sas"])
@@ -186,17 +149,6 @@ def test_freezing_changes_nothing_and_is_undone(name):
         for _, module in projections(plain):
             module.freeze()
         assert plain.float()(TOKENS).dtype == torch.float32
-
-
-def test_frozen_gates_lie_as_the_kernels_pack_them():
-    _, fused = pair(METHODS["transponder"])
-    for _, module in projections(fused):
-        before = module.modulation()
-        module.freeze()
-        after = module.modulation()
-        assert_same_bits(after.Wc, before.Wc, Reason.MOVED)
-        assert (before.Wc.stride(1), after.Wc.stride(0)) == (1, 1)
-        assert after.Wc.stride(1) == len(after.Wc)
 
 
 @pytest.mark.parametrize("name", ["svformer", "lime", "muddformer+comt", "2-dca"])

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-import torch
-from image_method_cases import built_resnet
-
 from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.models.accounting import cost_of, total_flops, training_bytes
-from comt_cli.models.build import model_of
-from comt_cli.models.resnet import ResNet
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.settings.images import ImageSettings, ImageTrainSettings
 from comt_cli.tasks.settings.resnet import ResNetSettings
@@ -52,42 +46,6 @@ def test_flops_of_the_modulators():
     assert pixel - plain == 6 * (2 * 2 * (8 + 1) * PIXELS + 2 * 2 * (16 + 1) * PIXELS // 4)
 
 
-def test_extra_parameters_are_counted_against_addition():
-    cost = cost_of(spec("rezero"))
-    assert cost.extra_parameters == 2
-    assert cost.plain_parameters == cost_of(spec("addition")).parameters
-    assert cost_of(spec("addition")).extra_parameters == 0
-
-
-def really_kept(spec: RunSpec, images: int) -> int:
-    """Numbers that a forward pass keeps on the CPU, what the model itself holds apart."""
-    settings = spec.settings.model
-    model = built_resnet(spec.method, settings)
-    held = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
-    kept: dict[int, torch.Tensor] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor
-
-    x_BCHW = torch.zeros(images, 3, SIZE, SIZE).to(memory_format=torch.channels_last)
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        logits = model(x_BCHW)
-        storages = [tensor.untyped_storage() for address, tensor in kept.items() if address not in held]
-        assert logits.requires_grad
-        return sum(storage.nbytes() // 4 for storage in storages)
-
-
-@pytest.mark.parametrize("method", ["addition", "comt-sliding-window", "comt-pixel", "sas-resnet"])
-def test_it_is_what_a_forward_pass_keeps(method):
-    cost = cost_of(spec(method))
-    two, four = (really_kept(spec(method), images) for images in (2, 4))
-    # On the meta device a batch norm without gain forgets that its input had the channels last, and the pixel gate then
-    # reads a copy: a fifth more than a real one keeps.
-    assert cost.kept_per_row == pytest.approx((four - two) / 2, rel=0.2 if method == "comt-pixel" else 0.01)
-    assert cost.kept_always == pytest.approx(2 * two - four, rel=0.01, abs=500)
-
-
 def test_what_is_kept_by_hand():
     """What the five convolutions and the projection read (ReLU keeps the same) and put out (the norms read that), the
     last map, and what the classifier reads."""
@@ -107,10 +65,3 @@ def test_memory_grows_with_what_it_should():
     kept = needed(1) - 12 * parameters
     assert needed(1, precision="bf16-pure") == 6 * parameters + kept // 2
     assert needed(1, precision="bf16-mixed") == 12 * parameters + kept // 2
-
-
-def test_the_model_of_a_run():
-    model = model_of(spec("comt-pixel"))
-    assert isinstance(model, ResNet)
-    assert model.classes == 10
-    assert all(parameter.device.type == "meta" for parameter in model.parameters())

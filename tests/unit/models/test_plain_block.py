@@ -9,7 +9,7 @@ Shapes: B batch, T tokens, D width, H heads, K key-value heads, E head width, F 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from comt_cli.layers.residual.base import State
 from comt_cli.layers.rotary import Rotation, rotation_table
 
 
@@ -71,7 +72,7 @@ class Operations(TorchDispatchMode):
 
 
 def one_step(
-    block: nn.Module, weights: Sequence[Tensor], x_BTD: Tensor, rotation: Rotation
+    block: Callable[[Tensor, Rotation], Tensor], weights: Sequence[Tensor], x_BTD: Tensor, rotation: Rotation
 ) -> tuple[list[Tensor], Counter[Any], Counter[Any]]:
     """The output and the gradients of the input and of these weights; the operations of both passes; the shapes of what
     the forward pass keeps."""
@@ -108,7 +109,8 @@ def test_a_plain_block_runs_the_operations_of_one_that_knows_of_no_others():
     x_BTD = torch.randn(3, 12, shape.width, generator=torch.Generator().manual_seed(0))
     rotation = rotation_table(12, shape.width // shape.heads, SETTINGS.rope_theta, x_BTD)
     expected, needed, keeps = one_step(plain, [own.weight for own, _ in pairs], x_BTD, rotation)
-    found, run, kept = one_step(block, [ours.weight for _, ours in pairs], x_BTD, rotation)
+    as_tensor = lambda x_BTD, rotation: block(State(x_BTD), rotation).stream  # noqa: E731
+    found, run, kept = one_step(as_tensor, [ours.weight for _, ours in pairs], x_BTD, rotation)
     assert (run - needed, needed - run) == ({}, {})
     assert kept == keeps
     assert_same_bits(found, expected, Reason.SAME_CALL)

@@ -9,7 +9,6 @@ from image_method_cases import built_resnet
 from initialised import shaken
 from torch import Tensor
 
-from comt_cli.models.resnet import ResNet, places_of
 from comt_cli.models.resnet_blocks import PreActBlock
 from comt_cli.tasks.settings.resnet import ResNetSettings
 
@@ -105,19 +104,3 @@ def test_every_stage_halves_the_sides_and_doubles_the_channels(settings, sides, 
     logits = model(torch.zeros(2, 3, 32, 32))
     assert logits.shape == (2, model.classes)
     assert list(dict.fromkeys(shapes)) == [(2, C, n, n) for C, n in zip(widths, sides, strict=True)]
-
-
-def test_preact_resnet_110_has_54_blocks_of_two_layers():
-    places = list(places_of(ResNetSettings(size="preact-resnet110")))
-    assert len(places) == 54
-    assert [place.inner for place in places] == [16] * 18 + [32] * 18 + [64] * 18
-    assert [place.layer for place in places if place.stride == 2] == [18, 36]
-    assert {place.layers for place in places} == {54}
-
-
-def test_blocks_name_their_convolutions_in_order():
-    model: ResNet = built_resnet({"name": "addition"}, CASES["bottleneck"][0])
-    assert [list(block.convolutions) for block in model.blocks] == [["conv1", "conv2", "conv3"]] * 4
-    assert [part.weight.shape[-1] for part in model.blocks[0].convolutions.values()] == [1, 3, 1]
-    preact = built_resnet({"name": "addition"}, CASES["preact"][0])
-    assert list(preact.blocks[0].convolutions) == ["conv1", "conv2"]

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from image_method_cases import CLASSES, IMAGE_METHODS, NETWORKS, each_image_kind
-from method_cases import SETTINGS, VOCABULARY, each_kind, wiring_of
+from method_cases import SETTINGS, VOCABULARY, each_wiring, wiring_of
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
@@ -51,7 +51,7 @@ def kept_for(model: nn.Module, run: Callable[[], Tensor]) -> int:
     return numbers
 
 
-@each_kind
+@each_wiring
 def test_flops_of_language_models_are_those_of_both_passes(options):
     model = empty_network(SETTINGS, wiring_of(options), vocabulary=VOCABULARY, length=T)
     (tokens,) = model.example(1)
@@ -69,7 +69,7 @@ def test_flops_of_image_classifiers_are_those_of_both_passes(name, settings):
     assert 2 * flops_per_sample(model) == expected
 
 
-@each_kind
+@each_wiring
 def test_what_a_language_model_keeps_grows_with_its_rows(options):
     model = empty_network(SETTINGS, wiring_of(options), vocabulary=VOCABULARY, length=T)
 
@@ -102,14 +102,6 @@ def test_a_network_that_was_traced_can_be_freed():
     assert not any(reference() is not None for reference in alive)
 
 
-def test_the_rows_divide_no_size_of_the_network():
-    """What is kept for each row would else be told from what is kept once by mistake."""
-    long = trace_module.rows_to_trace(nn.Linear(8, 2018), [inputs(12)], 2**42)
-    assert long == 1_013
-    assert trace_module.rows_to_trace(nn.Linear(8, 8), [inputs(1_013 * 3)], 2**42) == 1_009
-    assert trace_module.rows_to_trace(nn.Linear(8, 1_000_003, device="meta"), [inputs(12)], 64) == 1_000_033
-
-
 def parameter(*shape: int) -> Tensor:
     return torch.zeros(*shape, device="meta", requires_grad=True)
 
@@ -135,19 +127,6 @@ def test_products_of_parameters_alone_do_not_grow_with_the_rows():
         run(ROWS)
     assert trace.flops == Linear(2 * 2 * 35, 3 * 2 * 7 * 2 * 5)
     assert trace.flops.at(4) == counted_both_ways(lambda: run(4).sum())
-
-
-def test_what_runs_without_gradients_costs_its_forward_pass():
-    W_75, V_75 = parameter(7, 5), parameter(7, 5)
-
-    def run(rows: int) -> Tensor:
-        with torch.no_grad():
-            gate = F.linear(inputs(rows), V_75)
-        return F.linear(inputs(rows), W_75) * gate
-
-    with Trace(ROWS) as trace:
-        run(ROWS)
-    assert trace.flops.at(2) == counted_both_ways(lambda: run(2).sum())
 
 
 class Doubled(torch.autograd.Function):

@@ -9,9 +9,8 @@ from functools import partial
 import pytest
 import torch
 from method_cases import wiring_of
-from pair_method_cases import SETTINGS, SOURCE, TARGET, VOCABULARY, pair_loss, pair_model
+from pair_method_cases import SETTINGS, SOURCE, TARGET, VOCABULARY, pair_model
 from pydantic import ValidationError
-from same_bits import Reason, assert_same_bits
 from torch import Tensor, nn
 
 from comt_cli.errors import UserError
@@ -19,12 +18,7 @@ from comt_cli.kernels.choice import Choice
 from comt_cli.layers.dropout import Masks
 from comt_cli.layers.gates import ComtGate
 from comt_cli.layers.projection import Projections
-from comt_cli.layers.residual.base import ResidualConnection
-from comt_cli.layers.residual.grc import GatedResidual
-from comt_cli.layers.residual.post_norm import PostNorm
-from comt_cli.layers.residual.pre_norm import PreNorm
-from comt_cli.layers.residual.sas import SelfAdaptiveScaling
-from comt_cli.methods import method_from
+from comt_cli.layers.residual.norm_placement import PostNorm, PreNorm
 from comt_cli.methods.base import Wiring
 from comt_cli.models import kernels
 from comt_cli.models.build import empty_network, settings_from
@@ -33,7 +27,6 @@ from comt_cli.models.counting import count
 from comt_cli.models.flops import flops_per_sample, parameter_count
 from comt_cli.models.transformer import Transformer
 from comt_cli.tasks.settings.transformer import TransformerSettings
-from comt_cli.training.parallel import units_of
 
 CPU = torch.device("cpu")
 BASE, BIG = TransformerSettings(size="base"), TransformerSettings(size="big")
@@ -131,17 +124,6 @@ def test_wider_to_the_parameters_of_sas(settings, width):
     assert abs(parameter_count(grc) - parameter_count(empty(settings, "grc"))) <= channel / 2
 
 
-def test_there_are_96_projections_and_30_connections():
-    model = empty(BASE, "comt")
-    assert sum(isinstance(part, ComtGate) for part in model.modules()) == 96
-    assert sum(isinstance(part, ResidualConnection) for part in model.modules()) == 30
-    sites = [site for part in model.modules() if isinstance(part, Projections) for site in part.sites]
-    assert {(site.stack, site.part) for site in sites} == {
-        *(("encoder", part) for part in ("attention", "mlp")),
-        *(("decoder", part) for part in ("attention", "cross", "mlp")),
-    }
-
-
 # ---- settings and sites
 
 
@@ -177,25 +159,13 @@ def test_a_gate_on_attention_is_on_cross_attention_too_unless_that_is_named():
     gate = partial(ComtGate, hidden=2, init="normal")
     other = partial(ComtGate, hidden=3, init="normal")
     (block, *_) = pair_model(Wiring(PostNorm, {"attention": gate})).decoder
-    assert [path is not None for _, _, path in block.joints] == [True, True, False]
+    assert [branch.path is not None for branch in block.branches] == [True, True, False]
     assert block.cross_path.sites[0].part == "cross"
     (block, *_) = pair_model(Wiring(PostNorm, {"attention": gate, "cross": other})).decoder
     assert len(block.attention_path.gate("attention").A) == 2
     assert len(block.cross_path.gate("cross").A) == 3
     (block, *_) = pair_model(Wiring(PostNorm, {"cross": gate})).decoder
-    assert [path is not None for _, _, path in block.joints] == [False, True, False]
-
-
-def test_options_that_came_later_change_no_stored_method():
-    assert method_from({"name": "sas"}).stored() == {"alpha_bias": 0.0, "beta_bias": 0.0}
-    assert method_from({"name": "grc"}).stored() == {"reads": "skip"}
-    assert method_from({"name": "wider", "like": "grc"}).stored() == {
-        "like": {"name": "grc", "reads": "skip"},
-        "equal": "parameters",
-    }
-    assert method_from({"name": "grc", "at": "ffn"}).stored() == {"reads": "skip", "at": "ffn"}
-    with pytest.raises(ValidationError, match="gamma_bias: belongs to gamma: free"):
-        method_from({"name": "sas", "gamma_bias": 1.0})
+    assert [branch.path is not None for branch in block.branches] == [False, True, False]
 
 
 # ---- methods
@@ -209,7 +179,7 @@ def test_deepnorm_scales_by_both_depths():
         (model.decoder, 18**0.25, 72**-0.25),
     ):
         for block in stack:
-            for connection, _, _ in block.joints:
+            for connection in (branch.connection for branch in block.branches):
                 assert (connection.alpha, connection.beta) == (pytest.approx(alpha), pytest.approx(beta))
             for part in (part for part in block.modules() if isinstance(part, Projections)):
                 for site in part.sites:
@@ -217,92 +187,9 @@ def test_deepnorm_scales_by_both_depths():
                     wanted = gain * math.sqrt(2 / (site.d_in + site.d_out))
                     # 36864 draws or more: the standard error of a standard deviation is 0.4 %.
                     assert part.site_weights()[site.name].std().item() == pytest.approx(wanted, rel=0.02), site
-    assert [round(c.alpha, 3) for c, _, _ in (model.encoder[0].joints[0], model.decoder[0].joints[0])] == [1.418, 2.06]
-    assert [round(c.beta, 3) for c, _, _ in (model.encoder[0].joints[0], model.decoder[0].joints[0])] == [0.497, 0.343]
+    first = [stack[0].attention_connection for stack in (model.encoder, model.decoder)]
+    assert [(round(c.alpha, 3), round(c.beta, 3)) for c in first] == [(1.418, 0.497), (2.06, 0.343)]
     assert isinstance(model.encoder_norm, nn.Identity)
-
-
-def test_initial_values_are_glorots():
-    model = pair_model({"name": "post-ln"}, TransformerSettings(size="nano", width=192, ffn_width=256))
-    assert model.embedding.weight.std().item() == pytest.approx(192**-0.5, rel=0.05)
-    for part in (part for part in model.modules() if isinstance(part, Projections)):
-        for site, weight in zip(part.sites, part.site_weights().values(), strict=True):
-            bound = math.sqrt(6 / (site.d_in + site.d_out))
-            assert 0.98 * bound < weight.abs().max() <= bound
-        assert part.bias is None or not part.bias.any()
-
-
-class Plain(ResidualConnection):
-    """x + F(x) without any norm."""
-
-    ends_in_norm = True
-
-    def forward(self, x_BTD: Tensor, branch) -> Tensor:
-        return x_BTD + branch(x_BTD)
-
-
-@pytest.mark.parametrize(
-    ("fixed", "architecture"), [({"alpha": 0.0, "beta": 0.0}, PostNorm), ({"alpha": 1.0, "beta": 1.0}, Plain)]
-)
-def test_sas_with_fixed_shares_is_the_named_architecture(fixed, architecture):
-    """Exactly: with zeros and ones nothing is rounded."""
-    sas = pair_model(Wiring(partial(SelfAdaptiveScaling, fixed=fixed)))
-    named = pair_model(Wiring(architecture))
-    assert_same_bits(sas(SOURCE, TARGET), named(SOURCE, TARGET), Reason.IDENTITY)
-    pair_loss(sas).backward()
-    pair_loss(named).backward()
-    gradients = {name: parameter.grad for name, parameter in sas.named_parameters()}
-    for name, parameter in named.named_parameters():
-        torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-5, atol=1e-7, msg=name)
-
-
-def test_where_sas_starts():
-    """With -3 and -3 within 10 % of Post-LN, with +3 and -3 nearer to the stream that came in."""
-    settings = SETTINGS.model_copy(update={"width": 96, "ffn_width": 192})
-    with torch.no_grad():
-        post_ln = pair_model({"name": "post-ln"}, settings).body(SOURCE, TARGET)
-        near, image, even = (
-            pair_model({"name": "sas", "alpha_bias": a, "beta_bias": b}, settings).body(SOURCE, TARGET)
-            for a, b in ((-3.0, -3.0), (3.0, -3.0), (0.0, 0.0))
-        )
-    away = [((other - post_ln).norm() / post_ln.norm()).item() for other in (near, even, image)]
-    assert away[0] < 0.1 < away[1] < away[2]
-
-
-def test_grc_with_open_gates_is_the_plain_connection():
-    """sigmoid(20) is 1 - 2e-9: 1 in fp32."""
-    for norm, plain in (("pre", PreNorm), ("post", PostNorm)):
-        grc, named = pair_model({"name": "grc", "norm": norm}), pair_model(Wiring(plain))
-        with torch.no_grad():
-            for connection in grc.modules():
-                if isinstance(connection, GatedResidual):
-                    connection.gate.bias.fill_(20)
-            torch.testing.assert_close(grc(SOURCE, TARGET), named(SOURCE, TARGET), rtol=1e-6, atol=1e-6)
-
-
-def test_units_that_adjust_by_nothing_are_not_there():
-    for place in ("after-o", "before-o"):
-        eau, plain = pair_model({"name": "eau", "place": place}), pair_model({"name": "pre-ln"})
-        with torch.no_grad():
-            for name, parameter in eau.named_parameters():
-                if ".W3." in name:
-                    parameter.zero_()
-            assert_same_bits(eau(SOURCE, TARGET), plain(SOURCE, TARGET), Reason.IDENTITY)
-
-
-def test_grc_of_the_feed_forward_networks_alone():
-    connections = [
-        part for part in pair_model({"name": "grc", "at": "ffn"}).modules() if isinstance(part, GatedResidual)
-    ]
-    assert len(connections) == 2 * 2 + 3 * 3
-    assert [each.junction.part for each in connections if each.gate is not None] == ["mlp"] * 5
-
-
-def test_rezero_has_one_number_a_block():
-    model = pair_model({"name": "rezero"})
-    for block in (*model.encoder, *model.decoder):
-        assert len({id(connection.a.value) for connection, _, _ in block.joints}) == 1
-    assert sum(name.endswith("a.value") for name, _ in model.named_parameters()) == 5
 
 
 def test_branches_enter_their_connection_behind_dropout():
@@ -315,7 +202,7 @@ def test_branches_enter_their_connection_behind_dropout():
         return forward(x_BTD, lambda _: seen[-1])
 
     for block in model.decoder:
-        for connection, _, _ in block.joints:
+        for connection in (branch.connection for branch in block.branches):
             connection.forward = partial(observed, connection.forward)
     Masks(model).move_to(1, torch.arange(3).numpy(), CPU)
     model(SOURCE, TARGET)
@@ -347,11 +234,6 @@ def test_flops_and_memory():
     assert recomputed.flops_per_row == cost.flops_per_row
     dropped = settings.model_copy(update={"attention_dropout": 0.1}).model_dump_json()
     assert count(Network(dropped, network.dimensions, network.method, "pre-ln"))[0].kept_per_row > cost.kept_per_row
-
-
-def test_units_of_sharding():
-    units = units_of(empty(SETTINGS, "rezero"))
-    assert {"encoder.0", "encoder.1", "decoder.2", "embedding", "encoder_norm"} <= set(units)
 
 
 def test_the_compiler_takes_the_body_as_one_graph():
@@ -394,13 +276,3 @@ def test_the_cache_says_what_it_cannot_hold():
     with pytest.raises(UserError, match="cannot reserve a cache"):
         model.decoding_cache(2**30, 2**20)
     assert not any(tensor.requires_grad for tensor in (*memory.keys, *memory.values))
-
-
-def test_the_cache_has_the_type_of_what_it_stores():
-    """In mixed precision keys and values are in bf16, while positions are added in fp32."""
-    model = pair_model({"name": "post-ln"}).eval()
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        memory, cache = model.encode(SOURCE), model.decoding_cache(rows=3, capacity=2)
-        assert {tensor.dtype for tensor in (*cache.columns(0), *memory.keys)} == {torch.bfloat16}
-        logits_RV = model.step(TARGET[:, :1].clamp(min=1), cache, memory)
-        torch.testing.assert_close(logits_RV, model(SOURCE, TARGET[:, :1].clamp(min=1))[:, 0], rtol=0.05, atol=0.05)

@@ -1,50 +1,32 @@
-"""The encoder-decoder against a second implementation, written from the papers a token at a time (`naive`), and against
-torch's own."""
+"""The encoder-decoder against torch's own, and its gates against the equations of the papers (`naive`).
+
+Residual connections are those of `test_residual_equations`.
+"""
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from method_cases import wiring_of
-from naive import (
-    ONE_STREAM,
-    close_with_rope,
-    dot,
-    layer_norm,
-    matrix,
-    naive_connection,
-    naive_gate,
-    normal,
-    sigmoid,
-    sigmoids,
-)
+from naive import close, dot, matrix, naive_gate, normal, sigmoid, sigmoids
 from naive import shaken as shaken_alone
 from pair_method_cases import SETTINGS, SOURCE, TARGET, pair_model
 from same_bits import Reason, assert_same_bits
 from torch import Tensor, nn
 
 from comt_cli.layers.gates import EvaluatorAdjuster, HeadGate
-from comt_cli.layers.projection import GatedPath, Projections
-from comt_cli.methods.base import Wiring, residual_connection
-from comt_cli.models.transformer import Transformer
-from comt_cli.tasks.settings.transformer import TransformerSettings
-
-EPS = 1e-3
-SMALL = TransformerSettings(
-    size="nano", width=8, ffn_width=10, encoder_layers=3, decoder_layers=4, heads=2, norm_eps=EPS, dropout=0.0
-)
-Sequence = list[Tensor]
+from comt_cli.layers.projection import Projections
 
 
 def naive_eau(unit: EvaluatorAdjuster, z_D: Tensor) -> Tensor:
     """x + tanh(W3 x + b3) * sigmoid(W2 relu(W1 x + b1) + b2)."""
     hidden_r = (matrix(unit.W1.weight, z_D) + unit.W1.bias).clamp(min=0)
     evaluated_D = sigmoids(matrix(unit.W2.weight, hidden_r) + unit.W2.bias)
-    return z_D + torch.tensor([math.tanh(a) for a in (matrix(unit.W3.weight, z_D) + unit.W3.bias)]) * evaluated_D
+    return z_D + torch.tanh(matrix(unit.W3.weight, z_D) + unit.W3.bias) * evaluated_D
 
 
 def acted_on(gate: Any, x_D: Tensor, z_N: Tensor) -> Tensor:
@@ -56,106 +38,7 @@ def acted_on(gate: Any, x_D: Tensor, z_N: Tensor) -> Tensor:
     return naive_gate(gate, x_D, len(z_N)) * z_N
 
 
-def site(module: Projections, name: str, x_D: Tensor) -> Tensor:
-    """G(x) * (W x + b)."""
-    z_N = matrix(module.site_weights()[name], x_D)
-    if module.bias is not None:
-        z_N = z_N + dict(zip(module.site_weights(), module.bias.split(module.widths), strict=True))[name]
-    return acted_on(module.gate(name), x_D, z_N) if name in module.gates else z_N
-
-
-def attended(q: Sequence, k: Sequence, v: Sequence, heads: int, visible: Any) -> Sequence:
-    found = []
-    for t, query in enumerate(q):
-        E, parts = len(query) // heads, []
-        for h in range(heads):
-            part = slice(h * E, (h + 1) * E)
-            scores = {s: dot(query[part], k[s][part]) / math.sqrt(E) for s in range(len(k)) if visible(t, s)}
-            weights = {s: math.exp(score) for s, score in scores.items()}
-            total = math.fsum(weights.values())
-            parts.append(sum(weight / total * v[s][part] for s, weight in weights.items()))
-        found.append(torch.cat(parts))
-    return found
-
-
-def self_attention(module: Any, visible: Any, h: Sequence) -> Sequence:
-    return attention(module, module.qkv, module.qkv, h, visible, h)
-
-
-def attention(module: Any, asked_by: Projections, kv: Projections, source: Sequence, visible: Any, h: Sequence) -> Any:
-    q = [site(asked_by, "q_proj", x) for x in h]
-    k, v = ([site(kv, name, x) for x in source] for name in ("k_proj", "v_proj"))
-    mixed = attended(q, k, v, module.heads, visible)
-    if "sdpa" in asked_by.gates:
-        mixed = [acted_on(asked_by.gate("sdpa"), x, m) for x, m in zip(h, mixed, strict=True)]
-    return [site(module.output, "o_proj", m) for m in mixed]
-
-
-def feed_forward(module: Any, h: Sequence) -> Sequence:
-    return [site(module.down, "down_proj", site(module.up, "up_proj", x).clamp(min=0)) for x in h]
-
-
-def joined(residual: str, joint: Any, branch: Any, x: Sequence, layer: int, layers: int, seen: list[Sequence]) -> Any:
-    """A connection works on one token; attention needs all of them, so its outputs are looked up by position."""
-    connection, _, path = joint
-    past = [list(each) for each in zip(*reversed(seen[-2:]), strict=True)] if residual == "laurel-pa" and seen else None
-
-    def join(t: int, of_t: Any) -> Tensor:
-        if residual == "deepnorm":
-            return normed(connection.norm, [ALPHAS[connection.junction.stack] * x[t] + of_t(x[t])])[0]
-        return naive_connection(residual, connection, x[t], of_t, EPS, layer, layers, past[t] if past else [])
-
-    read: Sequence = []
-    for t in range(len(x)):
-        join(t, lambda h: (read.append(h), torch.zeros_like(h))[1])
-    outputs = branch(read)
-    if isinstance(path, GatedPath):
-        gate = path.gate(path.sites[0].name)
-        outputs = [acted_on(gate, h, y) for h, y in zip(read, outputs, strict=True)]
-    seen.append(x)
-    return [join(t, lambda _, y=y: y) for t, y in enumerate(outputs)]
-
-
-ALPHAS = {"encoder": 0.81 * (3**4 * 4) ** (1 / 16), "decoder": 12**0.25}
-"""DeepNorm's, of 3 encoder and 4 decoder blocks."""
-
-
-def normed(norm: Any, x: Sequence) -> Sequence:
-    return x if isinstance(norm, nn.Identity) else [layer_norm(row, norm.weight, norm.bias, EPS) for row in x]
-
-
-def embedded(model: Transformer, tokens: list[int], D: int) -> Sequence:
-    def position(t: int) -> Tensor:
-        angles = [t / 10000 ** (2 * i / D) for i in range(D // 2)]
-        return torch.tensor([math.sin(a) for a in angles] + [math.cos(a) for a in angles], dtype=torch.float64)
-
-    return [math.sqrt(D) * model.embedding.weight[token] + position(t) for t, token in enumerate(tokens)]
-
-
-def naive_transformer(model: Transformer, residual: str, source: list[int], target: list[int]) -> Tensor:
-    """Logits, [T, V]; in the source 0 is padding."""
-
-    def visible(_: int, s: int) -> bool:
-        return source[s] != 0
-
-    D, N, M = model.shape.width, model.shape.encoder_layers, model.shape.decoder_layers
-    x, seen = embedded(model, source, D), []
-    for layer, block in enumerate(model.encoder, start=1):
-        a, m = block.joints
-        x = joined(residual, a, partial(self_attention, block.attention, visible), x, layer, N, seen)
-        x = joined(residual, m, partial(feed_forward, block.mlp), x, layer, N, seen)
-    encoded = normed(model.encoder_norm, x)
-    x, seen = embedded(model, target, D), []
-    for layer, block in enumerate(model.decoder, start=1):
-        a, c, m = block.joints
-        x = joined(residual, a, partial(self_attention, block.attention, lambda t, s: s <= t), x, layer, M, seen)
-        cross = partial(attention, block.cross, block.cross.query, block.cross.key_value, encoded, visible)
-        x = joined(residual, c, cross, x, layer, M, seen)
-        x = joined(residual, m, partial(feed_forward, block.mlp), x, layer, M, seen)
-    return torch.stack(normed(model.decoder_norm, x)) @ model.embedding.weight.T
-
-
-GATED = {
+GATED: dict[str, dict[str, Any]] = {
     "comt": {"name": "comt", "residual": "post-norm"},
     "transponder": {"name": "transponder", "residual": "pre-norm"},
     "all-gate": {"name": "full-rank-gate", "sites": "all", "residual": "post-norm"},
@@ -166,19 +49,58 @@ GATED = {
     "eau-before-o": {"name": "eau", "place": "before-o", "residual": "pre-norm"},
     "eau+grc": {"name": "eau+grc"},
 }
-CASES = {name: (name, Wiring(residual_connection(name))) for name in ONE_STREAM if "code" not in name} | {
-    name: (str(options.get("residual", "grc")), wiring_of(options)) for name, options in GATED.items()
-}
-KEEP_NO_FINAL_NORM = {"post-norm", "deepnorm", "rezero", "sas"}
 
 
-@pytest.mark.parametrize(("residual", "wiring"), CASES.values(), ids=list(CASES))
-def test_the_whole_network(residual, wiring):
-    model = pair_model(wiring, SMALL, shaken=True).requires_grad_(False)
-    assert isinstance(model.decoder_norm, nn.Identity) == (residual in KEEP_NO_FINAL_NORM)
-    source, target = [3, 1, 4, 0], [5, 9, 2]
-    logits_TV = model(torch.tensor([source]), torch.tensor([target]))[0]
-    close_with_rope(logits_TV, naive_transformer(model, residual, source, target))  # positions are fp32 here too
+def on_all(gate: Any, x_BTD: Tensor, z_BTN: Tensor) -> Tensor:
+    """What a gate makes of z, token by token."""
+    found = [acted_on(gate, x, z) for x, z in zip(x_BTD.flatten(0, 1), z_BTN.flatten(0, 1), strict=True)]
+    return torch.stack(found).view_as(z_BTN)
+
+
+def gate_plain_network(plain: nn.Module, gated: nn.Module) -> None:
+    """Put the gates of `gated` where their sites are in a network without, by hooks: on each projection, on what
+    attention mixed, and on whole branches, whose input is that of their first projection."""
+    owners = {name: module for name, module in gated.named_modules() if isinstance(module, Projections)}
+    reads: dict[str, Tensor] = {}  # by branch, what its first projection read
+
+    def after(name: str, module: Projections, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> Any:
+        ours, branch = owners[name], name.rpartition(".")[0]
+        is_last = name.endswith(("output", "down"))
+        if not is_last and not name.endswith("key_value"):
+            reads[branch] = inputs[0]
+        found = [
+            on_all(ours.gate(site.name), inputs[0], z) if site.name in ours.gates else z
+            for site, z in zip(ours.sites, outputs, strict=True)
+        ]
+        path = getattr(gated.get_submodule(branch.rpartition(".")[0]), branch.rpartition(".")[2] + "_path")
+        if is_last and path is not None:
+            found = [on_all(path.gate(path.sites[0].name), reads[branch], found[0])]
+        return tuple(found)
+
+    def before_output(name: str, module: Projections, inputs: tuple[Tensor, ...]) -> Any:
+        branch = name.rpartition(".")[0]
+        asked_by = owners.get(f"{branch}.qkv", owners.get(f"{branch}.query"))
+        if not name.endswith("output") or asked_by is None or "sdpa" not in asked_by.gates:
+            return None
+        return (on_all(asked_by.gate("sdpa"), reads[branch], inputs[0]),)
+
+    for name, module in plain.named_modules():
+        if isinstance(module, Projections):
+            module.register_forward_pre_hook(partial(before_output, name))
+            module.register_forward_hook(partial(after, name))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("options", GATED.values(), ids=list(GATED))
+def test_gates_act_where_their_sites_are(options):
+    wiring = wiring_of(options)
+    gated = pair_model(wiring, shaken=True).eval()
+    plain = pair_model(replace(wiring, gates={}), shaken=True).eval()
+    left = plain.load_state_dict(gated.state_dict(), strict=False)
+    assert not left.missing_keys
+    assert left.unexpected_keys
+    gate_plain_network(plain, gated)
+    close(gated(SOURCE, TARGET), plain(SOURCE, TARGET))
 
 
 def test_the_units_equation_and_its_identity():

@@ -1,4 +1,4 @@
-"""What a wiring puts into any model: junctions that know their place, gates at every kind of site, norms by place."""
+"""What a wiring puts into any model: connections that know their place, gates at every kind of site, norms by place."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from comt_cli.layers.convolution import BatchNorm
 from comt_cli.layers.gates import Gate, Site
 from comt_cli.layers.initialise import Draw
 from comt_cli.layers.norms import NormPlace
-from comt_cli.layers.residual.base import Junction
-from comt_cli.layers.residual.pre_norm import PreNorm
+from comt_cli.layers.residual.base import ResidualSite
+from comt_cli.layers.residual.norm_placement import PreNorm
 from comt_cli.methods import method_from
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import Model
@@ -55,12 +55,12 @@ def real(model: Model) -> Model:
     return model
 
 
-def test_junctions_know_where_they_are():
-    seen: list[Junction] = []
+def test_connections_know_where_they_are():
+    seen: list[ResidualSite] = []
 
-    def residual(junction: Junction) -> PreNorm:
-        seen.append(junction)
-        return PreNorm(junction)
+    def residual(site: ResidualSite) -> PreNorm:
+        seen.append(site)
+        return PreNorm(site)
 
     model = language(Wiring(residual))
     assert [(j.index, j.count, j.layer, j.layers, j.part) for j in seen[:3]] == [
@@ -122,16 +122,6 @@ def test_norms_are_made_by_their_place():
     assert block.norms["norm2"].of == "norm2"
     use_kernels(resnet, "fused", CPU, torch.float32, compiled=False)
     assert not block.conv2.fused
-
-
-def test_a_normalised_embedding_is_where_start_lambdas_start():
-    """And another network than Pre-LN, one of the same parameters."""
-    models = [built(wiring_of({"name": name})) for name in ("pre-ln", "embedding-norm", "start-lambdas")]
-    assert models[1].state_dict().keys() == models[0].state_dict().keys()
-    with torch.no_grad():
-        plain, normalised, expected = (model(TOKENS) for model in models)
-    torch.testing.assert_close(normalised, expected)
-    assert (normalised - plain).norm() > 0.1 * plain.norm()
 
 
 @pytest.mark.parametrize(

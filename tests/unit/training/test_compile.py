@@ -17,7 +17,7 @@ from torch._dynamo.utils import counters
 
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.layers.gates import ComtGate, TransponderGate
-from comt_cli.layers.residual.base import Streams, stream_of
+from comt_cli.layers.residual.base import State
 from comt_cli.layers.residual.hyper_connections import StreamsConnection
 from comt_cli.methods.base import Wiring, residual_connection
 from comt_cli.models.build import empty_network, materialise
@@ -72,7 +72,7 @@ def test_a_compiled_step_has_the_eager_ones_loss_and_gradients():
     ],
 )
 def test_a_state_that_is_more_than_a_stream_is_compiled_as_one_graph(name):
-    """By the compiler's front end, which follows named tuples, ways into attention and values of earlier layers, or
+    """By the compiler's front end, which follows named tuples, q/k/v inputs and values of earlier layers, or
     says what it cannot follow. Mixtures of streams have another form there."""
     sums = {"1-dca": {"name": "deep-cross-attention", "last": 1}}  # of earlier outputs, where there are three blocks
     settings = ModelSettings(size="tiny", width=24, ffn_width=24, layers=3 if name in sums else 2, heads=2)
@@ -95,19 +95,19 @@ CONNECTIONS = {
 
 @pytest.mark.parametrize("name", CONNECTIONS)
 def test_a_compiled_connection_has_the_eager_ones_gradients(name):
-    """Through the compiler's front end and its derivation of the backward pass: of the first block's junctions, without
-    a model; of several streams, whose junctions are all alike and have another form there, of one."""
+    """Through the compiler's front end and its derivation of the backward pass: of the first block's adds, without
+    a model; of several streams, whose adds are all alike and have another form there, of one."""
     connection, options = CONNECTIONS[name]
     connections, _ = stack(connection, **options)
-    first, used, state = 0, connections[:2], normal(2, 3, D)
+    first, used, state = 0, connections[:2], State(normal(2, 3, D))
     if isinstance(connections[0], StreamsConnection):
-        first, used, state = 1, connections[1:2], Streams(normal(2, 3, connections[0].n, D))
+        first, used, state = 1, connections[1:2], State(normal(2, 3, connections[0].n, D), has_streams=True)
     parameters = [parameter.requires_grad_() for each in used for parameter in each.parameters()]
 
     def result(state):
         for k, each in enumerate(used, first):
             state = each.step(state, partial(branch, k))
-        return stream_of(state)
+        return state.stream
 
     gradients = []
     for function in (result, torch.compile(result, backend="aot_eager", fullgraph=True)):

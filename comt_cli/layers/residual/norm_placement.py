@@ -1,0 +1,206 @@
+"""Residual adds with fixed unit weights or fixed factors, which differ in where their norms are. N is a norm.
+
+| name | y | paper |
+| --- | --- | --- |
+| pre-norm | x + F(N(x)) | Xiong et al. 2020; LLaMA |
+| post-norm | N(x + F(x)) | Vaswani et al. 2017 |
+| sandwich-ln | x + N2(F(N1(x))) | Ding et al. 2021, CogView |
+| mix-ln | post-norm in the first quarter of the blocks, pre-norm in the rest | Li et al. 2024 |
+| layernorm-scaling | x + F(N(x) / sqrt(l)), l the block from 1 | Sun et al. 2025 |
+| scaled-init | x + F(N(x)), projections that write to the stream start smaller | Radford et al. 2019, GPT-2 |
+| keel | N_out(alpha x + F(N_in(x))) | KEEL, 2026, arXiv 2601.19895 |
+| deepnorm | N(alpha x + F(x)) | Wang et al. 2022 |
+
+Language models keep their final norm behind post-norm, as the scripts behind the papers do.
+"""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from comt_cli.layers.gates import Site
+from comt_cli.layers.initialise import xavier_std
+from comt_cli.layers.residual.base import Branch, ResidualConnection, ResidualSite, State
+
+_WRITES_TO_STREAM = ("o_proj", "down_proj")
+_UNSCALED = ("q_proj", "k_proj")
+
+
+class PreNorm(ResidualConnection):
+    """y = x + F(N(x))."""
+
+    name = "pre-norm"
+
+    fused = False
+    """Whether the add, and the gate on what is added, are deferred to one kernel with the next norm."""
+
+    def __init__(self, site: ResidualSite) -> None:
+        super().__init__(site)
+        self.norm = site.norm()
+
+    def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
+        return x_BTD + branch(self.norm(x_BTD))
+
+    def step(self, state: State, branch: Branch) -> State:
+        if not self.fused:
+            return super().step(state, branch)
+        x_BTD, h_BTD = state.normalised(self.norm)
+        last = branch.before_gate(h_BTD)
+        return State(x_BTD + branch(h_BTD)) if last is None else State(x_BTD, deferred=last)
+
+
+class PostNorm(ResidualConnection):
+    """y = N(x + F(x))."""
+
+    name = "post-norm"
+    ends_in_norm = True
+
+    def __init__(self, site: ResidualSite) -> None:
+        super().__init__(site)
+        self.norm = site.norm()
+
+    def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
+        y_BTD: Tensor = self.norm(x_BTD + branch(x_BTD))
+        return y_BTD
+
+
+class SandwichLN(ResidualConnection):
+    """y = x + N2(F(N1(x)))."""
+
+    name = "sandwich-ln"
+
+    def __init__(self, site: ResidualSite) -> None:
+        super().__init__(site)
+        self.norm = site.norm()
+        self.branch_norm = site.norm()
+
+    def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
+        y_BTD: Tensor = x_BTD + self.branch_norm(branch(self.norm(x_BTD)))
+        return y_BTD
+
+
+class MixLN(ResidualConnection):
+    """Post-LN where `layer < fraction * layers`, layers from 0 as in the authors' code, else Pre-LN.
+
+    `fraction * layers` is rounded to a whole number, a half up: of 10 blocks 3, not the 2 of Python's `round`. (The
+    authors name the number itself, and theirs divide evenly: 3 of 12, 6 of 24.)
+    """
+
+    name = "mix-ln"
+
+    def __init__(self, site: ResidualSite, fraction: float = 0.25) -> None:
+        super().__init__(site)
+        self.norm = site.norm()
+        self.ends_in_norm = site.layer < math.floor(fraction * site.layers + 0.5)
+
+    def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
+        if self.ends_in_norm:
+            y_BTD: Tensor = self.norm(x_BTD + branch(x_BTD))
+            return y_BTD
+        return x_BTD + branch(self.norm(x_BTD))
+
+
+class LayerNormScaling(ResidualConnection):
+    """y = x + F(N(x) / sqrt(layer + 1)) with `layer` from 0."""
+
+    name = "layernorm-scaling"
+
+    def __init__(self, site: ResidualSite) -> None:
+        super().__init__(site)
+        self.norm = site.norm()
+        self.scale = 1 / math.sqrt(site.layer + 1)
+
+    def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
+        return x_BTD + branch(self.norm(x_BTD) * self.scale)
+
+
+class ScaledInit(PreNorm):
+    """y = x + F(N(x)), whose projections that write to the stream start 1 / sqrt(additions) times as large.
+
+    With all additions of a stack (2L; 3L in the decoder of an encoder-decoder) the variance of the stream does not grow
+    with depth.
+    """
+
+    name = "scaled-init"
+
+    def __init__(self, site: ResidualSite, additions: int | None = None) -> None:
+        super().__init__(site)
+        self.additions = site.count if additions is None else additions
+
+    def initial_std(self, site: Site, own: float) -> float:
+        return own / math.sqrt(self.additions) if site.name in _WRITES_TO_STREAM else own
+
+
+class Keel(ResidualConnection):
+    """y = N_out(alpha x + F(N_in(x))), alpha = the number of residual adds.
+
+    The first add is plain Pre-LN, and the second has alpha = 1, so that the embedding is not drowned.
+    """
+
+    name = "keel"
+    ends_in_norm = True
+
+    def __init__(self, site: ResidualSite) -> None:
+        super().__init__(site)
+        self.norm = site.norm()
+        self.output_norm = site.norm() if site.index else None
+        self.alpha = 1.0 if site.index == 1 else float(site.count)
+
+    def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
+        F_BTD = branch(self.norm(x_BTD))
+        if self.output_norm is None:
+            return x_BTD + F_BTD
+        y_BTD: Tensor = self.output_norm(self.alpha * x_BTD + F_BTD)
+        return y_BTD
+
+
+class DeepNorm(ResidualConnection):
+    """y = N(alpha x + F(x)); no norm after the last block.
+
+    | | alpha | beta |
+    | --- | --- | --- |
+    | L blocks alone (2L adds) | (2L)^(1/4) | (8L)^(-1/4) |
+    | encoder of N beside a decoder of M | 0.81 (N^4 M)^(1/16) | 0.87 (N^4 M)^(-1/16) |
+    | decoder of M beside an encoder (3M adds) | (3M)^(1/4) | (12M)^(-1/4) |
+
+    The initialisation is half of the method: Glorot's with gain beta for the value, output and feed-forward
+    projections, and gain 1 for query and key. Those of cross-attention have the decoder's beta.
+    """
+
+    name = "deepnorm"
+    keeps_final_norm = False
+    ends_in_norm = True
+
+    def __init__(self, site: ResidualSite) -> None:
+        super().__init__(site)
+        self.norm = site.norm()
+        self.alpha = site.count**0.25
+        self.beta = (4 * site.count) ** -0.25
+        if site.stack == "encoder" and "decoder" in site.depths:
+            both = site.layers**4 * site.depths["decoder"]
+            self.alpha, self.beta = 0.81 * both ** (1 / 16), 0.87 * both ** (-1 / 16)
+
+    def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
+        y_BTD: Tensor = self.norm(self.alpha * x_BTD + branch(x_BTD))
+        return y_BTD
+
+    def initial_std(self, site: Site, own: float) -> float:
+        return xavier_std(site.d_in, site.d_out, 1.0 if site.name in _UNSCALED else self.beta)
+
+
+class DeepNormOfMixLNCode(DeepNorm):
+    """y = N(2.8284271247461903 x + F(x)), as the public scripts of Mix-LN and LayerNorm Scaling have it.
+
+    Their two errors: alpha is that of 32 layers at any depth, and the exponent of beta has the wrong sign. The final
+    norm stays.
+    """
+
+    name = "deepnorm-mixln-code"
+    keeps_final_norm = True
+
+    def __init__(self, site: ResidualSite) -> None:
+        super().__init__(site)
+        self.alpha = 2.8284271247461903
+        self.beta = (4 * site.count) ** 0.25
