@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from comt_cli.analysis.images import EXAMPLES, WatchedImages, watched_images
 from comt_cli.analysis.watch import hooked
-from comt_cli.exchange.loaded_images import LoadedImageModel
+from comt_cli.exchange.loaded import LoadedImageModel
 
 
 def block_gradients(models: Mapping[str, LoadedImageModel], examples: int = EXAMPLES) -> pd.DataFrame:

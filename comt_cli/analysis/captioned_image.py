@@ -10,7 +10,7 @@ import torch
 from comt_cli.analysis.text import Observation, Regions, Tokens, encoded_and_decoded
 from comt_cli.data.captions.dataset import prepare
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded_captioning import LoadedCaptioner
+from comt_cli.exchange.loaded import LoadedCaptioner
 from comt_cli.generation.caption import ImageCaptioner, Seen
 from comt_cli.generation.transcript import one_line
 

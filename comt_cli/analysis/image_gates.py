@@ -20,7 +20,7 @@ from comt_cli.analysis.gates import GateValues, Place, Values, summary_frame
 from comt_cli.analysis.images import WatchedImages, watched_images
 from comt_cli.analysis.watch import hooked
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded_images import LoadedImageModel
+from comt_cli.exchange.loaded import LoadedImageModel
 from comt_cli.layers.convolution import BatchNorm
 from comt_cli.layers.gates import Gate
 from comt_cli.models.resnet_blocks import ResidualBlock

@@ -15,7 +15,7 @@ from comt_cli.analysis.block_gradients import stages_of
 from comt_cli.analysis.images import EXAMPLES, watched_images
 from comt_cli.analysis.watch import hooked
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded_images import LoadedImageModel
+from comt_cli.exchange.loaded import LoadedImageModel
 from comt_cli.layers.residual.base import ResidualConnection
 from comt_cli.layers.residual.grc import GatedResidual
 from comt_cli.layers.residual.highway import Highway

@@ -12,7 +12,7 @@ from torch import nn
 
 from comt_cli.analysis.text import tokens_of
 from comt_cli.analysis.watch import Observer, watch
-from comt_cli.exchange.loaded_text import LoadedText
+from comt_cli.exchange.loaded import LoadedText
 from comt_cli.layers.residual.base import Carrying, State, read_behind, stream_of
 
 

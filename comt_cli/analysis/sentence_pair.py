@@ -8,7 +8,7 @@ import torch
 
 from comt_cli.analysis.text import MAX_TOKENS, Observation, Tokens, encoded_and_decoded
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded_translation import LoadedTranslator
+from comt_cli.exchange.loaded import LoadedTranslator
 from comt_cli.generation.transcript import one_line
 from comt_cli.generation.translate import Options, translator
 from comt_cli.tasks.settings.translation import TranslationSettings

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded_text import LoadedText
+from comt_cli.exchange.loaded import LoadedText
 from comt_cli.models.transformer import EncoderDecoder
 
 DEFAULT_TEXT = "Once a king left his castle by the sea."

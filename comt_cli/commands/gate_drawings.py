@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
     from comt_cli.analysis.gates import GateValues
     from comt_cli.analysis.text import Observation
-    from comt_cli.exchange.loaded import Loaded
-    from comt_cli.exchange.loaded_captioning import LoadedCaptioner
-    from comt_cli.exchange.loaded_images import LoadedImageModel
-    from comt_cli.exchange.loaded_text import LoadedText
-    from comt_cli.exchange.loaded_translation import LoadedTranslator
+    from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedImageModel, LoadedText, LoadedTranslator
     from comt_cli.report.caption import Caption
 
 Drawings = list[tuple[str, tuple["Figure", "pd.DataFrame"], "Caption"]]
@@ -47,12 +43,14 @@ class Kind(NamedTuple):
 
 def kinds() -> dict[type[Loaded], Kind]:
     """Every kind of model whose gates are drawn."""
-    from comt_cli.exchange.loaded_captioning import LoadedCaptioner
-    from comt_cli.exchange.loaded_glue import LoadedClassifier
-    from comt_cli.exchange.loaded_images import LoadedImageModel
-    from comt_cli.exchange.loaded_language import LoadedModel
-    from comt_cli.exchange.loaded_masked_lm import LoadedMaskedModel
-    from comt_cli.exchange.loaded_translation import LoadedTranslator
+    from comt_cli.exchange.loaded import (
+        LoadedCaptioner,
+        LoadedClassifier,
+        LoadedImageModel,
+        LoadedMaskedModel,
+        LoadedModel,
+        LoadedTranslator,
+    )
 
     return {
         LoadedModel: Kind(("--text", "--site"), _of_text),

@@ -47,7 +47,7 @@ def plot_cosine(
     loading_model(model)
     from comt_cli.analysis.residual_stream import residual_stream
     from comt_cli.exchange.load import load
-    from comt_cli.exchange.loaded_text import LoadedText
+    from comt_cli.exchange.loaded import LoadedText
     from comt_cli.report import figures
     from comt_cli.report.figure_captions import caption
     from comt_cli.report.terminal import say_written

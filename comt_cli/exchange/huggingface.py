@@ -13,9 +13,9 @@ from torch import Tensor
 
 from comt_cli.errors import StorageError, UserError
 from comt_cli.exchange.codecs import LibraryCodec
-from comt_cli.exchange.huggingface_layout import Layout, layout_of, read_here, type_name
+from comt_cli.exchange.huggingface_layout import Layout, context_length, layout_of, read_here, type_name
 from comt_cli.exchange.huggingface_weights import join_weights, split_weights
-from comt_cli.exchange.loaded_text import LoadedText, describe, gated_sites, residual_name
+from comt_cli.exchange.loaded import LoadedText, describe, gated_sites, residual_name
 from comt_cli.exchange.tokenizer_files import tokenizer_files
 from comt_cli.files import atomic_file, read_json, write_json
 from comt_cli.layers.norms import EmbeddingNorm
@@ -80,13 +80,12 @@ def read_huggingface(folder: Path, name: str | None = None) -> LoadedText:
         raise UserError(f"{folder / CONFIG} describes {config.get('architectures')} of type {kind!r}", read_here())
     settings, vocabulary = layout.settings_from(config, str(folder / CONFIG))
     model = join_weights(settings, vocabulary, _read_weights(folder), str(folder))
-    context = config.get("max_position_embeddings")
     return layout.loaded(
         model=model,
         name=name or folder.resolve().name,
         description=describe(model, plain=f"a plain {layout.ours}"),
         codec=_read_tokenizer(folder / TOKENIZER, config),
-        context_length=context if isinstance(context, int) and context > 0 else None,
+        context_length=context_length(config),
     )
 
 

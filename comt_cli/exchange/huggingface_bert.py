@@ -13,7 +13,7 @@ from torch import nn
 
 from comt_cli.data.special_tokens import PAD
 from comt_cli.exchange.huggingface_layout import Layout, type_name
-from comt_cli.exchange.loaded_masked_lm import LoadedMaskedModel
+from comt_cli.exchange.loaded import LoadedMaskedModel
 from comt_cli.layers.residual.post_norm import PostNorm
 from comt_cli.models.bert import INIT_STD, SEGMENTS, Bert, BertClassifier
 from comt_cli.tasks.settings.bert import BertSettings

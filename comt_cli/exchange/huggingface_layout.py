@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded_text import LoadedText
+from comt_cli.exchange.loaded import LoadedText
 from comt_cli.layers.residual.base import ResidualConnection
 from comt_cli.recipe.settings import MAX_VOCABULARY
 
@@ -109,6 +109,12 @@ def read_here() -> str:
     return "comt reads " + "; ".join(
         f"{', '.join(layout.architectures)}, {family!r}" for family, layout in layouts.items() if layout is not None
     )
+
+
+def context_length(config: Mapping[str, Any]) -> int | None:
+    """The longest text that a configuration says its model was trained on, in tokens."""
+    length = config.get("max_position_embeddings")
+    return length if isinstance(length, int) and length > 0 else None
 
 
 def type_name(model: Any) -> str:

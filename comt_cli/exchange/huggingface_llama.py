@@ -13,7 +13,7 @@ from torch import nn
 
 from comt_cli.errors import UserError
 from comt_cli.exchange.huggingface_layout import Layout, type_name
-from comt_cli.exchange.loaded_language import LoadedModel
+from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.layers.residual.pre_norm import PreNorm
 from comt_cli.layers.residual.scaled_init import ScaledInit
 from comt_cli.models.llama import Llama

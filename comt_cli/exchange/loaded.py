@@ -1,25 +1,39 @@
-"""A trained model, of any task. What is known of a task's models beyond that is in `loaded_<task>.py`, a subclass that
-is found by being there."""
+"""A trained model with what is needed to use it: one class for each kind of input, and a subclass for each task, which
+says no more than what trains it."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
-from comt_cli.exchange.checkpoint import name_of
+from comt_cli.data.captions.settings import CaptionData
+from comt_cli.data.tokenizer import Tokenizer
+from comt_cli.data.tokenizers import tokenizer_from_json
+from comt_cli.errors import UserError
+from comt_cli.exchange.checkpoint import check_blocks, check_tokens, name_of
+from comt_cli.exchange.codecs import OwnCodec
 from comt_cli.exchange.sources import ACCEPTED
+from comt_cli.layers.gates import CarriesGates
+from comt_cli.methods.base import RESIDUAL_CONNECTIONS, residual_connection
+from comt_cli.models.bert import Bert, BertClassifier
+from comt_cli.models.captioner import Captioner
 from comt_cli.models.flops import parameter_count
+from comt_cli.models.llama import Llama
+from comt_cli.models.resnet import ResNet
+from comt_cli.models.transformer import EncoderDecoder, Transformer
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import Task, task_of
+from comt_cli.tasks.settings.captioning import CaptioningSettings
+from comt_cli.tasks.settings.decoding import BeamSettings, DecodeSettings
+from comt_cli.tasks.settings.images import ImageSettings
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """`model` has the types that the file stored.
+    """A model of any task; `model` has the types that the file stored.
 
     Attributes:
         command: what trains such models; None for those of any task.
@@ -57,17 +71,253 @@ class Loaded:
         """Refuse what is wrong with a checkpoint of the task before its model is built, with a `UserError`."""
 
     @classmethod
-    def from_checkpoint(cls, model: Any, state: Mapping[str, Any], spec: RunSpec, path: Path) -> Self:  # noqa: ARG003
+    def from_checkpoint(cls, model: Any, state: Mapping[str, Any], spec: RunSpec, path: Path) -> Self:
         """The model of a checkpoint, with its weights, and what the file says besides. Raises `UserError`."""
+        try:
+            more = cls.parts(state, spec)
+        except ValueError as error:
+            raise UserError(f"{path}: its tokenizer cannot be restored: {error}") from None
+        return cls(model, name_of(spec), cls.described(model, spec), **more, spec=spec)
+
+    @classmethod
+    def described(cls, model: Any, spec: RunSpec) -> str:
+        """One line for people: method, network, size."""
         trained = spec.task.network_and_data(spec.settings)
-        description = f"method {spec.method_words}, {trained}, {parameter_count(model):,} parameters"
-        return cls(model, name_of(spec), description, spec=spec)
+        return f"method {spec.method_words}, {trained}, {parameter_count(model):,} parameters"
+
+    @classmethod
+    def parts(cls, state: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:  # noqa: ARG003
+        """The fields of this class beyond those of every model. Raises `ValueError` where a tokenizer is damaged."""
+        return {}
+
+
+# ---- models that read one text
+
+
+class TextCodec(Protocol):
+    """Text to the token ids that a model was trained to see and back, and the ids' names for the axes of figures.
+
+    `end_ids` are the tokens that end a text; there may be none.
+    """
+
+    end_ids: frozenset[int]
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of one whole text, with the special tokens that this model's texts begin and end with."""
+
+    def prompt(self, text: str) -> list[int]:
+        """The ids of the beginning of a text, which is to be continued: those of `encode` without what ends a text.
+
+        Of an empty beginning that is the token that texts begin after; nothing where there is none.
+        """
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`. Special tokens and ids that are not the tokenizer's stand for no text; bytes that are not
+        UTF-8, such as a character of which only the beginning is there, for U+FFFD."""
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        r"""A name for each id: '▁castle' begins with a space, '</s>' ends a text, '\\n' is a line break."""
+
+
+@dataclass(frozen=True)
+class LoadedText(Loaded):
+    """A model that reads one text. `codec` is None where the source has no tokenizer; `context_length` is the longest
+    text the model was trained on, in tokens, where the source says it. `own_codec` is how those of our
+    own checkpoints take the tokenizer."""
+
+    own_codec: ClassVar[Mapping[str, bool]] = {}
+
+    model: Any
+    codec: TextCodec | None = None
+    context_length: int | None = None
+
+    @classmethod
+    def kind(cls) -> str:
+        return "a language model" if cls.command is None else super().kind()
+
+    @classmethod
+    def check(cls, state: Mapping[str, Any], spec: RunSpec, path: Path) -> None:
+        settings: Any = spec.settings
+        check_blocks(state["model"], path, blocks=settings.model.shape().layers)
+        check_tokens(state, settings.data.vocabulary_size, path)
+
+    @classmethod
+    def described(cls, model: Any, spec: RunSpec) -> str:
+        return describe(model, spec.method_words)
+
+    @classmethod
+    def parts(cls, state: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:
+        settings: Any = spec.settings
+        codec = OwnCodec(tokenizer_from_json(state["tokenizer"]), **cls.own_codec)
+        return {"codec": codec, "context_length": settings.data.sequence_length}
+
+    def text_codec(self) -> TextCodec:
+        """The codec. Raises `UserError` where the source has no tokenizer."""
+        if self.codec is None:
+            raise UserError(f"{self.name} has no tokenizer, so it cannot be fed text", "A folder needs tokenizer.json.")
+        return self.codec
+
+
+class LoadedModel(LoadedText):
+    """A LLaMA."""
+
+    command = "train-lm"
+    model: Llama
+
+
+class LoadedMaskedModel(LoadedText):
+    """A BERT. Its texts begin with the begin token."""
+
+    command = "train-bert"
+    own_codec: ClassVar = {"begins": True}
+    model: Bert
+
+
+class LoadedClassifier(LoadedText):
+    """A BERT that puts texts into classes, or gives them a number. Its codec cuts one text alone, between the begin
+    token and a separator."""
+
+    command = "finetune"
+    foreign = False
+    own_codec: ClassVar = {"pairs": True}
+    model: BertClassifier
+
+
+def residual_name(model: Any) -> str:
+    """The published name of the model's residual connection, `pre-norm` ...; a user's own by its class."""
+    connection = model.blocks[0].attention_connection
+    names = (name for name in RESIDUAL_CONNECTIONS if type(connection) is residual_connection(name))
+    return next(names, type(connection).__name__)
+
+
+def gated_sites(model: Any) -> list[str]:
+    """The names of the sites that carry a gate in any layer, in the order of the model."""
+    names = [name for module in model.modules() if isinstance(module, CarriesGates) for name in module.gates]
+    return list(dict.fromkeys(names))
+
+
+def describe(model: Any, method: str | None = None, plain: str = "a plain LLaMA") -> str:
+    """One line for people: method, or `plain` of a model that has none, residual connection, gates, size."""
+    shape, sites = model.shape, gated_sites(model)
+    parts = [
+        f"method {method}" if method else plain,
+        f"residual connection {residual_name(model)}",
+        f"gates at {', '.join(sites)}" if sites else "no gates",
+        f"{shape.layers} layers of width {shape.width}, {parameter_count(model):,} parameters",
+    ]
+    return ", ".join(parts)
+
+
+# ---- models that decode a text from a source
+
+
+@dataclass(frozen=True)
+class LoadedDecoder(Loaded):
+    """An encoder-decoder. `decode` is how the run decodes; `longest` the most tokens of a text that it was trained on,
+    None where that is not known: of a sentence its end included, of a caption its words alone."""
+
+    foreign: ClassVar = False
+
+    model: EncoderDecoder
+    tokenizer: Tokenizer
+    decode: BeamSettings
+    longest: int | None
+
+    @classmethod
+    def check(cls, state: Mapping[str, Any], spec: RunSpec, path: Path) -> None:
+        settings: Any = spec.settings
+        check_blocks(state["model"], path, **settings.model.shape().depths)
+        check_tokens(state, settings.data.vocabulary_size, path)
+
+    @classmethod
+    def described(cls, model: EncoderDecoder, spec: RunSpec) -> str:
+        shape = model.shape
+        layers = f"{shape.encoder_layers} + {shape.decoder_layers} layers, width {shape.width}"
+        return f"method {spec.method_words}, {layers}, {parameter_count(model):,} parameters"
+
+    @classmethod
+    def parts(cls, state: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:
+        settings: Any = spec.settings
+        tokenizer = tokenizer_from_json(state["tokenizer"])
+        tokenizer.special.need("begin")
+        return {"tokenizer": tokenizer, "decode": settings.decode, "longest": settings.data.max_length}
+
+
+class LoadedTranslator(LoadedDecoder):
+    """A translator."""
+
+    command = "train-mt"
+    model: Transformer
+    decode: DecodeSettings
+
+
+class LoadedCaptioner(LoadedDecoder):
+    """A captioner."""
+
+    command = "train-caption"
+    model: Captioner
+
+    @property
+    def data(self) -> CaptionData:
+        """What its images were."""
+        return self.run.settings_as(CaptioningSettings).data
+
+
+# ---- models that read images
+
+
+@dataclass(frozen=True)
+class LoadedImageModel(Loaded):
+    """An image classifier. The model has its running statistics, and is training. It was trained on images of `size` x
+    `size` pixels whose colours, from 0 to 1, had `mean` subtracted and were divided by `std`."""
+
+    command: ClassVar = "train-resnet"
+    foreign: ClassVar = False
+
+    model: ResNet
+    class_names: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    size: int
+
+    @classmethod
+    def check(cls, state: Mapping[str, Any], spec: RunSpec, path: Path) -> None:
+        """Class names, mean, standard deviation and size, as a file from anywhere may not have them."""
+        settings = spec.settings_as(ImageSettings)
+        check_blocks(state["model"], path, blocks=sum(settings.model.shape().blocks))
+        names, size, classes = state["classes"], state["size"], settings.data.classes
+        if not isinstance(names, list) or [type(name) for name in names] != [str] * classes:
+            raise UserError(f"{path}: its classes are not the names of {classes}, which its spec has")
+        if type(size) is not int or size < 1:
+            raise UserError(f"{path}: its size is {size!r}, not a number of pixels")
+        for key, least in (("mean", -math.inf), ("std", 0.0)):
+            numbers = state[key]
+            if not isinstance(numbers, list) or [type(number) for number in numbers] != [float] * 3:
+                raise UserError(f"{path}: its {key} is not a number for each of three colours")
+            if not all(least < number < math.inf for number in numbers):
+                raise UserError(f"{path}: its {key} is out of range: {numbers}")
+
+    @classmethod
+    def described(cls, model: ResNet, spec: RunSpec) -> str:
+        settings = spec.settings_as(ImageSettings)
+        network = f"{settings.model.size} of width {settings.model.shape().width} with {len(model.blocks)} blocks"
+        return (
+            f"method {spec.method_words}, {network}, {settings.data.classes} classes, "
+            f"{parameter_count(model):,} parameters"
+        )
+
+    @classmethod
+    def parts(cls, state: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:  # noqa: ARG003
+        colours = {key: tuple(state[key]) for key in ("mean", "std")}
+        return {"class_names": tuple(state["classes"]), **colours, "size": state["size"]}
+
+
+KINDS: tuple[type[Loaded], ...] = (
+    *(LoadedModel, LoadedMaskedModel, LoadedClassifier),
+    *(LoadedTranslator, LoadedCaptioner, LoadedImageModel),
+)
 
 
 def kind_of(task: Task[Any]) -> type[Loaded]:
-    """The class of a task's models."""
-    name = f"{__name__}_{task.name}"
-    if importlib.util.find_spec(name) is None:
-        return Loaded
-    kinds = [each for each in vars(importlib.import_module(name)).values() if isinstance(each, type)]
-    return next(each for each in kinds if issubclass(each, Loaded) and each.command == task.command)
+    """The class of a task's models; `Loaded` of one that has none."""
+    return next((kind for kind in KINDS if kind.command == task.command), Loaded)

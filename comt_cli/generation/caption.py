@@ -20,7 +20,7 @@ from comt_cli.data.captions.settings import SCENE_PIXELS, CaptionData
 from comt_cli.data.images.pictures import CAPTIONED, open_picture
 from comt_cli.data.special_tokens import SpecialTokens
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded_captioning import LoadedCaptioner
+from comt_cli.exchange.loaded import LoadedCaptioner
 from comt_cli.generation.attention import attention_of
 from comt_cli.generation.beam import Forbidden, Hypothesis, beam_search
 from comt_cli.tasks.settings.decoding import BeamSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from comt_cli.exchange.loaded_text import TextCodec
+from comt_cli.exchange.loaded import TextCodec
 
 BROKEN = "\N{REPLACEMENT CHARACTER}"
 

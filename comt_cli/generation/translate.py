@@ -17,7 +17,7 @@ from comt_cli.data.pairs.corpus import is_blank
 from comt_cli.data.special_tokens import PAD
 from comt_cli.data.tokenizer import Tokenizer
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded_translation import LoadedTranslator
+from comt_cli.exchange.loaded import LoadedTranslator
 from comt_cli.generation.attention import attention_of
 from comt_cli.generation.beam import Decodes, Hypothesis, beam_search
 from comt_cli.generation.transcript import one_line

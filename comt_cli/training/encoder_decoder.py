@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from comt_cli.data.split import IGNORE, B, Split
 from comt_cli.generation.beam import NOTHING, Forbidden, NotFinite, beam_search
@@ -23,7 +23,6 @@ from comt_cli.tasks.settings.decoding import BeamSettings, DecoderTrainSettings
 from comt_cli.training.devices import compute_context
 from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, sums_over
 from comt_cli.training.objective import Objective, SummedLoss
-from comt_cli.training.optimisation import adam
 from comt_cli.training.parallel import World
 from comt_cli.training.text_run import TextRun
 
@@ -52,10 +51,6 @@ class EncoderDecoderRun(TextRun[B]):
         smoothing = spread(self.settings.label_smoothing, model)
         self.likelihood = SummedLoss(model, self.settings.kernels, smoothing)
         return self.likelihood
-
-    @staticmethod
-    def optimizer(model: nn.Module, settings: Any) -> torch.optim.Optimizer:
-        return adam(model, settings.train)
 
     @abstractmethod
     def arrays(self, batch: B) -> tuple[NDArray[Any], ...]:

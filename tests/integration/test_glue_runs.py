@@ -31,8 +31,7 @@ from comt_cli.data.split import IGNORE
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.exchange.load import load
-from comt_cli.exchange.loaded_glue import LoadedClassifier
-from comt_cli.exchange.loaded_masked_lm import LoadedMaskedModel
+from comt_cli.exchange.loaded import LoadedClassifier, LoadedMaskedModel
 from comt_cli.methods import catalogue
 from comt_cli.models.build import materialise, model_of
 from comt_cli.recipe.load import load_recipe

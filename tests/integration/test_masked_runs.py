@@ -16,9 +16,7 @@ from worlds import run_together
 from comt_cli.app import app
 from comt_cli.errors import UserError
 from comt_cli.exchange.load import load
-from comt_cli.exchange.loaded_language import LoadedModel
-from comt_cli.exchange.loaded_masked_lm import LoadedMaskedModel
-from comt_cli.exchange.loaded_text import LoadedText
+from comt_cli.exchange.loaded import LoadedMaskedModel, LoadedModel, LoadedText
 from comt_cli.models.build import model_of
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec

@@ -30,6 +30,7 @@ from comt_cli.tasks.tokens import TokenTask
 from comt_cli.training.devices import parameter_dtype, product_dtype
 from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.objective import Objective
+from comt_cli.training.optimisation import optimizer_of
 from comt_cli.training.parallel import World, shard, share_of_batch, uses_fsdp
 
 TESTS = ("test", "unseen")
@@ -149,9 +150,9 @@ class TaskRun(ABC, Generic[B]):
         return {}
 
     @staticmethod
-    @abstractmethod
     def optimizer(model: nn.Module, settings: Any) -> torch.optim.Optimizer:
-        """The optimiser over all parameters of a model, which is on its device, for a run of these settings."""
+        """The optimiser of a model, which is on its device, for a run of these settings."""
+        return optimizer_of(model, settings.train)
 
     @abstractmethod
     def inputs(self, batch: B) -> tuple[Tensor, ...]:

@@ -25,7 +25,6 @@ from comt_cli.scoring.classification import classification_scores
 from comt_cli.tasks.settings.glue import GlueSettings
 from comt_cli.training.evaluation import Evaluation, sums_over
 from comt_cli.training.objective import ClassifierLoss, NumberLoss
-from comt_cli.training.optimisation import adam_of_matrices
 from comt_cli.training.parallel import World
 from comt_cli.training.text_run import TextRun
 
@@ -42,10 +41,6 @@ class GlueRun(TextRun[GlueBatch]):
 
     def objective_of(self, model: Model) -> ClassifierLoss:
         return _objective(model, self.data.classes)
-
-    @staticmethod
-    def optimizer(model: nn.Module, settings: GlueSettings) -> torch.optim.Optimizer:
-        return adam_of_matrices(model, settings.train)
 
     def arrays(self, batch: GlueBatch) -> tuple[NDArray[Any], ...]:
         return batch.tokens, batch.segments, batch.targets

@@ -25,7 +25,6 @@ from comt_cli.tasks.settings.images import ImageSettings
 from comt_cli.training.devices import parameter_dtype
 from comt_cli.training.evaluation import Evaluation, sums_over
 from comt_cli.training.objective import ClassifierLoss
-from comt_cli.training.optimisation import sgd
 from comt_cli.training.parallel import World
 from comt_cli.training.tasks.base import TaskRun
 
@@ -66,10 +65,6 @@ class ImageRun(TaskRun[ImageBatch]):
 
     # No `random_step`: oneDNN's convolutions of very narrow networks were seen to corrupt memory (four channels,
     # PyTorch 2.13, AMD EPYC), which an estimate must not risk.
-
-    @staticmethod
-    def optimizer(model: nn.Module, settings: ImageSettings) -> torch.optim.Optimizer:
-        return sgd(model, settings.train)
 
     def inputs(self, batch: ImageBatch) -> tuple[Tensor, ...]:
         return self._typed(self._train_input(batch))

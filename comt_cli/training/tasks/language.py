@@ -21,7 +21,6 @@ from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.settings.language import Settings
 from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, sums_over
 from comt_cli.training.objective import SummedLoss
-from comt_cli.training.optimisation import adam
 from comt_cli.training.parallel import World
 from comt_cli.training.text_run import TextRun
 
@@ -43,10 +42,6 @@ class LanguageRun(TextRun[Batch]):
 
     def objective_of(self, model: Llama) -> SummedLoss:
         return SummedLoss(model, self.settings.kernels)
-
-    @staticmethod
-    def optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
-        return adam(model, settings.train)
 
     def arrays(self, batch: Batch) -> tuple[NDArray[Any], ...]:
         return batch.tokens, batch.targets

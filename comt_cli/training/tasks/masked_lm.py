@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from comt_cli.data.masking import MaskedBatch, MaskedDataset
 from comt_cli.data.split import IGNORE, Split
@@ -17,7 +17,6 @@ from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.settings.masked_lm import MaskedSettings
 from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, sums_over
 from comt_cli.training.objective import ClassifierLoss, SummedLoss
-from comt_cli.training.optimisation import adam_of_matrices
 from comt_cli.training.parallel import World
 from comt_cli.training.text_run import TextRun
 
@@ -34,10 +33,6 @@ class MaskedRun(TextRun[MaskedBatch]):
 
     def objective_of(self, model: Bert) -> SummedLoss:
         return SummedLoss(model, self.settings.kernels)
-
-    @staticmethod
-    def optimizer(model: nn.Module, settings: MaskedSettings) -> torch.optim.Optimizer:
-        return adam_of_matrices(model, settings.train)
 
     def arrays(self, batch: MaskedBatch) -> tuple[NDArray[Any], ...]:
         return batch.tokens, batch.places, batch.targets

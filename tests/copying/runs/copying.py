@@ -6,15 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from comt_cli.data.rows import Batch
 from comt_cli.data.split import IGNORE, Split
 from comt_cli.models.llama import Llama
-from comt_cli.tasks.settings.language import TrainSettings
 from comt_cli.training.evaluation import Evaluation, sums_over
 from comt_cli.training.objective import SummedLoss
-from comt_cli.training.optimisation import adam
 from comt_cli.training.tasks.base import TaskRun
 
 
@@ -25,11 +23,6 @@ class CopyingRun(TaskRun[Batch]):
 
     def objective_of(self, model: Llama) -> SummedLoss:
         return SummedLoss(model, self.settings.kernels)
-
-    @staticmethod
-    def optimizer(model: nn.Module, settings: Any) -> torch.optim.Optimizer:
-        assert isinstance(settings.train, TrainSettings)
-        return adam(model, settings.train)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         device = self.world.device

@@ -16,7 +16,7 @@ from comt_cli.analysis.junction_shares import junction_shares
 from comt_cli.analysis.sentence_pair import DEFAULT_SENTENCES, observed_pair
 from comt_cli.data.pairs.almanac_carriers import AlmanacLanguage
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded_translation import LoadedTranslator
+from comt_cli.exchange.loaded import LoadedTranslator
 from comt_cli.generation.translate import Options, translator
 from comt_cli.layers.gates import EvaluatorAdjuster, Gate
 from comt_cli.layers.projection import Projections

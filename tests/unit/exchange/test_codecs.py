@@ -13,7 +13,7 @@ from comt_cli.data.glue.batches import GlueSplit
 from comt_cli.data.glue.corpus import Example
 from comt_cli.data.sentencepiece_tokenizer import SentencePieceTokenizer, train_sentencepiece
 from comt_cli.data.tokenizer import ByteTokenizer
-from comt_cli.exchange.codecs import LibraryCodec, OwnCodec, PairCodec, byte_alphabet
+from comt_cli.exchange.codecs import LibraryCodec, OwnCodec, byte_alphabet
 from comt_cli.exchange.gguf_tokenizer import gguf_codec
 from comt_cli.exchange.huggingface import _read_tokenizer
 from comt_cli.exchange.tokenizer_files import tokenizer_files
@@ -76,7 +76,7 @@ def test_pairs_are_exported_as_they_are_trained_on(kind, tmp_path):
     """With a separator behind each text, the second in segment 1, for `tokenizers` and for transformers."""
     extras = ("begin", "mask", "separator")
     tokenizer = ByteTokenizer(extras) if kind == "bytes" else train_sentencepiece([PROSE, TEXT] * 20, 300, extras)
-    codec = PairCodec(tokenizer)
+    codec = OwnCodec(tokenizer, pairs=True)
     examples = [Example("the gate reads", None, 0), Example("a token", "and scales what the projection adds", 1)]
     split = GlueSplit(examples, tokenizer, 2, 128)
     files, _ = tokenizer_files(codec, 128)

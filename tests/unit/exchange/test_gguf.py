@@ -21,7 +21,7 @@ from comt_cli.exchange import gguf as our_gguf
 from comt_cli.exchange.codecs import byte_alphabet
 from comt_cli.exchange.huggingface_weights import split_weights
 from comt_cli.exchange.load import load
-from comt_cli.exchange.loaded_language import LoadedModel
+from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.installing import install_extra
 
 TOKENS = torch.randint(262, (2, 17), generator=torch.Generator().manual_seed(3))

@@ -17,7 +17,7 @@ from comt_cli.data.sentencepiece_tokenizer import train_sentencepiece
 from comt_cli.errors import UserError
 from comt_cli.exchange.huggingface import read_huggingface, write_huggingface
 from comt_cli.exchange.load import load
-from comt_cli.exchange.loaded_language import LoadedModel
+from comt_cli.exchange.loaded import LoadedModel
 
 TOKENS = torch.randint(61, (2, 17), generator=torch.Generator().manual_seed(3))
 SHAPES = {

@@ -14,12 +14,10 @@ from same_bits import Reason, assert_same_bits
 
 from comt_cli.data.sentencepiece_tokenizer import train_sentencepiece
 from comt_cli.errors import UserError
-from comt_cli.exchange.codecs import BegunCodec
+from comt_cli.exchange.codecs import OwnCodec
 from comt_cli.exchange.huggingface import read_huggingface, write_huggingface
 from comt_cli.exchange.load import load
-from comt_cli.exchange.loaded_glue import LoadedClassifier
-from comt_cli.exchange.loaded_language import LoadedModel
-from comt_cli.exchange.loaded_masked_lm import LoadedMaskedModel
+from comt_cli.exchange.loaded import LoadedClassifier, LoadedMaskedModel, LoadedModel
 from comt_cli.methods import method_from
 from comt_cli.models.bert import Bert
 from comt_cli.tasks.settings.bert import BertSettings
@@ -39,7 +37,7 @@ def make(method: dict | None = None) -> Bert:
     return shaken(initialised(SETTINGS, wiring, 1, vocabulary=61)).eval()
 
 
-def export(model: Bert, folder: Path, codec: BegunCodec | None = None) -> Path:
+def export(model: Bert, folder: Path, codec: OwnCodec | None = None) -> Path:
     write_huggingface(LoadedMaskedModel(model, "m", "a test", codec, 128), folder)
     return folder
 
@@ -107,7 +105,7 @@ def test_a_checkpoint_of_pre_training_loads_without_its_other_heads(library, tmp
 def test_the_tokenizer_comes_along_with_what_surrounds_a_text(library, tmp_path) -> None:
     extras = ("begin", "mask", "separator")
     tokenizer = train_sentencepiece(list(pydoc_data.topics.topics.values())[:20], 400, extras)
-    folder = export(make(), tmp_path / "out", codec := BegunCodec(tokenizer))
+    folder = export(make(), tmp_path / "out", codec := OwnCodec(tokenizer, begins=True))
     theirs = library.AutoTokenizer.from_pretrained(folder)
     text = "The value\nis  returned."
     assert theirs(text)["input_ids"] == codec.encode(text)

@@ -10,7 +10,7 @@ from toy_translation import TOKENIZER, toy_model, toy_spec, write_run
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import write_state
 from comt_cli.exchange.load import load
-from comt_cli.exchange.loaded_translation import LoadedTranslator
+from comt_cli.exchange.loaded import LoadedTranslator
 from comt_cli.tasks.settings.decoding import DecodeSettings
 
 
