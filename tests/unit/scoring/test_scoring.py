@@ -13,9 +13,8 @@ import unicodedata
 
 import pytest
 
-from comt_cli.scoring.compounds import split_compounds
 from comt_cli.scoring.files import suspicions, text_lines
-from comt_cli.scoring.metrics import METRICS, compare, score
+from comt_cli.scoring.metrics import METRICS, compare, score, split_compounds
 from comt_cli.scoring.slots import slot_accuracy
 
 REFERENCES = [

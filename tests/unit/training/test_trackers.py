@@ -18,7 +18,7 @@ from comt_cli.installing import install_extra
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.events import Event, Note
-from comt_cli.training.trackers import VARIABLE, Trackers, check_trackers, tracking
+from comt_cli.training.trackers import TRACKERS, VARIABLE, Trackers, check_trackers, tracking
 
 TAGS = {
     "loss": "train/loss",
@@ -235,7 +235,7 @@ def test_images_are_tracked_by_their_own_names(tmp_path, monkeypatch):
 
         def close(self, *, ended: bool) -> None: ...
 
-    monkeypatch.setattr("comt_cli.training.trackers._open", lambda *_: Notes())
+    monkeypatch.setitem(TRACKERS, "tensorboard", lambda *_: Notes())
     with tracking(["tensorboard"]):
         directory = train(image_spec(steps=4, log_every=2), tmp_path)
     result = directory.result()
