@@ -34,14 +34,8 @@ from comt_cli.training.parallel import World
 from comt_cli.training.speed import counted, mfu
 from comt_cli.training.tasks.base import TaskRun
 
-NOWHERE = Path(os.devnull)
-"""Where the lines of a process go that is not the main one."""
 NATIVE = "native"
 """The `instructions` of a start whose C++ kernels, if any, were compiled for this very processor."""
-
-
-def _open_to_append(path: Path) -> IO[bytes]:
-    return os.fdopen(open_own(path, os.O_WRONLY | os.O_APPEND), "ab")
 
 
 class LineLog:
@@ -49,8 +43,7 @@ class LineLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # Processes that write nothing have their lines go nowhere.
-        self._handle = self._guard(lambda: path.open("ab") if path == NOWHERE else _open_to_append(path))
+        self._handle: IO[bytes] = self._guard(lambda: os.fdopen(open_own(path, os.O_WRONLY | os.O_APPEND), "ab"))
 
     def append(self, values: dict[str, Any]) -> None:
         """Add one line; equal values give equal bytes."""

@@ -91,10 +91,8 @@ class WeightsAndBiases:
         self._run.finish(exit_code=0 if ended else 1)
 
 
-TRACKERS: Final[dict[str, type[TensorBoard] | type[WeightsAndBiases]]] = {
-    "tensorboard": TensorBoard,
-    "wandb": WeightsAndBiases,
-}
+Tracker = TensorBoard | WeightsAndBiases
+TRACKERS: Final[dict[str, type[Tracker]]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
 """By name, which is also that of the package that each needs, and of the extra that installs it."""
 
 

@@ -139,7 +139,7 @@ def test_lines_are_on_the_disk_before_the_result_is(tiny_corpus, tmp_path, monke
     monkeypatch.setattr(LineLog, "durable_length", lambda log: (order.append(log.path.name), durable(log))[1])
     monkeypatch.setattr(Path, "replace", lambda path, to: (order.append(Path(to).name), replace(path, to))[1])
     train(tiny_spec(tiny_corpus, steps=4), tmp_path)
-    assert order[-3:] == ["metrics.jsonl", "metrics.csv", "result.json"]
+    assert order[-4:] == ["metrics.jsonl", "timings.jsonl", "metrics.csv", "result.json"]
 
 
 def test_each_result_has_the_loss_that_is_meant(tiny_corpus, tmp_path):
