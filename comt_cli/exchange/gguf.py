@@ -17,7 +17,6 @@ from comt_cli.errors import UserError
 from comt_cli.exchange.gguf_tokenizer import gguf_codec
 from comt_cli.exchange.huggingface_layout import context_length
 from comt_cli.exchange.huggingface_llama import LAYOUT
-from comt_cli.exchange.huggingface_weights import join_weights
 from comt_cli.exchange.loaded import LoadedModel, describe
 from comt_cli.installing import install_extra
 
@@ -69,7 +68,7 @@ def read_gguf(path: Path) -> LoadedModel:
         heads = {"attn_q.weight": shape.heads, "attn_k.weight": shape.kv_heads}.get(name.split(".", 2)[-1])
         tensor = torch.from_numpy(array)
         weights[_public_name(name)] = tensor if heads is None else unpermute(tensor, heads)
-    model = join_weights(settings, vocabulary, weights, str(path))
+    model = LAYOUT.join(settings, vocabulary, weights, str(path))
     basename, size = metadata.get("general.basename"), metadata.get("general.size_label")
     return LoadedModel(
         model=model,
@@ -119,7 +118,7 @@ def unpermute(weight_ND: Tensor, heads: int) -> Tensor:
     moved row (half, i) of every head to (i, half), and this moves it back.
     """
     if weight_ND.ndim != 2 or weight_ND.shape[0] % (2 * heads):
-        return weight_ND  # of a wrong shape: `join_weights` says so by name
+        return weight_ND  # of a wrong shape: `Layout.join` says so by name
     rows, width = weight_ND.shape
     return weight_ND.view(heads, rows // heads // 2, 2, width).transpose(1, 2).reshape(rows, width)
 
@@ -129,7 +128,7 @@ def _public_name(name: str) -> str:
         return _OUTER[name]
     block, layer, rest = ([*name.split(".", 2), "", ""])[:3]
     known = block == "blk" and rest in _INNER
-    return f"model.layers.{layer}.{_INNER[rest]}" if known else name  # `join_weights` refuses the unknown by name
+    return f"model.layers.{layer}.{_INNER[rest]}" if known else name  # `Layout.join` refuses the unknown by name
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:

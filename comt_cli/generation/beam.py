@@ -23,8 +23,9 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from comt_cli.data.special_tokens import PAD
+from comt_cli.data.special_tokens import PAD, SpecialTokens
 from comt_cli.errors import UserError
+from comt_cli.tasks.settings.decoding import BeamSettings
 
 PENALTIES: dict[str, Callable[[float, float], float]] = {
     "gnmt": lambda length, alpha: ((5 + length) / 6) ** alpha,
@@ -156,6 +157,30 @@ def beam_search(
             cache.reorder((keep_B[:, None] * K + parent_BK[keep_B]).flatten())
         last_R1 = live.tokens[:, :, length - 1].reshape(-1, 1)
     raise AssertionError("every sentence ends at its greatest length")
+
+
+def decode(
+    model: Decodes,
+    *source: Tensor,
+    settings: BeamSettings,
+    special: SpecialTokens,
+    max_lengths: Sequence[int],
+    n_best: int = 1,
+    forbidden: Forbidden = NOTHING,
+) -> list[list[Hypothesis]]:
+    """`beam_search` as a run's settings have it, between the special tokens of a tokenizer."""
+    return beam_search(
+        model,
+        *source,
+        width=settings.beam,
+        length_penalty=settings.penalty,
+        alpha=settings.alpha,
+        max_lengths=max_lengths,
+        begin=special.need("begin"),
+        end=special.end,
+        n_best=n_best,
+        forbidden=forbidden,
+    )
 
 
 @dataclass

@@ -19,7 +19,7 @@ from comt_cli.data.tokenizer import Tokenizer
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedTranslator
 from comt_cli.generation.attention import attention_of
-from comt_cli.generation.beam import Decodes, Hypothesis, beam_search
+from comt_cli.generation.beam import Decodes, Hypothesis, decode
 from comt_cli.generation.transcript import one_line
 from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.tasks.settings.decoding import DecodeSettings
@@ -106,16 +106,12 @@ class Translator:
         """The translations of the sources of one batch."""
         width = max(map(len, sources))
         source_BS = torch.tensor([[*source, *[PAD] * (width - len(source))] for source in sources], device=self.device)
-        decode = options.decode
-        found = beam_search(
+        found = decode(
             self.model,
             source_BS,
-            width=decode.beam,
-            length_penalty=decode.penalty,
-            alpha=decode.alpha,
-            max_lengths=[len(source) + decode.max_extra for source in sources],  # the end counts on both sides
-            begin=self.begin,
-            end=self.end,
+            settings=options.decode,
+            special=self.tokenizer.special,
+            max_lengths=[len(source) + options.decode.max_extra for source in sources],  # the end counts on both sides
             n_best=options.n_best,
         )
         return [

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from comt_cli.data.split import IGNORE, B, Split
-from comt_cli.generation.beam import NOTHING, Forbidden, NotFinite, beam_search
+from comt_cli.generation.beam import NOTHING, Forbidden, NotFinite, decode
 from comt_cli.generation.transcript import Transcript
 from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.runs.plan import RunSpec
@@ -128,23 +128,20 @@ class EncoderDecoderRun(TextRun[B]):
 
     def _texts(self, *source: Tensor) -> list[str] | None:
         """The texts of sources; None where the network's outputs are not finite."""
-        special = self.dataset.tokenizer.special
+        tokenizer, lengths = self.dataset.tokenizer, self.longest(*source)
         try:
             with compute_context(self.settings.precision, self.world.device):
-                found = beam_search(
+                found = decode(
                     self.model,
                     *source,
-                    width=self.beam.beam,
-                    length_penalty=self.beam.penalty,
-                    alpha=self.beam.alpha,
-                    max_lengths=self.longest(*source),
-                    begin=special.need("begin"),
-                    end=special.end,
+                    settings=self.beam,
+                    special=tokenizer.special,
+                    max_lengths=lengths,
                     forbidden=self.forbidden,
                 )
         except NotFinite:
             return None
-        return [self.dataset.tokenizer.decode(each[0].tokens) for each in found]
+        return [tokenizer.decode(each[0].tokens) for each in found]
 
 
 def spread(smoothing: float, model: EncoderDecoder) -> float:

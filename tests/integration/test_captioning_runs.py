@@ -20,16 +20,13 @@ from same_bits import same_integers
 from tiny_runs import StopAt, Stopped, assert_same_run, dataset_of, train, training
 
 from comt_cli import app
-from comt_cli.data.captions.settings import CaptionData
 from comt_cli.data.split import IGNORE
-from comt_cli.errors import UserError
 from comt_cli.generation.caption import ImageCaptioner, Seen
 from comt_cli.runs.directory import RunDirectory
-from comt_cli.runs.plan import RunSpec, RunStart
+from comt_cli.runs.plan import RunSpec
 from comt_cli.scoring.captions import Cider, caption_scores
 from comt_cli.scoring.scenes import scene_f1
 from comt_cli.tasks.settings.decoding import BeamSettings
-from comt_cli.training.start import check_starts
 from comt_cli.training.tasks.captioning import CaptioningRun
 
 
@@ -151,42 +148,6 @@ def test_a_caption_has_a_word(runs, monkeypatch):
     for each in ImageCaptioner(loaded, torch.device("cpu")).captions(seen, BeamSettings(beam=5, alpha=0.0), 3):
         assert each.text
         assert "<unk>" not in each.text
-
-
-def test_words_are_counted_as_cost_is(runs):
-    result = RunDirectory.of(runs, critical()).result()
-    spec = critical()
-    assert result["tokens"] == 6 * 8 * spec.task.positions(spec.settings) == 6 * 8 * 3 * 13
-
-
-def test_a_start_must_have_the_same_data():
-    source = caption_spec()
-    check_starts([critical()])
-    for key, value in {"images": 50, "max_length": 11}.items():
-        data = source.settings.data.model_copy(update={key: value})
-        other = source.model_copy(update={"settings": source.settings.model_copy(update={"data": data})})
-        said = (
-            rf"sas/tiny critical, c, seed 1 cannot start from sas/tiny a-row.*data\.{key} is \d+ here and {value} there"
-        )
-        with pytest.raises(UserError, match=said):
-            check_starts([critical().model_copy(update={"start": RunStart(run=other)})])
-
-
-def test_of_photographs_nobody_knows_the_scene():
-    task, settings = caption_spec().task, caption_spec().settings
-    photographs = CaptionData(corpus="mscoco", vocabulary_size=9)
-    for key in ("scene_f1", "test_scene_f1"):
-        assert task.lacks(settings, key) is None
-        assert "images of mscoco" in task.lacks(settings.model_copy(update={"data": photographs}), key)
-    assert task.lacks(settings.model_copy(update={"data": photographs}), "test_cider") is None
-
-
-def test_rewards_rise(tmp_path):
-    """Within 45 steps from the initial weights."""
-    options = {**CIDER, "steps": 45, "samples": 5, "learning_rate": 1e-2, "self_critical_baseline": "others"}
-    directory = train(caption_spec(**options), tmp_path)
-    rewards = [-line["loss"] for line in directory.metrics() if "loss" in line]
-    assert np.mean(rewards[-18:]) > 1.3 * np.mean(rewards[:9]) > 0
 
 
 @pytest.mark.parametrize("options", [{"micro_batch_size": 4}, {"activation_checkpointing": True}])

@@ -27,7 +27,7 @@ from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.training.parallel import World, join_world, share_of_batch
-from comt_cli.training.processes import is_main_process, launched_by_torchrun
+from comt_cli.training.processes import launched_by_torchrun
 
 DRIFT = 1e-4
 EXACT = ("step", "tokens", "learning_rate")
@@ -190,11 +190,3 @@ def test_gpus_that_contradict_torchrun(torchrun, tiny_corpus, tmp_path):
     torchrun(1, 4)
     with pytest.raises(UserError, match="--gpus 2, but torchrun started 4 processes"):
         train_on(2, [tiny_spec(tiny_corpus, steps=4)], tmp_path, "cpu")
-
-
-def test_the_first_of_torchruns_processes_prints(torchrun):
-    assert is_main_process()
-    torchrun(0, 2)
-    assert is_main_process()
-    torchrun(1, 2)
-    assert not is_main_process()

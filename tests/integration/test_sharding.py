@@ -300,12 +300,6 @@ def test_weights_that_one_process_alone_knows_to_be_bad_are_not_saved(both, tiny
     assert not directory.checkpoint_file.exists()
 
 
-def test_compiled_blocks(both, tiny_corpus):
-    """Each block by itself, recomputed inside: the same numbers as of blocks not compiled."""
-    spec, compiled = (spec_of(tiny_corpus, "fused, recomputed", compile=on) for on in (False, True))
-    assert_close(lines_of(both / "compiled", compiled), lines_of(both / "none", spec), 1e-6)
-
-
 # ---- three processes, for which no matrix of width 32 divides evenly
 
 

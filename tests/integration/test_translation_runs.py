@@ -22,7 +22,7 @@ from comt_cli.data.pairs.dataset import PairDataset
 from comt_cli.data.special_tokens import PAD
 from comt_cli.data.split import IGNORE
 from comt_cli.errors import RunInterrupted
-from comt_cli.generation.beam import Hypothesis, NotFinite, beam_search
+from comt_cli.generation.beam import Hypothesis, NotFinite
 from comt_cli.generation.transcript import Transcript
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
@@ -61,7 +61,7 @@ def in_one_pass(model, source_BS, **options):
 
 def arrange(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TranslationRun, "place", place_far_from_the_start)
-    patch.setattr(encoder_decoder, "beam_search", in_one_pass)
+    patch.setattr(encoder_decoder, "decode", in_one_pass)
 
 
 @pytest.fixture(autouse=True)
@@ -69,17 +69,12 @@ def far_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     arrange(monkeypatch)
 
 
-@pytest.fixture
-def real_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoder_decoder, "beam_search", beam_search)
-
-
 class Searches:
     """Counts the sentences that are translated."""
 
     def __init__(self) -> None:
         self.sentences = 0
-        self.real = encoder_decoder.beam_search
+        self.real = encoder_decoder.decode
 
     def __call__(self, model, source_BS, **options):
         self.sentences += len(source_BS)
@@ -89,7 +84,7 @@ class Searches:
 @pytest.fixture
 def searches(monkeypatch: pytest.MonkeyPatch) -> Searches:
     found = Searches()
-    monkeypatch.setattr(encoder_decoder, "beam_search", found)
+    monkeypatch.setattr(encoder_decoder, "decode", found)
     return found
 
 
@@ -100,7 +95,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     with pytest.MonkeyPatch.context() as patch:
         arrange(patch)
         searches = Searches()
-        patch.setattr(encoder_decoder, "beam_search", searches)
+        patch.setattr(encoder_decoder, "decode", searches)
         directory = train(pair_spec(**AVERAGE), tmp_path_factory.mktemp("undisturbed"))
     assert searches.sentences == ONCE
     return directory
@@ -135,21 +130,6 @@ def assert_same_translations(directory: RunDirectory, other: RunDirectory) -> No
     assert not list(directory.path.glob("weights-*.pt"))
 
 
-def test_translations_are_written_for_every_evaluation(expected):
-    """The tests below compare something: the weights say different things, of different sentences."""
-    found = outputs(expected)
-    splits = ("test", "unseen", "validation")
-    kept = [*(f"final/{split}.txt" for split in splits), "last/test.txt"]
-    assert list(found) == [*kept, *(f"step-{step}/validation.txt" for step in (12, 4, 8))]
-    for text in found.values():
-        assert len(text.splitlines()) == 20
-        assert len(set(text.splitlines())) > 5
-    assert found["final/test.txt"] != found["last/test.txt"]
-    assert len({found[f"step-{step}/validation.txt"] for step in (4, 8, 12)}) == 3
-    texts = dataset_of(pair_spec(**AVERAGE)).texts
-    assert {name: len(each.sources) for name, each in texts.items()} == dict.fromkeys(splits, 20)
-
-
 def test_stopped_at_any_event_it_ends_the_same_and_translates_nothing_twice(expected, searches, tmp_path):
     """A start, 12 steps, evaluations at two of them, of the last weights, and of validation and both test sets."""
     spec, events = pair_spec(**AVERAGE), 0
@@ -164,51 +144,9 @@ def test_stopped_at_any_event_it_ends_the_same_and_translates_nothing_twice(expe
     assert searches.sentences == ONCE
 
 
-STOPS = {
-    "step 4": (1, 1),
-    "step 8": (2, 2),
-    "step 12, before weights are chosen": (2, 1),
-    "validation, with the mean": (2, 2),
-    "test": (2, 2),
-    "unseen": (3, 1),
-    "test, with the last weights": (4, 2),
-}
 """Where a run is stopped, one after the other: in which evaluation since it was started, after how many batches. A
 start begins with the evaluation in which the one before was stopped, and from the choice of the weights on with that of
 validation."""
-
-
-def test_beam_searches_that_are_stopped_end_the_same(real_search, searches, tmp_path):
-    """What a search finds follows from its batch and the weights alone."""
-    spec = pair_spec(**AVERAGE)
-    alone = train(spec, tmp_path / "alone")
-    assert searches.sentences == ONCE
-    for number, batches in ((1, 1), (3, 2), (3, 1)):  # at step 4, in the test set, and in the unseen one
-        stop = StopSignal()
-        with pytest.raises(RunInterrupted):
-            train(spec, tmp_path / "runs", listener=InEvaluation(number, batches, stop), stop=stop)
-    assert_same_translations(train(spec, tmp_path / "runs"), alone)
-    assert searches.sentences == 2 * ONCE
-
-
-@pytest.mark.parametrize("by_signal", [True, False], ids=["signal", "error"])
-def test_stopped_in_the_middle_of_each_evaluation(expected, searches, tmp_path, by_signal):
-    """An error takes the steps since the last checkpoint with it, and what their evaluation had translated."""
-    spec = pair_spec(**AVERAGE)
-    directory = RunDirectory.of(tmp_path / "runs", spec)
-    written, most = 0, ONCE if by_signal else ONCE + 40
-    for where, (number, batches) in STOPS.items():
-        stop = StopSignal()
-        listener = InEvaluation(number, batches, stop if by_signal else None)
-        with pytest.raises(RunInterrupted if by_signal else Stopped) as stopped:
-            train(spec, tmp_path / "runs", listener=listener, stop=stop)
-        assert not by_signal or "everything is saved" in str(stopped.value), where
-        assert directory.state() is RunState.unfinished
-        assert written < searches.sentences < most, where
-        written = searches.sentences
-    train(spec, tmp_path / "runs")
-    assert_same_translations(directory, expected)
-    assert searches.sentences == ONCE if by_signal else searches.sentences <= most
 
 
 def train_far_from_the_start_until_death(*arguments) -> None:
@@ -241,35 +179,6 @@ def test_killed_at_every_kind_of_moment(expected, nursery, tmp_path, monkeypatch
     assert_same_translations(directory, expected)
 
 
-@pytest.mark.parametrize("lost", [1, 9])
-def test_a_line_that_a_kill_cut_off_is_translated_again(expected, searches, tmp_path, lost):
-    spec = pair_spec(**AVERAGE)
-    for listener in (StopAt(18), InEvaluation(2, 3)):  # before the test set, and in it
-        with pytest.raises(Stopped):
-            train(spec, tmp_path / "runs", listener=listener)
-    directory = RunDirectory.of(tmp_path / "runs", spec)
-    part = directory.path / "outputs/final/test.part-0.jsonl"
-    part.write_bytes(part.read_bytes()[:-lost])
-    train(spec, tmp_path / "runs")
-    assert_same_translations(directory, expected)
-    # The whole of its batch, so that rounding is what it would have been.
-    assert searches.sentences == ONCE if lost == 1 else searches.sentences > ONCE
-
-
-def test_a_word_that_was_changed_in_a_part_changes_no_score(expected, tmp_path):
-    spec = pair_spec(**AVERAGE)
-    for listener in (StopAt(18), InEvaluation(2, 3)):
-        with pytest.raises(Stopped):
-            train(spec, tmp_path / "runs", listener=listener)
-    directory = RunDirectory.of(tmp_path / "runs", spec)
-    part = directory.path / "outputs/final/test.part-0.jsonl"
-    number, text, checksum = json.loads(part.read_text().splitlines()[0])
-    rest = part.read_text().splitlines()[1:]
-    part.write_text("\n".join([json.dumps([number, f"{text} and more", checksum]), *rest, ""]))
-    train(spec, tmp_path / "runs")
-    assert_same_translations(directory, expected)
-
-
 def test_translations_of_other_weights_are_not_taken(expected, tmp_path):
     """A run that was stopped in its test set, and begins anew without its checkpoint."""
     spec = pair_spec(**AVERAGE)
@@ -295,22 +204,13 @@ def test_where_a_search_finds_no_numbers_there_are_no_scores(tmp_path, monkeypat
     def fails(*_: object, **__: object) -> None:
         raise NotFinite("the outputs of the network are not finite numbers")
 
-    monkeypatch.setattr(encoder_decoder, "beam_search", fails)
+    monkeypatch.setattr(encoder_decoder, "decode", fails)
     result = train(pair_spec(steps=2, warmup_steps=1), tmp_path / "runs").result()
     assert result["state"] == "done"
     assert result["test_loss"] > 0
     assert result["target_perplexity"] > 1
     assert result["test_bleu"] is result["bleu"] is result["test_slot_accuracy"] is None
     assert not any(path.stat().st_size for path in tmp_path.rglob("*.part-0.jsonl"))
-
-
-def test_a_diverging_run_is_a_result(real_search, tmp_path):
-    """Also where an evaluation comes before the loss that is not finite: nothing can be translated there."""
-    for options in ({}, {"evaluate_every": 1}):
-        spec = pair_spec(learning_rate=1e30, warmup_steps=1, **options)
-        directory = train(spec, tmp_path / str(len(options)))
-        assert directory.state() is RunState.diverged, options
-        assert "NaN" not in directory.metrics_file.read_text()
 
 
 # ---- the same run, divided in other ways
@@ -361,12 +261,6 @@ def test_two_processes_train_and_translate_as_one_does_and_go_on(nursery, search
     run_together(nursery, 2, share, *arguments, 0)
     assert_equal_but_for_rounding(alone, together)
     assert [untimed(each)["processes"] for each in (alone, together)] == [1, 2]
-
-
-def test_pairs_that_are_left_out_are_counted_and_named_when_the_run_starts(tmp_path):
-    assert training(pair_spec(), tmp_path).task.caution(1) is None
-    cut = training(pair_spec(data={"max_length": 28}), tmp_path).task.caution(1)
-    assert re.match(r"training pairs left out: \d+ too long \(max_length\); first pair \d+ \(\d+ tokens\)", cut)
 
 
 def test_micro_batches_change_rounding_alone(tmp_path):
@@ -464,7 +358,7 @@ def test_scores_belong_to_the_right_sentences(tmp_path, monkeypatch):
         sources = [tuple(i for i in row if i not in (special.pad, special.end)) for row in source_BS.tolist()]
         return [[Hypothesis(known.get(source, source), 0.0, 0.0)] for source in sources]
 
-    monkeypatch.setattr(encoder_decoder, "beam_search", recall)
+    monkeypatch.setattr(encoder_decoder, "decode", recall)
     directory = train(spec, tmp_path)
     result = assert_scores(directory, dataset)
     lines = (directory.path / "outputs/final/test.txt").read_text(encoding="utf-8").splitlines()

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import pydoc_data.topics
 import re
 from pathlib import Path
 
 import pytest
-import safetensors.torch
 import torch
 from same_bits import Reason, assert_same_bits
-from typer.testing import CliRunner
 
-from comt_cli.data.sentencepiece_tokenizer import train_sentencepiece
 from comt_cli.errors import UserError
 from comt_cli.exchange.huggingface import read_huggingface, write_huggingface
 from comt_cli.exchange.load import load
@@ -134,21 +130,13 @@ def edited(folder: Path, **changes) -> Path:
         ({"hidden_size": 10**30}, "width Input should be less than or equal to"),
         ({"hidden_size": True}, "width Input should be a valid integer"),
         ({"intermediate_size": 2**62}, "ffn_width Input should be less than or equal to"),
-        ({"num_hidden_layers": 1}, "no place for: model.layers.1"),
+        ({"num_hidden_layers": 1}, "model.layers.1.input_layernorm.weight has no place"),
         ({"intermediate_size": 95}, r"gate_proj.weight is \[96, 64\]"),
     ],
 )
 def test_configurations_that_do_not_fit_are_refused_by_name(changes, words, make_llama, tmp_path) -> None:
     folder = edited(export(make_llama(), tmp_path / "out"), **changes)
     with pytest.raises(UserError, match=words):
-        load(folder, LoadedModel)
-
-
-@pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff", b"[]", b'{"vocab_size": 1' + b"0" * 4000 + b"}"])
-def test_a_damaged_configuration_is_named(content, make_llama, tmp_path) -> None:
-    folder = export(make_llama(), tmp_path / "out")
-    (folder / "config.json").write_bytes(content)
-    with pytest.raises(UserError, match=r"config\.json"):
         load(folder, LoadedModel)
 
 
@@ -172,39 +160,6 @@ def test_pickles_damaged_files_and_paths_outside_are_refused(make_llama, tmp_pat
     index.write_text(json.dumps({"weight_map": {"lm_head.weight": "gone.safetensors"}}))
     with pytest.raises(UserError, match=r"lacks gone\.safetensors"):
         load(folder, LoadedModel)
-
-
-def test_weights_that_are_not_numbers_with_a_point_are_refused(make_llama, tmp_path) -> None:
-    folder = export(make_llama(), tmp_path / "out")
-    tensors = safetensors.torch.load_file(folder / "model.safetensors")
-    tensors["lm_head.weight"] = tensors["lm_head.weight"].to(torch.int8)
-    safetensors.torch.save_file(tensors, folder / "model.safetensors")
-    with pytest.raises(UserError, match=r"lm_head.weight is \[61, 64\] int8"):
-        load(folder, LoadedModel)
-
-
-def test_the_command_writes_a_folder_that_stands_on_its_own(save_run, transformers, tmp_path) -> None:
-    from comt_cli.app import app
-
-    tokenizer = train_sentencepiece(list(pydoc_data.topics.topics.values()), 600)
-    checkpoint, folder = save_run(tokenizer=tokenizer), tmp_path / "out"
-    result = CliRunner().invoke(app, ["export", str(checkpoint), "--to", "huggingface", str(folder)])
-    assert result.exit_code == 0, result.output
-    written = sorted(path.name for path in folder.iterdir())
-    assert written == ["config.json", "model.safetensors", "tokenizer.json", "tokenizer.model", "tokenizer_config.json"]
-    assert all(str(folder / name) in result.output for name in written)
-
-    theirs = transformers.AutoTokenizer.from_pretrained(folder)
-    text = "Once the king's café closed,\n    he left —  twice.\n"
-    ids = theirs(text)["input_ids"]
-    assert ids == tokenizer.encode(text)
-    assert theirs.decode(ids) == text
-    assert theirs.eos_token_id == tokenizer.eos_id
-    assert load(folder, LoadedModel).text_codec().pieces(ids) == tokenizer.pieces(ids)
-
-    again = CliRunner().invoke(app, ["export", str(checkpoint), "--to", "huggingface", str(folder)])
-    assert isinstance(again.exception, UserError)
-    assert "not an empty folder" in again.exception.message
 
 
 def test_bytes_convert_exactly(save_run, tmp_path) -> None:

@@ -45,18 +45,3 @@ def test_what_does_not_translate_is_refused(run, tmp_path):
         write_state(tmp_path / "other.pt", {**state, **change})
         with pytest.raises(UserError, match=message):
             load(tmp_path / "other.pt", LoadedTranslator)
-
-
-def test_a_model_of_another_task_is_refused(tmp_path):
-    from comt_cli.runs.plan import RunSpec
-    from comt_cli.tasks.settings.language import Settings
-
-    settings = Settings.model_validate(
-        {"model": {"size": "tiny"}, "data": {"tokenizer": "bytes"}, "train": {"steps": 1}}
-    )
-    names = {"paper": "comt", "table": "t", "command": "train-lm", "scale": "smoke", "row": "a", "column": "c"}
-    spec = RunSpec(**names, seed=3, method={"name": "comt"}, settings=settings, data_fingerprint="none")
-    state = {"spec": spec.model_dump(mode="json"), "model": {}, "vocabulary": 258, "tokenizer": {}}
-    write_state(tmp_path / "checkpoint.pt", state)
-    with pytest.raises(UserError, match="train-lm, not of a translator"):
-        load(tmp_path, LoadedTranslator)

@@ -8,7 +8,6 @@ import pytest
 import torch
 from method_cases import built, wiring_of
 from same_bits import Reason, assert_same_bits, differ
-from tiny_runs import tiny_spec, training
 from torch import nn
 
 from comt_cli.tasks.settings.language import TrainSettings
@@ -88,15 +87,6 @@ def test_without_groups_all_are_one():
     assert part["weight_decay"] == 0.1
 
 
-def test_those_that_are_updated_alike_are_one():
-    model = network()
-    first, norm, last = model
-    alike = [Group(norm.parameters(), weight_decay=0.0), Group([last.bias], weight_decay=0.0), Group([first.weight])]
-    own = optimizer_of(model, settings(), alike)
-    found = [(part["weight_decay"], len(part["params"])) for part in own.param_groups]
-    assert found == [(0.1, 3), (0.0, 3)]
-
-
 def test_states_of_groups_are_saved_by_parameter():
     model, again = network(), network()
     one = optimizer_of(model, settings(), groups(model))
@@ -117,9 +107,3 @@ def test_a_group_must_be_of_the_model():
         optimizer_of(model, settings(), [Group([model[0].weight]), Group([model[0].weight])])
     with pytest.raises(ValueError, match="not the model's"):
         optimizer_of(model, settings(), [Group(network().parameters())])
-
-
-def test_a_run_of_one_group_resumes(tiny_corpus, tmp_path):
-    run = training(tiny_spec(tiny_corpus, steps=4, save_every=2), tmp_path)
-    run.run()
-    assert [group["rate"] for group in run.optimizer.param_groups] == [1.0]
