@@ -80,7 +80,7 @@ def read_gguf(path: Path) -> LoadedModel:
 
 
 def config_from(metadata: Mapping[str, Any], tensors: Mapping[str, NDArray[np.float32]], origin: str) -> dict[str, Any]:
-    """What a Hugging Face configuration would say of a GGUF file. Raises `UserError` naming what cannot be expressed,
+    """Hugging Face configuration of a GGUF file. Raises `UserError` naming what cannot be expressed,
     or is missing."""
     architecture = metadata.get("general.architecture")
     if architecture != "llama":

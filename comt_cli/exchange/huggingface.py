@@ -23,7 +23,7 @@ from comt_cli.layers.shared_values import SharedValues
 
 CONFIG, WEIGHTS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
 HUB_FILES = [CONFIG, "*.safetensors", INDEX, TOKENIZER]
-"""What is fetched of a hub repository: configuration, weights, tokenizer. No pickles, no code."""
+"""Files fetched of a hub repository: configuration, weights, tokenizer. No pickles, no code."""
 
 
 def write_huggingface(loaded: LoadedText, folder: Path) -> list[tuple[Path, str]]:

@@ -1,5 +1,5 @@
-"""What differs between the models that `transformers` lays out: names of tensors, keys of `config.json`, and what can
-be expressed; and the way from its tensors to our fused ones and back. One file a family, `huggingface_<family>.py`."""
+"""Layouts of `transformers` by family of models: names of tensors, keys of `config.json`, and what can be
+expressed; and the way from its tensors to our fused ones and back. One file a family, `huggingface_<family>.py`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from comt_cli.errors import UserError
-from comt_cli.exchange.checkpoint import misfits
+from comt_cli.exchange.checkpoint import misfits, problem_of
 from comt_cli.exchange.loaded import LoadedText
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.base import ResidualConnection
@@ -65,10 +65,6 @@ class Layout(ABC):
     def outer_norms(self, model: Any) -> list[nn.Module]:
         """The model's norms outside of its blocks."""
 
-    @abstractmethod
-    def sizes(self, settings: Any, vocabulary: int) -> Mapping[str, list[int]]:
-        """The shapes of some tensors, by public name, that show what size a model is of."""
-
     def weight_name(self, public: str, settings: Any) -> str | None:
         """A tensor's name as it is written today; None for one that is no weight of such a model."""
         return public
@@ -90,8 +86,7 @@ class Layout(ABC):
         except KeyError as error:
             raise UserError(f"{origin} does not say {error.args[0]}") from None
         except ValidationError as error:
-            problem = error.errors()[0]
-            raise UserError(f"{origin}: {'.'.join(map(str, problem['loc']))} {problem['msg']}") from None
+            raise UserError(f"{origin}: {problem_of(error)}") from None
         if type(vocabulary) is not int or not 1 <= vocabulary <= MAX_VOCABULARY:  # a bool is an int, and no number
             raise UserError(f"{origin}: vocab_size = {json.dumps(vocabulary)} is not a number of tokens")
         return settings, vocabulary
@@ -115,14 +110,6 @@ class Layout(ABC):
                 )
         known = {name: self.weight_name(name, settings) for name in given}
         given = {name: given[public] for public, name in known.items() if name is not None}
-        # Before anything is built: a forged number of layers must not keep the machine busy.
-        prefix = f"{self.blocks}."
-        present = {name.removeprefix(prefix).split(".")[0] for name in given if name.startswith(prefix)}
-        if settings.shape().layers > len(present):
-            raise UserError(f"{origin} says it has {settings.shape().layers} layers, and has tensors of {len(present)}")
-        for name, shape in self.sizes(settings, vocabulary).items():
-            if name in given and list(given[name].shape) != shape:
-                raise UserError(f"{origin}: {name} is {list(given[name].shape)}; its configuration makes it {shape}")
         model = empty_network(settings, method_from({"name": self.method}).wiring(), vocabulary=vocabulary)
         parts_of = dict(self._parts(model))
         expected = {public: part for parts in parts_of.values() for public, part in parts.items()}

@@ -112,13 +112,6 @@ class LlamaLayout(Layout):
     def outer_norms(self, model: Llama) -> list[nn.Module]:
         return [model.final_norm]
 
-    def sizes(self, settings: ModelSettings, vocabulary: int) -> Mapping[str, list[int]]:
-        shape = settings.shape()
-        return {
-            "model.embed_tokens.weight": [vocabulary, shape.width],
-            "model.layers.0.mlp.gate_proj.weight": [shape.ffn_width, shape.width],
-        }
-
     def weight_name(self, public: str, settings: ModelSettings) -> str | None:
         if public.endswith("rotary_emb.inv_freq"):  # written by old versions, recomputed by all
             return None

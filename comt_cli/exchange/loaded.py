@@ -3,17 +3,18 @@ says no more than what trains it."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Annotated, Any, ClassVar, Protocol, Self
+
+from pydantic import BaseModel, Field, FiniteFloat, PositiveInt, ValidationError
 
 from comt_cli.data.captions.settings import CaptionData
 from comt_cli.data.tokenizer import Tokenizer
 from comt_cli.data.tokenizers import tokenizer_from_json
 from comt_cli.errors import UserError
-from comt_cli.exchange.checkpoint import check_blocks, check_tokens, name_of
+from comt_cli.exchange.checkpoint import name_of, problem_of
 from comt_cli.exchange.codecs import OwnCodec
 from comt_cli.exchange.sources import ACCEPTED
 from comt_cli.layers.gates import CarriesGates
@@ -58,7 +59,7 @@ class Loaded:
 
     @classmethod
     def kind(cls) -> str:
-        """What such a model is, with its article: `an image classifier`."""
+        """Name of such models, with its article: `an image classifier`."""
         return task_of(cls.command).model_kind if cls.command is not None else "a model"
 
     @classmethod
@@ -67,16 +68,13 @@ class Loaded:
         return ACCEPTED if cls.foreign else f"Give a checkpoint.pt or run directory of comt {cls.command}."
 
     @classmethod
-    def check(cls, state: Mapping[str, Any], spec: RunSpec, path: Path) -> None:
-        """Refuse what is wrong with a checkpoint of the task before its model is built, with a `UserError`."""
-
-    @classmethod
     def from_checkpoint(cls, model: Any, state: Mapping[str, Any], spec: RunSpec, path: Path) -> Self:
         """The model of a checkpoint, with its weights, and what the file says besides. Raises `UserError`."""
         try:
             more = cls.parts(state, spec)
         except ValueError as error:
-            raise UserError(f"{path}: its tokenizer cannot be restored: {error}") from None
+            said = problem_of(error) if isinstance(error, ValidationError) else error
+            raise UserError(f"{path}: what it has beside its weights cannot be restored: {said}") from None
         return cls(model, name_of(spec), cls.described(model, spec), **more, spec=spec)
 
     @classmethod
@@ -87,7 +85,7 @@ class Loaded:
 
     @classmethod
     def parts(cls, state: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:  # noqa: ARG003
-        """The fields of this class beyond those of every model. Raises `ValueError` where a tokenizer is damaged."""
+        """The fields of this class beyond those of every model. Raises `ValueError` where a part is damaged."""
         return {}
 
 
@@ -134,12 +132,6 @@ class LoadedText(Loaded):
     @classmethod
     def kind(cls) -> str:
         return "a language model" if cls.command is None else super().kind()
-
-    @classmethod
-    def check(cls, state: Mapping[str, Any], spec: RunSpec, path: Path) -> None:
-        settings: Any = spec.settings
-        check_blocks(state["model"], path, blocks=settings.model.shape().layers)
-        check_tokens(state, settings.data.vocabulary_size, path)
 
     @classmethod
     def described(cls, model: Any, spec: RunSpec) -> str:
@@ -224,12 +216,6 @@ class LoadedDecoder(Loaded):
     longest: int | None
 
     @classmethod
-    def check(cls, state: Mapping[str, Any], spec: RunSpec, path: Path) -> None:
-        settings: Any = spec.settings
-        check_blocks(state["model"], path, **settings.model.shape().depths)
-        check_tokens(state, settings.data.vocabulary_size, path)
-
-    @classmethod
     def described(cls, model: EncoderDecoder, spec: RunSpec) -> str:
         shape = model.shape
         layers = f"{shape.encoder_layers} + {shape.decoder_layers} layers, width {shape.width}"
@@ -259,7 +245,7 @@ class LoadedCaptioner(LoadedDecoder):
 
     @property
     def data(self) -> CaptionData:
-        """What its images were."""
+        """Settings of its images."""
         return self.run.settings_as(CaptioningSettings).data
 
 
@@ -281,23 +267,6 @@ class LoadedImageModel(Loaded):
     size: int
 
     @classmethod
-    def check(cls, state: Mapping[str, Any], spec: RunSpec, path: Path) -> None:
-        """Class names, mean, standard deviation and size, as a file from anywhere may not have them."""
-        settings = spec.settings_as(ImageSettings)
-        check_blocks(state["model"], path, blocks=sum(settings.model.shape().blocks))
-        names, size, classes = state["classes"], state["size"], settings.data.classes
-        if not isinstance(names, list) or [type(name) for name in names] != [str] * classes:
-            raise UserError(f"{path}: its classes are not the names of {classes}, which its spec has")
-        if type(size) is not int or size < 1:
-            raise UserError(f"{path}: its size is {size!r}, not a number of pixels")
-        for key, least in (("mean", -math.inf), ("std", 0.0)):
-            numbers = state[key]
-            if not isinstance(numbers, list) or [type(number) for number in numbers] != [float] * 3:
-                raise UserError(f"{path}: its {key} is not a number for each of three colours")
-            if not all(least < number < math.inf for number in numbers):
-                raise UserError(f"{path}: its {key} is out of range: {numbers}")
-
-    @classmethod
     def described(cls, model: ResNet, spec: RunSpec) -> str:
         settings = spec.settings_as(ImageSettings)
         network = f"{settings.model.size} of width {settings.model.shape().width} with {len(model.blocks)} blocks"
@@ -307,9 +276,21 @@ class LoadedImageModel(Loaded):
         )
 
     @classmethod
-    def parts(cls, state: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:  # noqa: ARG003
-        colours = {key: tuple(state[key]) for key in ("mean", "std")}
-        return {"class_names": tuple(state["classes"]), **colours, "size": state["size"]}
+    def parts(cls, state: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:
+        found = _ImageParts.model_validate({key: state[key] for key in _ImageParts.model_fields}, strict=True)
+        if len(found.classes) != (expected := spec.settings_as(ImageSettings).data.classes):
+            raise ValueError(f"it names {len(found.classes)} classes; its spec has {expected}")
+        colours = {"mean": tuple(found.mean), "std": tuple(found.std)}
+        return {"class_names": tuple(found.classes), **colours, "size": found.size}
+
+
+class _ImageParts(BaseModel):
+    """Entries of an image classifier's checkpoint beside its weights, as a file from anywhere may not have them."""
+
+    classes: list[str]
+    mean: Annotated[list[FiniteFloat], Field(min_length=3, max_length=3)]
+    std: Annotated[list[Annotated[FiniteFloat, Field(gt=0)]], Field(min_length=3, max_length=3)]
+    size: PositiveInt
 
 
 KINDS: tuple[type[Loaded], ...] = (

@@ -58,8 +58,8 @@ def tokenizer_files(codec: TextCodec, context_length: int | None) -> tuple[Files
 
 
 def _surrounding(codec: OwnCodec) -> processors.TemplateProcessing:
-    """What puts the begin token before a text and the end token behind it; of a pair, separators behind both texts, of
-    which the second is segment 1."""
+    """Post-processor that puts the begin token before a text and the end token behind it; of a pair, separators behind
+    both texts, of which the second is segment 1."""
     ids = [*codec.begin_ids, codec.close_id]
     begin, end = codec.tokenizer.pieces(ids)
     single = f"{begin} $A {end}"

@@ -31,7 +31,8 @@ PENALTIES: dict[str, Callable[[float, float], float]] = {
     "gnmt": lambda length, alpha: ((5 + length) / 6) ** alpha,
     "average": lambda length, alpha: length**alpha,
 }
-"""What the log-probability of so many tokens is divided by: tensor2tensor's (Wu et al. 2016, Eq. 14), and fairseq's."""
+"""Length penalties, by which the log-probability of so many tokens is divided: tensor2tensor's (Wu et al. 2016, Eq. 14)
+and fairseq's."""
 
 
 class NotFinite(UserError):
@@ -78,7 +79,7 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Forbidden:
-    """What no sequence has: `tokens` anywhere, and the end among its first `least` tokens. Beside these, `PAD` and the
+    """Constraints on sequences: no `tokens` anywhere, and no end among the first `least`. Beside these, `PAD` and the
     begin token are never chosen."""
 
     tokens: tuple[int, ...] = ()

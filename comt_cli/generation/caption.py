@@ -27,7 +27,7 @@ from comt_cli.tasks.settings.decoding import BeamSettings
 
 
 def no_caption(special: SpecialTokens) -> Forbidden:
-    """What no caption has: it says one word at least, and never the unknown one."""
+    """Constraints on captions: one word at least, and never the unknown one."""
     return Forbidden(() if special.unknown is None else (special.unknown,), least=1)
 
 

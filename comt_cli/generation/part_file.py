@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
-from comt_cli.errors import StorageError
-from comt_cli.files import open_own, read_text, write_text
+from comt_cli.files import read_text, write_text
+from comt_cli.generation.transcript import append
 
 
 class PartFile:
@@ -50,13 +49,7 @@ class PartFile:
 
     def add(self, lines: Sequence[str]) -> None:
         """Write more lines, flushed to the disk. Raises `StorageError`."""
-        try:
-            with os.fdopen(open_own(self.part, os.O_WRONLY | os.O_APPEND), "ab") as handle:
-                handle.write("".join(self._stored(lines, len(self.lines))).encode())
-                handle.flush()
-                os.fsync(handle.fileno())
-        except OSError as error:
-            raise StorageError(f"cannot write {self.part}: {error.strerror or error}") from error
+        append(self.part, "".join(self._stored(lines, len(self.lines))))
         self.lines += lines
 
     def finish(self) -> None:

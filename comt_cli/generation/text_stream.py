@@ -29,7 +29,7 @@ class TextStream:
         return self._give(self.codec.decode(self.ids).rstrip(BROKEN))
 
     def finish(self) -> str:
-        """What is left: U+FFFD for bytes that did not become a character."""
+        """The rest: U+FFFD for bytes that did not become a character."""
         return self._give(self.codec.decode(self.ids))
 
     def _give(self, whole: str) -> str:

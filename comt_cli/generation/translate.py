@@ -141,7 +141,7 @@ class Translator:
 
 
 def translator(loaded: LoadedTranslator, device: torch.device, warn: Callable[[str], None] | None = None) -> Translator:
-    """What translates with a loaded model; it is moved to the device, and computes in fp32."""
+    """Translator of a loaded model, which is moved to the device, and computes in fp32."""
     return Translator(
         loaded.model.to(device, torch.float32).eval(), loaded.tokenizer, device, longest=loaded.longest, warn=warn
     )

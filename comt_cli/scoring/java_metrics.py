@@ -43,7 +43,7 @@ def java_scores(
 
 
 def why_missing(name: str) -> str | None:
-    """What a metric needs that is not there, in a few words for a table's cell; None where nothing is missing."""
+    """Missing requirement of a metric, in a few words for a table's cell; None where nothing is missing."""
     if shutil.which("java") is None:
         return "needs Java"
     package = find_spec("pycocoevalcap")

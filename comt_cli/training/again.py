@@ -24,7 +24,7 @@ from comt_cli.training.processes import StopSignal
 
 
 class NotAsBefore(UserError):
-    """What a finished run comes to is not what its result says."""
+    """A finished run evaluates to other values than its result has."""
 
     exit_status = 1
 

@@ -1,4 +1,4 @@
-"""What runs of encoder-decoders have in common: dropout's masks, the likelihood that is minimised and evaluated, and
+"""Base of runs of encoder-decoders: dropout's masks, the likelihood that is minimised and evaluated, and
 the texts that beam search makes of a split's sources, which an evaluation that was stopped does not make twice."""
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from comt_cli.runs.plan import RunSpec
 from comt_cli.scoring.metrics import Score
 from comt_cli.tasks.settings.decoding import BeamSettings, DecoderTrainSettings
 from comt_cli.training.devices import compute_context
-from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, sums_over
+from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, mean_over
 from comt_cli.training.objective import Objective, SummedLoss
 from comt_cli.training.parallel import World
-from comt_cli.training.text_run import TextRun
+from comt_cli.training.tasks.base import TextRun
 
 
 class EncoderDecoderRun(TextRun[B]):
@@ -62,7 +62,7 @@ class EncoderDecoderRun(TextRun[B]):
 
     @abstractmethod
     def every_number(self, split: Split[B]) -> list[int]:
-        """Those of all sources of a split, rising."""
+        """Numbers of all sources of a split, rising."""
 
     @abstractmethod
     def longest(self, *source: Tensor) -> list[int]:
@@ -70,7 +70,7 @@ class EncoderDecoderRun(TextRun[B]):
 
     @property
     def forbidden(self) -> Forbidden:
-        """What no hypothesis has."""
+        """Tokens that no hypothesis may have."""
         return NOTHING
 
     @abstractmethod
@@ -91,11 +91,9 @@ class EncoderDecoderRun(TextRun[B]):
         def tally(*inputs: Tensor) -> Tensor:
             return torch.stack([self.likelihood(*inputs), (inputs[-1] != IGNORE).sum()])
 
-        loss_sum, tokens = sums_over(self.likelihood, decoded, tally, self.settings.precision, self.world)
-        if not tokens:
-            raise ValueError("there is no target to evaluate on")
-        loss, numbers = loss_sum / tokens, self.every_number(split)
-        extent = {"tokens": int(tokens), self.counted: len(numbers)}
+        loss, tokens, _ = mean_over(self.likelihood, decoded, tally, self.settings.precision, self.world)
+        numbers = self.every_number(split)
+        extent = {"tokens": tokens, self.counted: len(numbers)}
         if not math.isfinite(loss):
             return Evaluation(loss, dict.fromkeys(("target_perplexity", *self.scored(name))), extent)
         perplexity = {"target_perplexity": finite(bounded_exp(loss))}

@@ -37,7 +37,7 @@ logged or saved): asking waits for the device. A process that is alone looks aft
 
 
 class Due(enum.Flag):
-    """What is due at the end of a step, in this order."""
+    """Actions due at the end of a step, in this order."""
 
     NOTHING = 0
     LOG = enum.auto()
@@ -228,7 +228,7 @@ class Training:
         return self._finish()
 
     def due(self, step: int) -> Due:
-        """What is due at the end of `step`, counted from 1. The evaluation of the last is `_finish`'s."""
+        """Actions due at the end of `step`, counted from 1. The evaluation of the last is `_finish`'s."""
         settings, steps = self.settings, self.settings.steps
         is_due = {
             Due.LOG: step % settings.log_every == 0 or step in (1, steps),
@@ -347,7 +347,7 @@ class Training:
         return self.writer.result(result)
 
     def _tested(self, weights: str = "", splits: Collection[str] | None = None) -> dict[str, Any]:
-        """What the model comes to on the splits for testing, all or some; `weights` begins the keys where its weights
+        """Results on the splits for testing, all or some; `weights` begins the keys where its weights
         are not those that the run ends with."""
         found: dict[str, Any] = {}
         for split in self.task.tests if splits is None else splits:

@@ -180,8 +180,9 @@ def _is_ignored(number: int) -> bool:
 
 
 def begin_as_worker() -> None:
-    """What a process does first that trains for its parent, and is started with the signals of `StopSignal` blocked: it
-    dies with its parent, and of a signal without a traceback. It still has to unblock them.
+    """First actions of a process that trains for its parent, and is started with the signals of `StopSignal` blocked.
+
+    It dies with its parent, and of a signal without a traceback. It still has to unblock them.
 
     Its libraries meet the start method of the command's own process, "fork". With "spawn", or "forkserver", Inductor's
     progress bar (tqdm) makes a lock with a name. A worker, which ends by `end_process` or a signal, leaves it to

@@ -25,7 +25,6 @@ from comt_cli.kernels.cpu import build
 from comt_cli.kernels.measurements import tiles_text
 from comt_cli.kernels.triton.tiles import TILES
 from comt_cli.models.accounting import cost_of, total_flops
-from comt_cli.recipe.settings import Training
 from comt_cli.runs.directory import NUMERICS, PYTORCH, RunDirectory, read_lines
 from comt_cli.training.checkpoint import Counters
 from comt_cli.training.devices import device_name, peak_memory_bytes
@@ -181,7 +180,7 @@ DECIDES_BITS = (
     *("numerics", "device", "processes", "threads", "torch"),
     *("products", "attention", "captured", "sharding", "kernels", "tiles", "instructions"),
 )
-"""What must be the same at every start of a run for it to end as one never stopped, to the last bit."""
+"""Entries that must be the same at every start of a run for it to end as one never stopped, to the last bit."""
 
 
 def _tuned(choice: Choice) -> str:
@@ -234,31 +233,25 @@ def done_result(
     evaluation_rows: int,
 ) -> dict[str, Any]:
     """The result of a run that reached its last step; `evaluation_rows` are those of one batch of one process."""
+    chosen: dict[str, Any] = {}  # of which steps the weights are that it ended with, where they are not simply the last
+    if task.settings.averaged_steps:
+        chosen = {"averaged_steps": list(task.settings.averaged_steps)}
+    elif task.settings.select == "best":
+        chosen = {"chosen_step": counters.best_step}
     return {
         "state": "done",
         **_common(task, counters, environment),
         "train_loss": counters.last_finite_loss,
         **evaluation.numbers(),
-        **_chosen(task.settings, counters),
+        **chosen,
         "evaluation": {**evaluation.extent, "batch_size": evaluation_rows, "processes": task.world.size},
     }
 
 
-def _chosen(settings: Training, counters: Counters) -> dict[str, Any]:
-    """Of which steps the weights are that the run ended with, where they are not simply the last."""
-    if settings.averaged_steps:
-        return {"averaged_steps": list(settings.averaged_steps)}
-    return {"chosen_step": counters.best_step} if settings.select == "best" else {}
-
-
 def diverged_result(task: TaskRun[Any], counters: Counters, environment: dict[str, Any]) -> dict[str, Any]:
     """The result of a run whose loss was not finite at the step where the counters stand."""
-    return {
-        "state": "diverged",
-        **_common(task, counters, environment),
-        "diverged_at": counters.step,
-        "last_finite_loss": counters.last_finite_loss,
-    }
+    ending = {"diverged_at": counters.step, "last_finite_loss": counters.last_finite_loss}
+    return {"state": "diverged", **_common(task, counters, environment), **ending}
 
 
 def _common(task: TaskRun[Any], counters: Counters, environment: dict[str, Any]) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class Clock:
 
 
 def counted(spec: RunSpec, steps: int, targets: int) -> int:
-    """What speeds count of so many steps of a run, which had so many targets, on all devices."""
+    """Number of units that speeds count in so many steps of a run, which had so many targets, on all devices."""
     return targets if spec.task.counts_targets else steps * spec.settings.train.batch_size * _positions(spec)
 
 

@@ -102,7 +102,7 @@ def names_of(spec: RunSpec) -> dict[str, Any]:
 
 
 def name_of(key: str, *, chosen: bool = False) -> str | None:
-    """What a tracker calls a key of `metrics.jsonl` or `timings.jsonl`; None for what is not passed on. `chosen`: it is
+    """Tracker's name of a key of `metrics.jsonl` or `timings.jsonl`; None for what is not passed on. `chosen`: it is
     of the weights that the run ends with, where these are not the last."""
     split, _, name = key.partition("_")
     if split in ("validation", "test"):

@@ -1,4 +1,4 @@
-"""What the main process of a run writes into its directory: lines, checkpoints, the result. Others write nothing."""
+"""Files of a run that its main process writes: lines, checkpoints, the result. Others write nothing."""
 
 from __future__ import annotations
 

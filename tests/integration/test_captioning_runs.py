@@ -191,6 +191,7 @@ SECOND = (
 )
 
 
+@pytest.mark.slow
 def test_from_training_to_a_caption(tmp_path, monkeypatch, capsys, quick_figures):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "/nowhere")  # there is no Java

@@ -123,6 +123,7 @@ def hang() -> None:
     time.sleep(600)
 
 
+@pytest.mark.slow
 def test_processes_do_not_wait_for_ever_for_one_that_failed(nursery, monkeypatch):
     monkeypatch.setattr(launch, "GRACE_SECONDS", 0.2)
     workers = [nursery.start(hang), nursery.start(fail_at_once)]
@@ -146,6 +147,7 @@ def torchrun(monkeypatch):
     return set_environment
 
 
+@pytest.mark.slow
 def test_a_world_of_torchrun_with_one_process(torchrun, tiny_corpus, tmp_path):
     """gloo, DDP's environment and all, in this process; equal to a run without, to rounding: DDP keeps gradients
     elsewhere in memory."""
@@ -162,6 +164,7 @@ def test_a_world_of_torchrun_with_one_process(torchrun, tiny_corpus, tmp_path):
         assert mine == pytest.approx(other, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads in /proc")
 def test_a_network_that_outlives_its_group_does_not_wait_for_its_threads(torchrun):
     """It held Python's lock meanwhile, for which they may wait: one in thirty interrupted runs never ended."""

@@ -118,6 +118,7 @@ def share(rank: int, spec_json: str, runs: str) -> None:
         Training(spec, RunDirectory.of(Path(runs), spec), dataset_of(spec), world, ignore, StopSignal()).run()
 
 
+@pytest.mark.slow
 def test_two_processes_are_as_one(nursery, tiny_corpus, tmp_path):
     spec = glue_spec(tiny_corpus, task="scene-similarity", evaluation_batch_size=301)  # the last batch is one's alone
     alone, together = train(spec, tmp_path / "alone"), RunDirectory.of(tmp_path / "two", spec)
@@ -217,6 +218,7 @@ def recipes(tiny_corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return tmp_path
 
 
+@pytest.mark.slow
 def test_from_pre_training_to_a_table(recipes):
     def comt(*arguments: str) -> str:
         result = CliRunner().invoke(app, arguments)

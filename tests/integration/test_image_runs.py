@@ -131,6 +131,7 @@ def share(rank: int, spec_json: str, runs: str, event: int) -> None:
             assert_same_bits(buffers, {name: state[name] for name in buffers}, Reason.SAVED, "the statistics")
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_two_micro_batches_do_and_go_on_to_the_bit(nursery, tmp_path):
     """Each normalises its half of the batch by itself, as a process alone does with halves one after the other. Only
     the running statistics differ: the main process has seen its own halves."""

@@ -56,6 +56,7 @@ def share(rank: int, spec_json: str, runs: str) -> None:
         Training(spec, RunDirectory.of(Path(runs), spec), dataset_of(spec), world, ignore, StopSignal()).run()
 
 
+@pytest.mark.slow
 def test_two_processes_are_as_one(nursery, tiny_corpus, tmp_path):
     spec = masked_spec(tiny_corpus)
     alone, together = train(spec, tmp_path / "alone"), RunDirectory.of(tmp_path / "two", spec)

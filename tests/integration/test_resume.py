@@ -63,6 +63,7 @@ def test_killed_at_every_kind_of_moment(undisturbed, nursery, tmp_path):
     assert directory.state() is RunState.done
 
 
+@pytest.mark.slow
 def test_killed_from_outside_at_random_times(undisturbed, nursery, tmp_path):
     spec, expected = undisturbed
     directory = RunDirectory.of(tmp_path / "killed", spec)

@@ -133,6 +133,7 @@ def test_a_sweep_that_was_stopped_goes_on_where_it_was(tuned, monkeypatch):
     assert before.items() <= after.items()
 
 
+@pytest.mark.slow
 def test_a_sweep_never_takes_the_place_of_another(tuned):
     comt(*TRAIN)
     before = {path.name: path.read_text(encoding="utf-8") for path in RESULTS.glob("*.csv")}

@@ -248,6 +248,7 @@ def assert_equal_but_for_rounding(one: RunDirectory, other: RunDirectory) -> Non
                 assert second[key] == expected, (key, first["step"])
 
 
+@pytest.mark.slow
 def test_two_processes_train_and_translate_as_one_does_and_go_on(nursery, searches, tmp_path):
     spec = pair_spec(batch_size=2, **AVERAGE)
     alone = train(spec, tmp_path / "alone")

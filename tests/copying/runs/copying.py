@@ -11,7 +11,7 @@ from torch import Tensor
 from comt_cli.data.rows import Batch
 from comt_cli.data.split import IGNORE, Split
 from comt_cli.models.llama import Llama
-from comt_cli.training.evaluation import Evaluation, sums_over
+from comt_cli.training.evaluation import Evaluation, mean_over
 from comt_cli.training.objective import SummedLoss
 from comt_cli.training.tasks.base import TaskRun
 
@@ -37,11 +37,11 @@ class CopyingRun(TaskRun[Batch]):
             return torch.stack([self.objective(tokens_BT, targets_BT), *(each.sum() for each in counts)])
 
         pairs = (self.inputs(batch) for batch in batches)
-        loss, symbols, right, sequences, copied = sums_over(
+        loss, symbols, (right, sequences, copied) = mean_over(
             self.objective, pairs, tally, self.settings.precision, self.world
         )
         metrics: dict[str, float | None] = {"copied": 100 * copied / sequences, "right": 100 * right / symbols}
-        return Evaluation(loss / symbols, metrics, {"symbols": int(symbols), "sequences": int(sequences)})
+        return Evaluation(loss, metrics, {"symbols": symbols, "sequences": int(sequences)})
 
     def checkpoint_parts(self) -> dict[str, Any]:
         return {}

@@ -38,9 +38,8 @@ def test_what_does_not_translate_is_refused(run, tmp_path):
     spec = toy_spec().model_dump(mode="json")
     state = {"spec": spec, "model": toy_model(toy_spec()).state_dict(), "vocabulary": 259, "tokenizer": {}}
     for change, message in (
-        ({"vocabulary": 7}, "its vocabulary is 7"),
-        ({"tokenizer": {}}, "its tokenizer cannot be restored"),
-        ({"model": toy_model(toy_spec(encoder_layers=1)).state_dict()}, "1 layers of the encoder"),
+        ({"tokenizer": {}}, "cannot be restored"),
+        ({"model": toy_model(toy_spec(encoder_layers=1)).state_dict()}, "is missing"),
     ):
         write_state(tmp_path / "other.pt", {**state, **change})
         with pytest.raises(UserError, match=message):

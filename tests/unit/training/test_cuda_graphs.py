@@ -136,27 +136,18 @@ def refusing(where: str, error: Exception, compile_for: Callable[..., Any]) -> C
     ("said", "error", "match"),
     [
         (
-            "backend='inductor' raised:\nRuntimeError: skipping cudagraphs due to mutated inputs\nFound from",
+            "inductor raised:\nskipping cudagraphs due to mutations\nFound",
             UserError,
-            "^train.cuda_graphs: RuntimeError: skipping cudagraphs due to mutated inputs\n",
+            "^train.cuda_graphs: skipping cuda",
         ),
-        (
-            "CUDA error: operation not permitted when stream is capturing",
-            UserError,
-            "^train.cuda_graphs: CUDA error: op",
-        ),
+        ("operation not permitted when stream is capturing", UserError, "^train.cuda_graphs: op"),
         ("something else", RuntimeError, "^something else$"),
-        (
-            "output of CUDAGraphs that has been overwritten: cudagraph_mark_step_begin",
-            RuntimeError,
-            "^output of CUDAGraphs",
-        ),
+        ("output of CUDAGraphs that has been overwritten", RuntimeError, "^output of CUDAGraphs"),
     ],
 )
-@pytest.mark.parametrize("where", ["forward", "backward", "evaluation"])
 @pytest.mark.usefixtures("graphs")
-def test_passes_that_cannot_be_captured_are_an_error(tiny_corpus, tmp_path, monkeypatch, where, said, error, match):
-    monkeypatch.setattr(torch, "compile", refusing(where, RuntimeError(said), lambda function, **_: function))
+def test_passes_that_cannot_be_captured_are_an_error(tiny_corpus, tmp_path, monkeypatch, said, error, match):
+    monkeypatch.setattr(torch, "compile", refusing("backward", RuntimeError(said), lambda function, **_: function))
     with pytest.raises(error, match=match):
         train(tiny_spec(tiny_corpus, **SHORT, **ON), tmp_path)
 
