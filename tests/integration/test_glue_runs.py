@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 
@@ -12,21 +11,16 @@ import torch
 import torch.nn.functional as F
 from glue_cases import glue_spec
 from tiny_runs import (
-    BERT,
-    TRAIN_MASKED,
     assert_same_run,
     dataset_of,
     masked_spec,
     train,
     training,
 )
-from typer.testing import CliRunner
 from worlds import run_together
 
-from comt_cli.app import app
 from comt_cli.data.glue.batches import GlueBatch
 from comt_cli.data.split import IGNORE
-from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedClassifier
@@ -64,21 +58,6 @@ def test_it_starts_from_the_sources_body(source, tiny_corpus, tmp_path):
     assert {name.partition(".")[0] for name in theirs.keys() - ours.keys()} == {"head"}
     for name, initial in fresh.state_dict().items():
         torch.testing.assert_close(ours[name], theirs.get(name, initial), rtol=0, atol=1e-25)
-
-
-def test_another_vocabulary_of_the_same_size_is_refused(tiny_corpus, source, tmp_path):
-    """Such as that of another edition of the text; the settings are the same."""
-    directory = train(source, tmp_path)
-    state = read_state(directory.checkpoint_file)
-    state["tokenizer"]["extras"] = state["tokenizer"]["extras"][::-1]
-    torch.save(state, tmp_path / "other")  # the weights are still read from the file
-    (tmp_path / "other").replace(directory.checkpoint_file)
-    with pytest.raises(UserError) as refused:
-        train(glue_spec(tiny_corpus, start=source), tmp_path)
-    assert refused.value.message.startswith(
-        "comt/tiny-glue a-row, tiny, seed 1 cannot start from comt/tiny-masked a-row, tiny, seed 1: its tokens are "
-    )
-    assert "comt train-bert --fresh trains it anew" in str(refused.value.hint)
 
 
 # ---- how it trains
@@ -176,58 +155,3 @@ def test_what_an_evaluation_counts(task, classes, undisturbed, source, tiny_corp
 
 
 # ---- recipes and the command line
-
-ROWS = """\
-rows:
-  post-ln: {method: post-ln}
-  no-pre-training: {method: post-ln, start: null}
-"""
-RECIPE = """\
-title: A tiny BERT
-command: train-bert
-baseline: post-ln
-seeds: [1]
-settings:
-  model: {model}
-  data: {{corpus: "{corpus}", tokenizer: bytes, sequence_length: 48, validation_fraction: 0.2}}
-  train: {train}
-rows:
-  post-ln: {{method: post-ln}}
-columns:
-  bytes: {{}}
-scales:
-  smoke: {{description: a few seconds}}
-"""
-START = "start: {recipe: first.yaml, seed: 1, new: [pooler, classifier], drop: [head]}\n"
-
-
-@pytest.fixture
-def recipes(tiny_corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    short = TRAIN_MASKED | {"steps": 3, "evaluate_every": None}
-    first = RECIPE.format(model=json.dumps(BERT), corpus=tiny_corpus, train=json.dumps(short))
-    second = (
-        first.replace("train-bert", "finetune")
-        .replace("baseline: post-ln\n", f"baseline: post-ln\n{START}")
-        .replace("tokenizer: bytes", "tokenizer: bytes, task: scene-similarity, train_examples: 60")
-        .replace("rows:\n  post-ln: {method: post-ln}\n", ROWS)
-        .replace("  bytes: {}\n", "  pearson: {metric: test_pearson}\n  spearman: {metric: test_spearman}\n")
-    )
-    (tmp_path / "first.yaml").write_text(first, encoding="utf-8")
-    (tmp_path / "second.yaml").write_text(second, encoding="utf-8")
-    return tmp_path
-
-
-@pytest.mark.slow
-def test_from_pre_training_to_a_table(recipes):
-    def comt(*arguments: str) -> str:
-        result = CliRunner().invoke(app, arguments)
-        assert result.exit_code == 0, (result.output, result.exception)
-        return result.output
-
-    table = comt("finetune", "--recipe", "second.yaml", "--jobs", "1", "--device", "cpu")
-    assert len(list((recipes / "runs/by-id").glob("*/result.json"))) == 3, "one run fills all columns of a task"
-    assert comt("report", "second.yaml") in table
-    assert "4 done" in comt("status", "second.yaml")
-    rows = json.loads(comt("show", "second.yaml", "--json"))
-    assert {(row["row"], bool(row["start"])) for row in rows} == {("post-ln", True), ("no-pre-training", False)}

@@ -121,20 +121,6 @@ def test_what_follows_training_follows_updates(tiny_corpus, tmp_path):
             assert mine == pytest.approx(wanted)
 
 
-def test_the_comparison_sees_a_run_that_lost_its_moments(tiny_corpus, tmp_path):
-    """Were the optimiser's state not restored, the tests above would fail."""
-    spec = tiny_spec(tiny_corpus, steps=8, log_every=1, save_every=3)
-    expected = train(spec, tmp_path / "undisturbed")
-    with pytest.raises(Stopped):
-        train(spec, tmp_path / "runs", listener=StopAt(6))
-    directory = RunDirectory.of(tmp_path / "runs", spec)
-    state = torch.load(directory.checkpoint_file, weights_only=True)
-    torch.save({**state, "optimizer": None}, directory.checkpoint_file)
-    train(spec, tmp_path / "runs")
-    with pytest.raises(AssertionError):
-        assert_same_run(directory, expected)
-
-
 def test_random_states_go_on(tiny_corpus):
     import numpy as np
 

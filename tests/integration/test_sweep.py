@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -131,21 +130,6 @@ def test_a_sweep_that_was_stopped_goes_on_where_it_was(tuned, monkeypatch):
     after = results()
     assert len(after) == 14
     assert before.items() <= after.items()
-
-
-@pytest.mark.slow
-def test_a_sweep_never_takes_the_place_of_another(tuned):
-    comt(*TRAIN)
-    before = {path.name: path.read_text(encoding="utf-8") for path in RESULTS.glob("*.csv")}
-    other = ("--sweep", "train.weight_decay=0.0,0.1,0.2")
-    ended = CliRunner().invoke(app, (*TRAIN, *other))  # it is trained, and what to do with it said
-    assert "tuned-sweep.csv is kept: --results DIR writes these trials elsewhere" in " ".join(ended.output.split())
-    (trial, *_) = lines("tuned-sweep-trials.csv")
-    shutil.copytree(f"runs/by-id/{trial['id']}", f"elsewhere/by-id/{trial['id']}")
-    said = CliRunner().invoke(app, ("report", "tuned.yaml", "--runs", "elsewhere")).output
-    assert "1 of 3" in said
-    assert "no row has trials that have all ended" in said
-    assert {path.name: path.read_text(encoding="utf-8") for path in RESULTS.glob("*.csv")} == before
 
 
 def test_a_sweep_on_the_command_line_keeps_the_plain_table(tuned):

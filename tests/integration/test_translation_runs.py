@@ -5,25 +5,21 @@ them translate in one pass, in place of beam search, which takes four fifths of 
 from __future__ import annotations
 
 import json
-import math
 import re
 import signal
 from pathlib import Path
 
-import numpy as np
 import pytest
 import sacrebleu
 import torch
 from dying import train_until_death
-from tiny_runs import StopAt, Stopped, assert_same_run, dataset_of, pair_spec, train, training, untimed
+from tiny_runs import StopAt, Stopped, assert_same_run, dataset_of, pair_spec, train, untimed
 from worlds import run_together
 
 from comt_cli.data.pairs.dataset import PairDataset
 from comt_cli.data.special_tokens import PAD
-from comt_cli.data.split import IGNORE
 from comt_cli.errors import RunInterrupted
-from comt_cli.generation.beam import Hypothesis, NotFinite
-from comt_cli.generation.transcript import Transcript
+from comt_cli.generation.beam import Hypothesis
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 from comt_cli.scoring.slots import slot_accuracy
@@ -144,11 +140,6 @@ def test_stopped_at_any_event_it_ends_the_same_and_translates_nothing_twice(expe
     assert searches.sentences == ONCE
 
 
-"""Where a run is stopped, one after the other: in which evaluation since it was started, after how many batches. A
-start begins with the evaluation in which the one before was stopped, and from the choice of the weights on with that of
-validation."""
-
-
 def train_far_from_the_start_until_death(*arguments) -> None:
     arrange(pytest.MonkeyPatch())
     train_until_death(*arguments)
@@ -177,40 +168,6 @@ def test_killed_at_every_kind_of_moment(expected, nursery, tmp_path, monkeypatch
         assert directory.state() is RunState.unfinished
     assert nursery.run(spec, tmp_path / "runs") == 0
     assert_same_translations(directory, expected)
-
-
-def test_translations_of_other_weights_are_not_taken(expected, tmp_path):
-    """A run that was stopped in its test set, and begins anew without its checkpoint."""
-    spec = pair_spec(**AVERAGE)
-    for listener in (StopAt(18), InEvaluation(2, 3)):
-        with pytest.raises(Stopped):
-            train(spec, tmp_path / "runs", listener=listener)
-    directory = RunDirectory.of(tmp_path / "runs", spec)
-    for part in directory.path.glob("outputs/*/*.part-0.jsonl"):
-        numbers = [json.loads(line)[0] for line in part.read_text().split("\n") if line]
-        part.unlink()
-        split, folder = part.name.partition(".")[0], part.parent
-        others = Transcript(folder, split, weights=f"{spec.id} {folder.name}")
-        others.add(dict.fromkeys(numbers, "of other weights"))
-        assert others.done
-    directory.checkpoint_file.unlink()
-    train(spec, tmp_path / "runs")
-    assert_same_translations(directory, expected)
-
-
-def test_where_a_search_finds_no_numbers_there_are_no_scores(tmp_path, monkeypatch):
-    """The loss is of the references, and may be finite where longer hypotheses overflow."""
-
-    def fails(*_: object, **__: object) -> None:
-        raise NotFinite("the outputs of the network are not finite numbers")
-
-    monkeypatch.setattr(encoder_decoder, "decode", fails)
-    result = train(pair_spec(steps=2, warmup_steps=1), tmp_path / "runs").result()
-    assert result["state"] == "done"
-    assert result["test_loss"] > 0
-    assert result["target_perplexity"] > 1
-    assert result["test_bleu"] is result["bleu"] is result["test_slot_accuracy"] is None
-    assert not any(path.stat().st_size for path in tmp_path.rglob("*.part-0.jsonl"))
 
 
 # ---- the same run, divided in other ways
@@ -276,44 +233,6 @@ def test_micro_batches_change_rounding_alone(tmp_path):
 # ---- what is minimised, and what a result says
 
 
-def log_probabilities(run: TranslationRun, source: np.ndarray, target_in: np.ndarray) -> torch.Tensor:
-    logits = run.model(*(torch.from_numpy(array) for array in (source, target_in)))
-    return logits.double().log_softmax(-1)
-
-
-def test_training_smooths_labels_as_tensor2tensor_does_and_evaluation_does_not(tmp_path):
-    """0.9 for the target and 0.1 / (V - 1) for each of the others; validation is the likelihood of the target alone."""
-    spec = pair_spec(steps=1, warmup_steps=1)
-    run = training(spec, tmp_path)
-    task = TranslationRun(spec, run.dataset, run.world)
-    task.build()
-    task.place()
-    with task.train_batches(1, 0) as batches:
-        ((batch,),) = [list(micro) for micro in batches]
-    task.inputs(batch)  # dropout moves to the pairs
-    with torch.no_grad():
-        logs = log_probabilities(task, batch.source, batch.target_in)
-    target = torch.from_numpy(batch.target_out)
-    is_target = target != IGNORE
-    chosen = logs.gather(-1, target.clamp(min=0)[..., None])[..., 0]
-    others = logs.sum(-1) - chosen
-    smoothed = -(0.9 * chosen + 0.1 / (task.model.vocabulary - 1) * others)
-    result = run.run()
-    assert run.directory.metrics()[0]["loss"] == pytest.approx(float(smoothed[is_target].mean()), rel=1e-6)
-
-    run.model.eval()
-    total = count = 0.0
-    for bucket in range(len(run.dataset.validation)):
-        batch = run.dataset.validation.batch(np.array([bucket]))
-        with torch.no_grad():
-            logs = log_probabilities(run.task, batch.source, batch.target_in)
-        target = torch.from_numpy(batch.target_out)
-        total -= float(logs.gather(-1, target.clamp(min=0)[..., None])[..., 0][target != IGNORE].sum())
-        count += batch.target_count
-    assert result["loss"] == pytest.approx(total / count, rel=1e-6)
-    assert result["target_perplexity"] == pytest.approx(math.exp(total / count), rel=1e-5)
-
-
 def test_scores_are_those_of_the_files(expected, tmp_path):
     """With the last weights beside their mean where there is one."""
     spec = pair_spec()
@@ -366,19 +285,3 @@ def test_scores_belong_to_the_right_sentences(tmp_path, monkeypatch):
     assert lines[::2] == list(dataset.texts["test"].references)[::2]
     assert 30 < result["test_bleu"] < 100
     assert 50 <= result["test_slot_accuracy"] < 100
-
-
-def test_speeds_count_the_targets(tmp_path):
-    """Buckets differ in how much of them is padding."""
-    spec = pair_spec(log_every=4, batch_size=2)
-    directory, dataset = train(spec, tmp_path), dataset_of(spec)
-    result = directory.result()
-    with training(spec, tmp_path).task.train_batches(2, 0) as batches:
-        seen = sum(batch.target_count for micro in batches for batch in micro)
-    assert result["tokens"] == seen
-    # Seconds are rounded to a thousandth.
-    assert result["tokens_per_second"] * result["train_seconds"] == pytest.approx(
-        seen, rel=0.001 / result["train_seconds"]
-    )
-    assert seen < 12 * 2 * spec.settings.data.batch_tokens
-    assert result["evaluation"]["tokens"] == dataset.validation.target_counts(np.arange(len(dataset.validation))).sum()

@@ -182,17 +182,6 @@ def test_damaged_and_foreign_files_give_an_error_for_people(save_run, tmp_path) 
         load(path, LoadedModel)
 
 
-def test_the_other_kind_is_named_and_who_takes_it(of_images, save_run) -> None:
-    with pytest.raises(UserError, match="is a checkpoint of comt train-resnet, not of a language model") as refused:
-        load(of_images, LoadedModel)
-    assert refused.value.hint == "comt analyze-gates and plot-gradients take it."
-    with pytest.raises(UserError, match="is a checkpoint of comt train-lm, not of an image classifier") as refused:
-        load(save_run(), LoadedImageModel)
-    assert refused.value.hint == "comt analyze-gates, plot-cosine, generate and export take it."
-    assert type(load(of_images, Loaded)) is LoadedImageModel
-    assert type(load(save_run(), Loaded)) is LoadedModel
-
-
 @pytest.mark.usefixtures("copying_task")
 def test_a_model_of_another_task_loads_without_a_file_for_it(tmp_path, of_images) -> None:
     """The toy task, which no file of the program names."""

@@ -14,11 +14,10 @@ import pytest
 from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train
 
 from comt_cli.errors import UserError
-from comt_cli.installing import install_extra
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.events import Event, Note
-from comt_cli.training.trackers import VARIABLE, check_trackers, tracking
+from comt_cli.training.trackers import VARIABLE, tracking
 
 TAGS = {
     "loss": "train/loss",
@@ -167,26 +166,6 @@ def test_a_tracker_that_fails_is_left_out_and_the_run_goes_on(spec, wandb, tmp_p
     assert max(wandb.points["train/loss"]) == 2
     assert list((directory.path / "tensorboard").iterdir())
     assert_same_run(directory, train(spec, tmp_path / "untracked"))
-
-
-def test_a_tracker_whose_package_is_missing_is_refused(monkeypatch):
-    def missing(name: str) -> str:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", missing)
-    with pytest.raises(UserError, match="needs the package wandb") as refused:
-        check_trackers(["wandb"])
-    assert refused.value.hint == install_extra("wandb")
-    assert refused.value.exit_status == 2
-
-
-def test_wandb_without_a_key_is_refused_unless_it_is_offline(wandb, monkeypatch):
-    wandb.logged_in = False
-    with pytest.raises(UserError, match="No API key configured") as refused:
-        check_trackers(["wandb"])
-    assert "WANDB_MODE=offline" in str(refused.value)
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    check_trackers(["wandb"])
 
 
 def test_trackers_are_in_use_within_the_context_alone(monkeypatch):
