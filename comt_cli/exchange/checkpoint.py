@@ -1,6 +1,15 @@
 """The file that training writes and everything else reads: one dictionary of tensors and plain values.
 
-It is read with `weights_only=True`: a checkpoint from a stranger runs no code.
+format       `FORMAT`
+spec, id     the run (`RunSpec`)
+<parts>      what its models need beside weights (`Task.checkpoint_parts`): vocabulary, tokenizer, classes ...
+model        the weights by name, in full; floating-point tensors
+optimizer    its state by the parameters' order (`training.checkpoint.full_optimizer_state`); None of the last step
+progress     counters of the loop (`training.checkpoint.Counters`)
+random       states of the generators (`training.checkpoint.random_states`)
+
+Files of weights alone have `step`, or `averaged_steps`, in the place of parts or of `OF_TRAINING`. All are read with
+`weights_only=True`: a checkpoint from a stranger runs no code.
 """
 
 from __future__ import annotations
@@ -23,6 +32,8 @@ from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import tasks
 
 FORMAT = 1
+OF_TRAINING = ("optimizer", "progress", "random")
+"""The entries with which a run resumes, and which no other reader needs."""
 _ZIP = b"PK\x03\x04"
 """First bytes of a file of torch.save."""
 

@@ -63,7 +63,6 @@ OPTIONS = {"steps": 4, "warmup_steps": 1, "learning_rate": 1e-3, "log_every": 1,
     "options",
     [
         {},
-        {"micro_batch_size": 2},
         {"micro_batch_size": 1, "gradient_clipping": 0.3},
         {"optimizer": "adamw", "weight_decay": 0.5, "micro_batch_size": 4},
         {"weight_decay": 0.5, "schedule": "noam"},
