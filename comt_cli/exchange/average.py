@@ -24,7 +24,7 @@ def kept_weights(run: Path) -> dict[int, Path]:
 
 def mean_weights(paths: Sequence[Path], run_id: object, hint: str | None = None) -> dict[str, Tensor]:
     """The mean of every parameter over these files, which is taken in float64 and has the parameter's type. Names that
-    stand for one tensor in the files do so in the mean.
+    share one tensor in the files do so in the mean.
 
     Raises:
         UserError: a file is gone, damaged, another run's, or of another architecture.

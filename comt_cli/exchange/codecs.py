@@ -47,7 +47,7 @@ class OwnCodec:
 class LibraryCodec:
     """A `tokenizer.json`, with the special tokens that its own post-processor adds.
 
-    Which tokens begin (`begin_id`) and end (`end_ids`) a text stands elsewhere, in the file or folder around it.
+    Which tokens begin (`begin_id`) and end (`end_ids`) a text is said elsewhere, in the file or folder around it.
     """
 
     def __init__(self, tokenizer: LibraryTokenizer, begin_id: int | None = None, end_ids: Collection[int] = ()) -> None:

@@ -55,7 +55,7 @@ class LlamaLayout(Layout):
     }
 
     def config(self, model: Llama, context_length: int | None) -> dict[str, Any]:
-        """`rope_theta` stands at the top, where every version of transformers reads it."""
+        """`rope_theta` is at the top, where every version of transformers reads it."""
         shape, settings = model.shape, model.settings
         config = {
             "architectures": list(self.architectures),

@@ -110,8 +110,8 @@ class TextCodec(Protocol):
         """
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`. Special tokens and ids that are not the tokenizer's stand for no text; bytes that are not
-        UTF-8, such as a character of which only the beginning is there, for U+FFFD."""
+        """The text of `ids`. Special tokens and ids that are not the tokenizer's are no text; bytes that are not UTF-8,
+        such as a character of which only the beginning is there, are U+FFFD."""
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         r"""A name for each id: '▁castle' begins with a space, '</s>' ends a text, '\\n' is a line break."""

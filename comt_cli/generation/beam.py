@@ -68,7 +68,7 @@ class Hypothesis:
     Attributes:
         log_probability: the sum of the tokens' log-probabilities, the end's included.
         score: that divided by the length penalty; the end counts as a token.
-        ended: whether it has an end; else it reached the greatest length, and stands behind all that have one.
+        ended: whether it has an end; else it reached the greatest length, and ranks behind all that have one.
     """
 
     tokens: tuple[int, ...]
@@ -86,7 +86,7 @@ class Forbidden:
     least: int = 0
 
     def at(self, place: int, begin: int, end: int) -> list[int]:
-        """The tokens that cannot stand at a place, counted from 0."""
+        """Tokens that are forbidden at a position, counted from 0."""
         return [PAD, begin, *self.tokens, *([end] if place < self.least else [])]
 
 
@@ -202,7 +202,7 @@ class _Beams:
         return cls(torch.full((B, K, L), end, device=device), sums_BK, sums_BK.clone())
 
     def only(self, wanted_BK: Tensor) -> _Beams:
-        """Without the others, whose places stay."""
+        """The wanted beams; the others stay where they are, with -inf."""
         return _Beams(
             self.tokens,
             self.sums.masked_fill(~wanted_BK, -torch.inf),
@@ -213,7 +213,7 @@ class _Beams:
         return _Beams(*(torch.cat(pair, 1) for pair in zip(self._parts(), other._parts(), strict=True)))
 
     def best(self, K: int) -> tuple[_Beams, Tensor]:
-        """The K of the best score, of equals the one that stands first; and their places, int64 [B, K]."""
+        """The K of the best score, of equals the first; and their indices, int64 [B, K]."""
         place_BK = self.scores.sort(descending=True, stable=True).indices[:, :K]
         return self.at(place_BK), place_BK
 

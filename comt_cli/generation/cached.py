@@ -117,7 +117,7 @@ def generate(
 ) -> Iterator[list[int | None]]:
     """Yield the next token of every prompt, step by step, until each text has ended or has `max_new_tokens`.
 
-    A text ends with one of `stop_ids`, which is yielded; after it stands None. How tokens are chosen (`temperature`,
+    A text ends with one of `stop_ids`, which is yielded; after it comes None. How tokens are chosen (`temperature`,
     `top_p`, `seed`, `copies`): see `Sampler`.
     `graph`: see `Decoder`; None is yes on CUDA. What takes its time once is done before this returns.
 

@@ -15,8 +15,8 @@ class PartFile:
     """The lines of an output that comes in pieces.
 
     `key` says what they are of: it is the first line of `<path>.part`, and what was left by a call with another key is
-    not continued but put `aside`, under another name. A checksum is before each other line there, and from the first on
-    that does not fit it all are written again. Nothing else may write the file meanwhile.
+    not continued but archived (`aside`), under another name. A checksum is before each other line there, and from the
+    first on that does not fit it all are written again. Nothing else may write the file meanwhile.
     """
 
     def __init__(self, path: Path, key: str) -> None:
@@ -44,7 +44,7 @@ class PartFile:
         return len(self.lines)
 
     def _stored(self, lines: Sequence[str], first: int = 0) -> list[str]:
-        """Lines, of which the first is number `first`, as they stand in the part."""
+        """Lines, of which the first is number `first`, as the part has them."""
         return [f"{zlib.crc32(f'{self.key} {n} {line}'.encode()):08x} {line}\n" for n, line in enumerate(lines, first)]
 
     def add(self, lines: Sequence[str]) -> None:

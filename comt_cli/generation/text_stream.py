@@ -12,7 +12,7 @@ BROKEN = "\N{REPLACEMENT CHARACTER}"
 class TextStream:
     """The text of the tokens that follow on `prompt`, in pieces that are never taken back.
 
-    A character may be spelled by several tokens, and a piece's leading space depends on what stands before it. So all
+    A character may be spelled by several tokens, and a piece's leading space depends on what is before it. So all
     tokens so far are decoded together each time, and the new part is given out once it does not end in bytes that may
     yet become a character.
     """

@@ -48,7 +48,7 @@ class Comparison:
 class TextMetric:
     """`options` are those of sacreBLEU's class `kind`; `prepare` is done to both sides before.
 
-    `is_of_tokens`: it takes tokens as they stand, separated by spaces, where the others take plain text.
+    `is_of_tokens`: it takes tokens as they are, separated by spaces, where the others take plain text.
     """
 
     words: str

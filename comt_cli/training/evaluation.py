@@ -24,7 +24,7 @@ class Evaluation:
         metrics: the task's, by their keys in `result.json`; None where one is not finite.
         extent: what was evaluated, counted: samples, tokens, images ...
         signatures: by the keys of metrics how they were computed, where that is a convention of its own (sacreBLEU's).
-            That of the first stands for the evaluation.
+            That of the first is the evaluation's.
         missing: by the keys of metrics that are None for another reason than the model, that reason: `needs Java`.
         remark: what a table must say beside its numbers: `predicts one class`.
     """

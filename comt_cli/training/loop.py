@@ -101,14 +101,17 @@ class Training:
                 return finished
             if self.world.is_main:
                 self.directory.create(self.spec)
-            if self.dataset.content_hash != self.spec.data_content:
-                raise UserError(
-                    f"{self.spec.task.data_name(self.spec.settings)} is not the data any more that this run was "
-                    "planned with",
-                    "It was changed, or files came or went. The same command plans runs of the data as it is now.",
-                )
+            self._check_data()
             self._set_up(resources)
             return self._train()
+
+    def _check_data(self) -> None:
+        if self.dataset.content_hash != self.spec.data_content:
+            name = self.spec.task.data_name(self.spec.settings)
+            raise UserError(
+                f"{name} is not the data any more that the run was planned with",
+                "It was changed, or files came or went. The same command plans runs of the data as it is now.",
+            )
 
     def _take(self, resources: contextlib.ExitStack) -> dict[str, Any] | BeingTrained | None:
         """The run's lock, or what forbids it; then its result, if there is one. Of one that was killed after it had
@@ -123,8 +126,9 @@ class Training:
         return result
 
     def evaluations(self) -> dict[str, Evaluation]:
-        """Of a run that is done, by split, without changing its directory. Raises `UserError` where its checkpoint is
-        not that of the last step."""
+        """Of a run that is done, by split, without changing its directory. Raises `UserError` where its data is not
+        what it was, or its checkpoint not that of the last step."""
+        self._check_data()
         self.task.captured = False
         self._load()
         if self.counters.step != self.settings.steps:

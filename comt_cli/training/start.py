@@ -52,7 +52,7 @@ def load_start(task: TaskRun[Any], directory: RunDirectory) -> None:
     """Give the task's model, which has its initial values, the weights that its source's last step has left.
 
     All processes read the source's checkpoint, and each keeps its shard. Names and shapes are compared with what the
-    file holds. `directory` is the started run's; its source stands beside it.
+    file holds. `directory` is the started run's; its source is beside it.
 
     Raises:
         UserError: the source has not ended, has diverged, or its checkpoint is not there, damaged or another run's; or

@@ -97,7 +97,7 @@ TRACKERS: Final[dict[str, type[Tracker]]] = {"tensorboard": TensorBoard, "wandb"
 
 
 def names_of(spec: RunSpec) -> dict[str, Any]:
-    """Where a run stands in its table, for people."""
+    """Names of a run in its table, for people."""
     return {key: getattr(spec, key) for key in ("paper", "table", "scale", "row", "column", "seed", "id")}
 
 

@@ -55,18 +55,7 @@ class RunWriter:
                 self._logs[name].truncate(getattr(counters, f"{name}_bytes"))
             for leftover in directory.path.glob(".*.tmp"):  # of a process that was killed while saving
                 leftover.unlink(missing_ok=True)
-            start = task.spec.start
-            self.environment = record_environment(
-                directory,
-                world,
-                counters.step,
-                kernels,
-                compiled=task.settings.compile,
-                captured=task.captured,
-                sharding=task.sharding,
-                attention=task.attention,
-                source=None if start is None else start.run.id,
-            )
+            self.environment = record_environment(directory, task, counters.step, kernels)
         names = trackers_in_use() if world.is_main else []
         self._trackers = resources.enter_context(Trackers(names, task.spec, directory.path, counters.step, warn))
 
@@ -134,7 +123,7 @@ class RunWriter:
         """The end of the run; returns its result."""
         if self._world.is_main:
             for log in self._logs.values():
-                log.durable_length()  # the result must not outlive the lines it stands for
+                log.durable_length()  # the result must not outlive its lines
             write_metrics_table(self._directory)
             write_json(self._directory.result_file, result)
             self._directory.remove_weights(self._task.settings.passing_steps)

@@ -254,7 +254,7 @@ def test_going_on_with_other_kernels_is_said(tiny_corpus, tmp_path, before, now,
     spec = tiny_spec(tiny_corpus, steps=4)
     directory = RunDirectory.of(tmp_path, spec)
     directory.create(spec)
-    record = partial(record_environment, directory, World(CPU), compiled=False, captured=False, sharding="none")
+    record = partial(record_environment, directory, training(spec, tmp_path).task)
     first = record(step=0, kernels={})
     if before is None:
         del first["kernels"]
