@@ -93,11 +93,8 @@ class ImageCaptioner:
     """A loaded captioner on a device."""
 
     def __init__(self, loaded: LoadedCaptioner, device: torch.device) -> None:
-        self.model, self.tokenizer, self.device = (
-            loaded.model.to(device, torch.float32).eval(),
-            loaded.tokenizer,
-            device,
-        )
+        self.model, self.device = loaded.model.to(device, torch.float32).eval(), device
+        self.tokenizer = loaded.tokenizer
         self.begin, self.end = self.tokenizer.special.need("begin"), self.tokenizer.special.end
         assert loaded.longest is not None
         self.longest = loaded.longest + 1
