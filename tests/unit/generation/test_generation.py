@@ -171,3 +171,8 @@ def test_the_decoder_step_by_step(model):
         decoder.step(TOKENS[:, 0])
     with pytest.raises(UserError, match="room for 20 tokens"):
         decoder.step(TOKENS[:, 0])
+
+
+def test_a_number_at_a_boundary_draws_the_next_token():
+    """Intervals are half open: 0.5 is the first number of the second of two equal tokens."""
+    assert nucleus(torch.zeros(2, 2), torch.tensor([0.0, 0.5]), 1.0, 1.0).tolist() == [0, 1]
