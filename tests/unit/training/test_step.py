@@ -19,6 +19,7 @@ from comt_cli.exchange.checkpoint import read_state
 from comt_cli.models.build import materialise, model_of
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.optimisation import learning_rate
+from comt_cli.training.update import clip_gradients
 
 
 def naive_run(spec: RunSpec) -> tuple[list[float], list[float], dict[str, Tensor]]:
@@ -159,3 +160,10 @@ def test_activation_checkpointing_changes_no_bit(tiny_corpus, tmp_path, method):
         for on in (False, True)
     )
     assert first.metrics_file.read_bytes() == second.metrics_file.read_bytes()
+
+
+def test_gradients_are_shortened_and_never_lengthened():
+    for limit, norm in ((1.0, 1.0), (20.0, 5.0)):
+        gradients = [torch.tensor([3.0]), torch.tensor([[4.0]])]
+        clip_gradients(gradients, torch.tensor(5.0), limit)
+        assert torch.nn.utils.get_total_norm(gradients).item() == pytest.approx(norm, rel=1e-6)
