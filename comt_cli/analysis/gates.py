@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from comt_cli.analysis.observed import Observation, observed_text
 from comt_cli.analysis.watch import watch
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded import Loaded
-from comt_cli.exchange.loaded_text import LoadedText
+from comt_cli.exchange.loaded import Loaded, LoadedText
 from comt_cli.layers.gates import CarriesGates, EvaluatorAdjuster
 from comt_cli.methods.base import PROJECTIONS
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from comt_cli.analysis.gates import Values
 from comt_cli.analysis.images import WatchedImages
 from comt_cli.analysis.watch import hooked
-from comt_cli.exchange.loaded_images import LoadedImageModel
+from comt_cli.exchange.loaded import LoadedImageModel
 from comt_cli.layers.convolution import BatchNorm
 from comt_cli.layers.gates import Gate
 from comt_cli.models.resnet_blocks import ResidualBlock

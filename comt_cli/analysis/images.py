@@ -19,7 +19,7 @@ from comt_cli.data.evaluation import EvaluationBatches
 from comt_cli.data.images.dataset import ImageBatch, ImageDataset
 from comt_cli.data.prepare import prepare as prepare_images
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded_images import LoadedImageModel
+from comt_cli.exchange.loaded import LoadedImageModel
 from comt_cli.layers.image_input import ImageInput
 from comt_cli.tasks.settings.images import ImageSettings
 from comt_cli.training.devices import pick_device

@@ -16,9 +16,7 @@ from torch import Tensor, nn
 
 from comt_cli.data.prepare import prepare
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded_captioning import LoadedCaptioner
-from comt_cli.exchange.loaded_text import LoadedText
-from comt_cli.exchange.loaded_translation import LoadedTranslator
+from comt_cli.exchange.loaded import LoadedCaptioner, LoadedText, LoadedTranslator
 from comt_cli.generation.caption import ImageCaptioner, Seen
 from comt_cli.generation.transcript import one_line
 from comt_cli.generation.translate import Options, translator

@@ -12,11 +12,7 @@ from comt_cli.analysis.images import WatchedImages, watched_images
 from comt_cli.analysis.observed import Observation, observed_image, observed_pair, observed_text
 from comt_cli.errors import UserError
 from comt_cli.exchange.load import load
-from comt_cli.exchange.loaded import Loaded
-from comt_cli.exchange.loaded_captioning import LoadedCaptioner
-from comt_cli.exchange.loaded_images import LoadedImageModel
-from comt_cli.exchange.loaded_text import LoadedText
-from comt_cli.exchange.loaded_translation import LoadedTranslator
+from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedImageModel, LoadedText, LoadedTranslator
 from comt_cli.runs.directory import RunDirectory
 
 OPTIONS: Mapping[type[Loaded], tuple[str, ...]] = {

@@ -15,7 +15,7 @@ from comt_cli.commands.loading import loading_model
 from comt_cli.errors import UserError
 
 if TYPE_CHECKING:
-    from comt_cli.exchange.loaded_captioning import LoadedCaptioner
+    from comt_cli.exchange.loaded import LoadedCaptioner
     from comt_cli.generation.caption import ImageCaptioner, Said, Seen
 
 
@@ -82,7 +82,7 @@ def caption(
     checkpoint = model_source(checkpoint, runs, scale, set_)
     loading_model(checkpoint, device)
     from comt_cli.exchange.load import load
-    from comt_cli.exchange.loaded_captioning import LoadedCaptioner
+    from comt_cli.exchange.loaded import LoadedCaptioner
     from comt_cli.generation.caption import ImageCaptioner, look_at
     from comt_cli.training.devices import pick_device
 

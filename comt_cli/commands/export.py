@@ -52,7 +52,7 @@ def export(
     loading_model(checkpoint)
     from comt_cli.exchange.huggingface import write_huggingface
     from comt_cli.exchange.load import load
-    from comt_cli.exchange.loaded_text import LoadedText
+    from comt_cli.exchange.loaded import LoadedText
 
     writers = {Layout.huggingface: write_huggingface}
     for path, words in writers[to](load(checkpoint, LoadedText), folder):

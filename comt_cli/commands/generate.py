@@ -112,7 +112,7 @@ def generate(
     import torch
 
     from comt_cli.exchange.load import load
-    from comt_cli.exchange.loaded_language import LoadedModel
+    from comt_cli.exchange.loaded import LoadedModel
     from comt_cli.generation.completion import Sampling, begin, complete
     from comt_cli.models.kernels import use_kernels
     from comt_cli.training.devices import pick_device

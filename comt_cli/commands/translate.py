@@ -20,7 +20,7 @@ from comt_cli.errors import UserError
 from comt_cli.files import conversion, open_file, refuse_same
 
 if TYPE_CHECKING:
-    from comt_cli.exchange.loaded_translation import LoadedTranslator
+    from comt_cli.exchange.loaded import LoadedTranslator
     from comt_cli.generation.part_file import PartFile
     from comt_cli.generation.translate import Options, Translation, Translator
 
@@ -99,7 +99,7 @@ def translate(
     checkpoint = model_source(checkpoint, runs, scale, set_)
     loading_model(checkpoint, device)
     from comt_cli.exchange.load import load
-    from comt_cli.exchange.loaded_translation import LoadedTranslator
+    from comt_cli.exchange.loaded import LoadedTranslator
     from comt_cli.generation.translate import Options, translator
     from comt_cli.training.devices import pick_device
 

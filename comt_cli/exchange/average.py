@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from comt_cli.errors import UserError
-from comt_cli.exchange.checkpoint import command_in, misfits, read_state, write_state
+from comt_cli.exchange.checkpoint import OF_TRAINING, misfits, read_state, write_state
 from comt_cli.exchange.sources import no_checkpoint
-from comt_cli.tasks import tasks
 
 _KEPT = re.compile(r"weights-(\d+)\.pt")
 KEEPING = "A run that is trained with --set train.keep_every=0.1 keeps the weights of every tenth of its steps"
@@ -26,7 +24,7 @@ def kept_weights(run: Path) -> dict[int, Path]:
 
 def mean_weights(paths: Sequence[Path], run_id: object, hint: str | None = None) -> dict[str, Tensor]:
     """The mean of every parameter over these files, which is taken in float64 and has the parameter's type. Names that
-    stand for one tensor in the files do so in the mean.
+    share one tensor in the files do so in the mean.
 
     Raises:
         UserError: a file is gone, damaged, another run's, or of another architecture.
@@ -80,11 +78,10 @@ def average(run: Path, last: int, out: Path | None) -> tuple[Path, list[int]]:
     mean = mean_weights([kept[step] for step in chosen], state.get("id"))
     if wrong := misfits(mean, state["model"]):
         raise UserError(f"the weights in {run} are not those of its checkpoint: {wrong}")
-    task = tasks().get(command_in(state))
-    belongs: dict[str, Any] = {key: state[key] for key in (task.checkpoint_parts if task else ())}
-    about = {"spec": state["spec"], "id": state.get("id"), "averaged_steps": chosen}
+    kept_of_run = {key: value for key, value in state.items() if key not in ("format", "spec", "id", *OF_TRAINING)}
     out = out or run / f"average-{chosen[0]}-{chosen[-1]}.pt"
-    write_state(out, {**about, **belongs, "model": mean})
+    about = {"spec": state["spec"], "id": state.get("id"), "averaged_steps": chosen}
+    write_state(out, {**about, **kept_of_run, "model": mean})
     return out, chosen
 
 

@@ -1,6 +1,15 @@
 """The file that training writes and everything else reads: one dictionary of tensors and plain values.
 
-It is read with `weights_only=True`: a checkpoint from a stranger runs no code.
+format       `FORMAT`
+spec, id     the run (`RunSpec`)
+<parts>      what its models need beside weights (`Task.checkpoint_parts`): vocabulary, tokenizer, classes ...
+model        the weights by name, in full; floating-point tensors
+optimizer    its state by the parameters' order (`training.checkpoint.full_optimizer_state`); None of the last step
+progress     counters of the loop (`training.checkpoint.Counters`)
+random       states of the generators (`training.checkpoint.random_states`)
+
+Files of weights alone have `step`, or `averaged_steps`, in the place of parts or of `OF_TRAINING`. All are read with
+`weights_only=True`: a checkpoint from a stranger runs no code.
 """
 
 from __future__ import annotations
@@ -19,13 +28,14 @@ from comt_cli.errors import UserError
 from comt_cli.exchange.sources import ACCEPTED, no_checkpoint
 from comt_cli.files import atomic_file
 from comt_cli.methods import method_from
-from comt_cli.recipe.settings import MAX_VOCABULARY
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import tasks
 
 FORMAT = 1
+OF_TRAINING = ("optimizer", "progress", "random")
+"""The entries with which a run resumes, and which no other reader needs."""
 _ZIP = b"PK\x03\x04"
-"""What a file of torch.save begins with."""
+"""First bytes of a file of torch.save."""
 
 
 def read_state(path: Path, *, mapped: bool = True, parts: bool = True) -> dict[str, Any]:
@@ -143,9 +153,13 @@ def spec_in(state: Mapping[str, Any], path: Path) -> RunSpec:
     try:
         return RunSpec.model_validate(state["spec"])
     except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(map(str, problem["loc"]))
-        raise UserError(f"{path}: its spec does not fit this version of comt: {where}: {problem['msg']}") from None
+        raise UserError(f"{path}: its spec does not fit this version of comt: {problem_of(error)}") from None
+
+
+def problem_of(error: ValidationError) -> str:
+    """The first problem that pydantic found, in one line: where, and what."""
+    problem = error.errors()[0]
+    return ": ".join(filter(None, (".".join(map(str, problem["loc"])), problem["msg"])))
 
 
 def check_method(spec: RunSpec, path: Path) -> None:
@@ -155,32 +169,9 @@ def check_method(spec: RunSpec, path: Path) -> None:
     except KeyError:
         raise UserError(f"{path} uses the method {spec.method.get('name')!r}, which this comt does not have") from None
     except ValidationError as error:
-        raise UserError(f"{path}: its method does not fit this version of comt: {error.errors()[0]['msg']}") from None
+        raise UserError(f"{path}: its method does not fit this version of comt: {problem_of(error)}") from None
     if not fits:
         raise UserError(f"{path} uses the method {spec.method.get('name')!r}, which is not for such a model")
-
-
-def check_tokens(state: Mapping[str, Any], expected: int, path: Path) -> None:
-    """Raises `UserError` unless the vocabulary of a checkpoint is a number of tokens, that of its weights, and the
-    `expected` one. As `check_blocks`, before a model is built."""
-    weights, vocabulary = state["model"], state["vocabulary"]
-    if type(vocabulary) is not int or not 1 <= vocabulary <= MAX_VOCABULARY:  # a bool is an int, and no number
-        raise UserError(f"{path}: its vocabulary is {vocabulary!r}, not a number of tokens")
-    rows = list(weights["embedding.weight"].shape[:1]) if "embedding.weight" in weights else []
-    if rows and rows[0] != vocabulary:
-        raise UserError(f"{path}: its vocabulary is {vocabulary:,}, and its weights are of {rows[0]:,} tokens")
-    if vocabulary != expected:
-        raise UserError(f"{path}: its vocabulary is {vocabulary:,}; its spec has {expected:,}")
-
-
-def check_blocks(weights: Mapping[str, Tensor], path: Path, **depths: int) -> None:
-    """Refuse weights whose stacks have another number of blocks than `depths`, before a model of that many is built: a
-    forged number must not keep the machine busy. Raises `UserError`."""
-    for stack, expected in depths.items():
-        found = {name.split(".")[1] for name in weights if name.startswith(f"{stack}.")}
-        if len(found) != expected:
-            where = "" if stack == "blocks" else f" of the {stack}"
-            raise UserError(f"{path}: its weights have {len(found)} layers{where}; they are not those of its spec")
 
 
 def assign(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
@@ -191,7 +182,7 @@ def assign(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
 
 
 def misfits(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
-    """What is missing of the expected weights, has no place among them or another shape, the first three; "" where all
+    """Weights that are missing, have no place or another shape than expected, the first three; "" where all
     fit."""
     wrong = [f"{name} is missing" for name in expected if name not in weights]
     wrong += [f"{name} has no place" for name in weights if name not in expected]
@@ -218,7 +209,7 @@ def name_of(spec: RunSpec) -> str:
 
 
 def shown_names(folder: Path) -> str:
-    """What a folder holds, for people: a few of its files."""
+    """A few names of a folder's files, for people."""
     names = sorted(path.name for path in folder.iterdir())
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") if names else "nothing"
 

@@ -12,19 +12,28 @@ from comt_cli.data.tokenizer import Tokenizer
 
 
 class OwnCodec:
-    """A tokenizer of comt. In training every text ends with the end-of-text token, so it does here."""
+    """A tokenizer of comt, for texts as models are trained on them: with a begin token or without, then the end of the
+    text; of models that read one text or two (`pairs`) a separator closes each instead.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.tokenizer = tokenizer
+    Attributes:
+        begin_ids: the token that a text begins with, if there is one.
+        close_id: the token behind a text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, begins: bool = False, pairs: bool = False) -> None:
+        """Raises `ValueError` where the tokenizer has no begin token, or no separator, and needs one."""
+        self.tokenizer, self.pairs = tokenizer, pairs
+        self.begin_ids = [tokenizer.special.need("begin")] if begins or pairs else []
+        self.close_id = tokenizer.special.need("separator") if pairs else tokenizer.eos_id
         self.end_ids = frozenset([tokenizer.eos_id])
 
     def encode(self, text: str) -> list[int]:
-        """The ids of `text`, then the end-of-text token."""
-        return [*self.tokenizer.encode(text), self.tokenizer.eos_id]
+        """The ids of `text` between what a text begins and is closed with."""
+        return [*self.begin_ids, *self.tokenizer.encode(text), self.close_id]
 
     def prompt(self, text: str) -> list[int]:
-        """The ids of `text`; without any, the end of the text before, after which a text begins in training."""
-        return self.tokenizer.encode(text) or [self.tokenizer.eos_id]
+        """The same without the end; where that is nothing, the end of the text before, as a text begins in training."""
+        return [*self.begin_ids, *self.tokenizer.encode(text)] or [self.tokenizer.eos_id]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The tokenizer's own text of `ids`."""
@@ -35,40 +44,10 @@ class OwnCodec:
         return self.tokenizer.pieces(ids)
 
 
-class BegunCodec(OwnCodec):
-    """The same where a text begins with a token as well."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        """Raises `ValueError` where the tokenizer has no begin token."""
-        super().__init__(tokenizer)
-        self.begin_id = tokenizer.special.need("begin")
-
-    def encode(self, text: str) -> list[int]:
-        """The begin token, the ids of `text`, and the end-of-text token."""
-        return [self.begin_id, *super().encode(text)]
-
-    def prompt(self, text: str) -> list[int]:
-        """The same without the end."""
-        return [self.begin_id, *self.tokenizer.encode(text)]
-
-
-class PairCodec(BegunCodec):
-    """The same of a model that reads one text or two, where a separator, and not the end token, closes each."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        """Raises `ValueError` where the tokenizer has no begin token or no separator."""
-        super().__init__(tokenizer)
-        self.separator_id = tokenizer.special.need("separator")
-
-    def encode(self, text: str) -> list[int]:
-        """The begin token, the ids of `text`, and the separator."""
-        return [*self.prompt(text), self.separator_id]
-
-
 class LibraryCodec:
     """A `tokenizer.json`, with the special tokens that its own post-processor adds.
 
-    Which tokens begin (`begin_id`) and end (`end_ids`) a text stands elsewhere, in the file or folder around it.
+    Which tokens begin (`begin_id`) and end (`end_ids`) a text is said elsewhere, in the file or folder around it.
     """
 
     def __init__(self, tokenizer: LibraryTokenizer, begin_id: int | None = None, end_ids: Collection[int] = ()) -> None:

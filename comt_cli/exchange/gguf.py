@@ -11,16 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import ValidationError
 from torch import Tensor
 
 from comt_cli.errors import UserError
 from comt_cli.exchange.gguf_tokenizer import gguf_codec
-from comt_cli.exchange.huggingface_weights import join_weights
-from comt_cli.exchange.loaded_language import LoadedModel
-from comt_cli.exchange.loaded_text import describe
+from comt_cli.exchange.huggingface_layout import context_length
+from comt_cli.exchange.huggingface_llama import LAYOUT
+from comt_cli.exchange.loaded import LoadedModel, describe
 from comt_cli.installing import install_extra
-from comt_cli.tasks.settings.llama import ModelSettings
 
 MAGIC = b"GGUF"
 _OUTER = {
@@ -39,6 +37,17 @@ _INNER = {
     "ffn_up.weight": "mlp.up_proj.weight",
     "ffn_down.weight": "mlp.down_proj.weight",
 }
+_CONFIG = {
+    "hidden_size": "embedding_length",
+    "intermediate_size": "feed_forward_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+    "num_key_value_heads": "attention.head_count_kv",
+    "rope_theta": "rope.freq_base",
+    "max_position_embeddings": "context_length",
+}
+_OPTIONAL = ("num_key_value_heads", "rope_theta", "max_position_embeddings")
 
 
 def read_gguf(path: Path) -> LoadedModel:
@@ -51,31 +60,28 @@ def read_gguf(path: Path) -> LoadedModel:
     if importlib.util.find_spec("gguf") is None:
         raise UserError(f"{path}: reading GGUF files needs the package gguf", install_extra("gguf"))
     metadata, tensors = _read(path)
-    settings = settings_from_metadata(metadata, "output.weight" not in tensors, str(path))
-    shape = settings.shape()
-    weights = {}
+    config = config_from(metadata, tensors, str(path))
+    settings, vocabulary = LAYOUT.settings_from(config, str(path))
+    shape, weights = settings.shape(), {}
+    _check_head_width(metadata, shape, str(path))
     for name, array in tensors.items():
+        heads = {"attn_q.weight": shape.heads, "attn_k.weight": shape.kv_heads}.get(name.split(".", 2)[-1])
         tensor = torch.from_numpy(array)
-        if name.endswith("attn_q.weight"):
-            tensor = unpermute(tensor, shape.heads)
-        elif name.endswith("attn_k.weight"):
-            tensor = unpermute(tensor, shape.kv_heads)
-        weights[_public_name(name)] = tensor
-    vocabulary = len(tensors.get("token_embd.weight", ()))
-    model = join_weights(settings, vocabulary, weights, str(path))
+        weights[_public_name(name)] = tensor if heads is None else unpermute(tensor, heads)
+    model = LAYOUT.join(settings, vocabulary, weights, str(path))
     basename, size = metadata.get("general.basename"), metadata.get("general.size_label")
-    context = metadata.get("llama.context_length")
     return LoadedModel(
         model=model,
         name=f"{basename}-{size}" if basename and size else path.stem,
         description=describe(model),
         codec=gguf_codec(metadata, str(path)),
-        context_length=context if isinstance(context, int) and context > 0 else None,
+        context_length=context_length(config),
     )
 
 
-def settings_from_metadata(metadata: Mapping[str, Any], tied_embeddings: bool, origin: str) -> ModelSettings:
-    """Our settings for a GGUF file's metadata. Raises `UserError` naming what cannot be expressed."""
+def config_from(metadata: Mapping[str, Any], tensors: Mapping[str, NDArray[np.float32]], origin: str) -> dict[str, Any]:
+    """Hugging Face configuration of a GGUF file. Raises `UserError` naming what cannot be expressed,
+    or is missing."""
     architecture = metadata.get("general.architecture")
     if architecture != "llama":
         raise UserError(f"{origin} holds a network of architecture {architecture!r}", "comt reads llama.")
@@ -85,32 +91,24 @@ def settings_from_metadata(metadata: Mapping[str, Any], tied_embeddings: bool, o
         )
     if metadata.get("llama.expert_count", 0):
         raise UserError(f"{origin} is a mixture of experts, which comt's LLaMA is not")
-    if metadata.get("llama.rope.scaling.type", "none") != "none":
-        raise UserError(f"{origin}: rope.scaling.type = {metadata['llama.rope.scaling.type']} is not supported")
-    try:
-        heads = metadata["llama.attention.head_count"]
-        settings = ModelSettings(
-            width=metadata["llama.embedding_length"],
-            ffn_width=metadata["llama.feed_forward_length"],
-            layers=metadata["llama.block_count"],
-            heads=heads,
-            kv_heads=metadata.get("llama.attention.head_count_kv", heads),
-            tied_embeddings=tied_embeddings,
-            rope_theta=metadata.get("llama.rope.freq_base", 10000.0),
-            norm_eps=metadata["llama.attention.layer_norm_rms_epsilon"],
-        )
-    except KeyError as error:
-        raise UserError(f"{origin} does not say {error.args[0]}") from None
-    except ValidationError as error:
-        problem = error.errors()[0]
-        raise UserError(f"{origin}: {'.'.join(map(str, problem['loc']))} {problem['msg']}") from None
-    shape = settings.shape()
+    config = {ours: metadata.get(f"llama.{theirs}") for ours, theirs in _CONFIG.items()}
+    if missing := [_CONFIG[key] for key, value in config.items() if value is None and key not in _OPTIONAL]:
+        raise UserError(f"{origin} does not say llama.{missing[0]}")
+    scaling = metadata.get("llama.rope.scaling.type", "none")
+    return {
+        "model_type": "llama",
+        **{key: value for key, value in config.items() if value is not None},
+        "vocab_size": len(tensors.get("token_embd.weight", ())),
+        "tie_word_embeddings": "output.weight" not in tensors,
+        "rope_scaling": None if scaling == "none" else {"rope_type": scaling},
+    }
+
+
+def _check_head_width(metadata: Mapping[str, Any], shape: Any, origin: str) -> None:
     head_width = shape.width // shape.heads
     for key in ("rope.dimension_count", "attention.key_length", "attention.value_length"):
-        if metadata.get(f"llama.{key}", head_width) != head_width:
-            found = metadata[f"llama.{key}"]
+        if (found := metadata.get(f"llama.{key}", head_width)) != head_width:
             raise UserError(f"{origin}: {key} = {found} is not supported: heads are {head_width} wide")
-    return settings
 
 
 def unpermute(weight_ND: Tensor, heads: int) -> Tensor:
@@ -120,7 +118,7 @@ def unpermute(weight_ND: Tensor, heads: int) -> Tensor:
     moved row (half, i) of every head to (i, half), and this moves it back.
     """
     if weight_ND.ndim != 2 or weight_ND.shape[0] % (2 * heads):
-        return weight_ND  # of a wrong shape: `join_weights` says so by name
+        return weight_ND  # of a wrong shape: `Layout.join` says so by name
     rows, width = weight_ND.shape
     return weight_ND.view(heads, rows // heads // 2, 2, width).transpose(1, 2).reshape(rows, width)
 
@@ -130,7 +128,7 @@ def _public_name(name: str) -> str:
         return _OUTER[name]
     block, layer, rest = ([*name.split(".", 2), "", ""])[:3]
     known = block == "blk" and rest in _INNER
-    return f"model.layers.{layer}.{_INNER[rest]}" if known else name  # `join_weights` refuses the unknown by name
+    return f"model.layers.{layer}.{_INNER[rest]}" if known else name  # `Layout.join` refuses the unknown by name
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:

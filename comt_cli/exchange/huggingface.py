@@ -13,9 +13,8 @@ from torch import Tensor
 
 from comt_cli.errors import StorageError, UserError
 from comt_cli.exchange.codecs import LibraryCodec
-from comt_cli.exchange.huggingface_layout import Layout, layout_of, read_here, type_name
-from comt_cli.exchange.huggingface_weights import join_weights, split_weights
-from comt_cli.exchange.loaded_text import LoadedText, describe, gated_sites, residual_name
+from comt_cli.exchange.huggingface_layout import Layout, context_length, layout_of, read_here, type_name
+from comt_cli.exchange.loaded import LoadedText, describe, gated_sites, residual_name
 from comt_cli.exchange.tokenizer_files import tokenizer_files
 from comt_cli.files import atomic_file, read_json, write_json
 from comt_cli.layers.norms import EmbeddingNorm
@@ -24,7 +23,7 @@ from comt_cli.layers.shared_values import SharedValues
 
 CONFIG, WEIGHTS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
 HUB_FILES = [CONFIG, "*.safetensors", INDEX, TOKENIZER]
-"""What is fetched of a hub repository: configuration, weights, tokenizer. No pickles, no code."""
+"""Files fetched of a hub repository: configuration, weights, tokenizer. No pickles, no code."""
 
 
 def write_huggingface(loaded: LoadedText, folder: Path) -> list[tuple[Path, str]]:
@@ -47,7 +46,7 @@ def write_huggingface(loaded: LoadedText, folder: Path) -> list[tuple[Path, str]
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"cannot make {folder}: {error.strerror}") from error
-    tensors = {name: tensor.contiguous() for name, tensor in split_weights(loaded.model).items()}
+    tensors = {name: tensor.contiguous() for name, tensor in layout.split(loaded.model).items()}
     # Fused weights are stored once in memory; safetensors wants each name to own its bytes.
     content = safetensors.torch.save({name: tensor.clone() for name, tensor in tensors.items()}, {"format": "pt"})
     with atomic_file(folder / WEIGHTS) as handle:
@@ -79,14 +78,13 @@ def read_huggingface(folder: Path, name: str | None = None) -> LoadedText:
     if layout is None:
         raise UserError(f"{folder / CONFIG} describes {config.get('architectures')} of type {kind!r}", read_here())
     settings, vocabulary = layout.settings_from(config, str(folder / CONFIG))
-    model = join_weights(settings, vocabulary, _read_weights(folder), str(folder))
-    context = config.get("max_position_embeddings")
+    model = layout.join(settings, vocabulary, _read_weights(folder), str(folder))
     return layout.loaded(
         model=model,
         name=name or folder.resolve().name,
         description=describe(model, plain=f"a plain {layout.ours}"),
         codec=_read_tokenizer(folder / TOKENIZER, config),
-        context_length=context if isinstance(context, int) and context > 0 else None,
+        context_length=context_length(config),
     )
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from comt_cli.data.special_tokens import PAD
 from comt_cli.exchange.huggingface_layout import Layout, type_name
-from comt_cli.exchange.loaded_masked_lm import LoadedMaskedModel
+from comt_cli.exchange.loaded import LoadedMaskedModel
 from comt_cli.layers.residual.norm_placement import PostNorm
 from comt_cli.models.bert import INIT_STD, SEGMENTS, Bert, BertClassifier
 from comt_cli.tasks.settings.bert import BertSettings
@@ -114,14 +114,6 @@ class BertLayout(Layout):
     def outer_norms(self, model: Bert | BertClassifier) -> list[nn.Module]:
         return [model.embedding_norm, *([model.head.norm] if isinstance(model, Bert) else [])]
 
-    def sizes(self, settings: BertSettings, vocabulary: int) -> Mapping[str, list[int]]:
-        shape = settings.shape()
-        return {
-            f"{_EMBEDDINGS}.word_embeddings.weight": [vocabulary, shape.width],
-            f"{_EMBEDDINGS}.position_embeddings.weight": [settings.positions, shape.width],
-            "bert.encoder.layer.0.intermediate.dense.weight": [shape.ffn_width, shape.width],
-        }
-
     def weight_name(self, public: str, settings: BertSettings) -> str | None:
         other = ("bert.pooler.", "cls.seq_relationship.", f"{_HEAD}.decoder.", f"{_EMBEDDINGS}.position_ids")
         if public.startswith(other):
@@ -131,7 +123,7 @@ class BertLayout(Layout):
 
 
 def _head(model: Bert | BertClassifier) -> dict[str, Any]:
-    """What of a configuration says what stands on the encoder."""
+    """Entries of a configuration for the head on the encoder."""
     if isinstance(model, Bert):
         return {"architectures": ["BertForMaskedLM"]}
     classes = model.classifier.weight.shape[0]

@@ -1,20 +1,25 @@
-"""What differs between the models that `transformers` lays out: names of tensors, keys of `config.json`, and what can
-be expressed. One file a family of models, `huggingface_<family>.py`."""
+"""Layouts of `transformers` by family of models: names of tensors, keys of `config.json`, and what can be
+expressed; and the way from its tensors to our fused ones and back. One file a family, `huggingface_<family>.py`."""
 
 from __future__ import annotations
 
 import importlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
+import torch
 from pydantic import ValidationError
-from torch import nn
+from torch import Tensor, nn
 
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded_text import LoadedText
+from comt_cli.exchange.checkpoint import misfits, problem_of
+from comt_cli.exchange.loaded import LoadedText
+from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.base import ResidualConnection
+from comt_cli.methods import method_from
+from comt_cli.models.build import empty_network
 from comt_cli.recipe.settings import MAX_VOCABULARY
 
 
@@ -60,10 +65,6 @@ class Layout(ABC):
     def outer_norms(self, model: Any) -> list[nn.Module]:
         """The model's norms outside of its blocks."""
 
-    @abstractmethod
-    def sizes(self, settings: Any, vocabulary: int) -> Mapping[str, list[int]]:
-        """The shapes of some tensors, by public name, that show what size a model is of."""
-
     def weight_name(self, public: str, settings: Any) -> str | None:
         """A tensor's name as it is written today; None for one that is no weight of such a model."""
         return public
@@ -85,11 +86,62 @@ class Layout(ABC):
         except KeyError as error:
             raise UserError(f"{origin} does not say {error.args[0]}") from None
         except ValidationError as error:
-            problem = error.errors()[0]
-            raise UserError(f"{origin}: {'.'.join(map(str, problem['loc']))} {problem['msg']}") from None
+            raise UserError(f"{origin}: {problem_of(error)}") from None
         if type(vocabulary) is not int or not 1 <= vocabulary <= MAX_VOCABULARY:  # a bool is an int, and no number
             raise UserError(f"{origin}: vocab_size = {json.dumps(vocabulary)} is not a number of tokens")
         return settings, vocabulary
+
+    def split(self, model: Any) -> dict[str, Tensor]:
+        """A plain model's tensors under their public names, the fused projections split by site (views, no copies)."""
+        return {public: tensor for _, parts in self._parts(model) for public, tensor in parts.items()}
+
+    def join(self, settings: Any, vocabulary: int, given: Mapping[str, Tensor], origin: str) -> Any:
+        """The plain model that holds the tensors `given` under their public names; their types are kept.
+
+        Raises:
+            UserError: a tensor is missing, has another shape than `settings` say, or has no place in this model; or one
+                that the model shares is not the same in both places.
+        """
+        for copy, original in self.shared.items():
+            if copy in given and original in given and not _equal(given[copy], given[original]):
+                raise UserError(
+                    f"{origin}: {copy} is not {original}",
+                    f"Our {self.ours} has one tensor for both: these weights are not tied.",
+                )
+        known = {name: self.weight_name(name, settings) for name in given}
+        given = {name: given[public] for public, name in known.items() if name is not None}
+        model = empty_network(settings, method_from({"name": self.method}).wiring(), vocabulary=vocabulary)
+        parts_of = dict(self._parts(model))
+        expected = {public: part for parts in parts_of.values() for public, part in parts.items()}
+        if wrong := misfits(given, expected):
+            raise UserError(f"{origin}: its tensors are not those of {self.words} of its configuration: {wrong}")
+        if whole := next((name for name, tensor in given.items() if not tensor.is_floating_point()), None):
+            raise UserError(f"{origin}: {whole} is of {given[whole].dtype}, not of floating-point numbers")
+        found = {name: [given[public] for public in parts] for name, parts in parts_of.items()}
+        model.load_state_dict(
+            {name: torch.cat(parts) if len(parts) > 1 else parts[0] for name, parts in found.items()}, assign=True
+        )
+        return model
+
+    def _parts(self, model: Any) -> Iterator[tuple[str, dict[str, Tensor]]]:
+        """Each of the model's parameters by name, with the public tensors it is made of, in the order of its rows."""
+        fused = {path: module for path, module in model.named_modules() if isinstance(module, Projections)}
+        for name, tensor in model.state_dict().items():
+            if name in self.outer:
+                yield name, {self.outer[name]: tensor}
+                continue
+            _, layer, rest = name.split(".", 2)
+            prefix = f"{self.blocks}.{layer}"
+            if rest in self.inner:
+                yield name, {f"{prefix}.{self.inner[rest]}": tensor}
+            else:
+                path, _, kind = name.rpartition(".")  # its weight, or its bias
+                rows = zip(fused[path].sites, torch.split(tensor, fused[path].widths), strict=True)
+                yield name, {f"{prefix}.{self.sites[site.name]}.{kind}": part.detach() for site, part in rows}
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.equal(one.float(), other.float())
 
 
 FAMILIES = ("llama", "bert")
@@ -109,6 +161,12 @@ def read_here() -> str:
     return "comt reads " + "; ".join(
         f"{', '.join(layout.architectures)}, {family!r}" for family, layout in layouts.items() if layout is not None
     )
+
+
+def context_length(config: Mapping[str, Any]) -> int | None:
+    """The longest text that a configuration says its model was trained on, in tokens."""
+    length = config.get("max_position_embeddings")
+    return length if isinstance(length, int) and length > 0 else None
 
 
 def type_name(model: Any) -> str:

@@ -13,7 +13,7 @@ from torch import nn
 
 from comt_cli.errors import UserError
 from comt_cli.exchange.huggingface_layout import Layout, type_name
-from comt_cli.exchange.loaded_language import LoadedModel
+from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.layers.residual.norm_placement import PreNorm, ScaledInit
 from comt_cli.models.llama import Llama
 from comt_cli.tasks.settings.llama import ModelSettings
@@ -54,7 +54,7 @@ class LlamaLayout(Layout):
     }
 
     def config(self, model: Llama, context_length: int | None) -> dict[str, Any]:
-        """`rope_theta` stands at the top, where every version of transformers reads it."""
+        """`rope_theta` is at the top, where every version of transformers reads it."""
         shape, settings = model.shape, model.settings
         config = {
             "architectures": list(self.architectures),
@@ -110,13 +110,6 @@ class LlamaLayout(Layout):
 
     def outer_norms(self, model: Llama) -> list[nn.Module]:
         return [model.final_norm]
-
-    def sizes(self, settings: ModelSettings, vocabulary: int) -> Mapping[str, list[int]]:
-        shape = settings.shape()
-        return {
-            "model.embed_tokens.weight": [vocabulary, shape.width],
-            "model.layers.0.mlp.gate_proj.weight": [shape.ffn_width, shape.width],
-        }
 
     def weight_name(self, public: str, settings: ModelSettings) -> str | None:
         if public.endswith("rotary_emb.inv_freq"):  # written by old versions, recomputed by all

@@ -59,11 +59,9 @@ def _read_own(path: Path, wanted: type[Loaded]) -> Loaded:
             who_takes(spec.task),
         )
     check_method(spec, path)
-    kind = kind_of(spec.task)
-    kind.check(state, spec, path)
     model = model_of(spec)
     assign(model, state["model"], path)
-    return kind.from_checkpoint(model, state, spec, path)
+    return kind_of(spec.task).from_checkpoint(model, state, spec, path)
 
 
 def who_takes(task: Task[Any]) -> str | None:

@@ -1,25 +1,39 @@
-"""A trained model, of any task. What is known of a task's models beyond that is in `loaded_<task>.py`, a subclass that
-is found by being there."""
+"""A trained model with what is needed to use it: one class for each kind of input, and a subclass for each task, which
+says no more than what trains it."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Protocol, Self
 
-from comt_cli.exchange.checkpoint import name_of
+from pydantic import BaseModel, Field, FiniteFloat, PositiveInt, ValidationError
+
+from comt_cli.data.captions.settings import CaptionData
+from comt_cli.data.tokenizer import Tokenizer
+from comt_cli.data.tokenizers import tokenizer_from_json
+from comt_cli.errors import UserError
+from comt_cli.exchange.checkpoint import name_of, problem_of
+from comt_cli.exchange.codecs import OwnCodec
 from comt_cli.exchange.sources import ACCEPTED
+from comt_cli.layers.gates import CarriesGates
+from comt_cli.models.bert import Bert, BertClassifier
+from comt_cli.models.captioner import Captioner
 from comt_cli.models.flops import parameter_count
+from comt_cli.models.llama import Llama
+from comt_cli.models.resnet import ResNet
+from comt_cli.models.transformer import EncoderDecoder, Transformer
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import Task, task_of
+from comt_cli.tasks.settings.captioning import CaptioningSettings
+from comt_cli.tasks.settings.decoding import BeamSettings, DecodeSettings
+from comt_cli.tasks.settings.images import ImageSettings
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """`model` has the types that the file stored.
+    """A model of any task; `model` has the types that the file stored.
 
     Attributes:
         command: what trains such models; None for those of any task.
@@ -44,7 +58,7 @@ class Loaded:
 
     @classmethod
     def kind(cls) -> str:
-        """What such a model is, with its article: `an image classifier`."""
+        """Name of such models, with its article: `an image classifier`."""
         return task_of(cls.command).model_kind if cls.command is not None else "a model"
 
     @classmethod
@@ -53,21 +67,236 @@ class Loaded:
         return ACCEPTED if cls.foreign else f"Give a checkpoint.pt or run directory of comt {cls.command}."
 
     @classmethod
-    def check(cls, state: Mapping[str, Any], spec: RunSpec, path: Path) -> None:
-        """Refuse what is wrong with a checkpoint of the task before its model is built, with a `UserError`."""
+    def from_checkpoint(cls, model: Any, state: Mapping[str, Any], spec: RunSpec, path: Path) -> Self:
+        """The model of a checkpoint, with its weights, and what the file says besides. Raises `UserError`."""
+        try:
+            more = cls.parts(state, spec)
+        except ValueError as error:
+            said = problem_of(error) if isinstance(error, ValidationError) else error
+            raise UserError(f"{path}: what it has beside its weights cannot be restored: {said}") from None
+        return cls(model, name_of(spec), cls.described(model, spec), **more, spec=spec)
 
     @classmethod
-    def from_checkpoint(cls, model: Any, state: Mapping[str, Any], spec: RunSpec, path: Path) -> Self:  # noqa: ARG003
-        """The model of a checkpoint, with its weights, and what the file says besides. Raises `UserError`."""
+    def described(cls, model: Any, spec: RunSpec) -> str:
+        """One line for people: method, network, size."""
         trained = spec.task.network_and_data(spec.settings)
-        description = f"method {spec.method_words}, {trained}, {parameter_count(model):,} parameters"
-        return cls(model, name_of(spec), description, spec=spec)
+        return f"method {spec.method_words}, {trained}, {parameter_count(model):,} parameters"
+
+    @classmethod
+    def parts(cls, state: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:  # noqa: ARG003
+        """The fields of this class beyond those of every model. Raises `ValueError` where a part is damaged."""
+        return {}
+
+
+# ---- models that read one text
+
+
+class TextCodec(Protocol):
+    """Text to the token ids that a model was trained to see and back, and the ids' names for the axes of figures.
+
+    `end_ids` are the tokens that end a text; there may be none.
+    """
+
+    end_ids: frozenset[int]
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of one whole text, with the special tokens that this model's texts begin and end with."""
+
+    def prompt(self, text: str) -> list[int]:
+        """The ids of the beginning of a text, which is to be continued: those of `encode` without what ends a text.
+
+        Of an empty beginning that is the token that texts begin after; nothing where there is none.
+        """
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`. Special tokens and ids that are not the tokenizer's are no text; bytes that are not UTF-8,
+        such as a character of which only the beginning is there, are U+FFFD."""
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        r"""A name for each id: '▁castle' begins with a space, '</s>' ends a text, '\\n' is a line break."""
+
+
+@dataclass(frozen=True)
+class LoadedText(Loaded):
+    """A model that reads one text. `codec` is None where the source has no tokenizer; `context_length` is the longest
+    text the model was trained on, in tokens, where the source says it. `own_codec` is how those of our
+    own checkpoints take the tokenizer."""
+
+    own_codec: ClassVar[Mapping[str, bool]] = {}
+
+    model: Any
+    codec: TextCodec | None = None
+    context_length: int | None = None
+
+    @classmethod
+    def kind(cls) -> str:
+        return "a language model" if cls.command is None else super().kind()
+
+    @classmethod
+    def described(cls, model: Any, spec: RunSpec) -> str:
+        return describe(model, spec.method_words)
+
+    @classmethod
+    def parts(cls, state: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:
+        settings: Any = spec.settings
+        codec = OwnCodec(tokenizer_from_json(state["tokenizer"]), **cls.own_codec)
+        return {"codec": codec, "context_length": settings.data.sequence_length}
+
+    def text_codec(self) -> TextCodec:
+        """The codec. Raises `UserError` where the source has no tokenizer."""
+        if self.codec is None:
+            raise UserError(f"{self.name} has no tokenizer, so it cannot be fed text", "A folder needs tokenizer.json.")
+        return self.codec
+
+
+class LoadedModel(LoadedText):
+    """A LLaMA."""
+
+    command = "train-lm"
+    model: Llama
+
+
+class LoadedMaskedModel(LoadedText):
+    """A BERT. Its texts begin with the begin token."""
+
+    command = "train-bert"
+    own_codec: ClassVar = {"begins": True}
+    model: Bert
+
+
+class LoadedClassifier(LoadedText):
+    """A BERT that puts texts into classes, or gives them a number. Its codec cuts one text alone, between the begin
+    token and a separator."""
+
+    command = "finetune"
+    foreign = False
+    own_codec: ClassVar = {"pairs": True}
+    model: BertClassifier
+
+
+def residual_name(model: Any) -> str:
+    """The published name of the model's residual connection, `pre-norm` ...; a user's own by its class."""
+    kind = type(model.blocks[0].attention_connection)
+    return str(vars(kind).get("name", kind.__name__))
+
+
+def gated_sites(model: Any) -> list[str]:
+    """The names of the sites that carry a gate in any layer, in the order of the model."""
+    names = [name for module in model.modules() if isinstance(module, CarriesGates) for name in module.gates]
+    return list(dict.fromkeys(names))
+
+
+def describe(model: Any, method: str | None = None, plain: str = "a plain LLaMA") -> str:
+    """One line for people: method, or `plain` of a model that has none, residual connection, gates, size."""
+    shape, sites = model.shape, gated_sites(model)
+    parts = [
+        f"method {method}" if method else plain,
+        f"residual connection {residual_name(model)}",
+        f"gates at {', '.join(sites)}" if sites else "no gates",
+        f"{shape.layers} layers of width {shape.width}, {parameter_count(model):,} parameters",
+    ]
+    return ", ".join(parts)
+
+
+# ---- models that decode a text from a source
+
+
+@dataclass(frozen=True)
+class LoadedDecoder(Loaded):
+    """An encoder-decoder. `decode` is how the run decodes; `longest` the most tokens of a text that it was trained on,
+    None where that is not known: of a sentence its end included, of a caption its words alone."""
+
+    foreign: ClassVar = False
+
+    model: EncoderDecoder
+    tokenizer: Tokenizer
+    decode: BeamSettings
+    longest: int | None
+
+    @classmethod
+    def described(cls, model: EncoderDecoder, spec: RunSpec) -> str:
+        shape = model.shape
+        layers = f"{shape.encoder_layers} + {shape.decoder_layers} layers, width {shape.width}"
+        return f"method {spec.method_words}, {layers}, {parameter_count(model):,} parameters"
+
+    @classmethod
+    def parts(cls, state: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:
+        settings: Any = spec.settings
+        tokenizer = tokenizer_from_json(state["tokenizer"])
+        tokenizer.special.need("begin")
+        return {"tokenizer": tokenizer, "decode": settings.decode, "longest": settings.data.max_length}
+
+
+class LoadedTranslator(LoadedDecoder):
+    """A translator."""
+
+    command = "train-mt"
+    model: Transformer
+    decode: DecodeSettings
+
+
+class LoadedCaptioner(LoadedDecoder):
+    """A captioner."""
+
+    command = "train-caption"
+    model: Captioner
+
+    @property
+    def data(self) -> CaptionData:
+        """Settings of its images."""
+        return self.run.settings_as(CaptioningSettings).data
+
+
+# ---- models that read images
+
+
+@dataclass(frozen=True)
+class LoadedImageModel(Loaded):
+    """An image classifier. The model has its running statistics, and is training. It was trained on images of `size` x
+    `size` pixels whose colours, from 0 to 1, had `mean` subtracted and were divided by `std`."""
+
+    command: ClassVar = "train-resnet"
+    foreign: ClassVar = False
+
+    model: ResNet
+    class_names: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    size: int
+
+    @classmethod
+    def described(cls, model: ResNet, spec: RunSpec) -> str:
+        settings = spec.settings_as(ImageSettings)
+        network = f"{settings.model.size} of width {settings.model.shape().width} with {len(model.blocks)} blocks"
+        return (
+            f"method {spec.method_words}, {network}, {settings.data.classes} classes, "
+            f"{parameter_count(model):,} parameters"
+        )
+
+    @classmethod
+    def parts(cls, state: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:
+        found = _ImageParts.model_validate({key: state[key] for key in _ImageParts.model_fields}, strict=True)
+        if len(found.classes) != (expected := spec.settings_as(ImageSettings).data.classes):
+            raise ValueError(f"it names {len(found.classes)} classes; its spec has {expected}")
+        colours = {"mean": tuple(found.mean), "std": tuple(found.std)}
+        return {"class_names": tuple(found.classes), **colours, "size": found.size}
+
+
+class _ImageParts(BaseModel):
+    """Entries of an image classifier's checkpoint beside its weights, as a file from anywhere may not have them."""
+
+    classes: list[str]
+    mean: Annotated[list[FiniteFloat], Field(min_length=3, max_length=3)]
+    std: Annotated[list[Annotated[FiniteFloat, Field(gt=0)]], Field(min_length=3, max_length=3)]
+    size: PositiveInt
+
+
+KINDS: tuple[type[Loaded], ...] = (
+    *(LoadedModel, LoadedMaskedModel, LoadedClassifier),
+    *(LoadedTranslator, LoadedCaptioner, LoadedImageModel),
+)
 
 
 def kind_of(task: Task[Any]) -> type[Loaded]:
-    """The class of a task's models."""
-    name = f"{__name__}_{task.name}"
-    if importlib.util.find_spec(name) is None:
-        return Loaded
-    kinds = [each for each in vars(importlib.import_module(name)).values() if isinstance(each, type)]
-    return next(each for each in kinds if issubclass(each, Loaded) and each.command == task.command)
+    """The class of a task's models; `Loaded` of one that has none."""
+    return next((kind for kind in KINDS if kind.command == task.command), Loaded)

@@ -32,5 +32,5 @@ def check_source(source: str) -> None:
 
 
 def no_checkpoint(run: Path) -> UserError:
-    """What to say of a run directory that has none."""
+    """Error of a run directory without a checkpoint."""
     return UserError(f"{run} is a run that has saved no checkpoint yet", "Wait until it has, or train it.")

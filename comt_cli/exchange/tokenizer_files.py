@@ -11,8 +11,8 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from comt_cli.data.tokenizer import ByteTokenizer
-from comt_cli.exchange.codecs import BegunCodec, LibraryCodec, OwnCodec, PairCodec, byte_alphabet
-from comt_cli.exchange.loaded_text import TextCodec
+from comt_cli.exchange.codecs import LibraryCodec, OwnCodec, byte_alphabet
+from comt_cli.exchange.loaded import TextCodec
 
 Files = dict[str, tuple[bytes, str]]
 """File name -> (content, a few words for people)."""
@@ -50,22 +50,22 @@ def tokenizer_files(codec: TextCodec, context_length: int | None) -> tuple[Files
         files["tokenizer.model"] = (model, "the SentencePiece model")
         converted = _unigram(model)
     if all(converted.encode(text).ids == tokenizer.encode(text) for text in _PROBES):
-        if isinstance(codec, BegunCodec):
+        if codec.begin_ids:
             converted.post_processor = _surrounding(codec)
         files["tokenizer.json"] = (converted.to_str().encode(), "the same tokenizer for the `tokenizers` library")
         files["tokenizer_config.json"] = (_configuration(codec, context_length), "its special tokens")
     return files, {"eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
 
 
-def _surrounding(codec: BegunCodec) -> processors.TemplateProcessing:
-    """What puts the begin token before a text and the end token behind it; of a pair, separators behind both texts, of
-    which the second is segment 1."""
-    ids = [codec.begin_id, codec.separator_id if isinstance(codec, PairCodec) else codec.tokenizer.eos_id]
+def _surrounding(codec: OwnCodec) -> processors.TemplateProcessing:
+    """Post-processor that puts the begin token before a text and the end token behind it; of a pair, separators behind
+    both texts, of which the second is segment 1."""
+    ids = [*codec.begin_ids, codec.close_id]
     begin, end = codec.tokenizer.pieces(ids)
     single = f"{begin} $A {end}"
     return processors.TemplateProcessing(
         single=single,
-        pair=f"{single} $B:1 {end}:1" if isinstance(codec, PairCodec) else "$A:0 $B:1",
+        pair=f"{single} $B:1 {end}:1" if codec.pairs else "$A:0 $B:1",
         special_tokens=list(zip((begin, end), ids, strict=True)),
     )
 
@@ -77,7 +77,7 @@ def _configuration(codec: OwnCodec, context_length: int | None) -> bytes:
     special = tokenizer.special
     named = {"cls_token": special.begin, "mask_token": special.mask, "sep_token": special.separator}
     values |= {name: tokenizer.pieces([token])[0] for name, token in named.items() if token is not None}
-    if isinstance(codec, PairCodec):
+    if codec.pairs:
         values["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     if context_length is not None:
         values["model_max_length"] = context_length

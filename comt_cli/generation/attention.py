@@ -1,4 +1,4 @@
-"""What a decoder looks at: the weights of cross-attention over the source, for each token of a target.
+"""Weights of a decoder's cross-attention over the source, for each token of a target.
 
 Shapes: B pairs, T target tokens, S source tokens, H heads, E head width.
 """

@@ -23,14 +23,16 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from comt_cli.data.special_tokens import PAD
+from comt_cli.data.special_tokens import PAD, SpecialTokens
 from comt_cli.errors import UserError
+from comt_cli.tasks.settings.decoding import BeamSettings
 
 PENALTIES: dict[str, Callable[[float, float], float]] = {
     "gnmt": lambda length, alpha: ((5 + length) / 6) ** alpha,
     "average": lambda length, alpha: length**alpha,
 }
-"""What the log-probability of so many tokens is divided by: tensor2tensor's (Wu et al. 2016, Eq. 14), and fairseq's."""
+"""Length penalties, by which the log-probability of so many tokens is divided: tensor2tensor's (Wu et al. 2016, Eq. 14)
+and fairseq's."""
 
 
 class NotFinite(UserError):
@@ -66,7 +68,7 @@ class Hypothesis:
     Attributes:
         log_probability: the sum of the tokens' log-probabilities, the end's included.
         score: that divided by the length penalty; the end counts as a token.
-        ended: whether it has an end; else it reached the greatest length, and stands behind all that have one.
+        ended: whether it has an end; else it reached the greatest length, and ranks behind all that have one.
     """
 
     tokens: tuple[int, ...]
@@ -77,14 +79,14 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Forbidden:
-    """What no sequence has: `tokens` anywhere, and the end among its first `least` tokens. Beside these, `PAD` and the
+    """Constraints on sequences: no `tokens` anywhere, and no end among the first `least`. Beside these, `PAD` and the
     begin token are never chosen."""
 
     tokens: tuple[int, ...] = ()
     least: int = 0
 
     def at(self, place: int, begin: int, end: int) -> list[int]:
-        """The tokens that cannot stand at a place, counted from 0."""
+        """Tokens that are forbidden at a position, counted from 0."""
         return [PAD, begin, *self.tokens, *([end] if place < self.least else [])]
 
 
@@ -158,6 +160,30 @@ def beam_search(
     raise AssertionError("every sentence ends at its greatest length")
 
 
+def decode(
+    model: Decodes,
+    *source: Tensor,
+    settings: BeamSettings,
+    special: SpecialTokens,
+    max_lengths: Sequence[int],
+    n_best: int = 1,
+    forbidden: Forbidden = NOTHING,
+) -> list[list[Hypothesis]]:
+    """`beam_search` as a run's settings have it, between the special tokens of a tokenizer."""
+    return beam_search(
+        model,
+        *source,
+        width=settings.beam,
+        length_penalty=settings.penalty,
+        alpha=settings.alpha,
+        max_lengths=max_lengths,
+        begin=special.need("begin"),
+        end=special.end,
+        n_best=n_best,
+        forbidden=forbidden,
+    )
+
+
 @dataclass
 class _Beams:
     """Beams of each sentence, the best first; those that are not there have -inf.
@@ -176,7 +202,7 @@ class _Beams:
         return cls(torch.full((B, K, L), end, device=device), sums_BK, sums_BK.clone())
 
     def only(self, wanted_BK: Tensor) -> _Beams:
-        """Without the others, whose places stay."""
+        """The wanted beams; the others stay where they are, with -inf."""
         return _Beams(
             self.tokens,
             self.sums.masked_fill(~wanted_BK, -torch.inf),
@@ -187,7 +213,7 @@ class _Beams:
         return _Beams(*(torch.cat(pair, 1) for pair in zip(self._parts(), other._parts(), strict=True)))
 
     def best(self, K: int) -> tuple[_Beams, Tensor]:
-        """The K of the best score, of equals the one that stands first; and their places, int64 [B, K]."""
+        """The K of the best score, of equals the first; and their indices, int64 [B, K]."""
         place_BK = self.scores.sort(descending=True, stable=True).indices[:, :K]
         return self.at(place_BK), place_BK
 

@@ -22,9 +22,9 @@ WARM_UP_STEPS = 3
 
 
 @torch.no_grad()
-def decode_step(model: Llama, cache: KeyValueCache, tokens_B1: Tensor) -> Tensor:
-    """Feed each text its next token, [B, 1]; the logits of the one after, [B, V]."""
-    return F.linear(model.hidden(tokens_B1, cache)[:, -1], model.head_weight)
+def decode_step(model: Llama, cache: KeyValueCache, tokens_BT: Tensor) -> Tensor:
+    """Feed each text its next tokens, [B, T]; the logits of the one after the last, [B, V]."""
+    return F.linear(model.hidden(tokens_BT, cache)[:, -1], model.head_weight)
 
 
 class Decoder:
@@ -60,7 +60,7 @@ class Decoder:
         longest = max(map(len, prompts))
         padded = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
         tokens_BT = torch.tensor(padded, device=self.device)
-        return F.linear(self.model.hidden(tokens_BT, self.cache)[:, -1], self.model.head_weight)
+        return decode_step(self.model, self.cache, tokens_BT)
 
     @torch.no_grad()
     def step(self, tokens_B: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ def generate(
 ) -> Iterator[list[int | None]]:
     """Yield the next token of every prompt, step by step, until each text has ended or has `max_new_tokens`.
 
-    A text ends with one of `stop_ids`, which is yielded; after it stands None. How tokens are chosen (`temperature`,
+    A text ends with one of `stop_ids`, which is yielded; after it comes None. How tokens are chosen (`temperature`,
     `top_p`, `seed`, `copies`): see `Sampler`.
     `graph`: see `Decoder`; None is yes on CUDA. What takes its time once is done before this returns.
 

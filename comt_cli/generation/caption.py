@@ -21,14 +21,14 @@ from comt_cli.data.captions.settings import CaptionData
 from comt_cli.data.images.pictures import CAPTIONED, open_picture
 from comt_cli.data.special_tokens import SpecialTokens
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded_captioning import LoadedCaptioner
+from comt_cli.exchange.loaded import LoadedCaptioner
 from comt_cli.generation.attention import attention_of
-from comt_cli.generation.beam import Forbidden, Hypothesis, beam_search
+from comt_cli.generation.beam import Forbidden, Hypothesis, decode
 from comt_cli.tasks.settings.decoding import BeamSettings
 
 
 def no_caption(special: SpecialTokens) -> Forbidden:
-    """What no caption has: it says one word at least, and never the unknown one."""
+    """Constraints on captions: one word at least, and never the unknown one."""
     return Forbidden(() if special.unknown is None else (special.unknown,), least=1)
 
 
@@ -94,28 +94,23 @@ class ImageCaptioner:
     """A loaded captioner on a device."""
 
     def __init__(self, loaded: LoadedCaptioner, device: torch.device) -> None:
-        self.model, self.tokenizer, self.device = (
-            loaded.model.to(device, torch.float32).eval(),
-            loaded.tokenizer,
-            device,
-        )
+        self.model, self.device = loaded.model.to(device, torch.float32).eval(), device
+        self.tokenizer = loaded.tokenizer
         self.begin, self.end = self.tokenizer.special.need("begin"), self.tokenizer.special.end
         assert loaded.longest is not None
         self.longest = loaded.longest + 1
 
-    def captions(self, image: Seen, decode: BeamSettings, n_best: int = 1) -> list[Said]:
+    def captions(self, image: Seen, settings: BeamSettings, n_best: int = 1) -> list[Said]:
         """Up to `n_best` captions of an image, the best first."""
-        (found,) = beam_search(
+        special = self.tokenizer.special
+        (found,) = decode(
             self.model,
             *self._source(image),
-            width=decode.beam,
-            length_penalty=decode.penalty,
-            alpha=decode.alpha,
+            settings=settings,
+            special=special,
             max_lengths=[self.longest],
-            begin=self.begin,
-            end=self.end,
             n_best=n_best,
-            forbidden=no_caption(self.tokenizer.special),
+            forbidden=no_caption(special),
         )
         return [Said(self.tokenizer.decode(each.tokens), each) for each in found]
 

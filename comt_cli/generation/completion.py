@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from time import perf_counter
 
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded_language import LoadedModel
+from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.generation.cached import generate
 from comt_cli.generation.sampling import count_copies
 from comt_cli.generation.text_stream import TextStream

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
-from comt_cli.errors import StorageError
-from comt_cli.files import open_own, read_text, write_text
+from comt_cli.files import read_text, write_text
+from comt_cli.generation.transcript import append
 
 
 class PartFile:
     """The lines of an output that comes in pieces.
 
     `key` says what they are of: it is the first line of `<path>.part`, and what was left by a call with another key is
-    not continued but put `aside`, under another name. A checksum is before each other line there, and from the first on
-    that does not fit it all are written again. Nothing else may write the file meanwhile.
+    not continued but archived (`aside`), under another name. A checksum is before each other line there, and from the
+    first on that does not fit it all are written again. Nothing else may write the file meanwhile.
     """
 
     def __init__(self, path: Path, key: str) -> None:
@@ -45,18 +44,12 @@ class PartFile:
         return len(self.lines)
 
     def _stored(self, lines: Sequence[str], first: int = 0) -> list[str]:
-        """Lines, of which the first is number `first`, as they stand in the part."""
+        """Lines, of which the first is number `first`, as the part has them."""
         return [f"{zlib.crc32(f'{self.key} {n} {line}'.encode()):08x} {line}\n" for n, line in enumerate(lines, first)]
 
     def add(self, lines: Sequence[str]) -> None:
         """Write more lines, flushed to the disk. Raises `StorageError`."""
-        try:
-            with os.fdopen(open_own(self.part, os.O_WRONLY | os.O_APPEND), "ab") as handle:
-                handle.write("".join(self._stored(lines, len(self.lines))).encode())
-                handle.flush()
-                os.fsync(handle.fileno())
-        except OSError as error:
-            raise StorageError(f"cannot write {self.part}: {error.strerror or error}") from error
+        append(self.part, "".join(self._stored(lines, len(self.lines))))
         self.lines += lines
 
     def finish(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from comt_cli.exchange.loaded_text import TextCodec
+from comt_cli.exchange.loaded import TextCodec
 
 BROKEN = "\N{REPLACEMENT CHARACTER}"
 
@@ -12,7 +12,7 @@ BROKEN = "\N{REPLACEMENT CHARACTER}"
 class TextStream:
     """The text of the tokens that follow on `prompt`, in pieces that are never taken back.
 
-    A character may be spelled by several tokens, and a piece's leading space depends on what stands before it. So all
+    A character may be spelled by several tokens, and a piece's leading space depends on what is before it. So all
     tokens so far are decoded together each time, and the new part is given out once it does not end in bytes that may
     yet become a character.
     """
@@ -29,7 +29,7 @@ class TextStream:
         return self._give(self.codec.decode(self.ids).rstrip(BROKEN))
 
     def finish(self) -> str:
-        """What is left: U+FFFD for bytes that did not become a character."""
+        """The rest: U+FFFD for bytes that did not become a character."""
         return self._give(self.codec.decode(self.ids))
 
     def _give(self, whole: str) -> str:

@@ -1,4 +1,4 @@
-"""What a decoding of a numbered set of sentences has written so far, so that one that is stopped resumes there."""
+"""Partial output of decoding a numbered set of sentences, from which a stopped one resumes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,18 @@ from comt_cli.files import Unreadable, open_own, parse_json, read_text, write_te
 def one_line(text: str) -> str:
     """A text as a line of a file: what is blank, line breaks too, is one space, and there is none around."""
     return " ".join(text.split())
+
+
+def append(path: Path, text: str, hint: str | None = None, *, separator: str = "") -> None:
+    """Write text behind what a file has, if anything with a separator between; it is on the disk afterwards. Raises
+    `StorageError`, with `hint`, where the disk is full or the folder gone."""
+    try:
+        with os.fdopen(open_own(path, os.O_WRONLY | os.O_APPEND), "ab") as handle:
+            handle.write(((separator if handle.tell() else "") + text).encode())
+            handle.flush()
+            os.fsync(handle.fileno())
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror or error}", hint) from error
 
 
 class Transcript:
@@ -44,17 +56,9 @@ class Transcript:
         texts = {number: one_line(text) for number, text in texts.items()}
         # As ASCII: a line that a kill cut off in the middle of a letter would make the file unreadable.
         lines = "".join(json.dumps([*each, self._checksum(*each)]) + "\n" for each in texts.items())
-        try:
-            with os.fdopen(open_own(self._own, os.O_WRONLY | os.O_APPEND), "a", encoding="utf-8") as handle:
-                # A stop in the middle of a line leaves a part of it: the next line begins anew.
-                handle.write(("\n" if handle.tell() else "") + lines)
-                handle.flush()
-                os.fsync(handle.fileno())
-        except OSError as error:
-            message = f"cannot write {self._own}: {error.strerror or error}"
-            raise StorageError(
-                message, "What was translated before is kept: make room, and run the command again."
-            ) from error
+        # A stop in the middle of a line leaves a part of it: the next line begins anew.
+        hint = "What was translated before is kept: make room, and run the command again."
+        append(self._own, lines, hint, separator="\n")
         self.done |= texts
 
     def texts(self, numbers: Iterable[int]) -> list[str] | None:

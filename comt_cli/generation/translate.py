@@ -17,9 +17,9 @@ from comt_cli.data.pairs.corpus import is_blank
 from comt_cli.data.special_tokens import PAD
 from comt_cli.data.tokenizer import Tokenizer
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded_translation import LoadedTranslator
+from comt_cli.exchange.loaded import LoadedTranslator
 from comt_cli.generation.attention import attention_of
-from comt_cli.generation.beam import Decodes, Hypothesis, beam_search
+from comt_cli.generation.beam import Decodes, Hypothesis, decode
 from comt_cli.generation.transcript import one_line
 from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.tasks.settings.decoding import DecodeSettings
@@ -106,16 +106,12 @@ class Translator:
         """The translations of the sources of one batch."""
         width = max(map(len, sources))
         source_BS = torch.tensor([[*source, *[PAD] * (width - len(source))] for source in sources], device=self.device)
-        decode = options.decode
-        found = beam_search(
+        found = decode(
             self.model,
             source_BS,
-            width=decode.beam,
-            length_penalty=decode.penalty,
-            alpha=decode.alpha,
-            max_lengths=[len(source) + decode.max_extra for source in sources],  # the end counts on both sides
-            begin=self.begin,
-            end=self.end,
+            settings=options.decode,
+            special=self.tokenizer.special,
+            max_lengths=[len(source) + options.decode.max_extra for source in sources],  # the end counts on both sides
             n_best=options.n_best,
         )
         return [
@@ -145,7 +141,7 @@ class Translator:
 
 
 def translator(loaded: LoadedTranslator, device: torch.device, warn: Callable[[str], None] | None = None) -> Translator:
-    """What translates with a loaded model; it is moved to the device, and computes in fp32."""
+    """Translator of a loaded model, which is moved to the device, and computes in fp32."""
     return Translator(
         loaded.model.to(device, torch.float32).eval(), loaded.tokenizer, device, longest=loaded.longest, warn=warn
     )

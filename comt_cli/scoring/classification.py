@@ -81,15 +81,9 @@ def _unit(values_N: _Numbers) -> _Numbers:
 def _spearman(said_N: NDArray[Any], true_N: NDArray[Any]) -> float | str:
     if not np.isfinite(said_N).all():
         return "undefined: a prediction is not finite"
-    return _pearson(_ranks(said_N), _ranks(true_N))
+    from scipy.stats import rankdata  # equal values have the mean of their ranks
 
-
-def _ranks(values_N: NDArray[Any]) -> _Numbers:
-    """From 1 on; equal values have the mean of their ranks."""
-    _, place_N, counts = np.unique(values_N, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    ranks_N: _Numbers = ((2 * last - counts + 1) / 2)[place_N]
-    return ranks_N
+    return _pearson(rankdata(said_N), rankdata(true_N))
 
 
 _MEASURES: Mapping[str, Callable[[NDArray[Any], NDArray[Any]], float | str]] = {

@@ -15,7 +15,7 @@ _ESCAPES = ("&quot;", "&apos;", "&amp;", "@-@", "&#91;")
 
 def text_lines(text: str) -> list[str]:
     r"""The lines of a text as sacreBLEU reads them: they end with `\n` alone, and what is blank at their end is cut
-    off. Other signs that Python takes for the end of a line stand within one."""
+    off. Other signs that Python takes for the end of a line are within one."""
     return [line.rstrip() for line in text.removesuffix("\n").split("\n")] if text else []
 
 
@@ -50,7 +50,7 @@ def suspicions(name: str, lines: Sequence[str]) -> list[str]:
     notes = []
     ends = sum(line.endswith((" .", " ?", " !")) for line in lines)
     if ends > _SUSPICIOUS * len(lines):
-        notes.append(f"{ends:,} of {len(lines):,} lines of {name} end in a full stop that stands alone")
+        notes.append(f"{ends:,} of {len(lines):,} lines of {name} end in a full stop that is a token of its own")
     for escape in _ESCAPES:
         if held := sum(escape in line for line in lines):
             notes.append(f"{held:,} of {len(lines):,} lines of {name} hold {escape}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def java_scores(
 
 
 def why_missing(name: str) -> str | None:
-    """What a metric needs that is not there, in a few words for a table's cell; None where nothing is missing."""
+    """Missing requirement of a metric, in a few words for a table's cell; None where nothing is missing."""
     if shutil.which("java") is None:
         return "needs Java"
     package = find_spec("pycocoevalcap")
@@ -55,12 +56,5 @@ def why_missing(name: str) -> str | None:
 
 
 def _run(name: str, truths: Mapping[int, list[str]], captions: Mapping[int, list[str]]) -> float:
-    if name == "meteor":
-        from pycocoevalcap.meteor.meteor import Meteor
-
-        scorer: Any = Meteor()
-    else:
-        from pycocoevalcap.spice.spice import Spice
-
-        scorer = Spice()
+    scorer: Any = getattr(import_module(f"pycocoevalcap.{name}.{name}"), name.capitalize())()
     return float(scorer.compute_score(truths, captions)[0])

@@ -53,7 +53,7 @@ def scene_f1(captions: Sequence[str], scenes: Sequence[Scene]) -> float:
 
 
 def facts_of(caption: str) -> frozenset[Fact]:
-    """What a caption says. Of one outside the grammar, whatever can be read in it from left to right."""
+    """Facts of a caption. Of one outside the grammar, whatever can be read in it from left to right."""
     reader = _Reader()
     for word in caption.split():
         reader.read(word)

@@ -11,9 +11,9 @@ _TAKEN = "\0"
 
 
 def slot_accuracy(hypotheses: Sequence[str], slots: Sequence[Sequence[str]]) -> Score:
-    """The percentage of the values that stand in their hypotheses, letter by letter, anywhere in them.
+    """The percentage of the values that are in their hypotheses, letter by letter, anywhere in them.
 
-    A value stands as whole words and whole numbers: `3` is neither in `13` nor in `3.5`, `-3` or `3 000`. One that is
+    A value counts as whole words and whole numbers: `3` is neither in `13` nor in `3.5`, `-3` or `3 000`. One that is
     asked for twice must be there twice, and none counts as part of a longer one.
 
     Raises:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass
 from torch import nn
 
 from comt_cli.data.storage import first_line
@@ -26,8 +27,11 @@ from comt_cli.runs.plan import RunSpec
 from comt_cli.training.parallel import full_tensors, shard_of
 from comt_cli.training.tasks.base import TaskRun
 
+_Count = Annotated[int, Field(ge=0, lt=2**63)]
+_Seconds = Annotated[float, Field(ge=0, lt=2**63)]
 
-@dataclass
+
+@dataclass(config=ConfigDict(strict=True, extra="forbid"))
 class Counters:
     """Saved with every checkpoint. Seconds are of `timed_steps` steps and nothing else, over all starts of the run.
 
@@ -35,39 +39,35 @@ class Counters:
     at `best_step` (`train.select`); `chosen` is 1 once the weights are those that the run ends with.
     """
 
-    step: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-    timed_steps: int = 0
-    waiting_seconds: float = 0.0
-    metrics_bytes: int = 0
-    timings_bytes: int = 0
-    gradients_bytes: int = 0
+    step: _Count = 0
+    tokens: _Count = 0
+    seconds: _Seconds = 0.0
+    timed_steps: _Count = 0
+    waiting_seconds: _Seconds = 0.0
+    metrics_bytes: _Count = 0
+    timings_bytes: _Count = 0
+    gradients_bytes: _Count = 0
     last_finite_loss: float | None = None
     best_value: float | None = None
     best_step: int | None = None
-    chosen: int = 0
+    chosen: _Count = 0
 
     @classmethod
     def restored(cls, progress: object, steps: int) -> Self:
         """The counters of a checkpoint of a run of `steps` steps. Raises `ValueError` where they are not such."""
-        if not isinstance(progress, dict):
-            raise ValueError(f"is {progress!r}, not a group of counters")
-        known = {field.name: field for field in fields(cls)}
-        if missing := [name for name in ("step", "tokens", "metrics_bytes", "timings_bytes") if name not in progress]:
-            raise ValueError(f"has no {missing[0]}")
-        for name, value in progress.items():
-            if name not in known:
-                raise ValueError(f"has a {name!r}, which is no counter")
-            optional = name in ("last_finite_loss", "best_value", "best_step")  # which may also be negative
-            kinds = (int,) if str(known[name].type).startswith("int") else (int, float)
-            if value is None and optional:
-                continue
-            if type(value) not in kinds or not (optional or 0 <= value < 2**63):
-                raise ValueError(f"has a {name} of {value!r}")
-        if progress["step"] > steps:
-            raise ValueError(f"is of step {progress['step']:,}, and the run has {steps:,}")
-        return cls(**progress)
+        if (
+            not isinstance(progress, dict)
+            or not {"step", "tokens", "metrics_bytes", "timings_bytes"} <= progress.keys()
+        ):
+            raise ValueError(f"lacks counters: {progress!r}")
+        try:
+            found = cls(**progress)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            raise ValueError(f"has a wrong {'.'.join(map(str, problem['loc']))}: {problem['msg']}") from None
+        if found.step > steps:
+            raise ValueError(f"is of step {found.step:,}, and the run has {steps:,}")
+        return found
 
 
 def save_checkpoint(
@@ -187,6 +187,21 @@ def restore_random_states(states: dict[str, Any], device: torch.device) -> None:
         torch.cuda.set_rng_state(states["cuda"].cpu(), device)
 
 
+def read_own(path: Path, run: RunSpec, hint: str, *, mapped: bool = True) -> tuple[dict[str, Any], Counters]:
+    """The checkpoint of a run, and its counters. Raises `UserError` where it cannot be read, or is another run's; with
+    `hint`, unless it is not there."""
+    try:
+        state = read_state(path, mapped=mapped)
+    except UserError as error:
+        raise UserError(error.message, hint if path.exists() else error.hint) from None
+    if state.get("id") != run.id:
+        raise UserError(f"{path} belongs to run {state.get('id')}, not {run.id}", hint)
+    try:
+        return state, Counters.restored(state.get("progress"), run.settings.train.steps)
+    except ValueError as error:
+        raise UserError(f"{path}: its progress {error}", hint) from None
+
+
 def resume(path: Path, task: TaskRun[Any], optimizer: torch.optim.Optimizer) -> Counters:
     """Put the task's model, the optimiser and the random generators back to where the checkpoint at `path` left them.
 
@@ -203,18 +218,7 @@ def resume(path: Path, task: TaskRun[Any], optimizer: torch.optim.Optimizer) -> 
         anew = "The weights that the run ended with are lost: the command that trained it does so anew with --fresh."
     # Not onto the device: beside the model it would take as much room again. A GPU reads its shard straight from the
     # file; on the CPU the optimiser would keep using the file's own pages.
-    try:
-        state = read_state(path, mapped=world.device.type == "cuda")
-    except UserError as error:
-        if not path.exists():  # another process sees one
-            raise
-        raise UserError(error.message, anew) from None
-    if state.get("id") != spec.id:
-        raise UserError(f"{path} belongs to run {state.get('id')}, not {spec.id}", "Move it out of the run directory.")
-    try:
-        counters = Counters.restored(state.get("progress"), spec.settings.train.steps)
-    except ValueError as error:
-        raise UserError(f"{path}: its progress {error}", anew) from None
+    state, counters = read_own(path, spec, anew, mapped=world.device.type == "cuda")
     step = world.broadcast(counters.step)
     if counters.step != step:
         raise UserError(

@@ -28,7 +28,7 @@ CHIPS = {
 }
 """A device that is not here gets no MFU rather than a wrong one. A100: the one with 80 GB."""
 _OTHER_CHIPS = re.compile(r"H200 NVL|MIG|Laptop|Max-Q| (Ti|D|SUPER)\b")
-"""What makes another, slower or faster device of a name above."""
+"""Suffixes of other, slower or faster devices of a name above."""
 
 
 def chip_of(device: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Which device a run uses, what it is called, how fast it could be, how much memory is taken; and precision by name.
+"""The device of a run: its choice, name, peak speed and memory; and precision by name.
 
 `fp32`       everything in 32 bits
 `bf16-mixed` weights, gradients and optimiser states in fp32; matrix products in bf16 (autocast)
@@ -52,7 +52,7 @@ def pick_device(name: str | None, local_rank: int = 0) -> torch.device:
 
 
 def device_name(device: torch.device, threads: int | None = None) -> str:
-    """What people call the device: `NVIDIA H200`, or the processor with the number of threads used (None: this
+    """Name of the device for people: `NVIDIA H200`, or the processor with the number of threads used (None: this
     process's)."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)

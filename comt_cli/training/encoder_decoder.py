@@ -1,4 +1,4 @@
-"""What runs of encoder-decoders have in common: dropout's masks, the likelihood that is minimised and evaluated, and
+"""Base of runs of encoder-decoders: dropout's masks, the likelihood that is minimised and evaluated, and
 the texts that beam search makes of a split's sources, which an evaluation that was stopped does not make twice."""
 
 from __future__ import annotations
@@ -11,21 +11,20 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from comt_cli.data.split import IGNORE, B, Split
-from comt_cli.generation.beam import NOTHING, Forbidden, NotFinite, beam_search
+from comt_cli.generation.beam import NOTHING, Forbidden, NotFinite, decode
 from comt_cli.generation.transcript import Transcript
 from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.runs.plan import RunSpec
 from comt_cli.scoring.metrics import Score
 from comt_cli.tasks.settings.decoding import BeamSettings, DecoderTrainSettings
 from comt_cli.training.devices import compute_context
-from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, sums_over
+from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, mean_over
 from comt_cli.training.objective import Objective, SummedLoss
-from comt_cli.training.optimisation import adam
 from comt_cli.training.parallel import World
-from comt_cli.training.text_run import TextRun
+from comt_cli.training.tasks.base import TextRun
 
 
 class EncoderDecoderRun(TextRun[B]):
@@ -53,10 +52,6 @@ class EncoderDecoderRun(TextRun[B]):
         self.likelihood = SummedLoss(model, self.settings.kernels, smoothing)
         return self.likelihood
 
-    @staticmethod
-    def optimizer(model: nn.Module, settings: Any) -> torch.optim.Optimizer:
-        return adam(model, settings.train)
-
     @abstractmethod
     def arrays(self, batch: B) -> tuple[NDArray[Any], ...]:
         """The source, what the decoder reads, and its targets."""
@@ -67,7 +62,7 @@ class EncoderDecoderRun(TextRun[B]):
 
     @abstractmethod
     def every_number(self, split: Split[B]) -> list[int]:
-        """Those of all sources of a split, rising."""
+        """Numbers of all sources of a split, rising."""
 
     @abstractmethod
     def longest(self, *source: Tensor) -> list[int]:
@@ -75,7 +70,7 @@ class EncoderDecoderRun(TextRun[B]):
 
     @property
     def forbidden(self) -> Forbidden:
-        """What no hypothesis has."""
+        """Tokens that no hypothesis may have."""
         return NOTHING
 
     @abstractmethod
@@ -96,11 +91,9 @@ class EncoderDecoderRun(TextRun[B]):
         def tally(*inputs: Tensor) -> Tensor:
             return torch.stack([self.likelihood(*inputs), (inputs[-1] != IGNORE).sum()])
 
-        loss_sum, tokens = sums_over(self.likelihood, decoded, tally, self.settings.precision, self.world)
-        if not tokens:
-            raise ValueError("there is no target to evaluate on")
-        loss, numbers = loss_sum / tokens, self.every_number(split)
-        extent = {"tokens": int(tokens), self.counted: len(numbers)}
+        loss, tokens, _ = mean_over(self.likelihood, decoded, tally, self.settings.precision, self.world)
+        numbers = self.every_number(split)
+        extent = {"tokens": tokens, self.counted: len(numbers)}
         if not math.isfinite(loss):
             return Evaluation(loss, dict.fromkeys(("target_perplexity", *self.scored(name))), extent)
         perplexity = {"target_perplexity": finite(bounded_exp(loss))}
@@ -133,23 +126,20 @@ class EncoderDecoderRun(TextRun[B]):
 
     def _texts(self, *source: Tensor) -> list[str] | None:
         """The texts of sources; None where the network's outputs are not finite."""
-        special = self.dataset.tokenizer.special
+        tokenizer, lengths = self.dataset.tokenizer, self.longest(*source)
         try:
             with compute_context(self.settings.precision, self.world.device):
-                found = beam_search(
+                found = decode(
                     self.model,
                     *source,
-                    width=self.beam.beam,
-                    length_penalty=self.beam.penalty,
-                    alpha=self.beam.alpha,
-                    max_lengths=self.longest(*source),
-                    begin=special.need("begin"),
-                    end=special.end,
+                    settings=self.beam,
+                    special=tokenizer.special,
+                    max_lengths=lengths,
                     forbidden=self.forbidden,
                 )
         except NotFinite:
             return None
-        return [self.dataset.tokenizer.decode(each[0].tokens) for each in found]
+        return [tokenizer.decode(each[0].tokens) for each in found]
 
 
 def spread(smoothing: float, model: EncoderDecoder) -> float:

@@ -1,4 +1,4 @@
-"""What an evaluation found, and how its sums are taken over batches and processes."""
+"""Results of an evaluation, and its sums over batches and processes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from comt_cli.training.parallel import World
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an evaluation found.
+    """Result of an evaluation.
 
     Attributes:
         loss: the mean loss in nats a target; NaN or infinite where the model's is.
         metrics: the task's, by their keys in `result.json`; None where one is not finite.
         extent: what was evaluated, counted: samples, tokens, images ...
         signatures: by the keys of metrics how they were computed, where that is a convention of its own (sacreBLEU's).
-            That of the first stands for the evaluation.
+            That of the first is the evaluation's.
         missing: by the keys of metrics that are None for another reason than the model, that reason: `needs Java`.
         remark: what a table must say beside its numbers: `predicts one class`.
     """
@@ -66,17 +66,20 @@ def finite(value: float) -> float | None:
 
 
 @torch.no_grad()
-def sums_over(
+def mean_over(
     module: nn.Module,
     batches: Iterable[tuple[Tensor, ...]],
     tally: Callable[..., Tensor],
     precision: Precision,
     world: World,
-) -> list[float]:
-    """The sum of `tally(*inputs)`, some numbers, over the batches of all processes; `module` is evaluating
-    meanwhile, and is training afterwards.
+) -> tuple[float, int, list[float]]:
+    """The mean loss a target, the number of targets, and other sums, over the batches of all processes.
 
-    A tally on the device is not waited for before the last batch is under way.
+    `tally(*inputs)` gives a batch's summed loss, its number of targets, and the others, on any device: it is not waited
+    for before the last batch is under way. `module` is evaluating meanwhile, and is training afterwards.
+
+    Raises:
+        ValueError: there is not one target.
     """
     module.eval()
     found = []
@@ -89,4 +92,7 @@ def sums_over(
     for numbers in torch.stack(found).cpu().double():
         sums += numbers
     total: list[float] = world.sum(sums.to(world.device) if world.device.type == "cuda" else sums).tolist()
-    return total
+    loss, targets, *others = total
+    if not targets:
+        raise ValueError("there is nothing to evaluate on")
+    return loss / targets, int(targets), others

@@ -1,4 +1,4 @@
-"""What happens to a run while it trains: events that the loop passes to a `Listener`.
+"""Events of a run while it trains, which the loop passes to a `Listener`.
 
 They are plain values that can be sent to another process. `campaign.display` shows them to people.
 """
@@ -53,7 +53,7 @@ class Evaluating:
 
 @dataclass(frozen=True)
 class Note:
-    """Something about the run that its reader must know."""
+    """A note about the run for its reader."""
 
     text: str
 

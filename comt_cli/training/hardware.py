@@ -1,4 +1,4 @@
-"""Which device a verb would use, found out without torch, whose import takes seconds.
+"""The device that a verb would use, found out without torch, whose import takes seconds.
 
 Of CUDA's devices the driver knows as much as torch. Of others (AMD's and Apple's) torch is asked.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -33,6 +34,17 @@ from comt_cli.training.writer import RunWriter
 ASK_EVERY = 8
 """Steps after which several processes ask each other whether one was asked to stop (as well as where something is
 logged or saved): asking waits for the device. A process that is alone looks after every step."""
+
+
+class Due(enum.Flag):
+    """Actions due at the end of a step, in this order."""
+
+    NOTHING = 0
+    LOG = enum.auto()
+    OBSERVE = enum.auto()
+    KEEP = enum.auto()
+    SAVE = enum.auto()
+    EVALUATE = enum.auto()
 
 
 def needs_warm_up(settings: Settings, world: World, kernels: Mapping[str, Choice]) -> bool:
@@ -89,10 +101,17 @@ class Training:
                 return finished
             if self.world.is_main:
                 self.directory.create(self.spec)
-            if self.dataset.content_hash != self.spec.data_content:
-                raise self._stale_plan()
+            self._check_data()
             self._set_up(resources)
             return self._train()
+
+    def _check_data(self) -> None:
+        if self.dataset.content_hash != self.spec.data_content:
+            name = self.spec.task.data_name(self.spec.settings)
+            raise UserError(
+                f"{name} is not the data any more that the run was planned with",
+                "It was changed, or files came or went. The same command plans runs of the data as it is now.",
+            )
 
     def _take(self, resources: contextlib.ExitStack) -> dict[str, Any] | BeingTrained | None:
         """The run's lock, or what forbids it; then its result, if there is one. Of one that was killed after it had
@@ -106,15 +125,10 @@ class Training:
             self.directory.remove_weights(self.settings.passing_steps)
         return result
 
-    def _stale_plan(self) -> UserError:
-        return UserError(
-            f"{self.spec.task.data_name(self.spec.settings)} is not the data any more that this run was planned with",
-            "It was changed, or files came or went. The same command plans runs of the data as it is now.",
-        )
-
     def evaluations(self) -> dict[str, Evaluation]:
-        """Of a run that is done, by split, without changing its directory. Raises `UserError` where its checkpoint is
-        not that of the last step."""
+        """Of a run that is done, by split, without changing its directory. Raises `UserError` where its data is not
+        what it was, or its checkpoint not that of the last step."""
+        self._check_data()
         self.task.captured = False
         self._load()
         if self.counters.step != self.settings.steps:
@@ -182,43 +196,55 @@ class Training:
         self._warn()
         self.began = True
         unseen = UnseenLosses(counters.step)
-        if counters.step and self._is_evaluated():  # a step is saved before it is evaluated
-            self._judge()
+        if Due.EVALUATE in self.due(counters.step):  # a step is saved before it is evaluated
+            self._validate()
         with self.task.train_batches(self.task.rows_at_once, counters.step) as batches:
             self.clock.start(batches.waited_seconds)
             for micro_batches in batches:
-                total = batches.targets(counters.step)
-                is_logged, is_observed = self._is_logged(counters.step + 1), self._is_observed(counters.step + 1)
+                total, due = batches.targets(counters.step), self.due(counters.step + 1)
                 update = self.updater.step(
-                    micro_batches, total, counters.step, wants_norm=is_logged, wants_observed=is_observed
+                    micro_batches, total, counters.step, wants_norm=Due.LOG in due, wants_observed=Due.OBSERVE in due
                 )
                 counters.step += 1
                 counters.tokens += total
                 unseen.add(update.loss, counters.tokens)
                 is_last = counters.step == settings.steps
-                is_evaluated = self._is_evaluated()
-                is_saved = counters.step % settings.save_every == 0 or is_last
-                is_kept = counters.step in settings.averaged_steps or settings.keeps(counters.step)
-                stops = self._is_stopped(asked=is_logged or is_saved or counters.step % ASK_EVERY == 0) and not is_last
-                if is_logged or is_observed or is_saved or is_kept or is_evaluated or stops:
+                asked = bool(due & (Due.LOG | Due.SAVE)) or counters.step % ASK_EVERY == 0
+                stops = self._is_stopped(asked=asked) and not is_last
+                if due or stops:
                     self.clock.lap(batches.waited_seconds)
                     if not unseen.all_finite(counters):
                         return self._diverged()
-                if is_logged:
+                if Due.LOG in due:
                     self._log(update)
                 if update.observed_norms is not None:
                     self.writer.gradients(update.observed_norms)
-                if is_kept:  # before the step is saved: a run that resumes there has no more of it
+                if Due.KEEP in due:  # before the step is saved: a run that resumes there has no more of it
                     self.writer.weights(self.directory.weights_file(counters.step))
                 if stops:
                     self._interrupt()
-                if is_saved:
+                if Due.SAVE in due:
                     self._save(final=is_last)
-                if is_evaluated:
-                    self._judge()
-                if is_saved or is_kept or is_evaluated:
+                if Due.EVALUATE in due:
+                    self._validate()
+                if due & (Due.KEEP | Due.SAVE | Due.EVALUATE):  # what is not timed
                     self.clock.start(batches.waited_seconds)
         return self._finish()
+
+    def due(self, step: int) -> Due:
+        """Actions due at the end of `step`, counted from 1. The evaluation of the last is `_finish`'s."""
+        settings, steps = self.settings, self.settings.steps
+        is_due = {
+            Due.LOG: step % settings.log_every == 0 or step in (1, steps),
+            Due.OBSERVE: _every(self.task.norms_every, step) or (self.task.norms_every is not None and step == 1),
+            Due.KEEP: step in settings.averaged_steps or settings.keeps(step),
+            Due.SAVE: step % settings.save_every == 0 or step == steps,
+            Due.EVALUATE: _every(settings.evaluate_every, step) and step not in (0, steps),
+        }
+        due = Due.NOTHING
+        for each, wanted in is_due.items():
+            due |= each if wanted else Due.NOTHING
+        return due
 
     def _warn(self) -> None:
         """Note what differs between this start and earlier ones, or one device, and changes the run's numbers."""
@@ -236,18 +262,6 @@ class Training:
 
     def _note(self, text: str) -> None:
         self.listener(Note(text))
-
-    def _is_logged(self, step: int) -> bool:
-        return step % self.settings.log_every == 0 or step in (1, self.settings.steps)
-
-    def _is_observed(self, step: int) -> bool:
-        every = self.task.norms_every
-        return every is not None and (step % every == 0 or step == 1)
-
-    def _is_evaluated(self) -> bool:
-        """Whether an evaluation is due after the step at hand; the last one is `_finish`'s."""
-        every, step = self.settings.evaluate_every, self.counters.step
-        return every is not None and step % every == 0 and step != self.settings.steps
 
     def _is_stopped(self, *, asked: bool) -> bool:
         """Whether any process was asked to stop: all must leave at the same step. Several look only where `asked`."""
@@ -284,7 +298,7 @@ class Training:
             )
         )
 
-    def _judge(self) -> Evaluation:
+    def _validate(self) -> Evaluation:
         """Evaluate the step at hand, and keep its weights where none before were better (`train.select`)."""
         evaluation, counters, task = self._evaluate(self.task.validation), self.counters, self.spec.task
         self.writer.evaluation(evaluation)
@@ -322,7 +336,7 @@ class Training:
         if self.saved_step != counters.step:
             return self._diverged()
         if not self._ends_with_last and not counters.chosen:
-            if not math.isfinite(self._judge().loss):
+            if not math.isfinite(self._validate().loss):
                 return self._diverged()
             self._choose()
         evaluation = self._evaluate(self.task.validation, "final")
@@ -337,7 +351,7 @@ class Training:
         return self.writer.result(result)
 
     def _tested(self, weights: str = "", splits: Collection[str] | None = None) -> dict[str, Any]:
-        """What the model comes to on the splits for testing, all or some; `weights` begins the keys where its weights
+        """Results on the splits for testing, all or some; `weights` begins the keys where its weights
         are not those that the run ends with."""
         found: dict[str, Any] = {}
         for split in self.task.tests if splits is None else splits:
@@ -374,3 +388,7 @@ class Training:
 
     def _evaluation_rows(self) -> int:
         return self.settings.evaluation_batch_size or self.task.evaluation_rows or self.task.rows_at_once
+
+
+def _every(interval: int | None, step: int) -> bool:
+    return interval is not None and step % interval == 0

@@ -1,4 +1,4 @@
-"""What is minimised: the summed negative log likelihood of the targets, or of smoothed ones. Summed, not averaged, so
+"""Training objectives: the summed negative log likelihood of the targets, or of smoothed ones. Summed, not averaged, so
 that parts of a batch, devices and evaluation batches add up to the exact mean over targets."""
 
 from __future__ import annotations

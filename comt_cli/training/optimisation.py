@@ -12,8 +12,7 @@ from torch import nn
 
 from comt_cli.layers.learned import UpdateRule
 from comt_cli.recipe.settings import Training
-from comt_cli.tasks.settings.adam import AdamSettings
-from comt_cli.tasks.settings.images import ImageTrainSettings
+from comt_cli.tasks.settings.optimizers import OPTIMIZERS
 from comt_cli.training.parallel import is_sharded
 
 RATE = "rate"
@@ -63,38 +62,19 @@ class Group:
     weight_decay: float | None = None
 
 
-def sgd(model: nn.Module, settings: ImageTrainSettings, groups: Sequence[Group] = ()) -> torch.optim.Optimizer:
-    """Stochastic gradient descent over all parameters, in the fused form (one pass over the states).
-
-    `g = gradient + weight_decay * w`, `v = momentum * v + g` from `v = g`, `w = w - rate * v` (Nesterov's: `w - rate *
-    (g + momentum * v)`); the decay takes all parameters, biases and norms too, as in the published scripts.
-    """
-    return torch.optim.SGD(
-        _parts(model, settings, groups),
-        lr=settings.learning_rate,
-        momentum=settings.momentum,
-        nesterov=settings.nesterov,
-        fused=True,
+def optimizer_of(model: nn.Module, settings: Any, groups: Sequence[Group] = ()) -> torch.optim.Optimizer:
+    """The optimiser of all parameters that the settings name (`OPTIMIZERS`). Where they say so (BERT's), biases, norms
+    and single numbers have no weight decay. Raises `ValueError` where `groups` overlap, or are not the model's."""
+    if getattr(settings, "decays_matrices_alone", False):
+        ruled = {parameter for group in ruled_groups(model) for parameter in group.parameters}
+        small = [parameter for parameter in model.parameters() if parameter.ndim < 2 and parameter not in ruled]
+        groups = [*groups, Group(small, weight_decay=0.0)]
+    kind = OPTIMIZERS[settings.optimizer]
+    build = getattr(torch.optim, kind.torch_class)
+    found: torch.optim.Optimizer = build(
+        _parts(model, settings, groups), lr=settings.learning_rate, **kind.arguments(settings)
     )
-
-
-def adam(model: nn.Module, settings: AdamSettings, groups: Sequence[Group] = ()) -> torch.optim.Optimizer:
-    """Adam or AdamW over all parameters, in the fused form."""
-    kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
-    return kind(
-        _parts(model, settings, groups),
-        lr=settings.learning_rate,
-        betas=(settings.beta1, settings.beta2),
-        eps=settings.epsilon,
-        fused=True,
-    )
-
-
-def adam_of_matrices(model: nn.Module, settings: AdamSettings) -> torch.optim.Optimizer:
-    """The same without weight decay on biases, norms and single numbers, as BERT's."""
-    ruled = {parameter for group in ruled_groups(model) for parameter in group.parameters}
-    small = [parameter for parameter in model.parameters() if parameter.ndim < 2 and parameter not in ruled]
-    return adam(model, settings, [Group(small, weight_decay=0.0)])
+    return found
 
 
 def ruled_groups(model: nn.Module) -> list[Group]:

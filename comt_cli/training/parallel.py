@@ -214,16 +214,6 @@ def is_fsdp(module: nn.Module) -> bool:
     return isinstance(module, FSDPModule)
 
 
-@contextlib.contextmanager
-def without_reduction(module: nn.Module) -> Iterator[None]:
-    """Backward passes of a sharded module only add to this process's own gradients, which are full meanwhile."""
-    module.set_requires_gradient_sync(False)  # type: ignore[operator]
-    try:
-        yield
-    finally:
-        module.set_requires_gradient_sync(True)  # type: ignore[operator]
-
-
 # ---- sharded tensors
 
 
@@ -298,10 +288,17 @@ def distribute(module: nn.Module, world: World) -> nn.Module:
     return DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True, **options)
 
 
-def without_sync(module: nn.Module, active: bool) -> contextlib.AbstractContextManager[object]:
-    """While `active`, backward passes only add to this process's own gradients."""
+@contextlib.contextmanager
+def without_sync(module: nn.Module, active: bool) -> Iterator[None]:
+    """While `active`, backward passes only add to this process's own gradients, which are full meanwhile."""
     if active and isinstance(module, DistributedDataParallel):
-        return module.no_sync()
-    if active and is_fsdp(module):
-        return without_reduction(module)
-    return contextlib.nullcontext()
+        with module.no_sync():
+            yield
+    elif active and is_fsdp(module):
+        module.set_requires_gradient_sync(False)  # type: ignore[operator]
+        try:
+            yield
+        finally:
+            module.set_requires_gradient_sync(True)  # type: ignore[operator]
+    else:
+        yield

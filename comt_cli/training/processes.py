@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import threading
@@ -20,32 +21,25 @@ from comt_cli.errors import UserError
 
 
 def launched_by_torchrun() -> bool:
-    """Whether a launcher has already started one process per device. Raises `UserError` where its environment variables
-    are not as torchrun sets them."""
+    """Whether a launcher has already started one process per device. Raises as `rank_and_size`."""
     return rank_and_size() is not None
 
 
 def rank_and_size() -> tuple[int, int] | None:
     """This process's rank and the number of processes, as a launcher sets them; None without one. Raises `UserError`
     where its environment variables are not as torchrun sets them."""
-    given = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
+    given = {name: os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
     rank, size = given["RANK"], given["WORLD_SIZE"]
-    if rank is None or size is None:
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return None
-    if not (_is_number(rank) and _is_number(size) and int(rank) < int(size)):
-        raise UserError(f"RANK={rank} and WORLD_SIZE={size} name no process of several", _UNSET)
-    if missing := [name for name, value in given.items() if not value]:
-        raise UserError(f"RANK and WORLD_SIZE are set, and {' and '.join(missing)} not", _UNSET)
-    if not _is_number(os.environ.get("LOCAL_RANK", rank)):
-        raise UserError(f"LOCAL_RANK={os.environ['LOCAL_RANK']} is no number", _UNSET)
+    numbers = [each for each in (rank, size, os.environ.get("LOCAL_RANK", rank)) if re.fullmatch("[0-9]{1,9}", each)]
+    if not all(given.values()) or len(numbers) < 3 or not int(rank) < int(size):
+        raise UserError(
+            f"RANK={rank} and WORLD_SIZE={size} name no process of several, or MASTER_ADDR, MASTER_PORT or LOCAL_RANK "
+            "is not set so",
+            "Start comt with torchrun, which sets them all; or alone, with: env -u RANK -u WORLD_SIZE comt ...",
+        )
     return int(rank), int(size)
-
-
-_UNSET = "Start comt with torchrun, which sets them all; or alone, with: env -u RANK -u WORLD_SIZE comt ..."
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 10
 
 
 def is_main_process() -> bool:
@@ -186,8 +180,9 @@ def _is_ignored(number: int) -> bool:
 
 
 def begin_as_worker() -> None:
-    """What a process does first that trains for its parent, and is started with the signals of `StopSignal` blocked: it
-    dies with its parent, and of a signal without a traceback. It still has to unblock them.
+    """First actions of a process that trains for its parent, and is started with the signals of `StopSignal` blocked.
+
+    It dies with its parent, and of a signal without a traceback. It still has to unblock them.
 
     Its libraries meet the start method of the command's own process, "fork". With "spawn", or "forkserver", Inductor's
     progress bar (tqdm) makes a lock with a name. A worker, which ends by `end_process` or a signal, leaves it to

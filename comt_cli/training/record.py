@@ -25,7 +25,6 @@ from comt_cli.kernels.cpu import build
 from comt_cli.kernels.measurements import tiles_text
 from comt_cli.kernels.triton.tiles import TILES
 from comt_cli.models.accounting import cost_of, total_flops
-from comt_cli.recipe.settings import Training
 from comt_cli.runs.directory import NUMERICS, PYTORCH, RunDirectory, read_lines
 from comt_cli.training.checkpoint import Counters
 from comt_cli.training.devices import device_name, peak_memory_bytes
@@ -34,14 +33,8 @@ from comt_cli.training.parallel import World
 from comt_cli.training.speed import counted, mfu
 from comt_cli.training.tasks.base import TaskRun
 
-NOWHERE = Path(os.devnull)
-"""Where the lines of a process go that is not the main one."""
 NATIVE = "native"
 """The `instructions` of a start whose C++ kernels, if any, were compiled for this very processor."""
-
-
-def _open_to_append(path: Path) -> IO[bytes]:
-    return os.fdopen(open_own(path, os.O_WRONLY | os.O_APPEND), "ab")
 
 
 class LineLog:
@@ -49,8 +42,7 @@ class LineLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        # Processes that write nothing have their lines go nowhere.
-        self._handle = self._guard(lambda: path.open("ab") if path == NOWHERE else _open_to_append(path))
+        self._handle: IO[bytes] = self._guard(lambda: os.fdopen(open_own(path, os.O_WRONLY | os.O_APPEND), "ab"))
 
     def append(self, values: dict[str, Any]) -> None:
         """Add one line; equal values give equal bytes."""
@@ -130,28 +122,18 @@ def write_metrics_table(directory: RunDirectory) -> None:
 
 
 def record_environment(
-    directory: RunDirectory,
-    world: World,
-    step: int,
-    kernels: Mapping[str, Choice],
-    *,
-    compiled: bool,
-    captured: bool,
-    sharding: str,
-    attention: str = PYTORCH,
-    source: str | None = None,
+    directory: RunDirectory, task: TaskRun[Any], step: int, kernels: Mapping[str, Choice]
 ) -> dict[str, Any]:
     """Append to `environment.json` the environment of this start of the run, after `step`; returns the new entry.
 
-    `kernels` says for each operation of the model, and for the loss, what computes it, in which tiles; `captured`
-    whether compiled passes are captured in CUDA graphs; `sharding` what shards the parameters; `attention` how short
-    sequences attend (`kernels.attend`); `source` is the id of the run from whose weights this one starts. The entry's
+    `kernels` says for each operation of the model, and for the loss, what computes it, in which tiles. The entry's
     `differs` names what, of all that affects bitwise reproducibility, was not the same in every start since the one at
     step 0.
 
     Raises:
         UserError: the file is damaged.
     """
+    world, start = task.world, task.spec.start
     entry: dict[str, Any] = {
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "step": step,
@@ -165,20 +147,20 @@ def record_environment(
         "processes": world.size,
         "threads": torch.get_num_threads(),
         "products": products.multiplier() if world.device.type == "cpu" else PYTORCH,
-        "attention": attention,
+        "attention": task.attention,
         "kernels": {op: str(choice) for op, choice in kernels.items()},
         "tiles": {op: text for op, choice in kernels.items() if choice.fused and (text := _tuned(choice))},
         "instructions": _instructions(world, kernels),
-        "compiled": compiled,
-        "captured": captured,
-        "sharding": sharding,
-        **({} if source is None else {"start": source}),
+        "compiled": task.settings.compile,
+        "captured": task.captured,
+        "sharding": task.sharding,
+        **({} if start is None else {"start": start.run.id}),
     }
     before = _earlier_starts(directory)
-    beginnings = [index for index, start in enumerate(before) if start.get("step") == 0]
+    beginnings = [index for index, each in enumerate(before) if each.get("step") == 0]
     counted = before[beginnings[-1] if beginnings else 0 :] if step else []
     entry["differs"] = [
-        key for key in DECIDES_BITS if any(_recorded(start, key) != _recorded(entry, key) for start in counted)
+        key for key in DECIDES_BITS if any(_recorded(each, key) != _recorded(entry, key) for each in counted)
     ]
     write_json(directory.environment_file, [*before, entry])
     return entry
@@ -188,7 +170,7 @@ DECIDES_BITS = (
     *("numerics", "device", "processes", "threads", "torch"),
     *("products", "attention", "captured", "sharding", "kernels", "tiles", "instructions"),
 )
-"""What must be the same at every start of a run for it to end as one never stopped, to the last bit."""
+"""Entries that must be the same at every start of a run for it to end as one never stopped, to the last bit."""
 
 
 def _tuned(choice: Choice) -> str:
@@ -240,32 +222,26 @@ def done_result(
     evaluation: Evaluation,
     evaluation_rows: int,
 ) -> dict[str, Any]:
-    """The result of a run that reached its last step; `evaluation_rows` are those of one batch of one process."""
+    """Result of a run that reached its last step; `evaluation_rows` are those of one batch of one process."""
+    chosen: dict[str, Any] = {}  # of which steps the weights are that it ended with, where they are not simply the last
+    if task.settings.averaged_steps:
+        chosen = {"averaged_steps": list(task.settings.averaged_steps)}
+    elif task.settings.select == "best":
+        chosen = {"chosen_step": counters.best_step}
     return {
         "state": "done",
         **_common(task, counters, environment),
         "train_loss": counters.last_finite_loss,
         **evaluation.numbers(),
-        **_chosen(task.settings, counters),
+        **chosen,
         "evaluation": {**evaluation.extent, "batch_size": evaluation_rows, "processes": task.world.size},
     }
 
 
-def _chosen(settings: Training, counters: Counters) -> dict[str, Any]:
-    """Of which steps the weights are that the run ended with, where they are not simply the last."""
-    if settings.averaged_steps:
-        return {"averaged_steps": list(settings.averaged_steps)}
-    return {"chosen_step": counters.best_step} if settings.select == "best" else {}
-
-
 def diverged_result(task: TaskRun[Any], counters: Counters, environment: dict[str, Any]) -> dict[str, Any]:
-    """The result of a run whose loss was not finite at the step where the counters stand."""
-    return {
-        "state": "diverged",
-        **_common(task, counters, environment),
-        "diverged_at": counters.step,
-        "last_finite_loss": counters.last_finite_loss,
-    }
+    """Result of a run whose loss was not finite at the step of the counters."""
+    ending = {"diverged_at": counters.step, "last_finite_loss": counters.last_finite_loss}
+    return {"state": "diverged", **_common(task, counters, environment), **ending}
 
 
 def _common(task: TaskRun[Any], counters: Counters, environment: dict[str, Any]) -> dict[str, Any]:

@@ -63,12 +63,12 @@ class Clock:
 
 
 def counted(spec: RunSpec, steps: int, targets: int) -> int:
-    """What speeds count of so many steps of a run, which had so many targets, on all devices."""
-    return targets if spec.task.counts_targets else steps * spec.settings.train.batch_size * _positions(spec)
-
-
-def _positions(spec: RunSpec) -> int:
-    return spec.task.positions(spec.settings)
+    """Number of units that speeds count in so many steps of a run, which had so many targets, on all devices."""
+    return (
+        targets
+        if spec.task.counts_targets
+        else steps * spec.settings.train.batch_size * spec.task.positions(spec.settings)
+    )
 
 
 def mfu(spec: RunSpec, world: World, per_second: float) -> float | None:
@@ -76,7 +76,7 @@ def mfu(spec: RunSpec, world: World, per_second: float) -> float | None:
     peak = peak_flops(world.device, spec.settings.train.precision)
     if peak is None:
         return None
-    return per_second * cost_of(spec).flops_per_row / _positions(spec) / (peak * world.size)
+    return per_second * cost_of(spec).flops_per_row / spec.task.positions(spec.settings) / (peak * world.size)
 
 
 def measured_step_flops(spec: RunSpec, device: torch.device, threads: int) -> float | None:

@@ -13,13 +13,12 @@ from typing import Any
 import torch
 
 from comt_cli.errors import UserError
-from comt_cli.exchange.checkpoint import read_state
 from comt_cli.models.build import model_of
 from comt_cli.models.cost import network_of
 from comt_cli.recipe.problems import nearest
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import NO_WEIGHTS, RunSpec, RunStart
-from comt_cli.training.checkpoint import Counters
+from comt_cli.training.checkpoint import read_own
 from comt_cli.training.parallel import shard_of
 from comt_cli.training.tasks.base import TaskRun
 
@@ -42,10 +41,7 @@ def check_starts(specs: Iterable[RunSpec]) -> None:
         if start is None:
             continue
         if (wrong := spec.task.start_mismatch(spec.settings, start.run.settings)) is not None:
-            raise UserError(
-                f"{_name(spec)} cannot start from {_name(start.run)}: {wrong}",
-                "Give both recipes the same settings there, or start from another run.",
-            )
+            raise _refused(spec, wrong, "Give both recipes the same settings there, or start from another run.")
         key = (network_of(spec), network_of(start.run), start.new, start.drop)
         if key not in seen:
             seen.add(key)
@@ -56,7 +52,7 @@ def load_start(task: TaskRun[Any], directory: RunDirectory) -> None:
     """Give the task's model, which has its initial values, the weights that its source's last step has left.
 
     All processes read the source's checkpoint, and each keeps its shard. Names and shapes are compared with what the
-    file holds. `directory` is the started run's; its source stands beside it.
+    file holds. `directory` is the started run's; its source is beside it.
 
     Raises:
         UserError: the source has not ended, has diverged, or its checkpoint is not there, damaged or another run's; or
@@ -82,45 +78,34 @@ def _check_vocabulary(
     if here is None or there is None or here == there:
         return
     if any(source.get("vocabulary") in tensor.shape for tensor in taken):
-        raise UserError(
-            f"{_name(spec)} cannot start from {_name(spec.start.run)}: its tokens are other texts, so what it learned "
-            "of them would be given to others",
-            _anew(spec.start.run),
-        )
+        reason = "its tokens are other texts, so what it learned of them would be given to others"
+        raise _refused(spec, reason, _anew(spec.start.run))
 
 
 def _final_state(spec: RunSpec, source: RunDirectory) -> Mapping[str, Any]:
     assert spec.start is not None
-    run, path = spec.start.run, source.checkpoint_file
-    result = source.result()
+    run, result = spec.start.run, source.result()
     if result is None:
-        raise UserError(f"{_name(spec)} starts from {_name(run)}, which is not done", _train(run))
+        raise _refused(spec, "it is not done", f"comt {run.command} trains it, with {_recipe(run)}.")
     if result["state"] == "diverged":
-        raise UserError(
-            f"{_name(spec)} starts from {_name(run)}, which diverged at step {result.get('diverged_at')}", NO_WEIGHTS
-        )
-    try:
-        state = read_state(path)
-    except UserError as error:
-        raise UserError(f"{_name(spec)} starts from {_name(run)}: {error.message}", error.hint or _anew(run)) from None
-    if state.get("id") != run.id:
-        raise UserError(f"{path} belongs to run {state.get('id')}, not {run.id}", _anew(run))
-    steps = run.settings.train.steps
-    try:
-        step = Counters.restored(state.get("progress"), steps).step
-    except ValueError as error:
-        raise UserError(f"{path}: its progress {error}", _anew(run)) from None
-    if step != steps:
-        raise UserError(f"{path} is of step {step:,}, and not of the last of {steps:,}", _anew(run))
+        raise _refused(spec, f"it diverged at step {result.get('diverged_at')}", NO_WEIGHTS)
+    state, counters = read_own(source.checkpoint_file, run, _anew(run))
+    if counters.step != run.settings.train.steps:
+        raise _refused(spec, f"{source.checkpoint_file} is of step {counters.step:,}, and not of the last", _anew(run))
     return state
 
 
-def _train(run: RunSpec) -> str:
-    return f"comt {run.command} trains it, with the recipe {run.paper}/{run.table} at scale {run.scale}."
+def _refused(spec: RunSpec, reason: str, hint: str) -> UserError:
+    assert spec.start is not None
+    return UserError(f"{_name(spec)} cannot start from {_name(spec.start.run)}: {reason}", hint)
+
+
+def _recipe(run: RunSpec) -> str:
+    return f"the recipe {run.paper}/{run.table} at scale {run.scale}"
 
 
 def _anew(run: RunSpec) -> str:
-    return f"comt {run.command} --fresh trains it anew, with the recipe {run.paper}/{run.table} at scale {run.scale}."
+    return f"comt {run.command} --fresh trains it anew, with {_recipe(run)}."
 
 
 def loaded_names(spec: RunSpec, own: Shapes, source: Shapes) -> list[str]:
@@ -135,10 +120,10 @@ def loaded_names(spec: RunSpec, own: Shapes, source: Shapes) -> list[str]:
     wrong = list(_unfitting(start, own, source))
     if wrong:
         more = f"; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
-        raise UserError(
-            f"{_name(spec)} cannot start from {_name(start.run)}: {'; '.join(wrong[:SHOWN])}{more}",
-            "start.new names the parts that the source does not have, start.drop those of its own that are not taken.",
+        hint = (
+            "start.new names the parts that the source does not have, start.drop those of its own that are not taken."
         )
+        raise _refused(spec, f"{'; '.join(wrong[:SHOWN])}{more}", hint)
     return [name for name in own if not _is_in(name, start.new)]
 
 

@@ -143,7 +143,7 @@ class Updater(Generic[B]):
 
     def _keep_gradients(self) -> None:
         """Move the first micro-batch's gradients out of the CUDA graphs' memory, which the next one overwrites, to
-        where the others are added: the same places in every step."""
+        where the others are added: the same addresses in every step."""
         having = [parameter for parameter in self.parameters if parameter.grad is not None]
         found = [parameter.grad for parameter in having if parameter.grad is not None]
         if not self._own_gradients:

@@ -1,4 +1,4 @@
-"""What the main process of a run writes into its directory: lines, checkpoints, the result. Others write nothing."""
+"""Files of a run that its main process writes: lines, checkpoints, the result. Others write nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from comt_cli.runs.directory import RunDirectory
 from comt_cli.training.checkpoint import Counters, save_checkpoint, save_weights
 from comt_cli.training.evaluation import Evaluation, finite
 from comt_cli.training.parallel import World, local_tensor
-from comt_cli.training.record import NOWHERE, LineLog, record_environment, write_metrics_table
+from comt_cli.training.record import LineLog, record_environment, write_metrics_table
 from comt_cli.training.speed import Clock
 from comt_cli.training.tasks.base import TaskRun
 from comt_cli.training.trackers import Trackers, trackers_in_use
@@ -45,31 +45,17 @@ class RunWriter:
         self._unit = task.spec.task.unit
         self._observed = list(task.observed()) if task.norms_every is not None else []
         self.environment: dict[str, Any] = {}
-        files = (directory.metrics_file, directory.timings_file)
-        self._metrics, self._timings = (
-            resources.enter_context(LineLog(file if world.is_main else NOWHERE)) for file in files
-        )
-        self._gradients: LineLog | None = None
+        files = {"metrics": directory.metrics_file, "timings": directory.timings_file}
+        if self._observed:
+            files["gradients"] = directory.gradients_file
+        self._logs: dict[str, LineLog] = {}
         if world.is_main:
-            self._metrics.truncate(counters.metrics_bytes)
-            self._timings.truncate(counters.timings_bytes)
-            if self._observed:
-                self._gradients = resources.enter_context(LineLog(directory.gradients_file))
-                self._gradients.truncate(counters.gradients_bytes)
+            for name, file in files.items():
+                self._logs[name] = resources.enter_context(LineLog(file))
+                self._logs[name].truncate(getattr(counters, f"{name}_bytes"))
             for leftover in directory.path.glob(".*.tmp"):  # of a process that was killed while saving
                 leftover.unlink(missing_ok=True)
-            start = task.spec.start
-            self.environment = record_environment(
-                directory,
-                world,
-                counters.step,
-                kernels,
-                compiled=task.settings.compile,
-                captured=task.captured,
-                sharding=task.sharding,
-                attention=task.attention,
-                source=None if start is None else start.run.id,
-            )
+            self.environment = record_environment(directory, task, counters.step, kernels)
         names = trackers_in_use() if world.is_main else []
         self._trackers = resources.enter_context(Trackers(names, task.spec, directory.path, counters.step, warn))
 
@@ -91,22 +77,22 @@ class RunWriter:
             self._unit.per_second: round(clock.rate, 1),
             "waiting_share": round(clock.waiting_share, 5),
         }
-        self._metrics.append(line)
-        self._timings.append(timing)
+        self._logs["metrics"].append(line)
+        self._logs["timings"].append(timing)
         self._trackers.log({**timing, **line})
 
     def gradients(self, norms: Tensor) -> None:
         """The norms of the gradients of the task's observed parameters, in their order, at the step at hand."""
-        if self._gradients is not None:
+        if "gradients" in self._logs:
             by_name = {name: finite(norm) for name, norm in zip(self._observed, norms.tolist(), strict=True)}
-            self._gradients.append({"step": self._counters.step, "norms": by_name})
+            self._logs["gradients"].append({"step": self._counters.step, "norms": by_name})
 
     def evaluation(self, evaluation: Evaluation, split: str = "validation") -> None:
         """An evaluation of the step at hand, or of the weights that were chosen after it, on a split of the data."""
         if self._world.is_main:
             chosen = {"chosen": 1} if self._counters.chosen else {}
             line = {"step": self._counters.step, **chosen, **evaluation.line(split)}
-            self._metrics.append(line)
+            self._logs["metrics"].append(line)
             self._trackers.log(line)
 
     def checkpoint(self, optimizer: torch.optim.Optimizer | None) -> bool:
@@ -118,11 +104,8 @@ class RunWriter:
         if not _all_finite(task.model, self._world):
             return False
         counters, is_main = self._counters, self._world.is_main
-        if is_main:
-            counters.metrics_bytes = self._metrics.durable_length()
-            counters.timings_bytes = self._timings.durable_length()
-            if self._gradients is not None:
-                counters.gradients_bytes = self._gradients.durable_length()
+        for name, log in self._logs.items():
+            setattr(counters, f"{name}_bytes", log.durable_length())
         file, parts = self._directory.checkpoint_file, task.checkpoint_parts() if is_main else {}
         self._trackers.flush()  # before it is saved: a run that resumes here does not log these steps again
         save_checkpoint(file, task.spec, parts, task.model, optimizer, vars(counters), writes=is_main)
@@ -139,9 +122,8 @@ class RunWriter:
     def result(self, result: dict[str, Any]) -> dict[str, Any]:
         """The end of the run; returns its result."""
         if self._world.is_main:
-            for log in (self._metrics, self._gradients):
-                if log is not None:
-                    log.durable_length()  # the result must not outlive the lines it stands for
+            for log in self._logs.values():
+                log.durable_length()  # the result must not outlive its lines
             write_metrics_table(self._directory)
             write_json(self._directory.result_file, result)
             self._directory.remove_weights(self._task.settings.passing_steps)

@@ -3,33 +3,21 @@ minimised; and a table from the command line, one of whose captioners says what 
 
 from __future__ import annotations
 
-import json
-import re
 import shutil
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from caption_cases import CIDER, DATA, MODEL, TRAIN, caption_spec
-from PIL import Image
+from caption_cases import CIDER, caption_spec
 from same_bits import same_integers
 from tiny_runs import StopAt, Stopped, assert_same_run, dataset_of, train, training
 
-from comt_cli import app
-from comt_cli.data.captions.settings import CaptionData
 from comt_cli.data.split import IGNORE
-from comt_cli.errors import UserError
-from comt_cli.generation.caption import ImageCaptioner, Seen
 from comt_cli.runs.directory import RunDirectory
-from comt_cli.runs.plan import RunSpec, RunStart
+from comt_cli.runs.plan import RunSpec
 from comt_cli.scoring.captions import Cider, caption_scores
 from comt_cli.scoring.scenes import scene_f1
-from comt_cli.tasks.settings.decoding import BeamSettings
-from comt_cli.training.start import check_starts
 from comt_cli.training.tasks.captioning import CaptioningRun
 
 
@@ -132,63 +120,6 @@ def test_the_gradient_is_that_of_the_expected_reward(runs, baseline):
     torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-7)
 
 
-def test_a_caption_has_a_word(runs, monkeypatch):
-    """Whatever the network prefers: here the end before all, and then the unknown word."""
-    task = task_of(critical(), runs)
-    with task.train_batches(8, 0) as batches:
-        (batch,) = next(iter(batches))
-    regions, mask, *_ = task.tensors(batch)
-    step = task.model.step
-    favour = torch.zeros(task.model.vocabulary)
-    favour[1], favour[3] = 90, 60
-    monkeypatch.setattr(task.model, "step", lambda *given: step(*given) + favour)
-    said, *_ = task._said(batch, regions, mask)
-    assert said.shape == (8, 3, 2)
-    assert said[..., 0].min() > 3
-    assert all(len(text.split()) == 1 and text != "<unk>" for text in task._texts(regions, mask))
-    loaded = SimpleNamespace(model=task.model, tokenizer=task.dataset.tokenizer, longest=12)
-    seen = Seen(regions[0].numpy(), None)
-    for each in ImageCaptioner(loaded, torch.device("cpu")).captions(seen, BeamSettings(beam=5, alpha=0.0), 3):
-        assert each.text
-        assert "<unk>" not in each.text
-
-
-def test_words_are_counted_as_cost_is(runs):
-    result = RunDirectory.of(runs, critical()).result()
-    spec = critical()
-    assert result["tokens"] == 6 * 8 * spec.task.positions(spec.settings) == 6 * 8 * 3 * 13
-
-
-def test_a_start_must_have_the_same_data():
-    source = caption_spec()
-    check_starts([critical()])
-    for key, value in {"images": 50, "max_length": 11}.items():
-        data = source.settings.data.model_copy(update={key: value})
-        other = source.model_copy(update={"settings": source.settings.model_copy(update={"data": data})})
-        said = (
-            rf"sas/tiny critical, c, seed 1 cannot start from sas/tiny a-row.*data\.{key} is \d+ here and {value} there"
-        )
-        with pytest.raises(UserError, match=said):
-            check_starts([critical().model_copy(update={"start": RunStart(run=other)})])
-
-
-def test_of_photographs_nobody_knows_the_scene():
-    task, settings = caption_spec().task, caption_spec().settings
-    photographs = CaptionData(corpus="mscoco", vocabulary_size=9)
-    for key in ("scene_f1", "test_scene_f1"):
-        assert task.lacks(settings, key) is None
-        assert "images of mscoco" in task.lacks(settings.model_copy(update={"data": photographs}), key)
-    assert task.lacks(settings.model_copy(update={"data": photographs}), "test_cider") is None
-
-
-def test_rewards_rise(tmp_path):
-    """Within 45 steps from the initial weights."""
-    options = {**CIDER, "steps": 45, "samples": 5, "learning_rate": 1e-2, "self_critical_baseline": "others"}
-    directory = train(caption_spec(**options), tmp_path)
-    rewards = [-line["loss"] for line in directory.metrics() if "loss" in line]
-    assert np.mean(rewards[-18:]) > 1.3 * np.mean(rewards[:9]) > 0
-
-
 @pytest.mark.parametrize("options", [{"micro_batch_size": 4}, {"activation_checkpointing": True}])
 def test_micro_batches_and_recomputation_draw_the_same(runs, options, tmp_path):
     lay_the_start(runs, tmp_path)
@@ -204,83 +135,3 @@ def test_micro_batches_and_recomputation_draw_the_same(runs, options, tmp_path):
 
 
 # ---- from the command line
-
-ROWS = "rows:\n  post-ln: {method: post-ln}\n"
-FIRST = f"""
-title: A tiny captioner
-command: train-caption
-metric: test_cider
-baseline: post-ln
-seeds: [1]
-settings:
-  model: {json.dumps(MODEL)}
-  data: {json.dumps(DATA)}
-  train: {json.dumps(TRAIN | {"steps": 6})}
-{ROWS}columns:
-  cider: {{}}
-  bleu4: {{metric: test_bleu4}}
-  meteor: {{metric: test_meteor}}
-scales:
-  smoke: {{description: A tiny model}}
-"""
-SECOND = (
-    FIRST.replace("tiny captioner", "tiny self-critical captioner")
-    .replace("baseline: post-ln\n", "baseline: post-ln\nstart: {recipe: first.yaml, column: cider}\n")
-    .replace(json.dumps(TRAIN | {"steps": 6}), json.dumps(TRAIN | CIDER | {"steps": 2}))
-)
-
-
-def test_from_training_to_a_caption(tmp_path, monkeypatch, capsys, quick_figures):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", "/nowhere")  # there is no Java
-    Path("first.yaml").write_text(FIRST)
-    Path("second.yaml").write_text(SECOND)
-
-    def comt(*arguments: str, status: int = 0) -> str:
-        monkeypatch.setattr(sys, "argv", ["comt", *arguments])
-        try:
-            app.main()
-            ended = 0
-        except SystemExit as exit:
-            ended = int(exit.code or 0)
-        said = capsys.readouterr()
-        assert ended == status, said.err
-        return said.out if status == 0 else re.sub(r"[\s│]+", " ", said.out + said.err)
-
-    table = comt("train-caption", "--recipe", "second.yaml", "--device", "cpu", "--jobs", "1")
-    assert table.count("needs Java") == 1
-    assert len(list((tmp_path / "runs/by-id").glob("*/result.json"))) == 2, "one run fills all columns of a table"
-    assert comt("report", "second.yaml") == table
-
-    dataset = dataset_of(caption_spec())
-    Image.fromarray(dataset.image("test", 3)).save("scene.png")
-    Image.fromarray(dataset.image("test", 3)).resize((100, 70)).convert("L").save("other.jpg")
-    run = "own/second:post-ln:cider"
-    one, _ = comt("caption", run, "scene.png", "other.jpg", "--device", "cpu").splitlines()
-    (folder,) = {path.parent for path in tmp_path.glob("runs/own/second/*/*/*/result.json") if "cider" in str(path)}
-    # As the run captioned it; of two captions that are equally probable to rounding, either.
-    rows = comt("caption", run, "scene.png", "--n-best", "2", "--scores", "--device", "cpu")
-    likely = {row[3]: float(row[1]) for row in (line.split("\t") for line in rows.splitlines())}
-    for caption in (one, (folder / "outputs/final/test.txt").read_text().split("\n")[3]):
-        assert likely[caption] == pytest.approx(max(likely.values()), abs=1e-5)
-    rows = comt("caption", run, "scene.png", "--beam", "3", "--n-best", "2", "--scores", "--device", "cpu")
-    columns = [line.split("\t") for line in rows.splitlines()]
-    assert [row[0] for row in columns] == ["scene.png"] * 2
-    assert float(columns[0][1]) >= float(columns[1][1])
-    comt("caption", run, "scene.png", "--attention", "figures", "--device", "cpu")
-    assert {path.suffix for path in Path("figures").iterdir()} == {".png", ".pdf", ".csv", ".txt", ".tex"}
-    frame = pd.read_csv("figures/caption-1.csv")
-    assert len(frame) == len(one.split()) + 1, "the end, too, or what would have come"
-    np.testing.assert_allclose(frame.drop(columns="word").sum(axis=1), 1, atol=1e-4)
-    Path("text.png").write_text("no picture")
-    assert "cannot read the image text.png: it is no picture" in comt("caption", run, "text.png", status=2)
-    assert "cannot read the image gone.png: No such file" in comt("caption", run, "gone.png", status=2)
-    cut = Path("scene.png").read_bytes()[:-40]
-    Path("cut.png").write_bytes(cut)
-    said = comt("caption", run, "scene.png", "text.png", "cut.png", "other.jpg", "--device", "cpu", status=1)
-    assert said.startswith(f"{one} "), "what can be read is captioned"
-    assert re.search(r"cannot read the image text\.png: .*cannot read the image cut\.png: ", said)
-    assert "9 captions of each image cannot be had from a beam of 5" in comt(
-        "caption", run, "scene.png", "--n-best", "9", status=2
-    )
-    assert "comt caption and analyze-gates take it" in comt("translate", run, "-i", "text.png", status=2)

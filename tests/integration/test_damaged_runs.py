@@ -50,12 +50,12 @@ def test_a_flipped_bit_of_a_checkpoint_is_noticed(stopped, tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda state: state.update(progress={}), "its progress has no step"),
-        (lambda state: state.update(progress=[1]), "its progress is [1], not a group of counters"),
+        (lambda state: state.update(progress={}), "its progress lacks counters"),
+        (lambda state: state.update(progress=[1]), "its progress lacks counters"),
         (lambda state: state["progress"].update(step=10**12), "its progress is of step 1,000,000,000,000, and"),
-        (lambda state: state["progress"].update(step=True), "its progress has a step of True"),
-        (lambda state: state["progress"].update(metrics_bytes=-1), "its progress has a metrics_bytes of -1"),
-        (lambda state: state["progress"].update(rows=1), "its progress has a 'rows', which is no counter"),
+        (lambda state: state["progress"].update(step=True), "its progress has a wrong step"),
+        (lambda state: state["progress"].update(metrics_bytes=-1), "its progress has a wrong metrics_bytes"),
+        (lambda state: state["progress"].update(rows=1), "its progress has a wrong rows"),
         (lambda state: state.pop("optimizer"), "its optimizer's state cannot be restored: it has no 'optimizer'"),
         (lambda state: state["optimizer"].update(state=[]), "its optimizer's state cannot be restored"),
         (lambda state: state.pop("random"), "its random states cannot be restored: it has no 'random'"),

@@ -27,7 +27,7 @@ from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.training.parallel import World, join_world, share_of_batch
-from comt_cli.training.processes import is_main_process, launched_by_torchrun
+from comt_cli.training.processes import launched_by_torchrun
 
 DRIFT = 1e-4
 EXACT = ("step", "tokens", "learning_rate")
@@ -123,6 +123,7 @@ def hang() -> None:
     time.sleep(600)
 
 
+@pytest.mark.slow
 def test_processes_do_not_wait_for_ever_for_one_that_failed(nursery, monkeypatch):
     monkeypatch.setattr(group, "GRACE_SECONDS", 0.2)
     workers = [nursery.start(hang), nursery.start(fail_at_once)]
@@ -146,6 +147,7 @@ def torchrun(monkeypatch):
     return set_environment
 
 
+@pytest.mark.slow
 def test_a_world_of_torchrun_with_one_process(torchrun, tiny_corpus, tmp_path):
     """gloo, DDP's environment and all, in this process; equal to a run without, to rounding: DDP keeps gradients
     elsewhere in memory."""
@@ -162,6 +164,7 @@ def test_a_world_of_torchrun_with_one_process(torchrun, tiny_corpus, tmp_path):
         assert mine == pytest.approx(other, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads in /proc")
 def test_a_network_that_outlives_its_group_does_not_wait_for_its_threads(torchrun):
     """It held Python's lock meanwhile, for which they may wait: one in thirty interrupted runs never ended."""
@@ -190,11 +193,3 @@ def test_gpus_that_contradict_torchrun(torchrun, tiny_corpus, tmp_path):
     torchrun(1, 4)
     with pytest.raises(UserError, match="--gpus 2, but torchrun started 4 processes"):
         train_on(2, [tiny_spec(tiny_corpus, steps=4)], tmp_path, "cpu")
-
-
-def test_the_first_of_torchruns_processes_prints(torchrun):
-    assert is_main_process()
-    torchrun(0, 2)
-    assert is_main_process()
-    torchrun(1, 2)
-    assert not is_main_process()

@@ -7,10 +7,8 @@ import math
 
 import pytest
 import torch
-from test_interruptions import After
 from tiny_runs import StopAt, Stopped, tiny_spec, train, training, untimed
 
-from comt_cli.campaign.outcomes import result_text
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.runs.directory import RunDirectory, RunState
 
@@ -78,13 +76,6 @@ def test_the_result_does_not_depend_on_when_it_was_noticed(tiny_corpus, tmp_path
     assert untimed(RunDirectory.of(tmp_path / "once", run.spec)) == untimed(run.directory)
 
 
-def test_tokens_are_those_seen_up_to_the_step(tiny_corpus, tmp_path):
-    run = training(tiny_spec(tiny_corpus, steps=30, log_every=20, save_every=100), tmp_path / "a")
-    poison(run, 8)
-    whole = train(tiny_spec(tiny_corpus, steps=30, log_every=1), tmp_path / "b")
-    assert run.run()["tokens"] == next(line["tokens"] for line in whole.metrics() if line["step"] == 9)
-
-
 def test_divergence_in_the_last_step(tiny_corpus, tmp_path):
     """Only the final evaluation can see it."""
     run = training(tiny_spec(tiny_corpus, steps=5, save_every=2), tmp_path)
@@ -107,30 +98,3 @@ def test_a_killed_run_diverges_at_the_same_step(tiny_corpus, tmp_path):
     directory = train(spec, tmp_path / "runs")
     assert untimed(directory) == untimed(expected)
     assert directory.metrics_file.read_bytes() == expected.metrics_file.read_bytes()
-
-
-def test_a_stop_at_a_diverged_step_is_a_result_too(tiny_corpus, tmp_path):
-    run = training(tiny_spec(tiny_corpus, steps=12, log_every=1, save_every=100), tmp_path)
-    poison(run, 4)
-    run.listener = After(4, lambda: setattr(run.stop, "number", 15))
-    assert run.run()["diverged_at"] == 5
-
-
-def test_a_gradient_that_is_no_number_is_logged_as_none(tiny_corpus, tmp_path):
-    run = training(tiny_spec(tiny_corpus, steps=4, log_every=1), tmp_path)
-    set_up = run._set_up
-
-    def with_bad_gradient(*arguments) -> None:
-        set_up(*arguments)
-        weight = next(run.model.parameters())
-        weight.register_hook(lambda gradient: gradient * math.nan if run.counters.step == 1 else gradient)
-
-    run._set_up = with_bad_gradient
-    assert run.run()["diverged_at"] == 3
-    assert [line["gradient_norm"] is None for line in run.directory.metrics()] == [False, True]
-
-
-def test_what_is_said_of_it(tiny_corpus, tmp_path):
-    run = training(tiny_spec(tiny_corpus, steps=12, save_every=2), tmp_path)
-    poison(run, 4)
-    assert result_text(run.spec.task, run.run()) == "diverged at step 5"

@@ -7,10 +7,7 @@ import contextlib
 import errno
 import io
 import json
-import math
 import os
-import platform
-import re
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -25,13 +22,11 @@ from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train, traini
 
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.exchange.checkpoint import read_state
-from comt_cli.kernels import products
-from comt_cli.kernels.choice import Choice, choose_loss
-from comt_cli.kernels.triton.tiles import TILES, Tile
-from comt_cli.runs.directory import NUMERICS, ONEDNN, PYTORCH, RunDirectory
+from comt_cli.kernels.choice import Choice
+from comt_cli.runs.directory import NUMERICS, RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training import record as training_record
-from comt_cli.training.checkpoint import random_states, restore_random_states, save_checkpoint
+from comt_cli.training.checkpoint import save_checkpoint
 from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.events import Evaluating, Event, Note, RunStarted, StepReport
 from comt_cli.training.parallel import World
@@ -90,20 +85,6 @@ def test_a_stop_is_saved_before_the_evaluation_that_is_due(tiny_corpus, tmp_path
     assert_same_run(train(spec, tmp_path / "runs"), expected)
 
 
-def test_several_processes_do_not_ask_each_other_after_every_step(tiny_corpus, tmp_path, monkeypatch):
-    """Asking waits for the device."""
-    run = training(tiny_spec(tiny_corpus, steps=30), tmp_path)
-    run.world = World(CPU, 0, 2)
-    asked = []
-    monkeypatch.setattr(World, "sum", lambda self, tensor: asked.append(1) or tensor)
-    assert not run._is_stopped(asked=False)
-    assert not asked
-    run.stop.number = signal.SIGTERM
-    assert not run._is_stopped(asked=False)
-    assert run._is_stopped(asked=True)
-    assert len(asked) == 1
-
-
 # ---- the end of a run
 
 
@@ -118,20 +99,6 @@ def test_a_run_that_another_process_finished_meanwhile(tiny_corpus, tmp_path):
     assert not late.began
 
 
-def test_one_checkpoint_a_step(tiny_corpus, tmp_path, monkeypatch):
-    """Also where the last step is one at which saving is due."""
-    saved = []
-    save = torch.save
-
-    def note(state: dict, file: Any) -> None:
-        saved.append(state["progress"]["step"])
-        save(state, file)
-
-    monkeypatch.setattr(torch, "save", note)
-    train(tiny_spec(tiny_corpus, steps=6, save_every=3), tmp_path)
-    assert saved == [3, 6]
-
-
 def test_lines_are_on_the_disk_before_the_result_is(tiny_corpus, tmp_path, monkeypatch):
     """A power cut must not leave a result whose last line is lost."""
     order: list[str] = []
@@ -139,18 +106,7 @@ def test_lines_are_on_the_disk_before_the_result_is(tiny_corpus, tmp_path, monke
     monkeypatch.setattr(LineLog, "durable_length", lambda log: (order.append(log.path.name), durable(log))[1])
     monkeypatch.setattr(Path, "replace", lambda path, to: (order.append(Path(to).name), replace(path, to))[1])
     train(tiny_spec(tiny_corpus, steps=4), tmp_path)
-    assert order[-3:] == ["metrics.jsonl", "metrics.csv", "result.json"]
-
-
-def test_each_result_has_the_loss_that_is_meant(tiny_corpus, tmp_path):
-    done = train(tiny_spec(tiny_corpus, steps=4), tmp_path).result()
-    assert "train_loss" in done
-    assert "last_finite_loss" not in done
-    run = training(tiny_spec(tiny_corpus, steps=5, save_every=2), tmp_path)
-    poison(run, 3)
-    lost = run.run()
-    assert "last_finite_loss" in lost
-    assert "train_loss" not in lost
+    assert order[-4:] == ["metrics.jsonl", "timings.jsonl", "metrics.csv", "result.json"]
 
 
 # ---- numbers that are none
@@ -183,17 +139,6 @@ def test_done_means_that_there_is_a_final_checkpoint(tiny_corpus, tmp_path, monk
     result = run.run()
     assert (result["state"], result["diverged_at"]) == ("diverged", 5)
     assert read_state(run.directory.checkpoint_file)["progress"]["step"] == 4
-
-
-def test_an_evaluation_that_is_no_number_is_a_line_of_nulls(tiny_corpus, tmp_path, monkeypatch):
-    real = language.evaluate
-    found = [Evaluation(loss, {"perplexity": None}, {}) for loss in (math.nan, 800.0)]
-    monkeypatch.setattr(language, "evaluate", lambda *arguments: found.pop(0) if found else real(*arguments))
-    directory = train(tiny_spec(tiny_corpus, steps=5, evaluate_every=2), tmp_path)
-    lines = [line for line in directory.metrics() if "validation_loss" in line]
-    assert [line["validation_loss"] for line in lines[:2]] == [None, 800]
-    assert [line["validation_perplexity"] for line in lines[:2]] == [None, None]
-    assert directory.result()["state"] == "done"
 
 
 # ---- the disk
@@ -284,13 +229,6 @@ def test_a_damaged_environment_file(tiny_corpus, tmp_path, content):
     train(spec, tmp_path)
 
 
-def test_what_computes_is_written_down(tiny_corpus, tmp_path):
-    (entry,) = environment(train(tiny_spec(tiny_corpus, steps=4, kernels="auto"), tmp_path))
-    assert entry["kernels"]["loss"] == str(choose_loss("auto", torch.device("cpu"), torch.float32))
-    assert all(re.fullmatch(r"(fused|reference) \(.+\)", text) for text in entry["kernels"].values())
-    assert entry["compiled"] is False
-
-
 OLD_TEXT = (
     "gates: PyTorch, CoMT's by autograd, Transponder's with a closed-form backward; loss: blocked linear cross en..."
 )
@@ -316,102 +254,13 @@ def test_going_on_with_other_kernels_is_said(tiny_corpus, tmp_path, before, now,
     spec = tiny_spec(tiny_corpus, steps=4)
     directory = RunDirectory.of(tmp_path, spec)
     directory.create(spec)
-    record = partial(record_environment, directory, World(CPU), compiled=False, captured=False, sharding="none")
+    record = partial(record_environment, directory, training(spec, tmp_path).task)
     first = record(step=0, kernels={})
     if before is None:
         del first["kernels"]
     directory.environment_file.write_text(json.dumps([first | ({} if before is None else {"kernels": before})]))
     assert record(step=2, kernels=now)["differs"] == (["kernels"] if differs else [])
     assert record(step=0, kernels=now)["differs"] == []
-
-
-TILE = ((("swiglu", "none", 64), Tile(16, 64, 1)),)
-OTHER = ((("swiglu", "none", 64), Tile(32, 64, 1)),)
-
-
-@pytest.mark.parametrize("before", [None, (), TILE, OTHER])  # None: a run of an earlier version did not say
-@pytest.mark.parametrize("now", [(), TILE])
-def test_going_on_with_other_tiles_is_said(tiny_corpus, tmp_path, before, now):
-    """Which may change the last bits."""
-    spec = tiny_spec(tiny_corpus, steps=4)
-    directory = RunDirectory.of(tmp_path, spec)
-    directory.create(spec)
-    record = partial(record_environment, directory, World(CPU), compiled=False, captured=False, sharding="none")
-    first = record(step=0, kernels={"swiglu": Choice(True, "as asked", tiles=before or ())})
-    if before is None:
-        del first["tiles"]
-    directory.environment_file.write_text(json.dumps([first]))
-    differs = record(step=2, kernels={"swiglu": Choice(True, "1.30 times as fast", tiles=now)})["differs"]
-    assert differs == (["tiles"] if now != (before or ()) else [])
-
-
-DEFAULT = ((("swiglu", "none", 64), TILES["swiglu", "none"][0]),)
-
-
-def test_tiles_that_were_found_to_be_the_default_are_none(tiny_corpus, tmp_path):
-    spec = tiny_spec(tiny_corpus, steps=4)
-    directory = RunDirectory.of(tmp_path, spec)
-    directory.create(spec)
-    record = partial(record_environment, directory, World(CPU), compiled=False, captured=False, sharding="none")
-    assert record(step=0, kernels={"swiglu": Choice(True, "as asked", tiles=DEFAULT)})["tiles"] == {}
-    assert record(step=2, kernels={"swiglu": Choice(True, "as asked")})["differs"] == []
-    both = {"swiglu": Choice(True, "as asked", tiles=(*DEFAULT, (("swiglu", "none", 32), TILE[0][1])))}
-    assert record(step=2, kernels=both)["tiles"] == {"swiglu": "swiglu none 32: 16 64 1 0"}
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="others pretend to be none")
-@pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("before", [None, "native", "avx512"])  # None: a run of an earlier version did not say
-@pytest.mark.parametrize("now", ["native", "avx512"])
-def test_resuming_with_kernels_for_another_processor_is_said(tiny_corpus, tmp_path, monkeypatch, fused, before, now):
-    """Which may lack this one's instructions for bf16, in the same class of processors."""
-    monkeypatch.setattr(training_record, "device_name", lambda _: "AMD EPYC, 2 threads")
-    spec = tiny_spec(tiny_corpus, steps=4)
-    directory = RunDirectory.of(tmp_path, spec)
-    directory.create(spec)
-    kernels = {"swiglu": Choice(fused, "as asked")}
-    record = partial(record_environment, directory, World(CPU), kernels=kernels, compiled=False, captured=False)
-    monkeypatch.setenv("ATEN_CPU_CAPABILITY", before or "")
-    first = record(step=0, sharding="none")
-    if before is None:
-        del first["instructions"]
-    directory.environment_file.write_text(json.dumps([first]))
-    monkeypatch.setenv("ATEN_CPU_CAPABILITY", now)
-    differs = fused and now != (before or "native")
-    assert record(step=2, sharding="none")["differs"] == (["instructions"] if differs else [])
-
-
-@pytest.mark.parametrize("before", [None, False, True])  # None: a run of an earlier version did not say
-@pytest.mark.parametrize("now", [False, True])
-def test_resuming_with_or_without_cuda_graphs_is_said(tiny_corpus, tmp_path, before, now):
-    spec = tiny_spec(tiny_corpus, steps=4)
-    directory = RunDirectory.of(tmp_path, spec)
-    directory.create(spec)
-    record = partial(record_environment, directory, World(CPU), kernels={}, compiled=True, sharding="none")
-    first = record(step=0, captured=bool(before))
-    if before is None:
-        del first["captured"]
-    directory.environment_file.write_text(json.dumps([first]))
-    assert record(step=2, captured=now)["differs"] == (["captured"] if bool(before) != now else [])
-    assert record(step=0, captured=now)["differs"] == []
-
-
-@pytest.mark.parametrize("before", [None, PYTORCH, ONEDNN])
-@pytest.mark.parametrize("now", [PYTORCH, ONEDNN])
-def test_resuming_with_products_of_another_library_is_said(tiny_corpus, tmp_path, monkeypatch, before, now):
-    spec = tiny_spec(tiny_corpus, steps=4)
-    directory = RunDirectory.of(tmp_path, spec)
-    directory.create(spec)
-    monkeypatch.setattr(products, "multiplier", lambda: now)
-    record = partial(
-        record_environment, directory, World(CPU), kernels={}, compiled=False, captured=False, sharding="none"
-    )
-    first = {**record(step=0), "products": before}
-    if before is None:
-        del first["products"]
-    directory.environment_file.write_text(json.dumps([first]))
-    differs = now != (before or PYTORCH)
-    assert record(step=2)["differs"] == (["products"] if differs else [])
 
 
 def test_resuming_by_code_of_another_numerical_version_is_said(tiny_corpus, tmp_path, monkeypatch):
@@ -436,30 +285,3 @@ def test_a_process_that_sees_another_checkpoint(tiny_corpus, tmp_path, monkeypat
     monkeypatch.setattr(World, "broadcast", lambda self, value: 2 if value == 4 else value)
     with pytest.raises(UserError, match="is of step 4 for process 0, and of step 2 for the first"):
         run.run()
-
-
-def test_a_checkpoint_is_read_onto_the_cpu(tiny_corpus, tmp_path, monkeypatch):
-    """Beside the model on its device there may be no room for it."""
-    load, places = torch.load, []
-    monkeypatch.setattr(torch, "load", lambda *a, **k: (places.append(k["map_location"]), load(*a, **k))[1])
-    spec = tiny_spec(tiny_corpus, steps=6, log_every=1, save_every=2)
-    with pytest.raises(Stopped):
-        train(spec, tmp_path, listener=StopAt(5))
-    train(spec, tmp_path)
-    assert places == ["cpu"]
-
-
-def test_other_gpus_are_left_alone(monkeypatch):
-    """Asking each for its state takes memory there, and a machine with fewer could not go on."""
-    for name in ("get_rng_state_all", "set_rng_state_all", "get_rng_state", "set_rng_state"):
-        monkeypatch.setattr(torch.cuda, name, lambda *_: pytest.fail("it asks a GPU"))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    states = random_states(CPU)
-    restore_random_states({**states, "cuda": torch.zeros(16, dtype=torch.uint8)}, CPU)
-    asked = []
-    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: asked.append(device) or torch.zeros(16))
-    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: asked.append(device))
-    second = torch.device("cuda", 1)
-    restore_random_states(random_states(second), second)
-    restore_random_states(states, second)  # begun on a CPU
-    assert asked == [second, second]

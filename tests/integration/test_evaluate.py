@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import shutil
@@ -15,11 +14,9 @@ from typer.testing import CliRunner
 
 from comt_cli.app import app
 from comt_cli.errors import UserError
-from comt_cli.runs.directory import RunDirectory
 from comt_cli.tasks.images import ImageClassification
 from comt_cli.training.again import merge
 from comt_cli.training.evaluation import Evaluation
-from comt_cli.training.tasks.language import LanguageRun
 
 SHORT = {"steps": 4, "warmup_steps": 1}
 TASKS = {
@@ -93,24 +90,6 @@ def language(tmp_path_factory, tiny_corpus):
     return folder, train(tiny_spec(tiny_corpus, **SHORT, test_share=0.5), folder)
 
 
-def test_a_metric_that_came_later_is_computed(language, monkeypatch):
-    evaluated = LanguageRun.evaluate
-
-    def more(run, batches, split) -> Evaluation:
-        found = evaluated(run, batches, split)
-        return Evaluation(found.loss, {**found.metrics, "nats": found.loss}, found.extent, {"nats": "base:e"})
-
-    monkeypatch.setattr(LanguageRun, "evaluate", more)
-    folder, directory = language
-    text = directory.result_file.read_text()
-    assert evaluate(directory.path).exit_code == 0
-    found = directory.result()
-    assert (found["nats"], found["test_nats"]) == (found["loss"], found["test_loss"])
-    assert found["signatures"] == found["test_evaluation"]["signatures"] == {"nats": "base:e"}
-    assert CliRunner().invoke(app, ["runs", "--runs", str(folder)]).exit_code == 0
-    directory.result_file.write_text(text)
-
-
 def test_a_value_that_comes_out_otherwise_is_named_and_nothing_is_added(language, tiny_corpus):
     folder, directory = language
     text, kept = directory.result_file.read_text(), directory.result()
@@ -164,35 +143,3 @@ def test_how_far_values_may_be_off(before, tolerance, differing):
         "test": Evaluation(0.0, {"accuracy": 80.0}, {"samples": 100}),
     }
     assert merge({**before}, found, tolerance, {"accuracy"})[1] == differing
-
-
-def test_what_another_call_adds_meanwhile_stays(language, monkeypatch):
-    directory, lock = language[1], RunDirectory.lock
-    text, kept = directory.result_file.read_text(), directory.result()
-
-    @contextlib.contextmanager
-    def late(self):
-        with lock(self):
-            self.result_file.write_text(json.dumps(without(kept, ("bits_per_byte",)) | {"another": 1}))
-            yield
-
-    monkeypatch.setattr(RunDirectory, "lock", late)
-    assert evaluate(directory.path).exit_code == 0
-    assert directory.result()["another"] == 1
-    assert directory.result()["bits_per_byte"] == kept["bits_per_byte"]
-    directory.result_file.write_text(text)
-
-
-def test_other_data_is_refused(language, monkeypatch):
-    task = language[1].spec().task
-    prepare = task.prepare
-
-    def changed(*arguments):
-        dataset = prepare(*arguments)
-        dataset.content_hash = "another"
-        return dataset
-
-    monkeypatch.setattr(type(task), "prepare", staticmethod(changed))
-    error = evaluate(language[1].path).exception
-    assert isinstance(error, UserError)
-    assert "is not the data any more" in error.message

@@ -58,6 +58,7 @@ def test_the_cpu_kernels_train_as_the_reference(tiny_corpus, tmp_path, method):
     assert_trains_alike(tiny_corpus, tmp_path, method)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["transponder"])
 def test_the_triton_kernels_train_as_the_reference(tiny_corpus, tmp_path, monkeypatch, method):
     """Interpreted, and so slow that the rows are short and the steps few: the losses of so few are equal to the bit at
@@ -78,6 +79,7 @@ def test_the_triton_kernels_train_as_the_reference(tiny_corpus, tmp_path, monkey
         torch.testing.assert_close(weight, theirs[name], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_bf16_and_recomputation(tiny_corpus, tmp_path):
     """bf16 has 8 bits, and either way rounds at other places."""
@@ -100,6 +102,7 @@ def test_a_fused_run_resumes_to_the_bit(tiny_corpus, tmp_path):
     assert_same_run(train(spec, tmp_path / "runs"), expected)
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_compiled_equals_eager(tiny_corpus, tmp_path, monkeypatch):
     """Through the compiler's front end (`aot_eager`): one graph, with the kernels in it."""

@@ -6,7 +6,6 @@ Running statistics are part of the state, and gradient norms of what is written.
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 from pathlib import Path
@@ -15,15 +14,13 @@ import pytest
 import torch
 from same_bits import Reason, assert_same_bits
 from test_interruptions import After
-from tiny_runs import StopAt, Stopped, assert_same_run, dataset_of, image_spec, train, training, untimed
+from tiny_runs import StopAt, Stopped, assert_same_run, dataset_of, image_spec, train, untimed
 from worlds import run_together
 
-from comt_cli.campaign.jobs import plan_workers
-from comt_cli.errors import RunInterrupted, UserError
+from comt_cli.errors import RunInterrupted
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
-from comt_cli.runs.shared import shared_runs
 from comt_cli.training.events import Event, Listener, StepReport, ignore
 from comt_cli.training.loop import Training
 from comt_cli.training.parallel import join_world
@@ -55,21 +52,6 @@ def test_killed_at_every_kind_of_moment(nursery, tmp_path):
     assert [line["step"] for line in directory.gradients()] == [1, 4, 8, 12, 16, 20]
 
 
-@pytest.mark.parametrize("save_every", [2, 100])
-def test_an_error_at_every_step_boundary(tmp_path, save_every):
-    """Also where nothing was saved yet; before its first update an optimiser with momentum has no state."""
-    options = {"steps": 7, "log_every": 1, "evaluate_every": 3, "gradient_norms_every": 2}
-    spec = image_spec(**options, save_every=save_every)
-    expected = train(image_spec(**options), tmp_path / "undisturbed")
-    for event in range(1, 13):
-        try:
-            train(spec, tmp_path / "runs", listener=StopAt(event))
-        except Stopped:
-            continue
-        break
-    assert_same_run(train(spec, tmp_path / "runs"), expected)
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -88,26 +70,6 @@ def test_every_kind_resumes(tmp_path, options):
     assert_same_run(train(spec, tmp_path / "runs"), expected)
 
 
-@pytest.mark.parametrize("lost", ["momentum_buffer", "running_mean"])
-def test_the_comparison_sees_what_is_lost(tmp_path, lost):
-    """Were momentum or running statistics not restored, the tests above would fail."""
-    spec = image_spec(steps=8, log_every=1, save_every=3)
-    expected = train(spec, tmp_path / "undisturbed")
-    with pytest.raises(Stopped):
-        train(spec, tmp_path / "runs", listener=StopAt(6))
-    directory = RunDirectory.of(tmp_path / "runs", spec)
-    state = torch.load(directory.checkpoint_file, weights_only=True)
-    if lost == "momentum_buffer":
-        for each in state["optimizer"]["state"].values():
-            each[lost].zero_()
-    else:
-        next(tensor for name, tensor in state["model"].items() if lost in name).add_(1)
-    torch.save(state, directory.checkpoint_file)
-    train(spec, tmp_path / "runs")
-    with pytest.raises(AssertionError):
-        assert_same_run(directory, expected)
-
-
 def test_a_signal_finishes_the_step_and_saves(tmp_path):
     spec = image_spec(steps=12, log_every=1, save_every=100, gradient_norms_every=1)
     expected = train(spec, tmp_path / "undisturbed")
@@ -115,42 +77,6 @@ def test_a_signal_finishes_the_step_and_saves(tmp_path):
         train(spec, tmp_path / "runs", stop=stop, listener=After(4, lambda: os.kill(os.getpid(), signal.SIGTERM)))
     assert read_state(RunDirectory.of(tmp_path / "runs", spec).checkpoint_file)["progress"]["step"] == 5
     assert_same_run(train(spec, tmp_path / "runs"), expected)
-
-
-def test_a_diverging_run_is_a_result(tmp_path):
-    """Whenever it is looked for, with or without the norms: nothing is written of the step that was no number."""
-    ends = []
-    for number, options in enumerate(({"log_every": 1}, {"log_every": 7}, {"log_every": 7, "gradient_norms_every": 2})):
-        spec = image_spec(steps=30, learning_rate=1e30, save_every=100, **options)
-        directory = train(spec, tmp_path / str(number))
-        result = directory.result()
-        assert result["state"] == "diverged"
-        assert directory.state() is RunState.diverged
-        assert not {"accuracy", "loss"} & result.keys()
-        ends.append({key: result[key] for key in ("diverged_at", "last_finite_loss", "images")})
-        assert all(line["step"] < result["diverged_at"] for line in directory.metrics() + directory.gradients())
-        assert "NaN" not in directory.metrics_file.read_text()
-    assert ends[0] == ends[1] == ends[2]
-    assert ends[0]["images"] == 8 * ends[0]["diverged_at"]
-    assert math.isfinite(ends[0]["last_finite_loss"])
-
-
-def test_other_images_are_refused(tmp_path):
-    spec = image_spec(steps=4, save_every=2)
-    with pytest.raises(Stopped):
-        train(spec, tmp_path, listener=StopAt(3))
-    run = training(spec, tmp_path)
-    object.__setattr__(run.dataset, "content_hash", "another")
-    with pytest.raises(UserError, match="glyphs10 is not the data any more"):
-        run.run()
-
-
-def test_images_leave_room_for_other_runs(monkeypatch):
-    """How many runs fit into the memory is asked of their networks, whatever they are."""
-    specs = [image_spec(seed=seed) for seed in (1, 2, 3)]
-    monkeypatch.setattr("comt_cli.campaign.jobs.usable_cores", lambda: 8)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert len(plan_workers("cpu", None, shared_runs(specs)).devices) == 3
 
 
 # ---- two processes
@@ -185,6 +111,7 @@ def share(rank: int, spec_json: str, runs: str, event: int) -> None:
             assert_same_bits(buffers, {name: state[name] for name in buffers}, Reason.SAVED, "the statistics")
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_two_micro_batches_do_and_go_on_to_the_bit(nursery, tmp_path):
     """Each normalises its half of the batch by itself, as a process alone does with halves one after the other. Only
     the running statistics differ: the main process has seen its own halves."""

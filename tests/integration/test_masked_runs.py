@@ -9,16 +9,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tiny_runs import StopAt, Stopped, assert_same_run, dataset_of, masked_spec, pair_spec, train, training
-from typer.testing import CliRunner
+from tiny_runs import StopAt, Stopped, assert_same_run, dataset_of, masked_spec, train
 from worlds import run_together
 
-from comt_cli.app import app
-from comt_cli.errors import UserError
 from comt_cli.exchange.load import load
-from comt_cli.exchange.loaded_language import LoadedModel
-from comt_cli.exchange.loaded_masked_lm import LoadedMaskedModel
-from comt_cli.exchange.loaded_text import LoadedText
+from comt_cli.exchange.loaded import LoadedMaskedModel
 from comt_cli.models.build import model_of
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
@@ -61,6 +56,7 @@ def share(rank: int, spec_json: str, runs: str) -> None:
         Training(spec, RunDirectory.of(Path(runs), spec), dataset_of(spec), world, ignore, StopSignal()).run()
 
 
+@pytest.mark.slow
 def test_two_processes_are_as_one(nursery, tiny_corpus, tmp_path):
     spec = masked_spec(tiny_corpus)
     alone, together = train(spec, tmp_path / "alone"), RunDirectory.of(tmp_path / "two", spec)
@@ -108,30 +104,3 @@ def test_biases_norms_and_numbers_have_no_weight_decay(tiny_corpus):
     assert {names[parameter].rpartition(".")[2] for parameter in decayed["params"]} == {"weight"}
     assert all(parameter.ndim == 2 for parameter in decayed["params"])
     assert len(decayed["params"]) + len(others["params"]) == len(names)
-
-
-def test_other_verbs_read_it(trained, tmp_path, quick_figures):
-    text = "the gate reads a token"
-    for verb, figure in (("plot-cosine", "residual-stream.png"), ("analyze-gates", "gate-summary.png")):
-        result = CliRunner().invoke(app, [verb, str(trained.path), "--text", text, "--out", str(tmp_path)])
-        assert result.exit_code == 0, result.output
-        assert (tmp_path / figure).is_file()
-    rows = (tmp_path / "residual-stream.csv").read_text().splitlines()
-    assert len(rows) == 1 + 2 * (1 + len(text))  # two blocks, the begin token before the bytes
-    refused = CliRunner().invoke(app, ["export", str(trained.path), str(tmp_path / "out")])
-    assert "BERT cannot express gates at" in refused.exception.message
-
-
-def test_models_of_other_tasks_are_refused(trained, tmp_path: Path):
-    with pytest.raises(UserError, match="is a checkpoint of comt train-bert, not of a language model") as refused:
-        load(trained.path, LoadedModel)
-    assert refused.value.hint == "comt analyze-gates, plot-cosine and export take it."
-    translator = train(pair_spec(steps=1, save_every=1, evaluate_every=None, warmup_steps=1), tmp_path)
-    with pytest.raises(UserError, match="is a translator, not a language model") as refused:
-        load(translator.path, LoadedText)
-    assert refused.value.hint == "comt translate, analyze-gates and average take it."
-
-
-def test_a_diverging_run_is_a_result(tiny_corpus, tmp_path):
-    run = training(masked_spec(tiny_corpus, learning_rate=1e20, gradient_clipping=0.0), tmp_path)
-    assert run.run()["state"] == "diverged"

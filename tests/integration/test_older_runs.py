@@ -31,8 +31,7 @@ from typer.testing import CliRunner
 from comt_cli.app import app
 from comt_cli.commands.planning import plan_recipe
 from comt_cli.exchange.load import load
-from comt_cli.exchange.loaded_images import LoadedImageModel
-from comt_cli.exchange.loaded_language import LoadedModel
+from comt_cli.exchange.loaded import LoadedImageModel, LoadedModel
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.images import ImageClassification

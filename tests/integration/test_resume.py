@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -12,14 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 from dying import is_training, train_until_death, wait_until
-from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train, training
+from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train
 
 from comt_cli.errors import UserError
-from comt_cli.exchange.checkpoint import read_state
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.checkpoint import random_states, restore_random_states
-from comt_cli.training.events import Event, RunStarted
 
 STEPS = {"steps": 36, "save_every": 3, "log_every": 2, "evaluate_every": 10}
 
@@ -66,6 +63,7 @@ def test_killed_at_every_kind_of_moment(undisturbed, nursery, tmp_path):
     assert directory.state() is RunState.done
 
 
+@pytest.mark.slow
 def test_killed_from_outside_at_random_times(undisturbed, nursery, tmp_path):
     spec, expected = undisturbed
     directory = RunDirectory.of(tmp_path / "killed", spec)
@@ -84,23 +82,6 @@ def test_killed_from_outside_at_random_times(undisturbed, nursery, tmp_path):
         killed += 1
     assert killed
     assert nursery.run(spec, tmp_path / "killed") == 0
-    assert_same_run(directory, expected)
-
-
-@pytest.mark.parametrize("save_every", [1, 4, 100])
-def test_an_error_at_every_step_boundary(tiny_corpus, tmp_path, save_every):
-    """Also where nothing was saved yet, and where only saving was more rare: `save_every` is no part of the run."""
-    spec = tiny_spec(tiny_corpus, steps=7, log_every=1, save_every=save_every, evaluate_every=3)
-    expected = train(tiny_spec(tiny_corpus, steps=7, log_every=1, evaluate_every=3), tmp_path / "undisturbed")
-    directory = RunDirectory.of(tmp_path / "runs", spec)
-    # A start, 7 steps, 3 evaluations, an end: each start of the run gets one event further, from where it was saved.
-    for event in range(1, 13):
-        try:
-            train(spec, tmp_path / "runs", listener=StopAt(event))
-        except Stopped:
-            continue
-        break
-    train(spec, tmp_path / "runs")
     assert_same_run(directory, expected)
 
 
@@ -140,20 +121,6 @@ def test_what_follows_training_follows_updates(tiny_corpus, tmp_path):
             assert mine == pytest.approx(wanted)
 
 
-def test_the_comparison_sees_a_run_that_lost_its_moments(tiny_corpus, tmp_path):
-    """Were the optimiser's state not restored, the tests above would fail."""
-    spec = tiny_spec(tiny_corpus, steps=8, log_every=1, save_every=3)
-    expected = train(spec, tmp_path / "undisturbed")
-    with pytest.raises(Stopped):
-        train(spec, tmp_path / "runs", listener=StopAt(6))
-    directory = RunDirectory.of(tmp_path / "runs", spec)
-    state = torch.load(directory.checkpoint_file, weights_only=True)
-    torch.save({**state, "optimizer": None}, directory.checkpoint_file)
-    train(spec, tmp_path / "runs")
-    with pytest.raises(AssertionError):
-        assert_same_run(directory, expected)
-
-
 def test_random_states_go_on(tiny_corpus):
     import numpy as np
 
@@ -169,36 +136,6 @@ def test_random_states_go_on(tiny_corpus):
     assert draw() == expected
 
 
-class Notes:
-    def __init__(self) -> None:
-        self.started: list[int] = []
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, RunStarted):
-            self.started.append(event.step)
-
-
-def test_it_goes_on_from_the_newest_checkpoint(tiny_corpus, tmp_path):
-    spec = tiny_spec(tiny_corpus, steps=9, log_every=1, save_every=4)
-    with pytest.raises(Stopped):
-        train(spec, tmp_path, listener=StopAt(7))  # in step 6
-    state = read_state(RunDirectory.of(tmp_path, spec).checkpoint_file)
-    assert state["progress"]["step"] == 4
-    notes = Notes()
-    directory = train(spec, tmp_path, listener=notes)
-    assert notes.started == [4]
-    state = read_state(directory.checkpoint_file)
-    assert state["progress"]["step"] == 9
-    assert state["optimizer"] is None, "a finished run needs no moments"
-    assert [entry["threads"] for entry in _environment(directory)] == [1, 1]
-    steps = [line["step"] for line in directory.timings() if "seconds" in line]
-    assert steps == list(range(1, 10))
-
-
-def _environment(directory: RunDirectory) -> list[dict]:
-    return json.loads(directory.environment_file.read_text())
-
-
 def test_a_foreign_checkpoint_is_refused(tiny_corpus, tmp_path):
     spec, other = (tiny_spec(tiny_corpus, steps=4, seed=seed) for seed in (1, 2))
     directory = train(other, tmp_path)
@@ -206,32 +143,6 @@ def test_a_foreign_checkpoint_is_refused(tiny_corpus, tmp_path):
     target.create(spec)
     target.checkpoint_file.write_bytes(directory.checkpoint_file.read_bytes())
     with pytest.raises(UserError, match=f"belongs to run {other.id}, not {spec.id}"):
-        train(spec, tmp_path)
-
-
-def test_other_tokens_are_refused(tiny_corpus, tmp_path):
-    spec = tiny_spec(tiny_corpus, steps=4, save_every=2)
-    with pytest.raises(Stopped):
-        train(spec, tmp_path, listener=StopAt(3))
-    run = training(spec, tmp_path)
-    run.dataset.content_hash = "another"
-    with pytest.raises(UserError, match="is not the data any more"):
-        run.run()
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [(b"", "is not a checkpoint"), (b"PK\x03\x04 not a zip", "cannot be read"), (None, "it holds a dictionary with a")],
-)
-def test_a_checkpoint_that_is_none(tiny_corpus, tmp_path, content, says):
-    spec = tiny_spec(tiny_corpus, steps=4)
-    directory = RunDirectory.of(tmp_path, spec)
-    directory.create(spec)
-    if content is None:
-        torch.save({"a": 1}, directory.checkpoint_file)
-    else:
-        directory.checkpoint_file.write_bytes(content)
-    with pytest.raises(UserError, match=says):
         train(spec, tmp_path)
 
 

@@ -16,7 +16,7 @@ from comt_cli.data.prepare import prepare
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.exchange.load import load
-from comt_cli.exchange.loaded_language import LoadedModel
+from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.models.build import materialise, model_of
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec, RunStart
@@ -127,17 +127,17 @@ def refused(spec: RunSpec, runs: Path) -> str:
 
 
 def test_a_source_without_weights_is_refused_by_name(source, tiny_corpus, tmp_path):
-    spec, name = started(source), "comt/tiny started, tiny, seed 7 starts from comt/tiny a-row, tiny, seed 1"
-    assert refused(spec, tmp_path) == f"{name}, which is not done"
+    spec = started(source)
+    assert "it is not done" in refused(spec, tmp_path)
     with pytest.raises(Stopped):
         train(source, tmp_path, listener=StopAt(6))
-    assert refused(spec, tmp_path) == f"{name}, which is not done"  # a checkpoint of some step is no start
+    assert "it is not done" in refused(spec, tmp_path)  # a checkpoint of some step is no start
     directory = train(source, tmp_path)
     directory.checkpoint_file.unlink()
-    assert refused(spec, tmp_path) == f"{name}: there is no checkpoint {directory.checkpoint_file}"
+    assert refused(spec, tmp_path) == f"there is no checkpoint {directory.checkpoint_file}"
     diverging = tiny_spec(tiny_corpus, **STEPS | {"warmup_steps": 0}, learning_rate=1e30)
     train(diverging, tmp_path)
-    assert "which diverged at step " in refused(started(diverging), tmp_path)
+    assert "it diverged at step " in refused(started(diverging), tmp_path)
 
 
 def test_another_runs_checkpoint_is_refused(source, tiny_corpus, tmp_path):

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
-import shutil
-import time
 from pathlib import Path
 
 import pytest
-from dying import wait_until
 from typer.testing import CliRunner
 
 from comt_cli.app import app
 from comt_cli.campaign import inline
-from comt_cli.commands import sweep_training
-from comt_cli.commands.planning import plan_recipe
 from comt_cli.errors import RunInterrupted, UserError
-from comt_cli.runs.directory import RunDirectory
-from comt_cli.runs.plan import RunSpec
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
@@ -43,7 +36,6 @@ scales:
 """
 TRAIN = ("train-lm", "--recipe", "tuned.yaml", "--jobs", "1", "--device", "cpu")
 RESULTS = Path("runs/results/smoke/own")
-WIDE = ("--sweep", "train.learning_rate=1e-6,1e-5,3e-2,30.0")
 
 
 @pytest.fixture
@@ -138,79 +130,6 @@ def test_a_sweep_that_was_stopped_goes_on_where_it_was(tuned, monkeypatch):
     after = results()
     assert len(after) == 14
     assert before.items() <= after.items()
-
-
-def hold(runs: str, spec: str) -> None:
-    """Another process that trains a run, and never ends."""
-    trial = RunSpec.model_validate_json(spec)
-    directory = RunDirectory.of(Path(runs), trial)
-    directory.create(trial)
-    with directory.lock():
-        (Path(runs) / "held").touch()
-        time.sleep(600)
-
-
-def test_a_trial_that_another_process_trains_is_waited_for(tuned, monkeypatch, nursery):
-    trial = plan_recipe("tuned.yaml", "smoke", rows="plain", seeds="1").specs[0]
-    other = nursery.start(hold, str(tuned / "runs"), trial.model_dump_json())
-    wait_until((tuned / "runs/held").exists)
-    waited = []
-
-    def release(seconds: float) -> None:
-        waited.append(len(results()))
-        other.kill()  # its trial is taken over
-        other.join()
-
-    monkeypatch.setattr(sweep_training, "sleep", release)
-    said = comt(*TRAIN)
-    assert "waiting for 1 trial that other processes train" in said
-    assert waited[0] == (3 + 2 + 2) + (2 + 2)  # all of gated, and of plain what does not depend on the trial
-    assert len(results()) == 14
-
-
-def test_a_row_alone_is_shown_at_the_best_of_the_baseline_whose_trials_are_trained_too(tuned):
-    comt(*TRAIN, "--rows", "gated")
-    assert len(results()) == 6 + 2 + 2
-    (plain, gated) = lines("tuned-sweep-rates.csv")
-    assert (gated["recipe.n"], gated["baseline.n"], gated["own.n"]) == ("2", "2", "2")
-    assert (plain["recipe.n"], plain["trials_ended"]) == ("0", "3")
-
-
-def test_a_sweep_never_takes_the_place_of_another(tuned):
-    comt(*TRAIN)
-    before = {path.name: path.read_text(encoding="utf-8") for path in RESULTS.glob("*.csv")}
-    other = ("--sweep", "train.weight_decay=0.0,0.1,0.2")
-    ended = CliRunner().invoke(app, (*TRAIN, *other))  # it is trained, and what to do with it said
-    assert "tuned-sweep.csv is kept: --results DIR writes these trials elsewhere" in " ".join(ended.output.split())
-    (trial, *_) = lines("tuned-sweep-trials.csv")
-    shutil.copytree(f"runs/by-id/{trial['id']}", f"elsewhere/by-id/{trial['id']}")
-    said = CliRunner().invoke(app, ("report", "tuned.yaml", "--runs", "elsewhere")).output
-    assert "1 of 3" in said
-    assert "no row has trials that have all ended" in said
-    assert {path.name: path.read_text(encoding="utf-8") for path in RESULTS.glob("*.csv")} == before
-
-
-def test_what_is_swept_is_not_set_too(tuned):
-    said = comt(*TRAIN, "--sweep", "train.beta1=0.8,0.9,0.95", "--set", "train.beta1=0.9", status=2)
-    assert said.startswith("train.beta1 is given by --sweep and by --set")
-
-
-def test_a_best_at_the_edge_names_a_wider_grid_and_loses_nothing(tuned):
-    text = Path("tuned.yaml").read_text(encoding="utf-8")
-    Path("tuned.yaml").write_text(text.replace("[1e-6, 3e-2, 30.0]", "[1e-6, 1e-5, 3e-2]"), encoding="utf-8")
-    said = comt(*TRAIN, status=1)
-    assert "plain at whole: the best train.learning_rate of the trials, 0.03, is the greatest that was tried" in said
-    assert "give train.learning_rate also values above 0.03" in said
-    assert "Nothing that was trained is lost" in said
-    before = results()
-    assert len(before) == 6 + 4
-    (plain, _) = lines("tuned-sweep-rates.csv")
-    assert (plain["recipe.n"], plain["own.n"]) == ("2", "0")
-    assert "greatest that was tried" in plain["problem"]
-    comt(*TRAIN, *WIDE)
-    after = results()
-    assert before.items() <= after.items()
-    assert len(after) - len(before) == 2 + 4  # the new rate's trials, and the runs at the best
 
 
 def test_a_sweep_on_the_command_line_keeps_the_plain_table(tuned):

@@ -10,7 +10,6 @@ import pytest
 from typer.testing import CliRunner
 
 from comt_cli.app import app
-from comt_cli.errors import UserError
 
 RECIPE = """
 title: Two rows on letters
@@ -66,17 +65,3 @@ def test_a_recipe_becomes_a_table(recipe, tmp_path):
     plain = [result["accuracy"] for result in results if not result["extra_parameters"]]
     assert float(rows[0]["mean"]) == pytest.approx(sum(plain) / 2, rel=1e-3)
     assert "done" in comt("status", recipe, "--runs", str(tmp_path / "runs"))
-
-
-def test_the_other_command_is_named(recipe, tmp_path):
-    folders = ("--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results"))
-    with pytest.raises(UserError, match="a recipe of comt train-resnet, not of comt train-lm") as refused:
-        comt("train-lm", "--recipe", recipe, *folders)
-    assert refused.value.exit_status == 2
-    assert refused.value.hint == f"comt train-resnet --recipe {recipe}"
-    with pytest.raises(UserError, match="a recipe of comt train-lm, not of comt train-resnet") as refused:
-        comt("train-resnet", "--recipe", "table3.yaml", *folders)
-    assert refused.value.hint == (
-        "comt train-lm --recipe table3.yaml\n  table3 is comt/table3; there is sas/table3 and transponder/table3, too."
-    )
-    assert not (tmp_path / "runs").exists()

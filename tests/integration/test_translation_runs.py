@@ -5,25 +5,21 @@ them translate in one pass, in place of beam search, which takes four fifths of 
 from __future__ import annotations
 
 import json
-import math
 import re
 import signal
 from pathlib import Path
 
-import numpy as np
 import pytest
 import sacrebleu
 import torch
 from dying import train_until_death
-from tiny_runs import StopAt, Stopped, assert_same_run, dataset_of, pair_spec, train, training, untimed
+from tiny_runs import StopAt, Stopped, assert_same_run, dataset_of, pair_spec, train, untimed
 from worlds import run_together
 
 from comt_cli.data.pairs.dataset import PairDataset
 from comt_cli.data.special_tokens import PAD
-from comt_cli.data.split import IGNORE
 from comt_cli.errors import RunInterrupted
-from comt_cli.generation.beam import Hypothesis, NotFinite, beam_search
-from comt_cli.generation.transcript import Transcript
+from comt_cli.generation.beam import Hypothesis
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 from comt_cli.scoring.slots import slot_accuracy
@@ -61,7 +57,7 @@ def in_one_pass(model, source_BS, **options):
 
 def arrange(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TranslationRun, "place", place_far_from_the_start)
-    patch.setattr(encoder_decoder, "beam_search", in_one_pass)
+    patch.setattr(encoder_decoder, "decode", in_one_pass)
 
 
 @pytest.fixture(autouse=True)
@@ -69,17 +65,12 @@ def far_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     arrange(monkeypatch)
 
 
-@pytest.fixture
-def real_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoder_decoder, "beam_search", beam_search)
-
-
 class Searches:
     """Counts the sentences that are translated."""
 
     def __init__(self) -> None:
         self.sentences = 0
-        self.real = encoder_decoder.beam_search
+        self.real = encoder_decoder.decode
 
     def __call__(self, model, source_BS, **options):
         self.sentences += len(source_BS)
@@ -89,7 +80,7 @@ class Searches:
 @pytest.fixture
 def searches(monkeypatch: pytest.MonkeyPatch) -> Searches:
     found = Searches()
-    monkeypatch.setattr(encoder_decoder, "beam_search", found)
+    monkeypatch.setattr(encoder_decoder, "decode", found)
     return found
 
 
@@ -100,7 +91,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     with pytest.MonkeyPatch.context() as patch:
         arrange(patch)
         searches = Searches()
-        patch.setattr(encoder_decoder, "beam_search", searches)
+        patch.setattr(encoder_decoder, "decode", searches)
         directory = train(pair_spec(**AVERAGE), tmp_path_factory.mktemp("undisturbed"))
     assert searches.sentences == ONCE
     return directory
@@ -135,21 +126,6 @@ def assert_same_translations(directory: RunDirectory, other: RunDirectory) -> No
     assert not list(directory.path.glob("weights-*.pt"))
 
 
-def test_translations_are_written_for_every_evaluation(expected):
-    """The tests below compare something: the weights say different things, of different sentences."""
-    found = outputs(expected)
-    splits = ("test", "unseen", "validation")
-    kept = [*(f"final/{split}.txt" for split in splits), "last/test.txt"]
-    assert list(found) == [*kept, *(f"step-{step}/validation.txt" for step in (12, 4, 8))]
-    for text in found.values():
-        assert len(text.splitlines()) == 20
-        assert len(set(text.splitlines())) > 5
-    assert found["final/test.txt"] != found["last/test.txt"]
-    assert len({found[f"step-{step}/validation.txt"] for step in (4, 8, 12)}) == 3
-    texts = dataset_of(pair_spec(**AVERAGE)).texts
-    assert {name: len(each.sources) for name, each in texts.items()} == dict.fromkeys(splits, 20)
-
-
 def test_stopped_at_any_event_it_ends_the_same_and_translates_nothing_twice(expected, searches, tmp_path):
     """A start, 12 steps, evaluations at two of them, of the last weights, and of validation and both test sets."""
     spec, events = pair_spec(**AVERAGE), 0
@@ -162,53 +138,6 @@ def test_stopped_at_any_event_it_ends_the_same_and_translates_nothing_twice(expe
     assert 6 < events < 29
     assert_same_translations(RunDirectory.of(tmp_path / "runs", spec), expected)
     assert searches.sentences == ONCE
-
-
-STOPS = {
-    "step 4": (1, 1),
-    "step 8": (2, 2),
-    "step 12, before weights are chosen": (2, 1),
-    "validation, with the mean": (2, 2),
-    "test": (2, 2),
-    "unseen": (3, 1),
-    "test, with the last weights": (4, 2),
-}
-"""Where a run is stopped, one after the other: in which evaluation since it was started, after how many batches. A
-start begins with the evaluation in which the one before was stopped, and from the choice of the weights on with that of
-validation."""
-
-
-def test_beam_searches_that_are_stopped_end_the_same(real_search, searches, tmp_path):
-    """What a search finds follows from its batch and the weights alone."""
-    spec = pair_spec(**AVERAGE)
-    alone = train(spec, tmp_path / "alone")
-    assert searches.sentences == ONCE
-    for number, batches in ((1, 1), (3, 2), (3, 1)):  # at step 4, in the test set, and in the unseen one
-        stop = StopSignal()
-        with pytest.raises(RunInterrupted):
-            train(spec, tmp_path / "runs", listener=InEvaluation(number, batches, stop), stop=stop)
-    assert_same_translations(train(spec, tmp_path / "runs"), alone)
-    assert searches.sentences == 2 * ONCE
-
-
-@pytest.mark.parametrize("by_signal", [True, False], ids=["signal", "error"])
-def test_stopped_in_the_middle_of_each_evaluation(expected, searches, tmp_path, by_signal):
-    """An error takes the steps since the last checkpoint with it, and what their evaluation had translated."""
-    spec = pair_spec(**AVERAGE)
-    directory = RunDirectory.of(tmp_path / "runs", spec)
-    written, most = 0, ONCE if by_signal else ONCE + 40
-    for where, (number, batches) in STOPS.items():
-        stop = StopSignal()
-        listener = InEvaluation(number, batches, stop if by_signal else None)
-        with pytest.raises(RunInterrupted if by_signal else Stopped) as stopped:
-            train(spec, tmp_path / "runs", listener=listener, stop=stop)
-        assert not by_signal or "everything is saved" in str(stopped.value), where
-        assert directory.state() is RunState.unfinished
-        assert written < searches.sentences < most, where
-        written = searches.sentences
-    train(spec, tmp_path / "runs")
-    assert_same_translations(directory, expected)
-    assert searches.sentences == ONCE if by_signal else searches.sentences <= most
 
 
 def train_far_from_the_start_until_death(*arguments) -> None:
@@ -239,78 +168,6 @@ def test_killed_at_every_kind_of_moment(expected, nursery, tmp_path, monkeypatch
         assert directory.state() is RunState.unfinished
     assert nursery.run(spec, tmp_path / "runs") == 0
     assert_same_translations(directory, expected)
-
-
-@pytest.mark.parametrize("lost", [1, 9])
-def test_a_line_that_a_kill_cut_off_is_translated_again(expected, searches, tmp_path, lost):
-    spec = pair_spec(**AVERAGE)
-    for listener in (StopAt(18), InEvaluation(2, 3)):  # before the test set, and in it
-        with pytest.raises(Stopped):
-            train(spec, tmp_path / "runs", listener=listener)
-    directory = RunDirectory.of(tmp_path / "runs", spec)
-    part = directory.path / "outputs/final/test.part-0.jsonl"
-    part.write_bytes(part.read_bytes()[:-lost])
-    train(spec, tmp_path / "runs")
-    assert_same_translations(directory, expected)
-    # The whole of its batch, so that rounding is what it would have been.
-    assert searches.sentences == ONCE if lost == 1 else searches.sentences > ONCE
-
-
-def test_a_word_that_was_changed_in_a_part_changes_no_score(expected, tmp_path):
-    spec = pair_spec(**AVERAGE)
-    for listener in (StopAt(18), InEvaluation(2, 3)):
-        with pytest.raises(Stopped):
-            train(spec, tmp_path / "runs", listener=listener)
-    directory = RunDirectory.of(tmp_path / "runs", spec)
-    part = directory.path / "outputs/final/test.part-0.jsonl"
-    number, text, checksum = json.loads(part.read_text().splitlines()[0])
-    rest = part.read_text().splitlines()[1:]
-    part.write_text("\n".join([json.dumps([number, f"{text} and more", checksum]), *rest, ""]))
-    train(spec, tmp_path / "runs")
-    assert_same_translations(directory, expected)
-
-
-def test_translations_of_other_weights_are_not_taken(expected, tmp_path):
-    """A run that was stopped in its test set, and begins anew without its checkpoint."""
-    spec = pair_spec(**AVERAGE)
-    for listener in (StopAt(18), InEvaluation(2, 3)):
-        with pytest.raises(Stopped):
-            train(spec, tmp_path / "runs", listener=listener)
-    directory = RunDirectory.of(tmp_path / "runs", spec)
-    for part in directory.path.glob("outputs/*/*.part-0.jsonl"):
-        numbers = [json.loads(line)[0] for line in part.read_text().split("\n") if line]
-        part.unlink()
-        split, folder = part.name.partition(".")[0], part.parent
-        others = Transcript(folder, split, weights=f"{spec.id} {folder.name}")
-        others.add(dict.fromkeys(numbers, "of other weights"))
-        assert others.done
-    directory.checkpoint_file.unlink()
-    train(spec, tmp_path / "runs")
-    assert_same_translations(directory, expected)
-
-
-def test_where_a_search_finds_no_numbers_there_are_no_scores(tmp_path, monkeypatch):
-    """The loss is of the references, and may be finite where longer hypotheses overflow."""
-
-    def fails(*_: object, **__: object) -> None:
-        raise NotFinite("the outputs of the network are not finite numbers")
-
-    monkeypatch.setattr(encoder_decoder, "beam_search", fails)
-    result = train(pair_spec(steps=2, warmup_steps=1), tmp_path / "runs").result()
-    assert result["state"] == "done"
-    assert result["test_loss"] > 0
-    assert result["target_perplexity"] > 1
-    assert result["test_bleu"] is result["bleu"] is result["test_slot_accuracy"] is None
-    assert not any(path.stat().st_size for path in tmp_path.rglob("*.part-0.jsonl"))
-
-
-def test_a_diverging_run_is_a_result(real_search, tmp_path):
-    """Also where an evaluation comes before the loss that is not finite: nothing can be translated there."""
-    for options in ({}, {"evaluate_every": 1}):
-        spec = pair_spec(learning_rate=1e30, warmup_steps=1, **options)
-        directory = train(spec, tmp_path / str(len(options)))
-        assert directory.state() is RunState.diverged, options
-        assert "NaN" not in directory.metrics_file.read_text()
 
 
 # ---- the same run, divided in other ways
@@ -348,6 +205,7 @@ def assert_equal_but_for_rounding(one: RunDirectory, other: RunDirectory) -> Non
                 assert second[key] == expected, (key, first["step"])
 
 
+@pytest.mark.slow
 def test_two_processes_train_and_translate_as_one_does_and_go_on(nursery, searches, tmp_path):
     spec = pair_spec(batch_size=2, **AVERAGE)
     alone = train(spec, tmp_path / "alone")
@@ -363,12 +221,6 @@ def test_two_processes_train_and_translate_as_one_does_and_go_on(nursery, search
     assert [untimed(each)["processes"] for each in (alone, together)] == [1, 2]
 
 
-def test_pairs_that_are_left_out_are_counted_and_named_when_the_run_starts(tmp_path):
-    assert training(pair_spec(), tmp_path).task.caution(1) is None
-    cut = training(pair_spec(data={"max_length": 28}), tmp_path).task.caution(1)
-    assert re.match(r"training pairs left out: \d+ too long \(max_length\); first pair \d+ \(\d+ tokens\)", cut)
-
-
 def test_micro_batches_change_rounding_alone(tmp_path):
     """Dropout is on: each pair has its own masks, whatever it stands beside."""
     whole = train(pair_spec(batch_size=2), tmp_path / "whole")
@@ -379,44 +231,6 @@ def test_micro_batches_change_rounding_alone(tmp_path):
 
 
 # ---- what is minimised, and what a result says
-
-
-def log_probabilities(run: TranslationRun, source: np.ndarray, target_in: np.ndarray) -> torch.Tensor:
-    logits = run.model(*(torch.from_numpy(array) for array in (source, target_in)))
-    return logits.double().log_softmax(-1)
-
-
-def test_training_smooths_labels_as_tensor2tensor_does_and_evaluation_does_not(tmp_path):
-    """0.9 for the target and 0.1 / (V - 1) for each of the others; validation is the likelihood of the target alone."""
-    spec = pair_spec(steps=1, warmup_steps=1)
-    run = training(spec, tmp_path)
-    task = TranslationRun(spec, run.dataset, run.world)
-    task.build()
-    task.place()
-    with task.train_batches(1, 0) as batches:
-        ((batch,),) = [list(micro) for micro in batches]
-    task.inputs(batch)  # dropout moves to the pairs
-    with torch.no_grad():
-        logs = log_probabilities(task, batch.source, batch.target_in)
-    target = torch.from_numpy(batch.target_out)
-    is_target = target != IGNORE
-    chosen = logs.gather(-1, target.clamp(min=0)[..., None])[..., 0]
-    others = logs.sum(-1) - chosen
-    smoothed = -(0.9 * chosen + 0.1 / (task.model.vocabulary - 1) * others)
-    result = run.run()
-    assert run.directory.metrics()[0]["loss"] == pytest.approx(float(smoothed[is_target].mean()), rel=1e-6)
-
-    run.model.eval()
-    total = count = 0.0
-    for bucket in range(len(run.dataset.validation)):
-        batch = run.dataset.validation.batch(np.array([bucket]))
-        with torch.no_grad():
-            logs = log_probabilities(run.task, batch.source, batch.target_in)
-        target = torch.from_numpy(batch.target_out)
-        total -= float(logs.gather(-1, target.clamp(min=0)[..., None])[..., 0][target != IGNORE].sum())
-        count += batch.target_count
-    assert result["loss"] == pytest.approx(total / count, rel=1e-6)
-    assert result["target_perplexity"] == pytest.approx(math.exp(total / count), rel=1e-5)
 
 
 def test_scores_are_those_of_the_files(expected, tmp_path):
@@ -464,26 +278,10 @@ def test_scores_belong_to_the_right_sentences(tmp_path, monkeypatch):
         sources = [tuple(i for i in row if i not in (special.pad, special.end)) for row in source_BS.tolist()]
         return [[Hypothesis(known.get(source, source), 0.0, 0.0)] for source in sources]
 
-    monkeypatch.setattr(encoder_decoder, "beam_search", recall)
+    monkeypatch.setattr(encoder_decoder, "decode", recall)
     directory = train(spec, tmp_path)
     result = assert_scores(directory, dataset)
     lines = (directory.path / "outputs/final/test.txt").read_text(encoding="utf-8").splitlines()
     assert lines[::2] == list(dataset.texts["test"].references)[::2]
     assert 30 < result["test_bleu"] < 100
     assert 50 <= result["test_slot_accuracy"] < 100
-
-
-def test_speeds_count_the_targets(tmp_path):
-    """Buckets differ in how much of them is padding."""
-    spec = pair_spec(log_every=4, batch_size=2)
-    directory, dataset = train(spec, tmp_path), dataset_of(spec)
-    result = directory.result()
-    with training(spec, tmp_path).task.train_batches(2, 0) as batches:
-        seen = sum(batch.target_count for micro in batches for batch in micro)
-    assert result["tokens"] == seen
-    # Seconds are rounded to a thousandth.
-    assert result["tokens_per_second"] * result["train_seconds"] == pytest.approx(
-        seen, rel=0.001 / result["train_seconds"]
-    )
-    assert seen < 12 * 2 * spec.settings.data.batch_tokens
-    assert result["evaluation"]["tokens"] == dataset.validation.target_counts(np.arange(len(dataset.validation))).sum()

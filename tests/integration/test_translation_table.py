@@ -62,6 +62,7 @@ def comt(tmp_path, monkeypatch, capsys):
     return run
 
 
+@pytest.mark.slow
 def test_from_training_to_a_score(comt, tmp_path, monkeypatch):
     assert "2 runs" in comt("train-mt", "--recipe", "micro.yaml", "--dry-run", "--device", "cpu")
     table = comt("train-mt", "--recipe", "micro.yaml", "--device", "cpu")

@@ -19,7 +19,7 @@ from comt_cli.analysis.images import EXAMPLES, WatchedImages, watched_images
 from comt_cli.analysis.model_figure import ModelFigure
 from comt_cli.analysis.subject import Subject
 from comt_cli.analysis.watch import hooked
-from comt_cli.exchange.loaded_images import LoadedImageModel
+from comt_cli.exchange.loaded import LoadedImageModel
 from comt_cli.report.figures.style import page_figure, series_colours, style
 
 _MARKERS = "os^Dv"

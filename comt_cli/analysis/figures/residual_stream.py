@@ -19,7 +19,7 @@ from comt_cli.analysis.model_figure import ModelFigure
 from comt_cli.analysis.observed import Tokens, tokens_of
 from comt_cli.analysis.subject import Subject
 from comt_cli.analysis.watch import Observer, watch
-from comt_cli.exchange.loaded_text import LoadedText
+from comt_cli.exchange.loaded import LoadedText
 from comt_cli.layers.residual.base import State, final_stream
 from comt_cli.report.figures import lines
 from comt_cli.report.figures.broken import robust_ends

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, PositiveFloat
 
 from comt_cli.recipe.settings import Count, StepsOrShare, Training
+from comt_cli.tasks.settings.optimizers import AdamName
 
 
 class AdamSettings(Training):
@@ -18,7 +19,7 @@ class AdamSettings(Training):
 
     learning_rate: PositiveFloat = 1e-3
     schedule: Literal["cosine", "linear", "noam", "constant"] = "cosine"
-    optimizer: Literal["adam", "adamw"] = "adam"
+    optimizer: AdamName = "adam"
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
     epsilon: PositiveFloat = 1e-8

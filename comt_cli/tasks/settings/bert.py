@@ -23,6 +23,7 @@ from comt_cli.recipe.settings import (
     Width,
 )
 from comt_cli.tasks.settings.adam import AdamSettings
+from comt_cli.tasks.settings.optimizers import AdamName
 from comt_cli.tasks.settings.transformer import Dropped
 
 
@@ -98,8 +99,10 @@ class BertSettings(NetworkSettings):
 class BertTrainSettings(AdamSettings):
     """What pre-training and fine-tuning have in common, as BERT had it. Biases and norms have no weight decay."""
 
+    decays_matrices_alone: ClassVar[bool] = True
+
     schedule: Literal["cosine", "linear", "noam", "constant"] = "linear"
-    optimizer: Literal["adam", "adamw"] = "adamw"
+    optimizer: AdamName = "adamw"
     epsilon: PositiveFloat = 1e-6
     weight_decay: NonNegative = 0.01
     gradient_clipping: NonNegative = 1.0

@@ -30,6 +30,7 @@ class ImageTrainSettings(CapturedTraining):
     """
 
     moments: ClassVar[Mapping[str, Any]] = {"warmup_steps": StepsOrShare, "milestones": MilestonesOrShares}
+    optimizer: ClassVar[str] = "sgd"
 
     batch_size: Count = 64
     learning_rate: PositiveFloat = 0.01

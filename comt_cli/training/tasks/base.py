@@ -9,17 +9,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from comt_cli.data.evaluation import EvaluationBatches
 from comt_cli.data.loader import TrainBatches
 from comt_cli.data.split import B, Split
+from comt_cli.data.tokenizer import Tokenizer
 from comt_cli.kernels.attend import MOST_TOKENS, attention_form
 from comt_cli.kernels.choice import Choice, choose_loss
+from comt_cli.layers.dropout import Masks
 from comt_cli.models.base import Model, VocabularyModel
 from comt_cli.models.build import materialise, model_of
 from comt_cli.models.kernels import use_kernels
@@ -29,11 +32,12 @@ from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.tokens import TokenTask
 from comt_cli.training.devices import parameter_dtype, product_dtype
 from comt_cli.training.evaluation import Evaluation
-from comt_cli.training.objective import Objective
+from comt_cli.training.objective import Objective, SummedLoss
+from comt_cli.training.optimisation import optimizer_of
 from comt_cli.training.parallel import World, shard, share_of_batch, uses_fsdp
 
 TESTS = ("test", "unseen")
-"""What splits of a data set for testing are called."""
+"""Names of the splits of a data set for testing."""
 
 
 def is_captured(settings: Training, world: World) -> bool:
@@ -84,7 +88,7 @@ class TaskRun(ABC, Generic[B]):
 
     @abstractmethod
     def objective_of(self, model: Any) -> Objective:
-        """What is minimised: a module that holds the model and takes what `inputs` gives."""
+        """Training objective: a module that holds the model and takes what `inputs` gives."""
 
     def use_kernels(self) -> dict[str, Choice]:
         """Switch the model's operations to what is fastest here (`train.kernels`), and return the choices."""
@@ -149,13 +153,13 @@ class TaskRun(ABC, Generic[B]):
         return {}
 
     @staticmethod
-    @abstractmethod
     def optimizer(model: nn.Module, settings: Any) -> torch.optim.Optimizer:
-        """The optimiser over all parameters of a model, which is on its device, for a run of these settings."""
+        """The optimiser of a model, which is on its device, for a run of these settings."""
+        return optimizer_of(model, settings.train)
 
     @abstractmethod
     def inputs(self, batch: B) -> tuple[Tensor, ...]:
-        """What the objective takes of a training batch, on the device; the last are the targets."""
+        """Arguments of the objective for a training batch, on the device; the last are the targets."""
 
     @abstractmethod
     def evaluate(self, batches: Iterable[B], split: Split[B]) -> Evaluation:
@@ -163,13 +167,25 @@ class TaskRun(ABC, Generic[B]):
 
     @abstractmethod
     def checkpoint_parts(self) -> dict[str, Any]:
-        """What a checkpoint has beside the state of training, so that the model can be used without its data set."""
+        """Entries of a checkpoint beside the state of training, so that the model can be used without its data set."""
 
     @classmethod
-    def random_step(cls, spec: RunSpec, rows: int) -> tuple[Objective, tuple[Tensor, ...]] | None:  # noqa: ARG003
+    def random_step(cls, spec: RunSpec, rows: int) -> tuple[Objective, tuple[Tensor, ...]] | None:
         """A model like that of the run, on the meta device, in its objective with the reference kernels, and what this
         takes of a batch of `rows` random samples: for estimating the run's time. None: a step must not be tried."""
+        model = model_of(spec)
+        inputs = cls.random_inputs(model, rows)
+        return None if inputs is None else (cls.reference_objective(model), inputs)
+
+    @staticmethod
+    def random_inputs(model: Any, rows: int) -> tuple[Tensor, ...] | None:  # noqa: ARG004
+        """The inputs of `random_step`."""
         return None
+
+    @staticmethod
+    def reference_objective(model: Any) -> Objective:
+        """The objective of `random_step`."""
+        return SummedLoss(model, "reference")
 
     def train_batches(self, rows_at_once: int, first_step: int) -> TrainBatches[B]:
         """This process's part of the global batch of every step from `first_step` on, in micro-batches."""
@@ -198,3 +214,44 @@ class TaskRun(ABC, Generic[B]):
             max_targets=self.evaluation_targets if split is self.validation else None,
             equal=self.settings.compile and self.world.device.type == "cuda",
         )
+
+
+class TextDataset(Protocol):
+    """A data set of texts."""
+
+    tokenizer: Tokenizer
+    vocabulary_size: int
+
+
+class TextRun(TaskRun[B]):
+    """A network that reads texts. Its batches have `positions`, which dropout follows."""
+
+    dataset: TextDataset
+
+    def __init__(self, spec: RunSpec, dataset: Any, world: World) -> None:
+        super().__init__(spec, dataset, world)
+        self.dataset = dataset
+
+    def build(self) -> None:
+        super().build()
+        self.masks = Masks(self.model)
+
+    @abstractmethod
+    def arrays(self, batch: B) -> tuple[NDArray[Any], ...]:
+        """Inputs of a batch for the network, and its targets."""
+
+    def inputs(self, batch: B) -> tuple[Tensor, ...]:
+        """The batch on the device; dropout moves to its positions."""
+        self.masks.move_to(self.spec.seed, batch.positions, self.world.device)  # type: ignore[attr-defined]
+        return self.tensors(batch)
+
+    def tensors(self, batch: B) -> tuple[Tensor, ...]:
+        """`arrays` on the device."""
+        device = self.world.device
+        tensors = (torch.from_numpy(array) for array in self.arrays(batch))
+        if device.type == "cuda":
+            return tuple(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors)
+        return tuple(tensor.to(device) for tensor in tensors)
+
+    def checkpoint_parts(self) -> dict[str, Any]:
+        return {"vocabulary": self.dataset.vocabulary_size, "tokenizer": self.dataset.tokenizer.to_json()}

@@ -36,7 +36,6 @@ from comt_cli.generation.beam import Forbidden
 from comt_cli.generation.caption import no_caption
 from comt_cli.generation.drawn import drawn_sequences
 from comt_cli.layers.dropout import Dropout
-from comt_cli.models.build import model_of
 from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.runs.plan import RunSpec
 from comt_cli.scoring.captions import CAPTION_METRICS, Cider, caption_scores
@@ -46,7 +45,7 @@ from comt_cli.scoring.scenes import scene_f1
 from comt_cli.tasks.settings.captioning import CaptioningSettings
 from comt_cli.training.devices import compute_context
 from comt_cli.training.encoder_decoder import EncoderDecoderRun
-from comt_cli.training.objective import Objective, SummedLoss
+from comt_cli.training.objective import Objective
 from comt_cli.training.parallel import World
 
 _COCO = "references:all|tokens:treebank|punctuation:no"
@@ -230,12 +229,13 @@ class CaptioningRun(EncoderDecoderRun[CaptionBatch]):
         return {key: Score(values[key], _SIGNATURES.get(key, _COCO)) if key in values else reasons[key] for key in keys}
 
     @classmethod
-    def random_step(cls, spec: RunSpec, rows: int) -> tuple[SummedLoss, tuple[Tensor, ...]] | None:
+    def random_step(cls, spec: RunSpec, rows: int) -> tuple[Objective, tuple[Tensor, ...]] | None:
         if spec.settings_as(CaptioningSettings).train.samples:
             return None  # most of such a step is drawing and rewards, which FLOPs do not tell
-        model = model_of(spec)
-        assert isinstance(model, EncoderDecoder)
+        return super().random_step(spec, rows)
+
+    @staticmethod
+    def random_inputs(model: EncoderDecoder, rows: int) -> tuple[Tensor, ...]:
         regions, mask, words = model.example(rows)
         target = torch.randint(1, model.vocabulary, words.shape)
-        source = torch.randn(regions.shape), torch.ones(mask.shape, dtype=torch.bool)
-        return SummedLoss(model, "reference"), (*source, target, target)
+        return torch.randn(regions.shape), torch.ones(mask.shape, dtype=torch.bool), target, target

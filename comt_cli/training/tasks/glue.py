@@ -18,15 +18,13 @@ from comt_cli.data.glue.dataset import GlueBatch, GlueDataset
 from comt_cli.data.split import IGNORE, Split
 from comt_cli.models.base import Model
 from comt_cli.models.bert import BertClassifier
-from comt_cli.models.build import model_of
 from comt_cli.runs.plan import RunSpec
 from comt_cli.scoring.classification import classification_scores
 from comt_cli.tasks.settings.glue import GlueSettings
-from comt_cli.training.evaluation import Evaluation, sums_over
+from comt_cli.training.evaluation import Evaluation, mean_over
 from comt_cli.training.objective import ClassifierLoss, NumberLoss
-from comt_cli.training.optimisation import adam_of_matrices
 from comt_cli.training.parallel import World
-from comt_cli.training.text_run import TextRun
+from comt_cli.training.tasks.base import TextRun
 
 
 class GlueRun(TextRun[GlueBatch]):
@@ -41,10 +39,6 @@ class GlueRun(TextRun[GlueBatch]):
 
     def objective_of(self, model: Model) -> ClassifierLoss:
         return _objective(model, self.data.classes)
-
-    @staticmethod
-    def optimizer(model: nn.Module, settings: GlueSettings) -> torch.optim.Optimizer:
-        return adam_of_matrices(model, settings.train)
 
     def arrays(self, batch: GlueBatch) -> tuple[NDArray[Any], ...]:
         return batch.tokens, batch.segments, batch.targets
@@ -63,11 +57,8 @@ class GlueRun(TextRun[GlueBatch]):
             return torch.stack([self.objective.loss_of(logits_BC, targets_B), counted_B.sum()])
 
         inputs = ((*self.tensors(batch), torch.from_numpy(batch.positions)) for batch in batches)
-        loss_sum, examples = sums_over(self.objective, inputs, tally, self.settings.precision, self.world)
-        if not examples:
-            raise ValueError("there is no example to evaluate on")
-        loss, extent = loss_sum / examples, {"examples": int(examples)}
-        measures = self.data.measures
+        loss, examples, _ = mean_over(self.objective, inputs, tally, self.settings.precision, self.world)
+        extent, measures = {"examples": examples}, self.data.measures
         keys = measures[:1] if split is self.validation else measures
         names = {str(key): "score" if split is self.validation else str(key) for key in keys}
         if not math.isfinite(loss):
@@ -80,13 +71,16 @@ class GlueRun(TextRun[GlueBatch]):
         is_constant = self.data.classes > 1 and len(np.unique(predicted_N)) == 1
         return Evaluation(loss, metrics, extent, missing=missing, remark="predicts one class" if is_constant else None)
 
-    @classmethod
-    def random_step(cls, spec: RunSpec, rows: int) -> tuple[ClassifierLoss, tuple[Tensor, ...]]:
-        model, classes = model_of(spec), spec.settings_as(GlueSettings).data.classes
-        assert isinstance(model, BertClassifier)
+    @staticmethod
+    def random_inputs(model: BertClassifier, rows: int) -> tuple[Tensor, ...]:
+        classes = len(model.classifier.weight)
         tokens = torch.randint(1, model.vocabulary, model.example(rows)[0].shape)
         targets = torch.rand(rows) if classes == 1 else torch.randint(classes, (rows,))
-        return _objective(model, classes), (tokens, torch.zeros_like(tokens), targets)
+        return tokens, torch.zeros_like(tokens), targets
+
+    @staticmethod
+    def reference_objective(model: BertClassifier) -> ClassifierLoss:
+        return _objective(model, len(model.classifier.weight))
 
 
 def _objective(model: nn.Module, classes: int) -> ClassifierLoss:

@@ -23,9 +23,8 @@ from comt_cli.recipe.settings import Precision
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.settings.images import ImageSettings
 from comt_cli.training.devices import parameter_dtype
-from comt_cli.training.evaluation import Evaluation, sums_over
+from comt_cli.training.evaluation import Evaluation, mean_over
 from comt_cli.training.objective import ClassifierLoss
-from comt_cli.training.optimisation import sgd
 from comt_cli.training.parallel import World
 from comt_cli.training.tasks.base import TaskRun
 
@@ -64,12 +63,8 @@ class ImageRun(TaskRun[ImageBatch]):
         """Every convolution: what has four dimensions."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.dim() == 4}
 
-    # No `random_step`: oneDNN's convolutions of very narrow networks were seen to corrupt memory (four channels,
+    # No `random_inputs`: oneDNN's convolutions of very narrow networks were seen to corrupt memory (four channels,
     # PyTorch 2.13, AMD EPYC), which an estimate must not risk.
-
-    @staticmethod
-    def optimizer(model: nn.Module, settings: ImageSettings) -> torch.optim.Optimizer:
-        return sgd(model, settings.train)
 
     def inputs(self, batch: ImageBatch) -> tuple[Tensor, ...]:
         return self._typed(self._train_input(batch))
@@ -110,24 +105,22 @@ def evaluate_images(
     """
 
     def tally(images_BCHW: Tensor, labels_B: Tensor) -> Tensor:
-        """Loss, right at first, right among five, images."""
+        """Loss, images, right at first, right among five."""
         logits_BN = objective.logits(images_BCHW).float()
         before_B = classes_before(logits_BN, labels_B)
         counted_B = labels_B != IGNORE
         return torch.stack(
             [
                 objective.loss_of(logits_BN, labels_B),
+                counted_B.sum(),
                 ((before_B < 1) & counted_B).sum(),
                 ((before_B < 5) & counted_B).sum(),
-                counted_B.sum(),
             ]
         )
 
-    loss, first, five, images = sums_over(objective, batches, tally, precision, world)
-    if not images:
-        raise ValueError("there is no image to evaluate on")
+    loss, images, (first, five) = mean_over(objective, batches, tally, precision, world)
     metrics: dict[str, float | None] = {"accuracy": 100 * first / images, "top5_accuracy": 100 * five / images}
-    return Evaluation(loss / images, metrics, {"images": int(images)})
+    return Evaluation(loss, metrics, {"images": images})
 
 
 def classes_before(logits_BN: Tensor, labels_B: Tensor) -> Tensor:

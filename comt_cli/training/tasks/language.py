@@ -14,16 +14,14 @@ from torch import Tensor, nn
 from comt_cli.data.split import IGNORE, Split
 from comt_cli.data.text.dataset import Dataset
 from comt_cli.data.text.rows import Batch, Rows, without_last
-from comt_cli.models.build import model_of
 from comt_cli.models.llama import Llama
 from comt_cli.recipe.settings import Precision
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.settings.language import Settings
-from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, sums_over
+from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, mean_over
 from comt_cli.training.objective import SummedLoss
-from comt_cli.training.optimisation import adam
 from comt_cli.training.parallel import World
-from comt_cli.training.text_run import TextRun
+from comt_cli.training.tasks.base import TextRun
 
 
 class LanguageRun(TextRun[Batch]):
@@ -44,10 +42,6 @@ class LanguageRun(TextRun[Batch]):
     def objective_of(self, model: Llama) -> SummedLoss:
         return SummedLoss(model, self.settings.kernels)
 
-    @staticmethod
-    def optimizer(model: nn.Module, settings: Settings) -> torch.optim.Optimizer:
-        return adam(model, settings.train)
-
     def arrays(self, batch: Batch) -> tuple[NDArray[Any], ...]:
         return batch.tokens, batch.targets
 
@@ -59,12 +53,10 @@ class LanguageRun(TextRun[Batch]):
         pairs = map(self.tensors, batches)
         return evaluate(self.objective, pairs, self.settings.precision, self.world, split.tokens_per_byte)
 
-    @classmethod
-    def random_step(cls, spec: RunSpec, rows: int) -> tuple[SummedLoss, tuple[Tensor, ...]]:
-        model = model_of(spec)
-        assert isinstance(model, Llama)
+    @staticmethod
+    def random_inputs(model: Llama, rows: int) -> tuple[Tensor, ...]:
         tokens = torch.randint(model.vocabulary, (rows, model.length))
-        return SummedLoss(model, "reference"), (tokens, tokens)
+        return tokens, tokens
 
 
 def evaluate(
@@ -94,10 +86,7 @@ def evaluate(
         numbers = [value, count, value / count, 1.0] if count else [0.0] * 4
         return torch.tensor(numbers, dtype=torch.float64)
 
-    loss_sum, tokens, mean_sum, count_batches = sums_over(module, batches, tally, precision, world)
-    if not tokens:
-        raise ValueError("there is no target to evaluate on")
-    loss = loss_sum / tokens
+    loss, tokens, (mean_sum, count_batches) = mean_over(module, batches, tally, precision, world)
     # mean over processes of sum / (n + 1), where all have the same n
     galore_loss = mean_sum / (count_batches + world.size)
     metrics = {
@@ -105,4 +94,4 @@ def evaluate(
         "bits_per_byte": finite(loss / math.log(2) * tokens_per_byte),
         "galore_perplexity": finite(bounded_exp(galore_loss)),
     }
-    return Evaluation(loss, metrics, {"tokens": int(tokens), "batches": int(count_batches)})
+    return Evaluation(loss, metrics, {"tokens": tokens, "batches": int(count_batches)})

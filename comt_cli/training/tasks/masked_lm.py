@@ -7,19 +7,17 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from comt_cli.data.split import IGNORE, Split
 from comt_cli.data.text.masking import MaskedBatch, MaskedDataset
 from comt_cli.models.bert import Bert
-from comt_cli.models.build import model_of
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.settings.masked_lm import MaskedSettings
-from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, sums_over
+from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, mean_over
 from comt_cli.training.objective import ClassifierLoss, SummedLoss
-from comt_cli.training.optimisation import adam_of_matrices
 from comt_cli.training.parallel import World
-from comt_cli.training.text_run import TextRun
+from comt_cli.training.tasks.base import TextRun
 
 
 class MaskedRun(TextRun[MaskedBatch]):
@@ -35,10 +33,6 @@ class MaskedRun(TextRun[MaskedBatch]):
     def objective_of(self, model: Bert) -> SummedLoss:
         return SummedLoss(model, self.settings.kernels)
 
-    @staticmethod
-    def optimizer(model: nn.Module, settings: MaskedSettings) -> torch.optim.Optimizer:
-        return adam_of_matrices(model, settings.train)
-
     def arrays(self, batch: MaskedBatch) -> tuple[NDArray[Any], ...]:
         return batch.tokens, batch.places, batch.targets
 
@@ -46,28 +40,23 @@ class MaskedRun(TextRun[MaskedBatch]):
         """Loss, perplexity and accuracy over the hidden tokens of all processes' batches."""
 
         def tally(tokens_BT: Tensor, places_BK: Tensor, targets_BK: Tensor) -> Tensor:
-            """Loss, tokens that are predicted exactly, tokens."""
+            """Loss, tokens, tokens that are predicted exactly."""
             logits_BKV = self.objective.logits(tokens_BT, places_BK)
             loss = ClassifierLoss.loss_of(logits_BKV.flatten(0, 1), targets_BK.flatten())
             right = (logits_BKV.argmax(-1) == targets_BK).sum()
-            return torch.stack([loss, right, (targets_BK != IGNORE).sum()])
+            return torch.stack([loss, (targets_BK != IGNORE).sum(), right])
 
-        sums = sums_over(self.objective, map(self.tensors, batches), tally, self.settings.precision, self.world)
-        loss_sum, right, tokens = sums
-        if not tokens:
-            raise ValueError("there is no target to evaluate on")
-        loss = loss_sum / tokens
+        tensors = map(self.tensors, batches)
+        loss, tokens, (right,) = mean_over(self.objective, tensors, tally, self.settings.precision, self.world)
         metrics = {
             "masked_loss": finite(loss),
             "masked_perplexity": finite(bounded_exp(loss)),
             "masked_accuracy": 100 * right / tokens,
         }
-        return Evaluation(loss, metrics, {"tokens": int(tokens)})
+        return Evaluation(loss, metrics, {"tokens": tokens})
 
-    @classmethod
-    def random_step(cls, spec: RunSpec, rows: int) -> tuple[SummedLoss, tuple[Tensor, ...]]:
-        model = model_of(spec)
-        assert isinstance(model, Bert)
+    @staticmethod
+    def random_inputs(model: Bert, rows: int) -> tuple[Tensor, ...]:
         tokens = torch.randint(1, model.vocabulary, (rows, model.length))
         places = torch.randint(model.length, (rows, model.masked))
-        return SummedLoss(model, "reference"), (tokens, places, tokens.gather(1, places))
+        return tokens, places, tokens.gather(1, places)

@@ -6,15 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from comt_cli.data.split import IGNORE, Split
 from comt_cli.data.text.rows import Batch
 from comt_cli.models.llama import Llama
-from comt_cli.tasks.settings.language import TrainSettings
-from comt_cli.training.evaluation import Evaluation, sums_over
+from comt_cli.training.evaluation import Evaluation, mean_over
 from comt_cli.training.objective import SummedLoss
-from comt_cli.training.optimisation import adam
 from comt_cli.training.tasks.base import TaskRun
 
 
@@ -25,11 +23,6 @@ class CopyingRun(TaskRun[Batch]):
 
     def objective_of(self, model: Llama) -> SummedLoss:
         return SummedLoss(model, self.settings.kernels)
-
-    @staticmethod
-    def optimizer(model: nn.Module, settings: Any) -> torch.optim.Optimizer:
-        assert isinstance(settings.train, TrainSettings)
-        return adam(model, settings.train)
 
     def inputs(self, batch: Batch) -> tuple[Tensor, ...]:
         device = self.world.device
@@ -44,11 +37,11 @@ class CopyingRun(TaskRun[Batch]):
             return torch.stack([self.objective(tokens_BT, targets_BT), *(each.sum() for each in counts)])
 
         pairs = (self.inputs(batch) for batch in batches)
-        loss, symbols, right, sequences, copied = sums_over(
+        loss, symbols, (right, sequences, copied) = mean_over(
             self.objective, pairs, tally, self.settings.precision, self.world
         )
         metrics: dict[str, float | None] = {"copied": 100 * copied / sequences, "right": 100 * right / symbols}
-        return Evaluation(loss / symbols, metrics, {"symbols": int(symbols), "sequences": int(sequences)})
+        return Evaluation(loss, metrics, {"symbols": symbols, "sequences": int(sequences)})
 
     def checkpoint_parts(self) -> dict[str, Any]:
         return {}

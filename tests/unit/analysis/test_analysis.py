@@ -22,8 +22,7 @@ from comt_cli.analysis.observed import DEFAULT_TEXT, observed_text, tokens_of
 from comt_cli.analysis.subject import Request, Subject
 from comt_cli.analysis.watch import watch
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded_language import LoadedModel
-from comt_cli.exchange.loaded_text import describe
+from comt_cli.exchange.loaded import LoadedModel, describe
 from comt_cli.layers.gates import TransponderGate
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.residual.base import State

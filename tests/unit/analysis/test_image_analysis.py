@@ -21,7 +21,7 @@ from comt_cli.analysis.subject import Request, Subject
 from comt_cli.data.images.sets import glyphs
 from comt_cli.errors import UserError
 from comt_cli.exchange.load import load
-from comt_cli.exchange.loaded_images import LoadedImageModel
+from comt_cli.exchange.loaded import LoadedImageModel
 from comt_cli.layers.convolution import EPSILON, Convolution
 from comt_cli.layers.initialise import initialise
 from comt_cli.models.build import model_of

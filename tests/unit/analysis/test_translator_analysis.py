@@ -19,7 +19,7 @@ from comt_cli.analysis.observed import DEFAULT_SENTENCES, observed_pair
 from comt_cli.analysis.subject import Request, Subject
 from comt_cli.data.pairs.almanac_carriers import AlmanacLanguage
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded_translation import LoadedTranslator
+from comt_cli.exchange.loaded import LoadedTranslator
 from comt_cli.generation.translate import Options, translator
 from comt_cli.layers.gates import EvaluatorAdjuster, Gate
 from comt_cli.layers.projection import Projections

@@ -20,7 +20,7 @@ from comt_cli.data.tokenizer import ByteTokenizer
 from comt_cli.errors import UserError
 from comt_cli.exchange.huggingface import write_huggingface
 from comt_cli.exchange.load import load
-from comt_cli.exchange.loaded_language import LoadedModel
+from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.generation import completion
 from comt_cli.generation.completion import Pace, Sampling, begin, complete
 from comt_cli.layers.initialise import initialise
@@ -186,7 +186,7 @@ def test_an_exported_folder_speaks_the_same(tmp_path):
     model = Llama(settings, 258, method_from({"name": "pre-ln"}).wiring())
     initialise(model, 0)
     from comt_cli.exchange.codecs import OwnCodec
-    from comt_cli.exchange.loaded_language import LoadedModel
+    from comt_cli.exchange.loaded import LoadedModel
 
     ours = LoadedModel(model, "ours", "a test", OwnCodec(ByteTokenizer()), 64)
     write_huggingface(ours, tmp_path / "folder")

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import pydoc_data.topics
 import re
 from pathlib import Path
 
 import pytest
-import safetensors.torch
 import torch
 from same_bits import Reason, assert_same_bits
-from typer.testing import CliRunner
 
-from comt_cli.data.sentencepiece_tokenizer import train_sentencepiece
 from comt_cli.errors import UserError
 from comt_cli.exchange.huggingface import read_huggingface, write_huggingface
 from comt_cli.exchange.load import load
-from comt_cli.exchange.loaded_language import LoadedModel
+from comt_cli.exchange.loaded import LoadedModel
 
 TOKENS = torch.randint(61, (2, 17), generator=torch.Generator().manual_seed(3))
 SHAPES = {
@@ -86,15 +82,10 @@ def test_bf16_weights_come_back_bit_for_bit(make_llama, transformers, tmp_path) 
     [
         ({"name": "comt", "sites": ["q_proj", "down_proj"]}, "gates at q_proj, down_proj$"),
         ({"name": "deepnorm"}, "the residual connection deepnorm$"),
-        ({"name": "mix-ln"}, "the residual connection mix-ln$"),
-        ({"name": "layernorm-scaling"}, "the residual connection layernorm-scaling$"),
         ({"name": "comt", "residual": "post-norm"}, "gates at .* and the residual connection post-norm$"),
-        ({"name": "transponder-path"}, "gates at attention, mlp$"),
         ({"name": "dyt"}, "norms other than RMSNorm$"),
         ({"name": "embedding-norm"}, "a normalised embedding$"),
         ({"name": "resformer"}, "values of earlier blocks in attention$"),
-        ({"name": "svformer"}, "values of earlier blocks in attention$"),
-        ({"name": "lime"}, "values of earlier blocks in attention$"),
     ],
 )
 def test_what_llama_cannot_express_is_refused(method, words, make_llama, tmp_path) -> None:
@@ -118,37 +109,20 @@ def edited(folder: Path, **changes) -> Path:
         ({"model_type": "mistral"}, "mistral"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification"),
         ({"attention_bias": True}, "attention_bias = true"),
-        ({"hidden_act": "gelu"}, 'hidden_act = "gelu"'),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling"),
-        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters"),
         ({"head_dim": 32}, "head_dim = 32"),
         ({"hidden_size": "absent"}, "does not say hidden_size"),
-        ({"hidden_size": "wide"}, "width"),
-        ({"vocab_size": -1}, "vocab_size = -1"),
-        ({"num_hidden_layers": 3}, "says it has 3 layers, and has tensors of 2"),
-        ({"num_hidden_layers": 900}, "says it has 900 layers"),  # and says so before any is built
-        ({"num_hidden_layers": 10**9}, "layers Input should be less than or equal to 1000"),
-        ({"vocab_size": True}, "vocab_size = true is not a number of tokens"),
+        ({"num_hidden_layers": 3}, "model.layers.2.input_layernorm.weight is missing"),
+        ({"num_hidden_layers": 10**9}, "layers: Input should be less than or equal to 1000"),
         ({"vocab_size": 2**62}, "vocab_size = 4611686018427387904 is not a number of tokens"),
-        ({"vocab_size": 62}, r"embed_tokens.weight is \[61, 64\]; its configuration makes it \[62, 64\]"),
-        ({"hidden_size": 10**30}, "width Input should be less than or equal to"),
-        ({"hidden_size": True}, "width Input should be a valid integer"),
-        ({"intermediate_size": 2**62}, "ffn_width Input should be less than or equal to"),
-        ({"num_hidden_layers": 1}, "no place for: model.layers.1"),
+        ({"vocab_size": 62}, r"embed_tokens.weight is \[61, 64\], not \[62, 64\]"),
+        ({"num_hidden_layers": 1}, "model.layers.1.input_layernorm.weight has no place"),
         ({"intermediate_size": 95}, r"gate_proj.weight is \[96, 64\]"),
     ],
 )
 def test_configurations_that_do_not_fit_are_refused_by_name(changes, words, make_llama, tmp_path) -> None:
     folder = edited(export(make_llama(), tmp_path / "out"), **changes)
     with pytest.raises(UserError, match=words):
-        load(folder, LoadedModel)
-
-
-@pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff", b"[]", b'{"vocab_size": 1' + b"0" * 4000 + b"}"])
-def test_a_damaged_configuration_is_named(content, make_llama, tmp_path) -> None:
-    folder = export(make_llama(), tmp_path / "out")
-    (folder / "config.json").write_bytes(content)
-    with pytest.raises(UserError, match=r"config\.json"):
         load(folder, LoadedModel)
 
 
@@ -172,39 +146,6 @@ def test_pickles_damaged_files_and_paths_outside_are_refused(make_llama, tmp_pat
     index.write_text(json.dumps({"weight_map": {"lm_head.weight": "gone.safetensors"}}))
     with pytest.raises(UserError, match=r"lacks gone\.safetensors"):
         load(folder, LoadedModel)
-
-
-def test_weights_that_are_not_numbers_with_a_point_are_refused(make_llama, tmp_path) -> None:
-    folder = export(make_llama(), tmp_path / "out")
-    tensors = safetensors.torch.load_file(folder / "model.safetensors")
-    tensors["lm_head.weight"] = tensors["lm_head.weight"].to(torch.int8)
-    safetensors.torch.save_file(tensors, folder / "model.safetensors")
-    with pytest.raises(UserError, match=r"lm_head.weight is \[61, 64\] int8"):
-        load(folder, LoadedModel)
-
-
-def test_the_command_writes_a_folder_that_stands_on_its_own(save_run, transformers, tmp_path) -> None:
-    from comt_cli.app import app
-
-    tokenizer = train_sentencepiece(list(pydoc_data.topics.topics.values()), 600)
-    checkpoint, folder = save_run(tokenizer=tokenizer), tmp_path / "out"
-    result = CliRunner().invoke(app, ["export", str(checkpoint), "--to", "huggingface", str(folder)])
-    assert result.exit_code == 0, result.output
-    written = sorted(path.name for path in folder.iterdir())
-    assert written == ["config.json", "model.safetensors", "tokenizer.json", "tokenizer.model", "tokenizer_config.json"]
-    assert all(str(folder / name) in result.output for name in written)
-
-    theirs = transformers.AutoTokenizer.from_pretrained(folder)
-    text = "Once the king's café closed,\n    he left —  twice.\n"
-    ids = theirs(text)["input_ids"]
-    assert ids == tokenizer.encode(text)
-    assert theirs.decode(ids) == text
-    assert theirs.eos_token_id == tokenizer.eos_id
-    assert load(folder, LoadedModel).text_codec().pieces(ids) == tokenizer.pieces(ids)
-
-    again = CliRunner().invoke(app, ["export", str(checkpoint), "--to", "huggingface", str(folder)])
-    assert isinstance(again.exception, UserError)
-    assert "not an empty folder" in again.exception.message
 
 
 def test_bytes_convert_exactly(save_run, tmp_path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pydoc_data.topics
 from pathlib import Path
 
@@ -14,12 +13,10 @@ from same_bits import Reason, assert_same_bits
 
 from comt_cli.data.sentencepiece_tokenizer import train_sentencepiece
 from comt_cli.errors import UserError
-from comt_cli.exchange.codecs import BegunCodec
+from comt_cli.exchange.codecs import OwnCodec
 from comt_cli.exchange.huggingface import read_huggingface, write_huggingface
 from comt_cli.exchange.load import load
-from comt_cli.exchange.loaded_glue import LoadedClassifier
-from comt_cli.exchange.loaded_language import LoadedModel
-from comt_cli.exchange.loaded_masked_lm import LoadedMaskedModel
+from comt_cli.exchange.loaded import LoadedClassifier, LoadedMaskedModel
 from comt_cli.methods import method_from
 from comt_cli.models.bert import Bert
 from comt_cli.tasks.settings.bert import BertSettings
@@ -39,7 +36,7 @@ def make(method: dict | None = None) -> Bert:
     return shaken(initialised(SETTINGS, wiring, 1, vocabulary=61)).eval()
 
 
-def export(model: Bert, folder: Path, codec: BegunCodec | None = None) -> Path:
+def export(model: Bert, folder: Path, codec: OwnCodec | None = None) -> Path:
     write_huggingface(LoadedMaskedModel(model, "m", "a test", codec, 128), folder)
     return folder
 
@@ -107,7 +104,7 @@ def test_a_checkpoint_of_pre_training_loads_without_its_other_heads(library, tmp
 def test_the_tokenizer_comes_along_with_what_surrounds_a_text(library, tmp_path) -> None:
     extras = ("begin", "mask", "separator")
     tokenizer = train_sentencepiece(list(pydoc_data.topics.topics.values())[:20], 400, extras)
-    folder = export(make(), tmp_path / "out", codec := BegunCodec(tokenizer))
+    folder = export(make(), tmp_path / "out", codec := OwnCodec(tokenizer, begins=True))
     theirs = library.AutoTokenizer.from_pretrained(folder)
     text = "The value\nis  returned."
     assert theirs(text)["input_ids"] == codec.encode(text)
@@ -116,60 +113,3 @@ def test_the_tokenizer_comes_along_with_what_surrounds_a_text(library, tmp_path)
     read = read_huggingface(folder).text_codec()
     assert read.encode(text) == codec.encode(text)
     assert read.prompt(text) == codec.prompt(text) == codec.encode(text)[:-1]
-
-
-@pytest.mark.parametrize(
-    ("method", "words"),
-    [
-        ({"name": "pre-ln"}, "Hugging Face's BERT cannot express the residual connection pre-norm"),
-        ({"name": "comt", "residual": "post-norm"}, "gates at o_proj, q_proj"),
-        ({"name": "grc", "norm": "post"}, "the residual connection grc"),
-    ],
-)
-def test_what_bert_cannot_express_is_refused(method, words, tmp_path) -> None:
-    with pytest.raises(UserError, match=words):
-        export(make(method), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"hidden_act": "relu"}, 'hidden_act = "relu" is not supported'),
-        ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
-        ({"type_vocab_size": 3}, "type_vocab_size = 3"),
-        ({"pad_token_id": 5}, "pad_token_id = 5"),
-        ({"architectures": ["BertForQuestionAnswering"]}, "BertForQuestionAnswering.*of type 'bert'"),
-        ({"model_type": "roberta"}, "of type 'roberta'"),
-        ({"num_hidden_layers": 900}, "says it has 900 layers"),
-        ({"max_position_embeddings": 64}, r"position_embeddings.weight is \[32, 64\]"),
-    ],
-)
-def test_configurations_that_do_not_fit_are_refused_by_name(changes, words, tmp_path) -> None:
-    folder = export(make(), tmp_path / "out")
-    config = json.loads((folder / "config.json").read_text()) | changes
-    (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match=words):
-        load(folder, LoadedMaskedModel)
-
-
-def test_a_bert_is_no_language_model_that_continues_texts(tmp_path) -> None:
-    folder = export(make(), tmp_path / "out")
-    with pytest.raises(UserError, match="is a masked language model, not a language model"):
-        load(folder, LoadedModel)
-
-
-@pytest.mark.parametrize("part", ["weight", "bias"])
-def test_a_decoder_of_its_own_is_refused(tmp_path, part) -> None:
-    folder = export(make(), tmp_path / "out")
-    tensors = safetensors.torch.load_file(folder / "model.safetensors")
-    same = {"weight": "bert.embeddings.word_embeddings.weight", "bias": "cls.predictions.bias"}[part]
-    copy = tensors[same].clone()
-    for names, refused in ((copy, False), (copy + 1e-3, True)):
-        held = {**tensors, f"cls.predictions.decoder.{part}": names}
-        safetensors.torch.save_file(held, folder / "model.safetensors", {"format": "pt"})
-        if not refused:
-            read_huggingface(folder)
-            continue
-        with pytest.raises(UserError, match=rf"cls\.predictions\.decoder\.{part} is not {same}"):
-            read_huggingface(folder)

@@ -139,15 +139,6 @@ def test_n_best_are_distinct_sorted_and_begin_with_the_best(monkeypatch):
             assert keys == sorted(keys)
 
 
-def test_a_search_for_one_ends_before_one_for_several():
-    one, several = ToyDecoder(25, sharpness=3.0, end_bias=2.0), ToyDecoder(25, sharpness=3.0, end_bias=2.0)
-    search(one, width=4, limits=50)
-    search(several, width=4, n_best=4, limits=50)
-    assert one.steps < several.steps < 50
-    assert one.rows == sorted(one.rows, reverse=True)
-    assert one.rows[-1] < one.rows[0]  # what is done is computed no further
-
-
 class Scripted(ToyDecoder):
     """`a b` and the end of it is the likeliest sequence; the empty one is the likeliest after a single step."""
 
@@ -165,41 +156,6 @@ def test_the_shortest_hypothesis_is_not_taken_for_the_best():
     assert with_average[0][0].score == pytest.approx(torch.tensor(0.6 * 0.95).log().item() / 3)
 
 
-def test_a_greater_alpha_favours_longer_hypotheses():
-    model = ToyDecoder(12, 4)
-    lengths = [
-        sum(len(each.tokens) for (each,) in search(model, width=8, alpha=alpha, limits=20)) for alpha in (0, 0.6, 2)
-    ]
-    assert lengths == sorted(lengths)
-    assert lengths[0] < lengths[-1]
-
-
-def test_no_hypothesis_is_longer_than_allowed():
-    model = ToyDecoder(12, end_bias=-4.0)
-    limits = [1, 2, 3, 4, 5, 6, 7]
-    for width in (1, 3):
-        found = search(model, limits=limits, width=width, n_best=width)
-        for limit, hypotheses in zip(limits, found, strict=True):
-            assert hypotheses
-            assert all(len(each.tokens) + each.ended <= limit for each in hypotheses)
-    assert any(len(each.tokens) == 7 and not each.ended for each in found[-1])
-    # What has an end stands before what was cut, whatever its score.
-    assert all(first.ended >= second.ended for each in found for first, second in itertools.pairwise(each))
-
-
-def test_neither_padding_nor_the_begin_token_is_ever_chosen():
-    model = ToyDecoder(8)
-    with torch.no_grad():
-        model.table[:, [PAD, BEGIN]] += 10
-    found = search(model, width=4, n_best=4)
-    assert not {PAD, BEGIN, END} & {token for each in found for one in each for token in one.tokens}
-
-
-def test_fewer_than_asked_are_found_where_there_are_no_more():
-    model = ToyDecoder(4)  # one word: a hypothesis for each length
-    assert [len(each) for each in search(model, limits=2, width=8, n_best=8)] == [3] * len(SOURCES)
-
-
 @pytest.mark.parametrize("broken", [float("nan"), float("inf")])
 def test_what_is_no_number_is_an_error(broken):
     model = ToyDecoder(8)
@@ -207,14 +163,6 @@ def test_what_is_no_number_is_an_error(broken):
         model.table[:, 4] = broken
     with pytest.raises(UserError, match="not finite numbers"):
         search(model)
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"width": 0}, {"n_best": 5, "width": 4}, {"alpha": -0.1}, {"limits": 0}, {"limits": [3]}]
-)
-def test_numbers_out_of_their_range_are_refused(wrong):
-    with pytest.raises(ValueError, match="beams"):
-        search(ToyDecoder(), **{"width": 4, **wrong})
 
 
 def test_of_equal_values_the_first_are_taken():

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-import struct
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -88,62 +83,3 @@ def test_no_picture_starts_a_program(tmp_path, monkeypatch) -> None:
     with Image.open(tmp_path / "photo.png") as picture, contextlib.suppress(OSError):
         picture.load()
     assert (tmp_path / "started").exists(), "the picture would start one"
-
-
-@pytest.mark.parametrize("name", ["x.png", "x.jpg", "x.gif", "x.bmp", "x.tif", "x.webp", "x.ppm", "x.tga", "x.ico"])
-def test_formats_that_are_read(tmp_path, name) -> None:
-    assert seen(tmp_path / name, Image.fromarray(np.stack([GREY] * 3, axis=-1))).shape == (48, 48, 3)
-
-
-_LARGE = """
-import sys
-from pathlib import Path
-from PIL import Image
-from comt_cli.data.captions.settings import CaptionData
-from comt_cli.generation.caption import look_at
-folder = Path(sys.argv[1])
-for name, side in (("large.png", 9600), ("larger.png", 14000)):
-    Image.new("1", (side, side)).save(folder / name)
-    try:
-        print(look_at(folder / name, CaptionData()).pixels.max())
-    except Exception as error:
-        print(type(error).__name__, error.message)
-"""
-
-
-def test_large_pictures_are_read_in_silence_and_larger_ones_told_with_the_limit(tmp_path) -> None:
-    command = [sys.executable, "-W", "error::PIL.Image.DecompressionBombWarning", "-c", _LARGE, str(tmp_path)]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    small, large = result.stdout.splitlines()
-    assert small == "0"
-    assert re.fullmatch(r"UserError cannot read the image .*: it has too many pixels: 178,956,970 are the .*", large)
-
-
-@pytest.mark.parametrize(
-    "raised",
-    [RuntimeError("Failed to decode frame 0: Truncated data"), EOFError(), struct.error("unpack requires 4 bytes")],
-)
-def test_what_decoders_raise_is_told_as_a_damaged_picture(tmp_path, monkeypatch, raised) -> None:
-    def load(self) -> None:
-        raise raised
-
-    Image.fromarray(GREY).save(tmp_path / "one.png")
-    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", load)
-    with pytest.raises(UserError, match=r"cannot read the image .*one\.png: (Failed|EOFError|unpack)"):
-        look_at(tmp_path / "one.png", DATA)
-
-
-def test_pipes_are_refused(tmp_path) -> None:
-    os.mkfifo(tmp_path / "pipe.png")
-    os.mkfifo(tmp_path / "pipe.npy")
-    features = CaptionData(corpus="mscoco", vocabulary_size=9, regions=4, features=6)
-    for path, data in ((tmp_path / "pipe.png", DATA), (Path("/dev/zero"), DATA), (tmp_path / "pipe.npy", features)):
-        with pytest.raises(UserError, match=rf"{path}: .*it is a (pipe|device), not a file"):
-            look_at(path, data)
-
-
-@pytest.mark.parametrize("kind", [np.int32, np.float32])
-def test_numbers_without_a_white_are_refused(tmp_path, kind) -> None:
-    with pytest.raises(UserError, match=r"one.tif: its pixels are single numbers of 32 bits") as refused:
-        seen(tmp_path / "one.tif", Image.fromarray(GREY.astype(kind)))
-    assert "8 or 16 bits" in str(refused.value.hint)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 
 import pytest
 
@@ -12,7 +11,6 @@ from comt_cli.errors import StorageError
 from comt_cli.generation.transcript import Transcript
 
 TEXTS = {4: "Chuyến tàu", 0: "", 7: "a line of its own", 2: "two spaces too"}
-DECODED = TEXTS | {7: "a\u2028line\x85of\x1cits own\r\n", 2: "  two  spaces\ttoo "}
 
 
 @pytest.fixture
@@ -46,20 +44,6 @@ def test_a_line_that_was_cut_off_anywhere_is_lost_alone(folder):
         assert Transcript(folder, "test").done == {**expected, 9: "next"}, lost
 
 
-@pytest.mark.parametrize("lost", range(2, 8))
-def test_a_letter_that_was_cut_off_takes_nothing_with_it(folder, lost):
-    """Another process reads what this one wrote before it was killed, and cannot translate it again."""
-    mine, others = Transcript(folder, "test", 0), Transcript(folder, "test", 1)
-    mine.add({0: "whole"})
-    mine.add({1: "ếế"})
-    part = folder / "test.part-0.jsonl"
-    part.write_bytes(part.read_bytes()[:-lost])
-    resumed = Transcript(folder, "test", 0)
-    assert resumed.done == {0: "whole"}
-    resumed.add({1: "ếế"})
-    assert others.texts([0, 1]) == ["whole", "ếế"]
-
-
 def test_processes_write_parts_of_their_own_and_read_all(folder):
     first, second = Transcript(folder, "test", 0), Transcript(folder, "test", 1)
     first.add({0: "zero", 2: "two"})
@@ -76,20 +60,6 @@ def test_splits_do_not_mix(folder):
     Transcript(folder, "test").add({0: "of test"})
     assert Transcript(folder, "unseen").done == {}
     assert Transcript(folder, "tes").done == {}
-
-
-def test_the_whole_has_a_line_for_every_text(folder):
-    """Also for readers to whom U+2028 and others end a line; and what is scored is what is written."""
-    transcript = Transcript(folder, "test")
-    transcript.add(DECODED)
-    texts = transcript.texts(TEXTS)
-    assert texts == Transcript(folder, "test").texts(TEXTS) == list(TEXTS.values())
-    transcript.finish(texts)
-    content = (folder / "test.txt").read_text(encoding="utf-8")
-    assert content == "Chuyến tàu\n\na line of its own\ntwo spaces too\n"
-    assert len(content.splitlines()) == len(TEXTS)
-    transcript.finish([])
-    assert (folder / "test.txt").read_bytes() == b""
 
 
 @pytest.mark.parametrize(
@@ -123,14 +93,6 @@ def test_the_texts_of_other_weights_and_of_older_versions_are_decoded_again(fold
     assert Transcript(folder, "unseen", weights="a run, step 4").done == {}
     part.write_text(json.dumps([0, "zero"]) + "\n")  # as once without a checksum
     assert Transcript(folder, "test").done == {}
-
-
-def test_a_pipe_in_the_place_of_a_part_is_refused(folder):
-    folder.mkdir(parents=True)
-    os.mkfifo(folder / "test.part-0.jsonl")
-    transcript = Transcript(folder, "test")
-    with pytest.raises(StorageError, match="it is a pipe, not a file"):
-        transcript.add({0: "zero"})
 
 
 def test_a_full_disk_says_what_is_kept(folder, monkeypatch):

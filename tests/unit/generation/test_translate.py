@@ -9,11 +9,8 @@ from decided import assert_same_but_for_ties, search_without_rounding
 from toy_decoder import ToyDecoder
 from toy_translation import TOKENIZER, toy_model, toy_spec
 
-from comt_cli.data.tokenizer import ByteTokenizer
-from comt_cli.errors import UserError
 from comt_cli.generation import translate
-from comt_cli.generation.beam import beam_search
-from comt_cli.generation.translate import Options, Translator, batches, one_line
+from comt_cli.generation.translate import Options, Translator, batches
 from comt_cli.layers.multi_head import MultiHead
 from comt_cli.tasks.settings.decoding import DecodeSettings
 
@@ -73,16 +70,6 @@ def test_scores_of_a_transformer_are_those_of_a_forced_pass(network):
         assert each.hypothesis.log_probability == pytest.approx(total, rel=1e-4)
 
 
-def test_a_long_line_is_cut_with_a_warning():
-    told = []
-    cut = toy(longest=20, warn=told.append)
-    first, second = cut.translate(["short", "word " * 10_000], Options())
-    assert told == ["line 2 has 50,000 tokens; it is cut to the first 19"]
-    assert len(second[0].source) == 20
-    assert second[0].source[-1] == END
-    assert len(first[0].source) == len("short") + 1
-
-
 def test_batches_have_at_most_so_many_tokens():
     draw = torch.Generator().manual_seed(0)
     sources = [[1] * int(length) for length in torch.randint(0, 30, (100,), generator=draw)]
@@ -93,20 +80,6 @@ def test_batches_have_at_most_so_many_tokens():
     assert widths == sorted(widths, reverse=True)
     assert batches([[1] * 100, [1], []], 64) == [[0], [1]]
     assert batches([[], []], 64) == []
-
-
-def test_a_translation_is_one_line():
-    assert one_line(" a\nb\r\nc\u2028d\x0be \x85") == "a b c d e"
-
-
-def test_more_translations_than_beams_are_refused():
-    with pytest.raises(UserError, match=r"5 translations .* a beam of 4"):
-        Options(DecodeSettings(beam=4), n_best=5)
-
-
-def test_a_tokenizer_that_begins_nothing_is_refused():
-    with pytest.raises(ValueError, match="no begin token"):
-        Translator(ToyDecoder(), ByteTokenizer(), CPU)
 
 
 def test_attention_is_what_the_network_mixes(network, monkeypatch):
@@ -129,19 +102,3 @@ def test_attention_is_what_the_network_mixes(network, monkeypatch):
     monkeypatch.setattr(MultiHead, "attend", attend)
     network.model(torch.tensor([best.source]), torch.tensor([[BEGIN, *best.hypothesis.tokens]]))
     torch.testing.assert_close(weights_TS, caught[0].detach(), atol=1e-5, rtol=1e-4)
-
-
-def test_what_is_encoded_is_not_copied_for_the_beams(network, monkeypatch):
-    """Every step reads the memory of the sentences that are left, whatever the beam."""
-    seen = []
-    step = network.model.step
-
-    def counted(tokens_R1, cache, memory):
-        seen.append((len(tokens_R1), len(memory.mask_BS), memory.keys[0].shape[0]))
-        return step(tokens_R1, cache, memory)
-
-    monkeypatch.setattr(network.model, "step", counted)
-    source_BS = torch.tensor([[9, 8, 1], [7, 1, 0]])
-    beam_search(network.model, source_BS, width=8, max_lengths=[3, 6], begin=BEGIN, end=END)
-    assert seen[0] == (16, 2, 2)
-    assert seen[-1] == (8, 1, 1)

@@ -108,17 +108,3 @@ def test_what_java_lacks_is_missing_with_a_reason(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/java")
     monkeypatch.setattr(java_metrics, "find_spec", lambda name: None)
     assert java_scores(HYPOTHESES, REFERENCES) == ({}, dict.fromkeys(JAVA_METRICS, "needs comt[caption-metrics]"))
-
-
-def test_a_java_program_that_fails_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(name: str, truths: dict[int, list[str]], captions: dict[int, list[str]]) -> float:
-        assert captions[0] == ["."]
-        if name == "spice":
-            raise ValueError("could not convert string to float: ''")
-        return 0.25
-
-    monkeypatch.setattr(java_metrics, "why_missing", lambda name: None)
-    monkeypatch.setattr(java_metrics, "_run", run)
-    found, reasons = java_scores([""], [["a dog"]])
-    assert found == {"meteor": 25}
-    assert reasons == {"spice": "spice failed: could not convert string to float: ''"}

@@ -54,17 +54,6 @@ def test_by_hand(measure: str, predictions: list[float], targets: list[float], e
     assert found == expected if isinstance(expected, str) else found == pytest.approx(expected, abs=1e-9)
 
 
-def test_all_at_once_and_what_is_no_measure() -> None:
-    found = classification_scores(np.array([1, 0, 1]), np.array([1, 0, 0]), ("accuracy", "f1", "mcc"))
-    assert list(found) == ["accuracy", "f1", "mcc"]
-    assert all(isinstance(value, float) for value in found.values())
-    for predictions, targets, measures in (([1], [1, 2], ["f1"]), ([], [], ["f1"]), ([[1]], [[1]], ["f1"])):
-        with pytest.raises(ValueError, match="predictions"):
-            classification_scores(predictions, targets, measures)
-    with pytest.raises(ValueError, match="no measure bleu, but accuracy, f1"):
-        classification_scores([1], [1], ["bleu"])
-
-
 @given(CLASSES)
 def test_classes_are_counted_as_with_loops(pairs: list[tuple[int, int]]) -> None:
     said, true = [one for one, _ in pairs], [other for _, other in pairs]

@@ -8,12 +8,11 @@ import pytest
 import torch
 from method_cases import built, wiring_of
 from same_bits import Reason, assert_same_bits, differ
-from tiny_runs import tiny_spec, training
 from torch import nn
 
 from comt_cli.tasks.settings.language import TrainSettings
 from comt_cli.training.checkpoint import full_optimizer_state, load_optimizer_state
-from comt_cli.training.optimisation import Group, adam, set_learning_rate
+from comt_cli.training.optimisation import Group, optimizer_of, set_learning_rate
 
 
 def network() -> nn.Sequential:
@@ -43,7 +42,7 @@ def groups(model: nn.Sequential) -> list[Group]:
 def test_each_group_has_its_own_rate_and_decay():
     model = network()
     before = {name: each.detach().clone() for name, each in model.named_parameters()}
-    own = adam(model, settings(), groups(model))
+    own = optimizer_of(model, settings(), groups(model))
     step(model, own)
     for name, each in model.named_parameters():
         alone = network()
@@ -74,7 +73,7 @@ def test_update_rules_of_connections(method):
     """Rate and weight decay of these parameters, as their papers and codes have them; of all others the run's."""
     model, found = built(wiring_of({"name": method})), {}
     names = {parameter: name.removesuffix(".value").rpartition(".")[2] for name, parameter in model.named_parameters()}
-    for group in adam(model, settings()).param_groups:
+    for group in optimizer_of(model, settings()).param_groups:
         for parameter in group["params"]:
             found.setdefault(names[parameter], set()).add((group["rate"], group["weight_decay"]))
     assert found == {name: {RULED[method].get(name, (1.0, 0.1))} for name in names.values()}
@@ -83,25 +82,17 @@ def test_update_rules_of_connections(method):
 
 def test_without_groups_all_are_one():
     """The largest first."""
-    (part,) = adam(network(), settings()).param_groups
+    (part,) = optimizer_of(network(), settings()).param_groups
     assert [each.numel() for each in part["params"]] == [12, 8, 4, 4, 4, 2]
     assert part["weight_decay"] == 0.1
 
 
-def test_those_that_are_updated_alike_are_one():
-    model = network()
-    first, norm, last = model
-    alike = [Group(norm.parameters(), weight_decay=0.0), Group([last.bias], weight_decay=0.0), Group([first.weight])]
-    found = [(part["weight_decay"], len(part["params"])) for part in adam(model, settings(), alike).param_groups]
-    assert found == [(0.1, 3), (0.0, 3)]
-
-
 def test_states_of_groups_are_saved_by_parameter():
     model, again = network(), network()
-    one = adam(model, settings(), groups(model))
+    one = optimizer_of(model, settings(), groups(model))
     step(model, one)
     again.load_state_dict(model.state_dict())
-    other = adam(again, settings(), groups(again))
+    other = optimizer_of(again, settings(), groups(again))
     load_optimizer_state(again, other, copy.deepcopy(full_optimizer_state(model, one, keep=True)))
     assert [group["weight_decay"] for group in other.param_groups] == [0.1, 0.0, 0.1]
     for _ in range(2):
@@ -113,12 +104,6 @@ def test_states_of_groups_are_saved_by_parameter():
 def test_a_group_must_be_of_the_model():
     model = network()
     with pytest.raises(ValueError, match="two groups"):
-        adam(model, settings(), [Group([model[0].weight]), Group([model[0].weight])])
+        optimizer_of(model, settings(), [Group([model[0].weight]), Group([model[0].weight])])
     with pytest.raises(ValueError, match="not the model's"):
-        adam(model, settings(), [Group(network().parameters())])
-
-
-def test_a_run_of_one_group_resumes(tiny_corpus, tmp_path):
-    run = training(tiny_spec(tiny_corpus, steps=4, save_every=2), tmp_path)
-    run.run()
-    assert [group["rate"] for group in run.optimizer.param_groups] == [1.0]
+        optimizer_of(model, settings(), [Group(network().parameters())])

@@ -17,11 +17,6 @@ def on_linux(monkeypatch):
     monkeypatch.setattr(hardware.sys, "platform", "linux")
 
 
-def test_what_torch_was_built_for(monkeypatch):
-    monkeypatch.setattr(build, "torch_build", lambda: CUDA)
-    assert (build.built_for("cuda"), build.built_for("hip"), build.built_for("xpu")) == (True, False, None)
-
-
 def test_it_agrees_with_torch():
     import torch
 
@@ -50,10 +45,3 @@ def test_gpus_are_counted(monkeypatch):
     check_count(hardware.hardware("cpu"), 3)
     with pytest.raises(UserError, match="--gpus 3: 2 CUDA devices are visible"):
         check_count(hardware.hardware(None), 3)
-
-
-def test_what_the_driver_cannot_say_is_asked_of_torch(monkeypatch):
-    monkeypatch.setattr(hardware, "cuda_names", lambda: None)
-    monkeypatch.setattr(hardware, "_as_torch_says", lambda device: Hardware("mps", "as torch says", 1))
-    check_device_name("cuda")
-    assert hardware.hardware(None).name == "as torch says"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from comt_cli.data.evaluation import EvaluationBatches
 from comt_cli.data.split import IGNORE
 from comt_cli.exchange.load import load
-from comt_cli.exchange.loaded_images import LoadedImageModel
+from comt_cli.exchange.loaded import LoadedImageModel
 from comt_cli.layers.image_input import ImageInput
 from comt_cli.training.objective import ClassifierLoss
 from comt_cli.training.parallel import World

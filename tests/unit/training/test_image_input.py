@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from same_bits import same_integers
 
 from comt_cli.data.images.dataset import ImageBatch, ImageDataset, ImageSplit
 from comt_cli.data.images.settings import Augmentation
@@ -96,33 +95,3 @@ def test_images_that_come_with_their_batch_are_mirrored() -> None:
     assert np.allclose(x.numpy(), normalised(expected), atol=1e-5)
     plain, _ = ImageInput(dataset, "train", "none", CPU)(batch)
     assert np.allclose(plain.numpy(), normalised(pixels), atol=1e-5)
-
-
-def test_a_person_sees_the_very_bytes() -> None:
-    dataset = make_dataset()
-    look = ImageInput(dataset, "train", "none", CPU)
-    x, _ = look(as_batch(dataset, INDICES, None))
-    assert same_integers(look.shown(x), dataset.train.pixels[INDICES])  # type: ignore[index]
-
-
-def test_the_pixels_are_not_changed() -> None:
-    dataset = make_dataset()
-    assert dataset.train.pixels is not None
-    before = dataset.train.pixels.copy()
-    ImageInput(dataset, "train", "crop", CPU)(as_batch(dataset, INDICES, uniform_draws(0, 0, 7, 3)))
-    assert same_integers(dataset.train.pixels, before)
-
-
-@pytest.mark.parametrize("whole", [True, False], ids=["images on the device", "images with their batch"])
-@pytest.mark.parametrize("augmentation", ["none", "crop-flip"])
-def test_what_is_said_of_a_batch_goes_to_the_device_by_one_copy(
-    augmentation: Augmentation, whole: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dataset, moved = make_dataset(whole=whole), []
-    look = ImageInput(dataset, "train", augmentation, CPU)
-    move = look._move
-    monkeypatch.setattr(look, "_move", lambda array: (moved.append(array.shape), move(array))[1])
-    pixels = None if whole else np.zeros((7, 16, 16, 3), np.uint8)
-    _, labels = look(ImageBatch(np.array(INDICES), dataset.train.labels[INDICES], uniform_draws(2, 0, 7, 3), pixels))
-    assert labels.tolist() == dataset.train.labels[INDICES].tolist()
-    assert len(moved) == (1 if whole else 2)  # the pixels, which are not few, go by themselves

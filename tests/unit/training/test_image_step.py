@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from same_bits import Reason, assert_same_bits
-from tiny_runs import image_spec, pictures, train, training
+from tiny_runs import image_spec, pictures, train
 from torch import Tensor
 
 from comt_cli.data.loader import TrainBatches
@@ -94,16 +91,6 @@ def test_losses_norms_and_weights(tmp_path, options):
         assert (found[name].double() - tensor).abs().max() <= 2e-5, name
 
 
-@pytest.mark.parametrize(
-    ("micro_batch_size", "local_rows", "said"),
-    [(None, 8, None), (None, 4, "few as 4 images"), (2, 4, None), (4, 2, "few as 2"), (4, 6, "few as 2 images")],
-)
-def test_a_share_that_batch_norms_see_otherwise_is_said(tmp_path, micro_batch_size, local_rows, said):
-    spec = image_spec(batch_size=24 if local_rows == 6 else 8, micro_batch_size=micro_batch_size)
-    found = training(spec, tmp_path).task.caution(local_rows)
-    assert found is None if said is None else found is not None and said in found
-
-
 def test_norms_are_of_every_convolution_and_only_where_asked_for(tmp_path):
     directory = train(image_spec(method="comt-sliding-window", steps=2, gradient_norms_every=1), tmp_path)
     names = {
@@ -130,60 +117,6 @@ def test_precisions(tmp_path):
         assert directory.result()["loss"] != pytest.approx(exact["loss"], rel=1e-6)
 
 
-def test_model_and_images_lie_channels_last(tmp_path):
-    run = training(image_spec(), tmp_path)
-    with contextlib.ExitStack() as held:
-        run.directory.create(run.spec)
-        run._set_up(held)
-        images, _ = run.task.inputs(run.task.trial_batch(4))
-        assert images.is_contiguous(memory_format=torch.channels_last)
-        assert all(
-            weight.is_contiguous(memory_format=torch.channels_last)
-            for weight in run.model.parameters()
-            if weight.dim() == 4
-        )
-
-
-def test_a_trial_pass_leaves_everything_as_it_was(tmp_path):
-    run = training(image_spec(), tmp_path)
-    with contextlib.ExitStack() as held:
-        run.directory.create(run.spec)
-        run._set_up(held)
-        before = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
-        run.updater.warm_up([8, 3], [4])
-        after = run.model.state_dict()
-        assert any("running_mean" in name for name in before)
-        assert_same_bits(after, before, Reason.MOVED)
-        assert all(parameter.grad is None for parameter in run.model.parameters())
-
-
-def test_what_is_written_down(tmp_path):
-    spec = image_spec(steps=10, log_every=4, evaluate_every=5)
-    directory = train(spec, tmp_path)
-    assert [(line["step"], "loss" in line) for line in directory.metrics()] == [
-        (1, True), (4, True), (5, False), (8, True), (10, True), (10, False),
-    ]  # fmt: skip
-    assert [line["images"] for line in directory.metrics() if "loss" in line] == [8, 32, 64, 80]
-    result, last = directory.result(), directory.metrics()[-1]
-    assert (result["state"], result["images"]) == ("done", 80)
-    assert result["loss"] == last["validation_loss"]
-    assert result["accuracy"] == last["validation_accuracy"]
-    assert result["top5_accuracy"] == last["validation_top5_accuracy"]
-    assert result["evaluation"] == {"samples": 20, "images": 20, "batch_size": 8, "processes": 1}
-    assert result["images_per_second"] == pytest.approx(80 / result["train_seconds"], rel=0.05)
-    assert result["mfu"] is None, "the peak of a CPU is not known"
-    assert not {"tokens", "tokens_per_second", "perplexity"} & result.keys()
-    assert all("images_per_second" in line for line in directory.timings())
-    header = directory.metrics_table.read_text().splitlines()[0]
-    assert header == (
-        "step,images,loss,learning_rate,gradient_norm,validation_loss,validation_accuracy,validation_top5_accuracy"
-    )
-    state = read_state(directory.checkpoint_file)
-    assert state["classes"] == list("abcdefghij")
-    assert (state["mean"], state["std"], state["size"]) == ([0.25, 0.24, 0.25], [0.17, 0.15, 0.15], 8)
-    assert not {"tokenizer", "vocabulary"} & state.keys()
-
-
 def test_it_learns(tmp_path):
     """Ten textures: chance is 10 %."""
     settings = {"steps": 80, "learning_rate": 0.2, "batch_size": 16, "augmentation": "none"}
@@ -191,11 +124,3 @@ def test_it_learns(tmp_path):
     assert result["accuracy"] >= 60
     assert result["loss"] < 0.6 * math.log(10)
     assert result["top5_accuracy"] >= result["accuracy"]
-
-
-def test_two_seeds_see_other_images_in_another_order(tmp_path):
-    losses = [
-        [line["loss"] for line in train(image_spec(seed=seed, steps=2, log_every=1), tmp_path).metrics()[:2]]
-        for seed in (1, 2)
-    ]
-    assert not np.isclose(losses[0], losses[1]).any()

@@ -65,12 +65,6 @@ def test_what_does_not_fit_is_named_with_its_shapes(parts, own, source, expected
     assert "start.new" in error.value.hint
 
 
-def test_many_are_counted(spec):
-    with pytest.raises(UserError) as error:
-        loaded_names(started(spec), {f"a{n}": [1] for n in range(5)}, {"a0": [1]})
-    assert error.value.message.endswith("a3 [1] is not in the source; and 1 more")
-
-
 def test_models_that_do_not_fit_are_found_before_anything_is_trained(spec, tiny_corpus):
     check_starts([spec, started(spec)])
     wider = tiny_spec(tiny_corpus, model={"ffn_width": 64})

@@ -5,6 +5,8 @@ In float64, so that another order of summing some hundred terms is some 1e-13 of
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +18,7 @@ from comt_cli.data.pairs.dataset import PairBuckets, TokenLists
 from comt_cli.data.special_tokens import SpecialTokens
 from comt_cli.kernels.linear_cross_entropy import linear_cross_entropy
 from comt_cli.layers.dropout import Dropout, Masks
+from comt_cli.training.encoder_decoder import spread
 
 CPU = torch.device("cpu")
 VOCABULARY, WIDTH, SEED = 40, 12, 5
@@ -81,3 +84,10 @@ def test_a_resumed_step_is_the_same_to_the_bit_and_another_is_not():
     resumed, _ = steps(first=1)
     assert_same_bits(resumed, second, Reason.SAME_RUN)
     assert not torch.allclose(first, second, rtol=1e-3)
+
+
+def test_label_smoothing_is_spread_over_the_other_words():
+    """tensor2tensor's convention in torch's: 0.9 for the target, and 0.1 / (V - 1) for each of the others."""
+    torchs = spread(0.1, SimpleNamespace(vocabulary=9))
+    assert torchs / 9 == pytest.approx(0.1 / 8)
+    assert 1 - torchs + torchs / 9 == pytest.approx(0.9)

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_runs import StopAt, Stopped, assert_same_run, image_spec, tiny_spec, train
+from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train
 
 from comt_cli.errors import UserError
-from comt_cli.installing import install_extra
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.events import Event, Note
-from comt_cli.training.trackers import VARIABLE, Trackers, check_trackers, tracking
+from comt_cli.training.trackers import VARIABLE, tracking
 
 TAGS = {
     "loss": "train/loss",
@@ -169,48 +168,6 @@ def test_a_tracker_that_fails_is_left_out_and_the_run_goes_on(spec, wandb, tmp_p
     assert_same_run(directory, train(spec, tmp_path / "untracked"))
 
 
-def test_a_tracker_that_cannot_be_opened_is_left_out(spec, tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "tensorboard").write_text("not a folder", encoding="utf-8")
-    texts: list[str] = []
-    with Trackers(["tensorboard"], spec, tmp_path / "run", 0, texts.append) as trackers:
-        trackers.log({"step": 1, "loss": 2.0})
-        trackers.flush()
-    assert len(texts) == 1
-    assert texts[0].startswith("tensorboard is left out from here on: ")
-
-
-def test_what_no_tracker_can_show_is_not_passed_on(spec, wandb, tmp_path):
-    with Trackers(["wandb"], spec, tmp_path, 0, pytest.fail) as trackers:
-        trackers.log({"step": 3, "loss": 1.5, "gradient_norm": None, "tokens": 12})
-    assert wandb.points == {"train/loss": {3: 1.5}}
-
-
-def test_a_tracker_whose_package_is_missing_is_refused(monkeypatch):
-    def missing(name: str) -> str:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", missing)
-    with pytest.raises(UserError, match="needs the package wandb") as refused:
-        check_trackers(["wandb"])
-    assert refused.value.hint == install_extra("wandb")
-    assert refused.value.exit_status == 2
-
-
-def test_an_unknown_tracker_is_refused():
-    with pytest.raises(UserError, match="did you mean tensorboard"):
-        check_trackers(["tensorbord"])
-
-
-def test_wandb_without_a_key_is_refused_unless_it_is_offline(wandb, monkeypatch):
-    wandb.logged_in = False
-    with pytest.raises(UserError, match="No API key configured") as refused:
-        check_trackers(["wandb"])
-    assert "WANDB_MODE=offline" in str(refused.value)
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    check_trackers(["wandb"])
-
-
 def test_trackers_are_in_use_within_the_context_alone(monkeypatch):
     monkeypatch.setenv(VARIABLE, "")
     with tracking(["tensorboard", "tensorboard"]):
@@ -221,25 +178,3 @@ def test_trackers_are_in_use_within_the_context_alone(monkeypatch):
     monkeypatch.setenv(VARIABLE, "tensorboard,neptune")
     with pytest.raises(UserError, match="neptune"), tracking(None):
         pytest.fail("a wrong name in the environment is found before anything starts")
-
-
-def test_images_are_tracked_by_their_own_names(tmp_path, monkeypatch):
-    told: Points = defaultdict(dict)
-
-    class Notes:
-        def log(self, step: int, values: dict[str, float]) -> None:
-            for tag, value in values.items():
-                told[tag][step] = value
-
-        def flush(self) -> None: ...
-
-        def close(self, *, ended: bool) -> None: ...
-
-    monkeypatch.setattr("comt_cli.training.trackers._open", lambda *_: Notes())
-    with tracking(["tensorboard"]):
-        directory = train(image_spec(steps=4, log_every=2), tmp_path)
-    result = directory.result()
-    assert told["evaluation/accuracy"] == {4: result["accuracy"]}
-    assert told["evaluation/top5_accuracy"] == {4: result["top5_accuracy"]}
-    assert told["evaluation/loss"] == {4: result["loss"]}
-    assert told["train/images_per_second"].keys() == told["train/loss"].keys() == {1, 2, 4}

@@ -1,0 +1,200 @@
+"""Trackers: what a run logs, passed on to TensorBoard or Weights & Biases. Off unless asked for.
+
+They receive the lines of `metrics.jsonl` and `timings.jsonl`, change no number of a run, and are not part of its id.
+A tracker that fails is left out from then on, with one warning; the run continues. Only a run's main process has any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+
+from comt_cli.errors import UserError
+from comt_cli.installing import install_extra
+from comt_cli.recipe.problems import nearest
+from comt_cli.runs.plan import RunSpec, point_in_words
+from comt_cli.training.processes import environment_variable
+
+VARIABLE: Final = "COMT_TRACK"
+"""The environment variable with the names in use: every process that is started for a run inherits it, a cluster's job
+too."""
+
+_OF_TRAINING: Final = ("loss", "learning_rate", "gradient_norm")
+_WAIT_SECONDS: Final = 60.0
+"""How long a run waits for Weights & Biases when it starts, and again when it ends."""
+
+
+class TensorBoard:
+    """TensorBoard's event files in `tensorboard/` within the run directory, of one start of a run, after `step`.
+    `tensorboard --logdir runs` shows them all. Readers drop what an earlier start logged beyond that step."""
+
+    def __init__(self, spec: RunSpec, folder: Path, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else 0)
+        for tag, value in (("names", names_of(spec)), ("config", spec.model_dump(mode="json"))) if not step else ():
+            self._writer.add_text(tag, "    " + json.dumps(value, indent=2).replace("\n", "\n    "), 0)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Numbers of a step, by name."""
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def flush(self) -> None:
+        """A checkpoint is saved: what was logged must not be lost. By itself the writer flushes every two minutes."""
+        self._writer.flush()
+
+    def close(self, *, ended: bool) -> None:
+        """Nothing more will come. `ended`: the run has its result."""
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    """A run with this run's id, in the project that WANDB_PROJECT names, else `comt`. Every start continues there.
+
+    WANDB_MODE=offline keeps everything in `wandb/` within the run directory; `wandb sync` uploads it later. Steps that
+    were logged before a kill are not logged again, and would be equal.
+    """
+
+    def __init__(self, spec: RunSpec, folder: Path, step: int) -> None:
+        import wandb
+
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "comt"),
+            id=spec.id,
+            resume="allow",
+            name=", ".join(filter(None, (spec.row, spec.column, point_in_words(spec.point), f"seed {spec.seed}"))),
+            group=f"{spec.paper}/{spec.table} {spec.scale}",
+            config={"names": names_of(spec), **spec.model_dump(mode="json")},
+            dir=str(folder),
+            # Neither prints into the bars nor captures what is printed; a service that is down does not delay a run.
+            settings=wandb.Settings(
+                console="off", silent=True, init_timeout=_WAIT_SECONDS, finish_timeout=_WAIT_SECONDS
+            ),
+        )
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Numbers of a step, by name."""
+        self._run.log(dict(values), step=step)
+
+    def flush(self) -> None:
+        """Nothing to do: wandb writes as it goes, and uploads from another process."""
+
+    def close(self, *, ended: bool) -> None:
+        """Upload what is left, within reason. A run that was stopped is shown as not finished."""
+        self._run.finish(exit_code=0 if ended else 1)
+
+
+Tracker = TensorBoard | WeightsAndBiases
+TRACKERS: Final[dict[str, type[Tracker]]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
+"""By name, which is also that of the package that each needs, and of the extra that installs it."""
+
+
+def names_of(spec: RunSpec) -> dict[str, Any]:
+    """Names of a run in its table, for people."""
+    return {key: getattr(spec, key) for key in ("paper", "table", "scale", "row", "column", "seed", "id")}
+
+
+def name_of(key: str, *, chosen: bool = False) -> str | None:
+    """Tracker's name of a key of `metrics.jsonl` or `timings.jsonl`; None for what is not passed on. `chosen`: it is
+    of the weights that the run ends with, where these are not the last."""
+    split, _, name = key.partition("_")
+    if split in ("validation", "test"):
+        return f"{'evaluation' if split == 'validation' else split}{'-chosen' if chosen else ''}/{name}"
+    return f"train/{key}" if key in _OF_TRAINING or key.endswith("_per_second") else None
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Find out before anything starts that a tracker cannot be used. Raises `UserError` where there is no such tracker,
+    its package is not installed, or wandb is not logged in."""
+    for name in names:
+        if name not in TRACKERS:
+            raise UserError(f"--track {name}: there is no such tracker", nearest(name, TRACKERS))
+        try:
+            importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            raise UserError(
+                f"--track {name} needs the package {name}, which is not installed here", install_extra(name)
+            ) from None
+    if "wandb" in names and os.environ.get("WANDB_MODE", "online") in ("online", "shared"):
+        import wandb
+
+        try:
+            wandb.login()  # asks for the key now, on a terminal, and not in the middle of training
+        except Exception as error:
+            raise UserError(
+                f"--track wandb: {error}", "Log in with: wandb login, or keep it all here with: WANDB_MODE=offline"
+            ) from None
+
+
+@contextlib.contextmanager
+def tracking(names: Sequence[str] | None) -> Iterator[None]:
+    """Runs that are trained, or submitted, in this context have these trackers; None: those of the environment.
+
+    Raises:
+        UserError: see `check_trackers`.
+    """
+    wanted = list(dict.fromkeys(names)) if names is not None else trackers_in_use()
+    check_trackers(wanted)
+    with environment_variable(VARIABLE, ",".join(wanted)):
+        yield
+
+
+def trackers_in_use() -> list[str]:
+    """The names that the environment holds."""
+    return [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
+
+
+class Trackers:
+    """The trackers of one run that continues after `step`. None of its methods raises.
+
+    `folder` is the run's; `warn` is called once for each tracker that fails.
+    """
+
+    def __init__(
+        self, names: Sequence[str], spec: RunSpec, folder: Path, step: int, warn: Callable[[str], None]
+    ) -> None:
+        self._warn = warn
+        self._open: dict[str, Tracker] = {}
+        for name in names:
+            with self._guarded(name):
+                self._open[name] = TRACKERS[name](spec, folder, step)
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """A line of `metrics.jsonl`, with the speed of its step; what is no finite number is left out."""
+        named = ((name_of(key, chosen="chosen" in line), value) for key, value in line.items())
+        values = {name: float(value) for name, value in named if name is not None and value is not None}
+        self._each(lambda tracker: tracker.log(line["step"], values))
+
+    def flush(self) -> None:
+        """A checkpoint is saved."""
+        self._each(lambda tracker: tracker.flush())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._each(lambda tracker: tracker.close(ended=kind is None))
+
+    def _each(self, action: Callable[[Tracker], None]) -> None:
+        for name, tracker in list(self._open.items()):
+            with self._guarded(name):
+                action(tracker)
+
+    @contextlib.contextmanager
+    def _guarded(self, name: str) -> Iterator[None]:
+        """Whatever a tracker does, the run keeps its random states, and continues."""
+        state = random.getstate()
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            self._open.pop(name, None)
+            self._warn(f"{name} is left out from here on: {type(error).__name__}: {error}")
+        finally:
+            random.setstate(state)
