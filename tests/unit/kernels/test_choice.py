@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,13 +18,12 @@ from choice_cases import (
     ON_H200,
     SLOW,
     THIS_CPU,
-    TORCH,
     ask,
 )
 
 from comt_cli.kernels import choice, measurements
 from comt_cli.kernels.choice import Choice, Gates, choose
-from comt_cli.kernels.processors import UNKNOWN, Device
+from comt_cli.kernels.processors import UNKNOWN
 
 pytestmark = pytest.mark.usefixtures("machine")
 
@@ -59,41 +57,6 @@ def test_without_gates_a_kernel_is_taken_only_where_nothing_is_compiled_and_trai
     assert choose("swiglu", "fused", CPU, torch.float32, 1024, None, compiled=True).fused, "it was asked for"
 
 
-def test_it_is_measured_against_what_would_run(measured):
-    """The other way round: a kernel that beats the compiler's code and not eager PyTorch."""
-    measured(({}, {"reference": 1.0, "reference-compiled": 3.0, "fused": 2.0}))
-    assert ask(compiled=True).fused
-    assert ask(compiled=False) == Choice(
-        False, f"no more than 0.50 times as fast as the reference on {HERE} (1024 wide, rank 8, fp32)", 0.5, HERE
-    )
-
-
-@pytest.mark.parametrize("missing", ["fused", "reference-compiled"])
-def test_what_was_not_measured_beside_the_other_says_nothing(measured, missing):
-    measured(({}, {name: time for name, time in ALL_THREE.items() if name != missing}))
-    assert str(ask()) == (
-        "reference (swiglu with gates of rank 8 in fp32 was not measured beside the compiled reference, or with too "
-        "much noise to decide: comt bench kernels)"
-    )
-    measured(({}, {**ALL_THREE, missing: ""}))
-    assert not ask().fused, "an empty cell is no measurement"
-
-
-def test_nothing_measured():
-    assert str(ask()) == (
-        "reference (no kernel was measured on this processor or another of its class, AMD AVX2: comt bench kernels)"
-    )
-    assert str(ask(device=CUDA)) == (
-        "reference (no kernel was measured on this GPU or another of its class, sm_90: comt bench kernels --tune)"
-    )
-
-
-def test_a_cpu_says_nothing_of_a_gpu(measured):
-    measured(({}, ALL_THREE))
-    assert ask().fused
-    assert "was measured on this GPU" in ask(device=CUDA).reason
-
-
 @pytest.mark.parametrize(
     "question",
     [{"op": "heads"}, {"dtype": torch.bfloat16}, {"gates": COMT}, {"gates": None, "compiled": False}],
@@ -117,24 +80,12 @@ def test_the_very_width_decides_or_else_the_largest_shape(measured, width, taken
     assert ask(width=width).fused is taken
 
 
-def test_of_one_width_the_most_tokens_decide(measured):
-    measured(({}, {**ALL_THREE, "fused": 5.0}), ({"tokens": 2048}, ALL_THREE))
-    assert ask().fused
-
-
 @pytest.mark.parametrize(("rank", "taken"), [(2, True), (8, True), (16, True), (20, False), (32, False)])
 def test_a_near_rank_decides(measured, rank, taken):
     measured(({}, ALL_THREE), ({"gates": "transponder-r32"}, {**ALL_THREE, "fused": 5.0}))
     found = ask(gates=Gates(channel=True, scalar=False, rank=rank))
     assert found.fused is taken
     assert f"rank {8 if rank < 17 else 32}" in found.reason
-
-
-def test_a_rank_far_from_all_measured_is_not_measured(measured):
-    measured(({}, ALL_THREE))
-    assert ask(gates=Gates(channel=True, scalar=True, rank=16)).fused
-    assert not ask(gates=Gates(channel=True, scalar=True, rank=17)).fused, "from here on kernels work in other tiles"
-    assert "gates of rank 64 in fp32 was not measured" in ask(gates=Gates(channel=True, scalar=True, rank=64)).reason
 
 
 def test_the_device_by_name_then_the_number_of_threads_then_the_shape(measured):
@@ -169,30 +120,6 @@ def test_a_device_that_says_nothing_about_this_one(measured, stranger):
     assert "was measured on this processor" in ask().reason
     measured((stranger, ALL_THREE), ({}, SLOW))
     assert ask().speed == pytest.approx(0.6)
-
-
-def test_a_device_of_unknown_class_is_like_itself_alone(measured, monkeypatch):
-    monkeypatch.setattr(choice, "device_here", lambda device: Device("cpu", "Some CPU", UNKNOWN, 2))
-    measured(({"device": "Other CPU, 2 threads", "device_class": UNKNOWN}, ALL_THREE))
-    assert ask().reason == "no kernel was measured on this processor: comt bench kernels"
-    measured(({"device_class": UNKNOWN}, ALL_THREE))
-    assert ask().measured_on == HERE
-
-
-@pytest.mark.parametrize(
-    ("versions", "said"),
-    [({"torch": "1.13.1+cpu"}, f" (torch 1.13.1+cpu, here {TORCH})"), ({"triton": "0.1.0"}, "")],
-    ids=["torch", "triton"],
-)
-def test_measurements_with_other_libraries_are_taken_and_told(measured, versions, said):
-    measured(({**versions}, ALL_THREE), ({**ON_H200, **versions}, ALL_THREE))
-    assert ask().measured_on == HERE + said
-    assert ask(device=CUDA).measured_on.startswith(f"NVIDIA H200{said or ' (triton 0.1.0, here '}"), "where it matters"
-
-
-def test_times_with_two_versions_are_not_compared(measured):
-    measured(({"torch": "1.13.1"}, {"fused": 1.0}), ({}, {"reference": 6.0, "reference-compiled": 3.0}))
-    assert "was not measured beside the compiled reference" in ask().reason
 
 
 ANOTHER_RUN = [{"git_commit": "def"}, {"rounds": 2}]
@@ -237,11 +164,6 @@ def test_what_is_too_noisy_to_decide_counts_as_not_measured(measured, noise, dec
         assert ask().fused
 
 
-def test_a_certain_small_gain_is_no_noise(measured):
-    measured(({INTERVAL[0]: "0.03", INTERVAL[1]: "True"}, {**ALL_THREE, "fused": 2.95}))
-    assert ask().reason.startswith("no more than 1.02 times as fast")
-
-
 @pytest.mark.parametrize(
     ("question", "reason"),
     [
@@ -276,20 +198,6 @@ def test_where_a_kernel_cannot_be_built(measured, monkeypatch, wanted):
     assert ask(wanted, device=CUDA) == Choice(False, "Triton is not installed: it comes with PyTorch's CUDA build")
 
 
-def test_nothing_is_built_that_would_not_be_used(measured, monkeypatch):
-    asked = []
-    monkeypatch.setattr(choice, "cpu_obstacle", lambda **how: asked.append(how))
-    assert not ask().fused
-    assert not ask("reference").fused
-    assert not ask("fused", dtype=torch.float64).fused
-    measured(({}, {**ALL_THREE, "fused": 3.5}))
-    assert not ask().fused
-    assert asked == []
-    assert ask(compiled=False).fused
-    assert ask("fused").fused
-    assert asked == [{"may_build": True}] * 2
-
-
 def test_looking_for_a_compiler_builds_nothing(monkeypatch):
     from comt_cli.kernels.cpu import build
 
@@ -302,23 +210,6 @@ def test_looking_for_a_compiler_builds_nothing(monkeypatch):
     assert choice.cpu_obstacle() == "it was tried"
 
 
-def test_what_is_asked_for_is_taken(measured):
-    measured(({}, {**ALL_THREE, "fused": 100.0}))
-    assert ask("fused") == Choice(True, "as asked")
-    assert ask("fused", op="heads", gates=None).fused, "measured or not"
-    measured(({}, ALL_THREE))
-    assert ask("reference") == Choice(False, "as asked")
-    assert ask("reference", dtype=torch.float64) == Choice(False, "as asked")
-
-
-def test_no_kernel_is_taken_on_a_gpu_of_another_maker(monkeypatch):
-    monkeypatch.setattr(torch.version, "hip", "7.0")
-    gates = Gates(channel=True, scalar=True, rank=8)
-    found = choice.choose("heads", "fused", CUDA, torch.bfloat16, 1536, gates, compiled=True)
-    assert not found.fused
-    assert "NVIDIA" in found.reason
-
-
 # ---- files
 
 
@@ -327,12 +218,7 @@ DAMAGE = {
     "not text": b"\xff\xfe\x00",
     "another table": b"a,b\n1,2\n",
     "no number": LINE.replace(b"2.0", b"fast"),
-    "no time": LINE.replace(b"2.0", b"0.0"),
     "infinite": LINE.replace(b"2.0", b"inf"),
-    "no width": LINE.replace(b",1,1,none", b",1,,none"),
-    "no class": LINE.replace(b"AMD AVX2", b""),
-    "no threads": LINE.replace(b", 2 threads", b""),
-    "an open quote": LINE + b'"Some CPU,cpu',
     "half a line": LINE + b'"Some CPU, 2 threads",cpu,AMD',
 }
 
@@ -345,31 +231,6 @@ def test_a_damaged_file_is_no_crash_and_says_nothing(measured, content):
     assert ask().reason.endswith(f"AMD AVX2: comt bench kernels ({path} is damaged)")
     measured(({}, ALL_THREE), folder="whole")
     assert ask().fused
-
-
-def test_the_line_that_those_are_made_from_is_whole(measured):
-    measured().write_bytes(LINE.replace(b"{head}", HEAD.encode() + b"\n"))
-    ((row,), damaged) = measurements.measurements()
-    assert (row.device, row.step_ms, damaged) == (THIS_CPU, {"fused": 2.0}, [])
-
-
-def test_a_damaged_file_of_the_package_is_an_error_of_the_package(measured, monkeypatch, tmp_path):
-    measured().write_text("a,b\n1,2\n")
-    monkeypatch.setattr(measurements, "SHIPPED", tmp_path / "bench")
-    with pytest.raises(KeyError):
-        ask()
-
-
-def test_a_file_is_read_once_until_it_changes(measured, monkeypatch):
-    path = measured(({}, ALL_THREE))
-    assert ask().fused
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", lambda *_, **__: pytest.fail("it is read again"))
-        assert ask().fused
-    before = path.stat().st_mtime_ns
-    measured(({}, {**ALL_THREE, "fused": 9.0}))
-    if path.stat().st_mtime_ns != before:
-        assert not ask().fused
 
 
 def test_the_users_own_measurements_come_before_those_of_the_program(measured, monkeypatch, tmp_path):
@@ -388,20 +249,3 @@ def test_the_users_own_measurements_come_before_those_of_the_program(measured, m
     measured(({}, {**ALL_THREE, "fused": 4.0}), ({"op": "heads"}, ALL_THREE), root="cache/measured", folder="mine")
     assert ask().speed == 0.75
     assert ask(op="heads").speed == 1.5
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert ask().speed == 0.75
-    slower = {**ALL_THREE, "fused": 4.0}
-    measured(({"device": "Some CPU, 4 threads", "tokens": 1}, slower), root="cache/measured", folder="mine")
-    assert ask().speed == 0.75, "with whatever number of threads"
-    measured(({"width": 64}, slower), root="cache/measured", folder="mine")
-    assert ask().speed == 0.75, "of whatever width"
-    measured(({"device": "Another CPU, 2 threads"}, slower), root="cache/measured", folder="mine")
-    assert ask().speed == 1.5, "the program's are of this device"
-
-
-def test_other_tables_of_the_folder_are_left_alone(measured):
-    path = measured(({}, ALL_THREE), ({"gates": "of-the-future"}, ALL_THREE), ({"op": "projection"}, {"library": 1.0}))
-    (path.parent / "step.csv").write_text("a,b\n")
-    assert measurements.measurements()[1] == []
-    assert ask().fused

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import get_args
 
 import pytest
 from choice_cases import ALL_THREE, CUDA, ON_H200, SLOW, ask
 
 from comt_cli.kernels import choice, measurements
-from comt_cli.kernels.choice import Choice, Op
+from comt_cli.kernels.choice import Choice
 from comt_cli.kernels.triton import tiles
 
 pytestmark = pytest.mark.usefixtures("shipped")
@@ -35,13 +34,6 @@ def test_what_counts_of_a_gpu_first(measured, first, second):
         times = {"reference": 9.0, "reference-compiled": 3.0 - number, "fused": 1.0}
         measured(({**ON_H200, **shape, **changes}, times), folder=f"{number}", root=root)
     assert ask(device=CUDA, tokens=512).speed == 3
-
-
-def test_of_one_card_the_users_own_measurements_come_first(measured):
-    measured((ON_H200, SLOW), root="shipped")
-    assert not ask(device=CUDA).fused
-    measured(({**ON_H200, "torch": "1.13.1"}, ALL_THREE), root="own")
-    assert ask(device=CUDA).fused
 
 
 @pytest.mark.parametrize(
@@ -73,13 +65,6 @@ def test_the_very_number_of_tokens_decides_on_a_gpu_or_else_the_most(measured):
     assert ask(device=CUDA, tokens=255).speed is None
 
 
-def test_a_training_step_says_nothing_about_a_decode_step(measured):
-    """Of so many fewer rows: a kernel that is wanted all the same is launched in its default tiles."""
-    measured(({**ON_H200, "tokens": 65536, "tiles": TILES}, ALL_THREE), root="own")
-    assert ask("fused", device=CUDA, training=False, tokens=1) == Choice(True, "as asked")
-    assert not ask(device=CUDA, training=False, tokens=1).fused
-
-
 @pytest.mark.parametrize("wanted", ["auto", "fused"])
 def test_kernels_are_launched_as_they_were_measured(measured, monkeypatch, wanted):
     """Also where they are slower and wanted all the same. The tiles of other choices stay, or are forgotten."""
@@ -98,19 +83,7 @@ def test_kernels_are_launched_as_they_were_measured(measured, monkeypatch, wante
     assert (ask(wanted, device=CUDA).tiles, ask(wanted, device=CUDA).fused) == (TUNED, wanted == "fused")
 
 
-def test_without_gates_a_gpu_trains_by_measurement(measured):
-    measured(({**ON_H200, "gates": "none"}, ALL_THREE), root="own")
-    assert ask(device=CUDA, gates=None).fused
-    assert not ask(device=CUDA, gates=None, training=False).fused
-
-
 def test_tiles_that_cannot_be_read_are_damage(measured):
     for text in ("swiglu channel 688", "swiglu wide 688: 1 2 3", "swiglu channel 688: 1", "swiglu channel 688: 1 2 x"):
         path = measured(({**ON_H200, "tiles": text}, ALL_THREE), root="own")
         assert measurements.measurements() == ([], [path])
-
-
-def test_the_hash_is_of_the_operations_own_sources():
-    found = [measurements.kernel_hash(op) for op in get_args(Op)]
-    assert len({*found}) == len(found)
-    assert all(len(each) == 12 for each in found)

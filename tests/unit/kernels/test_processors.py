@@ -85,13 +85,6 @@ def test_names(cpuinfo):
         assert processor_name() == "aarch64 CPU"
 
 
-def test_what_is_used_as_an_older_processor_is_called_so(cpuinfo, monkeypatch):
-    cpuinfo(XEON)
-    for capability, name in (("avx2", " as AVX2"), ("default", " as x86_64"), ("no-such", "")):
-        monkeypatch.setenv("ATEN_CPU_CAPABILITY", capability)
-        assert processor_name() == f"Intel(R) Xeon(R) Processor{name}"
-
-
 NAMES = st.sampled_from(["A CPU", "Another, with a comma"])
 DEVICES = st.one_of(
     st.builds(Device, st.just("cpu"), NAMES, st.sampled_from(["AMD AVX2", UNKNOWN]), st.integers(1, 64)),
