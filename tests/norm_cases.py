@@ -3,7 +3,7 @@ inputs: used by the interpreted tests and by those on a GPU."""
 
 from __future__ import annotations
 
-import itertools
+import importlib
 from dataclasses import dataclass
 
 import torch
@@ -29,14 +29,6 @@ class Kind:
         words = [f"window{self.window}" * (self.window > 0), f"pixel{self.pixel}" * (self.pixel > 0)]
         words += ["skip" * self.skip, "relu" * self.relu, "unweighted" * (not self.weight)]
         return "-".join(word for word in words if word) or "plain"
-
-
-KINDS = [
-    Kind(window, pixel, skip, relu, weight)
-    for window, pixel, skip, relu in itertools.product((0, 3), (0, 2), (False, True), (False, True))
-    for weight in ((True, False) if pixel else (True,))
-]
-"""Every combination; a pixel gate's norm may have no weight (CoMT, Eq. 12)."""
 
 
 @dataclass
@@ -82,10 +74,11 @@ def make(
     return Case(kind, tensors, normal(P, C).to(device, dtype))
 
 
-def run(case: Case) -> Results:
-    """What the kernels compute: y, mean, var, and the gradients by the names of what they are of."""
-    from comt_cli.kernels.modulated_norm.triton import modulated_norm, modulated_norm_backward
-
+def run(case: Case, by: str = "modulated_norm.triton") -> Results:
+    """What the kernels compute: y, mean, var, and the gradients by the names of what they are of. `by`: the module of
+    `comt_cli.kernels` that computes."""
+    module = importlib.import_module(f"comt_cli.kernels.{by}")
+    modulated_norm, modulated_norm_backward = module.modulated_norm, module.modulated_norm_backward
     (product, *gates, _, _), kind = case.tensors, case.kind
     y, mean, var = modulated_norm(product, None, *case.tensors[1:], kind.relu, EPSILON)
     kept = product, None, *gates, mean, var

@@ -1,8 +1,8 @@
-"""Custom operators of PyTorch for the operations in the folders of this room, forward and backward.
+"""Custom operators of PyTorch for the operations in the folders of this package, forward and backward.
 
-An operator is opaque to the compiler, knows its own derivative, and calls the function of its own name in the file for
-its tensors' device: Triton on CUDA, C++ on the CPU. All arithmetic is fp32, whatever the storage type. PyTorch's
-operators take flat arguments: here alone a `Modulation` is taken apart into its fields, and put together again.
+An operator is opaque to the compiler, knows its own derivative, and calls the function of its own name for its tensors'
+device: Triton on CUDA, C++ on the CPU. All arithmetic is fp32, whatever the storage type. PyTorch's operators take flat
+arguments: here alone a `Modulation` is taken apart into its fields, and put together again.
 
 They are defined as `torch.library.custom_op` itself does it, without what that does at every call (it fills in what the
 schema has as defaults, though here is none): of a small network's operation on a CPU that was a large part.
@@ -10,9 +10,11 @@ schema has as defaults, though here is none): of a small network's operation on 
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Sequence
-from typing import Any
+import functools
+import importlib.util
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,16 +22,25 @@ from torch._compile import _disable_dynamo
 
 from comt_cli.kernels.gates import Modulation
 
-GATES = "gates"
-"""Stands for the `Modulation` in an operator's list of arguments."""
-
 IMPLEMENTATIONS = {"cpu": "cpu", "cuda": "triton"}
-"""Device type -> the file of an operation's folder that computes on it."""
+"""Device type -> the file of an operation's folder that computes on it; where there is no `cpu`, a function in C++."""
+
+Function = Callable[..., Any]
+
+EMPTY: dict[str, Function] = {}
+"""By operator, the function that gives empty tensors like its results."""
+
+_TYPES = {
+    "Tensor | None": "Tensor?",
+    "Sequence[Tensor]": "Tensor[]",
+    "Sequence[Tensor | None]": "Tensor[]",
+    "Sequence[int]": "int[]",
+    "list[Tensor]": "Tensor[]",
+}
+"""Annotation -> a schema's type, where they differ."""
 
 _FIELDS = "Tensor? Wc, Tensor? ws, float scale, int rank, bool[] gated"
 """Of a `Modulation`, as a schema has them."""
-
-Function = Callable[..., Any]
 
 _LIBRARY: Any = torch.library.Library("comt", "FRAGMENT")  # type: ignore[no-untyped-call]
 """The operators live as long as this."""
@@ -40,54 +51,107 @@ def computed_by_triton(device: torch.device) -> bool:
     return IMPLEMENTATIONS.get(device.type) == "triton"
 
 
+@functools.cache
+def _module(operation: str, kind: str) -> Any:
+    own = f"comt_cli.kernels.{operation}.{kind}"
+    return importlib.import_module(own if importlib.util.find_spec(own) else "comt_cli.kernels.cpu.calls")
+
+
 def implementation(operation: str, device: str) -> Any:
-    """The module that computes an operation, forward and backward, on a type of device."""
-    return importlib.import_module(f"comt_cli.kernels.{operation}.{IMPLEMENTATIONS[device]}")
+    """The module that has the functions of an operation, forward and backward, for a type of device."""
+    return _module(operation, IMPLEMENTATIONS[device])
 
 
-def operator(
-    name: str,
-    arguments: Sequence[str],
-    results: str,
-    fake: Function,
-    *,
-    keep: Function | None = None,
-    gradients: Function | None = None,
-    device_types: str | None = None,
-) -> Function:
-    """Define the operator `comt::NAME` and return a function that calls it, with a `Modulation` where `GATES` stands.
+def operator(name: str, definition: Function, empty: Function, *, only_on_cpu: bool = False) -> Function:
+    """Define the operator `comt::NAME` and return a function that calls it, which has no derivative.
 
-    arguments: as a schema declares them, a tensor or a list of tensors first; `results` likewise.
-    fake: called with the arguments, returns empty tensors like the results.
-    keep: called with a tuple of the arguments and with the results, returns a tuple of what the derivative needs.
-    gradients: called with this tuple and the results' gradients, returns a gradient for each argument, or None; for
-        `GATES` a pair, dWc and dws. An operator without these two has no derivative.
-    device_types: where it can run, if not wherever there is an implementation.
+    definition: computes the same; the schema is read from its annotations. A tensor or a list of tensors comes first.
+    empty: takes the same arguments, and returns empty tensors like the results.
+    only_on_cpu: whether it is for CPUs alone, where the file `cpu` of its folder computes it, with C++ or without.
     """
-    at = arguments.index(GATES) if GATES in arguments else None
+    signature = inspect.signature(definition)
+    return _define(name, _arguments(signature), str(signature.return_annotation), empty, only_on_cpu)
+
+
+class Derivative(NamedTuple):
+    """How an operator is differentiated.
+
+    saved: a named tuple's class: what the backward pass reads, a `Modulation` taken apart like an argument.
+    save: called with a tuple of the arguments and with the results, returns it.
+    incoming: the names of the gradients of those results that have one.
+    empty: called with what was saved, returns empty tensors like the `results` of the operator `comt::NAME_backward`,
+        as many. Its arguments are the incoming gradients and what was saved.
+    gradients: called with that operator, with what was saved, and with the gradients of all results; returns gradients
+        by the arguments' names, of a `Modulation` a pair, dWc and dws. They are cast to the types of the arguments.
+    """
+
+    saved: Any
+    save: Function
+    incoming: str
+    empty: Function
+    results: int
+    gradients: Function
+
+
+def differentiable(
+    name: str, definition: Function, empty: Function, derivative: Derivative, *, only_on_cpu: bool = False
+) -> Function:
+    """As `operator`, with a derivative, which an operator of its own computes."""
+    call = operator(name, definition, empty, only_on_cpu=only_on_cpu)
+    incoming = [(each, "Tensor") for each in derivative.incoming.split()]
+    fields = _fields(derivative.saved)
+    backward = _define(
+        f"{name}_backward",
+        [*incoming, *fields],
+        f"tuple[{', '.join(['Tensor'] * derivative.results)}]",
+        lambda *given: derivative.empty(derivative.saved._make(given[len(incoming) :])),
+        only_on_cpu,
+    )
+    names = [each for each, _ in _arguments(inspect.signature(definition))]
+    defined = getattr(torch.ops.comt, name).default
+    _LIBRARY.impl(name, _differentiated(defined, names, derivative, backward), "Autograd")
+    return call
+
+
+def _arguments(signature: inspect.Signature) -> list[tuple[str, str]]:
+    return [(each.name, str(each.annotation)) for each in signature.parameters.values()]
+
+
+def _fields(saved: Any) -> list[tuple[str, str]]:
+    return [(name, kind.__forward_arg__) for name, kind in saved.__annotations__.items()]
+
+
+def _define(
+    name: str, arguments: Sequence[tuple[str, str]], results: str, empty: Function, only_on_cpu: bool
+) -> Function:
+    at = _place_of_gates(arguments)
     operation = name.removesuffix("_backward")
+    EMPTY[name] = empty
 
     def compute(*flat: Any) -> Any:
         first = flat[0] if isinstance(flat[0], Tensor) else flat[0][0]
         return getattr(implementation(operation, first.device.type), name)(*_whole(flat, at))
 
-    schema = ", ".join(_FIELDS if each == GATES else each for each in arguments)
-    _LIBRARY.define(f"{name}({schema}) -> {results}", tags=torch.Tag.pt2_compliant_tag)
-    key = device_types.upper() if device_types else "CompositeExplicitAutograd"
-    _LIBRARY.impl(name, _disable_dynamo(compute), key)
-    torch.library.register_fake(f"comt::{name}", lambda *flat: fake(*_whole(flat, at)), lib=_LIBRARY)
+    schema = ", ".join(
+        _FIELDS if kind == "Modulation" else f"{_TYPES.get(kind, kind)} {each}" for each, kind in arguments
+    )
+    if results.startswith("tuple"):
+        results = f"({', '.join(['Tensor'] * results.count('Tensor'))})"
+    _LIBRARY.define(f"{name}({schema}) -> {_TYPES.get(results, results)}", tags=torch.Tag.pt2_compliant_tag)
+    _LIBRARY.impl(name, _disable_dynamo(compute), "CPU" if only_on_cpu else "CompositeExplicitAutograd")
+    torch.library.register_fake(f"comt::{name}", lambda *flat: empty(*_whole(flat, at)), lib=_LIBRARY)
     defined = getattr(torch.ops.comt, name).default
-    if keep is not None and gradients is not None:
-        _LIBRARY.impl(name, _differentiated(defined, at, keep, gradients), "Autograd")
-
-    def call(*given: Any) -> Any:
-        return defined(*_flat(given, at))
-
-    return call
+    return lambda *given: defined(*_flat(given, at))
 
 
-def _differentiated(defined: Any, at: int | None, keep: Function, gradients: Function) -> Function:
+def _place_of_gates(arguments: Iterable[tuple[str, str]]) -> int | None:
+    return next((i for i, (_, kind) in enumerate(arguments) if kind == "Modulation"), None)
+
+
+def _differentiated(defined: Any, names: Sequence[str], derivative: Derivative, backward_of: Function) -> Function:
     """What autograd calls in the operator's place: the operator without autograd, and its derivative."""
+    saved_at = _place_of_gates(_fields(derivative.saved))
+    at = names.index("modulation") if "modulation" in names else None
 
     def below(*inputs: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
@@ -97,11 +161,10 @@ def _differentiated(defined: Any, at: int | None, keep: Function, gradients: Fun
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
             output = below(*inputs)
-            kept = keep(_whole(inputs, at), output)
-            ctx.at = next((i for i, each in enumerate(kept) if isinstance(each, Modulation)), None)
-            flat = _flat(kept, ctx.at)
+            flat = _flat(derivative.save(_whole(inputs, at), output), saved_at)
             ctx.save_for_backward(*(each if isinstance(each, Tensor) else None for each in flat))
             ctx.others = [None if isinstance(each, Tensor) else each for each in flat]
+            ctx.types = [each.dtype if isinstance(each, Tensor) else None for each in inputs]
             return output
 
         @staticmethod
@@ -111,18 +174,24 @@ def _differentiated(defined: Any, at: int | None, keep: Function, gradients: Fun
             flat = [
                 other if saved is None else saved for saved, other in zip(ctx.saved_tensors, ctx.others, strict=True)
             ]
-            kept = _whole(flat, ctx.at)
-            found = list(gradients(kept, *incoming))
+            saved = derivative.saved._make(_whole(flat, saved_at))
+            by_name = derivative.gradients(backward_of, saved, *incoming)
+            found = [by_name.get(name) for name in names]
             if at is not None:
-                of_matrices = zip(found[at], kept[ctx.at][:2], strict=True)
-                cast = [None if W is None else gradient.to(W.dtype) for gradient, W in of_matrices]
-                found[at : at + 1] = [*cast, None, None, None]
-            return tuple(found)
+                found[at : at + 1] = [*found[at], None, None, None]
+            return tuple(_cast(gradient, dtype) for gradient, dtype in zip(found, ctx.types, strict=True))
 
-    def differentiable(*inputs: Any) -> Any:
+    def function(*inputs: Any) -> Any:
         return Differentiated.apply(*inputs) if torch.is_grad_enabled() else below(*inputs)  # type: ignore[no-untyped-call]
 
-    return differentiable
+    return function
+
+
+def _cast(gradient: Tensor | None, dtype: torch.dtype | None) -> Tensor | None:
+    """To the type of what it is of; None where there is no such tensor."""
+    if gradient is None or dtype is None:
+        return None
+    return gradient if gradient.dtype == dtype else gradient.to(dtype)
 
 
 def _flat(arguments: Sequence[Any], at: int | None) -> Sequence[Any]:

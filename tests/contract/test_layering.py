@@ -187,7 +187,7 @@ def test_definitions_of_kernels_are_read_without_triton_and_without_a_compiler()
     kernels = PACKAGE / "kernels"
     modules = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in kernels.rglob("*.py")}
     implementations = {module for module in modules if {"cpu", "triton"} & {*module.split(".")}} | {"triton", "ctypes"}
-    operations = [path.with_name("__init__.py") for path in kernels.glob("*/cpu.py")]
+    operations = {path.with_name("__init__.py") for path in kernels.glob("*/*.cpp")} - {kernels / "cpu" / "__init__.py"}
     assert operations
     for path in (*operations, kernels / "operators.py", kernels / "gates.py"):
         assert needs(path.read_text(encoding="utf-8"), implementations) == set(), path

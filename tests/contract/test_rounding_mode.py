@@ -132,9 +132,9 @@ def test_what_every_processor_computes_exactly_stays():
 def gated(x: Tensor) -> Tensor:
     """An operation of comt's in C++."""
     from comt_cli.kernels.gates import Modulation
-    from comt_cli.kernels.swiglu import cpu
+    from comt_cli.kernels.swiglu import swiglu
 
-    return cpu.swiglu(x, Modulation(None, None, 1.0, 1, (False, False)), x.shape[1] // 2, x.shape[1] // 2)
+    return swiglu(x, Modulation(None, None, 1.0, 1, (False, False)), x.shape[1] // 2, x.shape[1] // 2)
 
 
 def test_operations_in_cpp_are_changed(another_seed):

@@ -172,26 +172,28 @@ def test_at_real_sizes(operation, gates, dtype):
         check(dtype, problem(operation, 4096, width, GATES[gates], dtype))
 
 
-@pairwise(operation=OPERATIONS, gates=list(GATES), shape=[(1, 2), (37, 43), (130, 129)], dtype=list(VALUE))
-def test_odd_shapes(operation, gates, shape, dtype):
-    """Forty results where one has two channels of a row."""
+@pairwise(
+    operation=OPERATIONS,
+    gates=list(GATES),
+    shape=[(1, 2), (37, 43), (77, 200), (130, 129)],
+    dtype=list(VALUE),
+    beside_nan=[False, True],
+)
+def test_odd_shapes(operation, gates, shape, dtype, beside_nan):
+    """Forty results where one has two channels of a row. A masked lane that multiplies its zero with what lies beside a
+    tensor would spread it."""
     count = 40 if shape == (1, 2) else 1
-    check(dtype, *(problem(operation, *shape, GATES[gates], dtype, seed) for seed in range(count)))
+    problems = (problem(operation, *shape, GATES[gates], dtype, seed, beside_nan=beside_nan) for seed in range(count))
+    check(dtype, *problems)
 
 
-@pairwise(operation=OPERATIONS, gates=list(GATES), dtype=BOTH)
-def test_beside_nan(operation, gates, dtype):
-    """A masked lane that multiplies its zero with what lies beside a tensor would spread it."""
-    check(dtype, problem(operation, 77, 200, GATES[gates], dtype, beside_nan=True))
-
-
-@pytest.mark.parametrize(("kernel", "kind"), TILES)
-def test_every_tile(kernel, kind, monkeypatch):
+@pytest.mark.parametrize("kernel", dict.fromkeys(kernel for kernel, _ in TILES))
+def test_every_tile(kernel, monkeypatch):
     """All that `comt bench kernels --tune` tries."""
-    gates = GATES[{"channel": "transponder", "scalar": "comt", "none": "none"}[kind]]
-    for each in TILES[kernel, kind]:
-        monkeypatch.setitem(TILES, (kernel, kind), (each,))
-        check(torch.bfloat16, problem(kernel.removesuffix("_backward"), 1000, 768, gates, torch.bfloat16))
+    for kind, gates in (("channel", "transponder"), ("scalar", "comt"), ("none", "none")):
+        for each in TILES[kernel, kind]:
+            monkeypatch.setitem(TILES, (kernel, kind), (each,))
+            check(torch.bfloat16, problem(kernel.removesuffix("_backward"), 1000, 768, GATES[gates], torch.bfloat16))
 
 
 @pairwise(
@@ -244,8 +246,13 @@ def test_no_rows():
         assert all(not gradient.any() for gradient in with_gradients(of.run(), of.tensors)), operation
 
 
-@pytest.mark.parametrize("gates", ["transponder", "comt"])
-@pytest.mark.parametrize("operation", OPERATIONS)
+EACH = pytest.mark.parametrize(
+    ("operation", "gates"),
+    [("modulate", "transponder"), ("heads", "comt"), ("swiglu", "transponder"), ("add_norm", "comt")],
+)
+
+
+@EACH
 def test_deterministic(operation, gates):
     """Sums over rows go in a fixed order: the same bits, every time."""
     of = problem(operation, 4096, 1376 if operation == "swiglu" else 512, GATES[gates], torch.bfloat16)
@@ -254,8 +261,7 @@ def test_deterministic(operation, gates):
         assert_same_bits(other, first, Reason.SAME_CALL)
 
 
-@pytest.mark.parametrize("gates", ["transponder", "comt", "none"])
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pairwise(operation=OPERATIONS, gates=["transponder", "comt"])
 def test_groups_of_several_row_blocks(operation, gates, monkeypatch):
     """What a program adds to its own sums of dWc and the gain, block after block, as it does with a training's rows."""
     monkeypatch.setattr("comt_cli.kernels.triton.launch.processors", lambda _: 5)
@@ -265,8 +271,7 @@ def test_groups_of_several_row_blocks(operation, gates, monkeypatch):
     assert_same_bits(two, one, Reason.SAME_CALL)
 
 
-@pytest.mark.parametrize("gates", ["transponder", "comt"])
-@pytest.mark.parametrize("operation", OPERATIONS)
+@EACH
 def test_in_a_cuda_graph(operation, gates):
     """Captured once, replayed on other values: the same kernels on them, and the same bits as without."""
     of, other = (problem(operation, 512, 256, GATES[gates], torch.bfloat16, seed) for seed in (0, 1))
@@ -308,8 +313,7 @@ def test_compiled():
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("gates", ["transponder", "comt"])
-@pytest.mark.parametrize("operation", ["modulate", "swiglu"])
+@pytest.mark.parametrize(("operation", "gates"), [("modulate", "comt"), ("swiglu", "transponder")])
 def test_more_than_two_thousand_million_elements(operation, gates):
     """Offsets past 2^31: the last rows come out as they do alone."""
     if torch.cuda.mem_get_info()[0] < 40 * 2**30:

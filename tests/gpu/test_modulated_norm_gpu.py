@@ -38,13 +38,14 @@ def check(case: Case, dtype: torch.dtype) -> None:
         assert (found[name].double() - expected).norm() <= tolerance * expected.norm(), name
 
 
-@pairwise(kind=[Kind(), Kind(4), Kind(0, 2), Kind(32, 8, True, True)], size=list(SIZES), dtype=list(VALUE))
-def test_at_real_sizes(kind, size, dtype):
-    check(make(*SIZES[size], kind, dtype, "cuda", rest=-kind.window % 8), dtype)
+@pairwise(kind=[Kind(), Kind(4), Kind(0, 2), Kind(32, 8, True, True)], dtype=list(VALUE))
+def test_at_real_sizes(kind, dtype):
+    for size in SIZES.values():
+        check(make(*size, kind, dtype, "cuda", rest=-kind.window % 8), dtype)
 
 
 @pairwise(
-    shape=[(7, 3), (37, 43), (130, 129), (259, 515), (5000, 96)],
+    shape=[(7, 3), (37, 43), (259, 515), (5000, 96)],
     window=[0, 3, 19],
     pixel_and_weight=[(0, True), (2, True), (2, False), (5, True)],
     skip=[False, True],
@@ -70,7 +71,7 @@ def test_deterministic(size):
 
 def test_as_plain_batch_norm():
     """Without gates it is PyTorch's, up to the rounding of the result."""
-    case = make(*SIZES["second"], Kind(relu=True), torch.bfloat16, "cuda", rest=0)
+    case = make(*SIZES["first"], Kind(relu=True), torch.bfloat16, "cuda", rest=0)
     product, *_, weight, bias, _ = case.tensors
     expected = torch.relu(
         torch.nn.functional.batch_norm(product.float(), None, None, weight, bias, training=True, eps=EPSILON)

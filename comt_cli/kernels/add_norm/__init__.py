@@ -4,17 +4,15 @@ The sum y, 1 / rms(y) and the product are kept for the backward pass. Shapes as 
 the stream and of the site.
 """
 
-# ruff: noqa: ARG001 - what prepares an operator's derivative, or stands in for it, is given all its arguments
-
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from comt_cli.kernels.gates import Modulation, gated_sites
-from comt_cli.kernels.operators import GATES, like_gradients, operator, rows
+from comt_cli.kernels.operators import Derivative, differentiable, like_gradients, rows
 
 
 def reference(
@@ -28,47 +26,48 @@ def reference(
     return y_TD, (wide_TD * rstd_T.unsqueeze(-1) * gain_D).to(product_TC.dtype), rstd_T
 
 
-def _fake(x: Tensor, product: Tensor, *how: Any) -> Any:
+class Saved(NamedTuple):
+    """What the backward pass reads. Without gates only the product's shape and type would be asked for: None where they
+    are the stream's."""
+
+    y: Tensor
+    rstd: Tensor
+    product: Tensor | None
+    modulation: Modulation
+    gain: Tensor
+
+
+def _empty(
+    x: Tensor, product: Tensor, modulation: Modulation, gain: Tensor, epsilon: float
+) -> tuple[Tensor, Tensor, Tensor]:
     return x.new_empty(x.shape), product.new_empty(x.shape), x.new_empty(x.shape[0], dtype=torch.float32)
 
 
-def _fake_backward(
-    dy: Tensor, dn: Tensor, y: Tensor, rstd: Tensor, product: Tensor | None, modulation: Modulation, gain: Tensor
-) -> Any:
+def _empty_gradients(saved: Saved) -> tuple[Tensor, ...]:
+    y, _, product, modulation, gain = saved
     dgain = gain.new_empty(gain.shape, dtype=torch.float32)
     return y.new_empty(y.shape), *like_gradients(y.new_empty(0) if product is None else product, modulation), dgain
 
 
-def _keep(inputs: Any, output: Any) -> Any:
-    x, product, modulation, gain, _ = inputs
+def _save(given: Any, output: Any) -> Saved:
+    x, product, modulation, gain, _ = given
     y, _, rstd = output
-    if not any(modulation.gated) and product.shape == x.shape:
-        product = None  # only its shape and type would be asked for
-    return y, rstd, product, modulation, gain
+    needless = not any(modulation.gated) and product.shape == x.shape
+    return Saved(y, rstd, None if needless else product, modulation, gain)
 
 
-def _gradients(kept: Any, dy: Tensor, dn: Tensor, _: Tensor) -> Any:
-    y, rstd, product, modulation, gain = kept
+def _gradients(backward: Any, saved: Saved, dy: Tensor, dn: Tensor, _: Tensor) -> dict[str, Any]:
+    """The product's gradient is that of x where none is returned for it."""
     dy, dn = rows(dy), rows(dn)
-    if product is None and dn.dtype != y.dtype:
-        product = dn  # its gradient is rounded to another type than dx
-    dx, dproduct, dWc, dws, dgain = _add_norm_backward(dy, dn, y, rstd, product, modulation, gain)
-    return dx, dx if product is None else dproduct, (dWc, dws), dgain.to(gain.dtype), None
+    if saved.product is None and dn.dtype != saved.y.dtype:
+        saved = saved._replace(product=dn)  # its gradient is rounded to another type than dx
+    dx, dproduct, *dgates, dgain = backward(dy, dn, *saved)
+    of_product = dx if saved.product is None else dproduct
+    return {"x_TD": dx, "product_TC": of_product, "modulation": dgates, "gain_D": dgain}
 
 
-_add_norm = operator(
-    "add_norm",
-    ["Tensor x", "Tensor product", GATES, "Tensor gain", "float epsilon"],
-    "(Tensor, Tensor, Tensor)",
-    _fake,
-    keep=_keep,
-    gradients=_gradients,
-)
-_add_norm_backward = operator(
-    "add_norm_backward",
-    [*(f"Tensor {each}" for each in ("dy", "dn", "y", "rstd")), "Tensor? product", GATES, "Tensor gain"],
-    "(Tensor, Tensor, Tensor, Tensor, Tensor)",
-    _fake_backward,
+_add_norm = differentiable(
+    "add_norm", reference, _empty, Derivative(Saved, _save, "dy dn", _empty_gradients, 5, _gradients)
 )
 
 

@@ -48,7 +48,7 @@ def add_norm(
     by_rows = layout.kind != "channel" or T <= FEW_ROWS
     if by_rows:
         tile = _of_rows(tile, D, one=T <= FEW_ROWS)
-    launch.run(
+    layout.run(
         _add_norm_rows if by_rows else _add_norm,
         (launch.cdiv(T, tile.rows),),
         (product_TC, x_TD, gain_D, y_TD, n_TD, rstd_T),
@@ -56,9 +56,9 @@ def add_norm(
         (product_TC.stride(0), x_TD.stride(0)),
         (T, D),
         epsilon,
-        layout.scale,
         tile=tile,
-        **layout.constants(tile, product_TC, x_TD, columns=(D,)),
+        rows=(product_TC, x_TD),
+        columns=(D,),
     )
     return y_TD, n_TD, rstd_T
 
@@ -93,7 +93,7 @@ def add_norm_backward(
         tile = _of_rows(tile, D)
     parts = Parts(layout, tile, product_TC, (columns,), columns)
     dgain_GD = gain_D.new_empty(parts.groups, D, dtype=torch.float32)
-    launch.run(
+    layout.run(
         _add_norm_backward_rows if mean_T is None else _add_norm_backward,
         (parts.groups, columns),
         (product_TC, dy_TD, dn_TD, y_TD, rstd_T, mean_T, gain_D),
@@ -102,9 +102,9 @@ def add_norm_backward(
         parts.tensors,
         (product_TC.stride(0), dy_TD.stride(0), dn_TD.stride(0), y_TD.stride(0), dproduct_TC.stride(0)),
         (T, D, parts.blocks),
-        layout.scale,
         tile=tile,
-        **layout.constants(tile, product_TC, dproduct_TC, dy_TD, dn_TD, y_TD, columns=(D,)),
+        rows=(product_TC, dproduct_TC, dy_TD, dn_TD, y_TD),
+        columns=(D,),
     )
     dWc, dws, dgain_D = parts.finish(product_TC, D, dproduct_TC, dgain_GD)
     return dx_TD, dx_TD.new_empty(0) if is_dx else dproduct_TC, dWc, dws, dgain_D
@@ -171,7 +171,7 @@ def _add_norm_rows(
 ):  # fmt: skip
     """BT whole rows."""
     product_ptr, x_ptr, gain_ptr, y_ptr, n_ptr, rstd_ptr = tensors
-    stride, x_stride = gates.aligned(strides[0], UNIT), gates.aligned(strides[1], UNIT)
+    stride, x_stride = gates.aligned_each(strides, UNIT)
     T, D = sizes
     D = gates.aligned(D, UNIT)
     row = tl.program_id(0).to(tl.int64) * BT
@@ -197,7 +197,7 @@ def _add_norm(
     """BT rows whose site has a channel gate, BN channels at a time in tiles of W."""
     product_ptr, x_ptr, gain_ptr, y_ptr, n_ptr, rstd_ptr = tensors
     TYPE: tl.constexpr = product_ptr.dtype.element_ty
-    stride, x_stride = gates.aligned(strides[0], UNIT), gates.aligned(strides[1], UNIT)
+    stride, x_stride = gates.aligned_each(strides, UNIT)
     T, D = sizes
     D = gates.aligned(D, UNIT)
     row = tl.program_id(0).to(tl.int64) * BT
@@ -260,12 +260,7 @@ def _add_norm_backward(  # noqa: PLR0915 - one walk down the rows
     dx_ptr, dproduct_ptr, dgain_ptr = results
     dWc_ptr, parts = sums
     TYPE: tl.constexpr = product_ptr.dtype.element_ty
-    stride, dy_stride, dn_stride = (
-        gates.aligned(strides[0], UNIT),
-        gates.aligned(strides[1], UNIT),
-        gates.aligned(strides[2], UNIT),
-    )
-    y_stride, dz_stride = gates.aligned(strides[3], UNIT), gates.aligned(strides[4], UNIT)
+    stride, dy_stride, dn_stride, y_stride, dz_stride = gates.aligned_each(strides, UNIT)
     T, D, blocks = sizes
     D = gates.aligned(D, UNIT)
     group, column = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -325,12 +320,7 @@ def _add_norm_backward_rows(
     """A group of `blocks` row blocks, BT whole rows each."""
     product_ptr, dy_ptr, dn_ptr, y_ptr, rstd_ptr, _, gain_ptr = tensors
     dx_ptr, dproduct_ptr, dgain_ptr = results
-    stride, dy_stride, dn_stride = (
-        gates.aligned(strides[0], UNIT),
-        gates.aligned(strides[1], UNIT),
-        gates.aligned(strides[2], UNIT),
-    )
-    y_stride, dz_stride = gates.aligned(strides[3], UNIT), gates.aligned(strides[4], UNIT)
+    stride, dy_stride, dn_stride, y_stride, dz_stride = gates.aligned_each(strides, UNIT)
     T, D, blocks = sizes
     D = gates.aligned(D, UNIT)
     group = tl.program_id(0).to(tl.int64)

@@ -1,57 +1,92 @@
-"""Calling the functions in C++, and what they are given of tensors."""
+"""Calls of the functions in C++.
+
+Each takes words of eight bytes (`Arguments` in calls.h): the number of threads, then the arguments of its operator and
+the tensors that it writes, in the order of the schema. The operators' own are attributes of this module.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import struct
+from array import array
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from comt_cli.kernels import operators
 from comt_cli.kernels.cpu.build import library
+from comt_cli.kernels.gates import Modulation
 
-TYPES = {torch.float32: 0, torch.bfloat16: 1}
-_C_TYPES = {"i": ctypes.c_int32, "j": ctypes.c_int64, "p": ctypes.c_void_p, "d": ctypes.c_double}
+TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int64: 2}
+"""The numbers that C++ knows types by."""
 
-
-def type_code(tensor: Tensor) -> int:
-    """The number that C knows the type of a tensor by. Raises TypeError."""
-    code = TYPES.get(tensor.dtype)
-    if code is None or tensor.device.type != "cpu":
-        raise TypeError(f"the CPU kernels take float32 and bfloat16, not {tensor.dtype} on {tensor.device.type}")
-    return code
+_ERRORS = {2: TypeError, 3: ValueError}
+_BITS_OF, _AS_INTEGER = struct.Struct("d"), struct.Struct("q")
+_ABSENT = (0,) * 6
 
 
-def row(tensor: Tensor, rows: int, columns: int, dtype: torch.dtype, name: str) -> tuple[int, int]:
-    """Address and row stride of a matrix, which must have this shape and type. Raises TypeError and ValueError."""
-    if tensor.dtype != dtype:
-        raise TypeError(f"{name} is {tensor.dtype}, the other tensors are {dtype}")
-    if tensor.shape != (rows, columns):
-        raise ValueError(f"{name} has the shape {tuple(tensor.shape)}, not {(rows, columns)}")
-    stride, last = tensor.stride()
-    if last != 1 and columns > 1:
-        raise ValueError(f"the last dimension of {name} has the stride {last}, not 1")
-    return tensor.data_ptr(), stride
-
-
-@functools.cache
-def _function(name: str, types: str) -> Callable[..., int]:
-    function = getattr(library(), f"comt_{name}")
-    function.argtypes = [_C_TYPES[letter] for letter in "i" + types.replace(" ", "")]
-    function.restype = ctypes.c_int
-    return function  # type: ignore[no-any-return]
-
-
-def run(name: str, types: str, *arguments: object) -> None:
-    """Call the function of that name with the number of threads and the arguments.
-
-    types: a letter for each argument as C declares it: i and j are integers of 32 and 64 bits, p is a pointer, d a
-        double. Spaces are skipped.
+def run(name: str, *arguments: Any) -> None:
+    """Call the function of that name. None stands for a tensor that there is not.
 
     Raises:
+        TypeError: tensors of another type than fp32 or bf16, or on another device.
+        ValueError: shapes that do not fit together, or a last dimension with a stride (those of gates' matrices may).
         MemoryError: not enough memory for the sums of all threads.
         Unavailable: the kernels cannot be compiled here.
     """
-    if _function(name, types)(torch.get_num_threads(), *arguments):
+    words = array("q", [torch.get_num_threads()])
+    for argument in arguments:
+        words.extend(_words(argument))
+    if status := _function(name)(words.buffer_info()[0]):
+        if status in _ERRORS:
+            raise _ERRORS[status](f"{name}: {_function('message', ctypes.c_char_p)(None).decode()}")
         raise MemoryError(f"not enough memory for {name}")
+
+
+@functools.cache
+def _function(name: str, result: Any = ctypes.c_int) -> Callable[[int | None], Any]:
+    function = getattr(library(), f"comt_{name}")
+    function.argtypes, function.restype = [ctypes.c_void_p], result
+    return function  # type: ignore[no-any-return]
+
+
+def _words(each: Any) -> tuple[int, ...]:
+    if isinstance(each, Tensor):
+        code = TYPES.get(each.dtype)
+        if code is None or not each.is_cpu:
+            raise TypeError(f"the CPU kernels take float32 and bfloat16, not {each.dtype} on {each.device.type}")
+        one_row = each.dim() == 1
+        return (
+            each.data_ptr(),
+            *((1,) if one_row else ()),
+            *each.shape,
+            *((0,) if one_row else ()),
+            *each.stride(),
+            code,
+        )
+    if each is None:
+        return _ABSENT
+    if isinstance(each, float):
+        return _AS_INTEGER.unpack(_BITS_OF.pack(each))
+    if isinstance(each, Modulation):
+        Wc, ws, scale, rank, gated = each
+        return *_words(Wc), *_words(ws), *_words(float(scale)), rank, *_words(gated)
+    return (len(each), *each) if isinstance(each, list | tuple) else (each,)
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    """An operator's function in C++, which fills what its definition's `empty` gives."""
+    if name not in operators.EMPTY:
+        raise AttributeError(name)
+    empty = operators.EMPTY[name]
+
+    def function(*arguments: Any) -> Any:
+        results = empty(*arguments)
+        run(name, *arguments, *((results,) if isinstance(results, Tensor) else results))
+        return results
+
+    globals()[name] = function  # found at once from now on
+    return function

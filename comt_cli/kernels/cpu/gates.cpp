@@ -1,7 +1,6 @@
 // The gates of a block of rows, forward and backward. See gates.h for the formulas.
 #include "gates.h"
 
-#include <memory>
 #include <new>
 
 namespace comt {
@@ -27,16 +26,26 @@ int64_t lines(int64_t floats) { return (floats + 15) / 16 * 16; }
 
 // Wc or ws, with any strides.
 template <class T>
-struct Matrix {
+struct Weights {
   const T* data;
   int64_t row_stride, column_stride;
 };
+
+// body(Weights) of the matrix from a row on.
+template <class F>
+void with_weights(const Matrix& matrix, int64_t row, F&& body) {
+  with_type(matrix.type, [&](auto tag) {
+    using T = decltype(tag);
+    body(Weights<T>{static_cast<const T*>(matrix.data) + row * matrix.row_stride, matrix.row_stride,
+                    matrix.column_stride});
+  });
+}
 
 constexpr int TOGETHER = 16;  // columns of Wc that are read before they are packed
 
 // block[c] = `count` rows, at most W, of column `column` + c; zeros in the lanes behind them.
 template <class T>
-INLINE void read(const Matrix<T>& Wc, int64_t row, int count, int column, int columns, float (*block)[comt::W]) {
+INLINE void read(const Weights<T>& Wc, int64_t row, int count, int column, int columns, float (*block)[comt::W]) {
   const T* from = Wc.data + row * Wc.row_stride + column * Wc.column_stride;
   if (Wc.row_stride == 1) {
     for (int c = 0; c < columns; ++c) {
@@ -53,7 +62,7 @@ INLINE void read(const Matrix<T>& Wc, int64_t row, int count, int column, int co
 // Packs rows of Wc and gives the largest |p W| that any p within 0 and 1 can make, of the channels that are numbers:
 // one with a NaN is NaN by either logistic function.
 template <class T>
-float transpose(const Matrix<T>& Wc, int64_t begin, int64_t end, int rank, float* W, int64_t stride) {
+float transpose(const Weights<T>& Wc, int64_t begin, int64_t end, int rank, float* W, int64_t stride) {
   alignas(64) float block[TOGETHER][comt::W];
   V largest{};
   for (int64_t n = begin; n < end; n += comt::W) {
@@ -76,7 +85,7 @@ float transpose(const Matrix<T>& Wc, int64_t begin, int64_t end, int rank, float
 }
 
 template <class T>
-void copy(const Matrix<T>& ws, int count, int rank, float* w) {
+void copy(const Weights<T>& ws, int count, int rank, float* w) {
   for (int s = 0; s < count; ++s)
     for (int r = 0; r < rank; ++r) w[s * rank + r] = -LOG2E * widen(ws.data[s * ws.row_stride + r * ws.column_stride]);
 }
@@ -239,15 +248,29 @@ void gradient(Tile t, const float* W, float* dW, int64_t stride, float* partial,
 
 }  // namespace
 
-Gates::Gates(const GateArguments& a, int sites, const int64_t* widths, int64_t rows, int threads, bool backward,
+std::string& message() {
+  thread_local std::string last;
+  return last;
+}
+
+Gates::Gates(const Modulation& m, std::vector<int64_t> all, int64_t rows, int threads, bool backward,
              int64_t tile_columns, int64_t extra)
-    : arguments(a), channel(a.Wc), scalar(a.ws), sites(sites), count(0), rank(a.rank), threads(threads), rows(rows),
-      widths(widths), stride(0), extra(extra) {
-  for (int s = 0; s < sites; ++s) {
-    ordinal[s] = a.gated >> s & 1 ? count++ : -1;
+    : modulation(m), widths(std::move(all)), width(0), channels(0), sites(int(widths.size())), count(0), rank(m.rank),
+      threads(threads), rows(rows), stride(0), extra(extra) {
+  require(m.gated.count == sites && sites <= MOST_SITES, m.gated.count, " marks of gated sites for ", sites, " widths");
+  for (int s = 0; s < sites; ++s) count += m.gated.data[s] != 0;
+  channel = count && m.Wc.data, scalar = count && m.ws.data;
+  for (int s = 0, next = 0; s < sites; ++s) {
+    ordinal[s] = m.gated.data[s] ? next++ : -1;
     offset[s] = stride;
+    width += widths[s];
+    if (ordinal[s] >= 0) channels += widths[s];
     if (ordinal[s] >= 0 && channel) stride += padded(widths[s]);
   }
+  if (!count) rank = 0;
+  require(rank > 0 || !(channel || scalar), "gates of rank ", rank);
+  if (channel) m.Wc.check(channels, rank, "Wc");
+  if (scalar) m.ws.check(count, rank, "ws");
   columns = count * rank;
   tile_stride = padded(tile_columns);
   const int64_t packed = lines(rank * stride) + lines(columns);
@@ -268,30 +291,15 @@ void Gates::pack(Thread thread) const {
   for (int s = 0; s < sites && channel; ++s) {
     if (!is_gated(s)) continue;
     const int64_t N = widths[s], begin = thread.begin(N), end = thread.end(N);
-    const auto copy = [&](auto* Wc) {
-      using T = std::remove_const_t<std::remove_pointer_t<decltype(Wc)>>;
-      const int64_t row_stride = arguments.Wc_row_stride;
-      const Matrix<T> of_site{Wc + from * row_stride, row_stride, arguments.Wc_column_stride};
-      limits[thread.index * count + ordinal[s]] = transpose(of_site, begin, end, rank, W + offset[s], stride);
-    };
-    if (arguments.Wc_type == BF16)
-      copy(static_cast<const bf16*>(arguments.Wc));
-    else
-      copy(static_cast<const float*>(arguments.Wc));
+    with_weights(modulation.Wc, from, [&](const auto& Wc) {
+      limits[thread.index * count + ordinal[s]] = transpose(Wc, begin, end, rank, W + offset[s], stride);
+    });
     if (thread.index == 0)
       for (int r = 0; r < rank; ++r) std::fill_n(W + r * stride + offset[s] + N, padded(N) - N, 0.0f);
     from += N;
   }
-  if (scalar && thread.index == 0) {
-    const auto copy_ws = [&](auto* ws) {
-      using T = std::remove_const_t<std::remove_pointer_t<decltype(ws)>>;
-      copy(Matrix<T>{ws, arguments.ws_row_stride, arguments.ws_column_stride}, count, rank, w);
-    };
-    if (arguments.ws_type == BF16)
-      copy_ws(static_cast<const bf16*>(arguments.ws));
-    else
-      copy_ws(static_cast<const float*>(arguments.ws));
-  }
+  if (scalar && thread.index == 0)
+    with_weights(modulation.ws, 0, [&](const auto& ws) { copy(ws, count, rank, w); });
   if (count) thread.wait();
 }
 
@@ -327,6 +335,7 @@ void Gates::reduce(Thread thread, float* dWc, float* dws, float* dextra) const {
 Block::Block(const Gates& g, Thread thread) : gates(g) {
   dW = g.sums(thread.index);
   dw = g.scalar_sums(thread.index);
+  extra = g.extra_sums(thread.index);
   float* next = g.scratch(thread.index);
   const auto take = [&](int64_t floats) {
     float* taken = next;
@@ -353,7 +362,7 @@ void Block::open(Rows<const T> u, int64_t first_row, int row_count) {
   for (int i = 0; i < rows; ++i)
     for (int j = 0; j < SR; ++j) p[i * SR + j] = widen(u[first_row + i][j]);
   for (int64_t j = 0; j < padded(rows * SR); j += W) store(p + j, sigmoid(load(p + j)));
-  const float c = gates.arguments.scale;
+  const float c = gates.modulation.scale;
   std::fill_n(h, gates.count * ROWS * W, 0.0f);
   if (!gates.channel) std::fill_n(dp, rows * SR, 0.0f);
   if (!gates.scalar) {
@@ -446,3 +455,5 @@ template void Block::close(Rows<float>, int64_t, int64_t) const;
 template void Block::close(Rows<bf16>, int64_t, int64_t) const;
 
 }  // namespace comt
+
+EXPORT const char* comt_message(const void*) { return comt::message().c_str(); }

@@ -1,4 +1,4 @@
-// What the four operations share: the gates of a block of rows, forward and backward, and the division among threads.
+// What operations on gated sites share: the gates of a block of rows, forward and backward, and the division among threads.
 //
 // T rows, N channels of a site, R bottleneck columns, S gated sites, c = scale (1 CoMT, 2 Transponder).
 //     p = sigmoid(u)   sc = sigmoid(p Wc^T)  [T, N]   ss = sigmoid(p ws^T)  [T, 1]   zhat = z * c sc * c ss
@@ -8,10 +8,9 @@
 // tile that stays in the nearest cache; Wc lies transposed, [R, N], so that a vector holds neighbouring channels.
 #pragma once
 
-#include <algorithm>
-#include <type_traits>
+#include <vector>
 
-#include "vectors.h"
+#include "calls.h"
 
 // What GCC makes of `omp parallel` and `omp barrier`, called by name: so it runs on the threads that PyTorch has
 // already, whatever compiler this is.
@@ -37,26 +36,6 @@ INLINE void lane_sums(const float* vectors, float* results) {
   }
 }
 
-enum Type : int32_t { FLOAT = 0, BF16 = 1 };
-
-// As Python passes it; Wc: [sum of N of the gated sites, R] and ws: [S, R] in either type with any strides, or null.
-struct GateArguments {
-  const void* Wc;
-  const void* ws;
-  int64_t Wc_row_stride, Wc_column_stride, ws_row_stride, ws_column_stride;
-  int32_t Wc_type, ws_type;
-  int64_t gated;  // bit s: whether site s is gated
-  int32_t rank;
-  float scale;
-};
-
-template <class T>
-struct Rows {  // a matrix whose rows may lie apart
-  T* data;
-  int64_t stride;
-  INLINE T* operator[](int64_t row) const { return data + row * stride; }
-};
-
 // ---- threads
 
 struct Thread {
@@ -80,16 +59,17 @@ void parallel(int threads, F&& body) {
 
 // One call's gates. Memory: packed Wc and ws once, then for each thread its sums and its block.
 struct Gates {
-  Gates(const GateArguments& a, int sites, const int64_t* widths, int64_t rows, int threads, bool backward,
+  Gates(const Modulation& modulation, std::vector<int64_t> widths, int64_t rows, int threads, bool backward,
         int64_t tile_columns = CHUNK, int64_t extra = 0);
 
-  const GateArguments& arguments;
+  const Modulation& modulation;
+  const std::vector<int64_t> widths;  // N of every site
+  int64_t width, channels;            // of all sites, M, and of the gated ones
+  int sites, count;                   // all sites, and the gated ones
   bool channel, scalar;
-  int sites, count;           // all sites, and the gated ones
   int rank, columns;          // R, and the columns of u: S R
   int threads;
   int64_t rows;
-  const int64_t* widths;      // N of every site
   int ordinal[MOST_SITES];    // of a site among the gated ones, -1 where it is not gated
   int64_t offset[MOST_SITES]; // where the packed columns of a gated site begin
   int64_t stride;             // packed columns of all gated sites, each site padded to whole vectors
@@ -104,6 +84,14 @@ struct Gates {
   int64_t thread_floats;
 
   bool is_gated(int site) const { return ordinal[site] >= 0; }
+
+  // A product: it has at least the columns of the sites and of what their gates read.
+  template <class T>
+  Rows<T> product(const Matrix& given) const {
+    require(given.columns >= width + columns, "the product has ", given.columns, " columns, fewer than the ",
+            width + columns, " of its sites and gates");
+    return given.of<T>(rows, given.columns, "the product");
+  }
   int64_t blocks() const { return (rows + ROWS - 1) / ROWS; }
 
   void pack(Thread thread) const;
@@ -138,6 +126,7 @@ struct Block {
   float* partial;  // [ROWS, R] vectors, the sums over whose lanes become dp
   float* dW;       // [R, stride]
   float* dw;       // [S R]
+  float* extra;    // an operation's own sums
 
   template <class T>
   void open(Rows<const T> u, int64_t first_row, int row_count);
@@ -177,10 +166,69 @@ INLINE void chunks_of(int64_t width, bool tiled, int64_t chunk, F&& body) {
   for (int64_t n = 0; n < width; n += chunk) body(n, std::min(chunk, width - n));
 }
 
-// body(T()) for the type of that code.
+// body(block, first_row) for all blocks of rows, on all threads, with the gates of these u.
+template <class T, class F>
+void forward_of(const Gates& gates, Rows<const T> u, F&& body) {
+  parallel(gates.threads, [&](Thread thread) {
+    gates.pack(thread);
+    Block block(gates, thread);
+    blocks_of(gates, thread, [&](int64_t first, int rows) {
+      block.open(u, first, rows);
+      body(block, first);
+    });
+  });
+}
+
+// The same in a backward pass: body leaves what du, dWc and dws are computed from, and sums in `extra_sums`.
+template <class T, class F>
+void backward_of(const Gates& gates, Rows<const T> u, const Gradients<T>& to, F&& body) {
+  parallel(gates.threads, [&](Thread thread) {
+    gates.pack(thread);
+    Block block(gates, thread);
+    blocks_of(gates, thread, [&](int64_t first, int rows) {
+      block.open(u, first, rows);
+      body(block, first);
+      if (to.dproduct.data)
+        block.close(to.dproduct.from(gates.width), first, to.columns - gates.width - gates.columns);
+    });
+    gates.reduce(thread, to.dWc, to.dws, to.extra);
+  });
+}
+
+// One row's gate in a chunk of a site's columns: k, times sc where there is a channel gate.
+template <bool CHANNEL>
+struct Gate {
+  float* sc;
+  float k;
+
+  INLINE V operator()(int64_t n) const {
+    V gate = splat(k);
+    if (CHANNEL) gate *= load(sc + n);
+    return gate;
+  }
+  // ec, h (1 - sc), in the place of sc.
+  template <class P = Whole>
+  INLINE void keep(int64_t n, V h, P part = {}) const {
+    if (CHANNEL) store(sc + n, h - h * load(sc + n, part), part);
+  }
+};
+
+// body(start, width, row, gate) for the chunks of a site's N columns and the rows of a block; in a backward pass it
+// leaves ec in the place of sc.
 template <class F>
-INLINE void with_type(int32_t type, F&& body) {
-  type == BF16 ? body(bf16()) : body(float());
+INLINE void chunks_of_site(const Block& block, int s, int64_t chunk, F&& body) {
+  const Gates& gates = block.gates;
+  const bool gated = gates.is_gated(s), backward = gates.with_sums;
+  if (gated && backward) block.begin_site();
+  with_flag(gated && gates.channel, [&](auto channel) {
+    chunks_of(gates.widths[s], channel, chunk, [&](int64_t start, int64_t width) {
+      if (channel) block.channel_gate(s, start, width);
+      for (int i = 0; i < block.rows; ++i)
+        body(start, width, i, Gate<decltype(channel)::value>{block.tile_row(0, i), gated ? block.factor(s, i) : 1});
+      if (channel && backward) block.channel_gradient(s, start, width);
+    });
+  });
+  if (gated && backward) block.end_site(s);
 }
 
 // No more threads than blocks, and one where there is less to do than it takes to wake another.
@@ -189,17 +237,4 @@ INLINE int useful_threads(int threads, int64_t rows, int64_t width) {
   return rows * width < 16384 ? 1 : int(std::max<int64_t>(1, std::min<int64_t>(threads, blocks)));
 }
 
-// 0, or 1 if there was not enough memory: no exception may leave a function that C calls.
-template <class F>
-int guarded(F&& body) {
-  try {
-    body();
-    return 0;
-  } catch (...) {
-    return 1;
-  }
-}
-
 }  // namespace comt
-
-#define EXPORT extern "C" __attribute__((visibility("default"))) int

@@ -4,17 +4,15 @@ Its outputs are kept for the backward pass, which attention keeps anyway, and th
 `kernels.gates`, and P positions, E the width of a head.
 """
 
-# ruff: noqa: ARG001 - what prepares an operator's derivative, or stands in for it, is given all its arguments
-
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from comt_cli.kernels.gates import Modulation, gated_sites
-from comt_cli.kernels.operators import GATES, like_gradients, operator, rows
+from comt_cli.kernels.operators import Derivative, differentiable, like_gradients, rows
 
 
 def rotate(x_TN: Tensor, cos_PE: Tensor, sin_PE: Tensor) -> Tensor:
@@ -40,36 +38,50 @@ def reference(
     return rotate(q, cos_PE, sin_PE), rotate(k, cos_PE, sin_PE), v, u
 
 
-def _fake(product: Tensor, modulation: Modulation, cos: Tensor, sin: Tensor, heads: int, kv_heads: int) -> Any:
-    widths = (each * 2 * cos.shape[1] for each in (heads, kv_heads, kv_heads))
-    return tuple(product.new_empty(product.shape[0], width) for width in (*widths, modulation.columns))
+class Saved(NamedTuple):
+    """What the backward pass reads; `columns` are the product's."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    u: Tensor
+    modulation: Modulation
+    cos: Tensor
+    sin: Tensor
+    heads: int
+    kv_heads: int
+    columns: int
 
 
-def _fake_backward(
-    dq: Tensor, dk: Tensor, dv: Tensor, q: Tensor, k: Any, v: Any, u: Any, modulation: Modulation, *how: Any
-) -> Any:
-    return like_gradients(q.new_empty(q.shape[0], how[-1]), modulation)
+def _empty(
+    product: Tensor, modulation: Modulation, cos: Tensor, sin: Tensor, heads: int, kv_heads: int
+) -> tuple[Tensor, ...]:
+    wide, narrow = (each * 2 * cos.shape[1] for each in (heads, kv_heads))
+    return tuple(product.new_empty(product.shape[0], n) for n in (wide, narrow, narrow, modulation.columns))
 
 
-def _keep(inputs: Any, output: Any) -> Any:
-    product, *how = inputs
-    return *output, *how, product.shape[1]
+def _save(given: Any, output: Any) -> Saved:
+    product, *how = given
+    return Saved._make([*output, *how, product.shape[1]])
 
 
-def _gradients(kept: Any, dq: Tensor, dk: Tensor, dv: Tensor, _: Tensor) -> Any:
-    dproduct, *dgates = _heads_backward(rows(dq), rows(dk), rows(dv), *kept)
-    return dproduct, dgates, None, None, None, None
+def _gradients(backward: Any, saved: Saved, dq: Tensor, dk: Tensor, dv: Tensor, _: Tensor) -> dict[str, Any]:
+    dproduct, *dgates = backward(rows(dq), rows(dk), rows(dv), *saved)
+    return {"product_TC": dproduct, "modulation": dgates}
 
 
-_HOW = [GATES, "Tensor cos", "Tensor sin", "int heads", "int kv_heads"]
-_heads = operator(
-    "heads", ["Tensor product", *_HOW], "(Tensor, Tensor, Tensor, Tensor)", _fake, keep=_keep, gradients=_gradients
-)
-_heads_backward = operator(
-    "heads_backward",
-    [*(f"Tensor {each}" for each in ("dq", "dk", "dv", "q", "k", "v", "u")), *_HOW, "int columns"],
-    "(Tensor, Tensor, Tensor)",
-    _fake_backward,
+_heads = differentiable(
+    "heads",
+    reference,
+    _empty,
+    Derivative(
+        Saved,
+        _save,
+        incoming="dq dk dv",
+        empty=lambda saved: like_gradients(saved.q.new_empty(saved.q.shape[0], saved.columns), saved.modulation),
+        results=3,
+        gradients=_gradients,
+    ),
 )
 
 

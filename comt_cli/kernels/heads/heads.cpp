@@ -2,16 +2,19 @@
 //
 // Channels j and j + E/2 of a head of width E turn by the angle of their row: (a cos - b sin, b cos + a sin). A
 // rotation's transpose is its inverse, so turning q and dq back gives zhat and G.
-#include <numeric>
-
 #include "gates.h"
 
 namespace comt {
 namespace {
 
 struct Rotation {
-  Rows<const float> cos, sin;  // [P, E/2]; row t uses row t % P
-  int64_t period;
+  Rotation(const Matrix& cos, const Matrix& sin)
+      : cos(cos, cos.rows, cos.columns, cos.columns, "cos"),
+        sin(sin, cos.rows, cos.columns, cos.columns, "sin"),
+        period(cos.rows),
+        half(cos.columns) {}
+  const Floats cos, sin;  // [P, E/2]; row t uses row t % P
+  const int64_t period, half;
 };
 
 // Whole heads, so that both channels of every pair are in the tile, and whole vectors, so that no two tiles share one.
@@ -20,156 +23,126 @@ int64_t chunk_of(int64_t head) {
   return std::max<int64_t>(1, CHUNK / least) * least;
 }
 
+// body(site, its first column, whether it turns) for queries, keys and values.
+template <class F>
+INLINE void sites_of(const Gates& gates, F&& body) {
+  int64_t m = 0;
+  for (int s = 0; s < 3; m += gates.widths[s++]) body(s, m, s < 2);
+}
+
 template <class T>
-void forward(const Gates& gates, Rows<const T> product, const Rotation& rotation, int64_t head, T* const* outputs,
-             T* u_out) {
-  const int64_t M = gates.widths[0] + gates.widths[1] + gates.widths[2], half = head / 2, SR = gates.columns;
-  parallel(gates.threads, [&](Thread thread) {
-    gates.pack(thread);
-    Block block(gates, thread);
-    blocks_of(gates, thread, [&](int64_t first, int rows) {
-      block.open(Rows<const T>{product.data + M, product.stride}, first, rows);
-      for (int64_t t = first; t < first + rows; ++t) std::copy_n(product[t] + M, SR, u_out + t * SR);
-      int64_t m = 0;
-      for (int s = 0; s < 3; m += gates.widths[s++]) {
-        const int64_t N = gates.widths[s];
-        const bool gated = gates.is_gated(s);
-        with_flag(gated && gates.channel, [&](auto channel) {
-          chunks_of(N, channel, chunk_of(head), [&](int64_t start, int64_t width) {
-            if (channel) block.channel_gate(s, start, width);
-            for (int i = 0; i < rows; ++i) {
-              const int64_t t = first + i;
-              const T* z = product[t] + m + start;
-              T* to = outputs[s] + t * N + start;
-              const float* sc = block.tile_row(0, i);
-              const float k = gated ? block.factor(s, i) : 1;
-              const auto zhat = [&](int64_t n, auto part) {
-                V gate = splat(k);
-                if (channel) gate *= load(sc + n);
-                return load(z + n, part) * gate;
-              };
-              if (s == 2) {
-                columns(width, [&](int64_t n, auto part) { store(to + n, zhat(n, part), part); });
-                continue;
-              }
-              const float *cos = rotation.cos[t % rotation.period], *sin = rotation.sin[t % rotation.period];
-              for (int64_t e = 0; e < width; e += head)
-                columns(half, [&](int64_t j, auto part) {
-                  const V a = zhat(e + j, part), b = zhat(e + half + j, part);
-                  const V c = load(cos + j, part), d = load(sin + j, part);
-                  store(to + e + j, a * c - b * d, part);
-                  store(to + e + half + j, b * c + a * d, part);
-                });
-            }
+void forward(const Gates& gates, Rows<const T> product, const Rotation& rotation, const Rows<T>* outputs, Rows<T> u_out) {
+  const int64_t half = rotation.half, head = 2 * half;
+  forward_of(gates, product.from(gates.width), [&](Block& block, int64_t first) {
+    for (int64_t t = first; t < first + block.rows; ++t) std::copy_n(product[t] + gates.width, gates.columns, u_out[t]);
+    sites_of(gates, [&](int s, int64_t m, bool turns) {
+      chunks_of_site(block, s, chunk_of(head), [&](int64_t start, int64_t width, int i, auto gate) {
+        const int64_t t = first + i, position = t % rotation.period * half;
+        const T* z = product[t] + m + start;
+        T* to = outputs[s][t] + start;
+        const auto zhat = [&](int64_t n, auto part) { return load(z + n, part) * gate(n); };
+        if (!turns) {
+          columns(width, [&](int64_t n, auto part) { store(to + n, zhat(n, part), part); });
+          return;
+        }
+        const float *cos = rotation.cos + position, *sin = rotation.sin + position;
+        for (int64_t e = 0; e < width; e += head)
+          columns(half, [&](int64_t j, auto part) {
+            const V a = zhat(e + j, part), b = zhat(e + half + j, part);
+            const V c = load(cos + j, part), d = load(sin + j, part);
+            store(to + e + j, a * c - b * d, part);
+            store(to + e + half + j, b * c + a * d, part);
           });
-        });
-      }
+      });
     });
   });
 }
 
 template <class T>
 void backward(const Gates& gates, const Rows<const T>* gradients, const Rows<const T>* outputs, Rows<const T> u,
-              const Rotation& rotation, int64_t head, Rows<T> dproduct, int64_t rest, float* dWc, float* dws) {
-  const int64_t M = gates.widths[0] + gates.widths[1] + gates.widths[2], half = head / 2;
-  parallel(gates.threads, [&](Thread thread) {
-    gates.pack(thread);
-    Block block(gates, thread);
-    blocks_of(gates, thread, [&](int64_t first, int rows) {
-      block.open(u, first, rows);
-      int64_t m = 0;
-      for (int s = 0; s < 3; m += gates.widths[s++]) {
-        const bool gated = gates.is_gated(s);
-        if (gated) block.begin_site();
-        with_flag(gated && gates.channel, [&](auto channel) {
-          chunks_of(gates.widths[s], channel, chunk_of(head), [&](int64_t start, int64_t width) {
-            if (channel) block.channel_gate(s, start, width);
-            for (int i = 0; i < rows; ++i) {
-              const int64_t t = first + i;
-              const T *from = gradients[s][t] + start, *out = outputs[s][t] + start;
-              T* to = dproduct[t] + m + start;
-              float* sc = block.tile_row(0, i);
-              const float k = gated ? block.factor(s, i) : 1;
-              V row_sum{};
-              const auto finish = [&](int64_t n, V G, V zhat, auto part) {
-                const V h = G * zhat;
-                V gate = splat(k);
-                if (channel) {
-                  const V gamma = load(sc + n, part);
-                  gate *= gamma;
-                  store(sc + n, h - h * gamma, part);
-                }
-                store(to + n, G * gate, part);
-                row_sum += h;
-              };
-              if (s == 2) {
-                columns(width, [&](int64_t n, auto part) {
-                  finish(n, load(from + n, part), load(out + n, part), part);
-                });
-              } else {
-                const float *cos = rotation.cos[t % rotation.period], *sin = rotation.sin[t % rotation.period];
-                for (int64_t e = 0; e < width; e += head)
-                  columns(half, [&](int64_t j, auto part) {
-                    const V c = load(cos + j, part), d = load(sin + j, part);
-                    const V da = load(from + e + j, part), db = load(from + e + half + j, part);
-                    const V a = load(out + e + j, part), b = load(out + e + half + j, part);
-                    finish(e + j, da * c + db * d, a * c + b * d, part);
-                    finish(e + half + j, db * c - da * d, b * c - a * d, part);
-                  });
-              }
-              if (gated) block.add_to_row_sum(s, i, row_sum);
-            }
-            if (channel) block.channel_gradient(s, start, width);
-          });
-        });
-        if (gated) block.end_site(s);
-      }
-      block.close(Rows<T>{dproduct.data + M, dproduct.stride}, first, rest);
+              const Rotation& rotation, const Gradients<T>& out) {
+  const int64_t half = rotation.half, head = 2 * half;
+  backward_of(gates, u, out, [&](Block& block, int64_t first) {
+    sites_of(gates, [&](int s, int64_t m, bool turns) {
+      chunks_of_site(block, s, chunk_of(head), [&](int64_t start, int64_t width, int i, auto gate) {
+        const int64_t t = first + i, position = t % rotation.period * half;
+        const T *G = gradients[s][t] + start, *zhat = outputs[s][t] + start;
+        T* to = out.dproduct[t] + m + start;
+        V row_sum{};
+        const auto finish = [&](int64_t n, V G, V zhat, auto part) {
+          const V h = G * zhat, factor = gate(n);
+          gate.keep(n, h, part);
+          store(to + n, G * factor, part);
+          row_sum += h;
+        };
+        if (turns) {
+          const float *cos = rotation.cos + position, *sin = rotation.sin + position;
+          for (int64_t e = 0; e < width; e += head)
+            columns(half, [&](int64_t j, auto part) {
+              const V c = load(cos + j, part), d = load(sin + j, part);
+              const V da = load(G + e + j, part), db = load(G + e + half + j, part);
+              const V a = load(zhat + e + j, part), b = load(zhat + e + half + j, part);
+              finish(e + j, da * c + db * d, a * c + b * d, part);
+              finish(e + half + j, db * c - da * d, b * c - a * d, part);
+            });
+        } else {
+          columns(width, [&](int64_t n, auto part) { finish(n, load(G + n, part), load(zhat + n, part), part); });
+        }
+        if (gates.is_gated(s)) block.add_to_row_sum(s, i, row_sum);
+      });
     });
-    gates.reduce(thread, dWc, dws, nullptr);
   });
 }
+
+// What both directions begin with: the gates of the three sites.
+struct Call {
+  Call(Arguments& in, int64_t rows, bool backward)
+      : modulation(in.modulation()),
+        cos(in.matrix()),
+        rotation(cos, in.matrix()),
+        wide(in.integer() * 2 * rotation.half),
+        narrow(in.integer() * 2 * rotation.half),
+        gates(modulation, {wide, narrow, narrow}, rows, useful_threads(in.threads, rows, wide + 2 * narrow), backward,
+              chunk_of(2 * rotation.half) + W) {}
+  const Modulation modulation;
+  const Matrix cos;
+  const Rotation rotation;
+  const int64_t wide, narrow;
+  const Gates gates;
+};
 
 }  // namespace
 }  // namespace comt
 
 using namespace comt;
 
-EXPORT comt_heads(int threads, int32_t type, const GateArguments* arguments, int64_t rows, const void* product,
-                  int64_t product_stride, const float* cos, int64_t cos_stride, const float* sin, int64_t sin_stride,
-                  int64_t period, int64_t head, int64_t heads, int64_t kv_heads, void* q, void* k, void* v, void* u) {
-  return guarded([&] {
-    const int64_t widths[3] = {heads * head, kv_heads * head, kv_heads * head};
-    const int used = useful_threads(threads, rows, widths[0] + 2 * widths[1]);
-    const Gates gates(*arguments, 3, widths, rows, used, false, chunk_of(head) + W);
-    const Rotation rotation{{cos, cos_stride}, {sin, sin_stride}, period};
-    with_type(type, [&](auto tag) {
-      using T = decltype(tag);
-      T* const outputs[3] = {static_cast<T*>(q), static_cast<T*>(k), static_cast<T*>(v)};
-      forward<T>(gates, {static_cast<const T*>(product), product_stride}, rotation, head, outputs, static_cast<T*>(u));
-    });
+OPERATION(heads) {
+  const Matrix product = in.matrix();
+  const Call call(in, product.rows, false);
+  with_type(product.type, [&](auto tag) {
+    using T = decltype(tag);
+    T *q = in.result<T>(), *k = in.result<T>(), *v = in.result<T>(), *u = in.result<T>();
+    const Rows<T> outputs[3] = {{q, call.wide}, {k, call.narrow}, {v, call.narrow}};
+    forward<T>(call.gates, call.gates.product<const T>(product), call.rotation, outputs, {u, call.gates.columns});
   });
 }
 
-EXPORT comt_heads_backward(int threads, int32_t type, const GateArguments* arguments, int64_t rows, const void* dq,
-                           int64_t dq_stride, const void* dk, int64_t dk_stride, const void* dv, int64_t dv_stride,
-                           const void* q, int64_t q_stride, const void* k, int64_t k_stride, const void* v,
-                           int64_t v_stride, const void* u, int64_t u_stride, const float* cos, int64_t cos_stride,
-                           const float* sin, int64_t sin_stride, int64_t period, int64_t head, int64_t heads,
-                           int64_t kv_heads, void* dproduct, int64_t columns, float* dWc, float* dws) {
-  return guarded([&] {
-    const int64_t widths[3] = {heads * head, kv_heads * head, kv_heads * head}, M = widths[0] + 2 * widths[1];
-    const Gates gates(*arguments, 3, widths, rows, useful_threads(threads, rows, M), true, chunk_of(head) + W);
-    const Rotation rotation{{cos, cos_stride}, {sin, sin_stride}, period};
-    with_type(type, [&](auto tag) {
-      using T = decltype(tag);
-      const auto matrix = [](const void* data, int64_t stride) {
-        return Rows<const T>{static_cast<const T*>(data), stride};
-      };
-      const Rows<const T> gradients[3] = {matrix(dq, dq_stride), matrix(dk, dk_stride), matrix(dv, dv_stride)};
-      const Rows<const T> outputs[3] = {matrix(q, q_stride), matrix(k, k_stride), matrix(v, v_stride)};
-      backward<T>(gates, gradients, outputs, matrix(u, u_stride), rotation, head, {static_cast<T*>(dproduct), columns},
-                  columns - M - gates.columns, dWc, dws);
-    });
+OPERATION(heads_backward) {
+  Matrix given[6];  // dq, dk, dv, q, k and v
+  for (Matrix& each : given) each = in.matrix();
+  const Matrix u = in.matrix();
+  const int64_t rows = given[0].rows;
+  const Call call(in, rows, true);
+  const int64_t columns = in.integer(), used = call.gates.width + call.gates.columns;
+  require(columns >= used, columns, " columns, fewer than the ", used, " of the sites and gates");
+  with_type(given[0].type, [&](auto tag) {
+    using T = decltype(tag);
+    const auto matrix = [&](int i, const char* name) {
+      return given[i].of<const T>(rows, call.gates.widths[i % 3], name);
+    };
+    const Rows<const T> gradients[3] = {matrix(0, "dq"), matrix(1, "dk"), matrix(2, "dv")};
+    const Rows<const T> outputs[3] = {matrix(3, "q"), matrix(4, "k"), matrix(5, "v")};
+    backward<T>(call.gates, gradients, outputs, u.of<const T>(rows, call.gates.columns, "u"), call.rotation,
+                in.gradients<T>());
   });
 }

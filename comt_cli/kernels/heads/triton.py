@@ -14,6 +14,8 @@ A program owns pairs of channels of one site: for heads of 64 channels 32 pairs 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
+from typing import Any
 
 import triton
 import triton.language as tl
@@ -35,9 +37,9 @@ def heads(
     q_TN, k_TN, v_TN = (product_TC.new_empty(T, site.width) for site in layout.sites)
     u_TU = product_TC.new_empty(T, modulation.columns)
     tile = layout.tile("heads", product_TC.dtype)
-    counts = _columns(layout, tile)
+    counts = [launch.cdiv(site.width, tile.channels) for site in layout.sites]
     groups, blocks = launch.groups(product_TC, tile, sum(counts))
-    launch.run(
+    layout.run(
         _heads,
         (sum(counts), groups),
         (product_TC, cos_PE, sin_PE, u_TU),
@@ -46,10 +48,9 @@ def heads(
         (product_TC.stride(0), cos_PE.stride(0), sin_PE.stride(0), modulation.columns),
         (T, len(cos_PE), blocks, layout.width),
         _shares(layout, counts),
-        layout.scale,
         tile=tile,
-        E=E,
-        **_constants(layout, tile, product_TC, q_TN, k_TN),
+        rows=(product_TC, q_TN, k_TN),
+        **_constants(layout, tile, E),
     )
     return q_TN, k_TN, v_TN, u_TU
 
@@ -74,14 +75,13 @@ def heads_backward(
     outputs = [launch.unit_stride(tensor) for tensor in (q_TN, k_TN, v_TN)]
     u_TU, cos_PE, sin_PE = (launch.unit_stride(tensor) for tensor in (u_TU, cos_PE, sin_PE))
     T, E = len(q_TN), cos_PE.shape[-1]
-    layout = launch.Layout(modulation, [2 * E * each for each in (heads, kv_heads, kv_heads)])
-    tile = layout.tile("heads_backward", q_TN.dtype)
-    counts = _columns(layout, tile)
-    parts = Parts(layout, tile, q_TN, counts, sum(counts))
+    widths = [2 * E * each for each in (heads, kv_heads, kv_heads)]
+    parts = Parts.of("heads_backward", modulation, widths, q_TN, sum)
+    layout = parts.layout
     dproduct_TC = q_TN.new_empty(T, columns)
-    launch.run(
+    layout.run(
         _heads_backward,
-        (sum(counts), parts.groups),
+        (sum(parts.columns), parts.groups),
         (u_TU, cos_PE, sin_PE, dproduct_TC),
         tuple(outputs),
         tuple(gradients),
@@ -90,32 +90,26 @@ def heads_backward(
         parts.tensors,
         (u_TU.stride(0), cos_PE.stride(0), sin_PE.stride(0), columns),
         (T, len(cos_PE), parts.blocks, layout.channels),
-        _shares(layout, counts),
+        _shares(layout, parts.columns),
         tuple(parts.firsts),
-        layout.scale,
-        tile=tile,
-        E=E,
-        **_constants(layout, tile, dproduct_TC, *gradients, *outputs),
+        tile=parts.tile,
+        rows=(dproduct_TC, *gradients, *outputs),
+        **_constants(layout, parts.tile, E),
     )
     dWc, dws = parts.finish(u_TU, 0, dproduct_TC)
     return dproduct_TC, dWc, dws
 
 
-def _columns(layout: launch.Layout, tile: Tile) -> list[int]:
-    """Programs that share a row block, for each site."""
-    return [launch.cdiv(site.width, tile.channels) for site in layout.sites]
-
-
-def _shares(layout: launch.Layout, counts: list[int]) -> tuple[tuple[int, int, int], ...]:
+def _shares(layout: launch.Layout, counts: Sequence[int]) -> tuple[tuple[int, int, int], ...]:
     """Of each site its first program, its first column, and its channels."""
     begins = itertools.accumulate(counts[:-1], initial=0)
     return tuple((begin, site.first, site.width) for begin, site in zip(begins, layout.sites, strict=True))
 
 
-def _constants(layout: launch.Layout, tile: Tile, *tensors: Tensor) -> dict[str, int]:
+def _constants(layout: launch.Layout, tile: Tile, E: int) -> dict[str, Any]:
     """W counts pairs here: half as many as channels, but with a channel gate 32 as elsewhere."""
-    constants = layout.constants(tile, *tensors, columns=[site.width for site in layout.sites])
-    return constants if layout.kind == "channel" else {**constants, "W": tile.channels // 2}
+    pairs = {} if layout.kind == "channel" else {"W": tile.channels // 2}
+    return {"E": E, "columns": [site.width for site in layout.sites], **pairs}
 
 
 @triton.jit
@@ -214,7 +208,7 @@ def _site_backward(  # noqa: PLR0915 - one walk down the rows
     out_ptr, G_ptr, out_strides = out
     dWc_ptr, parts = sums
     TYPE: tl.constexpr = out_ptr.dtype.element_ty
-    out_stride, G_stride = gates.aligned(out_strides[0], UNIT), gates.aligned(out_strides[1], UNIT)
+    out_stride, G_stride = gates.aligned_each(out_strides, UNIT)
     T, P, blocks, Mg = sizes
     first, width, column, part = where
     dz_stride, pairs = gates.aligned(strides[3], UNIT), width // 2

@@ -3,27 +3,23 @@
 //     dz = p - e / V - (1 - e) onehot(target)    db = the sum of dz over rows
 // Three walks along a row, which the nearest caches hold: its maximum, the exponentials and their sum, the gradient.
 // A row without a target (its number is negative) is not looked at: its loss and its gradient are 0.
-#include <cmath>
 #include <limits>
-#include <memory>
 
 #include "gates.h"
 
 namespace comt {
 
-// As Python passes it; z, [rows, V], becomes dz where `gradient` is not 0. bias and dbias, [V], may be null.
-struct CrossEntropyArguments {
-  void* z;
+namespace {
+
+// Of `words` logits in each row. bias and dbias, [V], may be absent.
+struct CrossEntropy {
   const float* bias;
   const int64_t* targets;
-  float* losses;  // [rows]
-  float* dbias;
-  int64_t rows, words, stride;
+  float *losses, *dbias;
+  int64_t rows, words;
   float smoothing;
-  int32_t type, gradient;
+  bool gradient;  // whether z becomes dz
 };
-
-namespace {
 
 constexpr float INFINITE = std::numeric_limits<float>::infinity();
 
@@ -47,7 +43,7 @@ INLINE float sum_of_lanes(V x) {
 
 template <class T>
 struct Row {
-  const CrossEntropyArguments& a;
+  const CrossEntropy& a;
   T* z;
   float* x;  // [V]: a thread's own: x, then its exponentials
 
@@ -101,9 +97,9 @@ struct Row {
 };
 
 template <class T>
-void rows_of(const CrossEntropyArguments& a, Thread thread, float* x, float* dbias) {
+void losses_of(const CrossEntropy& a, Rows<T> z, Thread thread, float* x, float* dbias) {
   for (int64_t t = thread.begin(a.rows); t < thread.end(a.rows); ++t) {
-    const Row<T> row{a, static_cast<T*>(a.z) + t * a.stride, x};
+    const Row<T> row{a, z[t], x};
     if (a.targets[t] < 0) {
       a.losses[t] = 0;
       if (a.gradient) row.clear();
@@ -118,23 +114,31 @@ void rows_of(const CrossEntropyArguments& a, Thread thread, float* x, float* dbi
 
 using namespace comt;
 
-EXPORT comt_cross_entropy(int threads, const CrossEntropyArguments* a) {
-  return guarded([&] {
-    // One row is enough for a thread, unless all of them are less work than waking it.
-    const bool is_little = a->rows * a->words < 16384;
-    threads = is_little ? 1 : int(std::max<int64_t>(1, std::min<int64_t>(threads, a->rows)));
-    const int64_t floats = padded(a->words), each = a->dbias ? 2 * floats : floats;
-    const std::unique_ptr<float[]> memory(new float[threads * each]);
-    with_type(a->type, [&](auto tag) {
-      parallel(threads, [&](Thread thread) {
-        float* x = memory.get() + thread.index * each;
-        if (!a->dbias) return rows_of<decltype(tag)>(*a, thread, x, nullptr);
-        std::fill_n(x + floats, floats, 0.f);
-        rows_of<decltype(tag)>(*a, thread, x, x + floats);
-        thread.wait();
-        for (int64_t v = thread.begin(a->words); v < thread.end(a->words); ++v)
-          for (int i = 0; i < thread.count; ++i) a->dbias[v] += memory[i * each + floats + v];
-      });
+OPERATION(cross_entropy) {
+  const Matrix z = in.matrix(), targets = in.matrix(), bias = in.matrix(), dbias = in.matrix();
+  const float smoothing = float(in.number());
+  const bool gradient = in.integer();
+  const int64_t rows = z.rows, words = z.columns;
+  const auto of_words = [&](const Matrix& each) {
+    return each.data ? each.of<float>(1, words, "a bias").data : nullptr;
+  };
+  const int64_t* of_targets = targets.of<const int64_t>(1, rows, "the targets").data;
+  const CrossEntropy a{of_words(bias), of_targets, in.result<float>(), gradient ? of_words(dbias) : nullptr,
+                       rows, words, smoothing, gradient};
+  // One row is enough for a thread, unless all of them are less work than waking it.
+  const int threads = rows * words < 16384 ? 1 : int(std::max<int64_t>(1, std::min<int64_t>(in.threads, rows)));
+  const int64_t floats = padded(words), each = a.dbias ? 2 * floats : floats;
+  const std::unique_ptr<float[]> memory(new float[threads * each]);
+  with_type(z.type, [&](auto tag) {
+    const auto logits = z.of<decltype(tag)>(rows, words, "z");
+    parallel(threads, [&](Thread thread) {
+      float* x = memory.get() + thread.index * each;
+      if (!a.dbias) return losses_of(a, logits, thread, x, nullptr);
+      std::fill_n(x + floats, floats, 0.f);
+      losses_of(a, logits, thread, x, x + floats);
+      thread.wait();
+      for (int64_t v = thread.begin(words); v < thread.end(words); ++v)
+        for (int i = 0; i < thread.count; ++i) a.dbias[v] += memory[i * each + floats + v];
     });
   });
 }

@@ -3,18 +3,16 @@
 The product is kept for the backward pass, no gate and no logit. Shapes as in `kernels.gates`.
 """
 
-# ruff: noqa: ARG001 - what prepares an operator's derivative, or stands in for it, is given all its arguments
-
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from comt_cli.kernels.gates import Modulation, gated_sites
-from comt_cli.kernels.operators import GATES, like_gradients, operator, rows
+from comt_cli.kernels.operators import Derivative, differentiable, like_gradients, rows
 
 
 def reference(product_TC: Tensor, modulation: Modulation, widths: Sequence[int]) -> Tensor:
@@ -22,31 +20,31 @@ def reference(product_TC: Tensor, modulation: Modulation, widths: Sequence[int])
     return torch.cat(gated_sites(product_TC, modulation, widths), dim=-1)
 
 
-def _fake(product: Tensor, modulation: Modulation, widths: Sequence[int]) -> Tensor:
-    return product.new_empty(product.shape[0], sum(widths))
+class Saved(NamedTuple):
+    """What the backward pass reads."""
+
+    product: Tensor
+    modulation: Modulation
+    widths: Sequence[int]
 
 
-def _fake_backward(G: Tensor, product: Tensor, modulation: Modulation, widths: Sequence[int]) -> Any:
-    return like_gradients(product, modulation)
+def _gradients(backward: Any, saved: Saved, G: Tensor) -> dict[str, Any]:
+    dproduct, *dgates = backward(rows(G), *saved)
+    return {"product_TC": dproduct, "modulation": dgates}
 
 
-def _keep(inputs: Any, zhat: Tensor) -> Any:
-    return inputs
-
-
-def _gradients(kept: Any, G: Tensor) -> Any:
-    dproduct, *dgates = _modulate_backward(rows(G), *kept)
-    return dproduct, dgates, None
-
-
-_modulate = operator(
-    "modulate", ["Tensor product", GATES, "int[] widths"], "Tensor", _fake, keep=_keep, gradients=_gradients
-)
-_modulate_backward = operator(
-    "modulate_backward",
-    ["Tensor G", "Tensor product", GATES, "int[] widths"],
-    "(Tensor, Tensor, Tensor)",
-    _fake_backward,
+_modulate = differentiable(
+    "modulate",
+    reference,
+    empty=lambda product, modulation, widths: product.new_empty(product.shape[0], sum(widths)),
+    derivative=Derivative(
+        Saved,
+        save=lambda given, zhat: Saved(*given),
+        incoming="G",
+        empty=lambda saved: like_gradients(saved.product, saved.modulation),
+        results=3,
+        gradients=_gradients,
+    ),
 )
 
 

@@ -4,122 +4,80 @@
 namespace comt {
 namespace {
 
+// body(site, its first column) for every site of a block; one without a gate is copied from its columns instead.
+template <class T, class F>
+void sites_of(const Block& block, int64_t first, Rows<const T> ungated, Rows<T> to, F&& body) {
+  int64_t m = 0;
+  for (int s = 0; s < block.gates.sites; m += block.gates.widths[s++]) {
+    if (block.gates.is_gated(s)) {
+      body(s, m);
+      continue;
+    }
+    for (int64_t t = first; t < first + block.rows; ++t) std::copy_n(ungated[t] + m, block.gates.widths[s], to[t] + m);
+  }
+}
+
 template <class T>
-void forward(const Gates& gates, Rows<const T> product, Rows<T> zhat, int64_t M) {
-  parallel(gates.threads, [&](Thread thread) {
-    gates.pack(thread);
-    Block block(gates, thread);
-    blocks_of(gates, thread, [&](int64_t first, int rows) {
-      block.open(Rows<const T>{product.data + M, product.stride}, first, rows);
-      int64_t m = 0;
-      for (int s = 0; s < gates.sites; m += gates.widths[s++]) {
-        const int64_t N = gates.widths[s];
-        if (!gates.is_gated(s)) {
-          for (int64_t t = first; t < first + rows; ++t) std::copy_n(product[t] + m, N, zhat[t] + m);
-          continue;
-        }
-        with_flag(gates.channel, [&](auto channel) {
-          chunks_of(N, channel, CHUNK, [&](int64_t start, int64_t width) {
-            block.channel_gate(s, start, width);
-            for (int i = 0; i < rows; ++i) {
-              const T* z = product[first + i] + m + start;
-              T* to = zhat[first + i] + m + start;
-              const float* sc = block.tile_row(0, i);
-              const float k = block.factor(s, i);
-              columns(width, [&](int64_t n, auto part) {
-                V gate = splat(k);
-                if (channel) gate *= load(sc + n);
-                store(to + n, load(z + n, part) * gate, part);
-              });
-            }
-          });
-        });
-      }
+void forward(const Gates& gates, Rows<const T> product, Rows<T> zhat) {
+  forward_of(gates, product.from(gates.width), [&](Block& block, int64_t first) {
+    sites_of(block, first, product, zhat, [&](int s, int64_t m) {
+      chunks_of_site(block, s, CHUNK, [&](int64_t start, int64_t width, int i, auto gate) {
+        const T* z = product[first + i] + m + start;
+        T* to = zhat[first + i] + m + start;
+        columns(width, [&](int64_t n, auto part) { store(to + n, load(z + n, part) * gate(n), part); });
+      });
     });
   });
 }
 
 // dz = G c sc c ss; h = G zhat = dz z; ec = h (1 - sc).
 template <class T>
-void backward(const Gates& gates, Rows<const T> G, Rows<const T> product, Rows<T> dproduct, int64_t M, int64_t rest,
-              float* dWc, float* dws) {
-  parallel(gates.threads, [&](Thread thread) {
-    gates.pack(thread);
-    Block block(gates, thread);
-    blocks_of(gates, thread, [&](int64_t first, int rows) {
-      block.open(Rows<const T>{product.data + M, product.stride}, first, rows);
-      int64_t m = 0;
-      for (int s = 0; s < gates.sites; m += gates.widths[s++]) {
-        const int64_t N = gates.widths[s];
-        if (!gates.is_gated(s)) {
-          for (int64_t t = first; t < first + rows; ++t) std::copy_n(G[t] + m, N, dproduct[t] + m);
-          continue;
-        }
-        block.begin_site();
-        with_flag(gates.channel, [&](auto channel) {
-          chunks_of(N, channel, CHUNK, [&](int64_t start, int64_t width) {
-            block.channel_gate(s, start, width);
-            for (int i = 0; i < rows; ++i) {
-              const T *from = G[first + i] + m + start, *zs = product[first + i] + m + start;
-              T* to = dproduct[first + i] + m + start;
-              float* sc = block.tile_row(0, i);
-              const float k = block.factor(s, i);
-              V row_sum{};
-              columns(width, [&](int64_t n, auto part) {
-                V gate = splat(k);
-                if (channel) gate *= load(sc + n);
-                const V dz = load(from + n, part) * gate, h = dz * load(zs + n, part);
-                store(to + n, dz, part);
-                row_sum += h;
-                if (channel) store(sc + n, h - h * load(sc + n));
-              });
-              block.add_to_row_sum(s, i, row_sum);
-            }
-            block.channel_gradient(s, start, width);
-          });
+void backward(const Gates& gates, Rows<const T> G, Rows<const T> product, const Gradients<T>& to) {
+  backward_of(gates, product.from(gates.width), to, [&](Block& block, int64_t first) {
+    sites_of(block, first, G, to.dproduct, [&](int s, int64_t m) {
+      chunks_of_site(block, s, CHUNK, [&](int64_t start, int64_t width, int i, auto gate) {
+        const T *from = G[first + i] + m + start, *zs = product[first + i] + m + start;
+        T* dz_to = to.dproduct[first + i] + m + start;
+        V row_sum{};
+        columns(width, [&](int64_t n, auto part) {
+          const V dz = load(from + n, part) * gate(n), h = dz * load(zs + n, part);
+          store(dz_to + n, dz, part);
+          row_sum += h;
+          gate.keep(n, h);
         });
-        block.end_site(s);
-      }
-      block.close(Rows<T>{dproduct.data + M, dproduct.stride}, first, rest);
+        block.add_to_row_sum(s, i, row_sum);
+      });
     });
-    gates.reduce(thread, dWc, dws, nullptr);
   });
 }
 
-int64_t total(int sites, const int64_t* widths) {
-  int64_t M = 0;
-  for (int s = 0; s < sites; ++s) M += widths[s];
-  return M;
-}
+std::vector<int64_t> vector_of(Integers widths) { return {widths.data, widths.data + widths.count}; }
 
 }  // namespace
 }  // namespace comt
 
 using namespace comt;
 
-EXPORT comt_modulate(int threads, int32_t type, const GateArguments* arguments, int sites, const int64_t* widths,
-                     int64_t rows, const void* product, int64_t product_stride, void* zhat, int64_t zhat_stride) {
-  return guarded([&] {
-    const int64_t M = total(sites, widths);
-    const Gates gates(*arguments, sites, widths, rows, useful_threads(threads, rows, M), false);
-    with_type(type, [&](auto tag) {
-      using T = decltype(tag);
-      forward<T>(gates, {static_cast<const T*>(product), product_stride}, {static_cast<T*>(zhat), zhat_stride}, M);
-    });
+OPERATION(modulate) {
+  const Matrix product = in.matrix();
+  const Modulation modulation = in.modulation();
+  const auto widths = vector_of(in.integers());
+  const int64_t M = std::accumulate(widths.begin(), widths.end(), int64_t(0));
+  const Gates gates(modulation, widths, product.rows, useful_threads(in.threads, product.rows, M), false);
+  with_type(product.type, [&](auto tag) {
+    using T = decltype(tag);
+    forward<T>(gates, gates.product<const T>(product), {in.result<T>(), M});
   });
 }
 
-EXPORT comt_modulate_backward(int threads, int32_t type, const GateArguments* arguments, int sites,
-                              const int64_t* widths, int64_t rows, const void* G, int64_t G_stride,
-                              const void* product, int64_t product_stride, void* dproduct, int64_t columns, float* dWc,
-                              float* dws) {
-  return guarded([&] {
-    const int64_t M = total(sites, widths);
-    const Gates gates(*arguments, sites, widths, rows, useful_threads(threads, rows, M), true);
-    with_type(type, [&](auto tag) {
-      using T = decltype(tag);
-      backward<T>(gates, {static_cast<const T*>(G), G_stride}, {static_cast<const T*>(product), product_stride},
-                  {static_cast<T*>(dproduct), columns}, M, columns - M - gates.columns, dWc, dws);
-    });
+OPERATION(modulate_backward) {
+  const Matrix G = in.matrix(), product = in.matrix();
+  const Modulation modulation = in.modulation();
+  const auto widths = vector_of(in.integers());
+  const int64_t M = std::accumulate(widths.begin(), widths.end(), int64_t(0));
+  const Gates gates(modulation, widths, product.rows, useful_threads(in.threads, product.rows, M), true);
+  with_type(product.type, [&](auto tag) {
+    using T = decltype(tag);
+    backward<T>(gates, G.of<const T>(product.rows, M, "G"), gates.product<const T>(product), in.gradients<T>());
   });
 }

@@ -29,15 +29,12 @@ def modulate_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return dproduct, [T, C], in the type of the product, and dWc and dws in fp32, for G = dL/dzhat."""
     G_TM, product_TC = launch.unit_stride(G_TM), launch.unit_stride(product_TC)
-    layout = launch.Layout(modulation, widths)
-    tile = layout.tile("modulate_backward", product_TC.dtype)
-    columns = [launch.cdiv(width, tile.channels) for width in widths]
-    parts = Parts(layout, tile, product_TC, columns, max(columns))
+    parts = Parts.of("modulate_backward", modulation, widths, product_TC, max)
     dproduct_TC = product_TC.new_empty(product_TC.shape)
-    for i, site in enumerate(layout.sites):
+    for i, site in enumerate(parts.layout.sites):
         if site.gated:
-            sites.backward(layout, tile, slice(i, i + 1), product_TC, G_TM[:, site.columns], dproduct_TC, parts)
+            sites.backward(parts, slice(i, i + 1), product_TC, G_TM[:, site.columns], dproduct_TC)
         else:
             dproduct_TC[:, site.columns] = G_TM[:, site.columns]
-    dWc, dws = parts.finish(product_TC, layout.width, dproduct_TC)
+    dWc, dws = parts.finish(product_TC, parts.layout.width, dproduct_TC)
     return dproduct_TC, dWc, dws

@@ -11,16 +11,14 @@ mean and the biased variance are those of this batch: this is training, evaluati
 and y where ReLU follows are kept for the backward pass: neither gate, nor n.
 """
 
-# ruff: noqa: ARG001 - what prepares an operator's derivative, or stands in for it, is given all its arguments
-
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from comt_cli.kernels.operators import operator
+from comt_cli.kernels.operators import Derivative, differentiable
 
 
 def reference(
@@ -53,64 +51,58 @@ def reference(
     return (torch.relu(m_PC) if relu else m_PC).to(product_PK.dtype), mean_C, var_C
 
 
-def _fake(product: Tensor, u: Any, window: Any, A: Any, b: Any, weight: Any, bias: Tensor, *more: Any) -> Any:
-    C = bias.shape[0]
+class Saved(NamedTuple):
+    """What the backward pass reads; y where a ReLU follows. `dskip`: whether it writes the skip's gradient, which is
+    dy itself without a ReLU."""
+
+    y: Tensor | None
+    product: Tensor
+    u: Tensor | None
+    window: Tensor | None
+    A: Tensor | None
+    b: Tensor | None
+    weight: Tensor | None
+    mean: Tensor
+    var: Tensor
+    relu: bool
+    epsilon: float
+    dskip: bool
+
+
+def _empty(product: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
+    C = others[5].shape[0]  # of the bias
     mean, var = (product.new_empty(C, dtype=torch.float32) for _ in range(2))
     return product.new_empty(product.shape[0], C), mean, var
 
 
-def _fake_backward(
-    dy: Tensor, y: Any, product: Tensor, u: Any, window: Any, A: Any, b: Any, weight: Any, mean: Tensor, *more: Any
-) -> Any:
+def _empty_gradients(saved: Saved) -> tuple[Tensor, ...]:
+    """Of product, window, A, b, weight, bias, skip and u; of no elements where there is no such operand. u's is in the
+    product's where u is."""
+    product, mean = saved.product, saved.mean
     of_parameters = (
-        dy.new_empty((0,) if each is None else each.shape, dtype=torch.float32) for each in (window, A, b, weight, mean)
+        mean.new_empty((0,) if each is None else each.shape, dtype=torch.float32)
+        for each in (saved.window, saved.A, saved.b, saved.weight, mean)
     )
-    has_skip = more[-1]
-    dskip = dy.new_empty(dy.shape if has_skip else (0,))
-    du = dy.new_empty(0) if u is None else torch.empty_like(u)
+    dskip = product.new_empty((product.shape[0], mean.shape[0]) if saved.dskip else (0,))
+    du = product.new_empty(0) if saved.u is None else torch.empty_like(saved.u)
     return torch.empty_like(product, memory_format=torch.contiguous_format), *of_parameters, dskip, du
 
 
-def _keep(inputs: Any, output: Any) -> Any:
-    product, u, window, A, b, weight, bias, skip, relu, epsilon = inputs
-    y, mean, var = output
-    has_skip = skip is not None
-    return y if relu else None, product, u, window, A, b, weight, mean, var, relu, epsilon, has_skip, bias.dtype
+def _save(given: Any, output: Any) -> Saved:
+    *operands, _, skip, relu, epsilon = given
+    y, *moments = output
+    return Saved._make([y if relu else None, *operands, *moments, relu, epsilon, skip is not None and relu])
 
 
-def _gradients(kept: Any, dy: Tensor, _mean: Any, _var: Any) -> Any:
-    y, product, u, window, A, b, weight, mean, var, relu, epsilon, has_skip, bias_type = kept
+def _gradients(backward: Any, saved: Saved, dy: Tensor, _mean: Any, _var: Any) -> dict[str, Any]:
     dy = dy if dy.stride(-1) == 1 and dy.stride(0) >= dy.shape[1] else dy.contiguous()
-    through_relu = has_skip and relu
-    dproduct, dwindow, dA, db, dweight, dbias, dskip, du = _modulated_norm_backward(
-        dy, y, product, u, window, A, b, weight, mean, var, relu, epsilon, through_relu
-    )
-    found = [
-        None if of is None else gradient.to(of.dtype)
-        for gradient, of in ((du, u), (dwindow, window), (dA, A), (db, b), (dweight, weight))
-    ]
-    dskip = dskip if through_relu else dy if has_skip else None
-    return dproduct, *found, dbias.to(bias_type), dskip, None, None
+    dproduct, dwindow, dA, db, dweight, dbias, dskip, du = backward(dy, *saved)
+    of_parameters = {"window_h": dwindow, "A_rC": dA, "b_r": db, "weight_C": dweight, "bias_C": dbias}
+    return {"product_PK": dproduct, "u_Ph": du, **of_parameters, "skip_PC": dskip if saved.dskip else dy}
 
 
-_PARAMETERS = [f"Tensor? {each}" for each in ("u", "window", "A", "b", "weight")]
-_modulated_norm = operator(
-    "modulated_norm",
-    ["Tensor product", *_PARAMETERS, "Tensor bias", "Tensor? skip", "bool relu", "float epsilon"],
-    "(Tensor, Tensor, Tensor)",
-    _fake,
-    keep=_keep,
-    gradients=_gradients,
-)
-_modulated_norm_backward = operator(
-    "modulated_norm_backward",
-    [
-        *("Tensor dy", "Tensor? y", "Tensor product"),
-        *_PARAMETERS,
-        *("Tensor mean", "Tensor var", "bool relu", "float epsilon", "bool has_skip"),
-    ],
-    "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-    _fake_backward,
+_modulated_norm = differentiable(
+    "modulated_norm", reference, _empty, Derivative(Saved, _save, "dy", _empty_gradients, 8, _gradients)
 )
 
 

@@ -9,8 +9,6 @@ gradients, dB = exp(log_alpha) dW and dlog_alpha = sum(dW W). On a CPU the compi
 Shapes: N rows of one matrix, R bottleneck width, Mg and S rows of all sites' Wc and ws.
 """
 
-# ruff: noqa: ARG001 - what stands in for an operator is given all its arguments
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -24,22 +22,34 @@ from comt_cli.kernels.gates import Bottleneck, Modulation
 from comt_cli.kernels.operators import computed_by_triton, operator
 
 
-def _fake(B: Sequence[Tensor], log_alpha: Sequence[Tensor], rows: Sequence[int], channel: int) -> Any:
+def reference(
+    B: Sequence[Tensor], log_alpha: Sequence[Tensor | None], rows: Sequence[int], channel: int
+) -> tuple[Tensor, Tensor]:
+    """exp(log_alpha_i) B_i under each other, each followed by zeros up to its `rows`: of the first `channel` matrices,
+    [Mg, R], and of the others, [S, R]; where there are none, a tensor without elements. None stands for alpha = 1.
+    """
+    scaled = [B_NR if each is None else each.exp() * B_NR for B_NR, each in zip(B, log_alpha, strict=True)]
+    filled = [
+        F.pad(W_NR, (0, 0, 0, n - len(W_NR))) if n > len(W_NR) else W_NR for W_NR, n in zip(scaled, rows, strict=True)
+    ]
+    Wc, ws = (torch.cat(list(part)) if part else B[0].new_empty(0) for part in _parts(filled, channel))
+    return Wc, ws
+
+
+def _empty(B: Sequence[Tensor], _: Any, rows: Sequence[int], channel: int) -> tuple[Tensor, ...]:
     R = B[0].shape[1]
     return tuple(B[0].new_empty((sum(part), R) if part else 0, dtype=torch.float32) for part in _parts(rows, channel))
 
 
-def _fake_backward(
+def _empty_gradients(  # its annotations are the schema
     dWc: Tensor, dws: Tensor, B: Sequence[Tensor], log_alpha: Sequence[Tensor], rows: Sequence[int], channel: int
-) -> Any:
+) -> list[Tensor]:
+    """Of the matrices B, then of the log_alphas, each in its parameter's type."""
     return [torch.empty_like(each, memory_format=torch.contiguous_format) for each in (*B, *log_alpha)]
 
 
-_OF_GATES = ["Tensor[] B", "Tensor[] log_alpha", "int[] rows", "int channel"]
-_modulation = operator("modulation", _OF_GATES, "(Tensor, Tensor)", _fake)
-_modulation_backward = operator(
-    "modulation_backward", ["Tensor dWc", "Tensor dws", *_OF_GATES], "Tensor[]", _fake_backward
-)
+_modulation = operator("modulation", reference, _empty)
+_modulation_backward = operator("modulation_backward", _empty_gradients, _empty_gradients)
 
 
 class _Joined(torch.autograd.Function):
@@ -68,20 +78,6 @@ def _halves(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
 def _parts(each: Sequence[Any], channel: int) -> tuple[Sequence[Any], Sequence[Any]]:
     """What belongs to Wc, and what to ws."""
     return each[:channel], each[channel:]
-
-
-def reference(
-    B: Sequence[Tensor], log_alpha: Sequence[Tensor | None], rows: Sequence[int], channel: int
-) -> tuple[Tensor, Tensor]:
-    """exp(log_alpha_i) B_i under each other, each followed by zeros up to its `rows`: of the first `channel` matrices,
-    [Mg, R], and of the others, [S, R]; where there are none, a tensor without elements. None stands for alpha = 1.
-    """
-    scaled = [B_NR if each is None else each.exp() * B_NR for B_NR, each in zip(B, log_alpha, strict=True)]
-    filled = [
-        F.pad(W_NR, (0, 0, 0, n - len(W_NR))) if n > len(W_NR) else W_NR for W_NR, n in zip(scaled, rows, strict=True)
-    ]
-    Wc, ws = (torch.cat(list(part)) if part else B[0].new_empty(0) for part in _parts(filled, channel))
-    return Wc, ws
 
 
 def modulation_of(gates: Sequence[Bottleneck | None], widths: Sequence[int]) -> Modulation | None:

@@ -3,17 +3,15 @@
 Shapes as in `kernels.gates`, and F channels of each site.
 """
 
-# ruff: noqa: ARG001 - what prepares an operator's derivative, or stands in for it, is given all its arguments
-
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from comt_cli.kernels.gates import Modulation, gated_sites
-from comt_cli.kernels.operators import GATES, like_gradients, operator, rows
+from comt_cli.kernels.operators import Derivative, differentiable, like_gradients, rows
 
 
 def reference(product_TC: Tensor, modulation: Modulation, width: int, padded: int) -> Tensor:
@@ -22,31 +20,31 @@ def reference(product_TC: Tensor, modulation: Modulation, width: int, padded: in
     return F.pad(F.silu(gate_TF) * up_TF, (0, padded - width))
 
 
-def _fake(product: Tensor, modulation: Modulation, width: int, padded: int) -> Tensor:
-    return product.new_empty(product.shape[0], padded)
+class Saved(NamedTuple):
+    """What the backward pass reads."""
+
+    product: Tensor
+    modulation: Modulation
+    width: int
 
 
-def _fake_backward(dh: Tensor, product: Tensor, modulation: Modulation, width: int) -> Any:
-    return like_gradients(product, modulation)
+def _gradients(backward: Any, saved: Saved, dh: Tensor) -> dict[str, Any]:
+    dproduct, *dgates = backward(rows(dh), *saved)
+    return {"product_TC": dproduct, "modulation": dgates}
 
 
-def _keep(inputs: Any, h: Tensor) -> Any:
-    return inputs[:-1]
-
-
-def _gradients(kept: Any, dh: Tensor) -> Any:
-    dproduct, *dgates = _swiglu_backward(rows(dh), *kept)
-    return dproduct, dgates, None, None
-
-
-_swiglu = operator(
-    "swiglu", ["Tensor product", GATES, "int width", "int padded"], "Tensor", _fake, keep=_keep, gradients=_gradients
-)
-_swiglu_backward = operator(
-    "swiglu_backward",
-    ["Tensor dh", "Tensor product", GATES, "int width"],
-    "(Tensor, Tensor, Tensor)",
-    _fake_backward,
+_swiglu = differentiable(
+    "swiglu",
+    reference,
+    empty=lambda product, modulation, width, padded: product.new_empty(product.shape[0], padded),
+    derivative=Derivative(
+        Saved,
+        save=lambda given, h: Saved(*given[:-1]),
+        incoming="dh",
+        empty=lambda saved: like_gradients(saved.product, saved.modulation),
+        results=3,
+        gradients=_gradients,
+    ),
 )
 
 

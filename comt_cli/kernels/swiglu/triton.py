@@ -22,11 +22,8 @@ def swiglu_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return dproduct, [T, C], in the type of the product, and dWc and dws in fp32."""
     dh_TF, product_TC = launch.unit_stride(dh_TF), launch.unit_stride(product_TC)
-    layout = launch.Layout(modulation, (width, width))
-    tile = layout.tile("swiglu_backward", product_TC.dtype)
-    columns = launch.cdiv(width, tile.channels)
-    parts = Parts(layout, tile, product_TC, (columns, columns), columns)
+    parts = Parts.of("swiglu_backward", modulation, (width, width), product_TC, max)
     dproduct_TC = product_TC.new_empty(product_TC.shape)
-    sites.backward(layout, tile, slice(2), product_TC, dh_TF, dproduct_TC, parts)
-    dWc, dws = parts.finish(product_TC, layout.width, dproduct_TC)
+    sites.backward(parts, slice(2), product_TC, dh_TF, dproduct_TC)
+    dWc, dws = parts.finish(product_TC, 2 * width, dproduct_TC)
     return dproduct_TC, dWc, dws

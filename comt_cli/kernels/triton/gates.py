@@ -99,6 +99,15 @@ def aligned(stride, UNIT: tl.constexpr):
 
 
 @triton.jit
+def aligned_each(strides, UNIT: tl.constexpr):
+    """The same for each of these strides."""
+    found = ()
+    for i in tl.static_range(len(strides)):
+        found = found + (aligned(strides[i], UNIT),)
+    return found
+
+
+@triton.jit
 def matmul(a, b, TYPE: tl.constexpr):
     """a b with factors rounded to TYPE and sums in fp32."""
     if TYPE == tl.float32:

@@ -92,17 +92,22 @@ class Layout:
             return found
         return found._replace(rows=16, warps=1, registers=None)
 
-    def constants(self, tile: Tile, *tensors: Tensor, columns: Sequence[int] = ()) -> dict[str, Any]:
-        """What kernels are compiled for. A program takes its channels W at a time. UNIT divides the row strides of the
-        tensors, and these columns."""
-        strides = (tensor.stride(0) for tensor in tensors)
-        unit = math.gcd(LONGEST_VECTOR, *strides, *columns)
-        return {
-            "W": GATED_TILE if self.kind == "channel" else tile.channels,
-            "R": self.rank,
-            "BL": self.lanes,
-            "UNIT": unit,
-        }
+    def run(
+        self,
+        kernel: Any,
+        grid: tuple[int, ...],
+        *arguments: Any,
+        tile: Tile,
+        rows: Sequence[Tensor],
+        columns: Sequence[int],
+        **constants: Any,
+    ) -> None:
+        """Launches a kernel with its arguments, the gates' scale last. A program takes its channels W at a time. UNIT
+        divides the row strides of the tensors `rows`, and these columns."""
+        unit = math.gcd(LONGEST_VECTOR, *(tensor.stride(0) for tensor in rows), *columns)
+        width = GATED_TILE if self.kind == "channel" else tile.channels
+        constants = {"W": width, "R": self.rank, "BL": self.lanes, "UNIT": unit, **constants}
+        run(kernel, grid, *arguments, self.scale, tile=tile, **constants)
 
 
 def cdiv(number: int, by: int) -> int:

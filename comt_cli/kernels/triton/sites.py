@@ -26,7 +26,7 @@ def forward(layout: launch.Layout, tile: Tile, of: slice, product_TC: Tensor, ou
     columns = launch.cdiv(padded, tile.channels)
     groups, blocks = launch.groups(product_TC, tile, columns)
     first, F = sites[0].first, sites[0].width
-    launch.run(
+    layout.run(
         _sites,
         (columns, groups),
         (product_TC, out_TF),
@@ -34,23 +34,22 @@ def forward(layout: launch.Layout, tile: Tile, of: slice, product_TC: Tensor, ou
         layout.gate(sites[-1]),
         (product_TC.stride(0), out_TF.stride(0)),
         (T, first, F, padded, blocks),
-        layout.scale,
         tile=tile,
+        rows=(product_TC, out_TF),
+        columns=(first, F, padded),
         JOINS=len(sites) == 2,
         FILLED=padded > F,
-        **layout.constants(tile, product_TC, out_TF, columns=(first, F, padded)),
     )
 
 
-def backward(
-    layout: launch.Layout, tile: Tile, of: slice, product_TC: Tensor, G_TF: Tensor, dproduct_TC: Tensor, parts: Parts
-) -> None:
+def backward(parts: Parts, of: slice, product_TC: Tensor, G_TF: Tensor, dproduct_TC: Tensor) -> None:
     """Writes the columns of these sites of dproduct, and the parts of their gates' gradients, for G = dL/d`out`."""
-    sites, T = layout.sites[of], len(product_TC)
+    layout, T = parts.layout, len(product_TC)
+    sites = layout.sites[of]
     first, F = sites[0].first, sites[0].width
-    launch.run(
+    layout.run(
         _sites_backward,
-        (launch.cdiv(F, tile.channels), parts.groups),
+        (parts.columns[of][0], parts.groups),
         (product_TC, G_TF, dproduct_TC),
         layout.gate(sites[0]),
         layout.gate(sites[-1]),
@@ -58,10 +57,10 @@ def backward(
         (product_TC.stride(0), G_TF.stride(0), dproduct_TC.stride(0)),
         (T, first, F, parts.blocks, layout.channels),
         tuple(parts.firsts[of]),
-        layout.scale,
-        tile=tile,
+        tile=parts.tile,
+        rows=(product_TC, G_TF, dproduct_TC),
+        columns=(first, F),
         JOINS=len(sites) == 2,
-        **layout.constants(tile, product_TC, G_TF, dproduct_TC, columns=(first, F)),
     )
 
 
@@ -73,7 +72,7 @@ def _sites(
     """BN channels in a group of `blocks` row blocks, in tiles of W."""
     product_ptr, out_ptr = tensors
     TYPE: tl.constexpr = product_ptr.dtype.element_ty
-    stride, out_stride = gates.aligned(strides[0], UNIT), gates.aligned(strides[1], UNIT)
+    stride, out_stride = gates.aligned_each(strides, UNIT)
     T, first, F, padded, blocks = sizes
     first, F, padded = gates.aligned(first, UNIT), gates.aligned(F, UNIT), gates.aligned(padded, UNIT)
     column, group = tl.program_id(0) * BN, tl.program_id(1).to(tl.int64)
@@ -118,8 +117,7 @@ def _sites_backward(  # noqa: PLR0915 - one walk down the rows
     product_ptr, G_ptr, dproduct_ptr = tensors
     dWc_ptr, parts = sums
     TYPE: tl.constexpr = product_ptr.dtype.element_ty
-    stride, G_stride = gates.aligned(strides[0], UNIT), gates.aligned(strides[1], UNIT)
-    dz_stride = gates.aligned(strides[2], UNIT)
+    stride, G_stride, dz_stride = gates.aligned_each(strides, UNIT)
     T, first, F, blocks, Mg = sizes
     first, F = gates.aligned(first, UNIT), gates.aligned(F, UNIT)
     column, group = tl.program_id(0), tl.program_id(1).to(tl.int64)

@@ -7,7 +7,7 @@ Shapes: G groups, K elements of one group's part; the others as in `gates`, and 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from comt_cli.kernels.gates import Modulation
 from comt_cli.kernels.triton import launch
 from comt_cli.kernels.triton.gates import load_p, load_ws, sigmoid
 from comt_cli.kernels.triton.tiles import Tile
@@ -81,6 +82,7 @@ class Parts:
             rounded to bf16 where activations have 16 bits, as the factors of its sums are.
         firsts: the first block of each site.
         groups, blocks: of rows, and the row blocks of each.
+        layout, tile, columns: of the kernel; `columns` are the blocks of channels of each site.
     """
 
     def __init__(
@@ -89,7 +91,7 @@ class Parts:
         """So many blocks of channels has each site, and so many programs share a row block in one launch."""
         new, fp32 = like_TC.new_empty, torch.float32
         T, R, Wc, ws = len(like_TC), layout.rank, layout.Wc, layout.ws
-        self.layout = layout
+        self.layout, self.tile, self.columns = layout, tile, columns
         self.groups, self.blocks = launch.groups(like_TC, tile, together)
         counts = [count * site.gated for count, site in zip(columns, layout.sites, strict=True)]
         *self.firsts, B = itertools.accumulate(counts, initial=0)
@@ -98,6 +100,22 @@ class Parts:
         narrow = fp32 if like_TC.dtype == fp32 else torch.bfloat16
         self.dp_BTR = None if Wc is None else new((B, T, R), dtype=narrow)
         self.total_BT = None if ws is None else new((B, T), dtype=fp32)
+
+    @classmethod
+    def of(
+        cls,
+        kernel: str,
+        modulation: Modulation,
+        widths: Sequence[int],
+        like_TC: Tensor,
+        together: Callable[[Sequence[int]], int],
+    ) -> Parts:
+        """Those of the backward kernel of that name, whose programs own blocks of channels. `together`: how many share
+        a row block in one launch, of the blocks of each site."""
+        layout = launch.Layout(modulation, widths)
+        tile = layout.tile(kernel, like_TC.dtype)
+        columns = [launch.cdiv(width, tile.channels) for width in widths]
+        return cls(layout, tile, like_TC, columns, together(columns))
 
     @property
     def tensors(self) -> tuple[Any, ...]:

@@ -5,16 +5,14 @@ gate's filters are therefore applied tap by tap as a product of matrices, [h k k
 added with their shifts. Shapes: B images, C channels, P = B H W pixels of the output, h filters of k x k taps.
 """
 
-# ruff: noqa: ARG001 - what prepares an operator's derivative, or stands in for it, is given all its arguments
-
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from comt_cli.kernels.operators import operator
+from comt_cli.kernels.operators import Derivative, differentiable
 
 
 def reference(x_BCHW: Tensor, weight: Tensor, filters: Tensor, stride: int, padding: int) -> tuple[Tensor, Tensor]:
@@ -24,42 +22,38 @@ def reference(x_BCHW: Tensor, weight: Tensor, filters: Tensor, stride: int, padd
     return rows[:, : len(weight)], rows[:, len(weight) :].T
 
 
-def _fake(x: Tensor, weight: Tensor, filters: Tensor, stride: int, padding: int) -> Any:
+class Saved(NamedTuple):
+    """What the backward pass reads."""
+
+    x: Tensor
+    weight: Tensor
+    filters: Tensor
+    stride: int
+    padding: int
+
+
+def _empty(x: Tensor, weight: Tensor, filters: Tensor, stride: int, padding: int) -> tuple[Tensor, Tensor]:
     B, _, *sides = x.shape
     out_H, out_W = ((side + 2 * padding - weight.shape[-1]) // stride + 1 for side in sides)
     P = B * out_H * out_W
     return x.new_empty(P, weight.shape[0]), x.new_empty(filters.shape[0], P, dtype=torch.float32)
 
 
-def _fake_backward(dproduct: Tensor, du: Tensor, x: Tensor, weight: Tensor, filters: Tensor, *how: Any) -> Any:
-    dx, dweight = (torch.empty_like(each, memory_format=torch.channels_last) for each in (x, weight))
-    return dx, dweight, torch.empty_like(filters, memory_format=torch.contiguous_format)
+def _empty_gradients(saved: Saved) -> tuple[Tensor, ...]:
+    dx, dweight = (torch.empty_like(each, memory_format=torch.channels_last) for each in (saved.x, saved.weight))
+    return dx, dweight, torch.empty_like(saved.filters, memory_format=torch.contiguous_format)
 
 
-def _keep(inputs: Any, output: Any) -> Any:
-    return inputs
+def _gradients(backward: Any, saved: Saved, dproduct: Tensor, du: Tensor) -> dict[str, Any]:
+    return dict(zip(("x_BCHW", "weight", "filters"), backward(dproduct, du, *saved), strict=True))
 
 
-def _gradients(kept: Any, dproduct: Tensor, du: Tensor) -> Any:
-    return *_window_convolution_backward(dproduct, du, *kept), None, None
-
-
-_OPERANDS = ["Tensor x", "Tensor weight", "Tensor filters", "int stride", "int padding"]
-_window_convolution = operator(
+_window_convolution = differentiable(
     "window_convolution",
-    _OPERANDS,
-    "(Tensor, Tensor)",
-    _fake,
-    keep=_keep,
-    gradients=_gradients,
-    device_types="cpu",
-)
-_window_convolution_backward = operator(
-    "window_convolution_backward",
-    ["Tensor dproduct", "Tensor du", *_OPERANDS],
-    "(Tensor, Tensor, Tensor)",
-    _fake_backward,
-    device_types="cpu",
+    reference,
+    _empty,
+    Derivative(Saved, lambda given, output: Saved(*given), "dproduct du", _empty_gradients, 3, _gradients),
+    only_on_cpu=True,
 )
 
 

@@ -2,28 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import torch
 from torch import Tensor
 
-from comt_cli.kernels.cpu.calls import run, type_code
-
-_NUMBERS = ("images", "H", "W", "out_H", "out_W", "filters", "window", "stride", "padding")
-
-
-class _Arguments(ctypes.Structure):  # WindowArguments in window_convolution.cpp
-    _fields_ = (
-        ("v", ctypes.c_void_p),
-        ("u", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in _NUMBERS),
-        ("type", ctypes.c_int32),
-    )
-
-
-def _run(name: str, v: Tensor, u: Tensor, shape: tuple[int, ...]) -> None:
-    arguments = _Arguments(v.data_ptr(), u.data_ptr(), *shape, type_code(v))
-    run(name, "p", ctypes.addressof(arguments))
+from comt_cli.kernels.cpu.calls import run
 
 
 def _rows(x_BCHW: Tensor) -> Tensor:
@@ -52,7 +34,7 @@ def window_convolution(
     product = torch.conv2d(x, weight, None, stride, padding)
     v = _taps(filters) @ _rows(x).T
     u = torch.empty(len(filters), shape[0] * shape[3] * shape[4])
-    _run("window_gather", v, u, shape)
+    run("window_gather", v, u, *shape)
     return _rows(product), u
 
 
@@ -67,7 +49,7 @@ def window_convolution_backward(
     how = ([stride] * 2, [padding] * 2, [1, 1], False, [0, 0], 1, [True, True, False])
     dx, dweight, _ = torch.ops.aten.convolution_backward(dproduct, x, weight, None, *how)
     dv = x.new_empty(h * window * window, len(_rows(x)))
-    _run("window_spread", dv, du_hP.float().contiguous(), shape)
+    run("window_spread", dv, du_hP.float().contiguous(), *shape)
     dx_rows = _rows(dx).addmm_(dv.T, _taps(filters))
     dweight = dweight.contiguous(
         memory_format=torch.channels_last

@@ -2,25 +2,36 @@
 //     v[k, tap, pixel] = a_k,tap . x[pixel]     u[k, pixel] = the sum over the taps of v[k, tap, the pixel it lies on]
 // and the gradient, dv[k, tap, pixel] = du[k, the pixel whose tap lies there], or 0. Everything lies plane by plane, so
 // that neighbouring pixels are neighbours in memory. u and du are fp32, v and dv of type T.
-#include <memory>
-
 #include "gates.h"
 
 namespace comt {
 
-// As Python passes it: h filters of window x window taps, maps of H x W pixels in and out_H x out_W out.
-struct WindowArguments {
-  void* v;
-  float* u;
-  int64_t images, H, W, out_H, out_W, filters, window, stride, padding;
-  int32_t type;
-};
-
 namespace {
+
+// h filters of window x window taps, maps of H x W pixels in and out_H x out_W out.
+struct Window {
+  explicit Window(Arguments& in)
+      : v(in.matrix()),
+        u(in.result<float>()),
+        images(in.integer()),
+        H(in.integer()),
+        W(in.integer()),
+        out_H(in.integer()),
+        out_W(in.integer()),
+        filters(in.integer()),
+        window(in.integer()),
+        stride(in.integer()),
+        padding(in.integer()),
+        threads(useful_threads(in.threads, filters * images * ROWS, H * W)) {}
+  const Matrix v;
+  float* u;
+  const int64_t images, H, W, out_H, out_W, filters, window, stride, padding;
+  const int threads;
+};
 
 // The columns j of the output, first <= j < end, whose tap dj lies within the input.
 struct Seen {
-  Seen(const WindowArguments& a, int64_t dj)
+  Seen(const Window& a, int64_t dj)
       : shift(dj - a.padding),
         first(shift < 0 ? (-shift + a.stride - 1) / a.stride : 0),
         end(a.W - shift <= 0 ? 0 : std::min(a.out_W, (a.W - shift - 1) / a.stride + 1)) {}
@@ -29,18 +40,18 @@ struct Seen {
 
 // body(k, image) for the planes of this thread.
 template <class F>
-void planes_of(const WindowArguments& a, Thread thread, F&& body) {
+void planes_of(const Window& a, Thread thread, F&& body) {
   const int64_t planes = a.filters * a.images;
   for (int64_t i = thread.begin(planes); i < thread.end(planes); ++i) body(i / a.images, i % a.images);
 }
 
 template <class T>
-T* plane(const WindowArguments& a, int64_t k, int64_t tap, int64_t image) {
-  return static_cast<T*>(a.v) + (((k * a.window * a.window) + tap) * a.images + image) * a.H * a.W;
+T* plane(const Window& a, int64_t k, int64_t tap, int64_t image) {
+  return static_cast<T*>(a.v.data) + (((k * a.window * a.window) + tap) * a.images + image) * a.H * a.W;
 }
 
 template <class T>
-void gather(const WindowArguments& a, int64_t k, int64_t image) {
+void gather(const Window& a, int64_t k, int64_t image) {
   for (int64_t i = 0; i < a.out_H; ++i) {
     float* u = a.u + ((k * a.images + image) * a.out_H + i) * a.out_W;
     std::fill_n(u, a.out_W, 0.f);
@@ -58,7 +69,7 @@ void gather(const WindowArguments& a, int64_t k, int64_t image) {
 }
 
 template <class T>
-void spread(const WindowArguments& a, int64_t k, int64_t image, float* line) {
+void spread(const Window& a, int64_t k, int64_t image, float* line) {
   for (int64_t tap = 0; tap < a.window * a.window; ++tap) {
     const Seen seen(a, tap % a.window);
     for (int64_t row = 0; row < a.H; ++row) {
@@ -79,25 +90,22 @@ void spread(const WindowArguments& a, int64_t k, int64_t image, float* line) {
 
 using namespace comt;
 
-EXPORT comt_window_gather(int threads, const WindowArguments* a) {
-  return guarded([&] {
-    with_type(a->type, [&](auto tag) {
-      parallel(useful_threads(threads, a->filters * a->images * ROWS, a->H * a->W), [&](Thread thread) {
-        planes_of(*a, thread, [&](int64_t k, int64_t image) { gather<decltype(tag)>(*a, k, image); });
-      });
+OPERATION(window_gather) {
+  const Window a(in);
+  with_type(a.v.type, [&](auto tag) {
+    parallel(a.threads, [&](Thread thread) {
+      planes_of(a, thread, [&](int64_t k, int64_t image) { gather<decltype(tag)>(a, k, image); });
     });
   });
 }
 
-EXPORT comt_window_spread(int threads, const WindowArguments* a) {
-  return guarded([&] {
-    threads = useful_threads(threads, a->filters * a->images * ROWS, a->H * a->W);
-    const std::unique_ptr<float[]> lines(new float[threads * a->W]);
-    with_type(a->type, [&](auto tag) {
-      parallel(threads, [&](Thread thread) {
-        float* line = lines.get() + thread.index * a->W;
-        planes_of(*a, thread, [&](int64_t k, int64_t image) { spread<decltype(tag)>(*a, k, image, line); });
-      });
+OPERATION(window_spread) {
+  const Window a(in);
+  const std::unique_ptr<float[]> lines(new float[a.threads * a.W]);
+  with_type(a.v.type, [&](auto tag) {
+    parallel(a.threads, [&](Thread thread) {
+      float* line = lines.get() + thread.index * a.W;
+      planes_of(a, thread, [&](int64_t k, int64_t image) { spread<decltype(tag)>(a, k, image, line); });
     });
   });
 }

@@ -105,13 +105,6 @@ def test_the_tokens_choose_where_each_has_several_queries(gaining, monkeypatch):
         assert taken == expected
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
-def test_a_mask_goes_with_no_other(gaining, dtype):
-    (q, k, v), mask = operands(PADDED, dtype)
-    with pytest.raises(AssertionError):
-        attend(q, k, v, mask, causal=True)
-
-
 def test_autocast_decides_the_type(gaining):
     q, k, v = torch.randn(3, 2, 2, 16, 4)
     with torch.autocast("cpu", torch.bfloat16):

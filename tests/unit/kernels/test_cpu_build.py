@@ -18,7 +18,6 @@ from same_bits import same_integers
 from comt_cli.kernels.cpu import build, calls
 from comt_cli.kernels.gates import Modulation
 from comt_cli.kernels.swiglu import reference
-from comt_cli.kernels.swiglu.cpu import swiglu, swiglu_backward
 
 SMALL = 'extern "C" __attribute__((visibility("default"))) int comt_answer() { return 42; }\n'
 NEEDS_COMPILER = pytest.mark.skipif(
@@ -80,15 +79,6 @@ def test_a_damaged_file_is_built_again(fresh, damage):
 
 @NEEDS_LINUX
 @NEEDS_COMPILER
-def test_a_changed_source_is_compiled(fresh):
-    assert build.library().comt_answer() == 42
-    (build.FOLDER / "answer" / "answer.cpp").write_text(SMALL.replace("42", "43"), encoding="utf-8")
-    assert build.library().comt_answer() == 43
-    assert len(list(kept_in(fresh).glob("*.so"))) == 2
-
-
-@NEEDS_LINUX
-@NEEDS_COMPILER
 def test_what_others_could_have_written_is_not_loaded(fresh):
     """A cache folder is code: a library in it runs as whoever loads it, and its hash is its own."""
     assert build.available() is None
@@ -122,6 +112,7 @@ def test_what_another_user_wrote_is_not_loaded(fresh, monkeypatch):
 
 @NEEDS_LINUX
 @NEEDS_COMPILER
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names x86 processors")
 def test_it_is_compiled_for_the_processor_that_pytorch_pretends(fresh, monkeypatch):
     commands = []
@@ -158,24 +149,18 @@ def test_without_a_compiler(fresh, monkeypatch):
         ("exit 1", "status 1: no message"),
         ("exit 0", "compiled the CPU kernels to nothing"),
         ('while [ "$1" != -o ]; do shift; done; echo nonsense > "$2"', "invalid ELF header|file too short"),
+        (None, "could not be run"),
     ],
 )
 def test_a_compiler_that_fails(fresh, monkeypatch, tmp_path, compiles, reason):
-    monkeypatch.setenv("CXX", compiler(tmp_path, compiles))
+    monkeypatch.setenv("CXX", compiler(tmp_path, compiles or ""))
+    if compiles is None:
+        (tmp_path / "compiler").write_text("not a program", encoding="utf-8")
     found = build.available()
     assert found is not None
     assert "\n" not in found
     with pytest.raises(build.Unavailable, match=reason):
         build.library()
-
-
-@NEEDS_LINUX
-def test_a_compiler_that_cannot_be_run(fresh, monkeypatch, tmp_path):
-    path = tmp_path / "compiler"
-    path.write_text("not a program", encoding="utf-8")
-    path.chmod(0o755)
-    monkeypatch.setenv("CXX", str(path))
-    assert "could not be run" in (build.available() or "")
 
 
 @NEEDS_LINUX
@@ -185,16 +170,11 @@ def test_a_cache_folder_that_cannot_be_written(fresh):
     assert str(fresh) in (build.available() or "")
 
 
-def test_elsewhere_than_on_linux(fresh, monkeypatch):
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert build.available() == f"the CPU kernels are not built on darwin {platform.machine()}"
-
-
 def test_the_module_can_be_imported_and_says_why_it_cannot_compute(fresh, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     calls._function.cache_clear()
     with pytest.raises(build.Unavailable):
-        swiglu(torch.randn(2, 6), Modulation(None, None, 1.0, 0, (False, False)), 3, 3)
+        calls.swiglu(torch.randn(2, 6), Modulation(None, None, 1.0, 0, (False, False)), 3, 3)
 
 
 @NEEDS_LINUX
@@ -224,20 +204,20 @@ def test_code_for_any_processor_agrees(dtype, old_processor, monkeypatch):
     product = torch.randn(50, 2 * 37 + 16 + 1).to(dtype)
     gates = Modulation(torch.randn(74, 8), torch.randn(2, 8), 2.0, 8, (True, True))
     product[3, 5], product[4, 75] = float("nan"), float("inf")
-    mine = swiglu(product, gates, 37, 40)
+    mine = calls.swiglu(product, gates, 37, 40)
     wide = gates._replace(Wc=gates.Wc.double(), ws=gates.ws.double())
     expected = reference(product.double(), wide, 37, 40)
-    dproduct, dWc, _ = swiglu_backward(mine, product, gates, 37)
+    dproduct, dWc, _ = calls.swiglu_backward(mine, product, gates, 37)
     assert same_integers(mine.isnan(), expected.isnan())
     # fp32: a few roundings of 2^-24; bf16: half a unit of at most 2^-7, and a neighbour.
     tolerance = 1e-5 if dtype == torch.float32 else 1.2e-2
     torch.testing.assert_close(mine.double(), expected, rtol=tolerance, atol=tolerance, equal_nan=True)
-    by_columns = swiglu(product, gates.by_columns(), 37, 40)
+    by_columns = calls.swiglu(product, gates.by_columns(), 37, 40)
     torch.testing.assert_close(by_columns, mine, rtol=2 * tolerance, atol=tolerance, equal_nan=True)
     monkeypatch.undo()
     calls._function.cache_clear()
     if build.available() is None:
-        native = swiglu_backward(mine, product, gates, 37)
+        native = calls.swiglu_backward(mine, product, gates, 37)
         for a, b in zip((dproduct, dWc), native, strict=False):
             torch.testing.assert_close(a, b, rtol=2 * tolerance, atol=2 * tolerance, equal_nan=True)
 

@@ -58,6 +58,13 @@ def test_what_says_nothing_about_a_gpu(measured, root, changes):
     assert ask(device=CUDA, tokens=512).fused
 
 
+def test_the_very_number_of_tokens_decides_on_a_gpu_or_else_the_most(measured):
+    measured(({**ON_H200, "tokens": 1024}, ALL_THREE), ({**ON_H200, "tokens": 4096}, SLOW), root="own")
+    assert [ask(device=CUDA, tokens=tokens).fused for tokens in (256, 1024, 2000, 16384)] == [True, True, False, False]
+    assert ask(device=CUDA).speed == 0.6, "the most of them where it is not known how many there will be"
+    assert ask(device=CUDA, tokens=255).speed is None
+
+
 @pytest.mark.parametrize("wanted", ["auto", "fused"])
 def test_kernels_are_launched_as_they_were_measured(measured, monkeypatch, wanted):
     """Also where they are slower and wanted all the same. The tiles of other choices stay, or are forgotten."""
@@ -74,3 +81,9 @@ def test_kernels_are_launched_as_they_were_measured(measured, monkeypatch, wante
     assert used == [dict(another.tiles), dict(another.tiles + TUNED), dict(TUNED)]
     measured(({**ON_H200, "tiles": TILES}, SLOW), root="own")
     assert (ask(wanted, device=CUDA).tiles, ask(wanted, device=CUDA).fused) == (TUNED, wanted == "fused")
+
+
+def test_tiles_that_cannot_be_read_are_damage(measured):
+    for text in ("swiglu channel 688", "swiglu wide 688: 1 2 3", "swiglu channel 688: 1", "swiglu channel 688: 1 2 x"):
+        path = measured(({**ON_H200, "tiles": text}, ALL_THREE), root="own")
+        assert measurements.measurements() == ([], [path])

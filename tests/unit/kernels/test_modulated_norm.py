@@ -1,183 +1,229 @@
-"""The fused batch norm and the window convolution against their definitions, in float64 with autograd.
+"""The fused batch norm, in C++ and in Triton, and the window convolution, against their definitions in float64.
+
+Triton's tiles are small, so that a few dozen pixels have several programs, row blocks and channel tiles, all with a
+rest. What lies around the product is NaN, and so are its padding columns: who reads them is found out.
 
 Errors are relative to the largest element of a tensor; of the parameters' gradients, sums over the same pixels, to the
 largest of all (a norm undoes what all gates have in common, so that a gate's sum may nearly cancel). fp32: 2e-5, sums
-of a few hundred terms in fp32 (2^-24 a rounding) and a logistic function good to 6e-7. bf16: 1e-2; inputs are the same
-numbers on both sides, a result is rounded once (2^-8), and the nine taps of a window gate once each. Where ReLU
-follows, both sides let the gradient of the same pixels through: one that rounding moves across zero would differ by all
-of it.
+of a few hundred terms in fp32 (2^-24 a rounding) and a logistic function good to 6e-7. bf16: 2e-2; inputs are the same
+numbers on both sides, a result is rounded once (2^-8; the interpreter cuts, 2^-7), factors of A's gradient are too, and
+the nine taps of a window gate once each. Where ReLU follows, both sides let the gradient of the same pixels through.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import os
+
 import pytest
 import torch
+from pairwise import pairwise
 from same_bits import Reason, assert_same_bits
 from torch import Tensor
 
-from comt_cli.kernels import modulated_norm, window_convolution
-from comt_cli.kernels.cpu import build
+pytest.importorskip("triton", reason="Triton exists for Linux alone")
 
+import triton
+from norm_cases import EPSILON, Case, Kind, Results, assert_operator_agrees, expect, make, run
+
+from comt_cli.kernels import modulated_norm, operators, window_convolution
+from comt_cli.kernels.cpu import build, calls
+from comt_cli.kernels.modulated_norm.triton import common
+
+CPP, TRITON = "cpu.calls", "modulated_norm.triton"
+IN_CPP = pytest.mark.skipif(build.available() is not None, reason=str(build.available()))
+INTERPRETED = pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") != "1", reason="Triton compiles here: tests/gpu has these tests"
+)
+BOTH = [pytest.param(CPP, marks=IN_CPP, id="cpp"), pytest.param(TRITON, marks=INTERPRETED, id="triton")]
+IMPLEMENTATIONS = pytest.mark.parametrize("by", BOTH)
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
-"""Of the largest. bf16: half a unit of at most 2^-7 and a neighbour, of a result and of what it is computed from."""
-DTYPES = pytest.mark.parametrize("dtype", TOLERANCE, ids=["fp32", "bf16"])
-NAMES = ("product", "u", "window", "A", "b", "weight", "bias", "skip")
-PARAMETERS = NAMES[2:7]
-EPSILON = 1e-5
+EVERYTHING = Kind(3, 2, True, True)
+PARAMETERS = ("window", "A", "b", "weight", "bias")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _compiled() -> None:
-    if reason := build.available():
-        pytest.skip(reason)
+def tiles(monkeypatch: pytest.MonkeyPatch, widest: int, busy: int = 1) -> None:
+    """16 rows a tile, and 32 a program or, with many `busy` programs, 16; rows of up to `widest` channels are whole,
+    others are in tiles of 16."""
+
+    def tile(kernel: str, C: int, pixel: bool, dtype: torch.dtype) -> common.Tile:
+        width = max(16, triton.next_power_of_2(C))
+        return common.Tile(16, width if pixel and kernel in common.WHOLE and width <= widest else 16, 1)
+
+    monkeypatch.setattr(common, "tile", tile)
+    monkeypatch.setattr(common, "LEAST_ROWS", 32)
+    monkeypatch.setattr(common, "BUSY", busy)
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    tiles(monkeypatch, 32)
+
+
+def assert_agree(case: Case, by: str, tolerance: float) -> Results:
+    found = run(case, by)
+    right = expect(case, found["y"] > 0 if case.kind.relu else None)
+    assert found.keys() == right.keys()
+    right = {name: expected.detach() for name, expected in right.items()}
+    largest = max(float(right[name].abs().max()) for name in PARAMETERS if name in right)
+    for name, expected in right.items():
+        scale = largest if name in PARAMETERS else float(expected.abs().max().clamp_min(1e-12))
+        error = (found[name].double() - expected).abs().max() / scale
+        assert error <= (TOLERANCE[torch.float32] if name in ("mean", "var") else tolerance), f"{name}: {error:.2e}"
+    return found
+
+
+@IMPLEMENTATIONS
+@pairwise(
+    dtype=list(TOLERANCE),
+    window=[0, 1, 19],
+    pixel_and_weight=[(0, True), (2, True), (2, False), (8, True)],
+    shape=[(7, 3), (37, 17), (130, 65), (40, 40)],
+    skip=[False, True],
+    relu=[False, True],
+)
+def test_it_is_what_the_definition_says(by, dtype, window, pixel_and_weight, shape, skip, relu):
+    pixel, weight = pixel_and_weight
+    assert_agree(make(*shape, Kind(window, pixel, skip, relu, weight), dtype), by, TOLERANCE[dtype])
+
+
+@INTERPRETED
+@pytest.mark.parametrize(("widest", "busy"), [(16, 64), (16, 1), (64, 1), (None, 1)], ids=str)
+def test_channels_shared_rows_walked_along_and_whole(widest, busy, monkeypatch):
+    """And with the tiles that GPUs get."""
+    if widest is None:
+        monkeypatch.undo()
+    else:
+        tiles(monkeypatch, widest, busy)
+    assert_agree(make(40, 40, EVERYTHING), TRITON, TOLERANCE[torch.float32])
+
+
+@IMPLEMENTATIONS
+@pytest.mark.parametrize("kind", [Kind(), Kind(pixel=2, weight=False), EVERYTHING], ids=str)
+def test_through_the_operator(by, kind, monkeypatch):
+    """As layers call it, with the same bits. PyTorch refuses operators whose results share memory."""
+    monkeypatch.setitem(operators.IMPLEMENTATIONS, "cpu", "cpu" if by == CPP else "triton")
+    monkeypatch.setattr("norm_cases.run", lambda case: run(case, by))
+    assert_operator_agrees(make(20, 17, kind))
 
 
 def normal(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-def operands(
-    P: int, C: int, h: int, r: int, *, weight: bool, skip: bool, apart: bool, dtype: torch.dtype
-) -> list[Tensor | None]:
-    """Of the function, up to the flags; the product has a mean of 3, and u planes where it is `apart`."""
-    columns = C + (0 if apart else h)
-    return [
-        (normal(0, P, columns) + 3).to(dtype),
-        normal(1, h, P).T if apart and h else None,
-        normal(2, h) if h else None,
-        normal(3, r, C) / C**0.5 if r else None,
-        normal(4, r) if r else None,
-        normal(5, C) if weight else None,
-        normal(6, C),
-        normal(7, P, C, dtype=dtype) if skip else None,
-    ]
-
-
-def relative(found: Tensor, exact: Tensor, scale: float | None = None) -> float:
-    scale = max(exact.abs().max().item(), 1e-12) if scale is None else scale
-    return (found.double() - exact).abs().max().item() / scale
-
-
-def compare(given: list[Tensor | None], relu: bool, dtype: torch.dtype) -> None:
-    leaves = [None if each is None else each.detach().requires_grad_() for each in given]
-    y, mean, var = modulated_norm.modulated_norm(*leaves, relu, EPSILON)
-    dy = normal(9, *y.shape, dtype=dtype)
-    wide = [None if each is None else each.double().requires_grad_() for each in given]
-    exact, exact_mean, exact_var = modulated_norm.reference(*wide, False, EPSILON)
-    let_through = y.detach() > 0 if relu else torch.ones_like(y, dtype=torch.bool)
-    errors = {
-        "y": relative(y, exact.relu() if relu else exact),
-        "mean": relative(mean, exact_mean),
-        "var": relative(var, exact_var),
-    }
-    names = [name for name, each in zip(NAMES, given, strict=True) if each is not None]
-    gradients = torch.autograd.grad(y, [each for each in leaves if each is not None], dy)
-    exact_gradients = torch.autograd.grad(exact, [e for e in wide if e is not None], dy.double() * let_through)
-    largest = max(g.abs().max().item() for name, g in zip(names, exact_gradients, strict=True) if name in PARAMETERS)
-    for name, gradient, of_exact in zip(names, gradients, exact_gradients, strict=True):
-        errors[f"d{name}"] = relative(gradient, of_exact, largest if name in PARAMETERS else None)
-    assert max(errors.values()) < TOLERANCE[dtype], errors
-
-
-SHAPES = [(37, 3), (512, 17), (300, 64), (131, 65), (70, 130)]
-
-
-@DTYPES
-@pytest.mark.parametrize("gates", [(0, 0), (1, 0), (3, 0), (0, 2), (0, 8), (2, 2)], ids=str)
-@pytest.mark.parametrize("behind", ["", "relu", "skip", "relu, skip"])
-@pytest.mark.parametrize("apart", [False, True], ids=["joined", "apart"])
-def test_it_is_what_the_definition_says(dtype, gates, behind, apart):
-    for P, C in SHAPES:
-        for weight in (True, False):
-            given = operands(P, C, *gates, weight=weight, skip="skip" in behind, apart=apart, dtype=dtype)
-            compare(given, "relu" in behind, dtype)
+@IN_CPP
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_u_in_planes_of_its_own(dtype):
+    """As a convolution's window gate has it, in fp32: the same numbers as from columns of the product."""
+    case = make(130, 17, EVERYTHING, rest=0)
+    product, *rest = (None if each is None else each.to(dtype) if each.dim() == 2 else each for each in case.tensors)
+    joined, apart = product.detach(), (product[:, :17], product[:, 17:].float().T.contiguous().T)
+    found = calls.modulated_norm(*apart, *rest, True, EPSILON)
+    expected = calls.modulated_norm(joined, None, *rest, True, EPSILON)
+    kept = *rest[:4], *found[1:], True, EPSILON, True
+    back = calls.modulated_norm_backward(case.dy.to(dtype), found[0], *apart, *kept)
+    right = calls.modulated_norm_backward(case.dy.to(dtype), expected[0], joined, None, *kept)
+    together = torch.cat([back[0], back[-1].to(dtype)], 1)
+    for mine, other in zip((*found, together, *back[1:-1]), (*expected, *right[:-1]), strict=True):
+        torch.testing.assert_close(mine, other, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
 
 
 def test_the_definition_is_differentiated_as_it_is_computed():
-    given = operands(5, 3, 2, 2, weight=True, skip=True, apart=False, dtype=torch.float64)
-    leaves = [None if each is None else each.double().requires_grad_() for each in given]
-    present = [each for each in leaves if each is not None]
+    case = make(5, 3, Kind(2, 2, True, False), torch.float64, rest=0)
+    present = [each.detach().double().requires_grad_() for each in case.tensors]
 
-    def y(*tensors: Tensor) -> Tensor:
-        rest = iter(tensors)
-        return modulated_norm.reference(*(None if each is None else next(rest) for each in leaves), False, EPSILON)[0]
+    def y(product: Tensor, *others: Tensor) -> Tensor:
+        return modulated_norm.reference(product, None, *others, False, EPSILON)[0]
 
     assert torch.autograd.gradcheck(y, present)
 
 
-def test_columns_that_are_no_business_of_it_get_no_gradient():
-    product = normal(0, 20, 9).requires_grad_()
-    y, _, _ = modulated_norm.modulated_norm(
-        product, None, normal(1, 2), None, None, None, normal(2, 5), None, True, EPSILON
-    )
-    (gradient,) = torch.autograd.grad(y, product, normal(3, 20, 5))
-    assert gradient[:, :7].abs().min() > 0
-    assert_same_bits(gradient[:, 7:], torch.zeros(20, 2), Reason.EXACT)
+@INTERPRETED
+@pytest.mark.parametrize("pixel", [0, 2])
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # of exp, in rows outside, with a rstd of 316
+def test_one_pixel(pixel):
+    """Its deviations are zero: y is the bias, and no gradient gets through but for rounding, which rstd magnifies."""
+    case = make(1, 17, Kind(3, pixel))
+    found = run(case)
+    torch.testing.assert_close(found["y"][0], case.tensors[5])
+    assert not found["var"].any()
+    for name in ("product", "window"):
+        assert found[name].abs().max() <= 1e-6 * EPSILON**-0.5 * case.dy.abs().max() * 10, name
 
 
-def test_a_mean_far_above_the_deviation_loses_no_digits_of_the_variance():
-    """1000 +- 1 in fp32: sums of squares would leave two digits of the variance."""
-    product = 1000 + normal(0, 4096, 16)
-    _, mean, var = modulated_norm.modulated_norm(
-        product, None, None, None, None, None, torch.zeros(16), None, False, EPSILON
-    )
-    torch.testing.assert_close(mean.double(), product.double().mean(0), rtol=1e-6, atol=0)
-    torch.testing.assert_close(var.double(), product.double().var(0, correction=0), rtol=1e-5, atol=0)
+@IMPLEMENTATIONS
+def test_a_mean_far_from_zero_and_an_outlier_cost_no_digits_of_the_variance(by):
+    """1000 standard deviations off: in fp32, sums of squares would be wrong in the first digit."""
+    case = make(200, 5, Kind(), mean=2000.0)
+    case.tensors[0][0, 0] = -2000.0  # a first pixel far from the others
+    found, right = run(case, by), expect(case)
+    assert ((found["var"] - right["var"]).abs() / right["var"]).max() <= 1e-5
+    assert ((found["mean"] - right["mean"]).abs() / right["mean"]).max() <= 1e-6
 
 
-def test_a_first_pixel_far_from_all_others_loses_no_digits_of_the_variance():
-    product = normal(0, 32768, 16)
-    product[0] = 100
-    _, _, var = modulated_norm.modulated_norm(
-        product, None, None, None, None, None, torch.zeros(16), None, False, EPSILON
-    )
-    torch.testing.assert_close(var.double(), product.double().var(0, correction=0), rtol=1e-4, atol=0)
-
-
-@DTYPES
-def test_a_channel_that_is_constant_and_a_nan_come_through(dtype):
-    product = normal(0, 40, 3, dtype=dtype)
-    product[:, 0] = 2
-    product[7, 1] = torch.nan
-    y, _, var = modulated_norm.modulated_norm(product, None, None, None, None, None, torch.ones(3), None, True, EPSILON)
-    assert_same_bits(y[:, 0], torch.ones(40, dtype=dtype), Reason.EXACT)
-    assert var[0] == 0
-    assert y[:, 1].isnan().all()
-    assert y[:, 2].isfinite().all()
-
-
-@DTYPES
+@IMPLEMENTATIONS
 @pytest.mark.parametrize("threads", [1, 2])
-def test_the_same_bits_come_out_every_time(dtype, threads):
-    given = operands(3000, 48, 2, 2, weight=True, skip=True, apart=True, dtype=dtype)
-    before = torch.get_num_threads()
+def test_the_same_bits_each_time(by, threads):
+    case, before = make(3000 if by == CPP else 40, 17, EVERYTHING), torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        runs = []
-        for _ in range(3):
-            leaves = [each.detach().requires_grad_() for each in given if each is not None]
-            y, mean, var = modulated_norm.modulated_norm(*leaves, True, EPSILON)
-            runs.append((y, mean, var, *torch.autograd.grad(y, leaves, normal(9, *y.shape, dtype=dtype))))
+        first, second = run(case, by), run(case, by)
     finally:
         torch.set_num_threads(before)
-    for run in runs[1:]:
-        assert_same_bits(run, runs[0], Reason.SAME_CALL)
+    assert_same_bits(second, first, Reason.SAME_CALL)
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # the checker's own
-@pytest.mark.parametrize("gates", [(0, 0), (1, 0), (0, 2)], ids=str)
-@pytest.mark.parametrize("apart", [False, True], ids=["joined", "apart"])
-def test_pytorch_accepts_the_operator(gates, apart):
-    given = operands(12, 5, *gates, weight=True, skip=True, apart=apart, dtype=torch.float32)
-    leaves = [None if each is None else each.detach().requires_grad_() for each in given]
-    torch.library.opcheck(torch.ops.comt.modulated_norm.default, (*leaves, True, EPSILON))
+@INTERPRETED
+def test_columns_and_rows_with_gaps():
+    case = make(20, 17, EVERYTHING)
+    right = run(case)
+    apart = [tensor if tensor is None or tensor.dim() == 1 else tensor.T.contiguous().T for tensor in case.tensors]
+    found = run(dataclasses.replace(case, tensors=apart, dy=case.dy.T.contiguous().T))
+    for name, expected in right.items():
+        largest = float(expected.abs().max())
+        torch.testing.assert_close(found[name], expected, rtol=1e-5, atol=1e-5 * largest, msg=name)
 
 
+@IMPLEMENTATIONS
+@pytest.mark.filterwarnings("ignore:(invalid value|overflow):RuntimeWarning")  # the subject
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_special_value_reaches_its_channel_and_no_other(by, value):
+    case = make(20, 19, Kind(skip=True, relu=True))
+    case.tensors[0][3, 5], case.tensors[0][:, 7] = value, 2.0
+    found = run(case, by)
+    assert found["var"][7] == 0  # of a channel that is constant
+    for name in ("y", "product", "weight"):
+        lost = ~found[name].isfinite()
+        lost = lost.any(0) if lost.dim() == 2 else lost
+        assert lost.nonzero().flatten().tolist() == [5], name
+    assert found["bias"].isfinite().all()  # dy alone
+
+
+@IMPLEMENTATIONS
+def test_what_does_not_fit_is_refused(by):
+    case = make(4, 5, EVERYTHING, rest=0)
+    product, window, A, b, weight, bias, skip = case.tensors
+    forward, backward = (getattr(__import__(f"comt_cli.kernels.{by}", fromlist=["x"]), f"modulated_norm{end}")
+                         for end in ("", "_backward"))  # fmt: skip
+    for wrong in (
+        (product[:0], window, A, b, skip[:0]),
+        (product[:, :7], window, A, b, skip),  # no columns for u
+        (product, window, A, None, skip),  # half a pixel gate
+        (product, window, A[:, 1:], b, skip),
+    ):
+        of, *gates, added = wrong
+        with pytest.raises(ValueError, match=r"pixel|product|A "):
+            forward(of, None, *gates, weight, bias, added, True, EPSILON)
+    with pytest.raises(ValueError, match="output"):
+        backward(case.dy, None, product, None, window, A, b, weight, bias, bias, True, EPSILON, True)
+
+
+@IN_CPP
 @pytest.mark.parametrize("relu", [False, True])
 def test_neither_gates_nor_normalised_features_are_kept(relu):
-    given = operands(50, 16, 1, 2, weight=True, skip=True, apart=False, dtype=torch.float32)
-    leaves = [None if each is None else each.detach().requires_grad_() for each in given]
-    theirs = {each.data_ptr() for each in leaves if each is not None}
+    case = make(50, 16, Kind(1, 2, True, relu))
+    leaves = [each.detach().requires_grad_() for each in case.tensors]
+    theirs = {each.data_ptr() for each in leaves}
     kept: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -186,27 +232,27 @@ def test_neither_gates_nor_normalised_features_are_kept(relu):
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        y = modulated_norm.modulated_norm(*leaves, relu, EPSILON)
+        y = modulated_norm.modulated_norm(leaves[0], None, *leaves[1:], relu, EPSILON)
     assert sum(kept.values()) == 2 * 16 + (50 * 16 if relu else 0)  # mean and variance; y
     del y
 
 
-def test_shapes_that_do_not_fit_are_refused():
-    bias = torch.zeros(4)
-    for product, rest in [
-        (torch.zeros(6, 3), (None, None, None, None, None)),
-        (torch.zeros(6, 4), (None, torch.zeros(2), None, None, None)),  # no columns for u
-        (torch.zeros(6, 4), (torch.zeros(5, 1), torch.zeros(1), None, None, None)),
-        (torch.zeros(6, 4), (None, None, torch.zeros(2, 4), None, None)),  # half a pixel gate
-        (torch.zeros(0, 4), (None, None, None, None, None)),
-    ]:
-        with pytest.raises(ValueError, match=r"shape|pixel gate"):
-            modulated_norm.modulated_norm(product, *rest, bias, None, True, EPSILON)
-    with pytest.raises(TypeError, match="float64"):
-        modulated_norm.modulated_norm(torch.zeros(6, 4).double(), *[None] * 5, bias, None, True, EPSILON)
+@pytest.mark.parametrize(
+    ("P", "rows", "programs"), [(1, 16, 8), (64, 16, 8), (65, 16, 8), (5000, 32, 8), (4097, 64, 528)]
+)
+def test_groups_cover_all_rows_and_none_is_empty(P, rows, programs, monkeypatch):
+    monkeypatch.undo()
+    count, blocks = common.groups(P, common.Tile(rows, 16, 4), programs)
+    assert (count - 1) * blocks * rows < P <= count * blocks * rows
+    assert count <= programs
+    assert count == 1 or count >= common.BUSY or blocks * rows >= common.LEAST_ROWS or blocks == 1
 
 
-@DTYPES
+# ---- the window convolution
+
+
+@IN_CPP
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize(
     ("sizes", "k", "stride", "h"),
     [
@@ -214,45 +260,36 @@ def test_shapes_that_do_not_fit_are_refused():
         ((3, 17, 5, 7, 9), 3, 2, 3),
         ((2, 3, 4, 6, 5), 1, 1, 2),
         ((1, 8, 8, 9, 35), 3, 1, 2),
-        ((2, 8, 8, 9, 9), 1, 2, 2),
         ((2, 8, 8, 1, 1), 3, 1, 1),
         ((2, 4, 4, 10, 11), 7, 2, 1),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format], ids=["last", "first"])
-def test_a_windows_filters_see_what_a_convolution_sees(dtype, sizes, k, stride, h, layout):
+def test_a_windows_filters_see_what_a_convolution_sees(dtype, sizes, k, stride, h):
     B, C, out, H, W = sizes
+    layout = torch.channels_last if stride == 1 else torch.contiguous_format
     x = normal(0, B, C, H, W, dtype=dtype).contiguous(memory_format=layout)
     given = [x, normal(1, out, C, k, k, dtype=dtype), normal(2, h, C, k, k, dtype=dtype)]
     leaves = [each.detach().requires_grad_() for each in given]
     wide = [each.double().requires_grad_() for each in given]
     found = window_convolution.window_convolution(*leaves, stride, k // 2)
     exact = window_convolution.reference(*wide, stride, k // 2)
-    incoming = [normal(3, *each.shape) for each in exact]
-    gradients = torch.autograd.grad(found, leaves, [g.to(f.dtype) for g, f in zip(incoming, found, strict=True)])
-    as_given = [g.to(f.dtype).double() for g, f in zip(incoming, found, strict=True)]
-    exact_gradients = torch.autograd.grad(exact, wide, as_given)
+    incoming = [normal(3, *each.shape).to(mine.dtype) for each, mine in zip(exact, found, strict=True)]
+    gradients = torch.autograd.grad(found, leaves, incoming)
+    exact_gradients = torch.autograd.grad(exact, wide, [each.double() for each in incoming])
     for one, other in zip((*found, *gradients), (*exact, *exact_gradients), strict=True):
-        assert relative(one, other) < TOLERANCE[dtype]
+        assert (one.double() - other).abs().max() <= TOLERANCE[dtype] * other.abs().max()
 
 
+@IN_CPP
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format], ids=["last", "first"])
-def test_pytorch_accepts_the_convolution(layout):
-    leaves = [normal(0, 2, 4, 5, 6), normal(1, 3, 4, 3, 3), normal(2, 2, 4, 3, 3)]
+def test_pytorch_accepts_the_convolution_and_is_told_how_its_gradients_lie(layout):
+    """Compiled code trusts the strides that it was told, or stops at them; opcheck does not compare a gradient's."""
+    leaves = [normal(0, 2, 8, 5, 6), normal(1, 16, 8, 3, 3), normal(2, 2, 8, 3, 3)]
     leaves = [each.contiguous(memory_format=layout).requires_grad_() for each in leaves]
     torch.library.opcheck(torch.ops.comt.window_convolution.default, (*leaves, 2, 1))
-
-
-@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format], ids=["last", "first"])
-def test_the_compiler_is_told_how_the_convolutions_gradients_lie(layout):
-    """Compiled code trusts the strides that it was told, or stops at them; opcheck does not compare a gradient's."""
-    x, weight, filters = (
-        normal(seed, *shape).contiguous(memory_format=layout)
-        for seed, shape in enumerate([(2, 8, 5, 6), (16, 8, 3, 3), (2, 8, 3, 3)])
-    )
-    given = [normal(3, 2 * 3 * 3, 16), normal(4, 2, 2 * 3 * 3), x, weight, filters]
-    real = window_convolution._window_convolution_backward(*given, 2, 1)
-    told = window_convolution._window_convolution_backward(*(each.to("meta") for each in given), 2, 1)
+    backward = torch.ops.comt.window_convolution_backward.default
+    given = [normal(3, 2 * 3 * 3, 16), normal(4, 2, 2 * 3 * 3), *(each.detach() for each in leaves)]
+    real, told = backward(*given, 2, 1), backward(*(each.to("meta") for each in given), 2, 1)
     assert [each.stride() for each in real] == [each.stride() for each in told]

@@ -85,20 +85,6 @@ def test_the_kernel_is_the_definition(widths, rank, kinds, filling):
         torch.testing.assert_close(mine.double(), right, rtol=1e-5, atol=1e-4 if right.dim() == 0 else 1e-6)
 
 
-def test_parameters_of_16_bits(monkeypatch):
-    """The matrices are fp32 then, and not rounded; gradients are rounded once, to 2^-8."""
-    each = gates([37, 20], 8, "cs", torch.bfloat16)
-    expected = expected_of(each, [40, 20])
-    monkeypatch.setitem(operators.IMPLEMENTATIONS, "cpu", "triton")
-    found = results(each, [40, 20])
-    for mine, right in zip(found[0], expected[0], strict=True):
-        assert mine.dtype == torch.float32
-        torch.testing.assert_close(mine.double(), right, rtol=2e-6, atol=0)  # exp's of a GPU has 2 ulp
-    for mine, right in zip(found[1], expected[1], strict=True):
-        assert mine.dtype == torch.bfloat16
-        torch.testing.assert_close(mine.double(), right, rtol=2**-7, atol=1e-3)
-
-
 def test_gates_without_alpha_are_copied(monkeypatch):
     """Copies: the parameters may be gone when a kernel of the next block reads them (FSDP)."""
     monkeypatch.setitem(operators.IMPLEMENTATIONS, "cpu", "triton")

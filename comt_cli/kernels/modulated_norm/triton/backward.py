@@ -46,9 +46,9 @@ from comt_cli.kernels.modulated_norm.triton.common import (
     window_gate,
     zero_columns,
 )
-from comt_cli.kernels.modulated_norm.triton.sums import Norm, arguments, load_dm, load_rows, strides, sums_over_pixels
+from comt_cli.kernels.modulated_norm.triton.sums import Norm, argument, load_dm, load_rows, strides, sums_over_pixels
 from comt_cli.kernels.triton import launch
-from comt_cli.kernels.triton.gates import aligned, sigmoid
+from comt_cli.kernels.triton.gates import aligned_each, sigmoid
 from comt_cli.kernels.triton.sums import add_groups
 
 
@@ -119,7 +119,7 @@ def _of_pixels(
     dskip_PC = incoming[0].new_empty(P, C) if has_skip else None
     parts_GH = None if given.window_H is None else sums_2C.new_empty(count, H)
     _gradient[(count, shares)](
-        *arguments(given, norm, incoming),
+        argument(given, norm, incoming),
         (sums_2C, rows_PR),
         (dproduct_PK, dproduct_PK[:, C:], dskip_PC, parts_GH),
         (*strides(given, incoming), K),
@@ -134,11 +134,8 @@ def _of_pixels(
 
 
 @triton.jit
-def _gradient(  # noqa: PLR0915 - one walk along a row
-    source,
-    incoming,
-    norm,
-    pixel,
+def _gradient(
+    given,
     known,
     results,
     strides,
@@ -153,16 +150,10 @@ def _gradient(  # noqa: PLR0915 - one walk along a row
     UNIT: tl.constexpr,
 ):
     """`span` tiles of dproduct and dskip of a group of `blocks` row blocks, and their part of dwindow."""
-    z_ptr, u_ptr, window_ptr = source
-    dy_ptr, y_ptr = incoming
-    mean_ptr, var_ptr, weight_ptr = norm
-    A_ptr, _ = pixel
+    z_ptr, u_ptr, window_ptr, dy_ptr, y_ptr, mean_ptr, var_ptr, weight_ptr, A_ptr, _ = given
     sums_ptr, rows_ptr = known
     dz_ptr, du_ptr, dskip_ptr, parts_ptr = results
-    stride = aligned(strides[0], UNIT)
-    dy_stride = aligned(strides[1], UNIT)
-    y_stride = aligned(strides[2], UNIT)
-    dstride = aligned(strides[3], UNIT)
+    stride, dy_stride, y_stride, dstride = aligned_each(strides, UNIT)
     P, C, H = sizes
     blocks, span = counts
     share = tl.program_id(1) * span

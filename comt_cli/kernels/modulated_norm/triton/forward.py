@@ -46,7 +46,7 @@ from comt_cli.kernels.modulated_norm.triton.common import (
     window_gate,
 )
 from comt_cli.kernels.triton import launch
-from comt_cli.kernels.triton.gates import aligned
+from comt_cli.kernels.triton.gates import aligned, aligned_each
 
 
 def modulated_norm(
@@ -197,8 +197,7 @@ def _apply(
     mean_ptr, var_ptr, weight_ptr, bias_ptr = norm
     A_ptr, b_ptr = pixel
     P, C, H = sizes
-    stride = aligned(strides[0], UNIT)
-    skip_stride = aligned(strides[1], UNIT)
+    stride, skip_stride = aligned_each(strides, UNIT)
     row = tl.program_id(0).to(tl.int64) * BT
     inside_T = tl.arange(0, BT) < P - row
     z_ptr += row * stride

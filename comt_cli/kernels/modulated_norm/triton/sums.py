@@ -27,7 +27,7 @@ from comt_cli.kernels.modulated_norm.triton.common import (
     second_layer,
     window_gate,
 )
-from comt_cli.kernels.triton.gates import aligned, matmul, sigmoid
+from comt_cli.kernels.triton.gates import aligned_each, matmul, sigmoid
 
 Norm = tuple[Tensor, Tensor, Tensor | None]
 """mean, var, weight."""
@@ -42,10 +42,10 @@ def strides(given: Operands, incoming: list[Tensor]) -> tuple[int, int, int]:
     return given.product_PK.stride(0), incoming[0].stride(0), incoming[-1].stride(0)
 
 
-def arguments(given: Operands, norm: Norm, incoming: list[Tensor]) -> tuple[tuple[Tensor | None, ...], ...]:
-    """The first arguments of all kernels here: product and window gate; dy and y; the norm; the pixel gate."""
+def argument(given: Operands, norm: Norm, incoming: list[Tensor]) -> tuple[Tensor | None, ...]:
+    """The first argument of all kernels here: product and window gate; dy and y; the norm; the pixel gate."""
     y_PC = incoming[1] if len(incoming) == 2 else None
-    return given.source, (incoming[0], y_PC), norm, given.pixel
+    return *given.source, incoming[0], y_PC, *norm, *given.pixel
 
 
 def sums_over_pixels(
@@ -53,7 +53,7 @@ def sums_over_pixels(
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor, Tensor | None]:
     """S1 / P and S2 / P, [2, C]; dA, db, dweight and dbias; and dt and g of each pixel, [P, R + 1]."""
     (P, C, H), pixel = given.sizes, given.A_RC is not None
-    first, gaps = arguments(given, norm, incoming), strides(given, incoming)
+    first, gaps = argument(given, norm, incoming), strides(given, incoming)
     new = norm[0].new_empty
     R = 0 if given.A_RC is None else len(given.A_RC)
     size = common.tile("sums", C, pixel, given.product_PK.dtype)
@@ -66,7 +66,7 @@ def sums_over_pixels(
         row_count, row_blocks = groups(P, walk, PROGRAMS)
         row_parts_G2R = new(row_count, 2, R)
         _rows[(row_count,)](
-            *first,
+            first,
             (rows_PR, row_parts_G2R),
             gaps,
             (P, C, H),
@@ -78,7 +78,7 @@ def sums_over_pixels(
     elif pixel:
         row_parts_G2R = new(count, 2, R)
     _sums[(shares, count)](
-        *first,
+        first,
         (parts_GSC, rows_PR, row_parts_G2R),
         gaps,
         (P, C, H),
@@ -171,10 +171,7 @@ def _columns(vectors, BT: tl.constexpr, R: tl.constexpr, BR: tl.constexpr):
 
 @triton.jit
 def _rows(
-    source,
-    incoming,
-    norm,
-    pixel,
+    given,
     results,
     strides,
     sizes,
@@ -187,14 +184,9 @@ def _rows(
     UNIT: tl.constexpr,
 ):
     """dt and g of a group of `blocks` row blocks, whose rows no tile holds; and their sums of dt and db."""
-    z_ptr, u_ptr, window_ptr = source
-    dy_ptr, y_ptr = incoming
-    mean_ptr, var_ptr, weight_ptr = norm
-    A_ptr, b_ptr = pixel
+    z_ptr, u_ptr, window_ptr, dy_ptr, y_ptr, mean_ptr, var_ptr, weight_ptr, A_ptr, b_ptr = given
     rows_ptr, parts_ptr = results
-    stride = aligned(strides[0], UNIT)
-    dy_stride = aligned(strides[1], UNIT)
-    y_stride = aligned(strides[2], UNIT)
+    stride, dy_stride, y_stride = aligned_each(strides, UNIT)
     P, C, H = sizes
     group = tl.program_id(0).to(tl.int64)
     sum_dt = nothing_yet(BT, R)
@@ -224,11 +216,8 @@ def _rows(
 
 
 @triton.jit
-def _sums(  # noqa: PLR0915 - one walk along the rows
-    source,
-    incoming,
-    norm,
-    pixel,
+def _sums(
+    given,
     results,
     strides,
     sizes,
@@ -248,14 +237,9 @@ def _sums(  # noqa: PLR0915 - one walk along the rows
     Where the tile holds whole rows (IS_WHOLE), also their dt and g, which are there already otherwise.
     """
     GRADIENT: tl.constexpr = tl.float32 if TYPE == tl.float32 else tl.bfloat16  # fp16 has not the range
-    z_ptr, u_ptr, window_ptr = source
-    dy_ptr, y_ptr = incoming
-    mean_ptr, var_ptr, weight_ptr = norm
-    A_ptr, b_ptr = pixel
+    z_ptr, u_ptr, window_ptr, dy_ptr, y_ptr, mean_ptr, var_ptr, weight_ptr, A_ptr, b_ptr = given
     parts_ptr, rows_ptr, row_parts_ptr = results
-    stride = aligned(strides[0], UNIT)
-    dy_stride = aligned(strides[1], UNIT)
-    y_stride = aligned(strides[2], UNIT)
+    stride, dy_stride, y_stride = aligned_each(strides, UNIT)
     P, C, H = sizes
     group = tl.program_id(1).to(tl.int64)
     channels = tl.program_id(0) * BN + tl.arange(0, BN)
