@@ -11,11 +11,10 @@ from typing import Any
 
 from comt_cli.errors import UserError
 from comt_cli.recipe.also import Also, with_rows
-from comt_cli.recipe.drawings import undrawable
 from comt_cli.recipe.find import DEFAULT_PAPER, also_called, available_recipes, find_recipe, is_named, place_of
 from comt_cli.recipe.grid import LoadedGrid, load_grids, overridden, same_runs
 from comt_cli.recipe.merge import Arguments, Origins, merged_settings, parse_arguments
-from comt_cli.recipe.names import disagreements, unmeasured
+from comt_cli.recipe.names import disagreements, undrawable, unmeasured
 from comt_cli.recipe.overrides import overrides_of, typed_settings
 from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted, nearest
 from comt_cli.recipe.schema import Catalogue, Column, Recipe, TaskOptions
@@ -46,7 +45,7 @@ class LoadedRecipe:
     settings: dict[str, dict[tuple[str, str], RunSettings]]
     points: dict[str, dict[tuple[str, str], tuple[RunSettings, ...]]]
     origins: dict[str, dict[tuple[str, str], Origins]]
-    starts: Starts[LoadedRecipe]
+    starts: Starts
     grids: dict[str, LoadedGrid]
     document: Document
     changes: dict[str, dict[str, Any]]
@@ -274,12 +273,12 @@ class _Sources:
             path = beside if beside.is_file() else find_recipe(name)
         except UserError as error:
             message = f"{error.message}; {error.hint}" if error.hint else error.message
-            self._problems.append(Problem(dotted(key), message, self._document.line(key)))
+            self._problems.append(self._document.problem(key, message))
             return None
         if path.resolve() in self._started:
             files = [file.name for file in (*self._started, path)]
             message = f"goes round in a circle: {' -> '.join(files[self._started.index(path.resolve()) :])}"
-            self._problems.append(Problem(dotted(key), message, self._document.line(key)))
+            self._problems.append(self._document.problem(key, message))
             return None
         try:
             return check_recipe(
@@ -312,7 +311,7 @@ def _too_many_cells(recipe: Recipe, document: Document) -> Iterable[Problem]:
                 f"{rows:,} rows x {columns:,} columns{times} are too many: at most {MAX_CELLS:,} cells in all scales; "
                 "divide the table"
             )
-            yield Problem(dotted(key), message, document.line(key))
+            yield document.problem(key, message)
             return
 
 
