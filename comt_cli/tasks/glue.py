@@ -87,6 +87,12 @@ class Glue(TokenTask["GlueSettings"]):
         "smoke": "The BERTs are fine-tuned on tasks made of the documentation of Python and of drawn scenes.",
         "paper": "The BERTs are fine-tuned on GLUE.",
     }
+    description: ClassVar = (
+        "BERT {model.size}: {shape.layers} layers, {shape.width} wide, {shape.heads} heads{size}. {data.task}, "
+        "{predicted}, {data.vocabulary_size:,} tokens ({data.tokenizer}, of {corpus}); {train.steps:,} steps of "
+        "{step}{amount}"
+    )
+    amount: ClassVar = "a run"
     provenance: ClassVar = (
         "Fine-tuned networks: {model:networks}{parameters}.",
         "Tasks: {task}.",
@@ -158,25 +164,12 @@ class Glue(TokenTask["GlueSettings"]):
     def network_and_data(self, settings: GlueSettings, size: Sequence[str] = ()) -> str:
         return self._titled(settings, str(settings.model.shape().layers), settings.data.task, size)
 
-    def describe(self, settings: GlueSettings, size: str = "", seen: str = "") -> str:
-        model, data, train = settings.model, settings.data, settings.train
-        shape = model.shape()
-        amount = f" ({seen} a run)" if seen else ""
-        predicted = "a number" if data.classes == 1 else f"{data.classes} classes"
-        return (
-            f"BERT {model.size}: {shape.layers} layers, {shape.width} wide, {shape.heads} heads{size}. {data.task}, "
-            f"{predicted}, {data.vocabulary_size:,} tokens ({data.tokenizer}, of {words.in_words(data.corpus)}); "
-            f"{train.steps:,} steps of {self.step(settings)}{amount}"
-        )
+    def phrases(self, settings: GlueSettings) -> dict[str, Any]:
+        classes = settings.data.classes
+        predicted = "a number" if classes == 1 else f"{classes} classes"
+        return {"predicted": predicted, "corpus": words.in_words(settings.data.corpus), "step": self.step(settings)}
 
-    def columns(self, settings: GlueSettings) -> dict[str, Any]:
-        model, data, train = settings.model, settings.data, settings.train
-        return {
-            "model": model.size,
-            "task": data.task,
-            "corpus": data.corpus,
-            "vocabulary": data.vocabulary_size,
-            "learning_rate": train.learning_rate,
-            "batch_size": train.batch_size,
-            "precision": train.precision,
-        }
+    def own_columns(self, settings: GlueSettings) -> dict[str, Any]:
+        data = settings.data
+        shown = {"task": data.task, "corpus": data.corpus, "vocabulary": data.vocabulary_size}
+        return {**shown, "learning_rate": settings.train.learning_rate}

@@ -98,6 +98,12 @@ class LanguageModelling(TextTask["Settings"]):
     }
     plain_method: ClassVar = "pre-ln"
     plain: ClassVar = "the plain Pre-LN model of the same size"
+    description: ClassVar = (
+        "LLaMA {model.size}: {shape.layers} layers, {shape.width} wide{size}. Corpus {data.corpus}, "
+        "{data.vocabulary_size:,} tokens ({data.tokenizer}); {train.steps:,} steps of {train.batch_size} x "
+        "{data.sequence_length}{amount}"
+    )
+    amount: ClassVar = "tokens a run, padding apart"
     provenance: ClassVar = (
         "Networks: {model:networks}{parameters}.",
         "Text: {corpus}.",
@@ -135,13 +141,3 @@ class LanguageModelling(TextTask["Settings"]):
 
     def dimensions(self, settings: Settings) -> dict[str, int]:
         return {"vocabulary": settings.data.vocabulary_size, "length": settings.data.sequence_length}
-
-    def describe(self, settings: Settings, size: str = "", seen: str = "") -> str:
-        model, data, train = settings.model, settings.data, settings.train
-        shape = model.shape()
-        amount = f" ({seen} tokens a run, padding apart)" if seen else ""
-        return (
-            f"LLaMA {model.size}: {shape.layers} layers, {shape.width} wide{size}. Corpus {data.corpus}, "
-            f"{data.vocabulary_size:,} tokens ({data.tokenizer}); {train.steps:,} steps of {train.batch_size} x "
-            f"{data.sequence_length}{amount}"
-        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli.tasks.base import PERCENT, DifferenceUnit, Metric, percentage
 from comt_cli.tasks.tokens import TextTask
@@ -70,6 +70,12 @@ class MaskedLanguageModelling(TextTask["MaskedSettings"]):
     }
     plain_method: ClassVar = "post-ln"
     plain: ClassVar = "the plain Post-LN BERT of the same size"
+    description: ClassVar = (
+        "BERT {model.size}: {shape.layers} layers, {shape.width} wide, {shape.heads} heads{size}. Corpus "
+        "{data.corpus}, {data.vocabulary_size:,} tokens ({data.tokenizer}), {percent:g} % of them hidden; "
+        "{train.steps:,} steps of {train.batch_size} x {data.sequence_length}{amount}"
+    )
+    amount: ClassVar = "hidden tokens a run"
     provenance: ClassVar = (
         "Networks: {model:networks}{parameters}.",
         "Text: {corpus}.",
@@ -96,12 +102,5 @@ class MaskedLanguageModelling(TextTask["MaskedSettings"]):
         data = settings.data
         return {"vocabulary": data.vocabulary_size, "length": data.sequence_length, "masked": data.masked}
 
-    def describe(self, settings: MaskedSettings, size: str = "", seen: str = "") -> str:
-        model, data, train = settings.model, settings.data, settings.train
-        shape = model.shape()
-        amount = f" ({seen} hidden tokens a run)" if seen else ""
-        return (
-            f"BERT {model.size}: {shape.layers} layers, {shape.width} wide, {shape.heads} heads{size}. Corpus "
-            f"{data.corpus}, {data.vocabulary_size:,} tokens ({data.tokenizer}), {100 * data.mask_share:g} % of them "
-            f"hidden; {train.steps:,} steps of {train.batch_size} x {data.sequence_length}{amount}"
-        )
+    def phrases(self, settings: MaskedSettings) -> dict[str, Any]:
+        return {"percent": 100 * settings.data.mask_share}

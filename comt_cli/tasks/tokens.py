@@ -70,16 +70,9 @@ class TextTask(TokenTask[Text]):
         layers = str(settings.model.shape().layers)
         return self._titled(settings, layers, words.in_words(settings.data.corpus), size)
 
-    def columns(self, settings: Text) -> dict[str, Any]:
-        model, data, train = settings.model, settings.data, settings.train
-        return {
-            "model": model.size,
-            "corpus": data.corpus,
-            "vocabulary": data.vocabulary_size,
-            "sequence_length": data.sequence_length,
-            "batch_size": train.batch_size,
-            "precision": train.precision,
-        }
+    def own_columns(self, settings: Text) -> dict[str, Any]:
+        data = settings.data
+        return {"corpus": data.corpus, "vocabulary": data.vocabulary_size, "sequence_length": data.sequence_length}
 
 
 class EncoderDecoderTask(TokenTask[Coded]):

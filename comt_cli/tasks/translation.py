@@ -92,6 +92,14 @@ class Translation(EncoderDecoderTask["TranslationSettings"]):
         "smoke": "The translators see sentences made from templates and localised values for minutes.",
         "paper": "The translators train on the published corpora.",
     }
+    description: ClassVar = (
+        "Transformer {model.size}: {shape.encoder_layers} + {shape.decoder_layers} layers, {shape.width} wide, "
+        "{shape.heads} heads{size}. {data.corpus} from {data.source} to {data.target}, a joint vocabulary of "
+        "{data.vocabulary_size:,}; {train.steps:,} steps of {buckets} of at most {data.batch_tokens:,} tokens{amount}, "
+        "label smoothing {train.label_smoothing:g}{average}; beam {decode.beam}, length penalty {decode.alpha:g} "
+        "({decode.penalty})"
+    )
+    amount: ClassVar = "target tokens a run"
     provenance: ClassVar = (
         "Translators: {model:networks}{parameters}.",
         "Parallel text: {corpus}, {languages}.",
@@ -135,31 +143,18 @@ class Translation(EncoderDecoderTask["TranslationSettings"]):
     def step(self, settings: TranslationSettings) -> str:
         return f"{settings.train.batch_size * settings.data.batch_tokens:,} tokens"
 
-    def describe(self, settings: TranslationSettings, size: str = "", seen: str = "") -> str:
-        model, data, train, decode = settings.model, settings.data, settings.train, settings.decode
-        shape = model.shape()
-        amount = f" ({seen} target tokens a run)" if seen else ""
-        average = (
-            f", the mean of the weights of {train.average_last} steps {train.average_every:,} apart"
-            if train.average_every is not None
-            else ""
-        )
-        return (
-            f"Transformer {model.size}: {shape.encoder_layers} + {shape.decoder_layers} layers, {shape.width} wide, "
-            f"{shape.heads} heads{size}. {data.corpus} from {data.source} to {data.target}, a joint vocabulary of "
-            f"{data.vocabulary_size:,}; {train.steps:,} steps of {words.plural(train.batch_size, 'bucket')} of at most "
-            f"{data.batch_tokens:,} tokens{amount}, label smoothing {train.label_smoothing:g}{average}; beam "
-            f"{decode.beam}, length penalty {decode.alpha:g} ({decode.penalty})"
-        )
+    def phrases(self, settings: TranslationSettings) -> dict[str, Any]:
+        train = settings.train
+        average = ""
+        if train.average_every is not None:
+            average = f", the mean of the weights of {train.average_last} steps {train.average_every:,} apart"
+        return {"average": average, "buckets": words.plural(train.batch_size, "bucket")}
 
-    def columns(self, settings: TranslationSettings) -> dict[str, Any]:
-        model, data, train = settings.model, settings.data, settings.train
+    def own_columns(self, settings: TranslationSettings) -> dict[str, Any]:
+        data = settings.data
         return {
-            "model": model.size,
-            "width": model.shape().width,
+            "width": settings.model.shape().width,
             "corpus": data.corpus,
             "languages": f"{data.source}-{data.target}",
             "batch_tokens": data.batch_tokens,
-            "batch_size": train.batch_size,
-            "precision": train.precision,
         }
