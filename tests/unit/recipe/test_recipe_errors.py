@@ -139,6 +139,26 @@ def test_an_ablated_option_has_two_values(small, load):
     assert only.startswith("line 25: rows.extra.method.hiden: unknown key")
 
 
+def test_columns_of_a_scale_beside_the_papers_show_its_metric(small, load):
+    for metric, problems in (("perplexity", 0), ("bits_per_byte", 1)):
+        text = small.replace("        compare_to:", f"        metric: {metric}\n        compare_to:")
+        if not problems:
+            load(text)
+            continue
+        (only,) = problems_of(text, load)
+        assert only.startswith("line 38: scales.smoke.columns.tiny.metric: ")
+
+
+def test_a_ladder_has_two_rows_and_three_sizes(small, load):
+    sizes = "columns:\n  a: {}\n  b: {}\n  c: {}\nscales:\n  smoke: {description: quick}\n"
+    rows = "ladder: true\nrows:\n  plain: {method: pre-ln}\n"
+    head = small.partition("rows:\n")[0].replace("paper: mine\ntable: table1\n", "")
+    assert load(f"{head}{rows}  gated: {{method: comt}}\n{sizes}").recipe.ladder
+    for wrong in (f"{head}{rows}{sizes}", f"{head}{rows}  gated: {{method: comt}}\n{sizes.replace('  c: {}', '')}"):
+        (only,) = problems_of(wrong.replace("\n\n", "\n"), load)
+        assert only.startswith("line 11: ladder: ")
+
+
 def test_a_figure_is_drawn_at_a_site_that_has_a_gate(small, load):
     text = small.replace("baseline: plain", "baseline: gated").replace("hidden: 4", "sites: [q_proj, o_proj]")
     text = text.replace("rows:", "figure: {draw: channel-gates, site: o_proj}\nrows:", 1)
