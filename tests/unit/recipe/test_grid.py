@@ -157,20 +157,6 @@ def test_what_is_wrong_is_told_once_with_its_line(old, new, expected):
     assert_only_problem(GRIDDED, old, new, expected, load)
 
 
-def test_everything_wrong_is_told_at_once():
-    text = GRIDDED.replace("1e-3]", "fast, 3e-4]\n    train.kernels: [fused]\n    model.widht: [1]")
-    text = text.replace("metric: perplexity", "metric: accuracy").replace("baseline: plain", "baseline: plan")
-    keys = [problem.split(": ")[1] for problem in problems_of(text, load)]
-    assert keys == [
-        "baseline",
-        "sweep.settings.train.learning_rate[1]",
-        "sweep.settings.train.learning_rate[2]",
-        "sweep.settings.train.kernels",
-        "sweep.settings.model.widht",
-        "sweep.metric",
-    ]
-
-
 @pytest.mark.parametrize("metric", ["test_bleu", "unseen_bleu", "last_test_bleu"])
 def test_test_data_decide_nothing(metric):
     text = f"""\

@@ -103,13 +103,6 @@ def test_what_a_run_is_told_comes_from_every_place(load):
     assert [run.command for run in plan_on(loaded, "paper", lambda _: ("x", "content"))] == ["train-resnet"] * 8
 
 
-def test_a_scales_own_settings_win_over_its_setup(load):
-    text = SMALL.replace(
-        "    setup: comt-images-smoke\n", "    setup: comt-images-smoke\n    settings: {train: {steps: 170}}\n"
-    )
-    assert load(text).settings["smoke"]["plain", "tiny"].train.steps == 170
-
-
 def test_gradients_are_drawn_where_they_are_logged(load):
     text = SMALL.replace("rows:", "figure: {draw: conv-gradients}\nrows:", 1)
     for logged, scales in ((text, 3), (text.replace("{batch_size: 4}", "{gradient_norms_every: 5}"), 2)):
@@ -118,24 +111,6 @@ def test_gradients_are_drawn_where_they_are_logged(load):
         assert all(problem.startswith("line 12: figure.draw: ") for problem in found)
         assert all("train.gradient_norms_every" in problem for problem in found)
     assert load(text, "train.gradient_norms_every=5").recipe.figure.draw == "conv-gradients"
-
-
-def test_all_problems_come_at_once(load):
-    broken = (
-        SMALL.replace("steps: 100", "stepz: 100")
-        .replace("method: addition", "method: pre-ln")
-        .replace("setup: narrow-resnet18", "setup: c4-60m")
-        .replace("baseline: plain", "baseline: plan")
-        .replace("images: cifar100", "image: cifar100")
-    )
-    assert [problem.partition(": ")[0] for problem in problems_of(broken, load, "train.beta1=1")] == [
-        "--set train.beta1=1",
-        "line 5",
-        "line 10",
-        "line 14",
-        "line 25",
-        "line 33",
-    ]
 
 
 def test_letters_lie_in_no_folder_of_ones_own():
