@@ -10,19 +10,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from comt_cli.errors import UserError
-from comt_cli.recipe.also import Also, with_rows
 from comt_cli.recipe.find import DEFAULT_PAPER, also_called, available_recipes, find_recipe, is_named, place_of
 from comt_cli.recipe.grid import LoadedGrid, load_grids, overridden, same_runs
 from comt_cli.recipe.merge import Arguments, Origins, merged_settings, parse_arguments
 from comt_cli.recipe.names import Settings, disagreements, undrawable, unmeasured
 from comt_cli.recipe.overrides import overrides_of, typed_settings
-from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted, nearest
+from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, nearest
+from comt_cli.recipe.row_methods import Also, fits, row_methods, with_rows
 from comt_cli.recipe.schema import Catalogue, Column, Recipe, TaskOptions
 from comt_cli.recipe.settings import RunSettings
 from comt_cli.recipe.setups import load_setups
 from comt_cli.recipe.starts import LoadedStart, Starts, load_starts
 from comt_cli.recipe.sweep_argument import with_sweep
-from comt_cli.recipe.validate import LineOf, salvage, validate
+from comt_cli.recipe.validate import salvage, validate
 from comt_cli.recipe.variant import as_arguments, changes, table_name
 from comt_cli.recipe.yaml_lines import UNREADABLE, Document, parse, read
 
@@ -200,15 +200,10 @@ def check_recipe(
         raise RecipeError(path, [Problem("", message)])
     problems = list(document.problems)
     task = catalogue.task(document.data.get("command"))
-    resolved = _check_methods(document, catalogue, task, problems)
-
     if not also_fits_all:
-        also = {name: given for name, given in (also or {}).items() if _fits(given, task, catalogue)}
-
-    def added(given: Any, found: list[Problem]) -> dict[str, Any] | None:
-        return _method(given, (), lambda _: None, catalogue, task, found)
-
-    document = with_rows(document, also or {}, added, resolved, problems)
+        also = {name: given for name, given in (also or {}).items() if fits(given, task, catalogue)}
+    resolved = row_methods(document, catalogue, task, problems)
+    document = with_rows(document, also or {}, catalogue, task, resolved, problems)
     if sweep and scale is not None:
         document = with_sweep(document, sweep, scale, task, overrides)
     unreadable = {problem.key for problem in problems if problem.message == UNREADABLE}
@@ -355,56 +350,6 @@ def _settings_section(problem: Problem) -> str | None:
         return problem.key.partition(".")[0] or "all"
     found = re.search(r"(?:^|\.)settings(?:\.(\w+))?", problem.key)
     return (found[1] or "all") if found else None
-
-
-def _check_methods(
-    document: Document, catalogue: Catalogue, task: TaskOptions, problems: list[Problem]
-) -> dict[str, dict[str, Any]]:
-    """Every row's method, its options filled in. Works on the raw data, so that a broken row hides no other."""
-    rows = document.data.get("rows")
-    resolved: dict[str, dict[str, Any]] = {}
-    for name, row in rows.items() if isinstance(rows, dict) else ():
-        given = row.get("method") if isinstance(row, dict) else None
-        method = _method(given, ("rows", name, "method"), document.line, catalogue, task, problems)
-        if method is not None:
-            resolved[name] = method
-    return resolved
-
-
-def _method(
-    given: Any, path: KeyPath, line_of: LineOf, catalogue: Catalogue, task: TaskOptions, problems: list[Problem]
-) -> dict[str, Any] | None:
-    """A method as a row says it, with its name and all its options; None where something is wrong."""
-    fitting = [name for name, options in catalogue.methods.items() if options.fits(task.sites)]
-    if isinstance(given, str):
-        name, options = given, {}
-    elif isinstance(given, dict) and isinstance(given.get("name"), str):
-        name, options = given["name"], {key: value for key, value in given.items() if key != "name"}
-    elif isinstance(given, dict):
-        problems.append(Problem(dotted((*path, "name")), "is missing: say which method", line_of(path)))
-        return None
-    else:
-        return None  # missing or of a wrong type: the schema says so
-    if name not in fitting:
-        wrong = (
-            f"the method {name} is not for {task.command}"
-            if name in catalogue.methods
-            else f"no method is called {name!r}"
-        )
-        problems.append(Problem(dotted(path), f"{wrong}; {nearest(name, fitting)}", line_of(path)))
-        return None
-    config = validate(catalogue.methods[name], options, path, line_of, problems)
-    if config is None:
-        return None
-    absent = config.absent(task.sites)
-    problems += [Problem(dotted((*path, key)), text, line_of((*path, key))) for key, text in absent.items()]
-    return None if absent else {"name": name, **config.stored()}
-
-
-def _fits(given: Any, task: TaskOptions, catalogue: Catalogue) -> bool:
-    """Whether a method, as a row says it, is for the task, or is none at all, which is reported elsewhere."""
-    name = given.get("name") if isinstance(given, dict) else given
-    return not isinstance(name, str) or name not in catalogue.methods or catalogue.methods[name].fits(task.sites)
 
 
 def select(names: str | None, available: Iterable[str], what: str) -> list[str]:
