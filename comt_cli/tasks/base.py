@@ -49,45 +49,28 @@ class Unit:
 class DifferenceUnit:
     """The unit of a difference to the baseline.
 
-    `name` ends the CSV's keys (`difference_percent`), `sign` stands in headings, `spoken` after a number in a sentence.
-    A relative one is 100 (x / b - 1), the other x - b. `pairing` says in a sentence how differences over several seeds
-    are taken (`statistics.paired_difference`), with `{baseline}` for the row.
+    `name` ends the CSV's keys (`difference_percent`), `sign` stands in headings, `spoken` after a number in a sentence,
+    `full` in the sentence that introduces it, where that is longer. A relative one is 100 (x / b - 1), the other x - b.
     """
 
     name: str
     sign: str
     spoken: str
-    is_relative: bool
-    pairing: str
+    is_relative: bool = False
+    full: str = ""
 
     def paired(self, baseline: str) -> str:
-        """`pairing` against a baseline."""
-        return self.pairing.format(baseline=baseline)
+        """How differences to a baseline over several seeds are taken (`statistics.paired_difference`), in a phrase."""
+        interval = "with the 95 % interval of Student's t"
+        if self.is_relative:
+            return f"ratios to {baseline} in per cent (geometric mean), {interval} on their logarithms"
+        return f"in {self.full or self.spoken} against {baseline}, {interval}"
 
 
-PERCENT = DifferenceUnit(
-    "percent",
-    "%",
-    "%",
-    is_relative=True,
-    pairing="ratios to {baseline} in per cent (geometric mean), with the 95 % interval of Student's t on their "
-    "logarithms",
-)
-POINTS = DifferenceUnit(
-    "points",
-    "pts",
-    "points",
-    is_relative=False,
-    pairing="in percentage points (pts) against {baseline}, with the 95 % interval of Student's t",
-)
+PERCENT = DifferenceUnit("percent", "%", "%", is_relative=True)
+POINTS = DifferenceUnit("points", "pts", "points", full="percentage points (pts)")
 """Of a share of the samples: `0.25 points higher` is 91.37 % beside 91.12 %, as papers give differences of accuracy."""
-SCORE_POINTS = DifferenceUnit(
-    "points",
-    "pts",
-    "points",
-    is_relative=False,
-    pairing="in points against {baseline}, with the 95 % interval of Student's t",
-)
+SCORE_POINTS = DifferenceUnit("points", "pts", "points")
 """Of a score that is no share of anything."""
 
 
@@ -123,6 +106,16 @@ class Metric:
 def percentage(words: str, label: str, brief: str, **more: Any) -> Metric:
     """A share of the samples in per cent, the more the better; `more` are other fields of the metric."""
     return Metric(words, label, brief, "higher", POINTS, " %", **more)
+
+
+def score(words: str, label: str, brief: str, **more: Any) -> Metric:
+    """A score that is no share of anything, the more the better."""
+    return Metric(words, label, brief, "higher", SCORE_POINTS, **more)
+
+
+def relative(words: str, label: str, brief: str, **more: Any) -> Metric:
+    """A perplexity or another number whose ratios count, the less the better."""
+    return Metric(words, label, brief, "lower", PERCENT, **more)
 
 
 @dataclass(frozen=True)

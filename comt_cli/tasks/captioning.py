@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli import words
-from comt_cli.tasks.base import SCORE_POINTS, Metric, percentage
+from comt_cli.tasks.base import Metric, percentage, score
 from comt_cli.tasks.tokens import EncoderDecoderTask, perplexity
 
 if TYPE_CHECKING:
@@ -33,12 +33,10 @@ def _metrics() -> dict[str, Metric]:
     for prefix, split in {"": "validation", "test_": "test"}.items():
         for key in SCORES if prefix else ("cider",):
             name, how = SCORES[key]
-            found[prefix + key] = Metric(
-                words=f"{name} of the {split} images' captions ({how})",
-                label=f"{split} {name}",
-                brief=name,
-                better="higher",
-                difference=SCORE_POINTS,
+            found[prefix + key] = score(
+                f"{name} of the {split} images' captions ({how})",
+                f"{split} {name}",
+                name,
                 decimals=1,
                 beside=f"{prefix}scene_f1" if key == "cider" else None,
             )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli import words
-from comt_cli.tasks.base import POINTS, SCORE_POINTS, Metric, Unit
+from comt_cli.tasks.base import Metric, Unit, percentage, score
 from comt_cli.tasks.tokens import TokenTask
 
 if TYPE_CHECKING:
@@ -33,26 +33,13 @@ CUT_BY = ("corpus", "tokenizer", "vocabulary", "validation_fraction")
 
 
 def _metrics() -> dict[str, Metric]:
-    found = {
-        "score": Metric(
-            words="the task's main measure on validation examples, held out of training's, times 100",
-            label="validation score",
-            brief="score",
-            better="higher",
-            difference=SCORE_POINTS,
-        )
-    }
+    main = "the task's main measure on validation examples, held out of training's, times 100"
+    found = {"score": score(main, "validation score", "score")}
     for prefix, which, measures in (("test", "test", [*MEASURES]), ("unseen", "the other test set's", ["accuracy"])):
         for key in measures:
             name, said = MEASURES[key]
-            found[f"{prefix}_{key}"] = Metric(
-                words=f"{which} examples: {said}",
-                label=f"{prefix} {name}",
-                brief=name,
-                better="higher",
-                difference=POINTS if key == "accuracy" else SCORE_POINTS,
-                sign=" %" if key == "accuracy" else "",
-            )
+            kind = percentage if key == "accuracy" else score
+            found[f"{prefix}_{key}"] = kind(f"{which} examples: {said}", f"{prefix} {name}", name)
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from comt_cli.tasks.base import PERCENT, Drawing, Metric
+from comt_cli.tasks.base import Drawing, Metric, relative
 from comt_cli.tasks.tokens import TextTask
 
 if TYPE_CHECKING:
@@ -23,30 +23,20 @@ It is read as worse than any other, and no difference in per cent is taken from 
 ORIGINAL = "validation perplexity as the original scripts print it"
 
 _OF_VALIDATION = {
-    "perplexity": Metric(
-        words="validation perplexity",
-        label="validation perplexity",
-        brief="perplexity",
-        better="lower",
-        difference=PERCENT,
+    "perplexity": relative(
+        "validation perplexity",
+        "validation perplexity",
+        "perplexity",
         beside="bits_per_byte",
         collapsed_above=COLLAPSED_PERPLEXITY,
     ),
-    "galore_perplexity": Metric(
-        words=ORIGINAL,
-        label=ORIGINAL,
-        brief="galore perplexity",
-        better="lower",
-        difference=PERCENT,
-        beside="bits_per_byte",
-        collapsed_above=COLLAPSED_PERPLEXITY,
+    "galore_perplexity": relative(
+        ORIGINAL, ORIGINAL, "galore perplexity", beside="bits_per_byte", collapsed_above=COLLAPSED_PERPLEXITY
     ),
-    "bits_per_byte": Metric(
-        words="validation loss in bits a byte of text",
-        label="bits/byte",
-        brief="bits per byte",
-        better="lower",
-        difference=PERCENT,
+    "bits_per_byte": relative(
+        "validation loss in bits a byte of text",
+        "bits/byte",
+        "bits per byte",
         decimals=3,
         remark="Bits per byte do not depend on the vocabulary, as perplexities do.",
     ),

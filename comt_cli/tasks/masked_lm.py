@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from comt_cli.tasks.base import PERCENT, DifferenceUnit, Metric, percentage
+from comt_cli.tasks.base import DifferenceUnit, Metric, percentage, relative
 from comt_cli.tasks.tokens import TextTask
 
 if TYPE_CHECKING:
@@ -14,13 +14,7 @@ if TYPE_CHECKING:
     from comt_cli.recipe.schema import Sites
     from comt_cli.tasks.settings.masked_lm import MaskedSettings
 
-NATS = DifferenceUnit(
-    "nats",
-    "nats",
-    "nats",
-    is_relative=False,
-    pairing="in nats against {baseline}, with the 95 % interval of Student's t",
-)
+NATS = DifferenceUnit("nats", "nats", "nats")
 """Differences of a loss, which is a logarithm already."""
 
 
@@ -56,12 +50,10 @@ class MaskedLanguageModelling(TextTask["MaskedSettings"]):
             decimals=3,
             beside="masked_accuracy",
         ),
-        "masked_perplexity": Metric(
-            words="perplexity of a hidden validation token",
-            label="masked perplexity",
-            brief="masked perplexity",
-            better="lower",
-            difference=PERCENT,
+        "masked_perplexity": relative(
+            "perplexity of a hidden validation token",
+            "masked perplexity",
+            "masked perplexity",
             beside="masked_accuracy",
         ),
         "masked_accuracy": percentage(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from comt_cli import words
-from comt_cli.tasks.base import PERCENT, Metric, S, Task, Unit
+from comt_cli.tasks.base import Metric, S, Task, Unit, relative
 
 if TYPE_CHECKING:
     from comt_cli.recipe.schema import Sites
@@ -95,5 +95,4 @@ class EncoderDecoderTask(TokenTask[Coded]):
 
 def perplexity(of: str, label: str) -> Metric:
     """The metric `target_perplexity`: that of the tokens of texts, each given those before it."""
-    said = f"perplexity of {of}, given those before it"
-    return Metric(words=said, label=label, brief="perplexity", better="lower", difference=PERCENT)
+    return relative(f"perplexity of {of}, given those before it", label, "perplexity")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli import words
-from comt_cli.tasks.base import SCORE_POINTS, Metric, percentage
+from comt_cli.tasks.base import Metric, percentage, score
 from comt_cli.tasks.tokens import EncoderDecoderTask, perplexity
 
 if TYPE_CHECKING:
@@ -37,14 +37,8 @@ def _metrics() -> dict[str, Metric]:
     for prefix, split in SPLITS.items():
         for key in BLEUS if prefix in ("test_", "last_test_") else ("bleu",):
             name, how = BLEUS[key]
-            found[prefix + key] = Metric(
-                words=f"{name} of the {split} sentences ({how})",
-                label=f"{split} {name}",
-                brief=name,
-                better="higher",
-                difference=SCORE_POINTS,
-                beside=_beside(prefix, key),
-            )
+            said = f"{name} of the {split} sentences ({how})"
+            found[prefix + key] = score(said, f"{split} {name}", name, beside=_beside(prefix, key))
         if prefix != "last_test_":
             found[f"{prefix}slot_accuracy"] = percentage(
                 f"values of the {split} sentences (dates, amounts, names) translated exactly, in per cent",
