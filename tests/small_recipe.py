@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 
 from comt_cli.methods import catalogue
 from comt_cli.recipe.load import LoadedRecipe, load_recipe_text
+from comt_cli.recipe.problems import RecipeError
 
 SMALL = """\
 title: A small table
@@ -70,3 +72,24 @@ def load() -> Callable[..., LoadedRecipe]:
         return load_recipe_text(text, catalogue(), overrides, scale)
 
     return load_text
+
+
+def problems_of(text: str, load: Callable[..., LoadedRecipe], *overrides: str) -> list[str]:
+    """Everything that is wrong with a recipe, as a user reads it."""
+    with pytest.raises(RecipeError) as caught:
+        load(text, *overrides)
+    error = caught.value
+    assert error.exit_status == 2
+    assert str(error).splitlines()[1:] == [f"  {problem}" for problem in error.problems]
+    return [str(problem) for problem in error.problems]
+
+
+def assert_only_problem(right: str, old: str, new: str, expected: str, load: Callable[..., LoadedRecipe]) -> None:
+    """`right` with `new` for `old` has one problem, at the line and key of `expected`, which proposes the name after
+    `->`, where there is one. What a setting lacks is reported for every column that needs it, and counts once."""
+    assert old in right
+    found = problems_of(right.replace(old, new, 1), load)
+    place, _, nearest = expected.partition(" -> ")
+    (there,) = [problem for problem in found if problem.startswith(f"{place}: ") or problem == place]
+    assert not nearest or f"did you mean {nearest}?" in there
+    assert len({re.sub(r"^line \d+: |\(needed by \S+\)", "", problem) for problem in found}) == 1

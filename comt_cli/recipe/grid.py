@@ -73,10 +73,10 @@ def load_grids(
     for path in checked:
         if recipe.figure is not None:
             message = "a figure is drawn of runs that are known before any has ended; leave the sweep out"
-            problems.append(Problem(dotted(path), message, document.line(path)))
+            problems.append(document.problem(path, message))
         elif recipe.ablations:
             message = "rows of ablations are compared under the same settings; leave the sweep out, or the ablations"
-            problems.append(Problem(dotted(path), message, document.line(path)))
+            problems.append(document.problem(path, message))
     found: dict[str, LoadedGrid] = {}
     for name, scale in recipe.scales.items():
         path = ("scales", name, "sweep") if "sweep" in scale.model_fields_set else ("sweep",)
@@ -154,14 +154,14 @@ def _unfair(recipe: Recipe, scale: str, task: TaskOptions, grid: LoadedGrid, doc
     shown = set(recipe.scales[scale].seeds or recipe.seeds)
     if shared := sorted(shown & set(grid.seeds)):
         message = f"{shared[0]} is a seed of the table at scale {scale} too; give others, such as 101"
-        yield Problem(dotted(path), message, document.line(path))
+        yield document.problem(path, message)
     for column in recipe.columns_at(scale):
         metric = recipe.metric_at(scale, column)
         if metric in task.metrics and not metric.startswith(OF_TEST):
             tested = [name for name in task.metrics if name.startswith(OF_TEST)]
             instead = f"show one of {', '.join(tested)}" if tested else f"{task.command} has no other data to report"
             message = f"chooses on the validation data that {metric} of column {column} is of; {instead}"
-            yield Problem(dotted(grid.path), message, document.line(grid.path))
+            yield document.problem(grid.path, message)
             return
 
 
@@ -194,8 +194,8 @@ def overridden(
     for scale, grid in grids.items():
         if grid.seeds:
             continue
-        columns: KeyPath = ("columns",) if recipe.scales[scale].columns is None else ("scales", scale, "columns")
-        owners = [*((*columns, name) for name in recipe.columns_at(scale)), *(("rows", name) for name in recipe.rows)]
+        owners: list[KeyPath] = [recipe.column_path(scale, name) for name in recipe.columns_at(scale)]
+        owners += [("rows", name) for name in recipe.rows]
         for key in grid.values:
             section, _, name = key.partition(".")
             for owner in owners:
@@ -204,7 +204,7 @@ def overridden(
                     places.setdefault((*owner, "settings", section, name), scale)
     for path, scale in places.items():
         message = f"the grid of scale {scale} tries values of this key, and would override it; leave it out here"
-        yield Problem(dotted(path), message, document.line(path))
+        yield document.problem(path, message)
 
 
 def same_runs(
@@ -223,4 +223,4 @@ def same_runs(
                 found.add(grid.path)
                 path = (*grid.path, "settings")
                 message = f"two of its points are the same run: {row} under {column} has the same settings there"
-                yield Problem(dotted(path), message, document.line(path))
+                yield document.problem(path, message)

@@ -4,53 +4,65 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from comt_cli.errors import UserError
-from comt_cli.recipe.also import Also, with_rows
-from comt_cli.recipe.drawings import undrawable
 from comt_cli.recipe.find import DEFAULT_PAPER, also_called, available_recipes, find_recipe, is_named, place_of
 from comt_cli.recipe.grid import LoadedGrid, load_grids, overridden, same_runs
 from comt_cli.recipe.merge import Arguments, Origins, merged_settings, parse_arguments
-from comt_cli.recipe.names import disagreements, unmeasured
+from comt_cli.recipe.names import Settings, disagreements, undrawable, unmeasured
 from comt_cli.recipe.overrides import overrides_of, typed_settings
-from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted, nearest
+from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, nearest
+from comt_cli.recipe.row_methods import Also, fits, row_methods, with_rows
 from comt_cli.recipe.schema import Catalogue, Column, Recipe, TaskOptions
 from comt_cli.recipe.settings import RunSettings
 from comt_cli.recipe.setups import load_setups
 from comt_cli.recipe.starts import LoadedStart, Starts, load_starts
 from comt_cli.recipe.sweep_argument import with_sweep
-from comt_cli.recipe.validate import LineOf, salvage, validate
+from comt_cli.recipe.validate import salvage, validate
 from comt_cli.recipe.variant import as_arguments, changes, table_name
 from comt_cli.recipe.yaml_lines import UNREADABLE, Document, parse, read
+
+Cell = tuple[str, str]
+"""A row and a column."""
 
 
 @dataclass(frozen=True)
 class LoadedRecipe:
     """A recipe that passed every check, with the command line's overrides applied.
 
-    `methods[row]` has the method's name and all its options, defaults included; `settings[scale][row, column]` are
-    those of a run of that cell, and `origins[scale][row, column]` says where each was given. At a scale with a grid
-    (`grids`) `points` has those of each of its points (`LoadedGrid.planned`), and `settings` the first. `starts` says
-    which cells start from a run of another recipe. `task` is what the runs are of, `document` the file. `changes` are,
-    by scale, the settings that `--set` changed, by dotted key (`variant.changes`); `added` the rows of `--also`.
+    Attributes:
+        task: what the runs are of.
+        methods: by row the method's name and all its options, defaults included.
+        points: by scale, then by cell (row, column), the settings at each point of the scale's grid
+            (`LoadedGrid.planned`); the only ones where it has none.
+        origins: by scale and cell, where each of the settings was given.
+        starts: by scale, the cells that start from a run of another recipe.
+        grids: by scale.
+        document: the file.
+        changes: by scale the settings that `--set` changed, by dotted key (`variant.changes`).
+        added: the rows of `--also`.
     """
 
     path: Path
     recipe: Recipe
     task: TaskOptions
     methods: dict[str, dict[str, Any]]
-    settings: dict[str, dict[tuple[str, str], RunSettings]]
-    points: dict[str, dict[tuple[str, str], tuple[RunSettings, ...]]]
-    origins: dict[str, dict[tuple[str, str], Origins]]
-    starts: Starts[LoadedRecipe]
+    points: dict[str, dict[Cell, tuple[RunSettings, ...]]]
+    origins: dict[str, dict[Cell, Origins]]
+    starts: Starts
     grids: dict[str, LoadedGrid]
     document: Document
     changes: dict[str, dict[str, Any]]
     added: tuple[str, ...]
+
+    @functools.cached_property
+    def settings(self) -> Settings:
+        """The settings of every cell by scale; where there is a grid, those of its first point."""
+        return _first(self.points)
 
     @property
     def folder(self) -> str:
@@ -188,15 +200,10 @@ def check_recipe(
         raise RecipeError(path, [Problem("", message)])
     problems = list(document.problems)
     task = catalogue.task(document.data.get("command"))
-    resolved = _check_methods(document, catalogue, task, problems)
-
     if not also_fits_all:
-        also = {name: given for name, given in (also or {}).items() if _fits(given, task, catalogue)}
-
-    def added(given: Any, found: list[Problem]) -> dict[str, Any] | None:
-        return _method(given, (), lambda _: None, catalogue, task, found)
-
-    document = with_rows(document, also or {}, added, resolved, problems)
+        also = {name: given for name, given in (also or {}).items() if fits(given, task, catalogue)}
+    resolved = row_methods(document, catalogue, task, problems)
+    document = with_rows(document, also or {}, catalogue, task, resolved, problems)
     if sweep and scale is not None:
         document = with_sweep(document, sweep, scale, task, overrides)
     unreadable = {problem.key for problem in problems if problem.message == UNREADABLE}
@@ -224,11 +231,13 @@ def check_recipe(
     tried = {name: left for name, grid in grids.items() if (left := grid.without(changed[name])) is not None}
     found.extend(same_runs(tried, merged, document))
     points = {
-        name: {cell: tuple(settings for settings, _ in every) for cell, every in cells.items()}
+        name: {cell: tuple(each for each, _ in every) for cell, every in cells.items()}
         for name, cells in merged.items()
     }
-    settings = {name: {cell: every[0] for cell, every in cells.items()} for name, cells in points.items()}
-    origins = {name: {cell: every[0][1] for cell, every in cells.items()} for name, cells in merged.items()}
+    origins = {
+        scale: {cell: origins for cell, (_, origins) in cells.items()} for scale, cells in _first(merged).items()
+    }
+    settings = _first(points)
     found.extend(undrawable(whole, task, resolved, settings, document))
     found.extend(unmeasured(whole, task, settings, document))
     sources = _Sources(document, path, catalogue, also or {}, (*started, path.resolve()), problems).load
@@ -237,26 +246,29 @@ def check_recipe(
     if recipe is None or problems:
         raise RecipeError(path, [document.blamed(problem) for problem in problems])
     new = {name: changes(theirs, task, functools.partial(merge, name)) for name, theirs in changed.items()}
-    theirs = (settings, points, origins, starts, tried)
-    return LoadedRecipe(path, recipe, task, resolved, *theirs, document, new, tuple(also or ()))
+    return LoadedRecipe(path, recipe, task, resolved, points, origins, starts, tried, document, new, tuple(also or ()))
 
 
+T = TypeVar("T")
+
+
+def _first(points: Mapping[str, Mapping[Cell, Sequence[T]]]) -> dict[str, dict[Cell, T]]:
+    """By scale and cell, what the first point has."""
+    return {scale: {cell: every[0] for cell, every in cells.items()} for scale, cells in points.items()}
+
+
+@dataclass
 class _Sources:
     """The recipes that `start` names in one file, each read once. What is wrong becomes problems: of the key where no
     recipe is found, of its own file where that has some."""
 
-    def __init__(
-        self,
-        document: Document,
-        path: Path,
-        catalogue: Catalogue,
-        also: Also,
-        started: tuple[Path, ...],
-        problems: list[Problem],
-    ) -> None:
-        self._document, self._path, self._catalogue, self._also = document, path, catalogue, also
-        self._started, self._problems = started, problems
-        self._known: dict[str, LoadedRecipe | None] = {}
+    document: Document
+    path: Path
+    catalogue: Catalogue
+    also: Also
+    started: tuple[Path, ...]
+    problems: list[Problem]
+    _known: dict[str, LoadedRecipe | None] = field(default_factory=dict)
 
     def load(self, name: str, key: KeyPath) -> LoadedRecipe | None:
         """The recipe called `name` at `key`: a file beside the one at hand, else as `find_recipe` finds it.
@@ -269,25 +281,25 @@ class _Sources:
         return self._known[name]
 
     def _load(self, name: str, key: KeyPath) -> LoadedRecipe | None:
-        beside = self._path.parent / name
+        beside = self.path.parent / name
         try:
             path = beside if beside.is_file() else find_recipe(name)
         except UserError as error:
             message = f"{error.message}; {error.hint}" if error.hint else error.message
-            self._problems.append(Problem(dotted(key), message, self._document.line(key)))
+            self.problems.append(self.document.problem(key, message))
             return None
-        if path.resolve() in self._started:
-            files = [file.name for file in (*self._started, path)]
-            message = f"goes round in a circle: {' -> '.join(files[self._started.index(path.resolve()) :])}"
-            self._problems.append(Problem(dotted(key), message, self._document.line(key)))
+        if path.resolve() in self.started:
+            files = [file.name for file in (*self.started, path)]
+            message = f"goes round in a circle: {' -> '.join(files[self.started.index(path.resolve()) :])}"
+            self.problems.append(self.document.problem(key, message))
             return None
         try:
             return check_recipe(
-                read(path), path, self._catalogue, also=self._also, also_fits_all=False, started=self._started
+                read(path), path, self.catalogue, also=self.also, also_fits_all=False, started=self.started
             )
         except RecipeError as error:
             theirs = (replace(problem, source=problem.source or str(path)) for problem in error.problems)
-            self._problems.extend(problem for problem in theirs if problem not in self._problems)
+            self.problems.extend(problem for problem in theirs if problem not in self.problems)
             return None
 
 
@@ -312,7 +324,7 @@ def _too_many_cells(recipe: Recipe, document: Document) -> Iterable[Problem]:
                 f"{rows:,} rows x {columns:,} columns{times} are too many: at most {MAX_CELLS:,} cells in all scales; "
                 "divide the table"
             )
-            yield Problem(dotted(key), message, document.line(key))
+            yield document.problem(key, message)
             return
 
 
@@ -338,56 +350,6 @@ def _settings_section(problem: Problem) -> str | None:
         return problem.key.partition(".")[0] or "all"
     found = re.search(r"(?:^|\.)settings(?:\.(\w+))?", problem.key)
     return (found[1] or "all") if found else None
-
-
-def _check_methods(
-    document: Document, catalogue: Catalogue, task: TaskOptions, problems: list[Problem]
-) -> dict[str, dict[str, Any]]:
-    """Every row's method, its options filled in. Works on the raw data, so that a broken row hides no other."""
-    rows = document.data.get("rows")
-    resolved: dict[str, dict[str, Any]] = {}
-    for name, row in rows.items() if isinstance(rows, dict) else ():
-        given = row.get("method") if isinstance(row, dict) else None
-        method = _method(given, ("rows", name, "method"), document.line, catalogue, task, problems)
-        if method is not None:
-            resolved[name] = method
-    return resolved
-
-
-def _method(
-    given: Any, path: KeyPath, line_of: LineOf, catalogue: Catalogue, task: TaskOptions, problems: list[Problem]
-) -> dict[str, Any] | None:
-    """A method as a row says it, with its name and all its options; None where something is wrong."""
-    fitting = [name for name, options in catalogue.methods.items() if options.fits(task.sites)]
-    if isinstance(given, str):
-        name, options = given, {}
-    elif isinstance(given, dict) and isinstance(given.get("name"), str):
-        name, options = given["name"], {key: value for key, value in given.items() if key != "name"}
-    elif isinstance(given, dict):
-        problems.append(Problem(dotted((*path, "name")), "is missing: say which method", line_of(path)))
-        return None
-    else:
-        return None  # missing or of a wrong type: the schema says so
-    if name not in fitting:
-        wrong = (
-            f"the method {name} is not for {task.command}"
-            if name in catalogue.methods
-            else f"no method is called {name!r}"
-        )
-        problems.append(Problem(dotted(path), f"{wrong}; {nearest(name, fitting)}", line_of(path)))
-        return None
-    config = validate(catalogue.methods[name], options, path, line_of, problems)
-    if config is None:
-        return None
-    absent = config.absent(task.sites)
-    problems += [Problem(dotted((*path, key)), text, line_of((*path, key))) for key, text in absent.items()]
-    return None if absent else {"name": name, **config.stored()}
-
-
-def _fits(given: Any, task: TaskOptions, catalogue: Catalogue) -> bool:
-    """Whether a method, as a row says it, is for the task, or is none at all, which is reported elsewhere."""
-    name = given.get("name") if isinstance(given, dict) else given
-    return not isinstance(name, str) or name not in catalogue.methods or catalogue.methods[name].fits(task.sites)
 
 
 def select(names: str | None, available: Iterable[str], what: str) -> list[str]:

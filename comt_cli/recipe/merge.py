@@ -6,13 +6,13 @@ it came from, so that a combination that cannot work is blamed on the line that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from comt_cli.recipe.overrides import Overrides
 from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted, known_as, nearest
-from comt_cli.recipe.schema import Recipe
+from comt_cli.recipe.schema import Place, Recipe
 from comt_cli.recipe.settings import RunSettings
 from comt_cli.recipe.setups import Setup
 from comt_cli.recipe.validate import every_key, validate
@@ -129,18 +129,17 @@ def merged_settings(
     chosen = recipe.scales[scale]
     grid = grids[scale].without(arguments) if scale in grids else None
     points: Sequence[Point] = ({},) if grid is None else grid.planned
-    in_scale = chosen.columns is not None
-    for column_name, column in (chosen.columns or recipe.columns).items():
-        column_path: KeyPath = ("scales", scale, "columns", column_name) if in_scale else ("columns", column_name)
-        for row_name in recipe.rows:
+    for column_name, column in recipe.columns_at(scale).items():
+        column_path = recipe.column_path(scale, column_name)
+        for row_name, row in recipe.rows.items():
+            places: dict[KeyPath, Place] = {
+                (): recipe,
+                ("scales", scale): chosen,
+                column_path: column,
+                ("rows", row_name): row,
+            }
             layers = [
-                *_setup(recipe.setup, setups),
-                _Layer(given.get(("settings",)), ("settings",), document),
-                *_setup(chosen.setup, setups),
-                _Layer(given.get(("scales", scale, "settings")), ("scales", scale, "settings"), document),
-                *_setup(column.setup, setups),
-                _Layer(given.get((*column_path, "settings")), (*column_path, "settings"), document),
-                _Layer(given.get(("rows", row_name, "settings")), ("rows", row_name, "settings"), document),
+                layer for path, place in places.items() for layer in _layers(place, path, setups, given, document)
             ]
             for point in points:
                 result, origin, found = _checked(kind, layers, point, arguments)
@@ -159,11 +158,18 @@ def merged_settings(
     return settings
 
 
-def _setup(name: str | None, setups: Mapping[str, Setup]) -> Iterable[_Layer]:
-    """The layer of a setup; none where no setup is named, or it is not there, which was reported."""
+def _layers(
+    place: Place,
+    path: KeyPath,
+    setups: Mapping[str, Setup],
+    given: Mapping[KeyPath, Overrides],
+    document: Document,
+) -> Iterator[_Layer]:
+    """The setup that a place names, unless it is not there, which was reported, then the settings of its own."""
+    name = getattr(place, "setup", None)
     if name is not None and name in setups:
-        setup = setups[name]
-        yield _Layer(setup.settings, (), setup.document, str(setup.path))
+        yield _Layer(setups[name].settings, (), setups[name].document, str(setups[name].path))
+    yield _Layer(given.get((*path, "settings")), (*path, "settings"), document)
 
 
 def _checked(

@@ -6,7 +6,6 @@ They are complete only after merging, and checked as a whole then; here each key
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import create_model
@@ -47,20 +46,9 @@ def typed_settings(
     """The settings of every place of `recipe` that has some, by that place. What is wrong in them becomes problems, and
     is left out."""
     typed: dict[KeyPath, Overrides] = {}
-    for path, given in _places(recipe):
-        if given is not None:
-            checked = validate(kind, given, path, line_of, problems)
-            typed[path] = checked or salvage(kind, given, {}) or kind()
+    for place_path, place in recipe.places():
+        if place.settings is not None:
+            path = (*place_path, "settings")
+            checked = validate(kind, place.settings, path, line_of, problems)
+            typed[path] = checked or salvage(kind, place.settings, {}) or kind()
     return typed
-
-
-def _places(recipe: Recipe) -> Iterator[tuple[KeyPath, Mapping[str, Any] | None]]:
-    yield ("settings",), recipe.settings
-    for name, row in recipe.rows.items():
-        yield ("rows", name, "settings"), row.settings
-    for name, column in recipe.columns.items():
-        yield ("columns", name, "settings"), column.settings
-    for scale_name, scale in recipe.scales.items():
-        yield ("scales", scale_name, "settings"), scale.settings
-        for name, column in (scale.columns or {}).items():
-            yield ("scales", scale_name, "columns", name, "settings"), column.settings

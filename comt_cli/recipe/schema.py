@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import AfterValidator, Field, PositiveFloat
 
-from comt_cli.recipe.problems import closest
+from comt_cli.recipe.problems import KeyPath, closest
 from comt_cli.recipe.settings import RunSettings, Section, matching
 
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9+._/-]*"
@@ -301,6 +301,21 @@ class Recipe(Section):
     ablations: dict[AblationName, Ablation] = Field(default_factory=dict)
     scales: dict[ScaleName, Scale]
 
+    def places(self) -> Iterator[tuple[KeyPath, Place]]:
+        """Every place that may have settings, by its path: the recipe, rows, columns, scales and their columns."""
+        yield (), self
+        yield from ((("rows", name), row) for name, row in self.rows.items())
+        yield from ((("columns", name), column) for name, column in self.columns.items())
+        for scale_name, scale in self.scales.items():
+            yield ("scales", scale_name), scale
+            yield from (
+                (("scales", scale_name, "columns", name), column) for name, column in (scale.columns or {}).items()
+            )
+
+    def column_path(self, scale: str, column: str) -> KeyPath:
+        """Where a column of a scale stands."""
+        return ("columns", column) if self.scales[scale].columns is None else ("scales", scale, "columns", column)
+
     def columns_at(self, scale: str) -> dict[str, Column]:
         """The columns of a scale: its own, or the paper's."""
         return self.scales[scale].columns or self.columns
@@ -316,3 +331,7 @@ class Recipe(Section):
         own = self.columns_at(scale)[column]
         paper = None if own.compare_to is None else self.columns.get(own.compare_to)
         return own.metric or (paper.metric if paper is not None else None) or self.metric
+
+
+Place = Recipe | Row | Column | Scale
+"""What may have settings."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction as Exact
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveFloat, model_validator
 from pydantic_core import PydanticCustomError
 
-from comt_cli.recipe.problems import closest
+from comt_cli.recipe.problems import closest, nearest
 
 MAX_WIDTH = 2**20
 MAX_FFN_WIDTH = 2**22
@@ -79,14 +79,28 @@ class Section(BaseModel):
 
 
 class NetworkSettings(Section):
-    """The settings of a network: its family, which says which module builds it, and a size that the family names."""
+    """The settings of a network: its family, which says which module builds it, and a size, one of `sizes`, any of
+    whose numbers a key of the same name may override."""
+
+    sizes: ClassVar[Mapping[str, Any]] = {}
 
     family: str
     size: str
 
+    @model_validator(mode="after")
+    def _size_is_known(self) -> Self:
+        if self.size not in self.sizes:
+            raise ValueError(f"size: no size is called {self.size!r}; {nearest(self.size, self.sizes)}")
+        return self
+
     def shape(self) -> Any:
         """What the network is built from: the named size with the overrides applied."""
         raise NotImplementedError
+
+    def _numbers(self, keys: Iterable[str]) -> dict[str, Any]:
+        """Those numbers of the shape, each as it is given, else that of the named size."""
+        named = self.sizes[self.size]
+        return {key: getattr(self, key) or getattr(named, key) for key in keys}
 
 
 def _steps_or_share(given: float) -> float:

@@ -6,13 +6,12 @@ A problem in one is reported with its own file and line, once, however many colu
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from comt_cli.recipe.find import SETUPS, recipe_roots
 from comt_cli.recipe.overrides import Overrides, overrides_of
-from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted, nearest
+from comt_cli.recipe.problems import Problem, RecipeError, nearest
 from comt_cli.recipe.schema import Catalogue, Recipe, TaskOptions
 from comt_cli.recipe.validate import salvage, validate
 from comt_cli.recipe.yaml_lines import Document, read
@@ -35,21 +34,22 @@ def load_setups(
     folders = _folders(path)
     found: dict[str, Setup] = {}
     broken: set[str] = set()
-    for name, key in _named(recipe):
-        if name in found or name in broken:
+    for place_path, place in recipe.places():
+        name, key = getattr(place, "setup", None), (*place_path, "setup")
+        if name is None or name in found or name in broken:
             continue
         file = next((folder / f"{name}.yaml" for folder in folders if (folder / f"{name}.yaml").is_file()), None)
         setup = None
         if file is None:
             known = dict.fromkeys(other.stem for folder in folders for other in sorted(folder.glob("*.yaml")))
             hint = nearest(name, known) if known else f"there are none in {', '.join(map(str, folders)) or 'reach'}"
-            problems.append(Problem(dotted(key), f"no setup is called {name!r}; {hint}", document.line(key)))
+            problems.append(document.problem(key, f"no setup is called {name!r}; {hint}"))
         else:
             found_in_it: list[Problem] = []
             setup, other = _load(file, catalogue, task, found_in_it)
             if other is not None:
                 message = f"{name} is a setup of {other}; this recipe is for {task.command}"
-                problems.append(Problem(dotted(key), message, document.line(key)))
+                problems.append(document.problem(key, message))
             else:
                 problems.extend(found_in_it)
         if setup is None:
@@ -64,26 +64,6 @@ def _folders(path: Path) -> list[Path]:
     beside = [Path(os.path.normpath(path.parent / ".." / SETUPS))] if path.is_file() else []
     folders = [*beside, *(root / SETUPS for root in recipe_roots())]
     return list({folder.resolve(): folder for folder in reversed(folders) if folder.is_dir()}.values())[::-1]
-
-
-def _named(recipe: Recipe) -> Iterator[tuple[str, KeyPath]]:
-    """The names of the setups, in the order of the file, with the keys that say them."""
-    if recipe.setup is not None:
-        yield recipe.setup, ("setup",)
-    for scale_name, scale in recipe.scales.items():
-        if scale.setup is not None:
-            yield scale.setup, ("scales", scale_name, "setup")
-    columns: Iterable[tuple[KeyPath, str | None]] = [
-        *((("columns", name), column.setup) for name, column in recipe.columns.items()),
-        *(
-            (("scales", scale, "columns", name), column.setup)
-            for scale, settings in recipe.scales.items()
-            for name, column in (settings.columns or {}).items()
-        ),
-    ]
-    for path, setup in columns:
-        if setup is not None:
-            yield setup, (*path, "setup")
 
 
 def _load(

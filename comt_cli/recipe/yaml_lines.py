@@ -66,6 +66,10 @@ class Document:
         argument = self.argument(problem.key) if problem.source is None else None
         return problem if argument is None else Problem(argument, problem.message)
 
+    def problem(self, path: KeyPath, message: str) -> Problem:
+        """A problem of the key at `path`, with its line."""
+        return Problem(dotted(path), message, self.line(path))
+
     def line(self, path: KeyPath) -> int | None:
         """The line of a key, or of the nearest enclosing key in the file."""
         for length in range(len(path), 0, -1):

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from comt_cli.errors import UserError
-from comt_cli.files import read_json
-from comt_cli.runs.directory import READING_ERRORS, RunDirectory
-from comt_cli.runs.plan import BY_ID, RunSpec, with_sources
-
-_ID = re.compile(r"[0-9a-f]{12}")
+from comt_cli.runs.known import known_runs
+from comt_cli.runs.plan import RunSpec, with_sources
 
 
 def adopt_contents(specs: Sequence[RunSpec], runs: Path, *, ambiguous: bool = False) -> list[RunSpec]:
@@ -50,21 +46,11 @@ def _contents_of_runs(runs: Path, asked: Mapping[str, str]) -> dict[str, Counter
     """Per fingerprint, on how many runs below `runs` each content was trained, of those that were `asked` for: the
     fingerprints of requests. What was begun and has no checkpoint was perhaps refused its data, and says nothing."""
     found: dict[str, Counter[str]] = {fingerprint: Counter() for fingerprint in asked.values()}
-    folder = runs / BY_ID
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if not _ID.fullmatch(path.name):
+    for run in known_runs(runs):
+        if run.is_replaced or run.label("data_fingerprint") not in found or run.label("data_content") == "?":
             continue
-        directory = RunDirectory(path)
-        try:
-            noted = read_json(directory.spec_file)
-            if noted["data_fingerprint"] not in found or not isinstance(noted["data_content"], str):
-                continue
-            spec = directory.spec()
-            if spec.request not in asked:
-                continue
-        except READING_ERRORS:  # whoever reads the run says what is wrong
-            continue
-        if directory.is_begun:
+        spec = run.spec  # none of what is damaged: whoever reads the run says what is wrong
+        if spec is not None and spec.request in asked and run.directory.is_begun:
             for each in (spec, *spec.sources):  # of a source that is not here any more the started run knows it
                 if each.data_content is not None and each.data_fingerprint in found:
                     found[each.data_fingerprint][each.data_content] += 1

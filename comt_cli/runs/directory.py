@@ -316,10 +316,17 @@ class RunDirectory:
         raise StorageError(f"cannot lock {self.path}: it goes away again and again")
 
     def _try(self, handle: IO[str]) -> bool:
-        try:
-            return _try_lock(handle)
-        except OSError as error:
-            raise StorageError(f"cannot lock {self.path}: {error.strerror or error}", _no_locks(error)) from error
+        """Take the lock; False if another process has it. Tries thrice: `state()` may hold it for a moment."""
+        for _ in range(3):
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(0.05)
+            except OSError as error:
+                raise StorageError(f"cannot lock {self.path}: {error.strerror or error}", _no_locks(error)) from error
+            else:
+                return True
+        return False
 
     def _is_here(self, handle: IO[str]) -> bool:
         """Whether the open lock file is the one that stands here: it could have been moved aside meanwhile."""
@@ -357,16 +364,6 @@ def _no_locks(error: OSError) -> str | None:
 
 def _owner(descriptor: int) -> str:
     return os.pread(descriptor, 500, 0).decode("utf-8", errors="replace").strip() or "another process"
-
-
-def _try_lock(handle: IO[str]) -> bool:
-    """Take the lock; False if another process has it. Tries thrice: `state()` elsewhere may hold it for a moment."""
-    for _ in range(3):
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        time.sleep(0.05)
-    return False
 
 
 ANEW = "Delete the run directory to train it anew."

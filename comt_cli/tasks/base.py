@@ -49,45 +49,28 @@ class Unit:
 class DifferenceUnit:
     """The unit of a difference to the baseline.
 
-    `name` ends the CSV's keys (`difference_percent`), `sign` stands in headings, `spoken` after a number in a sentence.
-    A relative one is 100 (x / b - 1), the other x - b. `pairing` says in a sentence how differences over several seeds
-    are taken (`statistics.paired_difference`), with `{baseline}` for the row.
+    `name` ends the CSV's keys (`difference_percent`), `sign` stands in headings, `spoken` after a number in a sentence,
+    `full` in the sentence that introduces it, where that is longer. A relative one is 100 (x / b - 1), the other x - b.
     """
 
     name: str
     sign: str
     spoken: str
-    is_relative: bool
-    pairing: str
+    is_relative: bool = False
+    full: str = ""
 
     def paired(self, baseline: str) -> str:
-        """`pairing` against a baseline."""
-        return self.pairing.format(baseline=baseline)
+        """How differences to a baseline over several seeds are taken (`statistics.paired_difference`), in a phrase."""
+        interval = "with the 95 % interval of Student's t"
+        if self.is_relative:
+            return f"ratios to {baseline} in per cent (geometric mean), {interval} on their logarithms"
+        return f"in {self.full or self.spoken} against {baseline}, {interval}"
 
 
-PERCENT = DifferenceUnit(
-    "percent",
-    "%",
-    "%",
-    is_relative=True,
-    pairing="ratios to {baseline} in per cent (geometric mean), with the 95 % interval of Student's t on their "
-    "logarithms",
-)
-POINTS = DifferenceUnit(
-    "points",
-    "pts",
-    "points",
-    is_relative=False,
-    pairing="in percentage points (pts) against {baseline}, with the 95 % interval of Student's t",
-)
+PERCENT = DifferenceUnit("percent", "%", "%", is_relative=True)
+POINTS = DifferenceUnit("points", "pts", "points", full="percentage points (pts)")
 """Of a share of the samples: `0.25 points higher` is 91.37 % beside 91.12 %, as papers give differences of accuracy."""
-SCORE_POINTS = DifferenceUnit(
-    "points",
-    "pts",
-    "points",
-    is_relative=False,
-    pairing="in points against {baseline}, with the 95 % interval of Student's t",
-)
+SCORE_POINTS = DifferenceUnit("points", "pts", "points")
 """Of a score that is no share of anything."""
 
 
@@ -123,6 +106,16 @@ class Metric:
 def percentage(words: str, label: str, brief: str, **more: Any) -> Metric:
     """A share of the samples in per cent, the more the better; `more` are other fields of the metric."""
     return Metric(words, label, brief, "higher", POINTS, " %", **more)
+
+
+def score(words: str, label: str, brief: str, **more: Any) -> Metric:
+    """A score that is no share of anything, the more the better."""
+    return Metric(words, label, brief, "higher", SCORE_POINTS, **more)
+
+
+def relative(words: str, label: str, brief: str, **more: Any) -> Metric:
+    """A perplexity or another number whose ratios count, the less the better."""
+    return Metric(words, label, brief, "lower", PERCENT, **more)
 
 
 @dataclass(frozen=True)
@@ -167,6 +160,8 @@ class Task(ABC, Generic[S]):
             `differs`: what of it is another at the smaller scales.
         runtime_keys: settings, by section, that are no part of a run's identity: they change no number, or only the
             order in which numbers are added up and so how the sums are rounded.
+        description: a sentence of network, data and training, with fields for the sections of the settings, the `shape`
+            of the network, its `{size}`, the `{amount}` that a run saw, and `phrases`; `amount`: of what that is.
         checkpoint_parts: what a checkpoint must hold beside settings and weights, so that the model can be used without
             its data set.
         counts_targets: whether speeds count the targets of each step, since samples differ in their positions; else
@@ -190,6 +185,8 @@ class Task(ABC, Generic[S]):
     plain: ClassVar[str]
     differs: ClassVar[str]
     runtime_keys: ClassVar[Mapping[str, frozenset[str]]]
+    description: ClassVar[str]
+    amount: ClassVar[str]
     checkpoint_parts: ClassVar[tuple[str, ...]] = ()
     counts_targets: ClassVar[bool] = False
     typical_share: ClassVar[float] = 0.4
@@ -223,7 +220,6 @@ class Task(ABC, Generic[S]):
 
     # ---- data
 
-    @abstractmethod
     def fingerprint(self, settings: S, progress: ProgressCallback | None = None) -> str:
         """16 hexadecimal digits that identify the data that the settings ask for, before any is prepared. No other task
         gives the same: where two read one source, the task's name is part of it.
@@ -231,12 +227,16 @@ class Task(ABC, Generic[S]):
         Raises:
             UserError: its source cannot be read.
         """
+        from comt_cli.data.prepare import fingerprint
 
-    @abstractmethod
+        return fingerprint(settings.data, progress)
+
     def known_content(self, settings: S, fingerprint: str) -> str | None:
         """The content hash of what is prepared here of the data with this fingerprint; None where nothing is."""
+        from comt_cli.data.prepare import known_content
 
-    @abstractmethod
+        return known_content(settings.data, fingerprint)
+
     def prepare(self, settings: S, progress: ProgressCallback | None = None) -> AnyDataset:
         """The data set, made now unless it was made before. Imports NumPy.
 
@@ -244,6 +244,11 @@ class Task(ABC, Generic[S]):
             UserError: the source is not as needed, or prepared files are damaged.
             StorageError: the disk is full or refuses; what was written before is kept.
         """
+        from comt_cli.data.prepare import kind_of
+        from comt_cli.data.storage import no_progress
+
+        dataset: AnyDataset = kind_of(settings.data).prepare(progress or no_progress)
+        return dataset
 
     @abstractmethod
     def data_name(self, settings: S) -> str:
@@ -276,14 +281,26 @@ class Task(ABC, Generic[S]):
     def network_and_data(self, settings: S, size: Sequence[str] = ()) -> str:
         """Network, data and length in one line, for titles; `size` stands beside the network's shape."""
 
-    @abstractmethod
     def describe(self, settings: S, size: str = "", seen: str = "") -> str:
-        """The same in a longer sentence, for the head of a column, without a full stop. `size` is `, 3.9 M parameters`;
-        `seen` how many targets a run saw, or nothing."""
+        """The same in a longer sentence, for the head of a column, without a full stop: `description`, filled in.
+        `size` is `, 3.9 M parameters`; `seen` how many targets a run saw, or nothing."""
+        amount = f" ({seen} {self.amount})" if seen else ""
+        sections = {**dict(settings), "shape": settings.model.shape(), "size": size, "amount": amount}
+        return self.description.format(**sections, **self.phrases(settings))
 
-    @abstractmethod
+    def phrases(self, settings: S) -> dict[str, Any]:
+        """What a `description` names that is no setting."""
+        return {}
+
     def columns(self, settings: S) -> dict[str, Any]:
         """What of the settings `<table>-runs.csv` shows: how large the network is, and what it is trained on."""
+        train = settings.train
+        last = {"batch_size": train.batch_size, "precision": train.precision}
+        return {"model": settings.model.size, **self.own_columns(settings), **last}
+
+    def own_columns(self, settings: S) -> dict[str, Any]:
+        """What it shows of this task alone."""
+        return {}
 
     def networks(self, sizes: Sequence[str]) -> str:
         """Sizes of models as papers write them, in a list."""

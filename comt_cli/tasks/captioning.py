@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli import words
-from comt_cli.tasks.base import SCORE_POINTS, Metric, percentage
+from comt_cli.tasks.base import Metric, percentage, score
 from comt_cli.tasks.tokens import EncoderDecoderTask, perplexity
 
 if TYPE_CHECKING:
-    from comt_cli.data.captions.dataset import CaptionDataset
-    from comt_cli.data.storage import ProgressCallback
     from comt_cli.recipe.settings import RunSettings
     from comt_cli.tasks.settings.captioning import CaptioningSettings
 
@@ -33,12 +31,10 @@ def _metrics() -> dict[str, Metric]:
     for prefix, split in {"": "validation", "test_": "test"}.items():
         for key in SCORES if prefix else ("cider",):
             name, how = SCORES[key]
-            found[prefix + key] = Metric(
-                words=f"{name} of the {split} images' captions ({how})",
-                label=f"{split} {name}",
-                brief=name,
-                better="higher",
-                difference=SCORE_POINTS,
+            found[prefix + key] = score(
+                f"{name} of the {split} images' captions ({how})",
+                f"{split} {name}",
+                name,
                 decimals=1,
                 beside=f"{prefix}scene_f1" if key == "cider" else None,
             )
@@ -81,6 +77,13 @@ class Captioning(EncoderDecoderTask["CaptioningSettings"]):
         "smoke": "The captioners see drawn scenes of one or two symbols for minutes.",
         "paper": "The captioners train on MSCOCO.",
     }
+    description: ClassVar = (
+        "Captioner {model.size}: {shape.encoder_layers} + {shape.decoder_layers} layers, {shape.width} wide, "
+        "{shape.heads} heads{size}. {data.corpus}, at most {data.regions} regions of {data.features:,} numbers an "
+        "image, a vocabulary of {data.vocabulary_size:,}; {train.steps:,} steps of {images}{amount}, {learns}; beam "
+        "{decode.beam}"
+    )
+    amount: ClassVar = "words a run"
     provenance: ClassVar = (
         "Captioners: {model:networks}{parameters}.",
         "Captioned images: {corpus}.",
@@ -104,21 +107,6 @@ class Captioning(EncoderDecoderTask["CaptioningSettings"]):
         if not wrong:
             return None
         return f"{words.listing(wrong)}, and test images may be among those that it was trained on"
-
-    def fingerprint(self, settings: CaptioningSettings, progress: ProgressCallback | None = None) -> str:
-        from comt_cli.data.prepare import fingerprint
-
-        return fingerprint(settings.data, progress)
-
-    def known_content(self, settings: CaptioningSettings, fingerprint: str) -> str | None:
-        from comt_cli.data.prepare import known_content
-
-        return known_content(settings.data, fingerprint)
-
-    def prepare(self, settings: CaptioningSettings, progress: ProgressCallback | None = None) -> CaptionDataset:
-        from comt_cli.data.prepare import prepare
-
-        return prepare(settings.data, progress)
 
     def data_name(self, settings: CaptioningSettings) -> str:
         return settings.data.corpus
@@ -147,34 +135,19 @@ class Captioning(EncoderDecoderTask["CaptioningSettings"]):
         samples = settings.train.samples
         return "" if samples is None else f" with {words.plural(samples, 'sampled caption')} each"
 
-    def describe(self, settings: CaptioningSettings, size: str = "", seen: str = "") -> str:
-        model, data, train, decode = settings.model, settings.data, settings.train, settings.decode
-        shape = model.shape()
-        baselines = {"greedy": "the greedy caption's", "others": "the mean of the others'", None: ""}
-        learns = (
-            f"cross-entropy, label smoothing {train.label_smoothing:g}"
-            if train.objective == "cross-entropy"
-            else f"self-critical training on CIDEr-D{self._samples(settings)}, whose reward is compared with "
-            f"{baselines[train.self_critical_baseline]}"
-        )
-        amount = f" ({seen} words a run)" if seen else ""
-        return (
-            f"Captioner {model.size}: {shape.encoder_layers} + {shape.decoder_layers} layers, {shape.width} wide, "
-            f"{shape.heads} heads{size}. {data.corpus}, at most {data.regions} regions of {data.features:,} numbers an "
-            f"image, a vocabulary of {data.vocabulary_size:,}; {train.steps:,} steps of "
-            f"{words.plural(train.batch_size, 'image')}{amount}, {learns}; beam {decode.beam}"
-        )
+    def phrases(self, settings: CaptioningSettings) -> dict[str, Any]:
+        train = settings.train
+        learns = f"cross-entropy, label smoothing {train.label_smoothing:g}"
+        if train.objective == "cider":
+            compared = {"greedy": "the greedy caption's", "others": "the mean of the others'"}
+            baseline = compared[train.self_critical_baseline or "greedy"]
+            training = f"self-critical training on CIDEr-D{self._samples(settings)}"
+            learns = f"{training}, whose reward is compared with {baseline}"
+        return {"learns": learns, "images": words.plural(train.batch_size, "image")}
 
-    def columns(self, settings: CaptioningSettings) -> dict[str, Any]:
-        model, train = settings.model, settings.train
-        return {
-            "model": model.size,
-            "width": model.shape().width,
-            "corpus": settings.data.corpus,
-            "objective": train.objective,
-            "batch_size": train.batch_size,
-            "precision": train.precision,
-        }
+    def own_columns(self, settings: CaptioningSettings) -> dict[str, Any]:
+        shown = {"corpus": settings.data.corpus, "objective": settings.train.objective}
+        return {"width": settings.model.shape().width, **shown}
 
     def networks(self, sizes: Sequence[str]) -> str:
         return f"captioner {words.listing(sizes)}"

@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli import words
-from comt_cli.tasks.base import POINTS, SCORE_POINTS, Metric, Unit
+from comt_cli.tasks.base import Metric, Unit, percentage, score
 from comt_cli.tasks.tokens import TokenTask
 
 if TYPE_CHECKING:
-    from comt_cli.data.glue.dataset import GlueDataset
-    from comt_cli.data.storage import ProgressCallback
     from comt_cli.recipe.schema import Sites
     from comt_cli.recipe.settings import RunSettings
     from comt_cli.tasks.settings.glue import GlueSettings
@@ -33,26 +31,13 @@ CUT_BY = ("corpus", "tokenizer", "vocabulary", "validation_fraction")
 
 
 def _metrics() -> dict[str, Metric]:
-    found = {
-        "score": Metric(
-            words="the task's main measure on validation examples, held out of training's, times 100",
-            label="validation score",
-            brief="score",
-            better="higher",
-            difference=SCORE_POINTS,
-        )
-    }
+    main = "the task's main measure on validation examples, held out of training's, times 100"
+    found = {"score": score(main, "validation score", "score")}
     for prefix, which, measures in (("test", "test", [*MEASURES]), ("unseen", "the other test set's", ["accuracy"])):
         for key in measures:
             name, said = MEASURES[key]
-            found[f"{prefix}_{key}"] = Metric(
-                words=f"{which} examples: {said}",
-                label=f"{prefix} {name}",
-                brief=name,
-                better="higher",
-                difference=POINTS if key == "accuracy" else SCORE_POINTS,
-                sign=" %" if key == "accuracy" else "",
-            )
+            kind = percentage if key == "accuracy" else score
+            found[f"{prefix}_{key}"] = kind(f"{which} examples: {said}", f"{prefix} {name}", name)
     return found
 
 
@@ -87,6 +72,12 @@ class Glue(TokenTask["GlueSettings"]):
         "smoke": "The BERTs are fine-tuned on tasks made of the documentation of Python and of drawn scenes.",
         "paper": "The BERTs are fine-tuned on GLUE.",
     }
+    description: ClassVar = (
+        "BERT {model.size}: {shape.layers} layers, {shape.width} wide, {shape.heads} heads{size}. {data.task}, "
+        "{predicted}, {data.vocabulary_size:,} tokens ({data.tokenizer}, of {corpus}); {train.steps:,} steps of "
+        "{step}{amount}"
+    )
+    amount: ClassVar = "a run"
     provenance: ClassVar = (
         "Fine-tuned networks: {model:networks}{parameters}.",
         "Tasks: {task}.",
@@ -125,21 +116,6 @@ class Glue(TokenTask["GlueSettings"]):
         text = "text" if wrong == [*limit] else "vocabulary"
         return f"{said}, so that its {text} is another{seen}"
 
-    def fingerprint(self, settings: GlueSettings, progress: ProgressCallback | None = None) -> str:
-        from comt_cli.data.prepare import fingerprint
-
-        return fingerprint(settings.data, progress)
-
-    def known_content(self, settings: GlueSettings, fingerprint: str) -> str | None:
-        from comt_cli.data.prepare import known_content
-
-        return known_content(settings.data, fingerprint)
-
-    def prepare(self, settings: GlueSettings, progress: ProgressCallback | None = None) -> GlueDataset:
-        from comt_cli.data.prepare import prepare
-
-        return prepare(settings.data, progress)
-
     def data_name(self, settings: GlueSettings) -> str:
         return settings.data.task
 
@@ -158,25 +134,12 @@ class Glue(TokenTask["GlueSettings"]):
     def network_and_data(self, settings: GlueSettings, size: Sequence[str] = ()) -> str:
         return self._titled(settings, str(settings.model.shape().layers), settings.data.task, size)
 
-    def describe(self, settings: GlueSettings, size: str = "", seen: str = "") -> str:
-        model, data, train = settings.model, settings.data, settings.train
-        shape = model.shape()
-        amount = f" ({seen} a run)" if seen else ""
-        predicted = "a number" if data.classes == 1 else f"{data.classes} classes"
-        return (
-            f"BERT {model.size}: {shape.layers} layers, {shape.width} wide, {shape.heads} heads{size}. {data.task}, "
-            f"{predicted}, {data.vocabulary_size:,} tokens ({data.tokenizer}, of {words.in_words(data.corpus)}); "
-            f"{train.steps:,} steps of {self.step(settings)}{amount}"
-        )
+    def phrases(self, settings: GlueSettings) -> dict[str, Any]:
+        classes = settings.data.classes
+        predicted = "a number" if classes == 1 else f"{classes} classes"
+        return {"predicted": predicted, "corpus": words.in_words(settings.data.corpus), "step": self.step(settings)}
 
-    def columns(self, settings: GlueSettings) -> dict[str, Any]:
-        model, data, train = settings.model, settings.data, settings.train
-        return {
-            "model": model.size,
-            "task": data.task,
-            "corpus": data.corpus,
-            "vocabulary": data.vocabulary_size,
-            "learning_rate": train.learning_rate,
-            "batch_size": train.batch_size,
-            "precision": train.precision,
-        }
+    def own_columns(self, settings: GlueSettings) -> dict[str, Any]:
+        data = settings.data
+        shown = {"task": data.task, "corpus": data.corpus, "vocabulary": data.vocabulary_size}
+        return {**shown, "learning_rate": settings.train.learning_rate}

@@ -9,8 +9,6 @@ from comt_cli import words
 from comt_cli.tasks.base import Drawing, Metric, Task, Unit, percentage
 
 if TYPE_CHECKING:
-    from comt_cli.data.images.dataset import ImageDataset
-    from comt_cli.data.storage import ProgressCallback
     from comt_cli.recipe.schema import Sites
     from comt_cli.tasks.settings.images import ImageSettings
     from comt_cli.tasks.settings.resnet import ResNetSettings
@@ -68,6 +66,12 @@ class ImageClassification(Task["ImageSettings"]):
         "small": "The image tables train ResNets on rendered characters, not on the papers' photographs.",
         "paper": "The image tables train on the published image sets.",
     }
+    description: ClassVar = (
+        "{resnet}: {blocks} {shape.block} blocks, {shape.width} channels at first, {model.stem} stem{size}. Images "
+        "{data.images} of {data.size} pixels, {data.classes:,} classes{share}, {augmentation}; {train.steps:,} steps "
+        "of {train.batch_size}{amount}"
+    )
+    amount: ClassVar = "images a run"
     provenance: ClassVar = (
         "Networks for images: {model:networks}{parameters}.",
         "Images: {image_set}, of {image_size:span} pixels.",
@@ -79,21 +83,6 @@ class ImageClassification(Task["ImageSettings"]):
         from comt_cli.recipe.schema import Sites
 
         return Sites("maps", ("conv1", "conv2", "conv3", "norm1", "norm2", "norm3"))
-
-    def fingerprint(self, settings: ImageSettings, progress: ProgressCallback | None = None) -> str:
-        from comt_cli.data.prepare import fingerprint
-
-        return fingerprint(settings.data)
-
-    def known_content(self, settings: ImageSettings, fingerprint: str) -> str | None:
-        from comt_cli.data.prepare import known_content
-
-        return known_content(settings.data, fingerprint)
-
-    def prepare(self, settings: ImageSettings, progress: ProgressCallback | None = None) -> ImageDataset:
-        from comt_cli.data.prepare import prepare
-
-        return prepare(settings.data, progress)
 
     def data_name(self, settings: ImageSettings) -> str:
         return settings.data.images
@@ -114,20 +103,15 @@ class ImageClassification(Task["ImageSettings"]):
             f"{words.plural(train.steps, 'step')} of {train.batch_size:,} images"
         )
 
-    def describe(self, settings: ImageSettings, size: str = "", seen: str = "") -> str:
-        model, data, train = settings.model, settings.data, settings.train
-        shape = model.shape()
-        blocks = "-".join(map(str, shape.blocks))
-        parts = [f"the first {data.train_images:,} to train on" if data.train_images else ""]
-        parts += [f"the first {data.validation_images:,} to validate on" if data.validation_images else ""]
-        share = "".join(f", {part}" for part in parts if part)
-        augmentation = "no augmentation" if data.augmentation == "none" else f"augmentation {data.augmentation}"
-        amount = f" ({seen} images a run)" if seen else ""
-        return (
-            f"{self._resnet(model)}: {blocks} {shape.block} blocks, {shape.width} channels at first, {model.stem} "
-            f"stem{size}. Images {data.images} of {data.size} pixels, {data.classes:,} classes{share}, {augmentation}; "
-            f"{train.steps:,} steps of {train.batch_size}{amount}"
-        )
+    def phrases(self, settings: ImageSettings) -> dict[str, Any]:
+        data = settings.data
+        shares = {"train": data.train_images, "validate": data.validation_images}
+        return {
+            "resnet": self._resnet(settings.model),
+            "blocks": "-".join(map(str, settings.model.shape().blocks)),
+            "share": "".join(f", the first {count:,} to {use} on" for use, count in shares.items() if count),
+            "augmentation": "no augmentation" if data.augmentation == "none" else f"augmentation {data.augmentation}",
+        }
 
     def _resnet(self, model: ResNetSettings) -> str:
         """`ResNet-18`, and how it departs from the size of that name: `PreAct-ResNet-110, shallower and narrower`."""
@@ -139,17 +123,10 @@ class ImageClassification(Task["ImageSettings"]):
         departs += ["narrower" if shape.width < named.width else "wider"] if shape.width != named.width else []
         return ", ".join(part for part in (_named(model.size), words.listing(departs)) if part)
 
-    def columns(self, settings: ImageSettings) -> dict[str, Any]:
-        model, data, train = settings.model, settings.data, settings.train
-        return {
-            "model": model.size,
-            "width": model.shape().width,
-            "image_set": data.images,
-            "image_size": data.size,
-            "augmentation": data.augmentation,
-            "batch_size": train.batch_size,
-            "precision": train.precision,
-        }
+    def own_columns(self, settings: ImageSettings) -> dict[str, Any]:
+        data = settings.data
+        shown = {"image_set": data.images, "image_size": data.size, "augmentation": data.augmentation}
+        return {"width": settings.model.shape().width, **shown}
 
     def networks(self, sizes: Sequence[str]) -> str:
         return words.listing(map(_named, sizes))

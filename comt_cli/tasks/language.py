@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from comt_cli.tasks.base import PERCENT, Drawing, Metric
+from comt_cli.tasks.base import Drawing, Metric, relative
 from comt_cli.tasks.tokens import TextTask
 
 if TYPE_CHECKING:
-    from comt_cli.data.storage import ProgressCallback
-    from comt_cli.data.text.dataset import Dataset
     from comt_cli.recipe.schema import Sites
     from comt_cli.tasks.settings.language import Settings
 
@@ -23,30 +21,20 @@ It is read as worse than any other, and no difference in per cent is taken from 
 ORIGINAL = "validation perplexity as the original scripts print it"
 
 _OF_VALIDATION = {
-    "perplexity": Metric(
-        words="validation perplexity",
-        label="validation perplexity",
-        brief="perplexity",
-        better="lower",
-        difference=PERCENT,
+    "perplexity": relative(
+        "validation perplexity",
+        "validation perplexity",
+        "perplexity",
         beside="bits_per_byte",
         collapsed_above=COLLAPSED_PERPLEXITY,
     ),
-    "galore_perplexity": Metric(
-        words=ORIGINAL,
-        label=ORIGINAL,
-        brief="galore perplexity",
-        better="lower",
-        difference=PERCENT,
-        beside="bits_per_byte",
-        collapsed_above=COLLAPSED_PERPLEXITY,
+    "galore_perplexity": relative(
+        ORIGINAL, ORIGINAL, "galore perplexity", beside="bits_per_byte", collapsed_above=COLLAPSED_PERPLEXITY
     ),
-    "bits_per_byte": Metric(
-        words="validation loss in bits a byte of text",
-        label="bits/byte",
-        brief="bits per byte",
-        better="lower",
-        difference=PERCENT,
+    "bits_per_byte": relative(
+        "validation loss in bits a byte of text",
+        "bits/byte",
+        "bits per byte",
         decimals=3,
         remark="Bits per byte do not depend on the vocabulary, as perplexities do.",
     ),
@@ -98,6 +86,12 @@ class LanguageModelling(TextTask["Settings"]):
     }
     plain_method: ClassVar = "pre-ln"
     plain: ClassVar = "the plain Pre-LN model of the same size"
+    description: ClassVar = (
+        "LLaMA {model.size}: {shape.layers} layers, {shape.width} wide{size}. Corpus {data.corpus}, "
+        "{data.vocabulary_size:,} tokens ({data.tokenizer}); {train.steps:,} steps of {train.batch_size} x "
+        "{data.sequence_length}{amount}"
+    )
+    amount: ClassVar = "tokens a run, padding apart"
     provenance: ClassVar = (
         "Networks: {model:networks}{parameters}.",
         "Text: {corpus}.",
@@ -123,25 +117,5 @@ class LanguageModelling(TextTask["Settings"]):
             )
         return None
 
-    def fingerprint(self, settings: Settings, progress: ProgressCallback | None = None) -> str:
-        from comt_cli.data.prepare import fingerprint
-
-        return fingerprint(settings.data, progress)
-
-    def prepare(self, settings: Settings, progress: ProgressCallback | None = None) -> Dataset:
-        from comt_cli.data.prepare import prepare
-
-        return prepare(settings.data, progress)
-
     def dimensions(self, settings: Settings) -> dict[str, int]:
         return {"vocabulary": settings.data.vocabulary_size, "length": settings.data.sequence_length}
-
-    def describe(self, settings: Settings, size: str = "", seen: str = "") -> str:
-        model, data, train = settings.model, settings.data, settings.train
-        shape = model.shape()
-        amount = f" ({seen} tokens a run, padding apart)" if seen else ""
-        return (
-            f"LLaMA {model.size}: {shape.layers} layers, {shape.width} wide{size}. Corpus {data.corpus}, "
-            f"{data.vocabulary_size:,} tokens ({data.tokenizer}); {train.steps:,} steps of {train.batch_size} x "
-            f"{data.sequence_length}{amount}"
-        )

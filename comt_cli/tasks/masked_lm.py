@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from comt_cli.tasks.base import PERCENT, DifferenceUnit, Metric, percentage
+from comt_cli.tasks.base import DifferenceUnit, Metric, percentage, relative
 from comt_cli.tasks.tokens import TextTask
 
 if TYPE_CHECKING:
-    from comt_cli.data.storage import ProgressCallback
-    from comt_cli.data.text.masking import MaskedDataset
     from comt_cli.recipe.schema import Sites
     from comt_cli.tasks.settings.masked_lm import MaskedSettings
 
-NATS = DifferenceUnit(
-    "nats",
-    "nats",
-    "nats",
-    is_relative=False,
-    pairing="in nats against {baseline}, with the 95 % interval of Student's t",
-)
+NATS = DifferenceUnit("nats", "nats", "nats")
 """Differences of a loss, which is a logarithm already."""
 
 
@@ -56,12 +48,10 @@ class MaskedLanguageModelling(TextTask["MaskedSettings"]):
             decimals=3,
             beside="masked_accuracy",
         ),
-        "masked_perplexity": Metric(
-            words="perplexity of a hidden validation token",
-            label="masked perplexity",
-            brief="masked perplexity",
-            better="lower",
-            difference=PERCENT,
+        "masked_perplexity": relative(
+            "perplexity of a hidden validation token",
+            "masked perplexity",
+            "masked perplexity",
             beside="masked_accuracy",
         ),
         "masked_accuracy": percentage(
@@ -70,6 +60,12 @@ class MaskedLanguageModelling(TextTask["MaskedSettings"]):
     }
     plain_method: ClassVar = "post-ln"
     plain: ClassVar = "the plain Post-LN BERT of the same size"
+    description: ClassVar = (
+        "BERT {model.size}: {shape.layers} layers, {shape.width} wide, {shape.heads} heads{size}. Corpus "
+        "{data.corpus}, {data.vocabulary_size:,} tokens ({data.tokenizer}), {percent:g} % of them hidden; "
+        "{train.steps:,} steps of {train.batch_size} x {data.sequence_length}{amount}"
+    )
+    amount: ClassVar = "hidden tokens a run"
     provenance: ClassVar = (
         "Networks: {model:networks}{parameters}.",
         "Text: {corpus}.",
@@ -82,26 +78,9 @@ class MaskedLanguageModelling(TextTask["MaskedSettings"]):
 
         return ENCODER_SITES
 
-    def fingerprint(self, settings: MaskedSettings, progress: ProgressCallback | None = None) -> str:
-        from comt_cli.data.prepare import fingerprint
-
-        return fingerprint(settings.data, progress)  # no other task has a vocabulary with these special tokens
-
-    def prepare(self, settings: MaskedSettings, progress: ProgressCallback | None = None) -> MaskedDataset:
-        from comt_cli.data.prepare import prepare
-
-        return prepare(settings.data, progress)
-
     def dimensions(self, settings: MaskedSettings) -> dict[str, int]:
         data = settings.data
         return {"vocabulary": data.vocabulary_size, "length": data.sequence_length, "masked": data.masked}
 
-    def describe(self, settings: MaskedSettings, size: str = "", seen: str = "") -> str:
-        model, data, train = settings.model, settings.data, settings.train
-        shape = model.shape()
-        amount = f" ({seen} hidden tokens a run)" if seen else ""
-        return (
-            f"BERT {model.size}: {shape.layers} layers, {shape.width} wide, {shape.heads} heads{size}. Corpus "
-            f"{data.corpus}, {data.vocabulary_size:,} tokens ({data.tokenizer}), {100 * data.mask_share:g} % of them "
-            f"hidden; {train.steps:,} steps of {train.batch_size} x {data.sequence_length}{amount}"
-        )
+    def phrases(self, settings: MaskedSettings) -> dict[str, Any]:
+        return {"percent": 100 * settings.data.mask_share}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from comt_cli import words
-from comt_cli.tasks.base import PERCENT, Metric, S, Task, Unit
+from comt_cli.tasks.base import Metric, S, Task, Unit, relative
 
 if TYPE_CHECKING:
     from comt_cli.recipe.schema import Sites
@@ -48,11 +48,6 @@ class TokenTask(Task[S]):
 class TextTask(TokenTask[Text]):
     """Networks read sequences of so many tokens of a corpus."""
 
-    def known_content(self, settings: Text, fingerprint: str) -> str | None:
-        from comt_cli.data.prepare import known_content
-
-        return known_content(settings.data, fingerprint)
-
     def data_name(self, settings: Text) -> str:
         return settings.data.corpus
 
@@ -70,16 +65,9 @@ class TextTask(TokenTask[Text]):
         layers = str(settings.model.shape().layers)
         return self._titled(settings, layers, words.in_words(settings.data.corpus), size)
 
-    def columns(self, settings: Text) -> dict[str, Any]:
-        model, data, train = settings.model, settings.data, settings.train
-        return {
-            "model": model.size,
-            "corpus": data.corpus,
-            "vocabulary": data.vocabulary_size,
-            "sequence_length": data.sequence_length,
-            "batch_size": train.batch_size,
-            "precision": train.precision,
-        }
+    def own_columns(self, settings: Text) -> dict[str, Any]:
+        data = settings.data
+        return {"corpus": data.corpus, "vocabulary": data.vocabulary_size, "sequence_length": data.sequence_length}
 
 
 class EncoderDecoderTask(TokenTask[Coded]):
@@ -102,5 +90,4 @@ class EncoderDecoderTask(TokenTask[Coded]):
 
 def perplexity(of: str, label: str) -> Metric:
     """The metric `target_perplexity`: that of the tokens of texts, each given those before it."""
-    said = f"perplexity of {of}, given those before it"
-    return Metric(words=said, label=label, brief="perplexity", better="lower", difference=PERCENT)
+    return relative(f"perplexity of {of}, given those before it", label, "perplexity")

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli import words
-from comt_cli.tasks.base import SCORE_POINTS, Metric, percentage
+from comt_cli.tasks.base import Metric, percentage, score
 from comt_cli.tasks.tokens import EncoderDecoderTask, perplexity
 
 if TYPE_CHECKING:
-    from comt_cli.data.pairs.dataset import PairDataset
-    from comt_cli.data.storage import ProgressCallback
     from comt_cli.tasks.settings.translation import TranslationSettings
 
 TYPICAL_LENGTH = 32
@@ -37,14 +35,8 @@ def _metrics() -> dict[str, Metric]:
     for prefix, split in SPLITS.items():
         for key in BLEUS if prefix in ("test_", "last_test_") else ("bleu",):
             name, how = BLEUS[key]
-            found[prefix + key] = Metric(
-                words=f"{name} of the {split} sentences ({how})",
-                label=f"{split} {name}",
-                brief=name,
-                better="higher",
-                difference=SCORE_POINTS,
-                beside=_beside(prefix, key),
-            )
+            said = f"{name} of the {split} sentences ({how})"
+            found[prefix + key] = score(said, f"{split} {name}", name, beside=_beside(prefix, key))
         if prefix != "last_test_":
             found[f"{prefix}slot_accuracy"] = percentage(
                 f"values of the {split} sentences (dates, amounts, names) translated exactly, in per cent",
@@ -92,26 +84,19 @@ class Translation(EncoderDecoderTask["TranslationSettings"]):
         "smoke": "The translators see sentences made from templates and localised values for minutes.",
         "paper": "The translators train on the published corpora.",
     }
+    description: ClassVar = (
+        "Transformer {model.size}: {shape.encoder_layers} + {shape.decoder_layers} layers, {shape.width} wide, "
+        "{shape.heads} heads{size}. {data.corpus} from {data.source} to {data.target}, a joint vocabulary of "
+        "{data.vocabulary_size:,}; {train.steps:,} steps of {buckets} of at most {data.batch_tokens:,} tokens{amount}, "
+        "label smoothing {train.label_smoothing:g}{average}; beam {decode.beam}, length penalty {decode.alpha:g} "
+        "({decode.penalty})"
+    )
+    amount: ClassVar = "target tokens a run"
     provenance: ClassVar = (
         "Translators: {model:networks}{parameters}.",
         "Parallel text: {corpus}, {languages}.",
         "Target tokens a run: {tokens:done}.",
     )
-
-    def fingerprint(self, settings: TranslationSettings, progress: ProgressCallback | None = None) -> str:
-        from comt_cli.data.prepare import fingerprint
-
-        return fingerprint(settings.data, progress)
-
-    def known_content(self, settings: TranslationSettings, fingerprint: str) -> str | None:
-        from comt_cli.data.prepare import known_content
-
-        return known_content(settings.data, fingerprint)
-
-    def prepare(self, settings: TranslationSettings, progress: ProgressCallback | None = None) -> PairDataset:
-        from comt_cli.data.prepare import prepare
-
-        return prepare(settings.data, progress)
 
     def data_name(self, settings: TranslationSettings) -> str:
         data = settings.data
@@ -135,31 +120,18 @@ class Translation(EncoderDecoderTask["TranslationSettings"]):
     def step(self, settings: TranslationSettings) -> str:
         return f"{settings.train.batch_size * settings.data.batch_tokens:,} tokens"
 
-    def describe(self, settings: TranslationSettings, size: str = "", seen: str = "") -> str:
-        model, data, train, decode = settings.model, settings.data, settings.train, settings.decode
-        shape = model.shape()
-        amount = f" ({seen} target tokens a run)" if seen else ""
-        average = (
-            f", the mean of the weights of {train.average_last} steps {train.average_every:,} apart"
-            if train.average_every is not None
-            else ""
-        )
-        return (
-            f"Transformer {model.size}: {shape.encoder_layers} + {shape.decoder_layers} layers, {shape.width} wide, "
-            f"{shape.heads} heads{size}. {data.corpus} from {data.source} to {data.target}, a joint vocabulary of "
-            f"{data.vocabulary_size:,}; {train.steps:,} steps of {words.plural(train.batch_size, 'bucket')} of at most "
-            f"{data.batch_tokens:,} tokens{amount}, label smoothing {train.label_smoothing:g}{average}; beam "
-            f"{decode.beam}, length penalty {decode.alpha:g} ({decode.penalty})"
-        )
+    def phrases(self, settings: TranslationSettings) -> dict[str, Any]:
+        train = settings.train
+        average = ""
+        if train.average_every is not None:
+            average = f", the mean of the weights of {train.average_last} steps {train.average_every:,} apart"
+        return {"average": average, "buckets": words.plural(train.batch_size, "bucket")}
 
-    def columns(self, settings: TranslationSettings) -> dict[str, Any]:
-        model, data, train = settings.model, settings.data, settings.train
+    def own_columns(self, settings: TranslationSettings) -> dict[str, Any]:
+        data = settings.data
         return {
-            "model": model.size,
-            "width": model.shape().width,
+            "width": settings.model.shape().width,
             "corpus": data.corpus,
             "languages": f"{data.source}-{data.target}",
             "batch_tokens": data.batch_tokens,
-            "batch_size": train.batch_size,
-            "precision": train.precision,
         }

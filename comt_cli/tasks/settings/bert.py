@@ -6,12 +6,11 @@ heads of 64, feed-forward networks four times as wide as the stream.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, PositiveFloat, model_validator
 
-from comt_cli.recipe.problems import nearest
 from comt_cli.recipe.settings import (
     MAX_LENGTH,
     FFNWidth,
@@ -56,6 +55,8 @@ class BertShape(Section):
 class BertSettings(NetworkSettings):
     """A BERT: a named size, any of whose numbers may be overridden, its longest sequence, and its dropout."""
 
+    sizes: ClassVar[Mapping[str, BertSize]] = BERT_SIZES
+
     family: Literal["bert"] = "bert"
     size: str = "base"
     width: Width | None = None
@@ -72,8 +73,6 @@ class BertSettings(NetworkSettings):
 
     @model_validator(mode="after")
     def _shape_fits(self) -> Self:
-        if self.size not in BERT_SIZES:
-            raise ValueError(f"size: no size is called {self.size!r}; {nearest(self.size, BERT_SIZES)}")
         shape = self.shape()
         if shape.width % shape.heads:
             raise ValueError(f"heads: width {shape.width} must split evenly into {shape.heads} heads")
@@ -81,14 +80,10 @@ class BertSettings(NetworkSettings):
 
     def shape(self) -> BertShape:
         """The numbers the model is built from: the named size with the overrides applied."""
-        size = BERT_SIZES[self.size]
-        width = self.width or size.width
-        return BertShape(
-            width=width,
-            ffn_width=self.ffn_width or 4 * width,
-            layers=self.layers or size.layers,
-            heads=self.heads or max(1, width // HEAD_WIDTH),
-        )
+        numbers = self._numbers(BertSize._fields)
+        width = numbers["width"]
+        heads = self.heads or max(1, width // HEAD_WIDTH)
+        return BertShape(**numbers, ffn_width=self.ffn_width or 4 * width, heads=heads)
 
     @property
     def residual_dropout(self) -> float:

@@ -7,11 +7,11 @@ increases), and a tiny one for laptops.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, Self
+from collections.abc import Mapping
+from typing import ClassVar, Literal, NamedTuple, Self
 
 from pydantic import PositiveFloat, model_validator
 
-from comt_cli.recipe.problems import nearest
 from comt_cli.recipe.settings import FFNWidth, Layers, NetworkSettings, Section, Width
 
 
@@ -48,6 +48,8 @@ class LlamaShape(Section):
 class ModelSettings(NetworkSettings):
     """A LLaMA: a named size, any of whose numbers may be overridden, and its initialisation."""
 
+    sizes: ClassVar[Mapping[str, LlamaSize]] = LLAMA_SIZES
+
     family: Literal["llama"] = "llama"
     size: str = "130m"
     width: Width | None = None
@@ -63,8 +65,6 @@ class ModelSettings(NetworkSettings):
 
     @model_validator(mode="after")
     def _shape_fits(self) -> Self:
-        if self.size not in LLAMA_SIZES:
-            raise ValueError(f"size: no size is called {self.size!r}; {nearest(self.size, LLAMA_SIZES)}")
         shape = self.shape()
         if shape.width % shape.heads or (shape.width // shape.heads) % 2:
             raise ValueError(
@@ -77,12 +77,5 @@ class ModelSettings(NetworkSettings):
 
     def shape(self) -> LlamaShape:
         """The numbers the model is built from: the named size with the overrides applied."""
-        size = LLAMA_SIZES[self.size]
-        heads = self.heads or size.heads
-        return LlamaShape(
-            width=self.width or size.width,
-            ffn_width=self.ffn_width or size.ffn_width,
-            layers=self.layers or size.layers,
-            heads=heads,
-            kv_heads=self.kv_heads or heads,
-        )
+        numbers = self._numbers(LlamaSize._fields)
+        return LlamaShape(**numbers, kv_heads=self.kv_heads or numbers["heads"])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple, Self
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from comt_cli.recipe.problems import nearest
 from comt_cli.recipe.settings import Layers, NetworkSettings, WholeNumber
 
 
@@ -35,19 +35,14 @@ MAX_CHANNELS = 2**14
 class ResNetSettings(NetworkSettings):
     """A ResNet: a named size, whose width and blocks may be overridden, and its stem."""
 
+    sizes: ClassVar[Mapping[str, ResNetSize]] = RESNET_SIZES
+
     family: Literal["resnet"] = "resnet"
     size: str = "resnet18"
     stem: Literal["3x3", "7x7"] = "3x3"
     width: Annotated[WholeNumber, Field(gt=0, le=MAX_CHANNELS)] | None = None
     blocks: Annotated[tuple[Layers, ...], Field(min_length=1, max_length=5)] | None = None
 
-    @model_validator(mode="after")
-    def _shape_fits(self) -> Self:
-        if self.size not in RESNET_SIZES:
-            raise ValueError(f"size: no size is called {self.size!r}; {nearest(self.size, RESNET_SIZES)}")
-        return self
-
     def shape(self) -> ResNetSize:
         """What the model is built from: the named size with the overrides applied."""
-        size = RESNET_SIZES[self.size]
-        return ResNetSize(size.block, self.blocks or size.blocks, self.width or size.width)
+        return ResNetSize(RESNET_SIZES[self.size].block, **self._numbers(("blocks", "width")))

@@ -7,11 +7,11 @@ ReLU too. `tiny` is tensor2tensor's, `nano` half of it, for laptops.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple, Self
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, PositiveFloat, model_validator
 
-from comt_cli.recipe.problems import nearest
 from comt_cli.recipe.schema import Sites
 from comt_cli.recipe.settings import FFNWidth, Layers, NetworkSettings, Section, Width
 
@@ -80,6 +80,8 @@ class EncoderDecoderSettings(NetworkSettings):
     Without `cross_attention` the decoder reads zeros instead of the encoded source: a control that has to guess.
     """
 
+    sizes: ClassVar[Mapping[str, TransformerSize]] = TRANSFORMER_SIZES
+
     size: str = "base"
     width: Width | None = None
     ffn_width: FFNWidth | None = None
@@ -94,8 +96,6 @@ class EncoderDecoderSettings(NetworkSettings):
 
     @model_validator(mode="after")
     def _shape_fits(self) -> Self:
-        if self.size not in TRANSFORMER_SIZES:
-            raise ValueError(f"size: no size is called {self.size!r}; {nearest(self.size, TRANSFORMER_SIZES)}")
         shape = self.shape()
         if shape.width % shape.heads:
             raise ValueError(f"heads: width {shape.width} must split evenly into {shape.heads} heads")
@@ -105,14 +105,7 @@ class EncoderDecoderSettings(NetworkSettings):
 
     def shape(self) -> TransformerShape:
         """The numbers the model is built from: the named size with the overrides applied."""
-        size = TRANSFORMER_SIZES[self.size]
-        return TransformerShape(
-            width=self.width or size.width,
-            ffn_width=self.ffn_width or size.ffn_width,
-            encoder_layers=self.encoder_layers or size.encoder_layers,
-            decoder_layers=self.decoder_layers or size.decoder_layers,
-            heads=self.heads or size.heads,
-        )
+        return TransformerShape(**self._numbers(TransformerShape.model_fields))
 
     @property
     def residual_dropout(self) -> float:

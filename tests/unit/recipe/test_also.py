@@ -39,19 +39,13 @@ def test_arguments():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([""], "--also : should be METHOD or NAME=METHOD"),
-        (["wide="], "--also wide=: should be METHOD or NAME=METHOD"),
-        (["wide={hidden: 4}"], "--also wide={hidden: 4}: should be METHOD or NAME=METHOD"),
-        (["[comt]"], "--also [comt]: should be METHOD or NAME=METHOD"),
-        (["wide={name: comt"], "--also wide={name: comt: is not YAML"),
-        (["wide={name: comt, name: dyt}"], "--also wide={name: comt, name: dyt}: line 1: name: stands twice"),
-        (["comt", "comt={name: comt, hidden: 4}"], "--also comt={name: comt, hidden: 4}: there are two rows 'comt'"),
-    ],
-)
-def test_arguments_of_no_form(arguments, message):
-    with pytest.raises(UserError, match=re.escape(message)) as caught:
+    "arguments",
+    [[""], ["wide="], ["wide={hidden: 4}"], ["[comt]"], ["wide={name: comt"], ["wide={name: comt, name: dyt}"],
+     ["comt", "comt={name: comt, hidden: 4}"]],
+    ids=str,
+)  # fmt: skip
+def test_arguments_of_no_form(arguments):
+    with pytest.raises(UserError, match=re.escape(f"--also {arguments[-1]}: ")) as caught:
         also_rows(arguments)
     assert caught.value.exit_status == 2
     assert caught.value.hint
@@ -73,39 +67,28 @@ def test_added_rows_stand_at_the_end_and_are_in_no_paper(small):
 
 
 def test_a_row_that_is_there_already_is_not_added_again(small):
-    assert list(loaded(small, {"extra": "mix-ln"}).recipe.rows) == ["plain", "gated", "extra"]
-    assert list(loaded(small, {"gated": {"name": "comt", "hidden": 4}}).recipe.rows) == ["plain", "gated", "extra"]
+    for also in ({"extra": "mix-ln"}, {"gated": {"name": "comt", "hidden": 4}}):
+        assert list(loaded(small, also).recipe.rows) == ["plain", "gated", "extra"]
 
 
 @pytest.mark.parametrize(
-    ("also", "message"),
+    ("also", "argument", "said"),
     [
-        ({"mixln": "mixln"}, "--also mixln: no method is called 'mixln'; did you mean mix-ln?"),
-        ({"mine": "mixln"}, "--also mine=mixln: no method is called 'mixln'; did you mean mix-ln?"),
-        (
-            {"wide": {"name": "comt", "hiden": 64}},
-            "--also wide={name: comt, hiden: 64}: hiden: unknown key; did you mean hidden?",
-        ),
-        (
-            {"wide": {"name": "comt", "hidden": "64"}},
-            '--also wide={name: comt, hidden: 64}: hidden: "64" does not fit: should be a whole number',
-        ),
-        (
-            {"gated": "comt"},
-            "--also gated=comt: the recipe has another row 'gated'; give yours another name, for instance gated-2=",
-        ),
-        (
-            {"a b": "comt"},
-            "--also a b=comt: 'a b' cannot be the name of a row: use letters, digits and + . _ / -, a "
-            "letter or digit first",
-        ),
-        ({"mine": 3}, "--also mine=3: is no method: give its name, or {name: ..., and its options}"),
+        ({"mixln": "mixln"}, "mixln", "did you mean mix-ln?"),
+        ({"mine": "mixln"}, "mine=mixln", "did you mean mix-ln?"),
+        ({"wide": {"name": "comt", "hiden": 64}}, "wide={name: comt, hiden: 64}: hiden", "did you mean hidden?"),
+        ({"wide": {"name": "comt", "hidden": "64"}}, "wide={name: comt, hidden: 64}: hidden", "whole number"),
+        ({"gated": "comt"}, "gated=comt", "gated-2="),
+        ({"a b": "comt"}, "a b=comt", "'a b'"),
+        ({"mine": 3}, "mine=3", "method"),
     ],
 )
-def test_what_is_wrong_with_an_added_row_names_the_argument(small, also, message):
+def test_what_is_wrong_with_an_added_row_names_the_argument(small, also, argument, said):
     with pytest.raises(RecipeError) as caught:
         loaded(small, also)
-    assert [str(problem) for problem in caught.value.problems] == [message]
+    (only,) = map(str, caught.value.problems)
+    assert only.startswith(f"--also {argument}: ")
+    assert said in only
 
 
 def test_added_rows_and_the_file_are_complained_of_together(small):

@@ -9,6 +9,7 @@ import re
 
 import pytest
 from planning_on import plan_on
+from small_recipe import assert_only_problem, problems_of
 
 from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
@@ -25,120 +26,59 @@ BROKEN = {
     "unknown key at the top": ("title:", "titel: x\ntitle:", "line 1: titel -> title"),
     "unknown key in settings": ("  data: {v", "  date: {}\n  data: {v", "line 8: settings.date -> data"),
     "unknown key in a section": ("    warmup_steps: 10", "    warmup_step: 10", "line 11: settings.train.warmup_step -> warmup_steps"),
-    "unknown key in a row": ("    in_paper: false", "    in_papers: false\n    in_paper: false", "line 26: rows.extra.in_papers -> in_paper"),
-    "unknown key in a column": ("c4/130m: {}", "c4/130m: {setings: {}}", "line 28: columns.c4/130m.setings -> settings"),
-    "unknown key in a scale": ("    seeds: [7]", "    seed: [7]", "line 35: scales.smoke.seed -> seeds"),
-    "unknown key in a column of a scale": ("        compare_to:", "        compare: c\n        compare_to:", "line 38: scales.smoke.columns.tiny.compare -> compare_to"),
     "unknown key far from any": ("title:", "zzz: 1\ntitle:", "line 1: zzz"),
     "text for a number": ("steps: 100", 'steps: "100"', "line 10: settings.train.steps"),
-    "true for a number": ("steps: 100", "steps: true", "line 10: settings.train.steps"),
-    "number for text": ("title: A small table", "title: 3", "line 1: title"),
     "fraction for a whole number": ("steps: 100", "steps: 1.5", "line 10: settings.train.steps"),
-    "text for true": ("in_paper: false", "in_paper: no", "line 26: rows.extra.in_paper"),
     "not a number": ("steps: 100", "learning_rate: .nan\n    steps: 100", "line 10: settings.train.learning_rate"),
-    "infinite": ("steps: 100", "learning_rate: .inf\n    steps: 100", "line 10: settings.train.learning_rate"),
-    "infinite paper value": ("c4/130m: 19.5", "c4/130m: .inf", "line 22: rows.gated.paper.c4/130m"),
     "true as a paper value": ("c4/130m: 19.5", "c4/130m: true", "line 22: rows.gated.paper.c4/130m"),
-    "out of range": ("steps: 100", "beta2: 1.0\n    steps: 100", "line 10: settings.train.beta2"),
     "not one of the choices": ("steps: 100", "schedule: cosin\n    steps: 100", "line 10: settings.train.schedule -> cosine"),
     "unknown command": ("train-lm", "trian-lm", "line 4: command -> train-lm"),
     "no name of a scale": ("  smoke:", "  Smoke:", "line 33: scales.Smoke"),
-    "a folder of the results": ("  smoke:", "  bench:", "line 33: scales.bench"),
     "unknown size": ("size: 250m", "size: 250n", "line 31: columns.c4/250m.settings.model.size -> 250m"),
-    "a list for a group": ("  data: {vocabulary: 300}", "  data: [300]", "line 8: settings.data"),
-    "a number for a method": ("method: pre-ln", "method: 5", "line 15: rows.plain.method"),
     "missing key": ("title: A small table\n", "", "title"),
-    "missing key in a row": ("    method: mix-ln\n", "", "line 24: rows.extra.method"),
-    "missing key in a scale": ("    description: quick\n", "", "line 33: scales.smoke.description"),
-    "missing name of a method": ("      name: comt\n", "", "line 18: rows.gated.method.name"),
     "missing setting": ("    steps: 100\n    warmup_steps: 10\n", "", "line 26: train.steps"),
-    "empty name": ("  extra:", "  ex tra:", "line 24: rows.ex tra"),
-    "no seeds": ("seeds: [1, 2]", "seeds: []", "line 6: seeds"),
-    "negative seed": ("seeds: [1, 2]", "seeds: [1, -2]", "line 6: seeds[1]"),
     "seed twice": ("seeds: [1, 2]", "seeds: [1, 1]", "line 6: seeds"),
     "unknown method": ("mix-ln", "mixln", "line 25: rows.extra.method -> mix-ln"),
     "unknown option": ("hidden: 4", "hiden: 4", "line 20: rows.gated.method.hiden -> hidden"),
-    "option of a wrong type": ("hidden: 4", 'hidden: "4"', "line 20: rows.gated.method.hidden"),
-    "option out of range": ("hidden: 4", "hidden: 0", "line 20: rows.gated.method.hidden"),
-    "sites of translators": ("hidden: 4", "sites: cross", "line 20: rows.gated.method.sites"),
-    "a site of translators": ("hidden: 4", "sites: [o_proj, encoder.q_proj]", "line 20: rows.gated.method.sites -> q_proj"),
-    "a site that stands twice": ("hidden: 4", "sites: [q_proj, cross.q_proj]", "line 20: rows.gated.method.sites"),
-    "a set of sites that there is not": ("hidden: 4", "sites: encodr", "line 20: rows.gated.method.sites -> encoder"),
     "option where there is none": ("pre-ln", "{name: pre-ln, alpha: 1}", "line 15: rows.plain.method.alpha"),
     "unknown site": ("hidden: 4", "sites: [q_proj, k_prj]", "line 20: rows.gated.method.sites[1] -> k_proj"),
-    "site twice": ("hidden: 4", "sites: [q_proj, q_proj]", "line 20: rows.gated.method.sites"),
-    "no sites": ("hidden: 4", "sites: []", "line 20: rows.gated.method.sites"),
-    "sites not a list": ("hidden: 4", "sites: 3", "line 20: rows.gated.method.sites"),
-    "unknown set of sites": ("hidden: 4", "sites: attention", "line 20: rows.gated.method.sites"),
     "baseline without a row": ("baseline: plain", "baseline: plan", "line 5: baseline -> plain"),
     "paper value without a column": ("c4/130m: 20.5", "c4/130m: 20.5, c4/131m: 2", "line 16: rows.plain.paper.c4/131m -> c4/130m"),
     "paper value missing": ("      c4/250m: 18.5\n", "", "line 21: rows.gated.paper"),
     "paper value of a row not in the paper": ("in_paper: false", "in_paper: false\n    paper: {c4/130m: 1}", "line 27: rows.extra.paper"),
-    "increase without a column": ("c4/250m: null}", "c4/250m: null}\n    paper_increase: {c4/103m: 1%}", "line 17: rows.plain.paper_increase.c4/103m -> c4/130m"),
-    "other papers' numbers of a row in the paper": ("    in_paper: false", "    paper: {c4/130m: 1, c4/250m: 1}\n    published: {of: a network, baseline: 2, value: 1}", "line 27: rows.extra.published"),
     "note of a scale that is not there": ("    in_paper: false", "    notes: {evening: its maps did not move}\n    in_paper: false", "line 26: rows.extra.notes.evening"),
-    "note that says nothing": ("    in_paper: false", "    notes: {smoke: ''}\n    in_paper: false", "line 26: rows.extra.notes.smoke"),
-    "increase of a row not in the paper": ("in_paper: false", "paper_increase: {c4/130m: 1%}\n    in_paper: false", "line 26: rows.extra.paper_increase"),
-    "increase as a number": ("c4/250m: null}", "c4/250m: null}\n    paper_increase: {c4/130m: 15}", "line 17: rows.plain.paper_increase.c4/130m"),
     "increase without per cent": ("c4/250m: null}", "c4/250m: null}\n    paper_increase: {c4/130m: '15'}", "line 17: rows.plain.paper_increase.c4/130m"),
-    "unknown ablation": ("scales:", "ablations: {hidden: {}}\nscales:", "line 32: ablations.hidden -> hidden-size"),
-    "unknown key in an ablation": ("scales:", "ablations: {cost: {row: [plain]}}\nscales:", "line 32: ablations.cost.row -> rows"),
     "ablation of a row that is not there": ("scales:", "ablations: {cost: {rows: [plain, gate]}}\nscales:", "line 32: ablations.cost.rows[1] -> gated"),
-    "ablation of no rows": ("scales:", "ablations: {cost: {rows: []}}\nscales:", "line 32: ablations.cost.rows"),
     "ablated option that no row has": ("scales:", "ablations: {modules: {option: site}}\nscales:", "line 32: ablations.modules.option -> sites"),
-    "ablated option that one row has": ("scales:", "ablations: {hidden-size: {option: hidden}}\nscales:", "line 32: ablations.hidden-size.option"),
     "unknown drawing": ("rows:", "figure: {draw: gates}\nrows:", "line 13: figure.draw -> gate-values"),
-    "figure without a drawing": ("rows:", "figure: {}\nrows:", "line 13: figure.draw"),
     "channels of no site": ("rows:", "figure: {draw: channel-gates}\nrows:", "line 13: figure.site"),
-    "site of another drawing": ("rows:", "figure: {draw: gate-values, site: o_proj}\nrows:", "line 13: figure.site"),
     "setup that is not there": ("settings:\n  data", "setup: smok\nsettings:\n  data", "line 7: setup -> smoke"),
-    "setup outside its folder": ("c4/130m: {}", "c4/130m: {setup: ../comt/table3}", "line 28: columns.c4/130m.setup"),
-    "setup of a scale that is not there": ("    seeds: [7]", "    setup: smok", "line 35: scales.smoke.setup -> smoke"),
-    "setup of a row": ("    in_paper: false", "    in_paper: false\n    setup: smoke", "line 27: rows.extra.setup"),
     "compared to no column": ("compare_to: c4/130m", "compare_to: c4/13m", "line 38: scales.smoke.columns.tiny.compare_to -> c4/130m"),
-    "a paper's column compared": ("c4/130m: {}", "c4/130m: {compare_to: c4/250m}", "line 28: columns.c4/130m.compare_to"),
     "key twice": ("    warmup_steps: 10", "    steps: 10", "line 11: settings.train.steps"),
-    "row twice": ("  extra:", "  plain:", "line 24: rows.plain"),
     "number too long to read": ("steps: 100", f"steps: {'9' * 5000}", "line 10: settings.train.steps"),
-    "long number in another base": ("steps: 100", f"steps: 0x{'f' * 5000}", "line 10: settings.train.steps"),
-    "half a character": ("A small table", '"\\ud800"', "line 1: title"),
     "key that is no word": ("c4/130m: {}", "c4/130m: {}\n  ? [a, b]\n  : {}", "line 29: columns"),
     "tab": ("    steps: 100", "\tsteps: 100", "line 10: is not YAML"),
-    "bad YAML": ("seeds: [1, 2]", "seeds: [1, 2", "line 7: is not YAML"),
     "alias": ("seeds: [1, 2]", "seeds: *many", "line 6: an alias is not allowed"),
     "tag": ("seeds: [1, 2]", "seeds: !!python/object:os.system [1]", "line 6: a tag is not allowed"),
-    "directive": ("title:", "%YAML 1.1\n---\ntitle:", "line 1: a directive is not allowed"),
-    "two documents": ("rows:", "---\nrows:", "line 13: is not YAML"),
     "too deep": ("seeds: [1, 2]", f"seeds: {'[' * (MAX_DEPTH + 1)}{']' * (MAX_DEPTH + 1)}", "line 6: is nested too deeply"),
     "warm-up longer than training": ("warmup_steps: 10", "warmup_steps: 101", "line 11: settings.train.warmup_steps"),
     "noam without warm-up": ("warmup_steps: 10", "schedule: noam", "line 28: train.warmup_steps"),
-    "floor of a schedule without one": ("warmup_steps: 10", "schedule: constant\n    min_lr_ratio: 0.1", "line 12: settings.train.min_lr_ratio"),
-    "floor of noam": ("warmup_steps: 10", "warmup_steps: 10\n    schedule: noam\n    min_lr_ratio: 0.0", "line 13: settings.train.min_lr_ratio"),
-    "share for validation where there is one": ("{vocabulary: 300}", "{vocabulary: 300, corpus: c4, max_train_tokens: 5, validation_fraction: 0.1}", "line 8: settings.data.validation_fraction"),
-    "metric of another command": ("baseline: plain", "metric: accuracy\nbaseline: plain", "line 5: metric"),
-    "method of another command": ("mix-ln", "scaling-gate", "line 25: rows.extra.method -> sdpa-gate"),
-    "setup of another command": ("c4/130m: {}", "c4/130m: {setup: sas-images}", "line 28: columns.c4/130m.setup"),
-    "setting of another command": ("steps: 100", "steps: 100\n    gradient_norms_every: 9", "line 11: settings.train.gradient_norms_every -> average_every"),
-    "drawing of another command": ("rows:", "figure: {draw: block-gradients}\nrows:", "line 13: figure.draw"),
-    "metric in a direction": ("baseline: plain", "metric: perplexity\ndirection: higher\nbaseline: plain", "line 6: direction"),
-    "graphs of what is not compiled": ("model: {size: 250m}", "train: {cuda_graphs: true}", "line 31: columns.c4/250m.settings.train.cuda_graphs"),
     "batch that cannot be cut": ("model: {size: 250m}", "train: {micro_batch_size: 3}", "line 31: columns.c4/250m.settings.train.micro_batch_size"),
+    "out of range": ("steps: 100", "beta2: 1.0\n    steps: 100", "line 10: settings.train.beta2"),
+    "sites of translators": ("hidden: 4", "sites: cross", "line 20: rows.gated.method.sites"),
+    "increase without a column": ("c4/250m: null}", "c4/250m: null}\n    paper_increase: {c4/103m: 1%}", "line 17: rows.plain.paper_increase.c4/103m -> c4/130m"),
+    "increase of a row not in the paper": ("in_paper: false", "paper_increase: {c4/130m: 1%}\n    in_paper: false", "line 26: rows.extra.paper_increase"),
+    "other papers' numbers of a row in the paper": ("    in_paper: false", "    paper: {c4/130m: 1, c4/250m: 1}\n    published: {of: a network, baseline: 2, value: 1}", "line 27: rows.extra.published"),
+    "ablated option that one row has": ("scales:", "ablations: {hidden-size: {option: hidden}}\nscales:", "line 32: ablations.hidden-size.option"),
+    "a paper's column compared": ("c4/130m: {}", "c4/130m: {compare_to: c4/250m}", "line 28: columns.c4/130m.compare_to"),
+    "half a character": ("A small table", '"\\ud800"', "line 1: title"),
+    "graphs of what is not compiled": ("model: {size: 250m}", "train: {cuda_graphs: true}", "line 31: columns.c4/250m.settings.train.cuda_graphs"),
+    "directive": ("title:", "%YAML 1.1\n---\ntitle:", "line 1: a directive is not allowed"),
     "heads that do not divide": ("size: tiny}", "size: tiny, heads: 7}", "line 40: scales.smoke.columns.tiny.settings.model.heads"),
-    "heads of odd size": ("size: tiny}", "size: tiny, heads: 128}", "line 40: scales.smoke.columns.tiny.settings.model.heads"),
-    "key-value heads that do not divide": ("size: tiny}", "size: tiny, kv_heads: 3}", "line 40: scales.smoke.columns.tiny.settings.model.kv_heads"),
     "no vocabulary to train": ("{vocabulary: 300}", "{}", "line 28: data.vocabulary"),
     "vocabulary of a fixed tokenizer": ("{vocabulary: 300}", "{vocabulary: 300, tokenizer: bytes}", "line 8: settings.data.vocabulary"),
     "endless corpus for a tokenizer": ("{vocabulary: 300}", "{vocabulary: 300, corpus: c4}", "line 28: data.max_train_tokens"),
 }  # fmt: skip
-
-
-def problems_of(text: str, load, *overrides: str) -> list[str]:
-    with pytest.raises(RecipeError) as caught:
-        load(text, *overrides)
-    error = caught.value
-    assert error.exit_status == 2
-    assert str(error).splitlines()[1:] == [f"  {problem}" for problem in error.problems]
-    return [str(problem) for problem in error.problems]
 
 
 def test_the_recipe_that_the_others_are_made_from_is_right(small, load):
@@ -147,13 +87,7 @@ def test_the_recipe_that_the_others_are_made_from_is_right(small, load):
 
 @pytest.mark.parametrize(("old", "new", "expected"), BROKEN.values(), ids=list(BROKEN))
 def test_broken(old, new, expected, small, load):
-    assert old in small
-    found = problems_of(small.replace(old, new, 1), load)
-    place, _, nearest = expected.partition(" -> ")
-    (there,) = [problem for problem in found if problem.startswith(f"{place}: ") or problem == place]
-    assert not nearest or f"did you mean {nearest}?" in there
-    # What a setting lacks is said for every column that needs it; nothing else may be said.
-    assert len({re.sub(r"^line \d+: |\(needed by \S+\)", "", problem) for problem in found}) == 1
+    assert_only_problem(small, old, new, expected, load)
 
 
 def test_all_problems_of_a_file_come_at_once_in_its_order(small, load):
@@ -200,12 +134,29 @@ def test_an_ablated_option_has_two_values(small, load):
     text = small.replace("method: mix-ln", "method: {name: comt, hidden: 8}").replace("scales:", ablation)
     assert load(text).recipe.ablations["hidden-size"].option == "hidden"
     (only,) = problems_of(text.replace("hidden: 8", "hidden: 4"), load)
-    assert only == (
-        "line 32: ablations.hidden-size.option: 'hidden' has the same value in every row that has it; "
-        "name the option that varies, or null"
-    )
+    assert only.startswith("line 32: ablations.hidden-size.option: 'hidden'")
     (only,) = problems_of(text.replace("hidden: 8", "hiden: 8"), load)  # what hidden is there is not known
     assert only.startswith("line 25: rows.extra.method.hiden: unknown key")
+
+
+def test_columns_of_a_scale_beside_the_papers_show_its_metric(small, load):
+    for metric, problems in (("perplexity", 0), ("bits_per_byte", 1)):
+        text = small.replace("        compare_to:", f"        metric: {metric}\n        compare_to:")
+        if not problems:
+            load(text)
+            continue
+        (only,) = problems_of(text, load)
+        assert only.startswith("line 38: scales.smoke.columns.tiny.metric: ")
+
+
+def test_a_ladder_has_two_rows_and_three_sizes(small, load):
+    sizes = "columns:\n  a: {}\n  b: {}\n  c: {}\nscales:\n  smoke: {description: quick}\n"
+    rows = "ladder: true\nrows:\n  plain: {method: pre-ln}\n"
+    head = small.partition("rows:\n")[0].replace("paper: mine\ntable: table1\n", "")
+    assert load(f"{head}{rows}  gated: {{method: comt}}\n{sizes}").recipe.ladder
+    for wrong in (f"{head}{rows}{sizes}", f"{head}{rows}  gated: {{method: comt}}\n{sizes.replace('  c: {}', '')}"):
+        (only,) = problems_of(wrong.replace("\n\n", "\n"), load)
+        assert only.startswith("line 11: ladder: ")
 
 
 def test_a_figure_is_drawn_at_a_site_that_has_a_gate(small, load):
@@ -213,7 +164,8 @@ def test_a_figure_is_drawn_at_a_site_that_has_a_gate(small, load):
     text = text.replace("rows:", "figure: {draw: channel-gates, site: o_proj}\nrows:", 1)
     assert load(text).recipe.figure.site == "o_proj"
     (only,) = problems_of(text.replace("site: o_proj", "site: k_proj"), load)
-    assert only == "line 13: figure.site: the row gated has no gate there: 'k_proj'; did you mean q_proj?"
+    assert only.startswith("line 13: figure.site: ")
+    assert only.endswith("did you mean q_proj?")
 
 
 def test_a_place_goes_by_the_file_and_not_by_the_paper(tmp_path, small, monkeypatch):
@@ -230,18 +182,7 @@ def test_a_place_goes_by_the_file_and_not_by_the_paper(tmp_path, small, monkeypa
     assert {len(as_name("x" * length)) for length in (99, 100, 101, 250)} == {99, 100}
     assert as_name("x" * 101) != as_name("x" * 102)
     assert [as_name(name) for name in ("table3", "my_table-2.1+x")] == ["table3", "my_table-2.1+x"]
-    others = [
-        "\u88681",
-        "\u56f31",
-        "\u0442\u0430\u0431",
-        "\u0433\u0435\u043d",
-        "a b",
-        "a(b",
-        "a-b",
-        "-a-b",
-        "\udcff",
-        "recipe",
-    ]
+    others = ["\u88681", "\u56f31", "\u0442\u0430\u0431", "a b", "a(b", "a-b", "-a-b", "\udcff", "recipe"]
     places = [as_name(name) for name in others]
     assert len({*places}) == len(others)
     assert all(re.fullmatch(NAME_PATTERN, place) for place in places)
@@ -251,21 +192,16 @@ def test_a_recipe_needs_no_paper_but_then_has_no_printed_values(small, load):
     head = "paper: mine\ntable: table1\n"
     assert head in small
     told = problems_of(small.replace(head, "table: table1\n"), load)
-    assert "table: says which table of a paper it is, but the recipe has no `paper`" in told[0]
     empty = problems_of(small.replace(head, "paper:\ntable: table1\n"), load)
-    assert [line.split(": ", 1)[1] for line in empty] == [line.split(": ", 1)[1] for line in told]
-    assert any("rows.plain.paper: has values, but the recipe has no `paper` that prints them" in line for line in told)
+    for found in (told, empty):
+        assert {"table", "rows.plain.paper", "rows.gated.paper"} <= {line.split(": ")[1] for line in found}
 
 
-@pytest.mark.parametrize("wrong", ["3", "my table", "../../x", "x" * 101])
-def test_a_paper_that_is_no_name_is_one_problem(small, load, wrong):
-    (only,) = problems_of(small.replace("paper: mine", f"paper: {wrong}", 1), load)
-    assert only.startswith("line 2: paper: ")
-
-
-def test_a_name_that_no_file_system_holds_is_refused(small, load):
-    told = problems_of(small.replace("  plain:", f"  {'x' * 300}:", 1), load)
-    assert any("should have fewer letters" in line for line in told), told
+def test_names_that_are_no_folders_are_one_problem(small, load):
+    for wrong in ("3", "my table", "../../x", "x" * 101):
+        (only,) = problems_of(small.replace("paper: mine", f"paper: {wrong}", 1), load)
+        assert only.startswith("line 2: paper: ")
+    assert problems_of(small.replace("  plain:", f"  {'x' * 300}:", 1), load)
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "{}", "- a\n- b\n", "just text"])
@@ -275,22 +211,15 @@ def test_a_file_that_is_no_recipe(text, load):
 
 def test_files_that_are_not_text(tmp_path, small):
     path = tmp_path / "bad.yaml"
-
-    def only_problem() -> str:
-        with pytest.raises(RecipeError) as caught:
+    cases = {b"title: a\npaper: \xff\n": 2, b"#" * (MAX_BYTES + 1): None, b"title: a\npaper: \x00\n": 2,
+             small.encode("utf-16"): 1}  # fmt: skip
+    for content, line in cases.items():
+        path.write_bytes(content)
+        with pytest.raises(RecipeError, match=re.escape(f"{path}: 1 problem")) as caught:
             load_recipe(path, catalogue())
-        assert str(caught.value).startswith(f"{path}: 1 problem, nothing was started\n")
-        return str(caught.value.problems[0])
-
-    assert only_problem() == "cannot be read: No such file or directory"
-    path.write_bytes(b"title: a\npaper: \xff\n")
-    assert only_problem() == "line 2: is not UTF-8 text"
-    path.write_bytes(b"#" * (MAX_BYTES + 1))
-    assert only_problem() == "cannot be read: it has 200,001 bytes; 200,000 are the most that are read"
-    path.write_bytes(small.encode("utf-16"))
-    assert "is not UTF-8 text" in only_problem()
-    path.write_bytes(b"title: a\npaper: \x00\n")
-    assert only_problem() == "line 2: is not YAML: it holds the character U+0000"
+        assert caught.value.problems[0].line == line
+    with pytest.raises(RecipeError, match="No such file"):
+        load_recipe(tmp_path / "none.yaml", catalogue())
 
 
 def test_nesting_is_refused_before_it_costs_time(load):
@@ -303,44 +232,25 @@ def test_a_depth_that_is_allowed():
 
 
 SET = {
-    "train": "write SECTION.KEY=VALUE, for instance train.steps=200",
-    "train.steps": "write SECTION.KEY=VALUE, for instance train.steps=200",
-    "train=5": "write SECTION.KEY=VALUE, for instance train.steps=200",
-    "=5": "write SECTION.KEY=VALUE, for instance train.steps=200",
-    "trian.steps=5": "there is no section 'trian'; did you mean train?",
-    "train.step=5": "unknown key; did you mean steps?",
-    "train.steps.now=5": "unknown key; did you mean steps?",
-    "train.steps=5.5": "5.5 does not fit: should be a whole number",
-    "train.steps='5'": '"5" does not fit: should be a whole number',
-    "train.steps=true": "true does not fit: should be a whole number",
-    "train.steps=": "null does not fit: should be a whole number",
-    "train.steps=0": "0 does not fit: should be greater than 0",
-    "train.steps={a: 1}": '{"a": 1} does not fit: should be a whole number',
-    "train.learning_rate=.nan": "NaN does not fit: should be a finite number",
-    "train.schedule=cosin": "'cosin' is not one of cosine, linear, noam, constant; did you mean cosine?",
-    "train.steps=[1": "is not YAML: expected ',' or ']', but got '<stream end>'",
-    "train.steps=*a": "an alias is not allowed: a recipe is plain data",
-    "train.steps=!!int 5": "a tag is not allowed: a recipe is plain data",
-    "train.steps={a: 1, a: 2}": "a: stands twice, first on line 1",
-    "train.warmup_steps=200": "warm-up of 200 steps is longer than 100 steps",
-    "model.size=tyni": "no size is called 'tyni'; did you mean tiny?",
-    "train.lr=0.1": "unknown key; did you mean learning_rate?",
-    "train.wd=0.1": "unknown key; did you mean weight_decay?",
-    "train.bs=8": "unknown key; did you mean batch_size?",
-    "train.epochs=3": "unknown key; did you mean steps?",
-    "train.max_steps=3": "unknown key; did you mean steps?",
-    "train.lr_scheduler=cosine": "unknown key; did you mean schedule?",
-    "train.seq_len=8": "unknown key; did you mean data.sequence_length?",
-    "train.seed=1": "unknown key; an option of the command says it: --seeds",
-    "data.hf=x": "unknown key; did you mean corpus?",
-    "lr=0.1": "write SECTION.KEY=VALUE, for instance train.learning_rate=0.1",
-    "steps=3": "write SECTION.KEY=VALUE, for instance train.steps=3",
-    "data.corpus=wikitext": "nor files:GLOB, text of your own; did you mean wikitext-103?",
-    "train.steps=3": "train.warmup_steps (line 11): warm-up of 10 steps is longer than 3 steps; give at most 3; "
-    "--set train.warmup_steps=VALUE gives another",
-    "data.tokenizer=bytes": "data.vocabulary (line 8): the tokenizer bytes has 258 tokens; leave the key out; "
-    "--set data.vocabulary=null takes it away",
-    "model.heads=7": "width 128 must split into 7 heads of an even size",
+    **dict.fromkeys(("train", "train.steps", "train=5", "=5"), "SECTION.KEY=VALUE"),
+    "lr=0.1": "for instance train.learning_rate=0.1",
+    "trian.steps=5": "did you mean train?",
+    **dict.fromkeys(("train.step=5", "train.steps.now=5", "train.epochs=3"), "did you mean steps?"),
+    **dict.fromkeys(("train.steps=5.5", "train.steps='5'", "train.steps=true", "train.steps="), "whole number"),
+    "train.steps=0": "greater than 0",
+    "train.learning_rate=.nan": "finite",
+    "train.schedule=cosin": "did you mean cosine?",
+    "train.steps=[1": "is not YAML",
+    "train.steps=!!int 5": "a tag",
+    "train.steps={a: 1, a: 2}": "a: stands twice",
+    "train.warmup_steps=200": "100 steps",
+    "model.size=tyni": "did you mean tiny?",
+    "train.lr=0.1": "did you mean learning_rate?",
+    "train.seq_len=8": "did you mean data.sequence_length?",
+    "train.seed=1": "--seeds",
+    "data.corpus=wikitext": "did you mean wikitext-103?",
+    "train.steps=3": "--set train.warmup_steps=VALUE gives another",
+    "data.tokenizer=bytes": "--set data.vocabulary=null takes it away",
 }
 
 
@@ -352,9 +262,8 @@ def test_broken_set(argument, expected, small, load):
 
 
 def test_of_several_sets_those_that_conflict_are_named(small, load):
-    told = problems_of(small, load, "train.learning_rate=1e-4", "train.steps=8", "train.warmup_steps=9")
-    assert told == ["--set train.warmup_steps=9 with --set train.steps=8: warm-up of 9 steps is longer than 8 steps; "
-                    "give at most 8"]  # fmt: skip
+    (only,) = problems_of(small, load, "train.learning_rate=1e-4", "train.steps=8", "train.warmup_steps=9")
+    assert only.startswith("--set train.warmup_steps=9 with --set train.steps=8: ")
 
 
 def test_no_pattern_is_shown_for_any_text_of_a_recipe():
@@ -363,39 +272,28 @@ def test_no_pattern_is_shown_for_any_text_of_a_recipe():
     assert not [kind for kind in kinds if '"pattern"' in json.dumps(kind.model_json_schema())]
 
 
-def test_all_broken_sets_come_at_once(small, load):
-    assert len(problems_of(small, load, "train.step=5", "x.y=1", "train.batch_size=4", "train.steps=a")) == 3
-
-
 def test_a_selection_that_is_not_there(small, load):
     loaded = load(small)
 
-    def refused(message: str, hint: str, **selection):
-        with pytest.raises(UserError, match=re.escape(message)) as caught:
+    def refused(what: str, hint: str, **selection):
+        with pytest.raises(UserError, match=re.escape(what)) as caught:
             plan_on(loaded, selection.pop("scale", "paper"), lambda _: ("", "content"), **selection)
-        assert caught.value.hint == hint
-        assert caught.value.exit_status == 2
+        assert (caught.value.hint, caught.value.exit_status) == (hint, 2)
 
-    refused("there is no row 'plane'", "did you mean plain?", rows="gated,plane")
-    refused("there is no column 'c4/103m'", "did you mean c4/130m?", columns="c4/103m")
-    refused("there is no column 'c4/130m'", "valid: tiny", columns="c4/130m", scale="smoke")
-    refused("there is no scale 'smokey'", "did you mean smoke?", scale="smokey")
-    refused("no row was selected", "there are plain, gated, extra", rows=" ,")
+    refused("row 'plane'", "did you mean plain?", rows="gated,plane")
+    refused("column 'c4/130m'", "valid: tiny", columns="c4/130m", scale="smoke")
+    refused("scale 'smokey'", "did you mean smoke?", scale="smokey")
+    refused("row", "there are plain, gated, extra", rows=" ,")
     assert select("extra, plain", loaded.recipe.rows, "row") == ["plain", "extra"]  # the table's order
-
-
-@pytest.mark.parametrize(
-    "text", ["", "a", "1,,2", "1.5", "-1", "3-1", "2147483648", "1-1001", "1-99999999999999999999"]
-)
-def test_seeds_that_are_none(text):
-    with pytest.raises(UserError, match="--seeds"):
-        parse_seeds(text)
 
 
 def test_seeds():
     assert parse_seeds(None) is None
     assert parse_seeds("3,1-3, 7") == [3, 1, 2, 7]
     assert parse_seeds("1-1000") == list(range(1, 1001))
+    for text in ("", "a", "1,,2", "1.5", "-1", "3-1", "2147483648", "1-1001", "1-99999999999999999999"):
+        with pytest.raises(UserError, match="--seeds"):
+            parse_seeds(text)
 
 
 @pytest.mark.parametrize(("name", "hint"), [("table33", "table3"), ("cmt/table3.yaml", "comt/table3")])
@@ -414,10 +312,10 @@ def test_every_recipe_is_proposed_once() -> None:
     assert " table1," not in hint  # comt/table1 says it
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "/", "comt", "comt/", "table3.v2"])
-def test_names_that_are_no_recipe(name):
-    with pytest.raises(UserError, match="there is no recipe"):
-        find_recipe(name)
+def test_names_that_are_no_recipe():
+    for name in ("", ".", "..", "/", "comt", "comt/", "table3.v2"):
+        with pytest.raises(UserError, match="there is no recipe"):
+            find_recipe(name)
 
 
 def test_errors_survive_a_process_boundary():

@@ -74,61 +74,45 @@ def test_setups_stand_beside_the_recipes_folder_then_among_the_roots(shelf, tmp_
     (shelf / "setups" / "quick.yaml").unlink()
     assert load(shelf).settings["smoke"]["plain", "tiny"].train.beta2 == 0.7  # ./recipes
     mine.unlink()
-    assert problems(shelf) == ["line 38: scales.smoke.columns.tiny.setup: no setup is called 'quick'; " + known(shelf)]
+    (missing,) = problems(shelf)
+    assert missing.startswith("line 38: scales.smoke.columns.tiny.setup: ")
+    assert "smoke" in missing.partition("; ")[2]  # those that there are
     change(shelf / "mine/table1.yaml", "setup: quick", "setup: smoke")  # the program's own
     assert load(shelf).settings["smoke"]["plain", "tiny"].data.vocabulary == 2048
 
 
-def known(shelf: Path) -> str:
-    with pytest.raises(RecipeError) as caught:
-        load(shelf)
-    hint = str(caught.value.problems[0]).partition("; ")[2]
-    assert "smoke" in hint
-    return hint
-
-
 @pytest.mark.parametrize(
-    ("old", "new", "expected"),
+    ("old", "new", "expected", "said"),
     [
-        ("  beta1: 0.5", "  beta_1: 0.5", "line 5: train.beta_1: unknown key; did you mean beta1?"),
-        ("train:", "trian:", "line 3: trian: unknown key; did you mean train?"),
-        ("beta1: 0.5", 'beta1: "0.5"', 'line 5: train.beta1: "0.5" does not fit: should be a number'),
-        ("beta1: 0.5", "beta1: 1.5", "line 5: train.beta1: 1.5 does not fit: should be less than 1"),
-        ("beta1: 0.5", "batch_size: 3", "line 5: train.batch_size: stands twice, first on line 4"),
-        ("beta1: 0.5", "beta1: *b", "line 5: an alias is not allowed: a recipe is plain data"),
-        (
-            "beta1: 0.5",
-            "warmup_steps: 101",
-            "line 5: train.warmup_steps: warm-up of 101 steps is longer than 100 steps; give at most 100",
-        ),
-        (
-            "size: tiny}",
-            "heads: 7}",
-            "line 1: model.heads: width 128 must split into 7 heads of an even size "
-            "(rotary embeddings turn channels in pairs)",
-        ),
+        ("  beta1: 0.5", "  beta_1: 0.5", "line 5: train.beta_1", "beta1?"),
+        ("train:", "trian:", "line 3: trian", "train?"),
+        ("beta1: 0.5", 'beta1: "0.5"', "line 5: train.beta1", "number"),
+        ("beta1: 0.5", "beta1: 1.5", "line 5: train.beta1", "less than 1"),
+        ("beta1: 0.5", "batch_size: 3", "line 5: train.batch_size", "line 4"),
+        ("beta1: 0.5", "beta1: *b", "line 5", "alias"),
+        ("beta1: 0.5", "warmup_steps: 101", "line 5: train.warmup_steps", "100"),
+        ("size: tiny}", "heads: 7}", "line 1: model.heads", "128"),
     ],
 )
-def test_a_problem_in_a_setup_names_its_file_and_line_once(shelf, old, new, expected):
+def test_a_problem_in_a_setup_names_its_file_and_line_once(shelf, old, new, expected, said):
     """A combination that cannot work is blamed on the setup if that gave the value, though the rest is the recipe's."""
     change(shelf / "setups/quick.yaml", old, new)
-    assert problems(shelf) == [f"shelf/setups/quick.yaml, {expected}"]
+    (only,) = problems(shelf)
+    assert only.startswith(f"shelf/setups/quick.yaml, {expected}: ")
+    assert said in only
 
 
 def test_a_combination_that_the_recipe_spoils_names_the_recipe(shelf):
     change(shelf / "setups/quick.yaml", "  beta1: 0.5", "  warmup_steps: 50")
     change(shelf / "mine/table1.yaml", "{batch_size: 4}", "{batch_size: 4, steps: 49}")
     (only,) = problems(shelf)
-    assert only == (
-        "shelf/setups/quick.yaml, line 5: train.warmup_steps: "
-        "warm-up of 50 steps is longer than 49 steps; give at most 49"
-    )
+    assert only.startswith("shelf/setups/quick.yaml, line 5: train.warmup_steps: ")
     change(shelf / "mine/table1.yaml", "steps: 49}", "steps: 49, warmup_steps: 60}")
     (only,) = problems(shelf)
-    assert only.startswith("line 42: scales.smoke.columns.tiny.settings.train.warmup_steps: warm-up of 60 steps")
+    assert only.startswith("line 42: scales.smoke.columns.tiny.settings.train.warmup_steps: ")
     smoke, paper = problems(shelf, "train.warmup_steps=200")
-    assert smoke.startswith("--set train.warmup_steps=200: warm-up of 200 steps is longer than 49 steps")
-    assert paper.startswith("--set train.warmup_steps=200: warm-up of 200 steps is longer than 100 steps")
+    assert smoke.startswith("--set train.warmup_steps=200: ")
+    assert paper.startswith("--set train.warmup_steps=200: ")
 
 
 def test_all_problems_of_recipe_and_setups_come_at_once(shelf):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from planning_on import plan_on
+from small_recipe import assert_only_problem
 
 from comt_cli.methods import catalogue
 from comt_cli.recipe.find import available_recipes
@@ -38,17 +39,17 @@ def test_shipped_setups_come_to_the_steps_that_their_ids_were_made_of(scale, nam
         assert (train.steps, train.warmup_steps, getattr(train, "milestones", None)) == WHOLE_STEPS[scale, name]
 
 
-@pytest.mark.parametrize("scale", ["smoke", "evening", "small"])
 @pytest.mark.parametrize("name", available_recipes())
-def test_the_number_of_steps_can_be_overridden_alone(name, scale):
-    loaded = _shipped(name, "train.steps=10", scale=scale)
-    found = loaded.settings.get(scale, {})
-    assert bool(found) == (scale in loaded.recipe.scales)
-    assert all(settings.train.steps == 10 for settings in found.values())
+def test_the_number_of_steps_can_be_overridden_alone(name):
+    for scale in ("smoke", "evening", "small"):
+        loaded = _shipped(name, "train.steps=10", scale=scale)
+        found = loaded.settings.get(scale, {})
+        assert bool(found) == (scale in loaded.recipe.scales)
+        assert all(settings.train.steps == 10 for settings in found.values())
 
 
 def test_numbers_that_a_paper_prints_are_not_changed_in_silence():
-    with pytest.raises(RecipeError, match=r"warm-up of 400 steps is longer than 10 steps; give at most 10"):
+    with pytest.raises(RecipeError, match=r"train.warmup_steps.* 400 steps .* 10 steps"):
         _shipped("sas/table4", "train.steps=10", scale="paper")
 
 
@@ -80,22 +81,9 @@ def test_a_half_is_rounded_up_whatever_its_binary_fraction():
     assert steps_of(0.29, 50) == 15
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
-    [
-        ("warmup_steps: 10", "warmup_steps: 1.5", "1.5 is neither a whole number of steps nor a share of them"),
-        ("warmup_steps: 10", "warmup_steps: 10.0", "10.0 is no share of the steps; for so many of them write 10"),
-        ("warmup_steps: 10", "warmup_steps: -3", "-3 is neither a whole number of steps nor a share of them"),
-        ("warmup_steps: 10", "warmup_steps: ten", '"ten" does not fit: should be a whole number'),
-        ("warmup_steps: 10", "warmup_steps: true", "true does not fit: should be a whole number"),
-    ],
-)
-def test_what_is_neither_steps_nor_a_share_is_told_with_its_line(small, load, old, new, expected):
-    with pytest.raises(RecipeError) as error:
-        load(small.replace(old, new))
-    (problem,) = error.value.problems
-    assert (problem.key, problem.line) == ("settings.train.warmup_steps", 11)
-    assert problem.message.startswith(expected)
+@pytest.mark.parametrize("wrong", ["1.5", "10.0", "-3", "ten", "true"])
+def test_what_is_neither_steps_nor_a_share_is_told_with_its_line(small, load, wrong):
+    assert_only_problem(small, "steps: 10\n", f"steps: {wrong}\n", "line 11: settings.train.warmup_steps", load)
 
 
 def test_a_share_of_wrong_steps_is_no_second_problem(small, load):
@@ -107,9 +95,9 @@ def test_a_share_of_wrong_steps_is_no_second_problem(small, load):
 def test_milestones_may_be_shares_and_steps_together():
     loaded = _shipped("sas/table4", "train.steps=200", "train.milestones=[40, 0.5]", scale="smoke")
     assert all(settings.train.milestones == (40, 100) for settings in loaded.settings["smoke"].values())
-    with pytest.raises(RecipeError, match=r": 1.5 is neither a whole number of steps"):
+    with pytest.raises(RecipeError, match=r"1\.5"):
         _shipped("sas/table4", "train.milestones=[40, 1.5]", scale="smoke")
-    with pytest.raises(RecipeError, match="should be steps in rising order"):
+    with pytest.raises(RecipeError, match="rising order"):
         _shipped("sas/table4", "train.milestones=[0.75, 0.5]", scale="smoke")
 
 

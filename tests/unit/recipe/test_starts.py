@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from planning_on import plan_on
-from small_recipe import SMALL
+from small_recipe import SMALL, assert_only_problem
 
 from comt_cli.methods import catalogue
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
@@ -66,15 +66,8 @@ def test_runs_start_from_the_run_of_their_row_and_seed(tmp_path):
         assert source.method == run.method
         assert run.start.new == ("head",)
         assert run.sources == [source]
-    own = {run.id for run in plan(load_recipe(tmp_path / "source.yaml", catalogue(), ["train.steps=100"]))}
-    assert own == {run.id for run in plan(load_recipe(tmp_path / "source.yaml", catalogue()))}
-    (same,) = plan_on(
-        load_recipe(tmp_path / "source.yaml", catalogue()),
-        "smoke",
-        lambda _: ("print", "content"),
-        rows="plain",
-        seeds=[3],
-    )
+    source = load_recipe(tmp_path / "source.yaml", catalogue())
+    (same,) = plan_on(source, "smoke", lambda _: ("print", "content"), rows="plain", seeds=[3])
     assert same.id == every[0].start.run.id  # trained for either table, it is trained once
 
 
@@ -115,64 +108,43 @@ def test_a_source_can_start_from_another_one(tmp_path):
 
 
 RECIPE = "recipe: source.yaml"
+SMOKE = "  smoke: {description: quick}"
 WRONG = {
-    "no such recipe": ("source.yaml", "sorce.yaml", "line 5: start.recipe: there is no recipe sorce.yaml; "),
-    "no recipe named": (RECIPE, "row: plain", "line 5: start.recipe: is missing"),
-    "unknown key": (RECIPE, "recipe: source.yaml, rows: [a]", "line 5: start.rows: unknown key; did you mean row?"),
-    "no such row": (
-        RECIPE, "recipe: source.yaml, row: plan",
-        "line 5: start.row: source.yaml has no row 'plan'; did you mean plain?",
-    ),
-    "no such column": (
-        RECIPE, "recipe: source.yaml, column: tinny",
-        "line 5: start.column: source.yaml has no column 'tinny' at scale smoke; did you mean tiny?",
-    ),
-    "a row of another name": (
-        "  gated:", "  gatd:",
-        "line 5: start.row: source.yaml has no row 'gatd', which this recipe has: name the row to start from; "
-        "did you mean gated?",
-    ),
-    "no such scale": (
-        "  smoke: {description: quick}", "  smoke: {description: quick}\n  small: {description: slow}",
-        "line 5: start.recipe: source.yaml has no scale small, which this recipe has; there it has smoke, paper",
-    ),
-    "several columns": (
-        "  smoke: {description: quick}", "  smoke: {description: quick}\n  paper: {description: slow}",
-        "line 5: start.column: is missing: source.yaml has no column 'one' at scale paper, and several others; "
-        "valid: c4/130m, c4/250m",
-    ),
+    "no such recipe": ("source.yaml", "sorce.yaml", "line 5: start.recipe"),
+    "no recipe named": (RECIPE, "row: plain", "line 5: start.recipe"),
+    "unknown key": (RECIPE, "recipe: source.yaml, rows: [a]", "line 5: start.rows -> row"),
+    "no such row": (RECIPE, "recipe: source.yaml, row: plan", "line 5: start.row -> plain"),
+    "no such column": (RECIPE, "recipe: source.yaml, column: tinny", "line 5: start.column -> tiny"),
+    "a row of another name": ("  gated:", "  gatd:", "line 5: start.row -> gated"),
+    "no such scale": (SMOKE, f"{SMOKE}\n  small: {{description: slow}}", "line 5: start.recipe"),
+    "several columns": (SMOKE, f"{SMOKE}\n  paper: {{description: slow}}", "line 5: start.column"),
     "in a row": (
         "method: pre-ln", "method: pre-ln, start: {recipe: source.yaml, seed: -1}",
-        "line 11: rows.plain.start.seed: -1 does not fit: should be greater than or equal to 0",
+        "line 11: rows.plain.start.seed",
     ),
     "in a column": (
-        "one: {}", "one: {start: {recipe: source.yaml, row: gate}}",
-        "line 14: columns.one.start.row: source.yaml has no row 'gate'; did you mean gated?",
+        "one: {}", "one: {start: {recipe: source.yaml, row: gate}}", "line 14: columns.one.start.row -> gated",
     ),
-    "a part twice": ("[head]", "[head, head]", "line 5: start.new: a part stands twice"),
-    "no name of a part": (
-        "[head]", "['head.*']",
-        "line 5: start.new[0]: 'head.*' is no part of a model: letters, digits and _, with dots between",
-    ),
+    "a part twice": ("[head]", "[head, head]", "line 5: start.new"),
+    "no name of a part": ("[head]", "['head.*']", "line 5: start.new[0]"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("old", "new", "expected"), WRONG.values(), ids=list(WRONG))
 def test_what_is_wrong_is_told_once_with_its_line(old, new, expected, tmp_path):
-    assert old in STARTED
-    (found,) = problems(tmp_path, STARTED.replace(old, new))
-    assert found.startswith(expected)
+    assert_only_problem(STARTED, old, new, expected, lambda text: load(tmp_path, text))
 
 
 def test_what_is_wrong_in_the_source_is_told_with_its_file(tmp_path):
     found = problems(tmp_path, STARTED, SMALL.replace("method: mix-ln", "method: mixln"))
-    message = "line 25: rows.extra.method: no method is called 'mixln'; did you mean mix-ln?"
-    assert found == [f"{tmp_path}/source.yaml, {message}"]
+    assert len(found) == 1
+    assert found[0].startswith(f"{tmp_path}/source.yaml, line 25: rows.extra.method: ")
 
 
 def test_a_circle_is_an_error(tmp_path):
     source = SMALL.replace("seeds: [1, 2]", "seeds: [1, 2]\nstart: {recipe: started.yaml}")
-    message = "line 7: start.recipe: goes round in a circle: started.yaml -> source.yaml -> started.yaml"
-    assert problems(tmp_path, STARTED, source) == [f"{tmp_path}/source.yaml, {message}"]
-    itself = STARTED.replace("source.yaml", "started.yaml")
-    assert problems(tmp_path, itself) == ["line 5: start.recipe: goes round in a circle: started.yaml -> started.yaml"]
+    (only,) = problems(tmp_path, STARTED, source)
+    assert only.startswith(f"{tmp_path}/source.yaml, line 7: start.recipe: ")
+    assert only.endswith("started.yaml -> source.yaml -> started.yaml")
+    (itself,) = problems(tmp_path, STARTED.replace("source.yaml", "started.yaml"))
+    assert itself.startswith("line 5: start.recipe: ")

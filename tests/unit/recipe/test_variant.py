@@ -23,6 +23,7 @@ from comt_cli.tasks.settings.language import Settings
         (("train.steps=12", "train.kernels=reference", "train.save_every=3"), "recipe@steps-12"),
         (("train.steps=100", "model.size=tiny"), "recipe"),  # as the recipe has them
         (("train.steps=100", "train.warmup_steps=0.1"), "recipe"),
+        (("train.steps=12", "model.size=tiny"), "recipe@steps-12"),
         (("train.warmup_steps=0.5",), "recipe@warmup_steps-0.5"),  # as given, not the steps that it comes to
         (("train.learning_rate=1e+18",), "recipe@learning_rate-1e18"),
         (("train.learning_rate=1e-18",), "recipe@learning_rate-1e-18"),

