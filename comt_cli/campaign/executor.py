@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from comt_cli.campaign.display import make_display
 from comt_cli.campaign.group import train_in_group
-from comt_cli.campaign.jobs import check_jobs
+from comt_cli.campaign.jobs import check_jobs, check_memory
 from comt_cli.campaign.outcomes import Summary, check_not_stopped
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.errors import RunInterrupted, StorageError, UserError
@@ -79,14 +79,18 @@ def check_training(processes: int, specs: Sequence[RunSpec], device: str | None,
     """Find out, before anything is moved or started, that `train_on` could not begin.
 
     Raises:
-        UserError: there is no such device, `processes` and `jobs` do not go together, or neither a batch nor CUDA
-            graphs can be shared.
+        UserError: there is no such device, `processes` and `jobs` do not go together, neither a batch nor CUDA graphs
+            can be shared, or the memory does not hold so many processes.
     """
     _check_options(processes, device, jobs)
-    for spec in with_sources(specs):
+    specs = with_sources(specs)
+    for spec in specs:
         check_share(spec.settings.train.batch_size, processes)
         check_graphs(spec.settings.train.captures, processes)
+    if jobs is not None:
+        check_memory("--jobs", min(jobs, len({spec.id for spec in specs})))
     if processes > 1:
+        check_memory("--gpus", processes)
         check_count(hardware(device), processes)
 
 

@@ -29,6 +29,7 @@ from comt_cli.training.processes import PassedOnSignal, StopSignal, begin_as_wor
 START_METHOD: Final = "spawn"
 GRACE_SECONDS = 10.0
 """How long processes may continue after one of them has failed."""
+_ABOVE = "What it wrote before, if anything, is above."
 _INTACT = "What was saved before is intact; the same command resumes from there."
 
 
@@ -67,7 +68,7 @@ def train_in_group(
     if failed and stop.number is not None:
         raise RunInterrupted("stopped by a signal before all processes could end their step", _INTACT, stop.number)
     if failed:
-        raise TrainingFailed(exit_texts([member.exitcode for member in members], failed), _INTACT)
+        raise TrainingFailed(exit_texts([member.exitcode for member in members], failed), f"{_ABOVE} {_INTACT}")
 
 
 def join(members: Sequence[BaseProcess]) -> list[int]:

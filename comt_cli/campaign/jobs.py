@@ -22,6 +22,8 @@ from comt_cli.training.processes import launched_by_torchrun
 
 MEMORY_SHARE = 0.7
 """Of the machine's memory, what runs may be estimated to take by default."""
+SLIP = 4
+"""More than so many times the machine's memory is refused, whoever asks for it."""
 PROCESS_BYTES = 600 * 2**20
 """Memory of a process with torch before it has a model."""
 
@@ -49,14 +51,33 @@ def check_jobs(jobs: int | None, processes: int) -> None:
         raise UserError(f"--jobs {jobs} under torchrun: its processes train one run together", "Leave --jobs out.")
 
 
+def check_memory(option: str, processes: int) -> None:
+    """Refuse so many processes that the machine would be lost before the first of them trains. A user who asks for a
+    number knows more than the estimate: only several times what the memory holds is too many.
+
+    Raises:
+        UserError: says how much they would take.
+    """
+    most = max(1, SLIP * _memory_bytes() // PROCESS_BYTES)
+    if processes > most:
+        raise UserError(
+            f"{option} {processes}: processes with PyTorch alone would take about "
+            f"{processes * PROCESS_BYTES / 2**30:,.0f} GiB, and this machine has {_memory_bytes() / 2**30:,.0f}",
+            f"Choose far fewer than {most:,}.",
+        )
+
+
 def plan_workers(device_name: str | None, jobs: int | None, runs: Sequence[SharedRun]) -> Workers:
-    """The rule above, for the runs of a command, done or not. Raises `UserError` where there is no such device here."""
+    """The rule above, for the runs of a command, done or not. Raises `UserError` where there is no such device here, or
+    the memory does not hold the processes asked for."""
     import torch
 
     from comt_cli.training.devices import device_name as name_of
     from comt_cli.training.devices import pick_device
 
     device = pick_device(device_name)
+    if jobs is not None:
+        check_memory("--jobs", min(jobs, len(runs)))
     devices = [str(device)]
     if device.type == "cuda" and (device_name is None or ":" not in device_name):
         devices = [f"cuda:{index}" for index in range(torch.cuda.device_count())]

@@ -148,7 +148,7 @@ def sbatch_parameters(site: Site, spec: RunSpec, after: str | None = None) -> di
     further: dict[str, Any] = {"requeue": True}  # also where the cluster's default is that jobs are not requeued
     further |= {name: value for name, value in site.sbatch.items() if value is not False}
     if after is not None:  # and what the site file waits for
-        further["dependency"] = ",".join([*filter(None, [further.get("dependency")]), f"afterany:{after}"])
+        further["dependency"] = ",".join([*map(str, filter(None, [further.get("dependency")])), f"afterany:{after}"])
     parameters = {
         "job_name": job_name(spec.request),
         "comment": f"{spec.relative_path}",

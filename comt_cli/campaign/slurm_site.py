@@ -15,8 +15,9 @@ from comt_cli.recipe.yaml_lines import read
 _TIME = re.compile(r"(?:(\d+)-)?(\d+):([0-5]\d):([0-5]\d)|(\d+)-(\d+)(?::([0-5]\d))?")
 _MEMORY = re.compile(r"[1-9]\d*[KMGT]")
 _OPTION = re.compile(r"[a-z][a-z0-9-]*")
-_OWN_KEYS = re.compile(r"account|constraint|partition|qos|time|(?P<gpus>gres|gpus.*)|(?P<cpus>cpus-per-task)"
-                       r"|(?P<memory>mem)|(?P<requeues>(no-)?requeue)|(?P<warning>signal)")  # fmt: skip
+_OWN_KEYS = re.compile(r"account|constraint|partition|qos|time|(?P<gpus>gres|gpus(-per-(node|socket|task))?)"
+                       r"|(?P<cpus>cpus-per-task)|(?P<memory>mem)"
+                       r"|(?P<requeues>(no-)?requeue)|(?P<warning>signal)")  # fmt: skip
 """sbatch's options that have a key of their own, of the same name or of the group's."""
 _DECIDED: Final = re.compile(
     "array|chdir|error|job-name|nodes|ntasks|ntasks-per-node|open-mode|output|parsable|test-only|wait|wrap"

@@ -28,6 +28,8 @@ class Named(ABC):
     keys: ClassVar[Mapping[str, Any]] = {}
     """The settings that not every corpus of the kind has but this one does, with the values that are implied (None:
     none)."""
+    reasons: ClassVar[Mapping[str, str]] = {}
+    """Why it has not a key that others of the kind have, where that needs saying."""
 
     def __init__(self, data: Any) -> None:
         self.data = data

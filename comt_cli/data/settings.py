@@ -55,4 +55,5 @@ class DataSection(Section):
         for key in sorted({key for each in every for key in each.keys} - {*corpus.keys}):
             if getattr(self, key) is not None:
                 names = ", ".join(name for each in every if key in each.keys for name in each.names or (each.said,))
-                yield f"{key}: this is a key of {names}; leave it out of {self.named_by} {name.partition(':')[0]}"
+                reason = corpus.reasons.get(key, f"this is a key of {names}")
+                yield f"{key}: {reason}; leave it out of {self.named_by} {name.partition(':')[0]}, or say null"

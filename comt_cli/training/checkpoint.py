@@ -188,14 +188,14 @@ def restore_random_states(states: dict[str, Any], device: torch.device) -> None:
 
 
 def read_own(path: Path, run: RunSpec, hint: str, *, mapped: bool = True) -> tuple[dict[str, Any], Counters]:
-    """The checkpoint of a run, and its counters. Raises `UserError` where it cannot be read, or is another run's; with
-    `hint`, unless it is not there."""
+    """The checkpoint of a run, and its counters. Raises `UserError` where it cannot be read, with `hint` unless it is
+    not there; or is another run's, which must not be deleted."""
     try:
         state = read_state(path, mapped=mapped)
     except UserError as error:
         raise UserError(error.message, hint if path.exists() else error.hint) from None
     if state.get("id") != run.id:
-        raise UserError(f"{path} belongs to run {state.get('id')}, not {run.id}", hint)
+        raise UserError(f"{path} belongs to run {state.get('id')}, not {run.id}", "Move it out of the run directory.")
     try:
         return state, Counters.restored(state.get("progress"), run.settings.train.steps)
     except ValueError as error:

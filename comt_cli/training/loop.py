@@ -101,16 +101,16 @@ class Training:
                 return finished
             if self.world.is_main:
                 self.directory.create(self.spec)
-            self._check_data()
+            self._check_data("The same command plans runs of the data as it is now.")
             self._set_up(resources)
             return self._train()
 
-    def _check_data(self) -> None:
+    def _check_data(self, hint: str) -> None:
         if self.dataset.content_hash != self.spec.data_content:
             name = self.spec.task.data_name(self.spec.settings)
             raise UserError(
-                f"{name} is not the data any more that the run was planned with",
-                "It was changed, or files came or went. The same command plans runs of the data as it is now.",
+                f"{name} is not the data any more that {self.directory.shown} was planned with",
+                f"It was changed, or files came or went. {hint}",
             )
 
     def _take(self, resources: contextlib.ExitStack) -> dict[str, Any] | BeingTrained | None:
@@ -128,7 +128,7 @@ class Training:
     def evaluations(self) -> dict[str, Evaluation]:
         """Of a run that is done, by split, without changing its directory. Raises `UserError` where its data is not
         what it was, or its checkpoint not that of the last step."""
-        self._check_data()
+        self._check_data("With the data as it was, the run can be evaluated again.")
         self.task.captured = False
         self._load()
         if self.counters.step != self.settings.steps:

@@ -115,7 +115,7 @@ def check_trackers(names: Sequence[str]) -> None:
     its package is not installed, or wandb is not logged in."""
     for name in names:
         if name not in TRACKERS:
-            raise UserError(f"--track {name}: there is no such tracker", nearest(name, TRACKERS))
+            raise UserError(f"--track or {VARIABLE}: there is no tracker {name}", nearest(name, TRACKERS))
         try:
             importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

@@ -142,8 +142,9 @@ def test_a_foreign_checkpoint_is_refused(tiny_corpus, tmp_path):
     target = RunDirectory.of(tmp_path, spec)
     target.create(spec)
     target.checkpoint_file.write_bytes(directory.checkpoint_file.read_bytes())
-    with pytest.raises(UserError, match=f"belongs to run {other.id}, not {spec.id}"):
+    with pytest.raises(UserError, match=f"belongs to run {other.id}, not {spec.id}") as refused:
         train(spec, tmp_path)
+    assert "Delete" not in str(refused.value.hint), "it may be all that is left of the other"
 
 
 def test_a_cut_metrics_file_is_not_filled_with_zeros(tiny_corpus, tmp_path):

@@ -1,4 +1,4 @@
-"""A whole table, through `train_table` and through the command line: trained, skipped, gone on with, reported."""
+"""A whole table, through the executor and through the command line: trained, skipped, gone on with, reported."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class EndAt(StopAt, Display):
 
 @pytest.fixture
 def notes(monkeypatch):
-    """`notes(display)`: what `train_table` has as its display from now on."""
+    """`notes(display)`: what the executor has as its display from now on."""
 
     def listen(display: Display) -> Display:
         monkeypatch.setattr(executor, "make_display", lambda is_main: display)

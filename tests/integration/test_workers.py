@@ -35,7 +35,7 @@ from comt_cli.training.processes import StopSignal
 @pytest.fixture(autouse=True)
 def quick_workers(only_nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
     """The nursery's server is there first: workers are forked from it, whatever their device is called. And nobody sits
-    out the second after which a dispatcher, or a command that waits for another, looks again."""
+    out the second after which a pool, or a command that waits for another, looks again."""
     monkeypatch.setattr(workers, "context_for", lambda devices: multiprocessing.get_context("forkserver"))
     monkeypatch.setattr(workers, "TICK_SECONDS", 0.05)
     monkeypatch.setattr(inline, "WAIT_SECONDS", 0.05)
@@ -204,7 +204,7 @@ def test_a_run_is_not_trained_on_other_text_than_it_was_planned_with(tiny_corpus
     assert "is not the data any more" in str(RunDirectory.of(tmp_path, spec).error())
 
 
-def test_what_goes_wrong_in_the_dispatcher_costs_no_step(tiny_corpus, tmp_path):
+def test_what_goes_wrong_in_the_pool_costs_no_step(tiny_corpus, tmp_path):
     """A terminal that is gone, say, and with it what is shown."""
     (spec,) = seeds(tiny_corpus, 1, steps=3000, save_every=3000)
 

@@ -42,7 +42,7 @@ class ImageSplit(Split[ImageBatch]):
 
     Attributes:
         labels: int64 [N], the class of each.
-        pixels: uint8 [N, H, W, 3]; None where images are read one by one (`imagenet.FolderSplit`).
+        pixels: uint8 [N, H, W, 3]; None where images are read one by one (`folder_split.FolderSplit`).
     """
 
     def __init__(self, labels: NDArray[np.int64], pixels: NDArray[np.uint8] | None) -> None:

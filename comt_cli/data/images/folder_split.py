@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 _ATTEMPTS = 10
-FLIP = 0
 _PLACE, _SHAPES = slice(1, 3), slice(3, 3 + 2 * _ATTEMPTS)
 DRAWS = 3 + 2 * _ATTEMPTS
 """0: the mirror, as for all images; 1 and 2: the place of the crop; then area and aspect of each attempt at one."""

@@ -47,6 +47,7 @@ class Corpus(Named):
 
     package = "comt_cli.data.text.corpora"
     keys: ClassVar[Mapping[str, Any]] = {"validation_fraction": 0.05}
+    reasons: ClassVar[Mapping[str, str]] = {"validation_fraction": "this corpus has a validation split of its own"}
     is_own_text: ClassVar[bool] = False
     """Text of the user's own, whose long lines are cut before a vocabulary is trained on it."""
     endless: bool = False

@@ -12,7 +12,7 @@ import pytest
 from tiny_runs import image_spec, train
 
 import comt_cli.campaign
-from comt_cli.campaign import executor, group, inline, probe, server
+from comt_cli.campaign import executor, group, inline, jobs, probe, server
 from comt_cli.campaign.display import Display
 from comt_cli.campaign.outcomes import TrainingFailed
 from comt_cli.campaign.queue import RunQueue
@@ -82,10 +82,18 @@ def test_what_a_group_prepared_is_known_in_the_end(tmp_path, monkeypatch):
     assert [outcome.ended for outcome in summary.outcomes] == [True]
 
 
-@pytest.mark.parametrize("processes", [3, 10**12])
-def test_gpus_that_cannot_be_are_refused_before_any_process_starts(tmp_path, monkeypatch, processes):
+@pytest.mark.parametrize(
+    ("processes", "message"),
+    [
+        (3, "cannot be shared evenly by 3 processes"),
+        (10**12, f"cannot be shared evenly by {10**12} processes"),
+        (8, "--gpus 8: .* would take about 5 GiB, and this machine has 1"),
+    ],
+)
+def test_gpus_that_cannot_be_are_refused_before_any_process_starts(tmp_path, monkeypatch, processes, message):
+    monkeypatch.setattr(jobs, "_memory_bytes", lambda: jobs.PROCESS_BYTES)
     monkeypatch.setattr(executor, "train_in_group", lambda *_: pytest.fail("processes are started"))
-    with pytest.raises(UserError, match=f"cannot be shared evenly by {processes} processes") as refused:
+    with pytest.raises(UserError, match=message) as refused:
         executor.train_on(processes, [image_spec(batch_size=8)], tmp_path / "runs", "cpu")
     assert refused.value.exit_status == 2
 

@@ -67,10 +67,14 @@ def test_a_run_for_each_gpu(runs, monkeypatch):
         plan_workers("cuda:2", None, runs(5))
 
 
-def test_no_more_processes_than_runs(runs):
+def test_no_more_processes_than_runs_and_none_of_a_slip_of_the_hand(runs, monkeypatch):
     assert len(plan_workers("cpu", 10**12, runs(5)).devices) == 5
     assert runs_at_once("cpu", 1, 10**12, runs(5)) == (5, 1)
     assert runs_at_once("cuda", 2, 10**12, runs(5)) == (5, None)
+    monkeypatch.setattr(jobs, "_memory_bytes", lambda: 4 * jobs.PROCESS_BYTES)
+    assert len(plan_workers("cpu", 16, runs(17)).devices) == 16
+    with pytest.raises(UserError, match=r"--jobs 17: .* would take about 10 GiB, and this machine has 2"):
+        plan_workers("cpu", 10**12, runs(17))
 
 
 def test_cores_are_those_of_the_container(monkeypatch):

@@ -175,16 +175,17 @@ def test_a_job_begins_after_its_sources(tmp_path, monkeypatch):
     assert dependency("2") == dependency("4") == ["#SBATCH --dependency=afterany:1"]
     assert dependency("3") == ["#SBATCH --dependency=afterany:2"]
     slurm.forget("4")
-    held = Site(time=60, sbatch={"dependency": "singleton"})
-    assert [each.is_new for each in submit([FIRST], runs, None, held)] == [False, True]
-    assert dependency("5") == ["#SBATCH --dependency=singleton,afterany:1"]
+    for number, others in (("5", "singleton"), ("6", 12)):  # a job's number is no text in YAML
+        held = Site(time=60, sbatch={"dependency": others})
+        assert [each.is_new for each in submit([FIRST], runs, None, held)] == [False, True]
+        assert dependency(number) == [f"#SBATCH --dependency={others},afterany:1"]
+        slurm.forget(number)
     slurm.put("1", "RUNNING", "node7")
-    slurm.forget("5")
     with of(runs, SOURCE).lock():
         assert [each.is_new for each in submit([FIRST], runs, None, site)] == [False, True]
-    assert dependency("6") == ["#SBATCH --dependency=afterany:1"]
+    assert dependency("7") == ["#SBATCH --dependency=afterany:1"]
     slurm.forget("1")
-    slurm.forget("6")
+    slurm.forget("7")
     end(runs, SOURCE)
     assert [each.is_new for each in submit([FIRST], runs, None, site)] == [False, True]
-    assert dependency("7") == []
+    assert dependency("8") == []

@@ -280,7 +280,7 @@ def rewrite(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
     [
         (lambda folder: (folder / "dataset_coco.json").unlink(), "there is no .*dataset_coco.json"),
         (lambda folder: (folder / "dataset_coco.json").write_text("{}"), "dataset_coco.json cannot be read: 'images'"),
-        (lambda folder: (folder / "dataset_coco.json").write_text('{"images": null}'), "dataset_coco.json: "),
+        (lambda folder: (folder / "dataset_coco.json").write_text('{"images": null}'), "dataset_coco.json: images: "),
         (lambda folder: shutil.rmtree(folder / "features"), "features: No such file"),
         (lambda folder: (folder / "features" / "7.npz").unlink(), "1 of 4 images have no features; the first are 7"),
         (spoil(100, np.ones((2, 5))), r"100\.npy: its features have the shape \[2, 5\], not \[1 to 4, 6\]"),

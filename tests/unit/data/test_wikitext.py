@@ -64,7 +64,7 @@ def test_without_network_it_names_the_folder() -> None:
 def test_what_cannot_be_meant_is_refused(kind) -> None:
     with pytest.raises(ValueError, match="folder: this is a key of wikitext-103"):
         kind(tokenizer="bytes", folder="here")
-    with pytest.raises(ValueError, match="validation_fraction: "):
+    with pytest.raises(ValueError, match="validation_fraction: this corpus has a validation split of its own"):
         kind(corpus="wikitext-103", tokenizer="bytes", validation_fraction=0.1)
     with pytest.raises(ValueError, match="tokenizer"):
         MaskedData(tokenizer="t5")

@@ -156,8 +156,8 @@ class MSCOCO(CaptionCorpus):
             known = _IMAGES.validate_python(images, strict=True)
         except ValidationError as error:
             wrong = error.errors()[0]
-            number, *keys = wrong["loc"] or (-1,)
-            where = ": ".join([f"image {int(number) + 1}", *map(str, keys)])
+            number, *keys = wrong["loc"] or (None,)
+            where = ": ".join(["images" if number is None else f"image {int(number) + 1}", *map(str, keys)])
             raise UserError(f"{path}: {where}: {wrong['msg']}", hint) from error
         return [(image, SPLITS[image.split]) for image in known]
 

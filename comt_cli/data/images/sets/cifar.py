@@ -17,7 +17,7 @@ from comt_cli.data.images.image_set import FolderSet, how_many
 from comt_cli.data.images.torchvision_import import torchvision_datasets
 from comt_cli.data.storage import ProgressCallback, file_lock, first_line, make_folder
 from comt_cli.errors import UserError
-from comt_cli.files import cache_folder, if_damaged, sha256
+from comt_cli.files import cache_folder, if_damaged, open_file, sha256
 
 if TYPE_CHECKING:
     from comt_cli.data.images.dataset import ImageDataset
@@ -85,15 +85,7 @@ def _read(kind: Any, name: str, folder: Path, progress: ProgressCallback) -> lis
         key = sha256(f"{name} {folder.resolve()}")[:16]
         with file_lock(cache_folder() / "images" / "locks" / f"{key}.lock", progress):
             if not (folder / kind.base_folder).exists():
-                progress(f"fetching {name} into {folder}", 0, None)
-                try:
-                    kind(folder, download=True)  # of an archive that has the known MD5
-                except (RuntimeError, OSError, EOFError, tarfile.TarError) as error:  # urllib's errors are OSErrors
-                    raise UserError(
-                        f"{name} is not in {folder} and cannot be downloaded: {first_line(error)}",
-                        f"Where there is a network, {_bring(kind, folder)}; or say which folder has it: --set "
-                        "data.folder=/some/folder (of comt plot-images: --folder)",
-                    ) from error
+                _fetch(kind, name, folder, progress)
     try:
         return [kind(folder, train=train) for train in (True, False)]
     except (RuntimeError, OSError, pickle.UnpicklingError, EOFError, KeyError, ValueError) as error:
@@ -102,6 +94,30 @@ def _read(kind: Any, name: str, folder: Path, progress: ProgressCallback) -> lis
             f"{name} is damaged or incomplete in {folder / kind.base_folder}: {first_line(error)}",
             if_damaged(delete, error),
         ) from error
+
+
+def _fetch(kind: Any, name: str, folder: Path, progress: ProgressCallback) -> None:
+    """Unpack the archive that lies in `folder`; one that is not there, or is damaged, is downloaded first."""
+    archive, wrong = folder / kind.filename, f"{name} is not in {folder} and cannot be downloaded"
+    try:
+        md5 = _md5(archive) if archive.exists() else None
+        if md5 == kind.tgz_md5:
+            wrong = f"{archive} cannot be unpacked"
+        elif md5 is not None:
+            wrong = f"{archive} is damaged (its MD5 is {md5}, not {kind.tgz_md5}) and cannot be downloaded anew"
+        progress(f"{'unpacking' if md5 == kind.tgz_md5 else 'downloading'} {name} in {folder}", 0, None)
+        kind(folder, download=True)  # of an archive that has the known MD5
+    except (RuntimeError, OSError, EOFError, tarfile.TarError) as error:  # urllib's errors are OSErrors
+        raise UserError(
+            f"{wrong}: {first_line(error)}",
+            f"Where there is a network, {_bring(kind, folder)}; or say which folder has it: --set "
+            "data.folder=/some/folder (of comt plot-images: --folder)",
+        ) from error
+
+
+def _md5(path: Path) -> str:
+    with open_file(path) as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def _bring(kind: Any, folder: Path) -> str:

@@ -15,14 +15,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from comt_cli.data.hub import RowFiles, from_place, open_files, reachable
 from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.data.text.corpus import Corpus, Document, SplitName
-
-if TYPE_CHECKING:
-    pass
 
 FILE_ORDER_SEED = 42
 VALIDATION_TOKENS = 12_000_000
