@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from comt_cli.commands.planning import Planned
     from comt_cli.recipe.load import LoadedRecipe
     from comt_cli.recipe.schema import AblationName
+    from comt_cli.runs.plan import RunSpec
 
 
 def _names(incomplete: str) -> list[str]:
@@ -115,6 +117,10 @@ def ablate(
         rows = {*ablation_rows(whole.loaded, question), *added}
         tables.append(whole)
         wanted.append(Planned(whole.loaded, scale, [spec for spec in whole.specs if spec.row in rows]))
+        option = whole.loaded.recipe.ablations[question].option
+        if added and option is not None and is_main_process():
+            for line in _equal_networks(wanted[-1].specs, option, added):
+                typer.echo(f"comt: {line}", err=True)
     check_added(also_rows(also), (table.loaded for table in tables))
     if dry_run:
         from comt_cli.commands.plan_costs import Trained
@@ -236,6 +242,31 @@ def _row_name(option: str, text: str, taken: Iterable[str]) -> str:
         f"A name is of at most {NAME_LENGTH} letters, digits and + . _ / -, and no other row has it. "
         "--also NAME=METHOD adds a row by a name of your own.",
     )
+
+
+def _equal_networks(specs: Sequence[RunSpec], option: str, added: Container[str]) -> Iterator[str]:
+    """A line for added rows that differ from others in a size alone, and have as many parameters all the same: a gate
+    with one channel gets no narrower. Of other options, such as the sites of gates, equal numbers say nothing."""
+    from comt_cli.commands.plan_costs import Counting
+    from comt_cli.models.accounting import cost_of
+    from comt_cli.report.format import listing
+
+    sized = [spec for spec in specs if type(spec.method.get(option)) is int]
+    alike: dict[tuple[str, str, int], dict[str, None]] = {}
+    with Counting(sized) as counting:
+        counting.count(sized)
+    for spec in sized:
+        others = json.dumps({**spec.method, option: None}, sort_keys=True)
+        alike.setdefault((spec.column, others, cost_of(spec).parameters), {})[spec.row] = None
+    columns: dict[tuple[str, ...], list[str]] = {}
+    for (column, *_), rows in alike.items():
+        if len(rows) > 1 and any(row in added for row in rows):
+            columns.setdefault(tuple(rows), []).append(column)
+    for equal, there in columns.items():
+        yield (
+            f"the rows {listing(equal)} have equally many parameters under {listing(there)}: their {option} differs, "
+            f"but they are probably one network, trained {len(equal)} times"
+        )
 
 
 def _with_value(method: dict[str, Any], option: str, text: str) -> dict[str, Any]:

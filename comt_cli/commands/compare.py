@@ -45,13 +45,12 @@ def compare(
       comt compare table3:pre-ln::1 table3:pre-ln+comt::1 --json
     """
     from comt_cli.report import format
-    from comt_cli.report.exhibits.compare import HEADS, LAST, Compare, as_json, sides_frame
+    from comt_cli.report.compare import HEADS, LAST, as_json, comparison, sides_frame
     from comt_cli.report.terminal import print_texts
 
     named = {"baseline": baseline, "run": run}
     sides = {side: (text, _directories(text, runs, scale, set_)) for side, text in named.items()}
-    exhibit = Compare()
-    frame = exhibit.frame(sides_frame(sides))
+    frame = comparison(sides_frame(sides))
     if json_:
         typer.echo(json.dumps(as_json(frame), indent=2))
         return
@@ -59,8 +58,8 @@ def compare(
         plural = "s" * (len(side["ids"]) > 1)
         where = f"{side['table']}, {side['row']} at {side['column']}, scale {side['scale']}"
         typer.echo(f"{letter}: {where}, seed{plural} {format.seeds(side['ids'])}")
-    for sentence in exhibit.sentences(frame):
-        typer.echo(f"{sentence}.")
+    for reason in frame.attrs["unfair"]:
+        typer.echo(f"Not fair: {reason}.")
     for section, lines in frame.groupby("section", sort=False)["_texts"]:
         typer.echo()
         print_texts(HEADS[str(section)], lines)

@@ -104,9 +104,8 @@ def _print(planned: Planned, rates: pd.DataFrame, cells: set[tuple[str, str]]) -
     from comt_cli.report.exhibits.rates import Rates, shown, texts
     from comt_cli.report.terminal import print_texts, say
 
-    part = shown(rates, cells)
-    head, *lines = texts(part)
+    head, *lines = texts(shown(rates, cells))
     say(f"{planned.loaded.recipe.title} ({planned.loaded.name}), sweep at scale {planned.scale}")
     print_texts(head, lines, most=110)
-    for sentence in Rates().sentences(part):
+    for sentence in Rates().sentences(rates):  # what was not chosen is why no whole table is, whatever is shown
         say(sentence)

@@ -134,8 +134,9 @@ def write_report(
     kept = None if overwrite else _kept(files, loaded, ended)
     if kept is not None:
         return Report(loaded, frame, cells, None, kept)
+    _make(files.csv.parent)
+    write_text(files.runs_csv, frame_csv(frame))  # first: a table whose runs are not named would never be replaced
     write_exhibit(table, cells, files.csv.parent, files.csv.stem)
-    write_text(files.runs_csv, frame_csv(frame))
     return Report(loaded, frame, cells, files)
 
 
@@ -168,14 +169,18 @@ def write_exhibit(exhibit: Exhibit, frame: pd.DataFrame, folder: Path, stem: str
         assert figure is not None
         sign(figure, caption.trained)
         return write_figure(figure, str(texts["csv"]), folder, stem, caption)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot make {folder}: {error.strerror}") from error
+    _make(folder)
     found = {folder / f"{stem}.{kind}": text for kind, text in texts.items() if text is not None}
     for path, text in found.items():
         write_text(path, text)
     return list(found)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot make {folder}: {error.strerror}") from error
 
 
 def _is_drawn(folder: Path, stem: str, texts: dict[str, Any]) -> bool:

@@ -292,6 +292,12 @@ def outliers(points: Sequence[Record], better: str) -> list[Record]:
     return [point for point in points if is_off(point)]
 
 
+def _line(points: Sequence[Record], better: str) -> float | None:
+    """Where the baseline's line is in a panel: nowhere if it has no value, or is an outlier."""
+    off = outliers(points, better)
+    return next((point["value"] for point in points if point["baseline"] and point not in off), None)
+
+
 def bar(point: Record, baseline: float | None, *, relative: bool) -> tuple[float, float] | None:
     """The ends of a point's bar on the axis of values.
 
@@ -324,18 +330,18 @@ def _draw_panel(
     attrs, colour = frame.attrs, _COLOURS[panel]
     rows = [row for row in dict.fromkeys(frame.loc[frame["panel"] == panel, "row"]) if row != attrs["baseline"]]
     off, worse_is_up = outliers(points, attrs["better"]), attrs["better"] == "lower"
-    base = next((p for p in points if p["baseline"]), None)
-    line = None if base is None or base in off else base["value"]
+    base, line = next((p for p in points if p["baseline"]), None), _line(points, attrs["better"])
     shown = [p for p in points if p["value"] is not None and p not in off]
     axes.set_title(f"{in_words(column)}   - - {attrs['baseline']} {_text(base)}", loc="left", fontsize=7)
     bars = {p["row"]: bar(p, None if base is None else base["value"], relative=attrs["is_relative"]) for p in shown}
+    guessed = [attrs["floors"][column]] if any(_is_at_floor(p, attrs["floors"]) for p in shown) else []
     if shown:
-        axes.set_ylim(*limits([p["value"] for p in shown], [each for each in bars.values() if each]))
+        axes.set_ylim(*limits([*(p["value"] for p in shown), *guessed], [each for each in bars.values() if each]))
     low, high = axes.get_ylim()
     if line is not None:
         axes.axhline(line, color="#606060", linewidth=0.9, linestyle="--", zorder=1)
-    if any(_is_at_floor(p, attrs["floors"]) for p in points):
-        axes.axhline(attrs["floors"][column], color=_COLOURS["paper"], linewidth=0.7, linestyle=":", zorder=1)
+    for floor in guessed:
+        axes.axhline(floor, color=_COLOURS["paper"], linewidth=0.7, linestyle=":", zorder=1)
     marked = [p for p in points if attrs["axis"] == "cost" or not p["baseline"]]
     places = [rows.index(p["row"]) if attrs["axis"] == "category" else p["position"] for p in marked]
     placed = [(x, p) for x, p in zip(places, marked, strict=True) if x is not None]
@@ -417,15 +423,18 @@ def _reading(frame: pd.DataFrame) -> Iterator[str]:
     def named(chosen: Iterable[Record]) -> str:
         return format.listing(f"{p['row']} at {in_words(p['column'])}" if several else p["row"] for p in chosen)
 
-    yield f"Broken line (- -): {attrs['baseline']}."
+    curves = [curve for panel in ("ours", "paper") for curve in _curves(frame, panel).values()]
+    if any(_line(each, attrs["better"]) is not None for each in curves):
+        yield f"Broken line (- -): {attrs['baseline']}."
     if any(point["interval_low"] is not None for point in ours):
         yield (
             f"Bars: 95 % interval of the difference to {attrs['baseline']}, paired by seed ({seeds}), drawn from the "
-            "broken line; a bar that reaches the line is not resolved. Without a pair of seeds: mean ± standard error."
+            "broken line; a bar that reaches the line is not resolved."
         )
+    if any(p["stderr"] is not None and p["interval_low"] is None for p in ours if not p["baseline"]):
+        yield f"Thin bars: mean ± standard error over the seeds ({seeds}), without a pair of seeds to compare."
     elif len(attrs["seeds"]) == 1:
         yield "Ours: one seed, so no error bars."
-    curves = [curve for panel in ("ours", "paper") for curve in _curves(frame, panel).values()]
     if any(outliers(each, attrs["better"]) for each in curves):
         yield "Triangles at a panel's end: outliers, with their numbers; a printed one above 1000 is a collapsed run."
     if low := [point for point in ours if _is_at_floor(point, attrs["floors"])]:

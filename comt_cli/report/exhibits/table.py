@@ -43,12 +43,14 @@ class Table(Exhibit):
     def page(self, frame: pd.DataFrame) -> str:
         """Title, what was trained, how it was made, the verdict, a table for each column, footnotes and notes."""
         sheet, attrs = Sheet(frame), frame.attrs
+        verdict, *others = map(escaped, self.sentences(frame))
+        footnotes, notes = others[: len(sheet.footnotes)], others[len(sheet.footnotes) :]
         scale = f"Scale {attrs['scale']}: {attrs['scale_description'].rstrip('.')}."
         parts = [
             f"# {escaped(attrs['title'])}",
             f"*{escaped(attrs['trained'])}*",
             escaped(f"{words.origin(sheet, sheet.keys)} {scale}"),
-            f"**Verdict.** {escaped(words.verdict(sheet))}",
+            f"**Verdict.** {verdict}",
         ]
         for columns in sheet.same_runs():
             heading = escaped(", ".join(map(sheet.name, columns)))
@@ -56,9 +58,8 @@ class Table(Exhibit):
         if trends := ladder.trends(frame):
             texts = pipes(ladder.texts(trends, sheet.columns))
             parts += [f"## {ladder.HEADING}", escaped(ladder.rule(frame, trends)), texts]
-        marked = [f"- [{mark}] {escaped(text)}" for mark, text in enumerate(sheet.footnotes, start=1)]
-        notes = [f"- {escaped(note)}" for note in attrs["notes"]]
-        parts += ["\n".join(lines) for lines in (marked, notes) if lines]
+        marked = [f"[{mark}] {text}" for mark, text in enumerate(footnotes, start=1)]
+        parts += ["\n".join(f"- {line}" for line in lines) for lines in (marked, notes) if lines]
         return "\n\n".join(parts) + "\n"
 
     def latex(self, frame: pd.DataFrame) -> str:

@@ -184,6 +184,15 @@ def test_a_value_that_no_row_can_be_called_by_is_named(trained) -> None:
     assert trained == []
 
 
+def test_sizes_that_change_nothing_are_told() -> None:
+    write_image_recipe()
+    result = ablate("window-ratio", "--paper", "ours", "--values", "8,100000,1000000", "--dry-run")
+    assert result.exit_code == 0, result.output
+    (line,) = (line for line in result.stderr.splitlines() if line.startswith("comt: "))
+    assert "the rows 100000 and 1000000 have equally many parameters under tiny" in line
+    assert "comt: " not in ablate("window-ratio", "--paper", "ours", "--values", "8", "--dry-run").stderr
+
+
 def test_values_of_sites_are_sets_and_lists() -> None:
     loaded = plan_recipe("mine/one", "smoke").loaded
     found = further_rows(loaded, "modules", "only_last, only_qk,v_proj,o_proj+q_proj,k_proj+q_proj")

@@ -146,6 +146,34 @@ def test_every_ablation_of_a_table_is_drawn_once(whole: Bench) -> None:
     assert float(lines[1]["difference"]) == pytest.approx(100 * (99 / 102 - 1), abs=0.01)
 
 
+def test_what_guessing_gets_is_on_the_panel_where_a_point_is_near_it(images: Bench) -> None:
+    images = replace(images, text=images.text.replace("scales:", "ablations: {cost: {}}\nscales:"))
+    for row in ("baseline", "sliding-window", "pixel", "pixel-4", "own"):
+        images.done(row, {1: 18.0, 2: 19.0, 3: 18.5})
+    loaded = images.loaded()
+    frame = Ablation("cost").frame(runs_frame(loaded, images.specs(), images.runs), loaded)
+    ours, *_ = Ablation("cost").draw(frame).axes
+    (floor,) = [line.get_ydata()[0] for line in ours.get_lines() if line.get_linestyle() == ":"]
+    assert floor == 10
+    assert ours.get_ylim()[0] < floor < ours.get_ylim()[1]
+
+
+def test_bars_and_the_broken_line_are_said_where_they_are_drawn(widths: Bench) -> None:
+    text = widths.text.replace("paper: {c4/60m: 33.28, c4/130m: 26.07}", "in_paper: false")
+    widths = replace(widths, text=text)
+    widths.done("2", {1: 97.0, 2: 98.0})
+    widths.diverged("baseline", 1, 2, 3)
+    said = " ".join(Ablation("hidden-size").sentences(frame_of(widths)))
+    assert "standard error" in said
+    assert "paired by seed" not in said
+    assert "roken line" not in said
+    widths.done("baseline", {1: 100.0, 2: 101.0})
+    said = " ".join(Ablation("hidden-size").sentences(frame_of(widths)))
+    assert "standard error" not in said
+    assert "paired by seed" in said
+    assert "Broken line (- -): baseline." in said
+
+
 def point(value: float | None, **other: object) -> dict[str, object]:
     empty = dict.fromkeys(("stderr", "interval_low", "interval_high"))
     return {"value": value, "collapsed": False, "baseline": False, **empty, **other}

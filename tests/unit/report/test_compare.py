@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from comt_cli.app import app
 from comt_cli.errors import UserError
-from comt_cli.report.exhibits.compare import Compare, as_json, sides_frame
+from comt_cli.report.compare import as_json, comparison, sides_frame
 from comt_cli.report.statistics import paired_difference
 from comt_cli.tasks.base import PERCENT
 
@@ -39,7 +39,7 @@ def sides(bench: Bench) -> dict[str, Any]:
     for side, row in (("baseline", BASELINE), ("run", OURS)):
         directories = [bench.directory(row, seed) for seed in (1, 2, 3)]
         found[side] = row, [each for each in directories if each.result_file.exists()]
-    return as_json(Compare().frame(sides_frame(found)))
+    return as_json(comparison(sides_frame(found)))
 
 
 def comt(*arguments: str) -> Result:

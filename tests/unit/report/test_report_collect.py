@@ -69,6 +69,12 @@ def test_a_torn_result_is_remarked_on_and_hides_no_other(bench: Bench, content: 
     )
 
 
+def test_a_torn_line_within_metrics_is_remarked_on(bench: Bench) -> None:
+    bench.started("pre-ln", 1).metrics_file.write_text('{"step": 1\n{"step": 2}\n')
+    (note,) = collect(bench.specs(), bench.runs).notes
+    assert "line 1 is not JSON" in note
+
+
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf"), "12", True])
 def test_a_result_without_the_metric_is_remarked_on(bench: Bench, value: object) -> None:
     bench.done("pre-ln", {1: 100.0}, perplexity=value)
@@ -150,6 +156,22 @@ def test_runs_that_were_computed_in_two_ways_are_told(bench: Bench, precision, k
     assert told not in bench.table().notes
     bench.done("pre-ln+comt", {1: 95.0, 2: 101.0}, **{key: other})
     assert told in bench.table().notes
+
+
+def test_code_of_several_numerical_versions_is_told(bench: Bench) -> None:
+    """A result without a version is older than the record, and its version unknown."""
+
+    def told() -> list[str]:
+        return [note for note in bench.table().notes if "numerical versions" in note]
+
+    bench.done("pre-ln", {1: 100.0, 2: 110.0})
+    bench.done("pre-ln+comt", {1: 95.0, 2: 101.0})
+    assert told() == []
+    bench.done("pre-ln+comt", {1: 95.0, 2: 101.0}, numerics=1)
+    (note,) = told()
+    assert "(1 and unknown)" in note
+    bench.done("pre-ln", {1: 100.0, 2: 110.0}, numerics=1)
+    assert told() == []
 
 
 def test_how_many_samples_were_scored_is_said_and_where_they_are_few(bench: Bench) -> None:

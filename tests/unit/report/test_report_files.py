@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 from comt_cli.errors import StorageError
-from comt_cli.files import read_csv
+from comt_cli.files import read_csv, write_text
 from comt_cli.report.cells import only
 from comt_cli.report.latex import escaped
 from comt_cli.report.terminal import WIDTH, print_table
@@ -105,6 +105,29 @@ def test_a_table_that_cost_more_is_not_replaced(mixed: Bench) -> None:
     assert write(seeds=[1, 2, 3, 4]) is None
     assert write(seeds=[1], overwrite=True) is None
     assert path.read_bytes() != whole
+
+
+def test_a_table_whose_writing_was_stopped_is_written_the_next_time(mixed: Bench, monkeypatch) -> None:
+    """Wherever that was, nothing is refused: more seeds were to take the place of fewer."""
+
+    def write(**selection: object) -> str | None:
+        return write_report(mixed.loaded(), mixed.specs(**selection), mixed.runs, mixed.results).unwritten
+
+    def failing(path: Path, text: str) -> None:
+        if not left:
+            raise StorageError(f"cannot write {path}")
+        left.pop()
+        write_text(path, text)
+
+    for written in range(4):
+        shutil.rmtree(mixed.results, ignore_errors=True)
+        assert write(seeds=[1]) is None
+        left = [None] * written
+        with monkeypatch.context() as patch:
+            patch.setattr("comt_cli.report.write.write_text", failing)
+            with pytest.raises(StorageError):
+                write()
+        assert write() is None
 
 
 @pytest.mark.parametrize("seeds", [[1], [1, 2, 3]])

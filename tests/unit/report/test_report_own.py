@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -255,3 +256,11 @@ def test_other_text_size_or_length_is_not_compared_with_the_paper(
     told = (table.attrs["paper"], cell["paper"], cell["paper_column"], cell["paper_increase"], cell["_direction"])
     assert told == (None, None, None, None, 0)
     assert "130m" not in table.markdown + table.latex
+
+
+def test_a_copied_recipe_with_a_text_of_ones_own_is_not_compared_with_the_paper(bench: Bench) -> None:
+    """What a copy says itself is no change of settings."""
+    bench = replace(bench, text=bench.text.replace("corpus: python-docs", "corpus: 'files:*.txt'"))
+    table = bench.table()
+    assert table.attrs["overrides"] == ()
+    assert (table.attrs["paper"], table.at("pre-ln+comt")["paper"]) == (None, None)

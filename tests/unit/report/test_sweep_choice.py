@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from comt_cli.commands.planning import Planned
+from comt_cli.commands.sweep_outcome import write_sweep
 from comt_cli.recipe.grid import LoadedGrid
 from comt_cli.recipe.merge import Origin
 from comt_cli.report.collect import Cell, Run
@@ -20,6 +23,9 @@ from comt_cli.report.exhibits.trials import Trials, shades_of
 from comt_cli.report.statistics import summarise
 from comt_cli.report.sweep import tuned_cell
 from comt_cli.runs.directory import RunState
+
+if TYPE_CHECKING:
+    from conftest import Bench
 
 KEY = "train.learning_rate"
 
@@ -58,6 +64,22 @@ def test_the_best_mean_is_chosen_if_and_only_if_it_lies_within(values, data, bet
     else:
         assert found.problem is None
         assert found.tried[found.chosen - 1].point == {KEY: best}
+
+
+def test_what_is_not_chosen_is_said_of_rows_that_are_not_shown_too(bench: Bench, capsys) -> None:
+    sweep = f"sweep: {{settings: {{{KEY}: [3e-4, 1e-3, 3e-3]}}, metric: bits_per_byte, seeds: [101]}}\nsettings:"
+    text = bench.text.replace("settings:", sweep, 1).replace("steps: 200", "steps: 200, test_share: 0.5")
+    bench.recipe.write_text(text.replace("baseline:", "metric: test_perplexity\nbaseline:", 1), encoding="utf-8")
+    specs = bench.specs()
+    for spec in specs:
+        at_edge = spec.row in ("pre-ln", "pre-ln+comt") and spec.point[KEY] == 3e-3
+        best = replace(bench, text=bench.recipe.read_text(), result={**bench.result, "bits_per_byte": 1.0})
+        (best if at_edge else bench).finish(spec, 9.0)
+    shown = Planned(bench.loaded(), "smoke", [spec for spec in specs if spec.row == "pre-ln"])
+    write_sweep(Planned(bench.loaded(), "smoke", specs), bench.runs, bench.results, shown=shown)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Not chosen: pre-ln at tiny: the best" in said
+    assert "Not chosen: pre-ln+comt at tiny: the best" in said
 
 
 def test_the_mean_decides_and_a_point_with_a_diverged_trial_never_does():

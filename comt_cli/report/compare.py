@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from comt_cli.errors import UserError
 from comt_cli.files import read_json
-from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report import format
 from comt_cli.report.collect import ENDED, Run
-from comt_cli.report.exhibits.base import Exhibit
 from comt_cli.report.frame import Record, frame_of
 from comt_cli.report.logs import Budget, curve
 from comt_cli.report.statistics import Paired, Summary, detectable, p_value, paired_difference, summarise
@@ -38,44 +36,37 @@ HEADS = {
 _COSTS = ("parameters", "flops", "train_seconds", "peak_memory_bytes")
 
 
-class Compare(Exhibit):
-    """The second side of a frame of sides (`sides_frame`) against the first, its baseline."""
+def comparison(runs: pd.DataFrame) -> pd.DataFrame:
+    """The second side of a frame of sides (`sides_frame`) against the first, its baseline.
 
-    name = "compare"
-    of: ClassVar[Literal["table", "sweep", "command"]] = "command"
+    A line for each setting, circumstance, metric, cost and budget, by `section` (`HEADS`): `_texts`, and in `_found`
+    what they are made of. `attrs["unfair"]` says why the metrics cannot be set beside each other, or not as a
+    difference between methods alone.
 
-    def frame(self, runs: pd.DataFrame, loaded: LoadedRecipe | None = None) -> pd.DataFrame:
-        """One line for each setting, circumstance, metric, cost and budget as texts, by `section` (`HEADS`); `_found`
-        has what they are made of.
-
-        Raises:
-            UserError: the sides are of different tasks.
-        """
-        base, other = ([run for run, side in zip(runs["_run"], runs["side"], strict=True) if side == which]
-                       for which in ("baseline", "run"))  # fmt: skip
-        first, second = base[0].spec, other[0].spec
-        if first.command != second.command:
-            raise UserError(
-                f"{runs['name'].iloc[0]} is {first.task.model_kind}, and {runs['name'].iloc[-1]} "
-                f"{second.task.model_kind}",
-                "Runs of one task can be compared.",
-            )
-        differing = list(_differing("settings", _settings(first), _settings(second)))
-        lines = [
+    Raises:
+        UserError: the sides are of different tasks.
+    """
+    base, other = ([run for run, side in zip(runs["_run"], runs["side"], strict=True) if side == which]
+                   for which in ("baseline", "run"))  # fmt: skip
+    first, second = base[0].spec, other[0].spec
+    if first.command != second.command:
+        raise UserError(
+            f"{runs['name'].iloc[0]} is {first.task.model_kind}, and {runs['name'].iloc[-1]} {second.task.model_kind}",
+            "Runs of one task can be compared.",
+        )
+    differing = list(_differing("settings", _settings(first), _settings(second)))
+    frame = frame_of(
+        [
             *differing,
             *_differing("circumstances", _circumstances(base), _circumstances(other)),
             *_metrics(base, other),
             *_costs(base, other),
             *_budgets(base, other),
         ]
-        frame = frame_of(lines)
-        names = dict(zip(runs["side"], runs["name"], strict=True))
-        frame.attrs |= {"sides": (_side(base), _side(other)), "unfair": tuple(_unfair(base, other, names, differing))}
-        return frame
-
-    def sentences(self, frame: pd.DataFrame) -> list[str]:
-        """Why the metrics cannot be set beside each other, or not as a difference between methods alone."""
-        return [f"Not fair: {reason}" for reason in frame.attrs["unfair"]]
+    )
+    names = dict(zip(runs["side"], runs["name"], strict=True))
+    frame.attrs |= {"sides": (_side(base), _side(other)), "unfair": tuple(_unfair(base, other, names, differing))}
+    return frame
 
 
 def sides_frame(sides: Mapping[str, tuple[str, Sequence[RunDirectory]]]) -> pd.DataFrame:
@@ -110,7 +101,7 @@ def _plain(value: Any) -> Any:
 
 def _line(section: str, texts: Sequence[str], **found: Any) -> Record:
     """A line: what was found, and its texts, the first being its name."""
-    return {"section": section, "name": texts[0], "texts": "  ".join(texts[1:]), "_found": found, "_texts": [*texts]}
+    return {"section": section, "name": texts[0], "_found": found, "_texts": [*texts]}
 
 
 def _side(runs: Sequence[Run]) -> dict[str, Any]:
