@@ -8,6 +8,7 @@ import errno
 import io
 import json
 import os
+import platform
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +24,8 @@ from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train, traini
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.kernels.choice import Choice
-from comt_cli.runs.directory import NUMERICS, RunDirectory
+from comt_cli.kernels.triton.tiles import TILES, Tile
+from comt_cli.runs.directory import NUMERICS, PYTORCH, RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training import record as training_record
 from comt_cli.training.checkpoint import save_checkpoint
@@ -31,7 +33,7 @@ from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.events import Evaluating, Event, Note, RunStarted, StepReport
 from comt_cli.training.parallel import World
 from comt_cli.training.processes import StopSignal
-from comt_cli.training.record import LineLog, record_environment
+from comt_cli.training.record import NATIVE, LineLog, record_environment
 from comt_cli.training.tasks import language
 
 CPU = torch.device("cpu")
@@ -261,6 +263,55 @@ def test_going_on_with_other_kernels_is_said(tiny_corpus, tmp_path, before, now,
     directory.environment_file.write_text(json.dumps([first | ({} if before is None else {"kernels": before})]))
     assert record(step=2, kernels=now)["differs"] == (["kernels"] if differs else [])
     assert record(step=0, kernels=now)["differs"] == []
+
+
+OTHER_TILES = "swiglu none 32: 16 64 1 0"
+
+
+@pytest.mark.parametrize(
+    ("key", "absent", "values"),
+    [
+        ("device", "none", ("another",)),
+        ("processes", "none", (2,)),
+        ("threads", "none", (99,)),
+        ("torch", "none", ("2.0",)),
+        ("products", PYTORCH, ("another",)),
+        ("attention", PYTORCH, ("another",)),
+        ("captured", False, (False, True)),
+        ("sharding", "none", ("none", "fsdp")),
+        ("tiles", {}, ({}, {"swiglu": OTHER_TILES})),
+        ("instructions", NATIVE, (NATIVE, "skylake-avx512")),
+    ],
+)
+def test_all_that_decides_the_bits_is_compared(tiny_corpus, tmp_path, key, absent, values):
+    """With every start since the one at step 0; what a start of an earlier version does not say was `absent`."""
+    spec = tiny_spec(tiny_corpus, steps=4)
+    directory = RunDirectory.of(tmp_path, spec)
+    directory.create(spec)
+    record = partial(record_environment, directory, training(spec, tmp_path).task, kernels={})
+    first = record(step=0)
+    without = {name: value for name, value in first.items() if name != key}
+    for before, was in ((without, absent), *((first | {key: value}, value) for value in values)):
+        directory.environment_file.write_text(json.dumps([first, before | {"step": 2}, first | {"step": 3}]))
+        assert record(step=4)["differs"] == ([key] if was != first[key] else []), was
+
+
+DEFAULT = (("swiglu", "none", 64), TILES["swiglu", "none"][0])
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="others pretend to be none")
+@pytest.mark.parametrize("fused", [True, False])
+def test_what_kernels_were_compiled_for_is_recorded(tiny_corpus, tmp_path, monkeypatch, fused):
+    """Their tiles where these are not the defaults, and a processor that may lack this one's instructions for bf16."""
+    spec = tiny_spec(tiny_corpus, steps=4)
+    directory = RunDirectory.of(tmp_path, spec)
+    directory.create(spec)
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx512")
+    tiles = (DEFAULT, (("swiglu", "none", 32), Tile(16, 64, 1)))
+    kernels = {"swiglu": Choice(fused, "as asked", tiles=tiles)}
+    entry = record_environment(directory, training(spec, tmp_path).task, 0, kernels)
+    assert entry["tiles"] == ({"swiglu": OTHER_TILES} if fused else {})
+    assert entry["instructions"] == ("skylake-avx512" if fused else NATIVE)
 
 
 def test_resuming_by_code_of_another_numerical_version_is_said(tiny_corpus, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import shutil
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 from comt_cli.app import app
 from comt_cli.errors import UserError
+from comt_cli.runs.directory import RunDirectory
 from comt_cli.tasks.images import ImageClassification
 from comt_cli.training.again import merge
 from comt_cli.training.evaluation import Evaluation
@@ -154,3 +156,35 @@ def test_how_far_values_may_be_off(before, tolerance, differing):
         "test": Evaluation(0.0, {"accuracy": 80.0}, {"samples": 100}),
     }
     assert merge({**before}, found, tolerance, {"accuracy"})[1] == differing
+
+
+def test_what_another_call_adds_meanwhile_stays(language, monkeypatch):
+    directory, lock = language[1], RunDirectory.lock
+    text, kept = directory.result_file.read_text(), directory.result()
+
+    @contextlib.contextmanager
+    def late(self):
+        with lock(self):
+            self.result_file.write_text(json.dumps(without(kept, ("bits_per_byte",)) | {"another": 1}))
+            yield
+
+    monkeypatch.setattr(RunDirectory, "lock", late)
+    assert evaluate(directory.path).exit_code == 0
+    assert directory.result()["another"] == 1
+    assert directory.result()["bits_per_byte"] == kept["bits_per_byte"]
+    directory.result_file.write_text(text)
+
+
+def test_other_data_is_refused(language, monkeypatch):
+    task = type(language[1].spec().task)
+    prepare = task.prepare
+
+    def changed(*arguments):
+        dataset = prepare(*arguments)
+        dataset.content_hash = "another"
+        return dataset
+
+    monkeypatch.setattr(task, "prepare", changed)
+    error = evaluate(language[1].path).exception
+    assert isinstance(error, UserError)
+    assert "is not the data any more" in error.message

@@ -21,6 +21,7 @@ from worlds import run_together
 
 from comt_cli.data.glue.dataset import GlueBatch
 from comt_cli.data.split import IGNORE
+from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedClassifier
@@ -58,6 +59,17 @@ def test_it_starts_from_the_sources_body(source, tiny_corpus, tmp_path):
     assert {name.partition(".")[0] for name in theirs.keys() - ours.keys()} == {"head"}
     for name, initial in fresh.state_dict().items():
         torch.testing.assert_close(ours[name], theirs.get(name, initial), rtol=0, atol=1e-25)
+
+
+def test_another_vocabulary_of_the_same_size_is_refused(tiny_corpus, source, tmp_path):
+    """Such as that of another edition of the text; the settings are the same."""
+    directory = train(source, tmp_path)
+    state = read_state(directory.checkpoint_file)
+    state["tokenizer"]["extras"] = state["tokenizer"]["extras"][::-1]
+    torch.save(state, tmp_path / "other")  # the weights are still read from the file
+    (tmp_path / "other").replace(directory.checkpoint_file)
+    with pytest.raises(UserError, match="its tokens are other texts"):
+        train(glue_spec(tiny_corpus, start=source), tmp_path)
 
 
 # ---- how it trains
@@ -152,6 +164,30 @@ def test_what_an_evaluation_counts(task, classes, undisturbed, source, tiny_corp
             assert result[key] == pytest.approx(value, abs=0.2), key  # an example may fall on the other side
     assert result["examples"] == 12 * 8
     assert "test_mcc" not in result
+
+
+@pytest.mark.parametrize("task", ["scene-nli", "scene-similarity"])
+def test_a_network_that_always_says_the_same_is_told(task, tiny_corpus, tmp_path, monkeypatch):
+    """Numbers that are all the same have no correlation."""
+    run = training(glue_spec(tiny_corpus, task=task), tmp_path).task
+    run.build()
+    run.place()
+
+    def evaluated():
+        return run.evaluate(run.evaluation_batches(400, run.validation), run.validation)
+
+    with monkeypatch.context() as patch:
+        several = lambda tokens_BT, _: F.one_hot(tokens_BT.sum(1) % 3, 3).float()  # noqa: E731
+        patch.setattr(run.objective, "logits", several)
+        assert evaluated().signed == {}
+    for parameter in run.model.classifier.parameters():
+        torch.nn.init.zeros_(parameter)
+    found = evaluated()
+    if task == "scene-nli":
+        assert found.signed == {"remark": "predicts one class"}
+    else:
+        assert found.metrics == {"score": None}
+        assert "undefined" in found.signed["missing"]["score"]
 
 
 # ---- recipes and the command line

@@ -5,21 +5,24 @@ them translate in one pass, in place of beam search, which takes four fifths of 
 from __future__ import annotations
 
 import json
+import math
 import re
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 import sacrebleu
 import torch
 from dying import train_until_death
-from tiny_runs import StopAt, Stopped, assert_same_run, dataset_of, pair_spec, train, untimed
+from tiny_runs import StopAt, Stopped, assert_same_run, dataset_of, pair_spec, train, training, untimed
 from worlds import run_together
 
-from comt_cli.data.pairs.dataset import PairDataset
+from comt_cli.data.pairs.dataset import PairBatch, PairDataset
 from comt_cli.data.special_tokens import PAD
+from comt_cli.data.split import IGNORE
 from comt_cli.errors import RunInterrupted
-from comt_cli.generation.beam import Hypothesis
+from comt_cli.generation.beam import Hypothesis, NotFinite
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 from comt_cli.scoring.slots import slot_accuracy
@@ -231,6 +234,64 @@ def test_micro_batches_change_rounding_alone(tmp_path):
 
 
 # ---- what is minimised, and what a result says
+
+
+def log_probabilities(run: TranslationRun, batch: PairBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of the targets, and the sum of those of the whole vocabulary, at every place that counts."""
+    with torch.no_grad():
+        logits = run.model(torch.from_numpy(batch.source), torch.from_numpy(batch.target_in))
+    target = torch.from_numpy(batch.target_out)
+    logs, target = logits.double().log_softmax(-1)[target != IGNORE], target[target != IGNORE]
+    return logs.gather(-1, target[:, None])[:, 0], logs.sum(-1)
+
+
+def test_training_smooths_labels_as_tensor2tensor_does_and_evaluation_does_not(tmp_path):
+    """0.9 for the target and 0.1 / (V - 1) for each of the others; validation is the likelihood of the target alone."""
+    spec = pair_spec(steps=1, warmup_steps=1)
+    run = training(spec, tmp_path)
+    task = TranslationRun(spec, run.dataset, run.world)
+    task.build()
+    task.place()
+    with task.train_batches(1, 0) as batches:
+        ((batch,),) = [list(micro) for micro in batches]
+    task.inputs(batch)  # dropout moves to the pairs
+    chosen, all_words = log_probabilities(task, batch)
+    smoothed = -(0.9 * chosen + 0.1 / (task.model.vocabulary - 1) * (all_words - chosen)).mean()
+    result = run.run()
+    assert run.directory.metrics()[0]["loss"] == pytest.approx(float(smoothed), rel=1e-6)
+
+    run.model.eval()
+    split = run.dataset.validation
+    chosen = torch.cat([log_probabilities(run.task, split.batch(np.array([each])))[0] for each in range(len(split))])
+    assert result["loss"] == pytest.approx(-float(chosen.mean()), rel=1e-6)
+    assert result["target_perplexity"] == pytest.approx(math.exp(-chosen.mean()), rel=1e-5)
+
+
+def test_where_a_search_finds_no_numbers_there_are_no_scores(tmp_path, monkeypatch):
+    """The loss is of the references, and may be finite where longer hypotheses overflow."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise NotFinite("the outputs of the network are not finite numbers")
+
+    monkeypatch.setattr(encoder_decoder, "decode", fails)
+    result = train(pair_spec(steps=2, warmup_steps=1), tmp_path).result()
+    assert result["state"] == "done"
+    assert result["test_loss"] > 0
+    assert result["target_perplexity"] > 1
+    assert result["test_bleu"] is result["bleu"] is result["test_slot_accuracy"] is None
+    assert not any(path.stat().st_size for path in tmp_path.rglob("*.part-0.jsonl"))
+
+
+def test_speeds_count_the_targets(tmp_path):
+    """Buckets differ in how much of them is padding."""
+    spec = pair_spec(log_every=4, batch_size=2)
+    result, split = train(spec, tmp_path).result(), dataset_of(spec).validation
+    with training(spec, tmp_path).task.train_batches(2, 0) as batches:
+        seen = sum(batch.target_count for micro in batches for batch in micro)
+    assert result["tokens"] == seen < 12 * 2 * spec.settings.data.batch_tokens
+    seconds = result["train_seconds"]  # rounded to a thousandth
+    assert result["tokens_per_second"] * seconds == pytest.approx(seen, rel=0.001 / seconds)
+    assert result["evaluation"]["tokens"] == split.target_counts(np.arange(len(split))).sum()
 
 
 def test_scores_are_those_of_the_files(expected, tmp_path):

@@ -113,3 +113,17 @@ def test_the_tokenizer_comes_along_with_what_surrounds_a_text(library, tmp_path)
     read = read_huggingface(folder).text_codec()
     assert read.encode(text) == codec.encode(text)
     assert read.prompt(text) == codec.prompt(text) == codec.encode(text)[:-1]
+
+
+@pytest.mark.parametrize("part", ["weight", "bias"])
+def test_a_decoder_of_its_own_is_refused(tmp_path, part) -> None:
+    folder = export(make(), tmp_path / "out")
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    same = {"weight": "bert.embeddings.word_embeddings.weight", "bias": "cls.predictions.bias"}[part]
+    decoder = {f"cls.predictions.decoder.{part}": tensors[same].clone()}
+    safetensors.torch.save_file(tensors | decoder, folder / "model.safetensors", {"format": "pt"})
+    read_huggingface(folder)
+    decoder[f"cls.predictions.decoder.{part}"] += 1e-3
+    safetensors.torch.save_file(tensors | decoder, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match=rf"cls\.predictions\.decoder\.{part} is not {same}"):
+        read_huggingface(folder)

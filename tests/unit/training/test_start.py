@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tiny_runs import tiny_spec
+from caption_cases import caption_spec
+from glue_cases import glue_spec
+from tiny_runs import masked_spec, tiny_spec
 
 from comt_cli.errors import UserError
 from comt_cli.runs.plan import RunSpec, RunStart
@@ -73,3 +75,40 @@ def test_models_that_do_not_fit_are_found_before_anything_is_trained(spec, tiny_
     plain = tiny_spec(tiny_corpus, method="pre-ln")
     with pytest.raises(UserError, match="is not in the source"):
         check_starts([started(spec, plain)])
+
+
+def with_data(spec: RunSpec, **data: object) -> RunSpec:
+    changed = spec.settings.model_copy(update={"data": spec.settings.data.model_copy(update=data)})
+    return spec.model_copy(update={"settings": changed})
+
+
+VOCABULARY = {"corpus": "c4", "tokenizer": "sentencepiece", "vocabulary": 9, "validation_fraction": 0.3}
+
+
+@pytest.mark.parametrize(("key", "there"), VOCABULARY.items())
+def test_a_vocabulary_of_other_text_is_refused_before_anything_is_trained(key, there, tiny_corpus):
+    """Which gives ids to other tokens, though the shapes fit."""
+    source = masked_spec(tiny_corpus)
+    check_starts([glue_spec(tiny_corpus, start=with_data(source, sequence_length=32))])
+    with pytest.raises(UserError, match=rf"data\.{key} is .* here and {there} there"):
+        check_starts([glue_spec(tiny_corpus, start=with_data(source, **{key: there}))])
+
+
+def test_another_part_of_a_corpus_is_refused_and_data_without_a_vocabulary(tiny_corpus):
+    own, source = glue_spec(tiny_corpus), masked_spec(tiny_corpus)
+    part = with_data(own, max_train_tokens=5000)
+    mismatch = own.task.start_mismatch
+    assert mismatch(part.settings, with_data(source, max_train_tokens=5000).settings) is None
+    assert "data.max_train_tokens is 5000" in mismatch(part.settings, with_data(source, max_train_tokens=9000).settings)
+    assert mismatch(own.settings, with_data(source, max_train_tokens=9000).settings) is None
+    assert mismatch(own.settings, caption_spec().settings) is not None
+
+
+def test_captions_of_another_split_are_refused_before_anything_is_trained(spec):
+    """Test images may be among those that the source was trained on."""
+    own = caption_spec(row="critical", start=caption_spec())
+    check_starts([own.model_copy(update={"start": RunStart(run=with_data(caption_spec(), folder="elsewhere"))})])
+    for key in type(own.settings.data).model_fields.keys() - {"folder"}:
+        with pytest.raises(UserError, match=rf"data\.{key} is .* here and other there"):
+            check_starts([own.model_copy(update={"start": RunStart(run=with_data(caption_spec(), **{key: "other"}))})])
+    assert own.task.start_mismatch(own.settings, spec.settings) is not None
