@@ -59,9 +59,9 @@ def analyze_gates(
     and saturation per layer and module. Of a translator the same for each stack and branch, on one sentence and what
     beam search makes of it; of a captioner, on one image, region by region, and what is said of it, word by word. An
     Evaluator-Adjuster Unit has its evaluator's mean and spread. Of all these: where residual connections have gates or
-    learned numbers (SAS, GRC, Highway, ReZero), what these give to skip path and branch at every junction; where they
-    mix several streams or earlier outputs (Hyper-Connections, mHC, Attention Residuals, MUDD ...), or attention keys
-    and values of earlier blocks (LIMe), these mixtures, that behind the last block with them, and how far apart
+    learned numbers (SAS, GRC, Highway, ReZero), what these give to skip path and branch at every residual add; where
+    they mix several streams or earlier outputs (Hyper-Connections, mHC, Attention Residuals, MUDD ...), or attention
+    keys and values of earlier blocks (LIMe), these mixtures, that behind the last block with them, and how far apart
     streams are, of SiameseNorm too.
     Of an image classifier: maps of its gates beside the images, and mean, spread and saturation per block and site;
     the shares of its residual connections per block. Each as PNG, PDF, caption (text and LaTeX) and the CSV it was
