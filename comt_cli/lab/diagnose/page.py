@@ -1,4 +1,4 @@
-"""What `comt diagnose` found, as figures, CSV files and a Markdown page."""
+"""What `comt diagnose` found, as figures, CSV files and a Markdown page, and on the terminal."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from comt_cli.files import write_text
 from comt_cli.report import format
 from comt_cli.report.caption import Caption
 from comt_cli.report.markdown import escaped, pipes
+from comt_cli.report.terminal import console_for
 
 _HEADINGS = {
     "difference": "from Pre-LN",
@@ -36,9 +37,8 @@ class Diagnosis:
     where: Mapping[str, str | None]
 
 
-def write_diagnosis(found: Diagnosis, folder: Path) -> str:
-    """Write the figures with their CSV files and captions, the other tables as CSV files, and the page; returns its
-    text."""
+def write_diagnosis(found: Diagnosis, folder: Path) -> None:
+    """Write the figures with their CSV files and captions, the other tables as CSV files, and the page."""
     from comt_cli.lab.diagnose.figure import BAND, DRAWINGS, draw_diagnosis
     from comt_cli.report.figures import sign, write_figure
 
@@ -54,13 +54,44 @@ def write_diagnosis(found: Diagnosis, folder: Path) -> str:
         if stem not in DRAWINGS and len(frame):
             text = frame.assign(**found.where).to_csv(index=False, float_format="%.6g", lineterminator="\n")
             write_text(folder / f"{stem}.csv", text)
-    page = _page(found)
-    write_text(folder / "diagnose.md", page)
-    return page
+    write_text(folder / "diagnose.md", _page(found))
+
+
+def print_diagnosis(found: Diagnosis) -> None:
+    """Every table as a grid under its heading on the page, the claims last; the reasons are on the page."""
+    from rich import box
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    console, frames = console_for(), _frames(found)
+    frames["claims"] = found.tables["claims"][["name", "chapter", "ours", "verdict"]]
+    _, claims, *others = _sections(frames)
+    for section in (*others, claims):
+        frame = next(frame for name, frame in frames.items() if _place(name) in section)
+        console.print(Text(section.partition("\n")[0].format(depth=found.depth), style="bold"))
+        shape = box.SIMPLE_HEAD if console.is_terminal else None
+        grid = Grid(box=shape, header_style="bold", pad_edge=False, show_edge=False)
+        for column, is_number in zip(frame.columns, _numeric(frame), strict=True):
+            grid.add_column(Text(column), justify="right" if is_number else "left", overflow="fold")
+        for row in _texts(frame):
+            grid.add_row(*map(Text, row))
+        console.print(grid)
+        console.print()
+
+
+def _sections(frames: Mapping[str, pd.DataFrame]) -> list[str]:
+    """What comes before the first heading of the page, and its sections, but those whose table is empty."""
+    sections = Path(__file__).with_suffix(".md.in").read_text(encoding="utf-8").split("\n## ")
+    empty = {_place(name) for name, frame in frames.items() if not len(frame)}
+    return [section for section in sections if not any(place in section for place in empty)]
+
+
+def _place(name: str) -> str:
+    """The line of the page where a table goes."""
+    return f"\n{{{name}}}\n"
 
 
 def _page(found: Diagnosis) -> str:
-    """The page: of its sections those whose table has rows."""
     frames, claims = _frames(found), found.tables["claims"]
     counts = ", ".join(f"{verdict} {count}" for verdict, count in Counter(claims["verdict"]).items())
     device, torch, commit = found.where.values()
@@ -71,19 +102,21 @@ def _page(found: Diagnosis) -> str:
         "counts": f"{len(claims)}: {counts}",
         "depth": found.depth,
     }
-    sections = Path(__file__).with_suffix(".md.in").read_text(encoding="utf-8").split("\n## ")
-    empty = {f"\n{{{name}}}\n" for name, frame in frames.items() if not len(frame)}
-    page = "\n## ".join(section for section in sections if not any(name in section for name in empty))
-    return page.format(**words, **{name: _grid(frame) for name, frame in frames.items()})
+    tables = {name: pipes([[*frame.columns], *_texts(frame)], _numeric(frame)) for name, frame in frames.items()}
+    return "\n## ".join(_sections(frames)).format(**words, **tables)
 
 
-def _grid(frame: pd.DataFrame) -> str:
-    """A table of Markdown: numbers to three significant digits; nothing for what is not there."""
-    rows = [
+def _numeric(frame: pd.DataFrame) -> list[bool]:
+    """Whether each column is of numbers."""
+    return [pd.api.types.is_numeric_dtype(kind) for kind in frame.dtypes]
+
+
+def _texts(frame: pd.DataFrame) -> list[list[str]]:
+    """Rows of texts: numbers to three significant digits; nothing for what is not there."""
+    return [
         ["" if pd.isna(cell) else f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row]
         for row in frame.itertuples(index=False)
     ]
-    return pipes([[*frame.columns], *rows], frame.dtypes.map(pd.api.types.is_numeric_dtype).tolist())
 
 
 def _frames(found: Diagnosis) -> dict[str, pd.DataFrame]:

@@ -53,7 +53,7 @@ def starts(methods: Sequence[Mapping[str, Any]], seed: int) -> pd.DataFrame:
     Pre-LN's| over the norm of Pre-LN's, and `loss`, at the start; of the `own` parameters (tensors that Pre-LN has
     not, or has in another shape) how many are `without_gradient` in the first update, and `never` have one in all
     `UPDATES`;
-    `dispersion_start` and `dispersion`, |H - mean| / |H| of the streams that the last junction is handed
+    `dispersion_start` and `dispersion`, |H - mean| / |H| of the streams that the last residual add is handed
     (`mixing.DISPERSION`), then and after; `mixing_moved`, how far the weights of mixtures have moved, the largest of
     each kind: `mix 0.01, read 0.2`;
     `asleep`, what of the method these updates have not brought to life (`_asleep`). NaN, and "": there is no such
@@ -138,8 +138,8 @@ def least_gradient(model: nn.Module) -> Tensor:
 
 
 def _mixtures(model: Llama, tokens_BT: Tensor) -> tuple[float, dict[str, list[Tensor]]]:
-    """The dispersion of the streams that the last junction is handed, the mean over the tokens, and the weights of all
-    mixtures by their kind, those of read-outs apart."""
+    """The dispersion of the streams that the last residual add is handed, the mean over the tokens, and the weights of
+    all mixtures by their kind, those of read-outs apart."""
     dispersion, weights = float("nan"), dict[str, list[Tensor]]()
     with torch.no_grad():
         places = mixtures(model, lambda: model(tokens_BT))

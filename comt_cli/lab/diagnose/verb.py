@@ -95,15 +95,13 @@ def diagnose(
     started = _methods(methods)
     loading("the networks")
     import torch
-    from rich.markdown import Markdown
 
     from comt_cli.lab.bench.origin import origin_on
     from comt_cli.lab.diagnose.claims import claims_frame
     from comt_cli.lab.diagnose.measure import measured
     from comt_cli.lab.diagnose.networks import RELU_MLP, SETUPS
-    from comt_cli.lab.diagnose.page import Diagnosis, write_diagnosis
+    from comt_cli.lab.diagnose.page import Diagnosis, print_diagnosis, write_diagnosis
     from comt_cli.lab.diagnose.start import starts
-    from comt_cli.report.terminal import console_for
 
     origin = origin_on(torch.device("cpu"))  # before anything is written: it says whether the checkout is clean
     where = {"device": origin.device, "torch": origin.torch, "git_commit": origin.git_commit}
@@ -113,7 +111,8 @@ def diagnose(
     says = {setup.name: f"{setup.says}, width {width or setup.width}" for setup in (*setups, RELU_MLP)}
     found = Diagnosis(tables, chosen_seeds, _DEPTH, says, where)
     folder = out or results / "diagnose"
-    console_for().print(Markdown(write_diagnosis(found, folder)))
+    write_diagnosis(found, folder)
+    print_diagnosis(found)
     typer.echo(f"Written to {folder}: diagnose.md with the reasons for every verdict, figures, and their CSV files.")
 
 

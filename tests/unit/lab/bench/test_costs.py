@@ -99,6 +99,15 @@ def test_a_row_that_cannot_be_built_fails_alone(bench, recipe, tmp_path, monkeyp
     assert [line["row"] for line in lines_of(tmp_path)] == ["pre-ln"]
 
 
+def test_another_baseline_takes_the_others_with_it(bench, recipe, tmp_path):
+    """What was measured beside one network is not shown beside another."""
+    assert bench("costs", str(recipe), "--rows", "dhc").exit_code == 0
+    recipe.write_text(RECIPE.replace("ffn_width: 20", "ffn_width: 28"), encoding="utf-8")
+    assert bench("costs", str(recipe), "--rows", "pre-ln+comt", "--columns", "tiny").exit_code == 0
+    found = [(line["row"], line["column"]) for line in lines_of(tmp_path)]
+    assert found == [("pre-ln", "tiny"), ("pre-ln+comt", "tiny"), ("pre-ln", "longer"), ("dhc", "longer")]
+
+
 def test_what_refuses_to_be_compiled_is_not():
     assert can_compile(plan_recipe("comt/table3", "smoke").specs[0])
     assert not can_compile(plan_recipe("sas/table3", "smoke").specs[0])

@@ -69,6 +69,23 @@ def test_parts_that_have_had_their_time_come_last(call, tmp_path):
     assert "open: much longer, long" in result.output
 
 
+@pytest.mark.parametrize("said", ["60m x: left out for want of time", "60m: cut short and not settled after 2 rounds"])
+def test_a_benchmark_whose_own_time_was_up_is_not_done(call, tmp_path, said):
+    """It ends well; the variants that it has left out are measured in another call."""
+    short = ("timeit", "-n", "1", "-r", "1", f"print({said!r})")
+    result = call(Part("steps", 20, short), Part("tuning", 20, short, resumes=True), Part("next", 20, WELL))
+    assert result.exit_code == 0, result.output
+    assert states(tmp_path) == {"steps": "too long", "tuning": "cut short", "next": "done"}
+    assert "open: tuning, steps" in result.output
+
+
+def test_another_commit_or_device_begins_anew(tmp_path):
+    (tmp_path / "state.json").write_text('{"commit": "a", "device": "b", "parts": {"c": "done"}}')
+    assert gpu.State(tmp_path, commit="a", device="b").parts == {"c": "done"}
+    assert gpu.State(tmp_path, commit="a", device="other").parts == {}
+    assert gpu.State(tmp_path, commit="other", device="b").parts == {}
+
+
 def test_a_signal_ends_the_part_and_what_there_is_is_written(call, tmp_path, monkeypatch):
     run = gpu._run
 

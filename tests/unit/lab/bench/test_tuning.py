@@ -127,6 +127,14 @@ def test_what_has_been_measured_is_not_measured_again(card, tmp_path, monkeypatc
     assert len(to_tune([LANGUAGE.shapes["60m"]], ["swiglu"], ["none"], ["fp32"], CPU)) == 1
 
 
+def test_under_another_version_the_older_measurement_stays(card, tmp_path, monkeypatch):
+    tune(card, tmp_path)
+    here = torch.__version__
+    monkeypatch.setattr(torch, "__version__", "99.0.0")
+    tune(card, tmp_path)
+    assert {row.torch for row in measurements.measurements()[0]} == {here, "99.0.0"}
+
+
 def test_it_stops_in_time_and_goes_on(card, tmp_path):
     """What is cut short keeps its whole rounds, which decide nothing, and is measured anew."""
     tune(card, tmp_path)

@@ -59,6 +59,15 @@ def test_the_choice_reads_what_is_written_here(bench, tmp_path, monkeypatch):
     assert {each.device for each in measured} == {choice.device_here(CPU)}
 
 
+def test_what_cannot_be_kept_for_the_choice_is_told_and_written_all_the_same(bench, rows_of, tmp_path, monkeypatch):
+    (tmp_path / "a-file").write_text("")
+    monkeypatch.setenv("COMT_CACHE", str(tmp_path / "a-file"))
+    result = bench("kernels", "--gemm", "--dtypes", "fp32", "--sizes", "bench")
+    assert result.exit_code == 0, result.output
+    assert "`kernels: auto` will not know of this" in result.output
+    assert rows_of("kernels")
+
+
 def check_all_forms(op: str, shape: Shape, every: tuple[str, ...] = tuple(GATES)) -> None:
     """fp32: sums of some 20 terms, so 1e-5 is many times what rounding makes; a wrong form is off by tenths."""
     for part in KERNELS["products"][op]:
