@@ -60,7 +60,7 @@ def _names_of(module: str, constant: str) -> Callable[[str], list[str]]:
 sites = _names_of("methods.base", "PROJECTIONS")
 metrics = _names_of("scoring.metrics", "METRICS")
 standings = _names_of("runs.known", "Standing")
-trackers = _names_of("training.trackers", "NAMES")
+trackers = _names_of("training.trackers", "TRACKERS")
 
 
 def rows(ctx: typer.Context, incomplete: str) -> list[str]:
