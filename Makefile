@@ -178,9 +178,7 @@ test-range: $(SET_UP)  ## What computes, with the oldest and with the newest PyT
 .PHONY: test-gpu
 test-gpu: $(READY)  ## The tests that need a CUDA device; on a machine with 16 cores, PROCESSES=12
 	OMP_NUM_THREADS=1 $(PYTEST) -n $(PROCESSES) --dist worksteal tests/gpu \
-		$(addprefix tests/unit/kernels/test_gated_operations.py::test_,columns_with_gaps_between_them \
-			matrices_of_any_layout_give_the_same special_activations_and_bottlenecks special_second_layers \
-			special_gradients)
+		tests/unit/kernels/test_gated_operations.py
 
 .PHONY: sanitize
 sanitize: $(READY)  ## The GPU kernels under compute-sanitizer (part of the CUDA toolkit): memory errors, then races

@@ -331,10 +331,13 @@ def _place(row: Measured, here: Device) -> str:
     """The device of a measurement, with what it does not share with the one here."""
     differs = [f"of this one's class, {here.device_class}"] if row.device.name != here.name else []
     differs += [f"here {here.threads}"] if row.device.threads != here.threads else []
-    then = {"torch": row.torch, "triton": row.triton}
-    for library, now in zip(then if here.type == "cuda" else ["torch"], versions_here(), strict=False):
-        if then[library].split(".")[:2] != now.split(".")[:2]:
-            differs.append(f"{library} {then[library] or 'unknown'}, here {now or 'none'}")
+    torch_here, triton_here = versions_here()
+    versions = [("torch", row.torch, torch_here)]
+    if here.type == "cuda":
+        versions.append(("triton", row.triton, triton_here))
+    for library, then, now in versions:
+        if then.split(".")[:2] != now.split(".")[:2]:
+            differs.append(f"{library} {then or 'unknown'}, here {now or 'none'}")
     return f"{row.device} ({'; '.join(differs)})" if differs else str(row.device)
 
 

@@ -82,11 +82,12 @@ class Measured:
 
 def of_one_origin(rows: Iterable[Measured], here: Device, versions: tuple[str, str]) -> list[Measured]:
     """Of `rows` those that come first for `here`: the user's own on a device of its name, then this program's; then
-    those on others of its class. Of several this very number of threads, then these `versions`."""
+    those on others of its class. Of several the nearest number of threads, then these `versions`."""
 
     def place(row: Measured) -> tuple[Any, ...]:
-        older = (row.torch, row.triton) != versions
-        return row.device.name != here.name, not row.own, row.device != here, older, str(row.device)
+        threads, ours, older = row.device.threads, here.threads, (row.torch, row.triton) != versions
+        apart = max(threads, ours, 1) / max(min(threads, ours), 1)
+        return row.device.name != here.name, not row.own, apart, older, str(row.device)
 
     known = [row for row in rows if row.device.says_about(here)]
     first = min(map(place, known), default=None)

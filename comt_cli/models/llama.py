@@ -63,7 +63,7 @@ class Block(TokenBlock):
         shared_kv = SharedKV(state.shared)
         h = attention.added_to(state, rotation=rotation, cache=cache, shared_kv=shared_kv)
         y = mlp.added_to(h)
-        return y if self.is_last or not shared_kv.tensors else State(*y[:-1], shared_kv.tensors)
+        return y if self.is_last or not shared_kv.tensors else y._replace(shared=shared_kv.tensors)
 
 
 class Llama(VocabularyModel):

@@ -1,6 +1,6 @@
 """The residual blocks of ResNets: basic and bottleneck (He et al. 2016a), and pre-activation (He et al. 2016b).
 
-A bottleneck's stride is that of its 3x3 convolution ("v1.5", as in torchvision), not on the first 1x1 of the paper.
+A bottleneck's stride is that of its 3x3 convolution ("v1.5", as in torchvision), not of its first 1x1 as in the paper.
 Where a block changes the shape, the skip path is projected by a 1x1 convolution with a batch norm (the paper's B).
 Projections of the skip path are never modulated.
 Shapes: B images, C channels, H x W pixels.

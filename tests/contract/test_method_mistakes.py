@@ -13,6 +13,7 @@ from planning_on import plan_on
 from comt_cli import methods as room
 from comt_cli.errors import UserError
 from comt_cli.methods import Method, catalogue, methods, mistakes
+from comt_cli.methods.connections import Declared, declared_in
 from comt_cli.models import accounting, counting
 from comt_cli.models.build import wiring_of
 from comt_cli.models.cost import Cost, Network
@@ -238,3 +239,27 @@ def test_a_mistake_while_training_names_the_line(write: Write, tmp_path: Path) -
         methods()["half-branch"]().wiring()
     assert mistakes.with_place("why", raised.value) == "why (methods/half_branch.py, line 11)"
     assert mistakes.with_place("why", ValueError()) == "why"
+
+
+CONNECTION = 'class A(ResidualConnection):\n    name: ClassVar[str] = "a"\n    needs: ClassVar = ("states",)\n'
+
+
+def test_a_connection_is_read_with_annotations_and_without(tmp_path):
+    (tmp_path / "one.py").write_text(f'{CONNECTION}\nclass B(A):\n    name = "b"\n\nclass C:\n    name: str\n')
+    module = "comt_cli.layers.residual.one"
+    assert declared_in(tmp_path) == {"a": Declared(module, "A", ("states",)), "b": Declared(module, "B", ())}
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("class B:\n    name = NAME\n", r"two\.py, line 2\): name of B is no literal"),
+        ("class B:\n    name = 'b'\n    needs: ClassVar = A.needs\n", r"two\.py, line 3\): needs of B is no literal"),
+        ("\n\nclass B:\n    name = 'a'\n", r"two\.py, line 3\): A in .*\.one has the name 'a' already"),
+    ],
+)
+def test_a_connection_that_cannot_be_read_is_told_with_its_line(tmp_path, text, place):
+    (tmp_path / "one.py").write_text(CONNECTION)
+    (tmp_path / "two.py").write_text(text)
+    with pytest.raises(UserError, match=place):
+        declared_in(tmp_path)

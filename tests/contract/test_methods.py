@@ -15,6 +15,7 @@ from typing import get_args
 import pytest
 import torch
 import torch.nn.functional as F
+from connection_stacks import D, branch, stack
 from hypothesis import given
 from hypothesis import strategies as st
 from image_method_cases import IMAGE_KINDS, built_resnet
@@ -29,8 +30,9 @@ from comt_cli.errors import UserError
 from comt_cli.layers.convolution import BatchNorm
 from comt_cli.layers.gates import ComtGate, Gate
 from comt_cli.layers.projection import Projections
-from comt_cli.layers.residual.base import ResidualConnection
+from comt_cli.layers.residual.base import ResidualConnection, State
 from comt_cli.layers.residual.norm_placement import PreNorm
+from comt_cli.layers.residual.progressive import FollowsTraining
 from comt_cli.methods import method_from, methods
 from comt_cli.methods.base import (
     DECODER_SITES,
@@ -358,15 +360,33 @@ def test_an_unknown_method_raises_and_never_falls_through():
 
 
 def test_a_recipe_can_name_every_residual_connection_and_no_other():
-    """Names and needs are read without torch, and are those of the classes."""
+    """Names are read without torch, and are those of the classes."""
     found = residual_connections()
     assert get_args(ResidualName) == tuple(found)
     kinds = {name: residual_connection(name) for name in found}
-    assert len({*kinds.values()}) == len(kinds) == 28
+    assert len({*kinds.values()}) == len(kinds)
     assert all(issubclass(kind, ResidualConnection) for kind in kinds.values())
-    assert {name: (kind.name, kind.needs) for name, kind in kinds.items()} == {
-        name: (name, each.needs) for name, each in found.items()
-    }
+    assert {name: kind.name for name, kind in kinds.items()} == {name: name for name in found}
+
+
+@pytest.mark.parametrize("name", residual_connections())
+def test_a_connection_needs_what_it_does(name):
+    """A model that offers less would silently drop it. Any model passes on LAuReL-PA's earlier inputs."""
+    connections, _ = stack(name)
+    state, needs = State(torch.ones(2, 3, D, dtype=torch.float64)), set()
+
+    def of_inputs(k: int, h: Tensor, *kv: Tensor) -> Tensor:
+        needs.update({"values"} if kv else ())
+        return branch(k, h, *kv)
+
+    for k, connection in enumerate(connections):
+        state = connection.step(state, partial(of_inputs, k))
+        follows_training = any(isinstance(part, FollowsTraining) for part in connection.modules())
+        if follows_training or state.sources or state.has_streams or state.qkv:
+            needs.add("states")
+    if name == "laurel-pa":
+        needs.discard("states")
+    assert {*connections[0].needs} == {*residual_connections()[name].needs} == needs
 
 
 @pytest.mark.parametrize("command", SMALL)

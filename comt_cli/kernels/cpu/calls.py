@@ -29,14 +29,17 @@ _ABSENT = (0,) * 6
 
 
 def run(name: str, *arguments: Any) -> None:
-    """Call the function of that name. None stands for a tensor that there is not.
+    """Call the function of that name. None stands for a tensor that there is not; the first one has a row a token.
 
     Raises:
         TypeError: tensors of another type than fp32 or bf16, or on another device.
-        ValueError: shapes that do not fit together, or a last dimension with a stride (those of gates' matrices may).
+        ValueError: not one or two dimensions, shapes that do not fit together, or a last dimension with a stride
+            (those of gates' matrices may).
         MemoryError: not enough memory for the sums of all threads.
         Unavailable: the kernels cannot be compiled here.
     """
+    if arguments[0].dim() != 2:
+        raise ValueError(f"{name} takes rows of channels, not the shape {tuple(arguments[0].shape)}")
     words = array("q", [torch.get_num_threads()])
     for argument in arguments:
         words.extend(_words(argument))
@@ -58,6 +61,8 @@ def _words(each: Any) -> tuple[int, ...]:
         code = TYPES.get(each.dtype)
         if code is None or not each.is_cpu:
             raise TypeError(f"the CPU kernels take float32 and bfloat16, not {each.dtype} on {each.device.type}")
+        if each.dim() not in (1, 2):
+            raise ValueError(f"the CPU kernels take one or two dimensions, not the shape {tuple(each.shape)}")
         one_row = each.dim() == 1
         return (
             each.data_ptr(),

@@ -303,6 +303,9 @@ def test_types_and_shapes_that_do_not_fit_are_refused():
         refused(TypeError, "modulate", other, one, (16,))
     refused(TypeError, "modulate_backward", of_16.bfloat16(), product, one, (16,))
     refused(TypeError, "add_norm_backward", of_16, of_16.bfloat16(), of_16, rstd, of_16, NO_GATES, gain)
+    for shape in ((2, 4, 24), (2, 2, 2, 24), (24,)):
+        refused(ValueError, "modulate", torch.randn(shape), one, (16,))
+    refused(ValueError, "add_norm", of_16, product[None], one, gain, 1e-5)
     refused(ValueError, "modulate", product[:, :23], one, (16,))
     refused(ValueError, "modulate", product, one._replace(ws=torch.randn(2, 8)), (16,))
     refused(ValueError, "modulate", product, one._replace(ws=None, Wc=torch.randn(15, 8)), (16,))

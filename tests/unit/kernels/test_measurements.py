@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -42,6 +43,21 @@ def test_one_origin_decides_and_own_measurements_of_this_device_come_first(rows)
         assert {each.device.threads for each in found} == {2}
     alike = [each for each in best if found and each.device == found[0].device]
     assert not any(each.torch == NOW[0] for each in alike) or {each.torch for each in found} == {NOW[0]}
+
+
+@pytest.mark.parametrize(
+    ("here", "names_and_threads", "chosen"),
+    [
+        (4, [("Another CPU", 16), ("Another CPU", 4)], ("Another CPU", 4)),
+        (4, [("A CPU", 16), ("B CPU", 4)], ("B CPU", 4)),
+        (4, [("B CPU", 4), ("A CPU", 4)], ("A CPU", 4)),
+        (8, [("Some CPU", 32), ("Some CPU", 9)], ("Some CPU", 9)),
+    ],
+)
+def test_the_nearest_number_of_threads_decides_then_the_name(here, names_and_threads, chosen):
+    rows = [row(False, Device("cpu", name, "AMD AVX2", threads)) for name, threads in names_and_threads]
+    (found,) = of_one_origin(rows, replace(THIS_CPU, threads=here), NOW)
+    assert (found.device.name, found.device.threads) == chosen
 
 
 ERRORS = st.floats(0, 1)

@@ -206,6 +206,16 @@ def test_a_site_is_its_path_and_others_leave_its_masks_alone():
     assert differ(net.first(x), deeper["second"](x))
 
 
+def test_no_generator_is_touched():
+    before = torch.get_rng_state()
+    alone(0.5, range(2))(torch.ones(2, 3))
+    assert same_integers(torch.get_rng_state(), before)
+
+
+def test_the_state_of_a_model_holds_nothing_of_it():
+    assert {name.split(".")[0] for name in Net().state_dict()} == {"inner", "outer"}
+
+
 def test_evaluation_and_no_dropout_are_the_identity_without_a_position():
     x = torch.ones(2, 3, 8)
     assert Dropout(0.0)(x) is x

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+import torch
+from image_method_cases import built_resnet
+
 from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.models.accounting import cost_of, total_flops, training_bytes
 from comt_cli.runs.plan import RunSpec
@@ -44,6 +48,33 @@ def test_flops_of_the_modulators():
     filters = 2 * (9 * 8 + 1) * PIXELS + (9 * 8 + 1 + 9 * 16 + 1) * PIXELS // 4
     assert window - plain == 6 * filters
     assert pixel - plain == 6 * (2 * 2 * (8 + 1) * PIXELS + 2 * 2 * (16 + 1) * PIXELS // 4)
+
+
+def really_kept(spec: RunSpec, images: int) -> int:
+    """Numbers that a forward pass keeps on the CPU, what the model itself holds apart."""
+    settings = spec.settings.model
+    model = built_resnet(spec.method, settings)
+    held = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    kept: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    x_BCHW = torch.zeros(images, 3, SIZE, SIZE).to(memory_format=torch.channels_last)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        logits = model(x_BCHW)
+        storages = [tensor.untyped_storage() for address, tensor in kept.items() if address not in held]
+        assert logits.requires_grad
+        return sum(storage.nbytes() // 4 for storage in storages)
+
+
+def test_it_is_what_a_forward_pass_keeps():
+    plan = spec("sas-resnet")
+    cost = cost_of(plan)
+    two, four = (really_kept(plan, images) for images in (2, 4))
+    assert cost.kept_per_row == pytest.approx((four - two) / 2, rel=0.01)
+    assert cost.kept_always == pytest.approx(2 * two - four, rel=0.01, abs=500)
 
 
 def test_what_is_kept_by_hand():

@@ -73,3 +73,14 @@ def test_checkpointing_keeps_one_block_and_the_inputs_of_the_others():
     assert saving.kept_per_row < 0.5 * plain.kept_per_row
     assert saving.kept_always <= plain.kept_always
     assert saving.kept_per_row > plain.kept_per_row / 3
+
+
+@pytest.mark.parametrize(("method", "more"), [("denseformer", 1), ("hyper-connections", 3)])
+def test_checkpointing_keeps_all_that_a_state_holds(method, more):
+    """Of the second and third block so many tensors more than the stream: a layer's output, or the other streams."""
+    (plain, saving), (pre_ln, pre_ln_saving) = (
+        [cost_of(spec(name, checkpointing)).kept_per_row for checkpointing in (False, True)]
+        for name in (method, "pre-ln")
+    )
+    inputs = saving - pre_ln_saving - (plain - pre_ln) / 3  # without the block that is computed again
+    assert inputs == pytest.approx(2 * more * T * 128, abs=2)

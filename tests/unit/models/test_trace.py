@@ -102,6 +102,14 @@ def test_a_network_that_was_traced_can_be_freed():
     assert not any(reference() is not None for reference in alive)
 
 
+def test_the_rows_divide_no_size_of_the_network():
+    """What is kept for each row would else be told from what is kept once by mistake."""
+    long = trace_module.rows_to_trace(nn.Linear(8, 2018), [inputs(12)], 2**42)
+    assert long == 1_013
+    assert trace_module.rows_to_trace(nn.Linear(8, 8), [inputs(1_013 * 3)], 2**42) == 1_009
+    assert trace_module.rows_to_trace(nn.Linear(8, 1_000_003, device="meta"), [inputs(12)], 64) == 1_000_033
+
+
 def parameter(*shape: int) -> Tensor:
     return torch.zeros(*shape, device="meta", requires_grad=True)
 

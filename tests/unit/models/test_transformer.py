@@ -41,6 +41,16 @@ def empty(settings: TransformerSettings, method: str | dict, vocabulary: int = 3
 # ---- parameters
 
 
+def test_initial_values_are_glorots():
+    model = pair_model({"name": "post-ln"}, TransformerSettings(size="nano", width=192, ffn_width=256))
+    assert model.embedding.weight.std().item() == pytest.approx(192**-0.5, rel=0.05)
+    for part in (part for part in model.modules() if isinstance(part, Projections)):
+        for site, weight in zip(part.sites, part.site_weights().values(), strict=True):
+            bound = math.sqrt(6 / (site.d_in + site.d_out))
+            assert 0.98 * bound < weight.abs().max() <= bound
+        assert part.bias is None or not part.bias.any()
+
+
 @pytest.mark.parametrize("method", ["comt", "transponder", "transponder-static", "full-rank-gate"])
 def test_gates_may_stand_in_one_part_of_the_network(method):
     """On the projections of the encoder, on those of the decoder without cross-attention, or on those of that: together
