@@ -78,7 +78,7 @@ def test_a_batch_of_nothing_but_padding_does_not_count():
 
 
 def test_nothing_to_evaluate():
-    with pytest.raises(ValueError, match="no target"):
+    with pytest.raises(ValueError, match="nothing to evaluate"):
         evaluate(FixedLoss(1.0), [batch(0, 3)], "fp32", WORLD, 0.25)
 
 

@@ -66,7 +66,7 @@ def test_a_model_that_says_no_numbers_is_never_right():
 
 
 def test_nothing_to_evaluate():
-    with pytest.raises(ValueError, match="no image"):
+    with pytest.raises(ValueError, match="nothing to evaluate"):
         evaluate_images(ClassifierLoss(Says()), [batch((IGNORE, SIX))], "fp32", WORLD)
 
 
