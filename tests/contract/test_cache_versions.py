@@ -136,7 +136,7 @@ MADE = {
     "contents of image folders": (
         (*("images/prepare.py", "images/image_set.py", "images/sets/cifar.py", "images/sets/imagenet.py"),),
         IMAGE_FORMAT,
-        (4, "4e204f1fc8e7010a"),
+        (4, "34c523f83f23b839"),
     ),
 }
 

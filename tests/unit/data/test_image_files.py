@@ -129,6 +129,35 @@ def test_an_archive_of_cifar_is_unpacked_where_it_is_whole(
     assert not (folder / kind.base_folder).exists()
 
 
+def test_of_an_archive_of_cifar_only_its_own_files_are_written(
+    cifar: tuple[Any, Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On every Python, whose own `extractall` differs: no links, nothing outside the folder."""
+    kind, folder, name = cifar
+    data = ImageDataSettings(images=name, folder=str(folder))
+    before, base = prepare(data), folder / kind.base_folder
+    files = {path.name for path in base.iterdir()}
+    first, *_ = sorted(files)
+    archive = folder / kind.filename
+    with tarfile.open(archive, "w:gz") as tar:
+        for outside in ("../outside", str(folder / "outside"), f"{base.name}/../outside", f"{base.name}/other"):
+            member = tar.gettarinfo(base / first)
+            member.name = outside
+            with (base / first).open("rb") as content:
+                tar.addfile(member, content)
+        tar.add(base, kind.base_folder)
+        link = tarfile.TarInfo(f"{kind.base_folder}/{first}")
+        link.type, link.linkname = tarfile.SYMTYPE, str(folder / "elsewhere")
+        tar.addfile(link)
+    monkeypatch.setattr(kind, "tgz_md5", hashlib.md5(archive.read_bytes()).hexdigest())
+    shutil.rmtree(base)
+    assert prepare(data).content_hash == before.content_hash
+    assert {path.name for path in base.iterdir()} == files
+    assert not any(path.is_symlink() for path in base.iterdir())
+    assert {path.name for path in folder.iterdir()} == {archive.name, kind.base_folder}
+    assert not (folder.parent / "outside").exists()
+
+
 def make_imagenet(folder: Path, classes: int = 3) -> None:
     generator = np.random.default_rng(1)
     for part, images in (("train", 5), ("val", 2)):

@@ -106,13 +106,29 @@ def _fetch(kind: Any, name: str, folder: Path, progress: ProgressCallback) -> No
         elif md5 is not None:
             wrong = f"{archive} is damaged (its MD5 is {md5}, not {kind.tgz_md5}) and cannot be downloaded anew"
         progress(f"{'unpacking' if md5 == kind.tgz_md5 else 'downloading'} {name} in {folder}", 0, None)
-        kind(folder, download=True)  # of an archive that has the known MD5
+        torchvision_datasets().utils.download_url(kind.url, folder, kind.filename, kind.tgz_md5)  # if it is not whole
+        _unpack(kind, archive, folder / kind.base_folder)
     except (RuntimeError, OSError, EOFError, tarfile.TarError) as error:  # urllib's errors are OSErrors
         raise UserError(
             f"{wrong}: {first_line(error)}",
             f"Where there is a network, {_bring(kind, folder)}; or say which folder has it: --set "
             "data.folder=/some/folder (of comt plot-images: --folder)",
         ) from error
+
+
+def _unpack(kind: Any, archive: Path, folder: Path) -> None:
+    """Write the files that torchvision reads into `folder`, and nothing else that an archive may hold.
+
+    torchvision unpacks all of it, with whatever the interpreter allows by default: before Python 3.14 also links, and
+    files outside the folder.
+    """
+    names = [kind.meta["filename"], *(name for name, _ in (*kind.train_list, *kind.test_list))]
+    places = {f"{kind.base_folder}/{name}": folder / name for name in names}
+    with tarfile.open(archive, "r:gz") as tar:
+        for member in tar:
+            if member.isfile() and member.name in places and (content := tar.extractfile(member)):
+                folder.mkdir(exist_ok=True)
+                places[member.name].write_bytes(content.read())
 
 
 def _md5(path: Path) -> str:
