@@ -139,7 +139,14 @@ def the_compilers_front_end(monkeypatch):
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("name", [name for name in cases() if name.split("/")[1] not in VARIANTS | IMAGE_VARIANTS])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name.startswith("compiled/") and name != "compiled/comt" else [])
+        for name in cases()
+        if name.split("/")[1] not in VARIANTS | IMAGE_VARIANTS
+    ],
+)
 def test_the_curve_is_the_committed_one(name, corpus, tmp_path):
     golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
     if name.startswith("fused/") and (missing := build.available()) is not None:

@@ -46,9 +46,9 @@ def installed(wheel, tmp_path_factory):
 
 
 def run(environment: Path, folder: Path, *command: str) -> str:
-    done = subprocess.run(
-        [environment / "bin" / command[0], *command[1:]], cwd=folder, capture_output=True, text=True, check=False
-    )
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    words = [environment / "bin" / command[0], *command[1:]]
+    done = subprocess.run(words, cwd=folder, env=own, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -67,30 +67,19 @@ def test_the_wheel_holds_all_modules_and_recipes(wheel):
     assert strangers == set()
 
 
-def test_the_installed_program_is_not_this_tree(installed, tmp_path):
-    where = run(installed, tmp_path, "python", "-c", "import comt_cli; print(comt_cli.__file__)")
-    assert Path(where.strip()).is_relative_to(installed)
-
-
-def test_the_installed_program_finds_its_recipes(installed, tmp_path):
-    assert "comt/table3" in run(installed, tmp_path, "comt", "recipes")
-
-
-def test_the_installed_program_finds_its_measurements(installed, tmp_path):
-    code = "from comt_cli.kernels.measurements import measurements; print(len(measurements()[0]))"
-    assert int(run(installed, tmp_path, "python", "-c", code)) > 0
-
-
-def test_the_installed_program_reads_a_recipe(installed, tmp_path):
-    found = run(
-        installed,
-        tmp_path,
-        "python",
-        "-c",
-        "from comt_cli.methods import catalogue; from comt_cli.recipe.load import find_recipe, load_recipe;"
-        "print(load_recipe(find_recipe('table3.yaml'), catalogue()).path)",
+def test_the_installed_program_is_whole(installed, tmp_path):
+    """It is not this tree, and finds its recipes and measurements."""
+    code = (
+        "import comt_cli; from comt_cli.methods import catalogue;"
+        "from comt_cli.kernels.measurements import measurements;"
+        "from comt_cli.recipe.load import find_recipe, load_recipe;"
+        "print(comt_cli.__file__, load_recipe(find_recipe('table3.yaml'), catalogue()).path, len(measurements()[0]))"
     )
-    assert Path(found.strip()).is_relative_to(installed)
+    module, recipe, count = run(installed, tmp_path, "python", "-c", code).split()
+    assert Path(module).is_relative_to(installed)
+    assert Path(recipe).is_relative_to(installed)
+    assert int(count) > 0
+    assert "comt/table3" in run(installed, tmp_path, "comt", "recipes")
 
 
 def test_constraints_are_names_and_versions_only():
@@ -138,20 +127,21 @@ def program(path, prints):
 
 
 @pytest.mark.parametrize(
-    ("there", "named", "used"),
+    ("target", "there", "named", "used"),
     [
-        (None, None, ".venv"),
-        ("3.11.7", None, ".venv"),
-        (None, "3.12.1", ".venv"),
-        ("3.12.1", "3.12.1", ".venv"),
-        ("3.11.7", "3.12.1", ".venv-3.12.1"),
-        ("3.12.4", "3.12.1", ".venv-3.12.1"),
-        ("", "3.12.1", ".venv"),  # its interpreter is gone
-        ("3.11.7", "", ".venv-none"),  # pyenv's shim of a version that is not chosen
+        ("test", None, None, ".venv"),
+        ("test", "3.11.7", None, ".venv"),
+        ("test", None, "3.12.1", ".venv"),
+        ("test", "3.11.7", "3.12.1", ".venv-3.12.1"),
+        ("test", "3.12.4", "3.12.1", ".venv-3.12.1"),
+        ("test", "", "3.12.1", ".venv"),  # its interpreter is gone
+        ("test", "3.11.7", "", ".venv-none"),  # pyenv's shim of a version that is not chosen
+        ("test-subset", "3.11.7", "3.12.1", ".venv-3.12.1"),
+        ("lint", "3.11.7", "3.12.1", ".venv-3.12.1"),
+        ("demo", "3.11.7", "3.12.1", ".venv-3.12.1"),
     ],
 )
-@pytest.mark.parametrize("target", ["test", "test-subset", "lint", "demo"])
-def test_a_python_that_is_named_is_the_one_that_is_used(tmp_path, there, named, used, target):
+def test_a_python_that_is_named_is_the_one_that_is_used(tmp_path, target, there, named, used):
     """An environment of another version is left alone: it would pass or fail the tests in the other's name."""
     if there is not None:
         program(tmp_path / ".venv/bin/python", there)

@@ -63,6 +63,7 @@ def rows_of(results: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(handle))
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_table_that_one_makes(tiny_corpus, tmp_path, nursery, monkeypatch):
     recipe = tmp_path / "micro.yaml"
     recipe.write_text(RECIPE.format(corpus=tiny_corpus), encoding="utf-8")

@@ -73,6 +73,8 @@ BRIEF: dict[str, tuple[dict[str, Any], float]] = {
 """Other kinds of states: two updates, the second from what the first made."""
 DEPENDS_ON_PROCESSES = ("validation_galore_perplexity",)
 CLIPPED = {"single numbers, clipped", "pure"}
+FAST = ["single numbers, clipped", "fused, recomputed"]
+"""Those that are compared in every run of the tests."""
 
 
 def spec_of(corpus: str, name: str, sharding: str = "none", **more: Any) -> RunSpec:
@@ -119,13 +121,15 @@ class Disturb:
 # ---- two processes
 
 
-def two(rank: int, corpus: str, folder: str) -> None:
-    """Everything that is looked at with two processes."""
+def two(rank: int, corpus: str, folder: str, names: list[str], everything: bool) -> None:
+    """What is looked at with two processes: runs to compare, and everything else."""
     path = Path(folder)
     with join_world("cpu") as world:
-        for name in (*SAME, *BRIEF):
+        for name in names:
             for sharding in ("none", "fsdp"):
                 run(spec_of(corpus, name, sharding), path / sharding, world)
+        if not everything:
+            return
         cut = spec_of(corpus, "recomputed", "fsdp")
         whole = spec_of(corpus, "recomputed", "none")
         run(cut, path / "alone, then fsdp", world)
@@ -162,26 +166,32 @@ def compile_without_a_compiler() -> None:
 
 
 @pytest.fixture(scope="module")
-def both(tiny_corpus, tmp_path_factory, only_nursery):
-    """The folder with what two processes did, and one process before and after them."""
+def both(request, tiny_corpus, tmp_path_factory, only_nursery):
+    """The folder with what two processes did, as far as the chosen tests look at it, and one process before and after
+    them."""
     folder = tmp_path_factory.mktemp("sharding")
+    chosen = [each for each in request.session.items if "both" in getattr(each, "fixturenames", ())]
+    everything = any(each.get_closest_marker("slow") for each in chosen)
+    names = [*SAME, *BRIEF] if everything else FAST
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COMT_CACHE", str(isolation.cache_folder()))
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        for name in SAME:
+        for name in SAME.keys() & names:
             train(spec_of(tiny_corpus, name), folder / "alone")
         begun = spec_of(tiny_corpus, "recomputed")
-        with pytest.raises(Stopped):
-            training(spec_of(tiny_corpus, "recomputed", save_every=3), folder / "alone, then fsdp",
-                     listener=Disturb("kill", 4)).run()  # fmt: skip
+        if everything:
+            with pytest.raises(Stopped):
+                training(spec_of(tiny_corpus, "recomputed", save_every=3), folder / "alone, then fsdp",
+                         listener=Disturb("kill", 4)).run()  # fmt: skip
         try:
-            run_together(only_nursery, 2, two, tiny_corpus, str(folder))
+            run_together(only_nursery, 2, two, tiny_corpus, str(folder), names, everything)
         finally:
             only_nursery.end_all()
-        state = read_state(RunDirectory.of(folder / "fsdp, then alone", begun).checkpoint_file, mapped=False)
-        torch.save(state, folder / "cut.pt")
-        train(begun, folder / "fsdp, then alone")
+        if everything:
+            state = read_state(RunDirectory.of(folder / "fsdp, then alone", begun).checkpoint_file, mapped=False)
+            torch.save(state, folder / "cut.pt")
+            train(begun, folder / "fsdp, then alone")
         torch.set_num_threads(threads)
     return folder
 
@@ -202,7 +212,9 @@ def assert_close(
             assert mine[key] == (value if exact else pytest.approx(value, rel=tolerance)), (key, other["step"])
 
 
-@pytest.mark.parametrize("name", SAME)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow]) for name in SAME]
+)
 def test_parts_train_as_the_whole(both, tiny_corpus, name):
     spec, tolerance = spec_of(tiny_corpus, name), SAME[name][1]
     directories = [RunDirectory.of(both / kind, spec) for kind in ("fsdp", "none", "alone")]
@@ -225,6 +237,7 @@ def test_parts_train_as_the_whole(both, tiny_corpus, name):
         assert apart.mean() <= tolerance / 20, key  # in bf16 training moves a weight by half a tolerance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BRIEF)
 def test_parts_of_every_kind_of_state_train_as_the_whole(both, tiny_corpus, name):
     spec, tolerance = spec_of(tiny_corpus, name), BRIEF[name][1]
@@ -237,6 +250,7 @@ def test_parts_of_every_kind_of_state_train_as_the_whole(both, tiny_corpus, name
         assert (mine[key] - weight).abs().max() <= tolerance, key
 
 
+@pytest.mark.slow
 def test_going_on_in_another_way(both, tiny_corpus):
     """Begun whole and gone on with in parts, and the other way round: a checkpoint does not say who wrote it."""
     spec = spec_of(tiny_corpus, "recomputed")
@@ -254,6 +268,7 @@ def test_going_on_in_another_way(both, tiny_corpus):
         assert_close(directory.metrics(), alone, 1e-5, but=DEPENDS_ON_PROCESSES)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_parts_is_an_ordinary_one(both, tiny_corpus, tmp_path):
     """After step 4, beside that of one process: the same keys, shapes, types, and numbers; and other verbs read it."""
     spec = spec_of(tiny_corpus, "recomputed")
@@ -286,6 +301,7 @@ def compare(mine: Any, expected: Any, name: str = "") -> set[str]:
     return set() if mine == expected else {name}
 
 
+@pytest.mark.slow
 def test_weights_that_one_process_alone_knows_to_be_bad_are_not_saved(both, tiny_corpus):
     directory = RunDirectory.of(both / "poisoned", spec_of(tiny_corpus, "tied, gates, accumulated", save_every=3))
     assert directory.result()["state"] == "diverged"
@@ -293,6 +309,7 @@ def test_weights_that_one_process_alone_knows_to_be_bad_are_not_saved(both, tiny
     assert not directory.checkpoint_file.exists()
 
 
+@pytest.mark.slow
 def test_compiled_blocks(both, tiny_corpus):
     """Each block by itself, recomputed inside: the same numbers as of blocks not compiled."""
     spec, compiled = (spec_of(tiny_corpus, "fused, recomputed", compile=on) for on in (False, True))

@@ -7,6 +7,7 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
 from submitit import LocalExecutor
 from tiny_runs import assert_same_run, tiny_spec, train
 
@@ -14,6 +15,7 @@ from comt_cli.campaign.slurm import TrainJob
 from comt_cli.runs.directory import RunDirectory
 
 
+@pytest.mark.slow
 def test_a_job_that_is_warned_saves_is_started_again_and_ends_as_one_never_stopped(tiny_corpus, tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     spec, runs = tiny_spec(tiny_corpus, steps=160, log_every=5, save_every=60), tmp_path / "runs"

@@ -59,7 +59,7 @@ def small_tiles() -> Iterator[None]:
 
 @IMPLEMENTATIONS
 @EVERY
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_any_shape(by, operation, data):
     """Every kind of gates at any of the sites, of any rank; C++ has tiles of 256 channels."""
@@ -110,13 +110,12 @@ def apart(W: torch.Tensor) -> torch.Tensor:
 
 @IMPLEMENTATIONS
 @EVERY
-@pytest.mark.parametrize("layout", [by_columns, apart])
-@pytest.mark.parametrize("beyond", [0.0, math.inf, math.nan], ids=str)
+@pytest.mark.parametrize(("layout", "beyond"), [(by_columns, math.nan), (apart, math.inf)], ids=str)
 def test_matrices_of_any_layout_give_the_same(by, operation, layout, beyond):
     """To rounding: a layout decides in which order a product is summed."""
     found = []
     for lay in (lambda W: W, layout):
-        case = make(by, 40, widths_of(operation, 83), 8, "both", torch.bfloat16)
+        case = make(by, 40, widths_of(operation, 83 if by == "cpp" else 37), 8, "both", torch.bfloat16)
         Wc, ws = case.gates[:2]
         Wc[Wc > 1.5] += beyond
         case.gates = case.gates._replace(Wc=lay(Wc), ws=lay(ws))
@@ -129,8 +128,10 @@ def test_matrices_of_any_layout_give_the_same(by, operation, layout, beyond):
 @IMPLEMENTATIONS
 @EVERY
 def test_the_same_bits_each_time_and_the_same_numbers_on_one_thread(by, operation):
+    rows, width = (200, 80) if by == "cpp" else (20, 24)  # the interpreter is slow
+
     def run() -> list[torch.Tensor]:
-        found, _ = RUNS[operation](make(by, 200 if by == "cpp" else 40, widths_of(operation, 80), 2, "both", dtype))
+        found, _ = RUNS[operation](make(by, rows, widths_of(operation, width), 2, "both", dtype))
         return list(found.values())
 
     dtype, before = torch.float32, torch.get_num_threads()
@@ -224,7 +225,7 @@ def test_special_gradients(by):
 
 
 @IMPLEMENTATIONS
-@pytest.mark.parametrize("size", [0.01, 0.1, 0.3, 1.0, 4.0, 300.0])
+@pytest.mark.parametrize("size", [0.01, 0.3, 4.0, 300.0])
 def test_weights_small_and_large(by, size):
     """In C++ gates whose weights bound their logits to 3 are computed without an exponential. A logit of some thousand
     has an absolute error of 2^-24 of that, a gate the same relative error."""

@@ -128,7 +128,9 @@ def test_what_onednn_does_not_read_or_gains_nothing_on_is_left_to_pytorch() -> N
     assert not products.fits(torch.randn(0, 256), square)
 
 
-@pytest.mark.parametrize("then", [LINEAR, OPERATORS], ids=["linear", "operators"])
+@pytest.mark.parametrize(
+    "then", [pytest.param(LINEAR, id="linear", marks=pytest.mark.slow), pytest.param(OPERATORS, id="operators")]
+)
 def test_pytorchs_products_are_replaced(then: str) -> None:
     """`F.linear` and `@`, forward, backward and compiled; every operator, also with what oneDNN does not take."""
     command = [sys.executable, "-c", IN_ANOTHER_PROCESS + then]
