@@ -1,38 +1,16 @@
-"""Small captioners: a batch and networks for the contract of methods, and runs on sixty scenes."""
+"""Runs of small captioners on sixty scenes."""
 
 from __future__ import annotations
 
 import functools
 from typing import Any
 
-import torch
-from pair_method_cases import NEEDED, TARGET, VOCABULARY
-
-from comt_cli.methods import methods
 from comt_cli.runs.plan import RunSpec, RunStart
 from comt_cli.tasks import tasks
-from comt_cli.tasks.settings.captioner import CaptionerSettings
 from comt_cli.tasks.settings.captioning import CaptioningSettings
-from comt_cli.tasks.settings.transformer import ENCODER_DECODER_SITES
 
-# Unlike in every number, and without dropout, which is on in training alone.
-SHAPE = {"size": "nano", "width": 24, "ffn_width": 40, "encoder_layers": 2, "decoder_layers": 3, "heads": 4}
-SETTINGS = CaptionerSettings(**SHAPE, dropout=0.0, region_dropout=0.0, region_positions="learned")
-MEDIUM = CaptionerSettings(size="nano", width=256, ffn_width=512, encoder_layers=2, decoder_layers=2)
-DIMENSIONS = {"vocabulary": VOCABULARY, "regions": 9, "features": 10}
-_GENERATOR = torch.Generator().manual_seed(0)
-REGIONS = torch.randn(3, 7, 10, generator=_GENERATOR)
-MASK = torch.ones(3, 7, dtype=torch.bool)
-MASK[1, 4:] = False
-BATCH = (REGIONS, MASK, TARGET)
-CAPTION_METHODS = {
-    name: {"name": name, **NEEDED.get(name, {})}
-    for name, method in methods().items()
-    if method.fits(ENCODER_DECODER_SITES)
-}
-"""Without variants: they are tested in translators, whose blocks are the same."""
-
-MODEL = {**SHAPE, "decoder_layers": 2, "region_positions": "learned", "region_dropout": 0.1}
+SHAPE = {"size": "nano", "width": 24, "ffn_width": 40, "encoder_layers": 2, "decoder_layers": 2, "heads": 4}
+MODEL = {**SHAPE, "region_positions": "learned", "region_dropout": 0.1}
 DATA = {"corpus": "scenes", "images": 60, "validation_images": 10, "test_images": 12, "max_length": 12}
 TRAIN = {
     "kernels": "reference",

@@ -1,29 +1,14 @@
-"""Small classifiers of texts: a batch and networks for the contract of methods, and runs on short scenes as bytes."""
+"""Runs of small classifiers of texts on short scenes as bytes."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
-import torch.nn.functional as F
-from masked_method_cases import TOKENS
 from tiny_runs import BERT, TRAIN_MASKED
-from torch import Tensor
 
 from comt_cli.runs.plan import RunSpec, RunStart
 from comt_cli.tasks import tasks
 from comt_cli.tasks.settings.glue import GlueSettings
-
-CLASSES = 5
-SEGMENTS = torch.zeros_like(TOKENS)
-SEGMENTS[:, 4:] = 1
-LABELS = torch.tensor([4, 0, 2])
-
-
-def loss_of_logits(logits_BC: Tensor) -> Tensor:
-    """The mean over the batch."""
-    return F.cross_entropy(logits_BC.float(), LABELS)
-
 
 TRAIN_GLUE = {**TRAIN_MASKED, "batch_size": 8, "evaluation_batch_size": 400}
 NEW = {"new": ("pooler", "classifier"), "drop": ("head",)}

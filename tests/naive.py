@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from comt_cli.layers.gates import ComtGate, FullRankGate, Gate, Site, StaticGate, TransponderGate
 from comt_cli.layers.projection import Projections
-from comt_cli.methods.connections import residual_connections
+from comt_cli.methods.base import residual_connections
 
 close = partial(torch.testing.assert_close, rtol=1e-11, atol=1e-11)
 close_with_rope = partial(torch.testing.assert_close, rtol=1e-5, atol=1e-5)

@@ -8,28 +8,102 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import caption_cases as captions
-import glue_cases as glue
 import image_method_cases as images
-import masked_method_cases as masked
 import method_cases as language
-import pair_method_cases as pairs
-import pytest
 import torch
+import torch.nn.functional as F
 from initialised import initialised, shaken
 from torch import Tensor
 
+from comt_cli.methods import method_from, methods
+from comt_cli.methods.base import Wiring
 from comt_cli.models.base import Model
 from comt_cli.models.build import wiring_of
-from comt_cli.recipe.settings import NetworkSettings
+from comt_cli.models.transformer import Transformer
 from comt_cli.tasks import task_of
+from comt_cli.tasks.settings.bert import BertSettings
+from comt_cli.tasks.settings.captioner import CaptionerSettings
 from comt_cli.tasks.settings.llama import ModelSettings
 from comt_cli.tasks.settings.resnet import ResNetSettings
+from comt_cli.tasks.settings.transformer import ENCODER_DECODER_SITES, TransformerSettings
 
 Batch = tuple[Tensor, ...]
+NEEDED = {"wider": {"like": "sas", "residual": "post-norm"}}
+"""Options without a default."""
+
+
+def by_name(command: str) -> dict[str, dict[str, Any]]:
+    return {name: {"name": name, **NEEDED.get(name, {})} for name in methods(command)}
+
+
+# ---- translators and captioners: unlike in every number, and without dropout, which is on in training alone
+
+PAIR_METHODS = (
+    by_name("train-mt")
+    | {
+        name: options
+        for name, options in language.VARIANTS.items()
+        if (method := method_from(options)).fits(ENCODER_DECODER_SITES) and not method.absent(ENCODER_DECODER_SITES)
+    }
+    | {
+        "eau-before-o": {"name": "eau", "place": "before-o"},
+        "eau+grc-post": {"name": "eau+grc", "norm": "post", "at": "ffn", "place": "before-o"},
+        "sas-single-layer": {"name": "sas", "gate": "single-layer"},
+        "sas-free": {"name": "sas", "gamma": "free", "alpha_bias": -3.0, "beta_bias": -3.0},
+        "transponder-static-cross": {"name": "transponder-static", "sites": "cross"},
+        "full-rank-gate-mixed": {"name": "full-rank-gate", "sites": ["o_proj", "cross.q_proj", "encoder.up_proj"]},
+    }
+)
+SHAPE = {"size": "nano", "width": 24, "ffn_width": 40, "encoder_layers": 2, "decoder_layers": 3, "heads": 4}
+PAIRS = TransformerSettings(**SHAPE, dropout=0.0)
+CAPTIONER = CaptionerSettings(**SHAPE, dropout=0.0, region_dropout=0.0, region_positions="learned")
+VOCABULARY = 31
+_DRAWS = torch.Generator().manual_seed(0)
+SOURCE, TARGET = (torch.randint(1, VOCABULARY, (3, length), generator=_DRAWS) for length in (7, 6))
+SOURCE[1, 4:] = SOURCE[2, 6:] = TARGET[0, 4:] = 0
+REGIONS = torch.randn(3, 7, 10, generator=_DRAWS)
+MASK = torch.ones(3, 7, dtype=torch.bool)
+MASK[1, 4:] = False
+
+
+def other_tokens(tokens: Tensor) -> Tensor:
+    """Others in every place that is no padding."""
+    return torch.where(tokens > 0, tokens % (VOCABULARY - 1) + 1, 0)
+
+
+def pair_model(
+    method: dict | Wiring, settings: TransformerSettings = PAIRS, seed: int = 1, *, trained: bool = False
+) -> Transformer:
+    """`trained`: as if a little, in float64."""
+    wiring = method if isinstance(method, Wiring) else wiring_of(method)
+    model = initialised(settings, wiring, seed, vocabulary=VOCABULARY)
+    return shaken(model.double()) if trained else model
+
+
+def pair_loss(logits_BTV: Tensor, target_BT: Tensor = TARGET) -> Tensor:
+    """The mean over the targets that are no padding, each predicted from those before it."""
+    return F.cross_entropy(logits_BTV[:, :-1].flatten(0, 1).float(), target_BT[:, 1:].flatten(), ignore_index=0)
+
+
+# ---- BERTs
+
+MASKED_METHODS = {
+    **by_name("train-bert"),
+    "post-ln+transponder": language.VARIANTS["post-ln+transponder"],
+    "laurel-pa+comt": language.VARIANTS["laurel-pa+comt"],
+    "headwise": language.VARIANTS["headwise"],
+    "eau+grc-reduced": {"name": "wider", "of": {"name": "eau+grc", "norm": "post"}, "like": "post-ln"},
+}
+BERT = BertSettings(
+    width=24, ffn_width=80, layers=2, heads=4, positions=16, dropout=0.0, attention_dropout=0.0, size="tiny"
+)
+TOKENS = torch.randint(1, VOCABULARY, (3, 9), generator=torch.Generator().manual_seed(0))
+TOKENS[1, 6:] = 0
+SEGMENTS = torch.zeros_like(TOKENS)
+SEGMENTS[:, 4:] = 1
 
 
 @dataclass(frozen=True)
@@ -38,106 +112,83 @@ class Small:
 
     Attributes:
         networks: settings of its smallest models, by name; the first one is tested where one is enough.
-        medium: settings of a model with draws enough to see how its numbers are spread at the start.
-        normal: whether its projections start as N(0, 0.02^2). Of others the model's own test has the start.
         dimensions: what `build` takes from the data.
         batch: inputs of three samples; `other` makes another batch of the same shape.
-        loss: of what the model makes of the batch.
-        bf16_error: by how much outputs in bf16 may be off, relative. Eight bits of mantissa, rounded some fifty times.
-        stream: of its models (`models.base.Model.stream`).
-        causal: outputs at a position of the first input, [B, T], depend on no later one.
+        loss: of the model's output for the batch.
         methods: every method by name, with variants that differ in kind.
+        tested: those of them that this task answers for: all that no task before it has, or a few kinds of wiring.
+        bf16_error: by how much outputs in bf16 may be off, relative. Eight bits of mantissa, rounded some fifty times.
+        medium: settings of a model with draws enough to see how its numbers are spread at the start.
     """
 
-    networks: Mapping[str, NetworkSettings]
-    medium: NetworkSettings
+    networks: Mapping[str, Any]
     dimensions: Mapping[str, int]
     batch: Batch
-    other: Callable[[Batch], Batch]
+    other: Callable[..., Batch]
     loss: Callable[[Tensor], Tensor]
-    bf16_error: float
-    stream: str
-    causal: bool
-    normal: bool = True
-    methods: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    methods: Mapping[str, dict[str, Any]]
+    tested: tuple[str, ...]
+    bf16_error: float = 0.05
+    medium: Any = None
 
 
 SMALL = {
     "train-lm": Small(
-        networks={"llama": language.SETTINGS},
+        {"llama": language.SETTINGS},
+        {"vocabulary": language.VOCABULARY},
+        (language.TOKENS,),
+        lambda tokens: ((tokens + 7) % language.VOCABULARY,),
+        language.loss_of_logits,
+        language.METHODS,
+        (*methods("train-lm"), *(name for name in (*language.KINDS, "2-dca") if name in language.VARIANTS)),
         medium=ModelSettings(size="tiny", width=256, ffn_width=512, layers=6, heads=4),
-        dimensions={"vocabulary": language.VOCABULARY},
-        batch=(language.TOKENS,),
-        other=lambda batch: ((batch[0] + 7) % language.VOCABULARY,),
-        loss=language.loss_of_logits,
-        bf16_error=0.05,
-        stream="tokens",
-        causal=True,
-        methods=language.METHODS,
     ),
     "train-resnet": Small(
-        networks=images.NETWORKS,
-        medium=ResNetSettings(size="resnet18", width=32, blocks=(1, 2)),
-        dimensions={"classes": images.CLASSES},
-        batch=(images.IMAGES,),
-        other=lambda batch: (batch[0] * 2 - 1,),
-        loss=lambda logits: torch.nn.functional.cross_entropy(logits.float(), images.LABELS),
-        bf16_error=0.1,  # the norms divide by what three images of few pixels vary
-        stream="maps",
-        causal=False,
-        methods=images.IMAGE_METHODS,
+        images.NETWORKS,
+        {"classes": images.CLASSES},
+        (images.IMAGES,),
+        lambda maps: (maps * 2 - 1,),
+        lambda logits: F.cross_entropy(logits.float(), images.LABELS),
+        images.IMAGE_METHODS,
+        tuple(dict.fromkeys((*methods("train-resnet"), *images.IMAGE_KINDS))),
+        0.1,  # the norms divide by what three images of few pixels vary
+        ResNetSettings(size="resnet18", width=32, blocks=(1, 2)),
     ),
     "train-mt": Small(
-        networks={"transformer": pairs.SETTINGS},
-        medium=pairs.MEDIUM,
-        dimensions={"vocabulary": pairs.VOCABULARY},
-        batch=(pairs.SOURCE, pairs.TARGET),
-        other=lambda batch: (batch[0], torch.where(batch[1] > 0, batch[1] % (pairs.VOCABULARY - 1) + 1, 0)),
-        loss=pairs.loss_of_logits,
-        bf16_error=0.05,
-        stream="tokens",
-        normal=False,
-        causal=False,  # a target sees its whole source; what it sees of targets is in `test_encoder_decoder`
-        methods=pairs.PAIR_METHODS,
+        {"transformer": PAIRS},
+        {"vocabulary": VOCABULARY},
+        (SOURCE, TARGET),
+        lambda source, target: (source, other_tokens(target)),
+        pair_loss,
+        PAIR_METHODS,
+        ("transponder-path", "headwise", "post-ln+transponder", "laurel-pa+comt", "sas", "dyt", "eau+grc-post"),
     ),
     "train-caption": Small(
-        networks={"captioner": captions.SETTINGS},
-        medium=captions.MEDIUM,
-        dimensions=captions.DIMENSIONS,
-        batch=captions.BATCH,
-        other=lambda batch: (batch[0] * 2 - 1, *batch[1:]),
-        loss=pairs.loss_of_logits,
-        bf16_error=0.05,
-        stream="tokens",
-        normal=False,
-        causal=False,  # a word sees all regions
-        methods=captions.CAPTION_METHODS,
+        {"captioner": CAPTIONER},
+        {"vocabulary": VOCABULARY, "regions": 9, "features": 10},
+        (REGIONS, MASK, TARGET),
+        lambda regions, *rest: (regions * 2 - 1, *rest),
+        pair_loss,
+        by_name("train-caption"),
+        ("comt", "sas"),
     ),
     "train-bert": Small(
-        networks={"bert": masked.SETTINGS},
-        medium=masked.MEDIUM,
-        dimensions={"vocabulary": masked.VOCABULARY},
-        batch=(masked.TOKENS,),
-        other=lambda batch: (torch.where(batch[0] > 0, batch[0] % (masked.VOCABULARY - 1) + 1, 0),),
-        loss=masked.loss_of_logits,
-        bf16_error=0.05,
-        stream="tokens",
-        normal=False,
-        causal=False,
-        methods=masked.MASKED_METHODS,
+        {"bert": BERT},
+        {"vocabulary": VOCABULARY},
+        (TOKENS,),
+        lambda tokens: (other_tokens(tokens),),
+        lambda logits: F.cross_entropy(logits.flatten(0, 1).float(), TOKENS.flatten()),
+        MASKED_METHODS,
+        ("headwise", "post-ln+transponder", "laurel-pa+comt", "dyt", "eau+grc-reduced"),
     ),
     "finetune": Small(
-        networks={"classifier": masked.SETTINGS},
-        medium=masked.MEDIUM,
-        dimensions={"vocabulary": masked.VOCABULARY, "classes": glue.CLASSES},
-        batch=(masked.TOKENS, glue.SEGMENTS),
-        other=lambda batch: (torch.where(batch[0] > 0, batch[0] % (masked.VOCABULARY - 1) + 1, 0), 1 - batch[1]),
-        loss=glue.loss_of_logits,
-        bf16_error=0.05,
-        stream="tokens",
-        normal=False,
-        causal=False,
-        methods=masked.MASKED_METHODS,
+        {"classifier": BERT},
+        {"vocabulary": VOCABULARY, "classes": 5},
+        (TOKENS, SEGMENTS),
+        lambda tokens, segments: (other_tokens(tokens), 1 - segments),
+        lambda logits: F.cross_entropy(logits.float(), torch.tensor([4, 0, 2])),
+        MASKED_METHODS,
+        ("sas", "post-ln+transponder"),
     ),
 }
 
@@ -161,68 +212,25 @@ class Case(NamedTuple):
     def options(self) -> dict[str, Any]:
         return self.small.methods[self.method]
 
-    def built(self, seed: int = 1, method: str | None = None, settings: NetworkSettings | None = None) -> Model:
-        """The model, or that of another method or of other settings; what was not initialised is NaN."""
-        options = self.options if method is None else {"name": method}
+    def built(self, seed: int = 1, settings: Any = None) -> Model:
+        """The model; what was not initialised is NaN."""
         settings = settings or self.small.networks[self.network]
-        return initialised(settings, wiring_of(options), seed, **self.small.dimensions)
-
-    def shaken(self) -> Model:
-        """As if trained a little."""
-        return shaken(self.built())
-
-    def shared(self) -> Model:
-        """The same, made once: for tests that change no more of it than its gradients, its mode and its statistics."""
-        model = _shared(self)
-        model.zero_grad()
-        return model.train()
+        return initialised(settings, wiring_of(self.options), seed, **self.small.dimensions)
 
     def loss(self, model: Model, batch: Batch | None = None) -> Tensor:
         return self.small.loss(model(*(self.batch if batch is None else batch)))
 
 
-@functools.cache
-def _shared(case: Case) -> Model:
-    return case.shaken()
+CASES = [
+    Case(command, network, name)
+    for command, small in SMALL.items()
+    for number, network in enumerate(small.networks)
+    for name in (small.tested if number == 0 else ("comt-pixel", "comt-sliding-window", "sas-free"))
+]
 
 
 @functools.cache
 def plain_model(command: str, network: str) -> Model:
     """That of the method that changes nothing, made once: nobody may change it."""
-    return Case(command, network, "").built(method=task_of(command).plain_method)
-
-
-ENCODER_WIRINGS = ("comt", "transponder-path", "headwise", "post-ln+transponder", "laurel-pa+comt", "sas", "dyt", "eau")
-"""As `method_cases.WIRINGS`, for encoders and encoder-decoders, whose blocks take fewer."""
-
-
-def tested_here(command: str) -> list[str]:
-    """The methods that a task answers for: those that no task before it has."""
-    before = set[str]()
-    for earlier, small in SMALL.items():
-        if earlier == command:
-            break
-        before |= small.methods.keys()
-    return [name for name in SMALL[command].methods if name not in before]
-
-
-def wirings(command: str) -> list[str]:
-    """A method for each way in which a wiring changes how the task's models are run."""
-    kinds = {"train-lm": language.WIRINGS, "train-resnet": images.IMAGE_KINDS}.get(command, ENCODER_WIRINGS)
-    return [name for name in kinds if name in SMALL[command].methods]
-
-
-def cases(*, networks: bool = False, every: bool = False, **wanted: Any) -> Any:
-    """Parametrizes a test by `case`: a method for each kind of wiring, or with `every` also all methods that no earlier
-    task has, on each task's first network, with `networks` on all.
-
-    Of tasks whose `Small` has the attributes that are wanted. What a method does is its wiring, the same in every task.
-    """
-    found = [
-        Case(command, network, name)
-        for command, small in SMALL.items()
-        if all(getattr(small, key) == value for key, value in wanted.items())
-        for network in list(small.networks)[: None if networks else 1]
-        for name in dict.fromkeys([*wirings(command), *(tested_here(command) if every else ())])
-    ]
-    return pytest.mark.parametrize("case", found, ids=["-".join(case) for case in found])
+    small, wiring = SMALL[command], wiring_of({"name": task_of(command).plain_method})
+    return initialised(small.networks[network], wiring, 1, **small.dimensions)

@@ -18,7 +18,7 @@ from comt_cli.analysis.watch import hooked
 from comt_cli.exchange.loaded import LoadedImageModel
 from comt_cli.layers.convolution import BatchNorm
 from comt_cli.layers.gates import Gate
-from comt_cli.models.resnet_blocks import ResidualBlock
+from comt_cli.models.resnet import ResidualBlock
 
 GateSites = Mapping[tuple[int, str], Gate]
 """Gates by block (from 1) and site (`conv1` ... or `norm1` ...)."""

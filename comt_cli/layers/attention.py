@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.kernels.attend import attend
 from comt_cli.kernels.heads import heads
 from comt_cli.kernels.swiglu import swiglu
-from comt_cli.layers.packing import aligned
-from comt_cli.layers.projection import Projections
-from comt_cli.layers.rotary import Rotation, rotate
-from comt_cli.layers.shared_values import SharedKV, SharedValues
+from comt_cli.layers.projection import Projections, aligned
+from comt_cli.layers.shared_values import SharedValues
 
 if TYPE_CHECKING:
     from comt_cli.layers.kv_cache import LayerCache
@@ -33,13 +32,10 @@ class Attention(nn.Module):
     fused = False
     """Whether one kernel applies the gates of q, k and v and turns q and k."""
 
+    last = "output"
+
     def __init__(
-        self,
-        width: int,
-        heads: int,
-        kv_heads: int,
-        make: MakeProjections,
-        shared: SharedValues | None = None,
+        self, width: int, heads: int, kv_heads: int, make: MakeProjections, shared: SharedValues | None = None
     ) -> None:
         """`shared` makes keys and values where they are not the block's own alone."""
         super().__init__()
@@ -54,51 +50,32 @@ class Attention(nn.Module):
 
     def forward(self, x_BTD: Tensor, rotation: Rotation, cache: LayerCache | None = None) -> Tensor:
         """[B, T, D] -> [B, T, D]; position t sees positions up to t, and those in the cache."""
-        output_BTD: Tensor = self.output(self.inner(x_BTD, rotation=rotation, cache=cache))[0]
-        return output_BTD
-
-    @property
-    def last(self) -> Projections:
-        """Output projection."""
-        return self.output
+        return self.output(self.inner(x_BTD, rotation=rotation, cache=cache))[0]
 
     def inner(
-        self,
-        x_BTD: Tensor,
-        *kv_BTD: Tensor,
-        rotation: Rotation,
-        cache: LayerCache | None = None,
-        shared_kv: SharedKV | None = None,
-    ) -> Tensor:
+        self, x_BTD: Tensor, *kv_BTD: Tensor, rotation: Rotation, cache: LayerCache | None = None,
+        shared_kv: list[Tensor] | None = None,
+    ) -> Tensor:  # fmt: skip
         """Input of the output projection, [B, T, D]. With two more inputs keys are computed from the second and values
         from the third. `shared_kv` holds keys and values of earlier blocks."""
         B, T, D = x_BTD.shape
-        q_BHTE, k_BKTE, v_BKTE, *read_by_gate = self._rotated_heads(x_BTD, kv_BTD, rotation, shared_kv)
-        if cache is None:
-            mixed_BHTE = attend(q_BHTE, k_BKTE, v_BKTE, causal=True)
-        else:
-            mixed_BHTE = cache.attend(q_BHTE, k_BKTE, v_BKTE)
+        qkv, read_by_gate = self._rotated_heads(x_BTD, kv_BTD, rotation, [] if shared_kv is None else shared_kv)
+        mixed_BHTE = attend(*qkv, causal=True) if cache is None else cache.attend(*qkv)
         mixed_BTD = mixed_BHTE.transpose(1, 2).reshape(B, T, D)
-        if "sdpa" in self.qkv.gates:  # Qiu et al. 2025, their position G1
-            mixed_BTD = self.qkv.gate("sdpa")(mixed_BTD, *(read_by_gate or (None,)))
-        return mixed_BTD
+        return self.qkv.gated_at("sdpa", mixed_BTD, *read_by_gate)  # Qiu et al. 2025, their position G1
 
     def _rotated_heads(
-        self, x_BTD: Tensor, kv_BTD: tuple[Tensor, ...], rotation: Rotation, shared_kv: SharedKV | None
-    ) -> tuple[Tensor, ...]:
-        """Queries [B, H, T, E] and keys [B, K, T, E], turned, values [B, K, T, E], and what a later gate reads."""
+        self, x_BTD: Tensor, kv_BTD: tuple[Tensor, ...], rotation: Rotation, shared_kv: list[Tensor]
+    ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Tensor, ...]]:
+        """Queries [B, H, T, E] and keys [B, K, T, E], turned, values [B, K, T, E], and the input of a later gate."""
         shared = self.shared
         is_usual = len(kv_BTD) == 0 and (shared is None or (shared.has_values and not shared.mixes_keys))
         gates = self.qkv.modulation() if self.fused and is_usual else None
-        k: Tensor
-        v: Tensor | None
         if gates is None:
-            parts = self.qkv(x_BTD, *kv_BTD)
-            q, k = self._split(parts[0]), self._split(parts[1])
-            has_values = shared is None or shared.has_values
-            v, rest = self._split(parts[2]) if has_values else None, list(parts[2 + has_values :])
+            q, k, *rest = self.qkv(x_BTD, *kv_BTD)
+            q, k = self._split(q), self._split(k)
+            v = self._split(rest.pop(0)) if shared is None or shared.has_values else None
             if shared is not None and shared.mixes_keys:
-                assert shared_kv is not None
                 k, v = shared(k, v, shared_kv)
             q, k = rotate(q, rotation), rotate(k, rotation)
         else:
@@ -106,12 +83,11 @@ class Attention(nn.Module):
             cos, sin = (table.flatten(0, -2) for table in rotation)
             parts = heads(product_BTC.flatten(0, -2), gates, cos, sin, self.heads, self.kv_heads)
             q, k, v = (self._split(part.view(*x_BTD.shape[:2], -1)) for part in parts)
-            rest = list(self.qkv.read_later(product_BTC))
+            rest = [*self.qkv.read_later(product_BTC)]
         if shared is not None and not shared.mixes_keys:
-            assert shared_kv is not None
             k, v = shared(k, v, shared_kv)
         assert v is not None
-        return q, k, v, *rest
+        return (q, k, v), (*rest,)
 
     def _split(self, x_BTN: Tensor) -> Tensor:
         """[B, T, heads * E] -> [B, heads, T, E]."""
@@ -124,6 +100,8 @@ class FeedForward(nn.Module):
     fused = False
     """Whether one kernel applies the gates of gate and up and joins the two."""
 
+    last = "down"
+
     def __init__(self, width: int, ffn_width: int, make: MakeProjections) -> None:
         super().__init__()
         self.ffn_width = ffn_width
@@ -133,13 +111,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """[B, T, D] -> [B, T, D]."""
-        output_BTD: Tensor = self.down(self.inner(x_BTD))[0]
-        return output_BTD
-
-    @property
-    def last(self) -> Projections:
-        """Down projection."""
-        return self.down
+        return self.down(self.inner(x_BTD))[0]
 
     def inner(self, x_BTD: Tensor) -> Tensor:
         """Input of the down projection, [B, T, F], with zeros behind where a row is filled up (`aligned`)."""
@@ -151,3 +123,25 @@ class FeedForward(nn.Module):
             return F.pad(inner_BTF, (0, padded - self.ffn_width)) if padded > self.ffn_width else inner_BTF
         inner_TF = swiglu(self.gate_up.product(x_BTD).flatten(0, -2), gates, padded, padded)
         return inner_TF.view(*x_BTD.shape[:2], padded)
+
+
+Rotation = tuple[Tensor, Tensor]
+"""Cosines and sines, each [T, E/2]."""
+
+
+def rotation_table(length: int, head_width: int, theta: float, like: Tensor) -> Rotation:
+    """Cosines and sines of rotary position embeddings (Su et al. 2021), each [T, E/2], on the device of `like`.
+
+    They are fp32, whatever is turned by them: a kernel that turns back must find what there was before.
+    """
+    frequency_E = theta ** (-torch.arange(0, head_width, 2, device=like.device, dtype=torch.float32) / head_width)
+    angle_TE = torch.arange(length, device=like.device, dtype=torch.float32)[:, None] * frequency_E
+    return angle_TE.cos(), angle_TE.sin()
+
+
+def rotate(x_BHTE: Tensor, rotation: Rotation) -> Tensor:
+    """Turn channel i and i + E/2 of every head by the position's angle (the layout of public LLaMA checkpoints)."""
+    cos_TE, sin_TE = (table.unsqueeze(-3) for table in rotation)
+    first, second = x_BHTE.chunk(2, dim=-1)
+    turned = torch.cat([first * cos_TE - second * sin_TE, second * cos_TE + first * sin_TE], dim=-1)
+    return turned.to(x_BHTE.dtype)

@@ -7,7 +7,7 @@ convolution, r that of the gate on a norm. Any memory layout; channels-last is t
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,7 @@ from comt_cli.kernels.window_convolution import window_convolution
 from comt_cli.layers.gates import Gate, Site, draw_gate_weight
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.norms import NormPlace
-from comt_cli.layers.packing import aligned
+from comt_cli.layers.projection import aligned
 from comt_cli.recipe.settings import GateInit
 
 EPSILON = 1e-5
@@ -31,57 +31,55 @@ MOMENTUM = 0.1
 
 
 class MapGate(Gate):
-    """A gate whose one factor is a scalar in (0, 1) a pixel, [B, 1, H, W]."""
+    """One scalar in (0, 1) a pixel, [B, 1, H, W]: sigmoid(w sigmoid(u)), without biases. `names` are those of its two
+    matrices."""
 
     factor_range = (0.0, 1.0)
+    names: ClassVar[tuple[str, str]]
+
+    def __init__(self, init: GateInit, hidden: int, *read: int) -> None:
+        super().__init__()
+        self.init = init
+        for name, shape in zip(self.names, ((hidden, *read), (1, hidden)), strict=True):
+            self.register_parameter(name, nn.Parameter(torch.empty(shape)))
+
+    def down_projection(self) -> Tensor:
+        return self.get_parameter(self.names[0])
+
+    def values(self, u_BhHW: Tensor | None) -> dict[str, Tensor]:
+        assert u_BhHW is not None
+        return {"scalar": torch.sigmoid(_pixelwise(torch.sigmoid(u_BhHW), self.get_parameter(self.names[1])))}
 
     def forward(self, z_BCHW: Tensor, u_BhHW: Tensor | None) -> Tensor:
         """gamma * z, [B, C, H, W], in the memory layout of z."""
         return self.values(u_BhHW)["scalar"] * z_BCHW
 
+    def initialise(self, draw: Draw) -> None:
+        for name in self.names:
+            draw_gate_weight(draw, self.get_parameter(name), name, self.init)
+
 
 class WindowGate(MapGate):
-    """CoMT's sliding-window modulator: one scalar in (0, 1) an output pixel, sigmoid(w sigmoid(filters * x)), without
-    biases (Eq. 13). The convolution it belongs to computes filters * x together with its own output."""
+    """CoMT's sliding-window modulator: sigmoid(w sigmoid(filters * x)) (Eq. 13). The convolution it belongs to computes
+    filters * x together with its own output."""
+
+    names = ("filters", "w")
+    filters: Tensor
+    w: Tensor
 
     def __init__(self, site: Site, ratio: int, init: GateInit) -> None:
-        super().__init__()
-        self.init = init
-        hidden = max(1, site.d_in // ratio)
-        self.filters = nn.Parameter(torch.empty(hidden, site.d_in, site.window, site.window))
-        self.w = nn.Parameter(torch.empty(1, hidden))
-
-    def down_projection(self) -> Tensor:
-        return self.filters
-
-    def values(self, u_BhHW: Tensor | None) -> dict[str, Tensor]:
-        assert u_BhHW is not None
-        return {"scalar": torch.sigmoid(_pixelwise(torch.sigmoid(u_BhHW), self.w))}
-
-    def initialise(self, draw: Draw) -> None:
-        draw_gate_weight(draw, self.filters, "filters", self.init)
-        draw_gate_weight(draw, self.w, "w", self.init)
+        super().__init__(init, max(1, site.d_in // ratio), site.d_in, site.window, site.window)
 
 
 class PixelGate(MapGate):
-    """CoMT's pixel modulator: one scalar in (0, 1) a pixel, sigmoid(b sigmoid(A n)), without biases (Eq. 11)."""
+    """CoMT's pixel modulator: sigmoid(b sigmoid(A n)) (Eq. 11)."""
+
+    names = ("A", "b")
+    A: Tensor
+    b: Tensor
 
     def __init__(self, site: Site, hidden: int, init: GateInit) -> None:
-        super().__init__()
-        self.init = init
-        self.A = nn.Parameter(torch.empty(hidden, site.d_in))
-        self.b = nn.Parameter(torch.empty(1, hidden))
-
-    def down_projection(self) -> Tensor:
-        return self.A
-
-    def values(self, u_BhHW: Tensor | None) -> dict[str, Tensor]:
-        assert u_BhHW is not None
-        return {"scalar": torch.sigmoid(_pixelwise(torch.sigmoid(u_BhHW), self.b))}
-
-    def initialise(self, draw: Draw) -> None:
-        draw_gate_weight(draw, self.A, "A", self.init)
-        draw_gate_weight(draw, self.b, "b", self.init)
+        super().__init__(init, hidden, site.d_in)
 
 
 class Convolution(Initialised):
@@ -102,8 +100,7 @@ class Convolution(Initialised):
             return product
         C, filters = self.d_out, self.gate.down_projection()
         u_BhHW = None if filters is None else product[:, C : C + len(filters)]
-        gated_BCHW: Tensor = self.gate(product[:, :C], u_BhHW)
-        return gated_BCHW
+        return self.gate(product[:, :C], u_BhHW)
 
     def product(self, x_BCHW: Tensor) -> Tensor:
         """All filters on x, [B, K, H, W]: the C of the convolution, the h of its gate, and on a GPU, where there is a
@@ -150,20 +147,12 @@ class BatchNorm(Initialised):
         scaled_BCHW = self.gate(n_BCHW, None if A is None else _pixelwise(n_BCHW, A))
         if self.weight is not None:
             scaled_BCHW = scaled_BCHW * _per_channel(self.weight, n_BCHW)
-        y_BCHW: Tensor = scaled_BCHW + _per_channel(self.bias, n_BCHW)
-        return y_BCHW
+        return scaled_BCHW + _per_channel(self.bias, n_BCHW)
 
     def _normalised(self, x_BCHW: Tensor, weight_C: Tensor | None, bias_C: Tensor | None) -> Tensor:
-        return F.batch_norm(
-            x_BCHW,
-            self.running_mean,
-            self.running_var,
-            None if weight_C is None else weight_C.to(self.running_mean.dtype),
-            None if bias_C is None else bias_C.to(self.running_mean.dtype),
-            training=self.training,
-            momentum=MOMENTUM,
-            eps=EPSILON,
-        )
+        mean_C, var_C = self.running_mean, self.running_var
+        weight_C, bias_C = (None if each is None else each.to(mean_C.dtype) for each in (weight_C, bias_C))
+        return F.batch_norm(x_BCHW, mean_C, var_C, weight_C, bias_C, self.training, MOMENTUM, EPSILON)
 
     def observe(self, mean_C: Tensor, var_C: Tensor, pixels: int) -> None:
         """Take the mean and the biased variance of a batch's `pixels` into the running ones, as `forward` does."""
@@ -192,8 +181,38 @@ def batch_norm(place: NormPlace, *, weighted: bool = True) -> BatchNorm:
     return BatchNorm(place.width, place.gate, weighted=weighted)
 
 
+class MapLayerNorm(Initialised):
+    """Layer normalisation (Ba et al. 2016) of each image as a whole (`sample`), or of each pixel by itself (`pixel`).
+
+    The gain and the shift are the channels' in both, so that parameters do not depend on the images' size.
+    """
+
+    def __init__(self, width: int, over: Literal["sample", "pixel"]) -> None:
+        super().__init__()
+        self.over = over
+        self.weight = nn.Parameter(torch.empty(width))
+        self.bias = nn.Parameter(torch.empty(width))
+
+    def forward(self, x_BHWC: Tensor) -> Tensor:
+        """[B, H, W, C] -> [B, H, W, C]."""
+        n_BHWC = F.layer_norm(x_BHWC, x_BHWC.shape[1 if self.over == "sample" else 3 :], eps=EPSILON)
+        return (self.weight * n_BHWC + self.bias).to(x_BHWC.dtype)
+
+    def initialise(self, draw: Draw) -> None:
+        nn.init.ones_(self.weight)
+        nn.init.zeros_(self.bias)
+
+
+class MapBatchNorm(BatchNorm):
+    """Batch normalisation of maps with the channels last."""
+
+    def forward(self, x_BHWC: Tensor) -> Tensor:
+        """[B, H, W, C] -> [B, H, W, C]."""
+        return super().forward(x_BHWC.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+
+
 class ConvolutionNorm(nn.Module):
-    """A convolution, the norm behind it, then what is added and ReLU where they are wanted: y = act(N(conv(x)) + skip).
+    """A convolution, its norm, a skip path and ReLU where they are wanted: y = act(N(conv(x)) + skip).
 
     One module, because one kernel can do all that follows the convolution's product in two passes. In training it does
     where `fused` is set (`models.kernels`); evaluation, whose statistics are known, goes step by step.
@@ -222,17 +241,11 @@ class ConvolutionNorm(nn.Module):
         pixel = norm.gate
         assert window is None or isinstance(window, WindowGate)
         assert pixel is None or isinstance(pixel, PixelGate)
+        w_h = None if window is None else window.w[0]
+        A_rC, b_r = (None, None) if pixel is None else (pixel.A, pixel.b[0])
+        skip_PC = None if skip_BCHW is None else _rows(skip_BCHW)
         y_PC, mean_C, var_C = modulated_norm(
-            product_PK,
-            u_Ph,
-            None if window is None else window.w[0],
-            None if pixel is None else pixel.A,
-            None if pixel is None else pixel.b[0],
-            norm.weight,
-            norm.bias,
-            None if skip_BCHW is None else _rows(skip_BCHW),
-            self.relu,
-            EPSILON,
+            product_PK, u_Ph, w_h, A_rC, b_r, norm.weight, norm.bias, skip_PC, self.relu, EPSILON
         )
         norm.observe(mean_C, var_C, len(product_PK))
         return y_PC.view(*sides, -1).permute(0, 3, 1, 2)

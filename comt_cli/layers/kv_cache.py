@@ -7,15 +7,33 @@ Shapes: B rows, T new tokens, S columns that are looked at, H heads, K key-value
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from comt_cli.errors import UserError
 from comt_cli.kernels.attend import attend
-from comt_cli.layers.rotary import rotation_table
+from comt_cli.layers.attention import rotation_table
 from comt_cli.tasks.settings.llama import LlamaShape
+
+
+@contextlib.contextmanager
+def _reserving(rows: int, capacity: int) -> Iterator[None]:
+    if rows < 1 or capacity < 1:
+        raise ValueError(f"a cache of {rows} rows and {capacity} columns holds nothing")
+    try:
+        yield
+    except RuntimeError as error:  # also torch.OutOfMemoryError
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"cannot reserve a cache for {rows} texts of {capacity} tokens: {reason}") from None
+
+
+def _need(capacity: int, tokens: int) -> None:
+    if tokens > capacity:
+        raise UserError(f"the cache has room for {capacity} tokens a text; {tokens} are needed")
 
 
 class KeyValueCache:
@@ -33,37 +51,24 @@ class KeyValueCache:
     what a captured pass needs. Otherwise it runs over the columns that are filled."""
 
     def __init__(self, shape: LlamaShape, rows: int, capacity: int, theta: float, like: Tensor) -> None:
-        if rows < 1 or capacity < 1:
-            raise ValueError(f"a cache of {rows} rows and {capacity} columns holds nothing")
         self.rows, self.capacity, self.stored = rows, capacity, 0
         self.is_padded = False
         self._pass: tuple[Tensor, Tensor | None] | None = None
-        try:
-            self._reserve(shape, theta, like)
-        except RuntimeError as error:  # also torch.OutOfMemoryError
-            reason = str(error).partition("\n")[0]
-            raise UserError(f"cannot reserve a cache for {rows} texts of {capacity} tokens: {reason}") from None
-
-    def _reserve(self, shape: LlamaShape, theta: float, like: Tensor) -> None:
-
         head_width = shape.width // shape.heads
-        self.next_column = torch.zeros((), dtype=torch.int64, device=like.device)
-        self.first_B = torch.zeros(self.rows, dtype=torch.int64, device=like.device)
-        self._columns_S = torch.arange(self.capacity, device=like.device)
-        self._table = rotation_table(self.capacity, head_width, theta, like)
-        size = (self.rows, shape.kv_heads, self.capacity, head_width)
-        # Zeros, not what happens to lie there: a column that is masked is still multiplied, by zero.
-        self.layers = [
-            LayerCache(self, *(torch.zeros(size, dtype=like.dtype, device=like.device) for _ in range(2)))
-            for _ in range(shape.layers)
-        ]
+        with _reserving(rows, capacity):
+            self.next_column = torch.zeros((), dtype=torch.int64, device=like.device)
+            self.first_B = torch.zeros(rows, dtype=torch.int64, device=like.device)
+            self._columns_S = torch.arange(capacity, device=like.device)
+            self._table = rotation_table(capacity, head_width, theta, like)
+            # Zeros, not whatever is in memory: a column that is masked is still multiplied, by zero.
+            self.layers = [
+                LayerCache(self, *(like.new_zeros((rows, shape.kv_heads, capacity, head_width)) for _ in range(2)))
+                for _ in range(shape.layers)
+            ]
 
     def begin(self, lengths_B: Sequence[int] | Tensor) -> None:
-        """Forget everything and expect texts of these many tokens, padded on the left to the longest.
-
-        Raises `ValueError` where there are not `rows` lengths or one is below 1, `UserError` where one is beyond the
-        capacity.
-        """
+        """Forget everything and expect texts of so many tokens, padded on the left to the longest. Raises `UserError`
+        where one is beyond the capacity."""
         lengths = [int(length) for length in lengths_B]
         if len(lengths) != self.rows or min(lengths) < 1:
             raise ValueError(f"{lengths} are not the lengths of {self.rows} texts")
@@ -74,9 +79,7 @@ class KeyValueCache:
 
     def rotation(self, T: int) -> tuple[Tensor, Tensor]:
         """Cosines and sines for the next T columns, each [B, T, E/2]: a row's positions count from its first column.
-
-        Raises `UserError` where the columns do not suffice.
-        """
+        Raises `UserError` where the columns do not suffice."""
         self.need(T)
         self._pass = None
         position_BT = (self.columns(T) - self.first_B[:, None]).clamp(min=0)
@@ -88,22 +91,17 @@ class KeyValueCache:
         return self._columns_S[:T] + self.next_column
 
     def this_pass(self, T: int) -> tuple[Tensor, Tensor | None]:
-        """Columns to write in all layers of a pass, [T], and the mask of what is visible, [B, 1, T, S].
-
-        The latter is None where no mask is needed: one token sees all that is stored, and the first
-        pass is plain causal attention.
-        """
+        """Columns to write in all layers of a pass, [T], and the mask of visible ones, [B, 1, T, S], or None: one token
+        sees all that is stored, and the first pass is plain causal attention."""
         if self._pass is None:
-            needs_none = not self.is_padded and not self.static_shapes and (T == 1 or self.stored == 0)
-            self._pass = (self.columns(T), None if needs_none else self._visible(T))
+            visible_B1TS = None
+            if self.is_padded or self.static_shapes or (T > 1 and self.stored > 0):
+                column_S, own_T1 = self._columns_S[: self.looked_at(T)], self.columns(T)[:, None]
+                is_text_B1S = column_S >= self.first_B[:, None, None]
+                # A padding token sees itself: seeing nothing would be 0 / 0.
+                visible_B1TS = ((column_S <= own_T1) & is_text_B1S | (column_S == own_T1))[:, None]
+            self._pass = self.columns(T), visible_B1TS
         return self._pass
-
-    def _visible(self, T: int) -> Tensor:
-        column_S, own_T1 = self._columns_S[: self.looked_at(T)], self.columns(T)[:, None]
-        is_text_B1S = column_S >= self.first_B[:, None, None]
-        # A padding token sees itself: seeing nothing would be 0 / 0.
-        visible_BTS = (column_S <= own_T1) & is_text_B1S | (column_S == own_T1)
-        return visible_BTS[:, None]
 
     def looked_at(self, T: int) -> int:
         """Number of columns that the next T tokens look at, S."""
@@ -127,8 +125,7 @@ class KeyValueCache:
 
     def need(self, T: int) -> None:
         """Raise `UserError` unless there is room for T more columns."""
-        if self.stored + T > self.capacity:
-            raise UserError(f"the cache has room for {self.capacity} tokens a text; {self.stored + T} are needed")
+        _need(self.capacity, self.stored + T)
 
 
 class LayerCache:
@@ -138,13 +135,10 @@ class LayerCache:
         self.cache, self.k_BKSE, self.v_BKSE = cache, k_BKSE, v_BKSE
 
     def attend(self, q_BHTE: Tensor, k_BKTE: Tensor, v_BKTE: Tensor) -> Tensor:
-        """Store `k` and `v` at the next T columns; what the queries find in all that is stored up to their own column.
-
-        Returns [B, H, T, E].
-        """
+        """Store `k` and `v` at the next T columns; attention of the queries to all columns up to their own,
+        [B, H, T, E]."""
         cache = self.cache
-        B, H, T, E = q_BHTE.shape
-        K = k_BKTE.shape[1]
+        (B, H, T, E), K = q_BHTE.shape, k_BKTE.shape[1]
         column_T, visible_B1TS = cache.this_pass(T)
         self.k_BKSE.index_copy_(2, column_T, k_BKTE)
         self.v_BKSE.index_copy_(2, column_T, v_BKTE)
@@ -157,3 +151,60 @@ class LayerCache:
         q_BKGTE = q_BHTE.reshape(B, K, G * T, E)
         mixed_BKGTE = attend(q_BKGTE, self.k_BKSE[:, :, :S], self.v_BKSE[:, :, :S], visible_B1TS, tokens=T)
         return mixed_BKGTE.reshape(B, H, T, E)
+
+
+class DecodingCache:
+    """Keys and values of `rows` hypotheses of up to `capacity` tokens each, on the device of `positions`, [C, D], which
+    holds what is added to the embedding of each column's token, in its type, or the one that autocast multiplies in.
+
+    Raises `UserError` where the memory does not suffice.
+    """
+
+    def __init__(self, layers: int, rows: int, heads: int, positions_CD: Tensor) -> None:
+        capacity, width = positions_CD.shape
+        self.rows, self.capacity, self.stored = rows, capacity, 0
+        self._positions_CD = positions_CD
+        device = positions_CD.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else positions_CD.dtype
+        with _reserving(rows, capacity):
+            self._L2RHCE = positions_CD.new_empty((layers, 2, rows, heads, capacity, width // heads), dtype=dtype)
+
+    @property
+    def position(self) -> Tensor:
+        """Position of the next token, [D]. Raises `UserError` where there is no room for it."""
+        _need(self.capacity, self.stored + 1)
+        return self._positions_CD[self.stored]
+
+    def columns(self, layer: int) -> LayerColumns:
+        """Stored columns of a layer, with room for the next token."""
+        k_RHcE, v_RHcE = self._L2RHCE[layer, :, :, :, : self.stored + 1]
+        return LayerColumns(k_RHcE, v_RHcE)
+
+    def advance(self) -> None:
+        """The next token's column has been written, in every layer."""
+        self.stored += 1
+
+    def reorder(self, indices_R: Tensor) -> None:
+        """Keep the rows with these numbers, in this order; a row may come more than once, or not at all. There may be
+        fewer of them than before, not more."""
+        rows = len(indices_R)
+        if rows > self.rows:
+            raise ValueError(f"a cache of {self.rows} rows cannot hold {rows}")
+        for part_RHCE in self._L2RHCE.view(-1, *self._L2RHCE.shape[2:]):  # one by one: no copy of all at once
+            filled_RHcE = part_RHCE[:, :, : self.stored]
+            filled_RHcE[:rows] = filled_RHcE[indices_R]
+        self.rows, self._L2RHCE = rows, self._L2RHCE[:, :, :rows]
+
+
+class LayerColumns(NamedTuple):
+    """Keys and values of one layer, [R, H, c, E] each, of which the last column is still to be written."""
+
+    k: Tensor
+    v: Tensor
+
+    def append(self, k_RH1E: Tensor, v_RH1E: Tensor) -> tuple[Tensor, Tensor]:
+        """Write the last column; all columns."""
+        with torch.no_grad():
+            self.k[:, :, -1:] = k_RH1E
+            self.v[:, :, -1:] = v_RH1E
+        return self.k, self.v

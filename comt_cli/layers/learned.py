@@ -100,16 +100,8 @@ class Affine(Initialised):
         nn.init.constant_(self.bias, self.start)
 
 
-class Classifier(Initialised):
+class Classifier(Affine):
     """x W^T + b, [B, D] -> [B, classes]; both start as U(+-1 / sqrt(D)), torch's own."""
-
-    def __init__(self, width: int, classes: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(classes, width))
-        self.bias = nn.Parameter(torch.empty(classes))
-
-    def forward(self, x_BD: Tensor) -> Tensor:
-        return F.linear(x_BD, self.weight, self.bias)
 
     def initialise(self, draw: Draw) -> None:
         bound = 1 / math.sqrt(self.weight.shape[1])

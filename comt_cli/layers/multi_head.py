@@ -8,7 +8,8 @@ width, R rows of tokens that attend, K = R / B of them for each sequence that is
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +20,7 @@ from comt_cli.layers.attention import MakeProjections
 from comt_cli.layers.dropout import Dropout
 
 if TYPE_CHECKING:
-    from comt_cli.layers.decoding_cache import LayerColumns
-    from comt_cli.layers.projection import Projections
+    from comt_cli.layers.kv_cache import LayerColumns
 
 
 class KeysValues(NamedTuple):
@@ -34,23 +34,20 @@ class KeysValues(NamedTuple):
 class MultiHead(nn.Module):
     """softmax(Q K^T / sqrt(E)) V W_o, whose four projections may have a `bias`; dropout, if any, is on the softmax."""
 
+    last = "output"
+
     def __init__(self, width: int, heads: int, dropout: float, make: MakeProjections, *, bias: bool = False) -> None:
         super().__init__()
         self.heads, self.head_width = heads, width // heads
         self.output = make({"o_proj": (width, width)}, bias=bias)
         self.dropout = Dropout(dropout)
 
-    @property
-    def last(self) -> Projections:
-        """Output projection."""
-        return self.output
-
     def attend(self, q_BHTE: Tensor, k_BHSE: Tensor, v_BHSE: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
         """Outputs of all heads side by side, [B, T, D]. A query sees what `mask`, [B, 1, 1, S], has as
         True, or with `causal` the keys up to its own."""
         if self.dropout.p > 0 and self.training:  # on the weights themselves, which fused attention never has
             weights_BHTS = self.dropout(attention_weights(q_BHTE, k_BHSE, mask, causal=causal))
-            mixed_BHTE: Tensor = weights_BHTS.to(v_BHSE.dtype) @ v_BHSE
+            mixed_BHTE = weights_BHTS.to(v_BHSE.dtype) @ v_BHSE
         else:
             mixed_BHTE = attend(q_BHTE, k_BHSE, v_BHSE, mask, causal=causal)
         return mixed_BHTE.transpose(1, 2).flatten(2)
@@ -58,14 +55,6 @@ class MultiHead(nn.Module):
     def split(self, x_BTD: Tensor) -> Tensor:
         """[B, T, D] -> [B, H, T, E]."""
         return x_BTD.view(*x_BTD.shape[:-1], self.heads, self.head_width).transpose(1, 2)
-
-    @staticmethod
-    def gated(mixed_BTD: Tensor, read_by: Projections, *read: Tensor) -> Tensor:
-        """Attention's output times the gate of the site `sdpa`, if there is one."""
-        if "sdpa" not in read_by.gates:
-            return mixed_BTD
-        gated_BTD: Tensor = read_by.gate("sdpa")(mixed_BTD, *(read or (None,)))
-        return gated_BTD
 
 
 def attention_weights(q_BHTE: Tensor, k_BHSE: Tensor, mask: Tensor | None, *, causal: bool = False) -> Tensor:
@@ -93,7 +82,7 @@ class SelfAttention(MultiHead):
         if columns is not None:
             k_BHTE, v_BHTE = columns.append(k_BHTE, v_BHTE)
         causal = mask is None and columns is None
-        return self.gated(self.attend(q_BHTE, k_BHTE, v_BHTE, mask, causal=causal), self.qkv, *read)
+        return self.qkv.gated_at("sdpa", self.attend(q_BHTE, k_BHTE, v_BHTE, mask, causal=causal), *read)
 
 
 class CrossAttention(MultiHead):
@@ -115,16 +104,14 @@ class CrossAttention(MultiHead):
         x_BTD = x_RTD.reshape(len(source.k), -1, x_RTD.shape[-1])
         q, *read = self.query(x_BTD)
         mixed_BTD = self.attend(self.split(q), source.k, source.v, source.mask, causal=False)
-        return self.gated(mixed_BTD, self.query, *read).view_as(x_RTD)
+        return self.query.gated_at("sdpa", mixed_BTD, *read).view_as(x_RTD)
 
 
 class TwoLayerFeedForward(nn.Module):
     """W_down f(W_up x + b_up) + b_down; dropout, if any, behind f, which subclasses choose."""
 
-    @staticmethod
-    def activation(x: Tensor) -> Tensor:
-        """f, number by number."""
-        raise NotImplementedError
+    last = "down"
+    activation: ClassVar[Callable[[Tensor], Tensor]]
 
     def __init__(self, width: int, ffn_width: int, dropout: float, make: MakeProjections) -> None:
         super().__init__()
@@ -132,31 +119,21 @@ class TwoLayerFeedForward(nn.Module):
         self.down = make({"down_proj": (ffn_width, width)}, bias=True)
         self.dropout = Dropout(dropout)
 
-    @property
-    def last(self) -> Projections:
-        """Down projection."""
-        return self.down
-
     def inner(self, x_BTD: Tensor) -> Tensor:
         """Input of the down projection, [B, T, F]."""
-        inner_BTF: Tensor = self.dropout(self.activation(self.up(x_BTD)[0]))
-        return inner_BTF
+        return self.dropout(type(self).activation(self.up(x_BTD)[0]))
 
 
 class ReluFeedForward(TwoLayerFeedForward):
     """With f = ReLU."""
 
-    @staticmethod
-    def activation(x: Tensor) -> Tensor:
-        return F.relu(x)
+    activation = F.relu
 
 
 class GeluFeedForward(TwoLayerFeedForward):
     """With f = GELU, by the error function: x Phi(x) (Hendrycks & Gimpel 2016)."""
 
-    @staticmethod
-    def activation(x: Tensor) -> Tensor:
-        return F.gelu(x)
+    activation = F.gelu
 
 
 def sinusoids(length: int, width: int, like: Tensor) -> Tensor:

@@ -55,7 +55,6 @@ class DynamicTanh(Initialised):
         self.weight = nn.Parameter(torch.empty(width))
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """[B, T, D] -> [B, T, D]."""
         return self.weight * torch.tanh(self.alpha * x_BTD)
 
     def initialise(self, draw: Draw) -> None:
@@ -72,7 +71,6 @@ class EmbeddingScale(Initialised):
         self.factor = nn.Parameter(torch.empty(()))
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """[B, T, D] -> [B, T, D]."""
         return self.factor * x_BTD
 
     def initialise(self, draw: Draw) -> None:

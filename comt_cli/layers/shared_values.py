@@ -13,20 +13,12 @@ Shapes: B batch, K key-value heads, T tokens, E head width.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.learned import Constant, UpdateRule, factors, wide
-
-
-@dataclass
-class SharedKV:
-    """Keys and values of earlier blocks that later ones read, within one forward pass."""
-
-    tensors: tuple[Tensor, ...] = ()
 
 
 class SharedValues(nn.Module):
@@ -38,7 +30,7 @@ class SharedValues(nn.Module):
     mixes_keys = False
     """Whether keys are changed too, which then must be before they are rotated."""
 
-    def forward(self, k_BKTE: Tensor, v_BKTE: Tensor | None, shared: SharedKV) -> tuple[Tensor, Tensor]:
+    def forward(self, k_BKTE: Tensor, v_BKTE: Tensor | None, shared: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Keys and values, [B, K, T, E] each; those that later blocks will read are added to `shared`."""
         raise NotImplementedError
 
@@ -56,12 +48,12 @@ class ValueResidual(SharedValues):
         # What is added to the two.
         self.shares = Constant(0.0, 2) if learned and layer else None
 
-    def forward(self, k_BKTE: Tensor, v_BKTE: Tensor | None, shared: SharedKV) -> tuple[Tensor, Tensor]:
+    def forward(self, k_BKTE: Tensor, v_BKTE: Tensor | None, shared: list[Tensor]) -> tuple[Tensor, Tensor]:
         assert v_BKTE is not None
-        if not shared.tensors:
-            shared.tensors = (v_BKTE,)
+        if not shared:
+            shared.append(v_BKTE)
             return k_BKTE, v_BKTE
-        (first_BKTE,) = shared.tensors
+        (first_BKTE,) = shared
         if self.shares is None:
             return k_BKTE, self.own * v_BKTE + self.first * first_BKTE
         own_1, first_1 = factors(self.shares())
@@ -83,10 +75,10 @@ class SingleValue(SharedValues):
         super().__init__()
         self.has_values = layer == 0
 
-    def forward(self, k_BKTE: Tensor, v_BKTE: Tensor | None, shared: SharedKV) -> tuple[Tensor, Tensor]:
+    def forward(self, k_BKTE: Tensor, v_BKTE: Tensor | None, shared: list[Tensor]) -> tuple[Tensor, Tensor]:
         if v_BKTE is not None:
-            shared.tensors = (v_BKTE,)
-        return k_BKTE, shared.tensors[0]
+            shared[:] = [v_BKTE]
+        return k_BKTE, shared[0]
 
 
 class LayerRouter(SharedValues, Initialised):
@@ -100,14 +92,13 @@ class LayerRouter(SharedValues, Initialised):
         # Behind the first block: weights of all heads up to this block's, less their start, its own heads.
         self.router = nn.Parameter(torch.empty(heads, (layer + 1) * heads)) if layer else None
 
-    def forward(self, k_BKTE: Tensor, v_BKTE: Tensor | None, shared: SharedKV) -> tuple[Tensor, Tensor]:
+    def forward(self, k_BKTE: Tensor, v_BKTE: Tensor | None, shared: list[Tensor]) -> tuple[Tensor, Tensor]:
         assert v_BKTE is not None
-        shared.tensors = (*shared.tensors, k_BKTE, v_BKTE)
+        shared += [k_BKTE, v_BKTE]
         if self.router is None:
             return k_BKTE, v_BKTE
-        k_BJTE, v_BJTE = torch.cat(shared.tensors[::2], 1), torch.cat(shared.tensors[1::2], 1)
-        mixed = (torch.einsum("kj,bjte->bkte", self.router, each) for each in (k_BJTE, v_BJTE))
-        k_more, v_more = mixed
+        every = torch.cat(shared[::2], 1), torch.cat(shared[1::2], 1)
+        k_more, v_more = (torch.einsum("kj,bjte->bkte", self.router, each_BJTE) for each_BJTE in every)
         return k_BKTE + k_more, v_BKTE + v_more
 
     def mixing(self) -> dict[str, Tensor]:

@@ -76,36 +76,19 @@ def method_from(options: Mapping[str, Any]) -> Method:
     return _all_methods()[name].model_validate(given)
 
 
-def options_in_words(given: Mapping[str, Any]) -> str:
-    """`n 1, dynamic false`: what of a method, as a run has it, are not its defaults; "" where all are."""
-    fields = _all_methods()[given["name"]].model_fields
-    said = []
+def in_words(given: Mapping[str, Any]) -> str:
+    """`hyper-connections (n 1, dynamic false)`: a method of a run, with its options that are not defaults."""
+    fields, said = _all_methods()[given["name"]].model_fields, []
     for key, value in given.items():
-        if key == "name" or (not fields[key].is_required() and value == _plain(fields[key].get_default())):
+        default = None if key == "name" else fields[key].get_default()
+        # In a run's `spec.json` a tuple is a list.
+        is_default = value == ([*default] if isinstance(default, tuple) else default)
+        if key == "name" or (is_default and not fields[key].is_required()):
             continue
         parts = value if isinstance(value, list) else [value]
         named = (in_words(part) if isinstance(part, Mapping) else json.dumps(part).strip('"') for part in parts)
         said.append(f"{key.replace('_', ' ')} {'+'.join(named)}")
-    return ", ".join(said)
+    return f"{given['name']} ({', '.join(said)})" if said else str(given["name"])
 
 
-def in_words(given: Mapping[str, Any]) -> str:
-    """`hyper-connections (n 1)`: a method, with those of its options that are not its defaults."""
-    options = options_in_words(given)
-    return f"{given['name']} ({options})" if options else str(given["name"])
-
-
-def _plain(default: Any) -> Any:
-    """A default as a run's `spec.json` has it, where a tuple is a list."""
-    return list(default) if isinstance(default, tuple) else default
-
-
-__all__ = [
-    "Method",
-    "Wiring",
-    "catalogue",
-    "in_words",
-    "method_from",
-    "methods",
-    "naming_mistakes",
-]
+__all__ = ["Method", "Wiring", "catalogue", "in_words", "method_from", "methods", "naming_mistakes"]

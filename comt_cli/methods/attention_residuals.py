@@ -22,5 +22,4 @@ class AttentionResidualsMethod(ConnectionMethod):
     """`blocks`: into how many the adds are divided; each its own if not given."""
 
     name: ClassVar[str] = "attention-residuals"
-    connection: ClassVar = "attention-residuals"
     blocks: PositiveInt | None = None

@@ -7,15 +7,18 @@ listed and reported at once.
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from comt_cli.methods.connections import residual_connections
+from comt_cli.errors import UserError
 from comt_cli.recipe.problems import nearest
 from comt_cli.recipe.schema import MethodOptions, Sites, Stream
 from comt_cli.tasks.settings.transformer import PLACES
@@ -44,52 +47,11 @@ SITE_SETS: dict[str, tuple[str, ...]] = {
 """The papers' names for sets of projections (CoMT, Table 4; Transponder, Table 5), and those of each place of an
 encoder-decoder."""
 
-_EVERY = (*PROJECTIONS, *(name for place in PLACES for name in SITE_SETS[place]))
-
-if TYPE_CHECKING:
-    Projection = str
-else:
-    Projection = Literal[_EVERY]
-
-
-def _listed(given: Any) -> Any:
-    return tuple(given) if isinstance(given, list) else given  # a recipe's list: checking is strict after this
-
-
-def _refuse_twice(sites: tuple[str, ...]) -> None:
-    if len(set(sites)) < len(sites):
-        raise ValueError("a site stands twice")
-    for place, _, name in (site.rpartition(".") for site in sites):
-        if place and name in sites:
-            raise ValueError(f"{place}.{name} stands twice: {name} is that of every place")
-
-
-def _of_a_set(given: Any) -> Any:
-    if not isinstance(given, str):
-        return _listed(given)
-    if given not in SITE_SETS:
-        raise ValueError(f"no set of projections is called {given!r}; {nearest(given, SITE_SETS)}")
-    return SITE_SETS[given]
-
-
-def _in_order(sites: tuple[str, ...]) -> tuple[str, ...]:
-    _refuse_twice(sites)
-    return tuple(sorted(sites, key=_EVERY.index))  # however they are said, one run
-
-
-ProjectionSites = Annotated[
-    tuple[Projection, ...], Field(min_length=1), BeforeValidator(_of_a_set), AfterValidator(_in_order)
-]
-"""A list of projections, or the name of a set of them (`SITE_SETS`)."""
-
 CONVOLUTIONS = ("conv1", "conv2", "conv3")
 """The convolutions of a residual block, in order; a two-layer block has the first two."""
 
 NORMS = ("norm1", "norm2", "norm3")
 """The norms of a residual block, in order; a two-layer block has the first two."""
-
-Convolution = Literal["conv1", "conv2", "conv3"]
-MapNorm = Literal["norm1", "norm2", "norm3"]
 
 DECODER_SITES = Sites("tokens", (*PROJECTIONS, "sdpa", "attention", "mlp"), ("states", "values", "bare embedding"))
 """Sites of a LLaMA: the projections, attention's output before `o_proj`, and the whole branches."""
@@ -98,32 +60,92 @@ MAP_SITES = Sites("maps", (*CONVOLUTIONS, *NORMS))
 """Sites of residual blocks of maps; the stem, projections of the skip path and the last norm are no sites."""
 
 
-def _all_of(every: tuple[str, ...]) -> BeforeValidator:
+def _list_of(what: str, every: tuple[str, ...], sets: Mapping[str, tuple[str, ...]]) -> Any:
+    """Type of an option: a list of sites, or the name of a set of them."""
+
     def spelt_out(given: Any) -> Any:
-        if isinstance(given, str) and given != "all":
-            raise ValueError(f"give a list of {', '.join(every)}, or all")
-        return every if given == "all" else _listed(given)
+        if not isinstance(given, str):
+            return tuple(given) if isinstance(given, list) else given  # checking is strict after this
+        if given not in sets:
+            raise ValueError(f"no set of {what} is called {given!r}; {nearest(given, sets)}")
+        return sets[given]
 
-    return BeforeValidator(spelt_out)
+    def in_order(sites: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(sites)) < len(sites):
+            raise ValueError("a site is named twice")
+        for place, _, name in (site.rpartition(".") for site in sites):
+            if place and name in sites:
+                raise ValueError(f"{place}.{name} is named twice: {name} is that of every place")
+        return tuple(sorted(sites, key=every.index))  # in whatever order they are named, one run
+
+    kind: Any = Literal[every]
+    return Annotated[tuple[kind, ...], Field(min_length=1), BeforeValidator(spelt_out), AfterValidator(in_order)]
 
 
-def _sorted(sites: tuple[str, ...]) -> tuple[str, ...]:
-    _refuse_twice(sites)
-    return tuple(sorted(sites))
+class Declared(NamedTuple):
+    """Module and class of a named residual connection, and the features of models that it `needs`."""
+
+    module: str
+    kind: str
+    needs: tuple[str, ...]
 
 
-ConvolutionSites = Annotated[
-    tuple[Convolution, ...], Field(min_length=1), _all_of(CONVOLUTIONS), AfterValidator(_sorted)
-]
-"""A list of a block's convolutions, or `all`: every one that the blocks have."""
+@functools.cache
+def residual_connections() -> Mapping[str, Declared]:
+    """Every named class in `layers.residual` by its name, sorted. Raises `UserError`, see `declared_in`."""
+    return declared_in(Path(__file__).parents[1] / "layers" / "residual")
 
-NormSites = Annotated[tuple[MapNorm, ...], Field(min_length=1), _all_of(NORMS), AfterValidator(_sorted)]
-"""A list of a block's norms, or `all`: every one that the blocks have."""
+
+def declared_in(folder: Path) -> Mapping[str, Declared]:
+    """Every named class in the files of a folder by its name, sorted.
+
+    Raises:
+        UserError: a name or needs that cannot be read, or two classes of one name; says the file and the line.
+    """
+    found: dict[str, Declared] = {}
+    for file in sorted(folder.glob("*.py")):
+        for node in ast.parse(file.read_text(encoding="utf-8"), str(file)).body:
+            if isinstance(node, ast.ClassDef) and "name" in (given := _literals(node, file)):
+                name = given["name"]
+                if name in found:
+                    said = f"{found[name].kind} in {found[name].module} has the name {name!r} already"
+                    raise _mistake(file, node, said, "Give one of them another name.")
+                module = f"comt_cli.layers.residual.{file.stem}"
+                found[name] = Declared(module, node.name, given.get("needs", ()))
+    return dict(sorted(found.items()))
+
+
+def _literals(node: ast.ClassDef, file: Path) -> dict[str, Any]:
+    """Literals that a class body assigns to `name` and `needs`, with an annotation or without."""
+    found = {}
+    for statement in node.body:
+        if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
+            continue
+        for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
+            if isinstance(target, ast.Name) and target.id in ("name", "needs"):
+                try:
+                    found[target.id] = ast.literal_eval(statement.value)
+                except ValueError as error:
+                    said = f"{target.id} of {node.name} is no literal, and is read without importing the file"
+                    raise _mistake(file, statement, said, 'Write it out: name = "...", needs = ("...",).') from error
+    return found
+
+
+def _mistake(file: Path, node: ast.stmt, said: str, hint: str) -> UserError:
+    return UserError(f"residual connections (layers/residual/{file.name}, line {node.lineno}): {said}", hint)
+
 
 if TYPE_CHECKING:
     ResidualName = str
+    ProjectionSites = tuple[str, ...]
+    ConvolutionSites = tuple[str, ...]
+    NormSites = tuple[str, ...]
 else:
     ResidualName = Literal[tuple(residual_connections())]
+    _EVERY = (*PROJECTIONS, *(name for place in PLACES for name in SITE_SETS[place]))
+    ProjectionSites = _list_of("projections", _EVERY, SITE_SETS)
+    ConvolutionSites = _list_of("convolutions", CONVOLUTIONS, {"all": CONVOLUTIONS})
+    NormSites = _list_of("norms", NORMS, {"all": NORMS})
 
 
 def has_connection(sites: Sites, name: ResidualName) -> bool:
@@ -207,13 +229,24 @@ class Method(MethodOptions):
 
 
 class ConnectionMethod(Method):
-    """A method that is a residual connection and nothing else: its options are the connection's arguments."""
+    """A method that is a residual connection and nothing else: its options are the connection's arguments, beside
+    those that it `fixes`. The connection has the method's name unless it is given."""
 
     connection: ClassVar[ResidualName]
+    fixes: ClassVar[Mapping[str, Any]] = {}
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        if not hasattr(cls, "connection") and hasattr(cls, "name"):
+            cls.connection = cls.name
 
     @classmethod
     def fits(cls, sites: Sites) -> bool:
         return super().fits(sites) and has_connection(sites, cls.connection)
 
     def wiring(self) -> Wiring:
-        return Wiring(partial(residual_connection(self.connection), **dict(self)))
+        return Wiring(partial(residual_connection(self.connection), **self.fixes, **dict(self)))
+
+
+class NamesAnother(Method):
+    """A method that names another one, which is not such a method itself: of two that widen, one would be lost."""

@@ -23,7 +23,7 @@ class CoMTPixel(Method):
     name: ClassVar[str] = "comt-pixel"
     streams: ClassVar = ("maps",)
     hidden: Width = 2
-    sites: NormSites = NORMS  # type: ignore[assignment]
+    sites: NormSites = NORMS
     gamma: Literal["kept", "dropped"] = "kept"
     init: GateInit = "torch-linear"
 

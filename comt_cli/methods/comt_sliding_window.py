@@ -22,7 +22,7 @@ class CoMTSlidingWindow(Method):
     name: ClassVar[str] = "comt-sliding-window"
     streams: ClassVar = ("maps",)
     ratio: Width = 64
-    sites: ConvolutionSites = CONVOLUTIONS  # type: ignore[assignment]
+    sites: ConvolutionSites = CONVOLUTIONS
     init: GateInit = "torch-linear"
 
     def wiring(self) -> Wiring:

@@ -23,5 +23,4 @@ class DeepCrossAttentionMethod(ConnectionMethod):
     """`last`: how many of the newest outputs are told apart; all if not given."""
 
     name: ClassVar[str] = "deep-cross-attention"
-    connection: ClassVar = "deep-cross-attention"
     last: PositiveInt | None = None

@@ -21,4 +21,3 @@ class DeepNormMethod(ConnectionMethod):
     """No options: the connection has none."""
 
     name: ClassVar[str] = "deepnorm"
-    connection: ClassVar = "deepnorm"

@@ -17,4 +17,3 @@ class DeepNormMixLNCode(ConnectionMethod):
     """No options: the connection has none."""
 
     name: ClassVar[str] = "deepnorm-mixln-code"
-    connection: ClassVar = "deepnorm-mixln-code"

@@ -19,4 +19,3 @@ class DeltaAttentionResidualsMethod(ConnectionMethod):
     """No options: the connection has none."""
 
     name: ClassVar[str] = "delta-attention-residuals"
-    connection: ClassVar = "delta-attention-residuals"

@@ -20,6 +20,5 @@ class DenseFormerMethod(ConnectionMethod):
     """`dilation` and `period`, as above."""
 
     name: ClassVar[str] = "denseformer"
-    connection: ClassVar = "denseformer"
     dilation: PositiveInt = 1
     period: PositiveInt = 1

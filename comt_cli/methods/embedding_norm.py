@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 
 from pydantic import field_validator
 
-from comt_cli.methods.base import Wiring, residual_connection
-from comt_cli.methods.named import NamesAnother, absent_of_named, spelt_out
+from comt_cli.methods import method_from
+from comt_cli.methods.base import NamesAnother, Wiring, residual_connection
+from comt_cli.methods.wider import absent_of_named, spelt_out
 from comt_cli.recipe.schema import Sites
 
 
@@ -40,7 +41,6 @@ class EmbeddingNormMethod(NamesAnother):
         from torch import nn
 
         from comt_cli.layers.norms import EmbeddingNorm
-        from comt_cli.methods import method_from
 
         wiring = method_from(self.of).wiring() if isinstance(self.of, dict) else Wiring(residual_connection("pre-norm"))
         inner = wiring.entry

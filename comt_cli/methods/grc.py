@@ -19,7 +19,6 @@ class GRCMethod(ConnectionMethod):
     sum."""
 
     name: ClassVar[str] = "grc"
-    connection: ClassVar = "grc"
     later: ClassVar = frozenset({"at", "norm"})
     reads: Literal["skip", "sublayer", "both"] = "skip"
     at: Literal["all", "ffn"] = "all"

@@ -17,6 +17,5 @@ class HighwayMethod(ConnectionMethod):
     """`bias`: where b starts."""
 
     name: ClassVar[str] = "highway"
-    connection: ClassVar = "highway"
     streams: ClassVar = ("tokens", "maps")
     bias: float = -2.0

@@ -22,7 +22,6 @@ class HyperConnectionsMethod(ConnectionMethod):
     """`n` streams; `dynamic`, `tanh` and `divide_output_std` as above."""
 
     name: ClassVar[str] = "hyper-connections"
-    connection: ClassVar = "hyper-connections"
     n: PositiveInt = 4
     dynamic: bool = True
     tanh: bool = True

@@ -6,12 +6,11 @@ Deviations: as mHC's; of the papers only digests were at hand.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic import PositiveInt
 
-from comt_cli.methods.base import ConnectionMethod, Wiring, residual_connection
+from comt_cli.methods.base import ConnectionMethod
 
 
 class IdentityHC(ConnectionMethod):
@@ -19,8 +18,6 @@ class IdentityHC(ConnectionMethod):
 
     name: ClassVar[str] = "identity-hc"
     connection: ClassVar = "manifold-hyper-connections"
+    fixes: ClassVar = {"mixing": "identity"}
     n: PositiveInt = 4
     start: Literal["pre-ln", "mhc-lite", "random"] = "pre-ln"
-
-    def wiring(self) -> Wiring:
-        return Wiring(partial(residual_connection(self.connection), mixing="identity", **dict(self)))  # type: ignore[call-arg]

@@ -19,4 +19,3 @@ class KeelMethod(ConnectionMethod):
     """No options: the connection has none."""
 
     name: ClassVar[str] = "keel"
-    connection: ClassVar = "keel"

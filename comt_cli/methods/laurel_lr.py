@@ -17,5 +17,4 @@ class LaurelLRMethod(ConnectionMethod):
     """`rank`: the width of B A."""
 
     name: ClassVar[str] = "laurel-lr"
-    connection: ClassVar = "laurel-lr"
     rank: Width = 32

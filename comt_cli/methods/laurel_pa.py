@@ -20,6 +20,5 @@ class LaurelPAMethod(ConnectionMethod):
     """`rank`: the width of B A; `history`: k, how many activations, the present one included."""
 
     name: ClassVar[str] = "laurel-pa"
-    connection: ClassVar = "laurel-pa"
     rank: Width = 32
     history: Annotated[int, Field(ge=1)] = 3

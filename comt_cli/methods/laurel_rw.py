@@ -17,5 +17,4 @@ class LaurelRWMethod(ConnectionMethod):
     """`bound`: softmax makes a + b = 1, sigmoid bounds each by itself."""
 
     name: ClassVar[str] = "laurel-rw"
-    connection: ClassVar = "laurel-rw"
     bound: Literal["softmax", "sigmoid"] = "softmax"

@@ -16,6 +16,5 @@ class LaurelRWLRMethod(ConnectionMethod):
     """`rank`: the width of B A; `bound`: softmax makes a + b = 1, sigmoid bounds each by itself."""
 
     name: ClassVar[str] = "laurel-rw-lr"
-    connection: ClassVar = "laurel-rw-lr"
     rank: Width = 32
     bound: Literal["softmax", "sigmoid"] = "softmax"

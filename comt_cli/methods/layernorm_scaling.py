@@ -17,4 +17,3 @@ class LayerNormScalingMethod(ConnectionMethod):
     """No options: the connection has none."""
 
     name: ClassVar[str] = "layernorm-scaling"
-    connection: ClassVar = "layernorm-scaling"

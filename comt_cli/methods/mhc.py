@@ -11,12 +11,11 @@ results/FINDINGS.md). The streams' sum is read. b and alpha have no weight decay
 
 from __future__ import annotations
 
-from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic import PositiveInt
 
-from comt_cli.methods.base import ConnectionMethod, Wiring, residual_connection
+from comt_cli.methods.base import ConnectionMethod
 
 
 class MHC(ConnectionMethod):
@@ -24,8 +23,6 @@ class MHC(ConnectionMethod):
 
     name: ClassVar[str] = "mhc"
     connection: ClassVar = "manifold-hyper-connections"
+    fixes: ClassVar = {"mixing": "sinkhorn"}
     n: PositiveInt = 4
     start: Literal["pre-ln", "mhc-lite", "random"] = "pre-ln"
-
-    def wiring(self) -> Wiring:
-        return Wiring(partial(residual_connection(self.connection), mixing="sinkhorn", **dict(self)))  # type: ignore[call-arg]

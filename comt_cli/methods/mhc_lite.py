@@ -7,12 +7,11 @@ more than to others. n! grows fast: 24 for 4 streams, 120 for 5.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import ClassVar, Literal
 
 from pydantic import PositiveInt
 
-from comt_cli.methods.base import ConnectionMethod, Wiring, residual_connection
+from comt_cli.methods.base import ConnectionMethod
 
 
 class MHCLite(ConnectionMethod):
@@ -20,8 +19,6 @@ class MHCLite(ConnectionMethod):
 
     name: ClassVar[str] = "mhc-lite"
     connection: ClassVar = "manifold-hyper-connections"
+    fixes: ClassVar = {"mixing": "permutations"}
     n: PositiveInt = 4
     start: Literal["pre-ln", "mhc-lite", "random"] = "pre-ln"
-
-    def wiring(self) -> Wiring:
-        return Wiring(partial(residual_connection(self.connection), mixing="permutations", **dict(self)))  # type: ignore[call-arg]

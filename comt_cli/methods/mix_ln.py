@@ -16,5 +16,4 @@ class MixLNMethod(ConnectionMethod):
     """`fraction` of the blocks, rounded, are Post-LN."""
 
     name: ClassVar[str] = "mix-ln"
-    connection: ClassVar = "mix-ln"
     fraction: Annotated[float, Field(ge=0, le=1)] = 0.25

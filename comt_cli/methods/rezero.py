@@ -17,5 +17,4 @@ class ReZeroMethod(ConnectionMethod):
     """No options: the connection has none."""
 
     name: ClassVar[str] = "rezero"
-    connection: ClassVar = "rezero"
     streams: ClassVar = ("tokens", "maps")

@@ -18,4 +18,3 @@ class SandwichLNMethod(ConnectionMethod):
     """No options: the connection has none."""
 
     name: ClassVar[str] = "sandwich-ln"
-    connection: ClassVar = "sandwich-ln"

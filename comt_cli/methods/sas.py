@@ -22,7 +22,6 @@ class SASMethod(ConnectionMethod):
     third share."""
 
     name: ClassVar[str] = "sas"
-    connection: ClassVar = "sas"
     later: ClassVar = frozenset({"gate", "gamma", "gamma_bias"})
     alpha_bias: float = 0.0
     beta_bias: float = 0.0

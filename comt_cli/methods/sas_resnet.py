@@ -44,18 +44,8 @@ class SASResNetMethod(Method):
         return self
 
     def wiring(self) -> Wiring:
-        from comt_cli.layers.map_norms import MapBatchNorm, MapLayerNorm
+        from comt_cli.layers.convolution import MapBatchNorm, MapLayerNorm
         from comt_cli.layers.residual.sas import SelfAdaptiveScaling
 
-        return Wiring(
-            partial(
-                SelfAdaptiveScaling,
-                alpha_bias=self.alpha_bias,
-                beta_bias=self.beta_bias,
-                gate=self.gate,
-                reads=self.reads,
-                norm=MapBatchNorm if self.norm == "batch" else partial(MapLayerNorm, over=self.norm_over),
-                gamma=self.gamma,
-                gamma_bias=self.gamma_bias,
-            )
-        )
+        norm = MapBatchNorm if self.norm == "batch" else partial(MapLayerNorm, over=self.norm_over)
+        return Wiring(partial(SelfAdaptiveScaling, **self.model_dump(exclude={"norm", "norm_over"}), norm=norm))

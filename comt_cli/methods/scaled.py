@@ -20,6 +20,5 @@ class ScaledMethod(ConnectionMethod):
     """`scale`: the number s, or what it follows from."""
 
     name: ClassVar[str] = "scaled"
-    connection: ClassVar = "scaled"
     streams: ClassVar = ("tokens", "maps")
     scale: Annotated[float, Field(gt=0)] | Literal["depth", "learned"] = 0.1

@@ -18,6 +18,5 @@ class ScaledInitMethod(ConnectionMethod):
     """`additions`: of how many the projections start as small; as many as the stream has if not given."""
 
     name: ClassVar[str] = "scaled-init"
-    connection: ClassVar = "scaled-init"
     later: ClassVar = frozenset({"additions"})
     additions: PositiveInt | None = None

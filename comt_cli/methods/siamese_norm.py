@@ -17,4 +17,3 @@ class SiameseNormMethod(ConnectionMethod):
     """No options: the connection has none."""
 
     name: ClassVar[str] = "siamese-norm"
-    connection: ClassVar = "siamese-norm"

@@ -23,7 +23,6 @@ class StartLambdasMethod(ConnectionMethod):
     run's."""
 
     name: ClassVar[str] = "start-lambdas"
-    connection: ClassVar = "start-lambdas"
     start: Literal["identity", "graded"] = "identity"
     normalised: bool = True
     rate: PositiveFloat = 100.0

@@ -38,20 +38,11 @@ class Transponder(Method):
     @model_validator(mode="after")
     def _something_to_separate(self) -> Self:
         if self.separate_summaries and self.granularity != "channel-scalar":
-            raise ValueError(
-                "separate_summaries: there is one gate, and one bottleneck, unless granularity is channel-scalar"
-            )
+            raise ValueError("separate_summaries: only a granularity of channel-scalar has two gates")
         return self
 
     def wiring(self) -> Wiring:
         from comt_cli.layers.gates import TransponderGate
 
-        gate = partial(
-            TransponderGate,
-            rank=self.rank,
-            init=self.init,
-            granularity=self.granularity,
-            learnable=self.learnable_sigmoid,
-            separate=self.separate_summaries,
-        )
+        gate = partial(TransponderGate, **self.model_dump(exclude={"sites", "residual"}))
         return Wiring(residual_connection(self.residual), dict.fromkeys(self.sites, gate))

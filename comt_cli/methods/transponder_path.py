@@ -30,11 +30,5 @@ class TransponderPath(Method):
     def wiring(self) -> Wiring:
         from comt_cli.layers.gates import TransponderGate
 
-        gate = partial(
-            TransponderGate,
-            rank=self.rank,
-            init=self.init,
-            granularity=self.granularity,
-            learnable=self.learnable_sigmoid,
-        )
+        gate = partial(TransponderGate, **self.model_dump(exclude={"residual"}))
         return Wiring(residual_connection(self.residual), {"attention": gate, "mlp": gate})

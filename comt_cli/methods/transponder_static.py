@@ -25,5 +25,5 @@ class TransponderStatic(Method):
     def wiring(self) -> Wiring:
         from comt_cli.layers.gates import StaticGate
 
-        gate = partial(StaticGate, learnable=self.learnable_sigmoid)
+        gate = partial(StaticGate, learnable_sigmoid=self.learnable_sigmoid)
         return Wiring(residual_connection(self.residual), dict.fromkeys(self.sites, gate))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -23,9 +24,9 @@ from comt_cli.layers.gates import Gate, GateFactory, Site
 from comt_cli.layers.initialise import xavier_std
 from comt_cli.layers.norms import NormFactory, NormPlace
 from comt_cli.layers.projection import GatedPath, Projections, Spread
-from comt_cli.layers.residual.base import ResidualConnection, ResidualSite, State
+from comt_cli.layers.residual.base import OutputAggregation, ResidualConnection, ResidualSite, State
 from comt_cli.methods.base import Wiring
-from comt_cli.models.trace import Linear
+from comt_cli.models.flops import Linear
 from comt_cli.recipe.schema import Stream
 from comt_cli.tasks.settings.transformer import PLACES
 
@@ -36,13 +37,16 @@ class Model(nn.Module):
     stream: ClassVar[Stream]
     """Kind of the residual stream."""
 
+    stacked: ClassVar[Mapping[str, str]]
+    """Attributes that hold blocks, by the name of the stack."""
+
     activation_checkpointing = False
-    """Whether training keeps a block's input alone and computes the rest again (`recomputes`)."""
+    """Whether training keeps a block's input alone and computes the rest again (`run_block`)."""
 
     @property
     def stacks(self) -> Mapping[str, nn.ModuleList]:
         """The blocks, by the name of the stack that they are in."""
-        raise NotImplementedError
+        return {name: getattr(self, attribute) for name, attribute in self.stacked.items()}
 
     def example(self, samples: int) -> tuple[Tensor, ...]:
         """Inputs of so many samples, without storage (on the meta device)."""
@@ -55,8 +59,7 @@ class Model(nn.Module):
 
     def body(self, *inputs: Tensor) -> Tensor:
         """The forward pass, without an end whose loss keeps less than autograd would (`kept_behind_body`)."""
-        output: Tensor = self(*inputs)
-        return output
+        return self(*inputs)
 
     def outputs(self, body: Tensor) -> Tensor:
         """Rest of the forward pass, from the output of `body`."""
@@ -76,37 +79,37 @@ class Model(nn.Module):
         """Whether a real device would keep what the meta device keeps for the backward pass of so many samples."""
         return True
 
-    @property
-    def recomputes(self) -> bool:
-        """Whether blocks are computed again for the backward pass."""
-        return self.activation_checkpointing and self.training
-
     def run_block(self, block: nn.Module, state: State, *inputs: Any) -> State:
-        """State behind a block; computed again for the backward pass where the model `recomputes`."""
-        if not self.recomputes:
-            after: State = block(state, *inputs)
-            return after
+        """State behind a block; computed again for the backward pass with `activation_checkpointing`."""
+        if not (self.activation_checkpointing and self.training):
+            return block(state, *inputs)
         # Tensors by themselves, so that they are seen to be kept; of a deferred add both terms would be.
         leaves, form = tree_flatten(state.materialised())
 
         def run(*values: Any) -> State:
-            after: State = block(tree_unflatten(values[: len(leaves)], form), *values[len(leaves) :])
-            return after
+            return block(tree_unflatten(values[: len(leaves)], form), *values[len(leaves) :])
 
-        recomputed: State = checkpoint(run, *leaves, *inputs, use_reentrant=False)
-        return recomputed
+        return checkpoint(run, *leaves, *inputs, use_reentrant=False)
+
+
+def ids(*sizes: int) -> Tensor:
+    """Token ids of this shape, without storage."""
+    return torch.zeros(sizes, dtype=torch.long, device="meta")
 
 
 class VocabularyModel(Model):
     """A model whose head gives positions logits over a vocabulary; in its blocks they attend to each other.
 
-    `shape` has its widths and heads, `length` the positions of a sequence of its example, `sequences` how many of these
-    a sample has.
+    `shape` has its widths and heads, `length` the positions of a sequence of its example, of which the head reads
+    `read_by_head`, all if None; `sequences` is how many a sample has. The weights of attention are kept for the
+    backward pass where dropout is on them (`keeps_attention`).
     """
 
     shape: Any
     length: int
     sequences = 1
+    read_by_head: int | None = None
+    keeps_attention = False
 
     @property
     def head_weight(self) -> Tensor:
@@ -117,16 +120,6 @@ class VocabularyModel(Model):
     def head_bias(self) -> Tensor | None:
         """Bias of the head, [V]; None: none."""
         return None
-
-    @property
-    def read_by_head(self) -> int:
-        """The positions of a sequence that the head reads."""
-        return self.length
-
-    @property
-    def keeps_attention(self) -> bool:
-        """Whether the weights of attention are kept for the backward pass: where dropout is on them."""
-        return False
 
     def outputs(self, body: Tensor) -> Tensor:
         """Logits, [B, T, V], of the output of `body`."""
@@ -144,7 +137,8 @@ class VocabularyModel(Model):
     @property
     def kept_behind_body(self) -> Linear:
         """The gradients of the head's input and of its matrix: its loss never keeps logits."""
-        return Linear(self.sequences * self.read_by_head * self.shape.width, self.head_weight.numel())
+        read = self.read_by_head or self.length
+        return Linear(self.sequences * read * self.shape.width, self.head_weight.numel())
 
     def keeps(self, tensor: Tensor, samples: int) -> bool:
         """On the meta device attention runs unfused and keeps its [T, S] weights; real devices run it fused and do not,
@@ -186,8 +180,9 @@ class GatedBranch:
 class TokenBlock(nn.Module):
     """Block whose stream is a sequence of vectors.
 
-    Each of its `parts` is a module with `inner` and `last`, and has a connection, `PART_connection`, the gate on the
-    whole branch or None, `PART_path`, and in some models `PART_dropout`.
+    Each of its `parts` is a module with `inner` and, named by `last`, the projections that follow it. It has a
+    connection, `PART_connection`, the gate on the whole branch or None, `PART_path`, and in some models
+    `PART_dropout`.
     """
 
     parts: ClassVar[tuple[str, ...]] = ("attention", "mlp")
@@ -195,12 +190,12 @@ class TokenBlock(nn.Module):
     @property
     def branches(self) -> list[GatedBranch]:
         """Branches in order, each with the residual connection that adds it."""
-        return [self._branch(part) for part in self.parts]
-
-    def _branch(self, part: str) -> GatedBranch:
-        module, dropout = getattr(self, part), getattr(self, f"{part}_dropout", None)
-        connection, path = getattr(self, f"{part}_connection"), getattr(self, f"{part}_path")
-        return GatedBranch(connection, module.inner, module.last, path, dropout)
+        found = []
+        for part in self.parts:
+            module, connection, path = (getattr(self, name) for name in (part, f"{part}_connection", f"{part}_path"))
+            dropout = getattr(self, f"{part}_dropout", None)
+            found.append(GatedBranch(connection, module.inner, getattr(module, module.last), path, dropout))
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,15 +267,11 @@ class BlockParts:
         return gates[site.name](site) if site.name in gates else None
 
     def projections(
-        self,
-        connection: ResidualConnection,
-        widths: Mapping[str, tuple[int, int]],
-        heads: int = 0,
-        *,
+        self, connection: ResidualConnection, widths: Mapping[str, tuple[int, int]], heads: int = 0, *,
         bias: bool = False,
-    ) -> Projections:
+    ) -> Projections:  # fmt: skip
         """Projections of one input, by site name with their (input, output) widths, of the branch that `connection`
-        joins. With `heads`, what these mix is the site `sdpa`, whose gate reads the same input."""
+        joins. With `heads`, their mixture is the site `sdpa`, whose gate reads the same input."""
         part = connection.site.part
         sites = [self.site(name, d_in, d_out, part=part) for name, (d_in, d_out) in widths.items()]
         later = [self.site("sdpa", self.width, self.width, heads, part=part)] if heads else []
@@ -310,3 +301,11 @@ def refuse_absent(
     for site in sites:
         if site not in offered and (served_by or {}).get(site) not in sites:
             raise UserError(f"sites: the blocks of {model} have no {site}", f"they have {', '.join(offered)}")
+
+
+def end_of_stack(
+    wiring: Wiring, last: ResidualConnection, place: NormPlace, usual: NormFactory, *, keeps_norm: bool
+) -> tuple[OutputAggregation | None, nn.Module]:
+    """What makes one stream of the state behind a stack's `last` add, and the norm behind it, or the identity."""
+    norm = partial(wiring.norm, place, usual)
+    return last.output_aggregation(norm), norm() if keeps_norm else nn.Identity()

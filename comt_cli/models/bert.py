@@ -24,8 +24,8 @@ from comt_cli.layers.norms import NormPlace, layer_norm
 from comt_cli.layers.projection import TokenEmbedding
 from comt_cli.layers.residual.base import State, final_stream
 from comt_cli.methods.base import Wiring
-from comt_cli.models.base import BlockParts, Model, VocabularyModel, refuse_absent
-from comt_cli.models.transformer import SERVED_BY, EncoderBlock, final_norm
+from comt_cli.models.base import BlockParts, Model, VocabularyModel, ids, refuse_absent
+from comt_cli.models.transformer import SERVED_BY, EncoderBlock, end_behind
 from comt_cli.tasks.settings.bert import BertSettings
 from comt_cli.tasks.settings.transformer import ENCODER_SITES
 
@@ -53,8 +53,7 @@ class MaskedHead(Initialised):
 
     def forward(self, h_BKD: Tensor) -> Tensor:
         """[B, K, D] -> [B, K, D]."""
-        read_BKD: Tensor = self.norm(F.gelu(self.dense(h_BKD)))
-        return read_BKD
+        return self.norm(F.gelu(self.dense(h_BKD)))
 
     def initialise(self, draw: Draw) -> None:
         nn.init.zeros_(self.bias)
@@ -64,7 +63,7 @@ class BertEncoder(Model):
     """Body of all BERTs, under the names by which a run that starts from another's weights finds it: token ids [B, T]
     -> vectors [B, T, D]. Columns of padding change nothing for the other tokens."""
 
-    stream = "tokens"
+    stream, stacked = "tokens", {"encoder": "blocks"}
 
     def __init__(self, settings: BertSettings, vocabulary: int, wiring: Wiring, length: int) -> None:
         super().__init__()
@@ -83,30 +82,13 @@ class BertEncoder(Model):
         self.embedding_norm = wiring.norm(NormPlace(shape.width, settings.norm_eps, "embedding"), layer_norm)
         self.embedding_dropout = Dropout(settings.dropout)
         parts = partial(
-            BlockParts,
-            wiring=wiring,
-            stack="encoder",
-            layers=shape.layers,
-            width=shape.width,
-            parts=BertBlock.parts,
-            norm=layer_norm,
-            epsilon=settings.norm_eps,
-            init_std=INIT_STD,
-            truncated=True,
-        )
+            BlockParts, wiring=wiring, stack="encoder", layers=shape.layers, width=shape.width, parts=BertBlock.parts,
+            norm=layer_norm, epsilon=settings.norm_eps, init_std=INIT_STD, truncated=True,
+        )  # fmt: skip
         blocks = [BertBlock(settings, parts(layer=layer)) for layer in range(shape.layers)]
         self.blocks = nn.ModuleList(blocks)
-        last, place = blocks[-1].mlp_connection, NormPlace(shape.width, settings.norm_eps, "final")
-        self.read_out = last.output_aggregation(partial(wiring.norm, place, layer_norm))
-        self.final_norm = final_norm(wiring, last, place)
-
-    @property
-    def stacks(self) -> Mapping[str, nn.ModuleList]:
-        return {"encoder": self.blocks}
-
-    @property
-    def keeps_attention(self) -> bool:
-        return self.settings.attention_dropout > 0
+        place = NormPlace(shape.width, settings.norm_eps, "final")
+        self.read_out, self.final_norm = end_behind(wiring, blocks[-1].mlp_connection, place)
 
     def hidden(self, tokens_BT: Tensor, segments_BT: Tensor | None = None) -> Tensor:
         """The stream behind the last block, [B, T, D]; `segments` are 0 or 1 for every token, and 0 where left out.
@@ -129,16 +111,14 @@ class Bert(BertEncoder, VocabularyModel):
 
     def __init__(self, settings: BertSettings, vocabulary: int, wiring: Wiring, length: int, masked: int) -> None:
         super().__init__(settings, vocabulary, wiring, length)
-        self.masked = masked
+        self.masked = self.read_by_head = masked
+        self.keeps_attention = settings.attention_dropout > 0
         width = self.shape.width
         self.head = MaskedHead(vocabulary, width, wiring.norm(NormPlace(width, settings.norm_eps, "head"), layer_norm))
 
     def example(self, samples: int) -> tuple[Tensor, Tensor]:
         """Token ids, [B, T], and K masked positions, [B, K]."""
-        tokens, masked = (
-            torch.zeros(samples, width, dtype=torch.long, device="meta") for width in (self.length, self.masked)
-        )
-        return tokens, masked
+        return ids(samples, self.length), ids(samples, self.masked)
 
     @property
     def places(self) -> Mapping[int, int]:
@@ -153,18 +133,13 @@ class Bert(BertEncoder, VocabularyModel):
     def head_bias(self) -> Tensor:
         return self.head.bias
 
-    @property
-    def read_by_head(self) -> int:
-        return self.masked
-
     def body(self, *inputs: Tensor) -> Tensor:
         """Input of the decoder, [B, K, D], of tokens and masked positions."""
         tokens_BT, *masked = inputs
         h_BTD = self.hidden(tokens_BT)
         if masked:
             h_BTD = h_BTD.gather(1, masked[0][:, :, None].expand(-1, -1, h_BTD.shape[-1]))
-        read_BKD: Tensor = self.head(h_BTD)
-        return read_BKD
+        return self.head(h_BTD)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Logits at masked positions, [B, K, V], of tokens and these; of tokens alone at all positions, [B, T, V]."""
@@ -186,8 +161,7 @@ class BertClassifier(BertEncoder):
 
     def example(self, samples: int) -> tuple[Tensor, Tensor]:
         """Token ids and segments, [B, T] each."""
-        tokens, segments = (torch.zeros(samples, self.length, dtype=torch.long, device="meta") for _ in range(2))
-        return tokens, segments
+        return ids(samples, self.length), ids(samples, self.length)
 
     @property
     def largest(self) -> int:
@@ -198,19 +172,13 @@ class BertClassifier(BertEncoder):
         return torch.tanh(self.pooler(self.hidden(tokens_BT, segments_BT)[:, 0]))
 
     def forward(self, tokens_BT: Tensor, segments_BT: Tensor | None = None) -> Tensor:
-        logits_BC: Tensor = self.classifier(self.pooled_dropout(self.pooled(tokens_BT, segments_BT)))
-        return logits_BC
+        return self.classifier(self.pooled_dropout(self.pooled(tokens_BT, segments_BT)))
 
 
 def build(
-    settings: BertSettings,
-    wiring: Wiring,
-    *,
-    vocabulary: int,
-    length: int = 1,
-    masked: int = 1,
+    settings: BertSettings, wiring: Wiring, *, vocabulary: int, length: int = 1, masked: int = 1,
     classes: int | None = None,
-) -> Bert | BertClassifier:
+) -> Bert | BertClassifier:  # fmt: skip
     """A masked language model over so many tokens, `masked` of which are predicted in each sequence of its example,
     `length` long; with `classes` a classifier of sequences."""
     if classes is not None:

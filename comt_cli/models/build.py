@@ -33,17 +33,12 @@ def empty_network(settings: ModelSettings, wiring: Wiring, **dimensions: int) ->
 def empty_network(settings: NetworkSettings, wiring: Wiring, **dimensions: int) -> Model: ...
 @naming_mistakes()
 def empty_network(settings: Any, wiring: Wiring, **dimensions: int) -> Model:
-    """The model on the meta device: every shape, no storage. `dimensions` are what its file's `build` takes from the
-    data: the size of the vocabulary, the number of classes ...
-
-    Raises:
-        UserError: the wiring names a site that the blocks do not have.
-    """
+    """The model on the meta device: every shape, no storage. `dimensions` are the arguments of its file's `build` that
+    follow from the data: the size of the vocabulary ... Raises `UserError` for a site that the blocks do not have."""
     if wiring.widening is not None:
         settings = _widened(settings, wiring, dimensions)
     with torch.device("meta"):
-        model: Model = _architecture(settings.family).build(settings, wiring, **dimensions)
-    return model
+        return _architecture(settings.family).build(settings, wiring=wiring, **dimensions)
 
 
 def _architecture(family: str) -> ModuleType:
@@ -57,10 +52,8 @@ def settings_from(text: str) -> Any:
 
 
 def _widened(settings: Any, wiring: Wiring, dimensions: Mapping[str, int]) -> Any:
-    """The settings with the feed-forward width that makes the cost nearest to that of the model to equal.
-
-    The cost is linear in that width, so two counts give it. Raises `UserError` where no width is so small.
-    """
+    """The settings with the feed-forward width whose cost is nearest to that of the model to equal. The cost is linear
+    in that width, so two counts give it. Raises `UserError` where no width is so small."""
     widening = wiring.widening
     assert widening is not None
     plain, width = replace(wiring, widening=None), settings.shape().ffn_width
@@ -96,9 +89,7 @@ def wiring_of(method: Mapping[str, Any]) -> Wiring:
 
 @naming_mistakes()
 def materialise(model: nn.Module, device: torch.device, seed: int, path: str = "") -> None:
-    """Give a meta model storage on `device` and initial values: a pure function of `seed`, equal on every device.
-
-    A part of a model gets the values it has in the whole if `path` is its path there.
-    """
+    """Give a meta model storage on `device` and initial values: a pure function of `seed`, equal on every device. A
+    part of a model gets the values it has in the whole if `path` is its path there."""
     model.to_empty(device=device)
     initialise(model, seed, path)

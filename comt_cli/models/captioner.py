@@ -18,10 +18,9 @@ from torch import Tensor, nn
 from comt_cli.layers.dropout import Dropout
 from comt_cli.layers.initialise import Draw, Initialised, xavier_std
 from comt_cli.methods.base import Wiring
+from comt_cli.models.base import ids
 from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.tasks.settings.captioner import CaptionerSettings
-
-SETTINGS = CaptionerSettings
 
 
 class RegionMap(Initialised):
@@ -35,7 +34,7 @@ class RegionMap(Initialised):
         self.dropout = Dropout(dropout)
 
     def forward(self, regions_BRV: Tensor) -> Tensor:
-        mapped_BRD: Tensor = self.dropout(F.relu(F.linear(regions_BRV.to(self.weight.dtype), self.weight, self.bias)))
+        mapped_BRD = self.dropout(F.relu(F.linear(regions_BRV.to(self.weight.dtype), self.weight, self.bias)))
         return mapped_BRD if self.places is None else mapped_BRD + self.places[: regions_BRV.shape[1]]
 
     def initialise(self, draw: Draw) -> None:
@@ -53,15 +52,11 @@ class Captioner(EncoderDecoder):
     settings: CaptionerSettings
 
     def __init__(
-        self,
-        settings: CaptionerSettings,
-        vocabulary: int,
-        wiring: Wiring,
-        regions: int,
-        features: int,
-        length: int = 1,
-        captions: int = 1,
-    ) -> None:
+        self, settings: CaptionerSettings, vocabulary: int, wiring: Wiring, regions: int, features: int,
+        length: int = 1, captions: int = 1,
+    ) -> None:  # fmt: skip
+        """For images of at most so many regions, each of so many numbers; a sample of the `example` has `captions` of
+        so many words."""
         super().__init__(settings, vocabulary, wiring, length, captions, regions)
         places = regions if settings.region_positions == "learned" else 0
         self.features = features
@@ -77,19 +72,7 @@ class Captioner(EncoderDecoder):
         B, R = samples * self.sequences, self.source_length
         regions_BRV = torch.zeros(B, R, self.features, device="meta")
         mask_BR = torch.ones(B, R, dtype=torch.bool, device="meta")
-        return regions_BRV, mask_BR, torch.zeros(B, self.length, dtype=torch.long, device="meta")
+        return regions_BRV, mask_BR, ids(B, self.length)
 
 
-def build(
-    settings: CaptionerSettings,
-    wiring: Wiring,
-    *,
-    vocabulary: int,
-    regions: int,
-    features: int,
-    length: int = 1,
-    captions: int = 1,
-) -> Captioner:
-    """A captioner that knows so many words, of images of at most so many regions, each of so many numbers; `length` is
-    that of a caption of its `example`, and `captions` how many a sample has."""
-    return Captioner(settings, vocabulary, wiring, regions, features, length, captions)
+SETTINGS, build = CaptionerSettings, Captioner

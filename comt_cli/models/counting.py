@@ -17,19 +17,14 @@ from comt_cli.methods.mistakes import mistake_at, mistake_of
 from comt_cli.models.base import Model
 from comt_cli.models.build import empty_network, settings_from, wiring_of
 from comt_cli.models.cost import Cost, Network
-from comt_cli.models.flops import flops_of_one, parameter_count, trace_of
-from comt_cli.models.trace import Linear, Trace, behind
+from comt_cli.models.flops import Linear, Trace, behind, flops_of_one, parameter_count, trace_of
 
 
 def count(network: Network) -> tuple[Cost, bool]:
     """The cost of a network, and whether it depends on nothing but this package and PyTorch: a method may be made of
-    layers from elsewhere, whose changes nobody would notice.
-
-    With checkpointing, each block keeps its input, and the one that is being computed again everything.
-
-    Raises:
-        UserError: the network cannot be built or run, and one of the plain method can: names the method's file.
-    """
+    layers from elsewhere, whose changes nobody would notice. With checkpointing, each block keeps its input, and the
+    one that is being computed again everything. Raises `UserError` with the method's file where the network cannot be
+    built or run, and one of the plain method can."""
     method = methods()[json.loads(network.method)["name"]]
     try:
         return _count(network)
@@ -58,10 +53,10 @@ def _count(network: Network) -> tuple[Cost, bool]:
         blocks = sum(map(len, model.stacks.values()))
         two, three = (inputs.at(samples) + kept.at(samples) // blocks for samples in (2, 3))
         kept = Linear(three - two, 3 * two - 2 * three)
-    per_sample, always = kept.per_row + model.kept_behind_body.per_row, kept.always + model.kept_behind_body.always
+    kept += model.kept_behind_body
     plain = _plain_parameters(network.model, network.dimensions, network.plain)
     is_ours = all(type(module).__module__.partition(".")[0] in ("comt_cli", "torch") for module in model.modules())
-    return Cost(parameter_count(model), plain, flops, per_sample, always, unused), is_ours
+    return Cost(parameter_count(model), plain, flops, kept.per_row, kept.always, unused), is_ours
 
 
 def _unused(model: Model, output: Tensor, file: str) -> str:
@@ -95,5 +90,4 @@ def _plain_parameters(model: str, dimensions: str, method: str) -> int:
 
 
 def _built(model: str, dimensions: str, method: dict[str, Any]) -> Model:
-    built: Model = empty_network(settings_from(model), wiring_of(method), **json.loads(dimensions))
-    return built
+    return empty_network(settings_from(model), wiring_of(method), **json.loads(dimensions))

@@ -1,15 +1,13 @@
 """Which operations of a model are computed by hand-written kernels, and switching them over.
 
-The model says what is computed; a part whose `fused` is set has a kernel do it in one pass. A new model has none set.
-Kernels are for the parts of token blocks, and for norms that follow a convolution, with the gate of either, the
-addition and the ReLU behind it (`ConvolutionNorm`). Norms that stand before a convolution, and evaluation of those that
-do not, stay with PyTorch.
+A part whose `fused` is set has a kernel compute it in one pass; a new model has none set. Kernels are for the parts of
+token blocks, and in training for norms that follow a convolution, with the gate of either, the addition and the ReLU
+behind it (`ConvolutionNorm`).
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -40,17 +38,11 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def use_kernels(
-    model: Model,
-    wanted: Wanted,
-    device: torch.device,
-    dtype: torch.dtype,
-    *,
-    compiled: bool,
-    training: bool = True,
-    tokens: int | None = None,
-    only: bool = False,
-) -> dict[str, Choice]:
-    """Choose for every operation of `model` between kernel and reference, switch its parts over, and say what and why.
+    model: Model, wanted: Wanted, device: torch.device, dtype: torch.dtype, *, compiled: bool, training: bool = True,
+    tokens: int | None = None, only: bool = False,
+) -> dict[str, Choice]:  # fmt: skip
+    """Choose for every operation of `model` between kernel and reference, switch its parts over, and return the
+    choices with their reasons.
 
     `device` is where the model will run, `dtype` the type of its products (bf16 under autocast), `compiled` whether the
     rest of it will be compiled, `training` whether it will be, `tokens` how many go through it at once, if that is
@@ -58,8 +50,9 @@ def use_kernels(
     out.
     """
     choices: dict[str, Choice] = {}
+    how = {"compiled": compiled, "training": training}
     for op, sources in _sources(model).items():
-        if op == "heads" and any(not _fits_heads(block) for block in _those(model, TokenBlock)):
+        if op == "heads" and not all(_fits_heads(block) for block in _those(model, TokenBlock)):
             choices[op] = Choice(False, "keys or values of other blocks, or inputs of their own, are not in the kernel")
             continue
         each = []
@@ -69,7 +62,6 @@ def use_kernels(
                 each.append(Choice(False, "gates that are pointwise, or not all alike, need no kernel or have none"))
             else:
                 width, gates = sum(projections.widths), _gates(modulation)
-                how = {"compiled": compiled, "training": training}
                 each.append(choose(op, wanted, device, dtype, width, gates, tokens=tokens, **how))
         together = replace(each[0], tiles=tuple({key: tile for choice in each for key, tile in choice.tiles}.items()))
         choices[op] = next((choice for choice in each if not choice.fused), together)
@@ -80,11 +72,11 @@ def use_kernels(
     for gate, alike in sorted(units.items()):
         hidden = max(map(_hidden, alike))
         channels = min(len(unit.norm.get_parameter("bias")) for unit in alike)
-        choice = choose_norm(wanted, device, dtype, channels, gate, hidden, compiled=compiled, training=training)
-        choices[NORMS[gate]] = choice
+        choice = choices[NORMS[gate]] = choose_norm(wanted, device, dtype, channels, gate, hidden, **how)
         for unit in alike:
             unit.fused = choice.fused
-    if _has_gates_elsewhere(model, units.values()):
+    taken = {id(part) for alike in units.values() for unit in alike for part in (unit.convolution, unit.norm)}
+    if any(_gate_of(part) is not None and id(part) not in taken for part in model.modules()):
         choices[ALONE] = Choice(False, "there is no kernel for them")
     use_tiles(choices.values(), only=only)
     if any(choice.fused for choice in choices.values()):
@@ -95,46 +87,44 @@ def use_kernels(
 def _sources(model: Model) -> dict[Op, list[Projections]]:
     """For each operation on tokens the projections whose shapes and kinds of gates decide: those of the first block of
     every stack, since all of one have the same."""
-    sources: dict[Op, list[Projections]] = {}
-    for stack in model.stacks.values():
-        block = stack[0]
+    sources: dict[Op, list[Projections]] = {"heads": [], "swiglu": [], "add_norm": [], "modulate": []}
+    for block in (stack[0] for stack in model.stacks.values()):
         if not isinstance(block, TokenBlock):
             continue
-        sources.setdefault("heads", []).extend(each.qkv for each in _those(block, Attention))
-        sources.setdefault("swiglu", []).extend(each.gate_up for each in _those(block, FeedForward))
-        alone = _alone(block)
+        sources["heads"] += [each.qkv for each in _those(block, Attention)]
+        sources["swiglu"] += [each.gate_up for each in _those(block, FeedForward)]
         first = block.branches[0]
         is_pre_norm = isinstance(first.connection, PreNorm) and isinstance(first.connection.norm, nn.RMSNorm)
         if is_pre_norm and first.path is None:
-            sources.setdefault("add_norm", []).extend(alone)
+            sources["add_norm"] += _alone(block)
         else:
-            sources.setdefault("modulate", []).extend(projections for projections in alone if projections.gates)
+            sources["modulate"] += [projections for projections in _alone(block) if projections.gates]
     return {op: found for op, found in sources.items() if found}
 
 
 def _fits_heads(block: TokenBlock) -> bool:
     """Whether the kernel of q, k and v takes all that the block's attention does before it mixes."""
-    has_separate_qkv = any("values" in branch.connection.needs for branch in block.branches)
     shared = [each.shared for each in _those(block, Attention) if each.shared is not None]
+    has_separate_qkv = any("values" in branch.connection.needs for branch in block.branches)
     return not has_separate_qkv and all(each.has_values and not each.mixes_keys for each in shared)
 
 
 def _token_parts(model: Model) -> dict[Op, list[Attention | FeedForward | PreNorm | Projections]]:
     """For each operation the parts of token blocks that it is switched on in."""
     blocks = _those(model, TokenBlock)
-    connections = [branch.connection for block in blocks for branch in block.branches]
     return {
         "heads": [*_those(model, Attention)],
         "swiglu": [*_those(model, FeedForward)],
-        "add_norm": [connection for connection in connections if isinstance(connection, PreNorm)],
+        "add_norm": [connection for block in blocks for connection in _those(block, PreNorm)],
         "modulate": [projections for block in blocks for projections in _alone(block)],
     }
 
 
 def _alone(block: nn.Module) -> list[Projections]:
     """The projections whose gates no kernel applies together with what comes next."""
-    taken = {id(each.qkv) for each in _those(block, Attention)}
-    taken |= {id(each.gate_up) for each in _those(block, FeedForward)}
+    taken = {id(each.qkv) for each in _those(block, Attention)} | {
+        id(each.gate_up) for each in _those(block, FeedForward)
+    }
     return [each for each in _those(block, Projections) if id(each) not in taken]
 
 
@@ -153,11 +143,8 @@ def _units(model: Model) -> dict[NormGate, list[ConvolutionNorm]]:
     units: dict[NormGate, list[ConvolutionNorm]] = {}
     for unit in _those(model, ConvolutionNorm):
         window, pixel = unit.convolution.gate, _gate_of(unit.norm)
-        if (
-            type(unit.norm) is BatchNorm
-            and isinstance(window, WindowGate | None)
-            and isinstance(pixel, PixelGate | None)
-        ):
+        fits = isinstance(window, WindowGate | None) and isinstance(pixel, PixelGate | None)
+        if type(unit.norm) is BatchNorm and fits:
             kind: NormGate = "both" if window and pixel else "window" if window else "pixel" if pixel else "none"
             units.setdefault(kind, []).append(unit)
     return units
@@ -171,8 +158,3 @@ def _hidden(unit: ConvolutionNorm) -> int:
     """The hidden width of the unit's wider gate; 0 without any."""
     gates = (_gate_of(part) for part in (unit.convolution, unit.norm))
     return max(0 if gate is None or (A := gate.down_projection()) is None else len(A) for gate in gates)
-
-
-def _has_gates_elsewhere(model: Model, units: Iterable[Sequence[ConvolutionNorm]]) -> bool:
-    taken = {id(part) for alike in units for unit in alike for part in (unit.convolution, unit.norm)}
-    return any(_gate_of(part) is not None and id(part) not in taken for part in model.modules())

@@ -7,27 +7,21 @@ Shapes: B batch, T tokens, D width, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor, nn
 
-from comt_cli.layers.attention import Attention, FeedForward
+from comt_cli.layers.attention import Attention, FeedForward, Rotation, rotation_table
 from comt_cli.layers.norms import NormPlace, rms_norm
 from comt_cli.layers.projection import TokenEmbedding
 from comt_cli.layers.residual.base import State, final_stream
-from comt_cli.layers.rotary import Rotation, rotation_table
-from comt_cli.layers.shared_values import SharedKV
 from comt_cli.methods.base import DECODER_SITES, Wiring
-from comt_cli.models.base import BlockParts, TokenBlock, VocabularyModel, refuse_absent
+from comt_cli.models.base import BlockParts, TokenBlock, VocabularyModel, end_of_stack, ids, refuse_absent
 from comt_cli.tasks.settings.llama import ModelSettings
 
 if TYPE_CHECKING:
     from comt_cli.layers.kv_cache import KeyValueCache, LayerCache
-
-SETTINGS = ModelSettings
 
 
 class Block(TokenBlock):
@@ -38,17 +32,9 @@ class Block(TokenBlock):
         shape = settings.shape()
         self.is_last = layer == shape.layers - 1
         parts = BlockParts(
-            wiring=wiring,
-            stack="decoder",
-            layer=layer,
-            layers=shape.layers,
-            width=shape.width,
-            parts=self.parts,
-            norm=rms_norm,
-            epsilon=settings.norm_eps,
-            init_std=settings.init_std,
-            separate_qkv=True,
-        )
+            wiring=wiring, stack="decoder", layer=layer, layers=shape.layers, width=shape.width, parts=self.parts,
+            norm=rms_norm, epsilon=settings.norm_eps, init_std=settings.init_std, separate_qkv=True,
+        )  # fmt: skip
         self.attention_connection = parts.connection("attention")
         self.mlp_connection = parts.connection("mlp", self.attention_connection)
         make = partial(parts.projections, self.attention_connection)
@@ -60,16 +46,16 @@ class Block(TokenBlock):
     def forward(self, state: State, rotation: Rotation, cache: LayerCache | None = None) -> State:
         """State after the block. With pre-norm connections: h = x + attention(norm(x)), y = h + mlp(norm(h))."""
         attention, mlp = self.branches
-        shared_kv = SharedKV(state.shared)
+        shared_kv = [*state.shared]
         h = attention.added_to(state, rotation=rotation, cache=cache, shared_kv=shared_kv)
         y = mlp.added_to(h)
-        return y if self.is_last or not shared_kv.tensors else y._replace(shared=shared_kv.tensors)
+        return y if self.is_last or not shared_kv else y._replace(shared=tuple(shared_kv))
 
 
 class Llama(VocabularyModel):
     """Token ids [B, T] -> logits [B, T, V]. Causal: logits at t depend on tokens up to t."""
 
-    stream = "tokens"
+    stream, stacked = "tokens", {"decoder": "blocks"}
 
     def __init__(self, settings: ModelSettings, vocabulary: int, wiring: Wiring, length: int = 1) -> None:
         super().__init__()
@@ -81,19 +67,14 @@ class Llama(VocabularyModel):
         self.entry = nn.Identity() if wiring.entry is None else wiring.entry(shape.width)
         blocks = [Block(settings, wiring, layer) for layer in range(shape.layers)]
         self.blocks = nn.ModuleList(blocks)
-        place = NormPlace(shape.width, settings.norm_eps, "final")
-        self.read_out = blocks[-1].mlp_connection.output_aggregation(partial(wiring.norm, place, rms_norm))
-        keeps_norm = blocks[-1].mlp_connection.keeps_final_norm
-        self.final_norm = wiring.norm(place, rms_norm) if keeps_norm else nn.Identity()
+        place, last = NormPlace(shape.width, settings.norm_eps, "final"), blocks[-1].mlp_connection
+        end = end_of_stack(wiring, last, place, rms_norm, keeps_norm=last.keeps_final_norm)
+        self.read_out, self.final_norm = end
         self.head = None if settings.tied_embeddings else TokenEmbedding(vocabulary, shape.width, settings.init_std)
-
-    @property
-    def stacks(self) -> Mapping[str, nn.ModuleList]:
-        return {"decoder": self.blocks}
 
     def example(self, samples: int) -> tuple[Tensor]:
         """Token ids, [B, T], T the `length` that the model was built with."""
-        return (torch.zeros(samples, self.length, dtype=torch.long, device="meta"),)
+        return (ids(samples, self.length),)
 
     @property
     def head_weight(self) -> Tensor:
@@ -129,6 +110,4 @@ class Llama(VocabularyModel):
         return self.hidden(tokens_BT)
 
 
-def build(settings: ModelSettings, wiring: Wiring, *, vocabulary: int, length: int = 1) -> Llama:
-    """A LLaMA over so many tokens; `length` is that of its `example`."""
-    return Llama(settings, vocabulary, wiring, length)
+SETTINGS, build = ModelSettings, Llama

@@ -1,32 +1,189 @@
 """ResNets for image classification (He et al. 2016a): activated after the addition, or before each convolution (He et
 al. 2016b: no norm behind the stem, and a norm and ReLU behind the last block).
 
-How a block joins skip path and branch, and which of its convolutions and norms are modulated, comes from outside
-(`Wiring`); the stem, the layers behind the blocks and the classifier are never modulated.
+A bottleneck's stride is that of its 3x3 convolution ("v1.5", as in torchvision), not of its first 1x1 as in the paper.
+Where a block changes the shape, the skip path is projected by a 1x1 convolution with a batch norm (the paper's B). The
+stem `3x3` (stride 1) is the usual one for 32-pixel images, `7x7` (stride 2, then 3x3 max pooling) ImageNet's.
 
-The stem `3x3` (stride 1) is the usual one for 32-pixel images, `7x7` (stride 2, then 3x3 max pooling) ImageNet's.
+How a block joins skip path and branch, and which of its convolutions and norms are modulated, comes from outside
+(`Wiring`); the stem, projections of the skip path, the layers behind the blocks and the classifier are never modulated.
 Shapes: B images, C channels, H x W pixels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.errors import UserError
-from comt_cli.layers.convolution import BatchNorm, Convolution, ConvolutionNorm
+from comt_cli.kernels.gates import Modulation
+from comt_cli.layers.convolution import EPSILON, BatchNorm, Convolution, ConvolutionNorm, batch_norm
 from comt_cli.layers.learned import Classifier
+from comt_cli.layers.residual.base import ResidualConnection
+from comt_cli.layers.residual.norm_placement import PreNorm
 from comt_cli.methods.base import MAP_SITES, NORMS, Wiring
-from comt_cli.models.base import Model, refuse_absent
-from comt_cli.models.resnet_blocks import WINDOWS, Block, BlockPlace, NormActivation, PreActBlock
+from comt_cli.models.base import BlockParts, Model, refuse_absent
 from comt_cli.tasks.settings.resnet import ResNetSettings
 
-SETTINGS = ResNetSettings
+WINDOWS = {"basic": (3, 3), "bottleneck": (1, 3, 1), "preact": (3, 3)}
+"""The windows of a block's convolutions."""
 
 EXPANSION = {"basic": 1, "bottleneck": 4, "preact": 1}
 """Ratio of a block's output channels to those of its inner convolutions."""
+
+
+class BlockPlace(NamedTuple):
+    """Place of a block: its number from 0, of how many, and its channels and stride."""
+
+    layer: int
+    layers: int
+    d_in: int
+    inner: int
+    d_out: int
+    stride: int
+
+    @property
+    def changes_shape(self) -> bool:
+        """Whether the block puts out another shape than it takes."""
+        return self.stride != 1 or self.d_in != self.d_out
+
+
+@dataclass(eq=False)  # the compiler of PyTorch 2.11 hashes it before it has its fields: by identity, then
+class Computed:
+    """A branch that has been computed: what a connection is handed, since a skip path may be a projection of what the
+    branch reads."""
+
+    F_BHWC: Tensor
+
+    def __call__(self, h_BTD: Tensor) -> Tensor:
+        return self.F_BHWC
+
+    def before_gate(self, h_BTD: Tensor) -> tuple[Tensor, Modulation] | None:
+        """None: there is nothing left to do."""
+        return None
+
+
+class ResidualBlock(nn.Module):
+    """Base of residual blocks: the connection, which works on maps with the channels last, and the names of the
+    branch's `convolutions` (`conv1` first) and `norms` (`norm1` first), which are its sites."""
+
+    connection: ResidualConnection
+
+    def __init__(self, place: BlockPlace, wiring: Wiring) -> None:
+        super().__init__()
+        self.parts = BlockParts(
+            wiring=wiring, stack="blocks", layer=place.layer, layers=place.layers, width=place.d_out, parts=("map",),
+            norm=batch_norm, epsilon=EPSILON,
+        )  # fmt: skip
+        self.convolutions: dict[str, Convolution] = {}
+        self.norms: dict[str, nn.Module] = {}
+
+    def convolution(self, name: str, d_in: int, d_out: int, window: int, stride: int = 1) -> Convolution:
+        """A new convolution of the branch, with its gate if it has one."""
+        gate = self.parts.gate(self.parts.site(name, d_in, d_out, window=window))
+        made = self.convolutions[name] = Convolution(d_in, d_out, window, stride, gate)
+        return made
+
+    def norm(self, name: str, width: int) -> nn.Module:
+        """A new norm of the branch, with its gate if it has one."""
+        gate = self.parts.gate(self.parts.site(name, width, width))
+        made = self.norms[name] = self.parts.norm_at(name, width, gate)
+        return made
+
+    def joined(self, skip_BCHW: Tensor, F_BCHW: Tensor) -> Tensor:
+        """Residual add of skip path and branch, [B, C, H, W] each."""
+        y_BHWC = self.connection(skip_BCHW.permute(0, 2, 3, 1), Computed(F_BCHW.permute(0, 2, 3, 1)))
+        return y_BHWC.permute(0, 3, 1, 2)
+
+
+class Block(ResidualBlock):
+    """Two 3x3 convolutions, or 1x1, 3x3, 1x1, each with its norm; ReLU between them and behind the addition.
+
+    Plain addition is left to the last of them (`ConvolutionNorm`), which may do it on the way; `connection` is then not
+    called.
+    """
+
+    def __init__(self, place: BlockPlace, windows: tuple[int, ...], wiring: Wiring) -> None:
+        super().__init__(place, wiring)
+        last = len(windows)
+        strided = windows.index(3) + 1
+
+        def unit(number: int) -> ConvolutionNorm:
+            d_in, d_out = place.inner if number > 1 else place.d_in, place.d_out if number == last else place.inner
+            stride = place.stride if number == strided else 1
+            convolution = self.convolution(f"conv{number}", d_in, d_out, windows[number - 1], stride)
+            norm = self.norm(f"norm{number}", d_out)
+            return ConvolutionNorm(convolution, norm, relu=number < last or self.adds_in_its_last_unit)
+
+        self.connection = self.parts.connection("map", norm=nn.Identity)
+        self.adds_in_its_last_unit = type(self.connection) is PreNorm
+        self.conv1, self.conv2 = unit(1), unit(2)
+        self.conv3 = unit(3) if last > 2 else None
+        self.shortcut: ConvolutionNorm | None = None
+        if place.changes_shape:
+            projection = Convolution(place.d_in, place.d_out, 1, place.stride)
+            self.shortcut = ConvolutionNorm(projection, BatchNorm(place.d_out), relu=False)
+
+    @property
+    def units(self) -> tuple[ConvolutionNorm, ...]:
+        """The convolutions of the branch with their norms, in order."""
+        return (self.conv1, self.conv2) if self.conv3 is None else (self.conv1, self.conv2, self.conv3)
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, C, H, W], of this block's output shape."""
+        # With plain addition: relu(shortcut(x) + F(x)), F = norm(conv(relu(norm(conv(x))))).
+        *units, last = self.units
+        skip_BCHW = x_BCHW if self.shortcut is None else self.shortcut(x_BCHW)
+        for unit in units:
+            x_BCHW = unit(x_BCHW)
+        if self.adds_in_its_last_unit:
+            return last(x_BCHW, skip_BCHW)
+        return F.relu(self.joined(skip_BCHW, last(x_BCHW)))
+
+
+class NormActivation(nn.Module):
+    """ReLU(N(x)), [B, C, H, W] -> [B, C, H, W]."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        return F.relu(self.norm(x_BCHW))
+
+
+class PreActBlock(ResidualBlock):
+    """Two 3x3 convolutions, each behind a norm and ReLU, and nothing behind the addition. `conv1` holds norm2, which
+    follows it.
+
+    As in the authors' code (KaimingHe/resnet-1k-layers), a block that changes the shape activates once for both paths,
+    and its skip path is a bare 1x1 convolution of that; and as in the paper's appendix, so does the first block, whose
+    skip path is then its activated input.
+    """
+
+    def __init__(self, place: BlockPlace, windows: tuple[int, ...], wiring: Wiring) -> None:
+        super().__init__(place, wiring)
+        first = self.convolution("conv1", place.d_in, place.inner, windows[0], place.stride)
+        self.norm1 = NormActivation(self.norm("norm1", place.d_in))
+        self.conv1 = ConvolutionNorm(first, self.norm("norm2", place.inner), relu=True)
+        self.conv2 = self.convolution("conv2", place.inner, place.d_out, windows[1])
+        self.shortcut = Convolution(place.d_in, place.d_out, 1, place.stride) if place.changes_shape else None
+        self.activates_both = place.changes_shape or place.layer == 0
+        self.connection = self.parts.connection("map", norm=nn.Identity)
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, C, H, W], of this block's output shape."""
+        # With plain addition: x + F(x), F = conv(relu(norm(conv(relu(norm(x)))))).
+        h_BCHW = self.norm1(x_BCHW)
+        skip_BCHW = h_BCHW if self.activates_both else x_BCHW
+        if self.shortcut is not None:
+            skip_BCHW = self.shortcut(skip_BCHW)
+        return self.joined(skip_BCHW, self.conv2(self.conv1(h_BCHW)))
 
 
 def places_of(settings: ResNetSettings) -> Iterator[BlockPlace]:
@@ -45,7 +202,7 @@ def places_of(settings: ResNetSettings) -> Iterator[BlockPlace]:
 class ResNet(Model):
     """Images [B, 3, H, W] -> logits [B, classes], in the parameters' type."""
 
-    stream = "maps"
+    stream, stacked = "maps", {"blocks": "blocks"}
 
     def __init__(self, settings: ResNetSettings, classes: int, wiring: Wiring, size: int = 1) -> None:
         super().__init__()
@@ -63,10 +220,6 @@ class ResNet(Model):
         self.final = NormActivation(BatchNorm(width)) if is_preact else nn.Identity()
         self.classifier = Classifier(width, classes)
 
-    @property
-    def stacks(self) -> Mapping[str, nn.ModuleList]:
-        return {"blocks": self.blocks}
-
     def example(self, samples: int) -> tuple[Tensor]:
         """Images, [B, 3, S, S], S the `size` that the model was built with, with the channels last in memory, as
         training hands them over."""
@@ -82,8 +235,7 @@ class ResNet(Model):
         x_BCHW = self.pool(self.stem(x_BCHW))
         for block in self.blocks:
             x_BCHW = block(x_BCHW)
-        logits: Tensor = self.classifier(self.final(x_BCHW).mean(dim=(2, 3)))
-        return logits
+        return self.classifier(self.final(x_BCHW).mean(dim=(2, 3)))
 
 
 def _refuse_absent_parts(settings: ResNetSettings, wiring: Wiring) -> None:
@@ -99,6 +251,4 @@ def _refuse_absent_parts(settings: ResNetSettings, wiring: Wiring) -> None:
             refuse_absent(named, [f"{kind}{number}" for number in range(1, has + 1)], settings.size)
 
 
-def build(settings: ResNetSettings, wiring: Wiring, *, classes: int, size: int = 1) -> ResNet:
-    """A ResNet over so many classes; `size` is that of its example's images, in pixels a side."""
-    return ResNet(settings, classes, wiring, size)
+SETTINGS, build = ResNetSettings, ResNet

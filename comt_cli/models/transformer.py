@@ -11,16 +11,16 @@ Shapes: B batch, S source tokens, T target tokens, D width, V vocabulary, H head
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from comt_cli.data.special_tokens import PAD
-from comt_cli.layers.decoding_cache import DecodingCache, LayerColumns
 from comt_cli.layers.dropout import Dropout
+from comt_cli.layers.kv_cache import DecodingCache, LayerColumns
 from comt_cli.layers.multi_head import (
     CrossAttention,
     KeysValues,
@@ -28,37 +28,17 @@ from comt_cli.layers.multi_head import (
     SelfAttention,
     TwoLayerFeedForward,
     sinusoids,
-)
+)  # fmt: skip
 from comt_cli.layers.norms import NormPlace, layer_norm
 from comt_cli.layers.projection import Projections, TokenEmbedding
-from comt_cli.layers.residual.base import ResidualConnection, State, final_stream
+from comt_cli.layers.residual.base import OutputAggregation, ResidualConnection, State, final_stream
 from comt_cli.methods.base import Wiring
-from comt_cli.models.base import BlockParts, TokenBlock, VocabularyModel, refuse_absent
+from comt_cli.models.base import BlockParts, TokenBlock, VocabularyModel, end_of_stack, ids, refuse_absent
+from comt_cli.tasks.settings.bert import BertSettings
 from comt_cli.tasks.settings.transformer import ENCODER_DECODER_SITES, EncoderDecoderSettings, TransformerSettings
-
-SETTINGS = TransformerSettings
 
 SERVED_BY = {"gate_proj": "up_proj"}
 """SwiGLU has two projections of its input, the ReLU network one: a wiring that gates both gates that."""
-
-
-class EncoderSettings(Protocol):
-    """Settings that the blocks of an encoder use."""
-
-    @property
-    def attention_dropout(self) -> float:
-        """The probability of dropout on the weights of attention."""
-
-    @property
-    def relu_dropout(self) -> float:
-        """The same behind the activation of the feed-forward network."""
-
-    @property
-    def residual_dropout(self) -> float:
-        """The probability of dropout on embeddings and branches."""
-
-    def shape(self) -> Any:
-        """`width`, `heads` and `ffn_width`."""
 
 
 class Memory(NamedTuple):
@@ -76,7 +56,7 @@ class EncoderBlock(TokenBlock):
     attention_bias: ClassVar[bool] = False
     feed_forward: ClassVar[type[TwoLayerFeedForward]] = ReluFeedForward
 
-    def __init__(self, settings: EncoderSettings, parts: BlockParts) -> None:
+    def __init__(self, settings: EncoderDecoderSettings | BertSettings, parts: BlockParts) -> None:
         super().__init__()
         shape, dropout = settings.shape(), settings.residual_dropout
         self.attention_connection = parts.connection("attention")
@@ -90,11 +70,8 @@ class EncoderBlock(TokenBlock):
         self.attention_dropout, self.mlp_dropout = Dropout(dropout), Dropout(dropout)
 
     def forward(self, state: State, mask_BS: Tensor) -> State:
-        """State after the block; `mask` has True for tokens.
-
-        With post-norm connections: h = norm(x + attention(x)), y = norm(h + mlp(h)).
-        With pre-norm connections: h = x + attention(norm(x)), y = h + mlp(norm(h)).
-        """
+        """State after the block; `mask` has True for tokens. With post-norm connections h = norm(x + attention(x)) and
+        y = norm(h + mlp(h)), with pre-norm ones h = x + attention(norm(x)) and y = h + mlp(norm(h))."""
         attention, mlp = self.branches
         h = attention.added_to(state, mask=mask_BS[:, None, None, :])
         return mlp.added_to(h)
@@ -127,10 +104,7 @@ class DecoderBlock(TokenBlock):
 
     def decoded(self, state: State, source: KeysValues, columns: LayerColumns | None = None) -> State:
         """The same, from the keys and values of the source; with `columns` of one token, which follows those in them.
-
-        With post-norm connections: h = norm(x + attention(x)), c = norm(h + cross(h, source)), y = norm(c + mlp(c)).
-        With pre-norm connections: h = x + attention(norm(x)), c = h + cross(norm(h), source), y = c + mlp(norm(c)).
-        """
+        With pre-norm connections h = x + attention(norm(x)), c = h + cross(norm(h), source), y = c + mlp(norm(c))."""
         attention, cross, mlp = self.branches
         h = attention.added_to(state, columns=columns)
         c = cross.added_to(h, source=source)
@@ -140,23 +114,20 @@ class DecoderBlock(TokenBlock):
 def _parts(settings: EncoderDecoderSettings, wiring: Wiring, stack: str, layer: int, *names: str) -> BlockParts:
     shape = settings.shape()
     return BlockParts(
-        wiring=wiring,
-        stack=stack,
-        layer=layer,
-        layers=shape.depths[stack],
-        width=shape.width,
-        parts=names,
-        norm=layer_norm,
-        epsilon=settings.norm_eps,
+        wiring=wiring, stack=stack, layer=layer, layers=shape.depths[stack], width=shape.width, parts=names,
+        norm=layer_norm, epsilon=settings.norm_eps,
         init_std=None,  # Glorot's: tensor2tensor's `uniform_unit_scaling`
         depths=shape.depths,
-    )
+    )  # fmt: skip
 
 
-def final_norm(wiring: Wiring, last: ResidualConnection, place: NormPlace) -> nn.Module:
-    """Norm behind a stack; the identity where its `last` connection ends in one, or its method has none there."""
+def end_behind(
+    wiring: Wiring, last: ResidualConnection, place: NormPlace
+) -> tuple[OutputAggregation | None, nn.Module]:
+    """Output aggregation and norm behind a stack; no norm where its `last` connection ends in one, or its method has
+    none there."""
     keeps_norm = last.keeps_final_norm and not last.ends_in_norm
-    return wiring.norm(place, layer_norm) if keeps_norm else nn.Identity()
+    return end_of_stack(wiring, last, place, layer_norm, keeps_norm=keeps_norm)
 
 
 class EncoderDecoder(VocabularyModel):
@@ -164,24 +135,19 @@ class EncoderDecoder(VocabularyModel):
     columns of padding behind either change nothing. What the encoder reads of a source, a subclass says
     (`source_stream`)."""
 
-    stream = "tokens"
+    stream, stacked = "tokens", {"encoder": "encoder", "decoder": "decoder"}
 
     def __init__(
-        self,
-        settings: EncoderDecoderSettings,
-        vocabulary: int,
-        wiring: Wiring,
-        length: int = 1,
-        pairs: int = 1,
+        self, settings: EncoderDecoderSettings, vocabulary: int, wiring: Wiring, length: int = 1, pairs: int = 1,
         source_length: int | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """A sample of the `example` has `pairs` of a source and a target of `length` tokens; sources are as long unless
         `source_length` is given."""
         super().__init__()
         shape = settings.shape()
         refuse_absent(wiring.gates, ENCODER_DECODER_SITES.names, "an encoder-decoder", SERVED_BY)
         refuse_absent(wiring.norms.keys() - {"*"}, ("attention", "cross", "mlp", "final"), "an encoder-decoder")
-        self.settings, self.shape = settings, shape
+        self.settings, self.shape, self.keeps_attention = settings, shape, settings.attention_dropout > 0
         self.vocabulary, self.length, self.sequences = vocabulary, length, pairs
         self.source_length = length if source_length is None else source_length
         self.embedding = TokenEmbedding(vocabulary, shape.width, shape.width**-0.5)
@@ -191,15 +157,10 @@ class EncoderDecoder(VocabularyModel):
         encoder = [EncoderBlock(settings, parts(layer, *EncoderBlock.parts)) for layer in range(shape.encoder_layers)]
         decoder = [DecoderBlock(settings, wiring, layer) for layer in range(shape.decoder_layers)]
         self.encoder, self.decoder = nn.ModuleList(encoder), nn.ModuleList(decoder)
-        ends = encoder[-1].mlp_connection, decoder[-1].mlp_connection
         place = NormPlace(shape.width, settings.norm_eps, "final")
-        norm = partial(wiring.norm, place, layer_norm)
-        self.encoder_read_out, self.decoder_read_out = (end.output_aggregation(norm) for end in ends)
-        self.encoder_norm, self.decoder_norm = (final_norm(wiring, end, place) for end in ends)
-
-    @property
-    def stacks(self) -> Mapping[str, nn.ModuleList]:
-        return {"encoder": self.encoder, "decoder": self.decoder}
+        ends = [end_behind(wiring, blocks[-1].mlp_connection, place) for blocks in (encoder, decoder)]
+        self.encoder_read_out, self.decoder_read_out = (aggregation for aggregation, _ in ends)
+        self.encoder_norm, self.decoder_norm = (norm for _, norm in ends)
 
     def source_stream(self, *source: Tensor) -> tuple[Tensor, Tensor]:
         """Input of the encoder, before dropout, [B, S, D], and the mask of a source, [B, S], True where it is no
@@ -245,8 +206,6 @@ class EncoderDecoder(VocabularyModel):
         """Logits of each next target, [B, T, V], in the parameters' type; `inputs` as those of `body`."""
         return self.outputs(self.body(*inputs))
 
-    # ---- decoding
-
     def decoder_blocks(self) -> Iterator[DecoderBlock]:
         """The blocks of the decoder, in order."""
         for block in self.decoder:
@@ -262,11 +221,8 @@ class EncoderDecoder(VocabularyModel):
         return Memory(tuple(one.k.contiguous() for one in each), tuple(one.v.contiguous() for one in each), mask_BS)
 
     def decoding_cache(self, rows: int, capacity: int) -> DecodingCache:
-        """An empty cache for hypotheses of up to `capacity` tokens, the begin token included. Raises `UserError` where
-        the memory does not suffice.
-
-        Out of training the projections are put together once for all steps (`Projections.freeze`).
-        """
+        """An empty cache for hypotheses of up to `capacity` tokens, the begin token included; out of training the
+        projections are frozen. Raises `UserError` where the memory does not suffice."""
         if not self.training:
             for module in self.modules():
                 if isinstance(module, Projections):
@@ -285,12 +241,6 @@ class EncoderDecoder(VocabularyModel):
         cache.advance()
         return self.outputs(final_stream(state, self.decoder_read_out, self.decoder_norm)[:, -1])
 
-    # ---- what is counted without storage
-
-    @property
-    def keeps_attention(self) -> bool:
-        return self.settings.attention_dropout > 0
-
     @property
     def attended(self) -> set[tuple[int, int]]:
         T, S = self.length, self.source_length
@@ -302,19 +252,11 @@ class Transformer(EncoderDecoder):
 
     def example(self, samples: int) -> tuple[Tensor, Tensor]:
         """Source and target, [B, T] each: B the `pairs` of a sample, T the `length`, that the model was built with."""
-        source, target = (
-            torch.zeros(samples * self.sequences, self.length, dtype=torch.long, device="meta") for _ in range(2)
-        )
-        return source, target
+        return ids(samples * self.sequences, self.length), ids(samples * self.sequences, self.length)
 
     def source_stream(self, *source: Tensor) -> tuple[Tensor, Tensor]:
         (source_BS,) = source
         return self.embedded(source_BS, self._positions(source_BS.shape[1])), source_BS != PAD
 
 
-def build(
-    settings: TransformerSettings, wiring: Wiring, *, vocabulary: int, length: int = 1, pairs: int = 1
-) -> Transformer:
-    """An encoder-decoder over so many tokens; `length` is that of either sequence of its `example`, and `pairs` how
-    many a sample has."""
-    return Transformer(settings, vocabulary, wiring, length, pairs)
+SETTINGS, build = TransformerSettings, Transformer

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from comt_cli.data.split import B
-from comt_cli.layers.residual.progressive import FollowsTraining
+from comt_cli.layers.residual.scaled import FollowsTraining
 from comt_cli.training.checkpoint import Counters, random_states, restore_random_states
 from comt_cli.training.devices import compute_context, reset_peak_memory, synchronise
 from comt_cli.training.objective import NotCaptured, capturing

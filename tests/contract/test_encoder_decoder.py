@@ -1,4 +1,4 @@
-"""The contract of every method in an encoder-decoder: found as the program finds them, in both stacks.
+"""The contract of methods in an encoder-decoder: a kind of wiring each, in both stacks.
 
 In float64, where nothing but a real dependence exceeds 1e-10: a sum of dozens of terms of order 1 is rounded to 1e-14.
 """
@@ -10,17 +10,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from pair_method_cases import (
-    PAIR_METHODS,
-    SETTINGS,
-    SOURCE,
-    TARGET,
-    VOCABULARY,
-    pair_loss,
-    pair_model,
-)
 from same_bits import Reason, assert_same_bits, same_bits
-from small_networks import wirings
+from small_networks import PAIR_METHODS, PAIRS, SMALL, SOURCE, TARGET, other_tokens, pair_loss, pair_model
 from torch import Tensor
 
 from comt_cli.layers.dropout import Masks
@@ -30,22 +21,9 @@ from comt_cli.methods.base import Wiring
 from comt_cli.models.transformer import Transformer
 
 close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)
-CPU = torch.device("cpu")
-_OWN = [*wirings("train-mt"), "eau-before-o", "eau+grc-post", "transponder-static-cross", "full-rank-gate-mixed"]
+_OWN = [*SMALL["train-mt"].tested, "comt", "eau", "eau-before-o", "transponder-static-cross", "full-rank-gate-mixed"]
 each_pair_method = pytest.mark.parametrize("options", [PAIR_METHODS[name] for name in _OWN], ids=_OWN)
-DROPPED = SETTINGS.model_copy(update={"dropout": 0.3, "attention_dropout": 0.2, "relu_dropout": 0.1})
-
-
-def test_without_cross_attention_logits_do_not_depend_on_the_source():
-    """But every parameter has a gradient, of zeros where it is the encoder's: data parallel training waits for each."""
-    settings = SETTINGS.model_copy(update={"cross_attention": False})
-    for name in ("post-ln", "sas", "transponder", "eau+grc"):
-        model = pair_model({"name": name}, settings, shaken=True)
-        changed = SOURCE % (VOCABULARY - 1) + 1
-        assert_same_bits(model(changed, TARGET), model(SOURCE, TARGET), Reason.CAUSAL, name)
-        pair_loss(model).backward()
-        assert all(parameter.grad is not None for parameter in model.parameters())
-        assert not any(parameter.grad.any() for parameter in model.encoder.parameters())
+DROPPED = PAIRS.model_copy(update={"dropout": 0.3, "attention_dropout": 0.2, "relu_dropout": 0.1})
 
 
 def future_leaks(model: Transformer) -> list[int]:
@@ -53,25 +31,24 @@ def future_leaks(model: Transformer) -> list[int]:
     with torch.no_grad():
         before, leaks = model(SOURCE, TARGET), []
         for t in range(TARGET.shape[1] - 1):
-            changed = TARGET.clone()
-            changed[:, t + 1 :] = changed[:, t + 1 :] % (VOCABULARY - 1) + 1
+            changed = torch.cat([TARGET[:, : t + 1], TARGET[:, t + 1 :] % 30 + 1], dim=1)
             if not same_bits(model(SOURCE, changed)[:, : t + 1], before[:, : t + 1], Reason.CAUSAL):
                 leaks.append(t)
     return leaks
 
 
 @each_pair_method
-def test_what_logits_depend_on(options):
-    """Targets up to their own, every token of their own source, no padding, no other pair."""
-    model = pair_model(options, shaken=True)
+def test_what_logits_depend_on_and_decoding_with_a_cache(options):
+    """Targets up to their own, every token of their own source, no padding, no other pair. Decoding is the forward
+    pass: a token at a time, two beams a source, whose order changes in the middle."""
+    model = pair_model(options, trained=True).eval()
     assert future_leaks(model) == []
     with torch.no_grad():
         before = model(SOURCE, TARGET)
         for row, column in ((0, 6), (1, 0), (2, 5)):
             changed = SOURCE.clone()
-            changed[row, column] = changed[row, column] % (VOCABULARY - 1) + 1
-            after = model(changed, TARGET)
-            others = [other for other in range(3) if other != row]
+            changed[row, column] = changed[row, column] % 30 + 1
+            after, others = model(changed, TARGET), [other for other in range(3) if other != row]
             assert_same_bits(after[others], before[others], Reason.CAUSAL, "the other pairs")
             assert (after[row] != before[row]).any(dim=-1).all(), "every target sees the whole source"
         padded = torch.nn.functional.pad
@@ -79,37 +56,15 @@ def test_what_logits_depend_on(options):
         close(model(SOURCE, padded(TARGET, (0, 2)))[:, :6], before)
         close(model(SOURCE[1:2, :4], TARGET[1:2]), before[1:2])
 
-
-class PoolingGate(ComtGate):
-    """What must never be published: a gate that looks at the mean over the sequence."""
-
-    def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:
-        return super().values(u_Tr.mean(dim=1, keepdim=True).expand_as(u_Tr))
-
-
-@pytest.mark.parametrize("site", ["v_proj", "o_proj", "up_proj", "down_proj"])
-def test_the_check_catches_a_gate_that_pools_over_the_sequence(site):
-    gate = partial(PoolingGate, hidden=2, init="torch-linear")
-    assert future_leaks(pair_model(Wiring(PostNorm, {site: gate}), shaken=True)) == list(range(5))
-
-
-@each_pair_method
-def test_decoding_with_a_cache_is_the_forward_pass(options):
-    """A token at a time, two beams a source, whose order changes in the middle."""
-    model = pair_model(options, shaken=True).eval()
-    with torch.no_grad():
         memory, cache = model.encode(SOURCE), model.decoding_cache(rows=6, capacity=8)
         assert {tensor.shape for tensor in (*memory.keys, *memory.values)} == {(3, 4, 7, 6)}, "once a source"
         beams_RT = TARGET.clamp(min=1).repeat_interleave(2, dim=0)
-        beams_RT[1::2] = beams_RT[1::2] % (VOCABULARY - 1) + 1
-        sources_RS = SOURCE.repeat_interleave(2, dim=0)
-        for t in range(3):
-            logits_RV = model.step(beams_RT[:, t : t + 1], cache, memory)
-            close(logits_RV, model(sources_RS, beams_RT[:, : t + 1])[:, -1])
-        order_R = torch.tensor([1, 1, 3, 2, 5, 4])
-        cache.reorder(order_R)
-        beams_RT = torch.cat([beams_RT[order_R, :3], beams_RT[:, 3:]], dim=1)
-        for t in range(3, 6):
+        beams_RT[1::2] = other_tokens(beams_RT[1::2])
+        sources_RS, order_R = SOURCE.repeat_interleave(2, dim=0), torch.tensor([1, 1, 3, 2, 5, 4])
+        for t in range(6):
+            if t == 3:
+                cache.reorder(order_R)
+                beams_RT = torch.cat([beams_RT[order_R, :3], beams_RT[:, 3:]], dim=1)
             logits_RV = model.step(beams_RT[:, t : t + 1], cache, memory)
             close(logits_RV, model(sources_RS, beams_RT[:, : t + 1])[:, -1])
         kept_R = torch.tensor([0, 1, 4, 5])  # the second source is done
@@ -123,23 +78,45 @@ def test_decoding_with_a_cache_is_the_forward_pass(options):
 @each_pair_method
 def test_checkpointing_and_micro_batches_change_nothing(options):
     """With every dropout on: its masks are those of the pair, in recomputation and in any division of the batch."""
-    model = pair_model(options, DROPPED, shaken=True)
+    model = pair_model(options, DROPPED, trained=True)
     masks, positions_B = Masks(model), np.array([7, 2**21 + 5, 3])
 
     def gradients(*parts: slice) -> dict[str, Tensor]:
         model.zero_grad()
         for rows in parts:
-            masks.move_to(1, positions_B[rows], CPU)
+            masks.move_to(1, positions_B[rows], torch.device("cpu"))
             model(SOURCE[rows], TARGET[rows]).square().sum().backward()
         return {name: parameter.grad for name, parameter in model.named_parameters()}
 
     plain, parts = gradients(slice(3)), gradients(slice(0, 1), slice(1, 3))
     model.activation_checkpointing = True
-    saving = gradients(slice(3))
-    assert_same_bits(saving, plain, Reason.RECOMPUTED, "the gradients")
-    for name, one in plain.items():
-        torch.testing.assert_close(one, parts[name], rtol=1e-8, atol=1e-8, msg=name)
-    model.eval()
+    assert_same_bits(gradients(slice(3)), plain, Reason.RECOMPUTED, "the gradients")
+    torch.testing.assert_close(parts, plain, rtol=1e-8, atol=1e-8)
     with torch.no_grad():
-        without = pair_model(options, shaken=True)(SOURCE, TARGET)
-        assert_same_bits(model(SOURCE, TARGET), without, Reason.SAME_CALL, "evaluation without dropout")
+        without = pair_model(options, trained=True)(SOURCE, TARGET)
+        assert_same_bits(model.eval()(SOURCE, TARGET), without, Reason.SAME_CALL, "evaluation without dropout")
+
+
+def test_without_cross_attention_logits_do_not_depend_on_the_source():
+    """But every parameter has a gradient, of zeros where it is the encoder's: data parallel training waits for each."""
+    settings = PAIRS.model_copy(update={"cross_attention": False})
+    for name in ("post-ln", "sas", "transponder", "eau+grc"):
+        model = pair_model({"name": name}, settings, trained=True)
+        logits = model(SOURCE, TARGET)
+        assert_same_bits(model(SOURCE % 30 + 1, TARGET), logits, Reason.CAUSAL, name)
+        pair_loss(logits).backward()
+        assert all(parameter.grad is not None for parameter in model.parameters())
+        assert not any(parameter.grad.any() for parameter in model.encoder.parameters())
+
+
+class PoolingGate(ComtGate):
+    """What must never be published: a gate that looks at the mean over the sequence."""
+
+    def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:
+        return super().values(u_Tr.mean(dim=1, keepdim=True).expand_as(u_Tr))
+
+
+def test_the_check_catches_a_gate_that_pools_over_the_sequence():
+    gate = partial(PoolingGate, hidden=2, init="torch-linear")
+    for site in ("v_proj", "o_proj", "up_proj", "down_proj"):
+        assert future_leaks(pair_model(Wiring(PostNorm, {site: gate}), trained=True)) == list(range(5)), site

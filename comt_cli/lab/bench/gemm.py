@@ -15,7 +15,7 @@ from torch import Tensor
 from comt_cli.kernels.products import by_pytorch, multiplier
 from comt_cli.lab.bench.shapes import Shape
 from comt_cli.lab.bench.subjects import KERNELS
-from comt_cli.layers.packing import aligned
+from comt_cli.layers.projection import aligned
 from comt_cli.runs.directory import ONEDNN
 
 COLUMNS: dict[str, int] = KERNELS["columns"]

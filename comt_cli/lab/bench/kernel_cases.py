@@ -21,8 +21,8 @@ from comt_cli.kernels.modulate import modulate
 from comt_cli.kernels.swiglu import swiglu
 from comt_cli.lab.bench.shapes import Shape
 from comt_cli.lab.bench.subjects import GATES
-from comt_cli.layers.packing import aligned
-from comt_cli.layers.rotary import rotate, rotation_table
+from comt_cli.layers.attention import rotate, rotation_table
+from comt_cli.layers.projection import aligned
 from comt_cli.models.build import empty_network, materialise, wiring_of
 from comt_cli.models.llama import Block
 from comt_cli.tasks.settings.llama import ModelSettings

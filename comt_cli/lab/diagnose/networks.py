@@ -14,13 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.kernels.gates import Modulation
+from comt_cli.layers.attention import rotation_table
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.residual.base import Branch, ResidualConnection, ResidualSite, State
-from comt_cli.layers.residual.progressive import ProgressiveResidual
-from comt_cli.layers.rotary import rotation_table
+from comt_cli.layers.residual.scaled import ProgressiveResidual
 from comt_cli.methods import methods
-from comt_cli.methods.base import DECODER_SITES, Wiring, residual_connection
-from comt_cli.methods.connections import residual_connections
+from comt_cli.methods.base import DECODER_SITES, Wiring, residual_connection, residual_connections
 from comt_cli.models.build import empty_network, materialise
 from comt_cli.tasks.settings.llama import ModelSettings
 

@@ -120,7 +120,7 @@ def _connections(text: str) -> list[str] | None:
     """The names of connections, or of methods, that are given; None for all. Raises `UserError` where there is none, or
     no such."""
     from comt_cli.methods import methods
-    from comt_cli.methods.connections import residual_connections
+    from comt_cli.methods.base import residual_connections
     from comt_cli.recipe.load import select
     from comt_cli.tasks import tasks
 
@@ -158,7 +158,7 @@ def _wirings(names: list[str] | None, setups: list[Setup]) -> dict[str, Wiring]:
     """What is called so, or all connections that can be measured. Raises `UserError` where one that is named cannot, or
     a set-up has no place for it."""
     from comt_cli.lab.diagnose.networks import wirings
-    from comt_cli.methods.connections import residual_connections
+    from comt_cli.methods.base import residual_connections
 
     known = wirings()
     chosen = [name for name in known if name in residual_connections()] if names is None else names

@@ -15,6 +15,7 @@ direction as that of Pre-LN, whose stream is the sum. The norm N_l has a gain, a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 
 from comt_cli.errors import UserError
 from comt_cli.layers.learned import NO_DECAY, Constant, wide
-from comt_cli.layers.residual.base import Branch, OutputAggregation, ResidualConnection, ResidualSite, State
+from comt_cli.layers.residual.base import Branch, NormedResidual, OutputAggregation, ResidualSite, State
 
 EPSILON = 1e-6
 """Of the keys' norm."""
@@ -52,13 +53,11 @@ class DepthAttention(nn.Module):
     def forward(self, sources: Sequence[Tensor]) -> Tensor:
         """[B, T, D], in the first source's type: the embedding's."""
         weights = self.weights(sources).unbind(-1)
-        mixed_BTD = weights[0][..., None] * sources[0]
-        for weight_BT, v_BTD in zip(weights[1:], sources[1:], strict=True):
-            mixed_BTD = mixed_BTD + weight_BT[..., None] * v_BTD
-        return mixed_BTD.to(sources[0].dtype)
+        parts = (weight_BT[..., None] * v_BTD for weight_BT, v_BTD in zip(weights, sources, strict=True))
+        return functools.reduce(torch.add, parts).to(sources[0].dtype)
 
 
-class AttentionResiduals(ResidualConnection):
+class AttentionResiduals(NormedResidual):
     """The state's sources are those of finished groups, and its stream the sum of the present group: at its end the
     newest source. Each add is a group of its own unless `blocks` says how many there are."""
 
@@ -67,7 +66,6 @@ class AttentionResiduals(ResidualConnection):
 
     def __init__(self, site: ResidualSite, blocks: int | None = None) -> None:
         super().__init__(site)
-        self.norm = site.norm()
         blocks = site.count if blocks is None else blocks
         if blocks > site.count:
             raise UserError(
@@ -87,10 +85,7 @@ class AttentionResiduals(ResidualConnection):
 
     def read(self, state: State) -> Tensor:
         """Input of the branch's norm."""
-        if self.attention is None:
-            return state.stream
-        mixed_BTD: Tensor = self.attention(self.mixed(state))
-        return mixed_BTD
+        return state.stream if self.attention is None else self.attention(self.mixed(state))
 
     def mixing(self, state: State) -> dict[str, Tensor]:
         """a, of the branch's input."""
@@ -120,11 +115,10 @@ class AttentionAggregation(OutputAggregation):
 
     def forward(self, state: State) -> Tensor:
         """State behind the last block, whose sum is among its sources -> [B, T, D]."""
-        mixed_BTD: Tensor = self.attention(state.sources)
-        return mixed_BTD
+        return self.attention(state.sources)
 
 
-class DeltaAttentionResiduals(ResidualConnection):
+class DeltaAttentionResiduals(NormedResidual):
     """The state has the plain stream, and as sources the embedding and the outputs of all branches."""
 
     name = "delta-attention-residuals"
@@ -132,15 +126,11 @@ class DeltaAttentionResiduals(ResidualConnection):
 
     def __init__(self, site: ResidualSite) -> None:
         super().__init__(site)
-        self.norm = site.norm()
         self.attention = DepthAttention(site.width) if site.index > 0 else None
 
     def read(self, state: State) -> Tensor:
         """Input of the branch's norm."""
-        if self.attention is None:
-            return state.stream
-        read_BTD: Tensor = state.x + self.attention(self.sources(state))
-        return read_BTD
+        return state.stream if self.attention is None else state.x + self.attention(self.sources(state))
 
     def mixing(self, state: State) -> dict[str, Tensor]:
         """a, of the mixture that is added to the stream for the branch."""

@@ -32,8 +32,8 @@ class State(NamedTuple):
     """Residual stream `x`, [B, T, D], and whatever else one residual add passes to the next.
 
     Attributes:
-        sources: previous layer outputs, oldest first, or other tensors beside the stream, [B, T, D] each. Nothing is
-            stacked, so that all blocks together keep each tensor once.
+        sources: previous layer outputs, oldest first, or other tensors beside the stream, [B, T, D] each: not stacked,
+            so that all blocks together keep each tensor once.
         has_streams: whether x holds several streams, [B, T, n, D].
         qkv: inputs of the next block's queries, keys and values, [B, T, D] each.
         weights: mixing weights that made `qkv` and x, less their start, [B, T, 4, sources]: for analyses, detached.
@@ -164,6 +164,14 @@ class ResidualConnection(nn.Module):
     def initial_std(self, site: Site, own: float) -> float:
         """Standard deviation of a projection of this branch at the start; `own` is the model's."""
         return own
+
+
+class NormedResidual(ResidualConnection):
+    """A residual connection with a norm of its place, N."""
+
+    def __init__(self, site: ResidualSite) -> None:
+        super().__init__(site)
+        self.norm = site.norm()
 
 
 class OutputAggregation(nn.Module):

@@ -13,6 +13,7 @@ Shapes: B batch, T tokens, D width, S sources. Weights and sums are computed in 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from comt_cli.kernels.transponder import no_autocast
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.learned import NO_DECAY, Constant, wide
-from comt_cli.layers.residual.base import Branch, OutputAggregation, ResidualConnection, ResidualSite, State
+from comt_cli.layers.residual.base import Branch, NormedResidual, OutputAggregation, ResidualSite, State
 
 STD = 1e-3
 """Of w at the start: 0 would have no gradient, relu's at 0 being 0."""
@@ -29,9 +30,7 @@ STD = 1e-3
 
 class DepthMixture(Initialised):
     """g: sources [B, T, D] each -> [B, T, D], in the first source's type. `offset` is b, less the 1 it starts at.
-
-    Sources may be narrower than fp32, and all is computed in fp32 all the same: operations promote what they read, so
-    that autograd keeps the sources themselves, once for all mixtures, and no copies in fp32."""
+    Sources are kept and promoted as in `attention_residuals.DepthAttention`."""
 
     def __init__(self, width: int, sources: int) -> None:
         super().__init__()
@@ -46,17 +45,13 @@ class DepthMixture(Initialised):
 
     def mean_weights(self, sources: Sequence[Tensor]) -> Tensor:
         """b_s + relu(w . G_s), the mean over the channels, [B, T, S]: for analyses."""
-        b_S = 1 + wide(self.offset()).mean(-1)
-        return b_S + torch.cat(self.weights(sources), -1)
+        return 1 + wide(self.offset()).mean(-1) + torch.cat(self.weights(sources), -1)
 
     def forward(self, sources: Sequence[Tensor]) -> Tensor:
         """Raises ValueError where there are not as many sources as it was made for."""
-        mixed_BTD: Tensor | None = None
-        for source_BTD, b_D, weight_BT1 in zip(sources, 1 + wide(self.offset()), self.weights(sources), strict=True):
-            part_BTD = source_BTD * b_D + source_BTD * weight_BT1
-            mixed_BTD = part_BTD if mixed_BTD is None else mixed_BTD + part_BTD
-        assert mixed_BTD is not None
-        return mixed_BTD.to(sources[0].dtype)
+        each = zip(sources, 1 + wide(self.offset()), self.weights(sources), strict=True)
+        parts = (source_BTD * b_D + source_BTD * weight_BT1 for source_BTD, b_D, weight_BT1 in each)
+        return functools.reduce(torch.add, parts).to(sources[0].dtype)
 
     def initialise(self, draw: Draw) -> None:
         draw.normal_(self.w, "w", STD)
@@ -66,9 +61,7 @@ def told_apart(outputs: Sequence[Tensor], last: int | None) -> list[Tensor]:
     """The sources of a mixture: the embedding, the sum of those between, and the `last` outputs; all without it."""
     if last is None or len(outputs) <= last + 2:
         return [*outputs]
-    total_BTD = wide(outputs[1])
-    for output_BTD in outputs[2:-last]:
-        total_BTD = total_BTD + output_BTD
+    total_BTD = functools.reduce(torch.add, outputs[2:-last], wide(outputs[1]))
     return [outputs[0], total_BTD.to(outputs[0].dtype), *outputs[-last:]]
 
 
@@ -77,7 +70,7 @@ def count_of(outputs: int, last: int | None) -> int:
     return outputs if last is None else min(outputs, last + 2)
 
 
-class DeepCrossAttention(ResidualConnection):
+class DeepCrossAttention(NormedResidual):
     """The state's sources are the embedding and the outputs of all blocks, the newest the part of a present one; its
     stream is g_Q + a within a block, and behind one g_Q + f, which nothing reads."""
 
@@ -86,9 +79,7 @@ class DeepCrossAttention(ResidualConnection):
 
     def __init__(self, site: ResidualSite, last: int | None = None) -> None:
         super().__init__(site)
-        self.last = last
-        self.norm = site.norm()
-        self.begins_block = site.part == "attention"
+        self.last, self.begins_block = last, site.part == "attention"
         if not self.begins_block:
             return
         self.key_norm, self.value_norm = site.norm(), site.norm()
@@ -101,10 +92,7 @@ class DeepCrossAttention(ResidualConnection):
 
     def read(self, state: State) -> Tensor:
         """Skip path of attention at the start of a block; within it the input of the other branch."""
-        if not self.begins_block:
-            return state.stream
-        queries_BTD: Tensor = self.queries(self.mixed(state))
-        return queries_BTD
+        return self.queries(self.mixed(state)) if self.begins_block else state.stream
 
     def mixing(self, state: State) -> dict[str, Tensor]:
         """Each source's weights in queries, keys and values, the mean over the channels."""
@@ -143,5 +131,4 @@ class CrossAggregation(OutputAggregation):
 
     def forward(self, state: State) -> Tensor:
         """State behind the last block -> [B, T, D]."""
-        mixed_BTD: Tensor = self.mixture(told_apart(state.sources, self.last))
-        return mixed_BTD
+        return self.mixture(told_apart(state.sources, self.last))

@@ -13,12 +13,11 @@ Dynamic ones add, with Hbar[i] the RMSNorm of stream i without a gain,
 
 W_m and W_b in R^D and W_r in R^(D x n) serve all streams; they start at 0 and the scales s at 0.01.
 
+Compiled, streams are mixed by sums of products, which the compiler fuses with the operations around them; uncompiled,
+where each sum would be a call, by products of small matrices.
+
 Shapes: B batch, T tokens, n streams, D width. Coefficients are computed in fp32; static ones are stored as what they
 differ from the start by.
-
-Four streams are mixed by matrices of four rows: a call of its own for each takes longer than its arithmetic, and writes
-what the next reads. Compiled, they are sums of products, which the compiler fuses with the operations around them;
-uncompiled, where each sum would be a call, products of small matrices.
 """
 
 from __future__ import annotations
@@ -31,12 +30,11 @@ from comt_cli.kernels.transponder import no_autocast
 from comt_cli.layers.gates import Site
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.learned import NO_DECAY, Constant, wide
-from comt_cli.layers.residual.base import Branch, ResidualConnection, ResidualSite, State
+from comt_cli.layers.residual.base import Branch, NormedResidual, ResidualSite, State
+from comt_cli.layers.residual.norm_placement import WRITES_TO_STREAM
 
 SCALE = 0.01
 """Start of the scales of input-dependent coefficients."""
-
-LAST_PROJECTIONS = ("o_proj", "down_proj")
 
 
 def read_streams(H_BTnD: Tensor, weights_n: Tensor) -> Tensor:
@@ -89,8 +87,7 @@ class Dynamic(Initialised):
     def forward(self, H_BTnD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         with no_autocast(H_BTnD):
             found_BTnm = normalised_products(H_BTnD, self.W)
-            if self.tanh:
-                found_BTnm = torch.tanh(found_BTnm)
+            found_BTnm = torch.tanh(found_BTnm) if self.tanh else found_BTnm
             s_a, s_b = self.s_a(), self.s_b()
             return s_a * found_BTnm[..., 0], s_b * found_BTnm[..., 1], s_a * found_BTnm[..., 2:]
 
@@ -98,12 +95,12 @@ class Dynamic(Initialised):
         nn.init.zeros_(self.W)
 
 
-class StreamsConnection(ResidualConnection):
+class StreamsConnection(NormedResidual):
     """A connection of `n` streams."""
 
     def __init__(self, site: ResidualSite, n: int) -> None:
         super().__init__(site)
-        self.norm, self.n = site.norm(), n
+        self.n = n
 
     def streams(self, state: State) -> Tensor:
         """Streams, [B, T, n, D]: at the start of a stack, and only there, n times the initial stream."""
@@ -156,5 +153,5 @@ class HyperConnection(StreamsConnection):
         return State(write_streams(H_BTnD, A_r.transpose(-1, -2), B, o_BTD), has_streams=True)
 
     def initial_std(self, site: Site, own: float) -> float:
-        divides = self.divide_output_std and site.name in LAST_PROJECTIONS
+        divides = self.divide_output_std and site.name in WRITES_TO_STREAM
         return own / self.n**0.5 if divides else own

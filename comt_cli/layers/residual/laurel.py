@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from comt_cli.layers.learned import Constant, LowRank, factors, wide
-from comt_cli.layers.residual.base import Branch, ResidualConnection, ResidualSite, State
+from comt_cli.layers.residual.base import Branch, NormedResidual, ResidualSite, State
 
 Bound = Literal["softmax", "sigmoid"]
 """Bound that keeps a and b in (0, 1): `softmax` makes their sum 1, `sigmoid` bounds each by itself."""
@@ -37,55 +37,49 @@ class _Weights(Constant):
         return torch.softmax(value_2, 0) if self.bound == "softmax" else torch.sigmoid(value_2)
 
 
-class LaurelRW(ResidualConnection):
+class LaurelRW(NormedResidual):
     """y = a F(N(x)) + b x."""
 
     name = "laurel-rw"
 
     def __init__(self, site: ResidualSite, bound: Bound = "softmax") -> None:
         super().__init__(site)
-        self.norm = site.norm()
         self.weights = _Weights(bound)
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
         a_1, b_1 = factors(self.weights())
-        y_BTD: Tensor = a_1 * branch(self.norm(x_BTD)) + b_1 * x_BTD
-        return y_BTD.to(x_BTD.dtype)
+        return (a_1 * branch(self.norm(x_BTD)) + b_1 * x_BTD).to(x_BTD.dtype)
 
 
-class LaurelLR(ResidualConnection):
+class LaurelLR(NormedResidual):
     """y = F(N(x)) + x + B A x."""
 
     name = "laurel-lr"
 
     def __init__(self, site: ResidualSite, rank: int = 32) -> None:
         super().__init__(site)
-        self.norm = site.norm()
         self.low_rank = LowRank(site.width, rank)
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
-        y_BTD: Tensor = branch(self.norm(x_BTD)) + x_BTD + self.low_rank(x_BTD)
-        return y_BTD
+        return branch(self.norm(x_BTD)) + x_BTD + self.low_rank(x_BTD)
 
 
-class LaurelRWLR(ResidualConnection):
+class LaurelRWLR(NormedResidual):
     """y = a F(N(x)) + b (x + B A x)."""
 
     name = "laurel-rw-lr"
 
     def __init__(self, site: ResidualSite, rank: int = 32, bound: Bound = "softmax") -> None:
         super().__init__(site)
-        self.norm = site.norm()
         self.low_rank = LowRank(site.width, rank)
         self.weights = _Weights(bound)
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
         a_1, b_1 = factors(self.weights())
-        y_BTD: Tensor = a_1 * branch(self.norm(x_BTD)) + b_1 * (x_BTD + self.low_rank(x_BTD))
-        return y_BTD.to(x_BTD.dtype)
+        return (a_1 * branch(self.norm(x_BTD)) + b_1 * (x_BTD + self.low_rank(x_BTD))).to(x_BTD.dtype)
 
 
-class LaurelPA(ResidualConnection):
+class LaurelPA(NormedResidual):
     """y = F(N(x)) + x + B A (sum over j of g_j x_(i-j)): the map is linear, so the sum is taken before it.
 
     The state's sources are the inputs of earlier adds, newest first: fewer near the start of a stack.
@@ -95,19 +89,17 @@ class LaurelPA(ResidualConnection):
 
     def __init__(self, site: ResidualSite, rank: int = 32, history: int = 3) -> None:
         super().__init__(site)
-        self.norm = site.norm()
         self.low_rank = LowRank(site.width, rank)
         self.history = history
         # The first adds have fewer activations behind them; weights for what is never seen would never learn.
         self.g = Constant(1 / history, min(history, site.index + 1))
 
     def forward(self, x_BTD: Tensor, branch: Branch, past: Sequence[Tensor] = ()) -> Tensor:
-        g_k: Tensor = self.g()
+        g_k = self.g()
         mixed_BTD = g_k[0] * x_BTD
         for weight, earlier_BTD in zip(g_k[1:], past, strict=True):
             mixed_BTD = mixed_BTD + weight * earlier_BTD
-        y_BTD: Tensor = branch(self.norm(x_BTD)) + x_BTD + self.low_rank(mixed_BTD)
-        return y_BTD
+        return branch(self.norm(x_BTD)) + x_BTD + self.low_rank(mixed_BTD)
 
     def step(self, state: State, branch: Branch) -> State:
         x_BTD = state.stream

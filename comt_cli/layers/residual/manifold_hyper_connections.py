@@ -20,9 +20,8 @@ The papers do not say where b and phi start, nor how streams are read behind the
 - `random`: as Megatron-LM, phi by Glorot's draw and b = 0: H_pre = 1/2, H_res = 1/n, and the streams are equal but for
   what phi does.
 
-At two adds a part of phi and b can do nothing, which follows from the method. At the first the streams are equal:
-H_res makes the same of them, and H_pre gives h a size alone, which N takes away. Behind the last they are summed, and
-H_res does not change the sum, or with `sinkhorn` next to nothing, since its columns are not exact.
+At two adds a part of phi and b can do nothing. At the first the streams are equal: H_res makes the same of them, and
+H_pre gives h a size alone, which N takes away. Behind the last they are summed, and H_res does not change the sum.
 
 Shapes: B batch, T tokens, n streams, D width, K coefficients. Coefficients are computed in fp32, and b is stored as
 what it differs from the start by.
@@ -62,8 +61,6 @@ def sinkhorn(logits_nn: Tensor, iterations: int = 20) -> Tensor:
 
     The first time in logarithms: where logits are hundreds apart, a whole column of exponentials would be 0. After it
     no column's sum is below 1 / n, nor any row's after that. Tokens lie innermost, where n is a few."""
-    if iterations < 1:
-        return logits_nn.exp()
     logits_nn = logits_nn.movedim((-2, -1), (0, 1)).contiguous()
     logits_nn = logits_nn - logits_nn.logsumexp(0, keepdim=True)
     found_nn = (logits_nn - logits_nn.logsumexp(1, keepdim=True)).exp()
@@ -122,12 +119,13 @@ class ManifoldHyperConnection(StreamsConnection):
 
     def __init__(self, site: ResidualSite, n: int = 4, mixing: Mixing = "sinkhorn", start: Start = "pre-ln") -> None:
         super().__init__(site, n)
-        self.form, K = mixing, 0
-        least_mixed: list[int] = []
-        if mixing == "sinkhorn":
-            K, least_mixed = n * n, [i * n + i for i in range(n)]
-        elif mixing == "permutations":
-            K, least_mixed = math.factorial(n), [0]
+        self.form = mixing
+        K, least_mixed = {
+            "sinkhorn": (n * n, [i * n + i for i in range(n)]),
+            "permutations": (math.factorial(n), [0]),
+            "identity": (0, []),
+        }[mixing]
+        if mixing == "permutations":
             self.permutations = Fixed(partial(permutation_matrices, n))
         self.coefficients = Coefficients(n, site.width, K, start, site.index % n, least_mixed)
 

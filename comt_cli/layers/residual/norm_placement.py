@@ -22,23 +22,19 @@ from torch import Tensor
 
 from comt_cli.layers.gates import Site
 from comt_cli.layers.initialise import xavier_std
-from comt_cli.layers.residual.base import Branch, ResidualConnection, ResidualSite, State
+from comt_cli.layers.residual.base import Branch, NormedResidual, ResidualSite, State
 
-_WRITES_TO_STREAM = ("o_proj", "down_proj")
+WRITES_TO_STREAM = ("o_proj", "down_proj")
 _UNSCALED = ("q_proj", "k_proj")
 
 
-class PreNorm(ResidualConnection):
+class PreNorm(NormedResidual):
     """y = x + F(N(x))."""
 
     name = "pre-norm"
 
     fused = False
     """Whether the add, and the gate on what is added, are deferred to one kernel with the next norm."""
-
-    def __init__(self, site: ResidualSite) -> None:
-        super().__init__(site)
-        self.norm = site.norm()
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
         return x_BTD + branch(self.norm(x_BTD))
@@ -51,37 +47,30 @@ class PreNorm(ResidualConnection):
         return State(x_BTD + branch(h_BTD)) if last is None else State(x_BTD, deferred=last)
 
 
-class PostNorm(ResidualConnection):
+class PostNorm(NormedResidual):
     """y = N(x + F(x))."""
 
     name = "post-norm"
     ends_in_norm = True
 
-    def __init__(self, site: ResidualSite) -> None:
-        super().__init__(site)
-        self.norm = site.norm()
-
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
-        y_BTD: Tensor = self.norm(x_BTD + branch(x_BTD))
-        return y_BTD
+        return self.norm(x_BTD + branch(x_BTD))
 
 
-class SandwichLN(ResidualConnection):
+class SandwichLN(NormedResidual):
     """y = x + N2(F(N1(x)))."""
 
     name = "sandwich-ln"
 
     def __init__(self, site: ResidualSite) -> None:
         super().__init__(site)
-        self.norm = site.norm()
         self.branch_norm = site.norm()
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
-        y_BTD: Tensor = x_BTD + self.branch_norm(branch(self.norm(x_BTD)))
-        return y_BTD
+        return x_BTD + self.branch_norm(branch(self.norm(x_BTD)))
 
 
-class MixLN(ResidualConnection):
+class MixLN(NormedResidual):
     """Post-LN where `layer < fraction * layers`, layers from 0 as in the authors' code, else Pre-LN.
 
     `fraction * layers` is rounded to a whole number, a half up: of 10 blocks 3, not the 2 of Python's `round`. (The
@@ -92,24 +81,19 @@ class MixLN(ResidualConnection):
 
     def __init__(self, site: ResidualSite, fraction: float = 0.25) -> None:
         super().__init__(site)
-        self.norm = site.norm()
         self.ends_in_norm = site.layer < math.floor(fraction * site.layers + 0.5)
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
-        if self.ends_in_norm:
-            y_BTD: Tensor = self.norm(x_BTD + branch(x_BTD))
-            return y_BTD
-        return x_BTD + branch(self.norm(x_BTD))
+        return self.norm(x_BTD + branch(x_BTD)) if self.ends_in_norm else x_BTD + branch(self.norm(x_BTD))
 
 
-class LayerNormScaling(ResidualConnection):
+class LayerNormScaling(NormedResidual):
     """y = x + F(N(x) / sqrt(layer + 1)) with `layer` from 0."""
 
     name = "layernorm-scaling"
 
     def __init__(self, site: ResidualSite) -> None:
         super().__init__(site)
-        self.norm = site.norm()
         self.scale = 1 / math.sqrt(site.layer + 1)
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
@@ -130,10 +114,10 @@ class ScaledInit(PreNorm):
         self.additions = site.count if additions is None else additions
 
     def initial_std(self, site: Site, own: float) -> float:
-        return own / math.sqrt(self.additions) if site.name in _WRITES_TO_STREAM else own
+        return own / math.sqrt(self.additions) if site.name in WRITES_TO_STREAM else own
 
 
-class Keel(ResidualConnection):
+class Keel(NormedResidual):
     """y = N_out(alpha x + F(N_in(x))), alpha = the number of residual adds.
 
     The first add is plain Pre-LN, and the second has alpha = 1, so that the embedding is not drowned.
@@ -144,19 +128,15 @@ class Keel(ResidualConnection):
 
     def __init__(self, site: ResidualSite) -> None:
         super().__init__(site)
-        self.norm = site.norm()
         self.output_norm = site.norm() if site.index else None
         self.alpha = 1.0 if site.index == 1 else float(site.count)
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
         F_BTD = branch(self.norm(x_BTD))
-        if self.output_norm is None:
-            return x_BTD + F_BTD
-        y_BTD: Tensor = self.output_norm(self.alpha * x_BTD + F_BTD)
-        return y_BTD
+        return x_BTD + F_BTD if self.output_norm is None else self.output_norm(self.alpha * x_BTD + F_BTD)
 
 
-class DeepNorm(ResidualConnection):
+class DeepNorm(NormedResidual):
     """y = N(alpha x + F(x)); no norm after the last block.
 
     | | alpha | beta |
@@ -175,16 +155,13 @@ class DeepNorm(ResidualConnection):
 
     def __init__(self, site: ResidualSite) -> None:
         super().__init__(site)
-        self.norm = site.norm()
-        self.alpha = site.count**0.25
-        self.beta = (4 * site.count) ** -0.25
+        self.alpha, self.beta = site.count**0.25, (4 * site.count) ** -0.25
         if site.stack == "encoder" and "decoder" in site.depths:
             both = site.layers**4 * site.depths["decoder"]
             self.alpha, self.beta = 0.81 * both ** (1 / 16), 0.87 * both ** (-1 / 16)
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
-        y_BTD: Tensor = self.norm(self.alpha * x_BTD + branch(x_BTD))
-        return y_BTD
+        return self.norm(self.alpha * x_BTD + branch(x_BTD))
 
     def initial_std(self, site: Site, own: float) -> float:
         return xavier_std(site.d_in, site.d_out, 1.0 if site.name in _UNSCALED else self.beta)
@@ -202,5 +179,4 @@ class DeepNormOfMixLNCode(DeepNorm):
 
     def __init__(self, site: ResidualSite) -> None:
         super().__init__(site)
-        self.alpha = 2.8284271247461903
-        self.beta = (4 * site.count) ** 0.25
+        self.alpha, self.beta = 2.8284271247461903, (4 * site.count) ** 0.25

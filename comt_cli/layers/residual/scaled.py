@@ -1,19 +1,22 @@
-"""Residual adds whose branch has one factor: a fixed number, or a learned one a block or an add."""
+"""Residual adds whose branch has one factor: a fixed number, a learned one a block or an add, or one that follows
+training."""
 
 from __future__ import annotations
 
 import math
 from typing import Literal
 
+import torch
 from torch import Tensor
 
+from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.learned import Constant
-from comt_cli.layers.residual.base import Branch, ResidualConnection, ResidualSite
+from comt_cli.layers.residual.base import Branch, NormedResidual, ResidualConnection, ResidualSite
 
 Scale = float | Literal["depth", "learned"]
 
 
-class ScaledBranch(ResidualConnection):
+class ScaledBranch(NormedResidual):
     """y = x + s F(N(x)), s fixed or one learned number, 1 at the start.
 
     With `depth`, 1 / sqrt(L) of L blocks, the sum of L independent branches has the variance of one.
@@ -23,7 +26,6 @@ class ScaledBranch(ResidualConnection):
 
     def __init__(self, site: ResidualSite, scale: Scale = 0.1) -> None:
         super().__init__(site)
-        self.norm = site.norm()
         self.learned = Constant(1.0) if scale == "learned" else None
         self.fixed = 1 / math.sqrt(site.layers) if isinstance(scale, str) else scale
 
@@ -47,5 +49,52 @@ class ReZero(ResidualConnection):
         self.a: Constant = shared[0] if shared else Constant(0.0)
 
     def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
-        y_BTD: Tensor = x_BTD + self.a() * branch(x_BTD)
-        return y_BTD
+        return x_BTD + self.a() * branch(x_BTD)
+
+
+class FollowsTraining(Initialised):
+    """A number that depends on the update that training is at: a buffer, and so in a checkpoint. A network that is not
+    in training keeps that of its last update."""
+
+    value: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("value", torch.empty(()))
+
+    def number(self, update: int) -> float:
+        """Its value in update `update`, counted from 0."""
+        raise NotImplementedError
+
+    def at_update(self, update: int) -> None:
+        """Set it."""
+        self.value.fill_(self.number(update))
+
+    def initialise(self, draw: Draw) -> None:
+        self.at_update(0)
+
+
+class Ramp(FollowsTraining):
+    """min(t / length, 1), t the number of the update from 0."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.length = length
+
+    def number(self, update: int) -> float:
+        return min(update / self.length, 1.0)
+
+
+class ProgressiveResidual(NormedResidual):
+    """Progressive residuals (ProRes, 2026, arXiv 2603.05369): y = x + a F(N(x)), a = min(t / (T l), 1) at update t in
+    block l, counted from 1; `updates` is T. At update 0 y = x; nothing is learned."""
+
+    name = "progressive"
+    needs = ("states",)
+
+    def __init__(self, site: ResidualSite, updates: int = 1000) -> None:
+        super().__init__(site)
+        self.share = Ramp(updates * (site.layer + 1))
+
+    def forward(self, x_BTD: Tensor, branch: Branch) -> Tensor:
+        return x_BTD + self.share.value.to(x_BTD.dtype) * branch(self.norm(x_BTD))

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from comt_cli.layers.learned import wide
-from comt_cli.layers.residual.base import Branch, OutputAggregation, ResidualConnection, ResidualSite, State
+from comt_cli.layers.residual.base import Branch, NormedResidual, OutputAggregation, ResidualSite, State
 
 
-class SiameseNorm(ResidualConnection):
+class SiameseNorm(NormedResidual):
     """The state has y as its stream, and x as its source."""
 
     name = "siamese-norm"
@@ -25,7 +25,7 @@ class SiameseNorm(ResidualConnection):
 
     def __init__(self, site: ResidualSite) -> None:
         super().__init__(site)
-        self.norm, self.pre_norm, self.post_norm = site.norm(), site.norm(), site.norm()
+        self.pre_norm, self.post_norm = site.norm(), site.norm()
         self.divisor = math.sqrt(2 * (site.layer + 1))
 
     def output_aggregation(self, norm: Callable[[], nn.Module]) -> OutputAggregation:
@@ -38,8 +38,7 @@ class SiameseNorm(ResidualConnection):
     def read(self, state: State) -> Tensor:
         """x + N_pre(y), the input of the branch's norm."""
         x_BTD, y_BTD = self.pair(state)
-        read_BTD: Tensor = self.post_norm(x_BTD) + self.pre_norm(y_BTD)
-        return read_BTD
+        return self.post_norm(x_BTD) + self.pre_norm(y_BTD)
 
     def mixing(self, state: State) -> dict[str, Tensor]:
         """Shares of N_post(x) and of N_pre(y) in the input of the branch's norm."""
@@ -73,8 +72,7 @@ class SiameseAggregation(OutputAggregation):
 
     def forward(self, state: State) -> Tensor:
         """State behind the last block -> [B, T, D]."""
-        read_BTD: Tensor = self.x_norm(state.sources[0]) + self.y_norm(state.x)
-        return read_BTD
+        return self.x_norm(state.sources[0]) + self.y_norm(state.x)
 
 
 def shares_of_sum(*parts_BTD: Tensor) -> Tensor:

@@ -23,12 +23,12 @@ from comt_cli.analysis.subject import Request, Subject
 from comt_cli.analysis.watch import watch
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedModel, describe
+from comt_cli.layers.attention import rotation_table
 from comt_cli.layers.gates import TransponderGate
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.residual.base import State
 from comt_cli.layers.residual.siamese_norm import shares_of_sum
-from comt_cli.layers.rotary import rotation_table
-from comt_cli.layers.shared_values import LayerRouter, SharedKV, SharedValues
+from comt_cli.layers.shared_values import LayerRouter, SharedValues
 from comt_cli.methods import method_from
 from comt_cli.models.llama import Llama
 from comt_cli.tasks.settings.llama import ModelSettings
@@ -370,7 +370,7 @@ def mixed_values(weight: str, **options):
         for parameter in shared.parameters():
             parameter.normal_(generator=generator)
         before = (values[0], values[0], values[1], values[1]) if shared.mixes_keys else (values[0],)
-        _, mixed = shared(values[2], values[2], SharedKV(before))
+        _, mixed = shared(values[2], values[2], [*before])
     weights = one_weight(frame_of(Mixing, one), weight, 3, "attention")
     return torch.tensor(weights, dtype=torch.float32), values, mixed
 

@@ -86,7 +86,7 @@ def of_a_block(size: str, method: str, rows: int = T) -> list[Launch]:
 
     Widths are filled up as on a GPU: 1b's feed-forward width of 5461 is 5464 there.
     """
-    from comt_cli.layers import attention, packing
+    from comt_cli.layers import attention, projection
     from comt_cli.models.build import empty_network, wiring_of
     from comt_cli.tasks.settings.llama import ModelSettings
 
@@ -103,8 +103,8 @@ def of_a_block(size: str, method: str, rows: int = T) -> list[Launch]:
     def filled(to: int) -> Callable[[int, torch.Tensor], int]:
         return lambda width, like: -(-width // to) * to
 
-    aligned = (mock.patch.object(module, "aligned", filled(8)) for module in (packing, attention))
-    ends = mock.patch.object(packing, "row_end", filled(64))
+    aligned = (mock.patch.object(module, "aligned", filled(8)) for module in (projection, attention))
+    ends = mock.patch.object(projection, "row_end", filled(64))
     with contextlib.ExitStack() as stack:
         for patch in (*aligned, ends, mock.patch.dict(IMPLEMENTATIONS, {"meta": "triton"})):
             stack.enter_context(patch)

@@ -15,7 +15,7 @@ from comt_cli.lab.diagnose.claims import Verdict, claims_frame, same_digits
 from comt_cli.lab.diagnose.networks import LINEAR_RELU, LLAMA, SETUPS, wirings
 from comt_cli.lab.diagnose.verb import _methods, _wirings
 from comt_cli.methods import in_words
-from comt_cli.methods.connections import residual_connections
+from comt_cli.methods.base import residual_connections
 
 WIRINGS = wirings()
 PRE, POST = WIRINGS["pre-norm"], WIRINGS["post-norm"]

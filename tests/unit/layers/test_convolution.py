@@ -65,24 +65,16 @@ def test_the_sliding_window_modulator(window, stride, ratio):
                 close(y_BCHW[b, :, i, j], g * main[:, i, j])
 
 
-def test_the_gates_filters_ride_in_the_main_convolution():
-    part = Convolution(4, 3, 3, gate=window_gate(2))
-    shaken(part)
-    x_BCHW = normal(2, 4, 5, 5)
-    product = part.product(x_BCHW)
-    assert product.shape == (2, 3 + 2, 5, 5)
-    close(product[:, :3], nn.functional.conv2d(x_BCHW, part.weight, padding=1))
-    close(product[:, 3:], nn.functional.conv2d(x_BCHW, part.gate.filters, padding=1))
-
-
-def test_what_fills_the_product_up_changes_nothing(monkeypatch):
+def test_the_gates_filters_are_in_the_main_convolution_and_what_fills_it_up_changes_nothing(monkeypatch):
     """On a GPU rows are filled up to a multiple of 8 numbers; here as if this were one."""
-    part = shaken(Convolution(4, 3, 3, gate=window_gate(2)))
-    x_BCHW = normal(2, 4, 5, 5)
-    expected = part(x_BCHW)
+    part, x_BCHW = shaken(Convolution(4, 3, 3, gate=window_gate(2))), normal(2, 4, 5, 5)
+    product, expected = part.product(x_BCHW), part(x_BCHW)
+    assert product.shape == (2, 3 + 2, 5, 5)
     monkeypatch.setattr("comt_cli.layers.convolution.aligned", lambda rows, like: -(-rows // 8) * 8)
-    assert part.product(x_BCHW).shape == (2, 8, 5, 5)
-    assert not part.product(x_BCHW)[:, 5:].any()
+    filled = part.product(x_BCHW)
+    assert filled.shape == (2, 8, 5, 5)
+    close(filled[:, :5], product)
+    assert not filled[:, 5:].any()
     close(part(x_BCHW), expected)
 
 
@@ -113,42 +105,28 @@ def test_the_pixel_modulator(gamma):
                 close(y_BCHW[b, :, i, j], g * scale_C * n_C + norm.bias)
 
 
-def test_kept_and_dropped_gammas_start_alike():
-    kept, dropped = (shaken(pixel_norm(weighted=weighted)) for weighted in (True, False))
-    dropped.load_state_dict({name: value for name, value in kept.state_dict().items() if name != "weight"})
-    kept.weight.fill_(1)
-    x_BCHW = normal(2, 3, 4, 4)
-    close(kept(x_BCHW), dropped(x_BCHW))
-
-
-@pytest.mark.parametrize("gated", [False, True])
-def test_running_statistics_are_torchs(gated):
-    """A tenth of each batch, unbiased variance, and evaluation by them."""
-    ours, theirs = (pixel_norm() if gated else BatchNorm(3)).double(), nn.BatchNorm2d(3).double()
-    shaken(ours)
-    with torch.no_grad():
-        ours.running_mean.zero_()
-        ours.running_var.fill_(1)
-        theirs.weight.copy_(ours.weight)
-        theirs.bias.copy_(ours.bias)
-    for seed in range(3):
-        x_BCHW = normal(4, 3, 5, 5, seed=seed) * 2 + seed
-        y_BCHW, expected = ours(x_BCHW), theirs(x_BCHW)
-        close(ours.running_mean, theirs.running_mean)
-        close(ours.running_var, theirs.running_var)
-    if not gated:
-        close(y_BCHW, expected)
-    ours.eval()
-    theirs.eval()
-    x_BCHW = normal(4, 3, 5, 5, seed=9)
-    if not gated:
-        close(ours(x_BCHW), theirs(x_BCHW))
-    else:
-        n_BCHW = (theirs(x_BCHW) - theirs.bias[:, None, None]) / theirs.weight[:, None, None]
-        u_BhHW = nn.functional.conv2d(n_BCHW, ours.gate.A[:, :, None, None])
-        gated_BCHW = ours.gate(n_BCHW, u_BhHW)
-        close(ours(x_BCHW), gated_BCHW * ours.weight[:, None, None] + ours.bias[:, None, None])
-    close(ours.running_mean, theirs.running_mean)  # evaluation moves nothing
+def test_batch_norm_and_its_running_statistics_are_torchs():
+    """A tenth of each batch, unbiased variance, and evaluation by them; with a gate on what is normalised, too."""
+    for gated in (False, True):
+        ours, theirs = shaken(pixel_norm() if gated else BatchNorm(3)), nn.BatchNorm2d(3).double()
+        with torch.no_grad():
+            ours.running_mean.zero_()
+            ours.running_var.fill_(1)
+            if not gated:
+                theirs.weight.copy_(ours.weight)
+                theirs.bias.copy_(ours.bias)
+        for seed in range(4):
+            if seed == 3:
+                ours.eval(), theirs.eval()
+            x_BCHW = normal(4, 3, 5, 5, seed=seed) * 2 + seed
+            y_BCHW, expected = ours(x_BCHW), theirs(x_BCHW)
+            if gated:
+                u_BhHW = nn.functional.conv2d(expected, ours.gate.A[:, :, None, None])
+                scale, shift = (each[:, None, None] for each in (ours.weight, ours.bias))
+                expected = ours.gate(expected, u_BhHW) * scale + shift
+            close(y_BCHW, expected)
+            close(ours.running_mean, theirs.running_mean)
+            close(ours.running_var, theirs.running_var)
 
 
 def test_running_statistics_keep_fp32_when_the_rest_goes_to_bf16():
@@ -183,19 +161,14 @@ def test_a_convolution_with_its_norm():
     close(ConvolutionNorm(convolution, norm, relu=True)(x_BCHW, skip_BCHW), (expected + skip_BCHW).clamp(min=0))
 
 
-@pytest.mark.parametrize("channels", [LEAST_CHANNELS // 2, LEAST_CHANNELS])
 @pytest.mark.parametrize("size", [7, 8])
-def test_a_strided_1x1_convolution_and_its_gradients(channels, size):
+def test_a_strided_1x1_convolution_and_its_gradients(size):
     """In float64, which oneDNN does not compute; sums of at most 8 numbers may be added in another order."""
-    torch.manual_seed(0)
-    convolution = Convolution(channels, 8, 1, stride=2).double()
-    nn.init.normal_(convolution.weight)
-    x_BCHW = torch.randn(3, channels, size, size, dtype=torch.float64, requires_grad=True)
-    found, expected = convolution(x_BCHW), nn.functional.conv2d(x_BCHW, convolution.weight, stride=2)
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-    upstream = torch.randn_like(expected)
-    inputs = (x_BCHW, convolution.weight)
-    for ours, theirs in zip(
-        torch.autograd.grad(found, inputs, upstream), torch.autograd.grad(expected, inputs, upstream), strict=True
-    ):
-        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    for channels in (LEAST_CHANNELS // 2, LEAST_CHANNELS):
+        convolution = shaken(Convolution(channels, 8, 1, stride=2)).requires_grad_()
+        x_BCHW = normal(3, channels, size, size).requires_grad_()
+        found, expected = convolution(x_BCHW), nn.functional.conv2d(x_BCHW, convolution.weight, stride=2)
+        close(found, expected)
+        inputs = (x_BCHW, convolution.weight)
+        gradients = (torch.autograd.grad(y, inputs, normal(*expected.shape, seed=1)) for y in (found, expected))
+        close(*gradients)

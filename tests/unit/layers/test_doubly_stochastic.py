@@ -6,36 +6,31 @@ import pytest
 import torch
 import torch.nn.functional as F
 from naive import normal
-from same_bits import Reason, assert_same_bits
 
 from comt_cli.layers.residual.hyper_connections import normalised_products, read_streams, write_streams
-from comt_cli.layers.residual.manifold_hyper_connections import permutation_matrices, sinkhorn
+from comt_cli.layers.residual.manifold_hyper_connections import sinkhorn
 
 D = 6
 
 
-def test_sinkhorn_has_exact_rows_and_nearly_exact_columns():
-    """Columns first: the rows are divided last."""
-    M = sinkhorn(normal(50, 4, 4))
-    torch.testing.assert_close(M.sum(-1), torch.ones(50, 4, dtype=torch.float64), rtol=0, atol=1e-12)
-    torch.testing.assert_close(M.sum(-2), torch.ones(50, 4, dtype=torch.float64), rtol=0, atol=1e-3)
-    one = sinkhorn(normal(4, 4), 1)
-    assert (one.sum(-2) - 1).abs().max() > 1e-2
-    assert (sinkhorn(300 * normal(20, 4, 4)).isfinite()).all()
-
-
 @pytest.mark.parametrize("spread", [1, 300])
-def test_sinkhorn_is_that_in_logarithms(spread):
-    """Of logits that lie hundreds apart, too, where exponentials of a whole column would be 0: and its gradient."""
+def test_sinkhorn(spread):
+    """As in logarithms, also of logits that lie hundreds apart, where exponentials of a whole column would be 0: and
+    its gradient. Columns first: the rows are divided last, and exact."""
     logits, weights = spread * normal(20, 4, 4), normal(20, 4, 4)
     found = []
     for each in (sinkhorn, _in_logarithms):
         of = logits.clone().requires_grad_()
         matrix = each(of)
         (matrix * weights).sum().backward()
-        found.append((matrix, of.grad))
+        found.append((matrix.detach(), of.grad))
     torch.testing.assert_close(*(matrix for matrix, _ in found), rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(*(gradient for _, gradient in found), rtol=1e-6, atol=1e-9)
+    ones = torch.ones(20, 4, dtype=torch.float64)
+    torch.testing.assert_close(found[0][0].sum(-1), ones, rtol=0, atol=1e-12)
+    if spread == 1:
+        torch.testing.assert_close(found[0][0].sum(-2), ones, rtol=0, atol=1e-3)
+        assert (sinkhorn(logits, 1).sum(-2) - 1).abs().max() > 1e-2
 
 
 def _in_logarithms(logits: torch.Tensor) -> torch.Tensor:
@@ -90,13 +85,3 @@ def test_streams_in_bf16_are_mixed_in_fp32(compiled):
     torch.testing.assert_close(write(H, M, s, o).float(), expected, rtol=2**-8, atol=1e-5)
     torch.testing.assert_close(read(H, s).float(), (s.unsqueeze(-1) * H.float()).sum(-2), rtol=2**-8, atol=1e-5)
     torch._dynamo.reset()
-
-
-def test_mixing_keeps_the_sum_of_the_streams():
-    """Doubly stochastic matrices do, of any logits."""
-    weights = torch.softmax(3 * normal(7, 24), -1)
-    H_res = torch.einsum("tk,kij->tij", weights, permutation_matrices(4).double())
-    streams = normal(7, 4, D)
-    torch.testing.assert_close((H_res @ streams).sum(1), streams.sum(1))
-    assert len({tuple(P.flatten().tolist()) for P in permutation_matrices(4)}) == 24
-    assert_same_bits(permutation_matrices(4)[0], torch.eye(4), Reason.EXACT)

@@ -6,8 +6,6 @@ since nothing here is drawn anew.
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 import pytest
 import torch
@@ -15,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from same_bits import Reason, assert_same_bits, differ, same_integers
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from comt_cli.layers.dropout import Dropout, Masks, hashed, sample_words
 
@@ -30,18 +27,11 @@ GOLDEN = [
 class Net(nn.Module):
     """Two sites and two layers between, as a model has them."""
 
-    def __init__(self, p: float = 0.25, width: int = 8, checkpointed: bool = False) -> None:
+    def __init__(self, p: float = 0.25) -> None:
         super().__init__()
         self.first, self.second = Dropout(p), Dropout(p)
-        self.inner, self.outer = nn.Linear(width, width), nn.Linear(width, width)
-        self.checkpointed = checkpointed
+        self.inner, self.outer = nn.Linear(8, 8), nn.Linear(8, 8)
         self.masks = Masks(self)
-
-    def part(self, x: Tensor) -> Tensor:
-        return self.second(self.outer(torch.tanh(self.first(self.inner(x)))))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return checkpoint(self.part, x, use_reentrant=False) if self.checkpointed else self.part(x)
 
 
 def alone(p: float, positions: list[int] | range, seed: int = 0) -> Dropout:
@@ -109,19 +99,17 @@ def test_any_division_and_any_padding_of_a_batch_has_the_same_masks(positions, T
     assert_same_bits(alone(0.4, positions, seed)(padded)[:, :T], whole, Reason.EXACT)
 
 
-@pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9])
-def test_as_many_are_kept_as_p_says_with_the_variance_of_chance(p):
+def test_as_many_are_kept_as_p_says_with_the_variance_of_chance():
     B, T, D = 16, 64, 256
-    kept_BTD = kept(B, T, D, p=p)
-    n, variance = B * T * D, p * (1 - p)
-    assert abs(kept_BTD.mean() - (1 - p)) < 5 * (variance / n) ** 0.5
-    for dims, count in (((2,), D), ((1, 2), T * D), ((0, 1), B * T)):  # rows, samples, channels: neither more nor less
-        means = kept_BTD.mean(dims).flatten()
-        spread = means.var() / (variance / count)
-        assert abs(spread - 1) < 5 * (2 / len(means)) ** 0.5 + 0.02, dims
-    site = alone(p, range(B))
-    y = site(torch.ones(B, T, D))
-    assert y.unique().tolist() == pytest.approx([0, 1 / (1 - p)])
+    for p in (0.1, 0.5, 0.9):
+        kept_BTD = kept(B, T, D, p=p)
+        n, variance = B * T * D, p * (1 - p)
+        assert abs(kept_BTD.mean() - (1 - p)) < 5 * (variance / n) ** 0.5
+        for dims, count in (((2,), D), ((1, 2), T * D), ((0, 1), B * T)):  # rows, samples, channels: no more, no less
+            means = kept_BTD.mean(dims).flatten()
+            spread = means.var() / (variance / count)
+            assert abs(spread - 1) < 5 * (2 / len(means)) ** 0.5 + 0.02, (p, dims)
+        assert alone(p, range(B))(torch.ones(B, T, D)).unique().tolist() == pytest.approx([0, 1 / (1 - p)])
 
 
 def correlation(one: Tensor, other: Tensor) -> float:
@@ -142,7 +130,7 @@ def test_samples_steps_seeds_sites_tokens_and_channels_are_independent():
         "channel and token": mask.roll((1, 1), (1, 2)),
         "token and channel swapped": kept(8, 128, 32).transpose(1, 2),
     }
-    net = Net(0.5, width=128)
+    net = Net(0.5)
     net.masks.move_to(0, np.arange(8), CPU)
     sites = [(site(torch.ones(shape)) > 0).double() for site in (net.first, net.second)]
     assert abs(correlation(*sites)) < 5
@@ -155,27 +143,6 @@ def test_samples_steps_seeds_sites_tokens_and_channels_are_independent():
     # Element by element over steps: each is kept now and then, in no order.
     over_steps = torch.stack([kept(*shape, positions=range(8 * step, 8 * step + 8)) for step in range(steps)])
     assert abs(over_steps.mean(0).var() * steps * 4 - 1) < 0.05
-
-
-def test_the_gradient_is_the_mask():
-    x = torch.randn(3, 4, 5, dtype=torch.float64, requires_grad=True)
-    site = alone(0.4, range(3))
-    (gradient,) = torch.autograd.grad(site(x).sum(), x)
-    assert_same_bits(gradient, site(torch.ones_like(x)), Reason.EXACT)
-    torch.testing.assert_close(site(x), x * gradient, rtol=1e-15, atol=0)
-
-
-def test_a_checkpointed_block_draws_its_masks_again():
-    torch.manual_seed(0)
-    plain = Net()
-    recomputed = copy.deepcopy(plain)
-    recomputed.checkpointed = True
-    gradients = []
-    for net in (plain, recomputed):
-        net.masks.move_to(0, np.arange(4), CPU)
-        net(torch.ones(4, 3, 8)).square().sum().backward()
-        gradients.append([parameter.grad for parameter in net.parameters()])
-    assert_same_bits(*gradients, Reason.RECOMPUTED)
 
 
 def test_compiled_masks_are_equal_and_a_step_compiles_nothing():
@@ -197,43 +164,30 @@ def test_compiled_masks_are_equal_and_a_step_compiles_nothing():
     assert differ(seen[0], seen[1])
 
 
-def test_a_site_is_its_path_and_others_leave_its_masks_alone():
+def test_the_type_is_that_of_x_and_the_mask_and_the_gradient_those_of_every_type():
+    x, site = torch.randn(2, 3, 8), alone(0.3, range(2))
+    for dtype in (torch.bfloat16, torch.float16, torch.float64):
+        leaf = x.to(dtype).requires_grad_()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = site(leaf)
+        assert y.dtype == dtype
+        y.sum().backward()
+        assert same_integers(y != 0, site(x) != 0)
+        assert same_integers(leaf.grad != 0, y != 0)
+
+
+def test_a_site_is_its_path_needs_a_position_in_training_and_is_the_identity_else():
     net, deeper = Net(), nn.ModuleDict({"more": Dropout(0.1), "first": Dropout(0.25), "second": Dropout(0.25)})
-    net.masks.move_to(5, np.arange(2), CPU)
-    Masks(deeper).move_to(5, np.arange(2), CPU)
-    x = torch.ones(2, 3, 8)
+    x, before = torch.ones(2, 3, 8), torch.get_rng_state()
+    for masks in (net.masks, Masks(deeper)):
+        masks.move_to(5, np.arange(2), CPU)
     assert_same_bits(net.second(x), deeper["second"](x), Reason.SAME_CALL)
     assert differ(net.first(x), deeper["second"](x))
-
-
-def test_no_generator_is_touched():
-    before = torch.get_rng_state()
-    alone(0.5, range(2))(torch.ones(2, 3))
     assert same_integers(torch.get_rng_state(), before)
-
-
-def test_the_state_of_a_model_holds_nothing_of_it():
-    assert {name.split(".")[0] for name in Net().state_dict()} == {"inner", "outer"}
-
-
-def test_evaluation_and_no_dropout_are_the_identity_without_a_position():
-    x = torch.ones(2, 3, 8)
+    assert {name.split(".")[0] for name in net.state_dict()} == {"inner", "outer"}
     assert Dropout(0.0)(x) is x
     assert Dropout(0.5).eval()(x) is x
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
-def test_the_type_is_that_of_x_and_the_mask_that_of_every_type(dtype):
-    x = torch.randn(2, 3, 8)
-    site = alone(0.3, range(2))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        y = site(x.to(dtype))
-    assert y.dtype == dtype
-    assert same_integers(y != 0, site(x) != 0)
-
-
-def test_misuse_is_named():
     with pytest.raises(RuntimeError, match="has no position"):
-        Dropout(0.5)(torch.ones(2, 3))
+        Dropout(0.5)(x)
     with pytest.raises(RuntimeError, match="a position of 2 samples and was given 3"):
         alone(0.5, range(2))(torch.ones(3, 3))

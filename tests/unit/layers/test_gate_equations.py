@@ -9,26 +9,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from naive import (
-    close,
-    dot,
-    make_plain,
-    naive_gate,
-    normal,
-    shaken,
-    sigmoid,
-)
-from torch import Tensor
+from naive import close, dot, make_plain, naive_gate, normal, shaken, sigmoid
 
 from comt_cli.kernels.gates import comt_gate, transponder_gate
-from comt_cli.layers.attention import Attention
+from comt_cli.layers.attention import Attention, rotation_table
 from comt_cli.layers.gates import ComtGate, FullRankGate, HeadGate, Site, StaticGate, TransponderGate
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.norms import DynamicTanh
 from comt_cli.layers.projection import Projections
-from comt_cli.layers.residual.base import State
 from comt_cli.layers.residual.norm_placement import PreNorm
-from comt_cli.layers.rotary import rotation_table
 from comt_cli.methods import method_from
 from comt_cli.methods.base import Wiring
 from comt_cli.models.llama import Llama
@@ -44,10 +33,10 @@ GATES = {
     "transponder": transponder("channel-scalar"),
     "channel": transponder("channel"),
     "scalar": transponder("scalar"),
-    "two bottlenecks": transponder("channel-scalar", separate=True),
-    "fixed alpha": transponder("channel-scalar", learnable=False),
+    "two bottlenecks": transponder("channel-scalar", separate_summaries=True),
+    "fixed alpha": transponder("channel-scalar", learnable_sigmoid=False),
     "static": StaticGate,
-    "static, fixed alpha": partial(StaticGate, learnable=False),
+    "static, fixed alpha": partial(StaticGate, learnable_sigmoid=False),
     "full rank": FullRankGate,
 }
 
@@ -86,36 +75,11 @@ def test_a_gate_on_what_attention_mixed_reads_attentions_input():
     close(gated(x, rotation), (gamma * plain(x, rotation)) @ gated.output.weight.T)
 
 
-def test_a_gate_on_a_path_multiplies_the_whole_branch():
-    gates = dict.fromkeys(("attention", "mlp"), transponder("channel"))
-    block = shaken(
-        Llama(ModelSettings(size="tiny", width=8, ffn_width=10, layers=1, heads=2), 11, Wiring(PreNorm, gates))
-    )
-    block = block.blocks[0]
-    x = normal(2, 5, 8)
-    rotation = rotation_table(5, 4, 10000.0, x)
-
-    def join(x: Tensor, name: str, branch) -> Tensor:
-        h = getattr(block, f"{name}_connection").norm(x)
-        gate = getattr(block, f"{name}_path").gate(name)
-        gamma = torch.stack([torch.stack([naive_gate(gate, token, 8) for token in row]) for row in h])
-        return x + gamma * branch(h)
-
-    expected = join(x, "attention", lambda h: block.attention(h, rotation))
-    close(block(State(x), rotation).stream, join(expected, "mlp", block.mlp))
-
-
 def test_dynamic_tanh():
     norm = shaken(DynamicTanh(6, 0.5))
     x = normal(2, 3, 6)
-    expected = [
-        [
-            [g * math.tanh(norm.alpha.item() * v) for v, g in zip(row.tolist(), norm.weight.tolist(), strict=True)]
-            for row in batch
-        ]
-        for batch in x
-    ]
-    close(norm(x), torch.tensor(expected, dtype=torch.float64))
+    rows = [[math.tanh(norm.alpha.item() * v) for v in row] for row in x.flatten(0, 1).tolist()]
+    close(norm(x).flatten(0, 1), torch.tensor(rows, dtype=torch.float64) * norm.weight)
     wiring = method_from({"name": "dyt", "alpha_attention": 0.8, "alpha_other": 0.2}).wiring()
     model = Llama(ModelSettings(size="tiny", width=16, ffn_width=10, layers=1, heads=2), 11, wiring)
     initialise(model, 1)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from comt_cli.kernels.transponder import multiplied_in
 from comt_cli.lab.bench.memory import saved_bytes
-from comt_cli.layers import packing
+from comt_cli.layers import projection
 from comt_cli.layers.gates import Site, TransponderGate
 from comt_cli.layers.projection import Projections
 
@@ -33,7 +33,7 @@ def make(dtype: torch.dtype, width: int = N) -> Projections:
 
 def by_autograd(module: Projections, x_BTD: Tensor) -> Tensor:
     return F.linear(
-        x_BTD, module.packing.join(D, multiplied_in(module.weight), module.weight, *module._down_projections().values())
+        x_BTD, module.packing.join(D, multiplied_in(module.weight), module.weight, *module.down_projections().values())
     )
 
 
@@ -59,7 +59,7 @@ def gradients(
 def test_values_and_gradients_are_autograds(dtype, autocast, filled, monkeypatch):
     """Whatever needs a gradient. `filled`: each site's rows and columns filled up, as on a GPU."""
     if filled:
-        monkeypatch.setattr(packing, "aligned", lambda width, like: -(-width // 5) * 5)
+        monkeypatch.setattr(projection, "aligned", lambda width, like: -(-width // 5) * 5)
     module = make(dtype)
     module.packing.aligns_sites = filled
     tolerance = 2**-7 if autocast or dtype is torch.bfloat16 else 1e-5
@@ -120,8 +120,5 @@ def test_an_input_of_another_type_is_an_error(way):
     module = make(torch.bfloat16)
     if way == "frozen":
         module.freeze()
-    x_BTD = torch.zeros(2, T, D)
     with torch.set_grad_enabled(way == "by autograd"), pytest.raises(RuntimeError, match="dtype"):
-        module.product(x_BTD)
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        assert module.product(x_BTD).dtype == torch.bfloat16
+        module.product(torch.zeros(2, T, D))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
-from method_cases import built, wiring_of
 from naive import close, normal, shaken
 from same_bits import Reason, assert_same_bits
 
-from comt_cli.layers.shared_values import LayerRouter, SharedKV, SingleValue, ValueResidual
+from comt_cli.layers.shared_values import LayerRouter, SingleValue, ValueResidual
 
 
 def test_values_of_the_first_block():
@@ -19,7 +16,7 @@ def test_values_of_the_first_block():
         (shaken(ValueResidual(1, learned=True)), None),
         (SingleValue(1), 5),
     ):
-        kept = SharedKV()
+        kept = []
         k, v_1 = torch.full((1, 2, 3, 4), 7.0).double(), torch.full((1, 2, 3, 4), 5.0).double()
         assert_same_bits(type(mixing)(0)(k, v_1, kept)[1], v_1, Reason.MOVED)
         own = v_1 * 0.6 if mixing.has_values else None
@@ -30,7 +27,7 @@ def test_values_of_the_first_block():
 
 
 def test_routed_keys_and_values():
-    routers, kept = [shaken(LayerRouter(layer, 2)) for layer in range(3)], SharedKV()
+    routers, kept = [shaken(LayerRouter(layer, 2)) for layer in range(3)], []
     raw = [(normal(1, 2, 3, 4, seed=2 * layer), normal(1, 2, 3, 4, seed=2 * layer + 1)) for layer in range(3)]
     for layer, router in enumerate(routers):
         found = router(*raw[layer], kept)
@@ -41,13 +38,3 @@ def test_routed_keys_and_values():
                 if layer:
                     expected = expected + sum(router.router[head, j].item() * h for j, h in enumerate(heads))
                 close(found[which][0, head], expected)
-
-
-def test_a_router_starts_as_its_own_heads_and_small_draws():
-    model = built(wiring_of({"name": "lime"}))
-    for layer, block in enumerate(model.blocks):
-        router = block.attention.shared.router
-        if layer:
-            assert (router[:, -2:] == 0).all()
-            assert router[:, :-2].abs().max() <= math.sqrt(3 / router.shape[1])
-            assert router[:, :-2].any()

@@ -20,9 +20,8 @@ from torch.utils._pytree import tree_leaves
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.learned import Constant
 from comt_cli.layers.residual.base import ResidualConnection, ResidualSite, State
-from comt_cli.layers.shared_values import SharedKV, ValueResidual
-from comt_cli.methods.base import residual_connection
-from comt_cli.methods.connections import residual_connections
+from comt_cli.layers.shared_values import ValueResidual
+from comt_cli.methods.base import residual_connection, residual_connections
 
 D, LAYERS = 16, 3
 LARGE, SMALL = 2**-3, 2**-10
@@ -107,4 +106,4 @@ def test_small_shares_of_values_take_effect_in_bf16():
     mixing = ValueResidual(1, learned=True).to(torch.bfloat16)
     initialise(mixing, seed=1)
     own, first = (normal(2, 2, 16, 8, seed=seed).bfloat16() for seed in range(2))
-    assert without_effect(mixing.shares, lambda: mixing(own, own, SharedKV((first,)))) == []
+    assert without_effect(mixing.shares, lambda: mixing(own, own, [first])) == []

@@ -6,10 +6,9 @@ from functools import partial
 
 import pytest
 import torch
-from caption_cases import BATCH, DIMENSIONS, MASK, REGIONS, SETTINGS
 from initialised import initialised, shaken
-from pair_method_cases import TARGET, VOCABULARY, loss_of_logits
 from same_bits import Reason, assert_same_bits
+from small_networks import CAPTIONER, MASK, REGIONS, SMALL, TARGET, pair_loss
 
 from comt_cli.generation.beam import beam_search
 from comt_cli.generation.drawn import drawn_sequences
@@ -19,31 +18,32 @@ from comt_cli.models.flops import flops_per_sample, parameter_count
 from comt_cli.tasks.settings.captioner import CaptionerSettings
 
 close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)
-METHODS = ("post-ln", "sas", "transponder", "eau+grc")
+BATCH, DIMENSIONS = SMALL["train-caption"].batch, SMALL["train-caption"].dimensions
+METHODS = ("post-ln", "sas", "transponder")
 
 
-def captioner(name: str = "post-ln", settings: CaptionerSettings = SETTINGS) -> Captioner:
+def captioner(name: str = "post-ln", settings: CaptionerSettings = CAPTIONER) -> Captioner:
     """In float64, where nothing but a real dependence exceeds 1e-10."""
     return shaken(initialised(settings, wiring_of({"name": name}), 1, **DIMENSIONS)).double().eval()
 
 
 def test_the_published_size_has_the_parameters_of_the_formulas():
     """V d + 6 (3,150,336 + 4,199,936) and a map of 2,048 numbers with a bias; SAS's gates at all 30 junctions."""
-    for name, more in (("post-ln", 0), ("sas", 31_518_780)):
-        model = empty_network(
-            CaptionerSettings(), wiring_of({"name": name}), vocabulary=9567, regions=36, features=2048
-        )
+    for name, positions, more in (
+        ("post-ln", "none", 0),
+        ("sas", "none", 31_518_780),
+        ("post-ln", "learned", 36 * 512),
+    ):
+        settings = CaptionerSettings(region_positions=positions)
+        model = empty_network(settings, wiring_of({"name": name}), vocabulary=9567, regions=36, features=2048)
         assert parameter_count(model) == 50_049_024 + more
-    placed = CaptionerSettings(region_positions="learned")
-    model = empty_network(placed, wiring_of({"name": "post-ln"}), vocabulary=9567, regions=36, features=2048)
-    assert parameter_count(model) == 50_049_024 + 36 * 512
 
 
 def test_cost_counts_regions_and_words():
     """2 FLOPs a multiply-add forward and 4 backward, but the map's input needs no gradient."""
     wide = {"vocabulary": 31, "regions": 11, "features": 8}
     one, three = (
-        flops_per_sample(empty_network(SETTINGS, wiring_of({"name": "post-ln"}), **wide, length=5, captions=captions))
+        flops_per_sample(empty_network(CAPTIONER, wiring_of({"name": "post-ln"}), **wide, length=5, captions=captions))
         for captions in (1, 3)
     )
     D, F, R, T, V = 24, 40, 11, 5, 31
@@ -60,8 +60,7 @@ def test_what_words_depend_on(name):
     with torch.no_grad():
         before = model(*BATCH)
         for t in range(TARGET.shape[1] - 1):
-            changed = TARGET.clone()
-            changed[:, t + 1 :] = changed[:, t + 1 :] % (VOCABULARY - 1) + 1
+            changed = torch.cat([TARGET[:, : t + 1], TARGET[:, t + 1 :] % 30 + 1], dim=1)
             assert_same_bits(model(REGIONS, MASK, changed)[:, : t + 1], before[:, : t + 1], Reason.CAUSAL)
         noise = torch.where(MASK[..., None], REGIONS, 1e3)
         assert_same_bits(model(noise, MASK, TARGET), before, Reason.CAUSAL)
@@ -78,7 +77,7 @@ def test_what_words_depend_on(name):
 def test_regions_are_a_set_unless_their_places_are_learned():
     order = torch.tensor([3, 1, 0, 2])
     for positions, is_set in (("none", True), ("learned", False)):
-        model = captioner(settings=SETTINGS.model_copy(update={"region_positions": positions}))
+        model = captioner(settings=CAPTIONER.model_copy(update={"region_positions": positions}))
         with torch.no_grad():
             one = model(REGIONS[:, :4], MASK[:, :4], TARGET)
             other = model(REGIONS[:, order], MASK[:, :4], TARGET)
@@ -86,9 +85,9 @@ def test_regions_are_a_set_unless_their_places_are_learned():
 
 
 def test_a_blind_captioner_says_the_same_of_all_images():
-    model = captioner(settings=SETTINGS.model_copy(update={"cross_attention": False}))
+    model = captioner(settings=CAPTIONER.model_copy(update={"cross_attention": False}))
     assert_same_bits(model(*BATCH), model(REGIONS + 1, MASK, TARGET), Reason.CAUSAL)
-    loss_of_logits(model(*BATCH)).backward()
+    pair_loss(model(*BATCH)).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     assert not model.regions.weight.grad.any()
 

@@ -18,7 +18,7 @@ from comt_cli import line_cache
 from comt_cli import methods as methods_room
 from comt_cli.campaign.jobs import usable_cores
 from comt_cli.commands.planning import plan_recipe
-from comt_cli.line_cache import FILES_KEPT, LineCache
+from comt_cli.line_cache import LineCache
 from comt_cli.models import accounting
 from comt_cli.models.accounting import cost_of, to_count, total_flops
 from comt_cli.models.cost import network_of
@@ -108,29 +108,16 @@ def test_the_version_covers_every_room_that_a_model_may_import():
     assert MAY_IMPORT["models"] <= {*accounting.ROOMS, *beside}
 
 
-def test_a_disk_that_refuses_is_no_error(tmp_path):
+def test_the_file_is_shared_by_processes_and_a_disk_that_refuses_is_no_error(tmp_path):
     (tmp_path / "file").write_text("")
     cache = LineCache(tmp_path / "file" / "costs" / "1.jsonl")
     cache.put("a", 1)
     assert cache.get("a") == 1
     assert LineCache(cache.path).get("a") is None
-
-
-def test_old_versions_make_room(tmp_path):
-    for number in range(FILES_KEPT + 4):
-        LineCache(tmp_path / f"{number:02}.jsonl").put("a", number)
-        os.utime(tmp_path / f"{number:02}.jsonl", (number, number))
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        f"{number:02}.jsonl" for number in range(4, FILES_KEPT + 4)
-    ]
-
-
-def test_processes_share_a_file(tmp_path):
     first, second = (LineCache(tmp_path / "a.jsonl") for _ in range(2))
-    first.put({"n": 1}, [1])
-    second.put({"n": 2}, [2])
-    first.put({"n": 3}, [3])
-    assert [LineCache(tmp_path / "a.jsonl").get({"n": n}) for n in (1, 2, 3, 4)] == [[1], [2], [3], None]
+    for number, each in enumerate((first, second, first)):
+        each.put({"n": number}, [number])
+    assert [LineCache(tmp_path / "a.jsonl").get({"n": n}) for n in range(4)] == [[0], [1], [2], None]
 
 
 def test_a_known_plan_is_shown_without_torch_and_numpy(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from method_cases import METHODS, SETTINGS, TOKENS, built, each_wiring, projecti
 from torch import Tensor
 
 from comt_cli.kernels.choice import Choice
-from comt_cli.layers import attention, packing
+from comt_cli.layers import attention, projection
 from comt_cli.models import kernels
 from comt_cli.models.kernels import use_kernels
 from comt_cli.models.llama import Llama
@@ -59,13 +59,13 @@ def test_the_same_logits_and_gradients(options):
         assert (gradient - wanted[name]).abs().max() <= 1e-6 * wanted[name].abs().max() + 1e-8, name
 
 
-@pytest.mark.parametrize("name", ["pre-ln", "transponder", "post-ln+transponder", "comt", "all-gate"])
+@pytest.mark.parametrize("name", ["transponder", "post-ln+transponder", "all-gate"])
 def test_filling_rows_up_changes_nothing(name, monkeypatch):
     """On a GPU rows end at multiples of 8, of zeros; here everything must then be a multiple of 5, which nothing is."""
     plain, _ = pair(METHODS[name])
     expected = plain(TOKENS)
     expected_gradients = gradients(plain)
-    for module in (attention, packing):
+    for module in (attention, projection):
         monkeypatch.setattr(module, "aligned", lambda width, like: -(-width // 5) * 5)
     for model in pair(METHODS[name]):
         assert model.blocks[0].mlp.inner(model.embedding(TOKENS)).shape[-1] == 90
@@ -100,8 +100,6 @@ def calls_of(options: dict, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     ("name", "per_block"),
     [
         ("pre-ln", {"heads": 1, "swiglu": 1, "add_norm": 2}),
-        ("comt", {"heads": 1, "swiglu": 1, "add_norm": 2}),
-        ("transponder", {"heads": 1, "swiglu": 1, "add_norm": 2}),
         ("two-summaries", {"heads": 1, "swiglu": 1, "add_norm": 2}),
         ("post-ln+transponder", {"heads": 1, "swiglu": 1, "modulate": 2}),
         ("transponder-path", {"heads": 1, "swiglu": 1}),
@@ -118,17 +116,16 @@ def test_what_is_fused(name, per_block, monkeypatch):
     }
 
 
-@pytest.mark.parametrize("name", ["comt", "transponder"])
-def test_recomputing_blocks_changes_nothing(name):
-    """But for rounding: what goes into a block is then added up before it."""
-    kept, recomputed = pair(METHODS[name])[1], pair(METHODS[name])[1]
+def test_recomputing_blocks_changes_nothing():
+    """But for rounding: the input of a block is then added up before it."""
+    kept, recomputed = pair(METHODS["transponder"])[1], pair(METHODS["transponder"])[1]
     recomputed.activation_checkpointing = True
     expected = gradients(kept)
     for parameter, gradient in gradients(recomputed).items():
         assert (gradient - expected[parameter]).abs().max() <= 1e-7 * expected[parameter].abs().max() + 1e-9, parameter
 
 
-@pytest.mark.parametrize("name", ["comt", "transponder", "transponder-static", "full-rank-gate", "sdpa-gate", "sas"])
+@pytest.mark.parametrize("name", ["transponder", "transponder-static", "sdpa-gate", "sas"])
 def test_freezing_changes_nothing_and_is_undone(name):
     """A method for each kind of gate, whose matrices are joined; and SAS, whose gates are no gates of sites."""
     plain, _ = pair(METHODS[name])
@@ -151,17 +148,13 @@ def test_freezing_changes_nothing_and_is_undone(name):
         assert plain.float()(TOKENS).dtype == torch.float32
 
 
-@pytest.mark.parametrize("name", ["svformer", "lime", "muddformer+comt", "2-dca"])
-def test_attention_that_the_kernel_does_not_know_is_recorded_as_not_fused(name):
-    """Of any block: some of these models' first blocks could have it."""
-    model = built(wiring_of(METHODS[name]))
-    choices = use_kernels(model, "fused", CPU, torch.float32, compiled=False)
-    assert not choices["heads"].fused
-    assert "keys or values of other blocks" in choices["heads"].reason
-    assert not any(block.attention.fused for block in model.blocks)
-    assert choices["swiglu"].fused
-
-
-def test_a_mixture_of_values_behind_the_kernel_leaves_it_on():
-    model = built(wiring_of(METHODS["resformer-learned"]))
-    assert use_kernels(model, "fused", CPU, torch.float32, compiled=False)["heads"].fused
+def test_attention_that_the_kernel_does_not_know_is_recorded_as_not_fused():
+    """Of any block: some of these models' first blocks could have it. A mixture of values behind the kernel can."""
+    for name in ("svformer", "lime", "muddformer+comt", "resformer-learned"):
+        model = built(wiring_of(METHODS[name]))
+        choices = use_kernels(model, "fused", CPU, torch.float32, compiled=False)
+        fits = name == "resformer-learned"
+        assert choices["heads"].fused == fits
+        assert fits or "keys or values of other blocks" in choices["heads"].reason
+        assert {block.attention.fused for block in model.blocks} == {fits}
+        assert choices["swiglu"].fused

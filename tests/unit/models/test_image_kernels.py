@@ -47,8 +47,9 @@ def compiled_kernels() -> None:
 
 
 @pytest.mark.usefixtures("compiled_kernels")
-@pytest.mark.parametrize("size", ["resnet18", "resnet50"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "size"), [*((method, "resnet18") for method in METHODS), ("window", "resnet50"), ("pixel", "resnet50")]
+)
 def test_a_fused_network_trains_as_the_reference_does(method, size):
     """Logits, every gradient and the running statistics, in fp32. Each of up to ten norms divides by a deviation and
     rounds anew; 1e-4 of the largest gradient of a tensor holds, where a wrong formula is off by orders more."""
@@ -76,7 +77,7 @@ def test_a_fused_network_trains_as_the_reference_does(method, size):
 
 
 @pytest.mark.usefixtures("compiled_kernels")
-@pytest.mark.parametrize("method", ["plain", "window", "pixel"])
+@pytest.mark.parametrize("method", ["window", "pixel"])
 def test_under_autocast_it_computes_in_bf16(method):
     """bf16 keeps 8 bits: over the depth of the network a few per cent of the largest logit."""
     reference = network(method)
@@ -108,35 +109,20 @@ def test_it_is_compiled_in_one_piece():
         torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-4 * one.abs().max().item())
 
 
-@pytest.mark.usefixtures("compiled_kernels")
-def test_one_pixel_has_no_deviation():
-    model = network("plain", blocks=(1,))
-    use_kernels(model, "fused", CPU, torch.float32, compiled=False)
-    with pytest.raises(ValueError, match="more than one pixel"):
-        model(torch.zeros(1, 3, 1, 1))
-
-
-def fused_units(model: ResNet) -> set[bool]:
-    return {module.fused for module in model.modules() if isinstance(module, ConvolutionNorm)}
-
-
-def test_what_is_asked_for_is_done_and_said():
+def test_what_is_asked_for_is_done_and_said(monkeypatch):
     model = network("window")
-    for wanted, training in (("reference", True), ("fused", False), ("auto", False)):
-        choices = use_kernels(model, wanted, CPU, torch.float32, compiled=False, training=training)
+
+    def chosen(wanted: str, dtype: torch.dtype = torch.float32, **how: bool) -> choice.Choice:
+        choices = use_kernels(model, wanted, CPU, dtype, compiled=False, **how)
         assert set(choices) == {"batch_norm", "window_norm"}
-        assert fused_units(model) == {False}
-    wide = use_kernels(model, "fused", CPU, torch.float64, compiled=False)
-    assert "float64" in wide["window_norm"].reason
-    assert fused_units(model) == {False}
+        assert {module.fused for module in model.modules() if isinstance(module, ConvolutionNorm)} == {False}
+        return choices["window_norm"]
 
-
-def test_without_a_compiler_it_is_the_reference_and_says_so(monkeypatch):
+    chosen("reference")
+    chosen("fused", training=False)
+    assert "float64" in chosen("fused", torch.float64).reason
     monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: "no C++ compiler")
-    model = network("pixel")
-    choices = use_kernels(model, "fused", CPU, torch.float32, compiled=False)
-    assert choices["pixel_norm"] == choice.Choice(False, "no C++ compiler")
-    assert fused_units(model) == {False}
+    assert chosen("fused") == choice.Choice(False, "no C++ compiler")
 
 
 def test_gates_that_no_kernel_takes_are_named():

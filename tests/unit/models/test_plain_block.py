@@ -21,8 +21,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from comt_cli.layers.attention import Rotation, rotation_table
 from comt_cli.layers.residual.base import State
-from comt_cli.layers.rotary import Rotation, rotation_table
 
 
 class PlainBlock(nn.Module):

@@ -9,7 +9,7 @@ from image_method_cases import built_resnet
 from initialised import shaken
 from torch import Tensor
 
-from comt_cli.models.resnet_blocks import PreActBlock
+from comt_cli.models.resnet import PreActBlock
 from comt_cli.tasks.settings.resnet import ResNetSettings
 
 State = dict[str, Tensor]
@@ -86,21 +86,3 @@ def test_the_networks_are_the_papers(settings, size):
         expected = post_activation(state, x_BCHW, strides, settings.stem, convolutions)
     # The same sums in float64, in the order of the same library.
     torch.testing.assert_close(model(x_BCHW), expected, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("settings", "sides", "widths"),
-    [
-        (ResNetSettings(size="resnet18", width=2), [32, 16, 8, 4], [2, 4, 8, 16]),
-        (ResNetSettings(size="resnet50", width=2, blocks=(1, 1, 1, 1), stem="7x7"), [8, 4, 2, 1], [8, 16, 32, 64]),
-        (ResNetSettings(size="preact-resnet110", width=2, blocks=(1, 1, 1)), [32, 16, 8], [2, 4, 8]),
-    ],
-)
-def test_every_stage_halves_the_sides_and_doubles_the_channels(settings, sides, widths):
-    model = built_resnet({"name": "addition"}, settings)
-    shapes = []
-    for block in model.blocks:
-        block.register_forward_hook(lambda _, __, y: shapes.append(tuple(y.shape)))
-    logits = model(torch.zeros(2, 3, 32, 32))
-    assert logits.shape == (2, model.classes)
-    assert list(dict.fromkeys(shapes)) == [(2, C, n, n) for C, n in zip(widths, sides, strict=True)]

@@ -11,16 +11,15 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from image_method_cases import CLASSES, IMAGE_METHODS, NETWORKS, each_image_kind
+from image_method_cases import CLASSES, IMAGE_METHODS, NETWORKS
 from method_cases import SETTINGS, VOCABULARY, each_wiring, wiring_of
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
-from comt_cli.models import trace as trace_module
+from comt_cli.models import flops as flops_module
 from comt_cli.models.build import empty_network
-from comt_cli.models.flops import flops_of_one, flops_per_sample
-from comt_cli.models.trace import Linear, Trace
+from comt_cli.models.flops import Linear, Trace, flops_of_one, flops_per_sample
 
 T = 12
 SIZE = 8
@@ -52,26 +51,12 @@ def kept_for(model: nn.Module, run: Callable[[], Tensor]) -> int:
 
 
 @each_wiring
-def test_flops_of_language_models_are_those_of_both_passes(options):
+def test_a_language_model(options):
+    """FLOPs are those of both passes, and what is kept grows with the rows."""
     model = empty_network(SETTINGS, wiring_of(options), vocabulary=VOCABULARY, length=T)
     (tokens,) = model.example(1)
     expected = counted_both_ways(lambda: F.cross_entropy(model(tokens)[0], tokens[0], reduction="sum"))
     assert flops_per_sample(model) == expected
-
-
-@pytest.mark.parametrize("settings", NETWORKS.values(), ids=list(NETWORKS))
-@pytest.mark.parametrize("name", ["addition", "comt-sliding-window", "pixel-without-gamma", "sas-free", "highway"])
-def test_flops_of_image_classifiers_are_those_of_both_passes(name, settings):
-    options = IMAGE_METHODS[name]
-    model = empty_network(settings, wiring_of(options), classes=CLASSES, size=SIZE)
-    labels = torch.zeros(2, dtype=torch.long, device="meta")
-    expected = counted_both_ways(lambda: F.cross_entropy(model(*model.example(2)), labels, reduction="sum"))
-    assert 2 * flops_per_sample(model) == expected
-
-
-@each_wiring
-def test_what_a_language_model_keeps_grows_with_its_rows(options):
-    model = empty_network(SETTINGS, wiring_of(options), vocabulary=VOCABULARY, length=T)
 
     def run(rows: int) -> Tensor:
         return model.body(*model.example(rows))
@@ -82,9 +67,13 @@ def test_what_a_language_model_keeps_grows_with_its_rows(options):
     assert kept.per_row > T * SETTINGS.shape().width
 
 
-@each_image_kind
-def test_what_an_image_classifier_keeps_grows_with_its_images(options):
-    model = empty_network(NETWORKS["basic"], wiring_of(options), classes=CLASSES, size=SIZE)
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("name", ["comt-sliding-window", "pixel-without-gamma", "sas-free"])
+def test_an_image_classifier(name, network):
+    model = empty_network(NETWORKS[network], wiring_of(IMAGE_METHODS[name]), classes=CLASSES, size=SIZE)
+    labels = torch.zeros(2, dtype=torch.long, device="meta")
+    expected = counted_both_ways(lambda: F.cross_entropy(model(*model.example(2)), labels, reduction="sum"))
+    assert 2 * flops_per_sample(model) == expected
     with Trace(ROWS) as trace:
         _, kept = trace.kept_by(model, lambda: model(*model.example(ROWS)))
     expected = [kept_for(model, lambda images=images: model(*model.example(images))) for images in (2, 3)]
@@ -104,10 +93,10 @@ def test_a_network_that_was_traced_can_be_freed():
 
 def test_the_rows_divide_no_size_of_the_network():
     """What is kept for each row would else be told from what is kept once by mistake."""
-    long = trace_module.rows_to_trace(nn.Linear(8, 2018), [inputs(12)], 2**42)
+    long = flops_module.rows_to_trace(nn.Linear(8, 2018), [inputs(12)], 2**42)
     assert long == 1_013
-    assert trace_module.rows_to_trace(nn.Linear(8, 8), [inputs(1_013 * 3)], 2**42) == 1_009
-    assert trace_module.rows_to_trace(nn.Linear(8, 1_000_003, device="meta"), [inputs(12)], 64) == 1_000_033
+    assert flops_module.rows_to_trace(nn.Linear(8, 8), [inputs(1_013 * 3)], 2**42) == 1_009
+    assert flops_module.rows_to_trace(nn.Linear(8, 1_000_003, device="meta"), [inputs(12)], 64) == 1_000_033
 
 
 def parameter(*shape: int) -> Tensor:
@@ -118,15 +107,11 @@ def inputs(rows: int) -> Tensor:
     return torch.zeros(rows, 5, device="meta")
 
 
-def test_the_input_needs_no_gradient():
-    W_75, V_67 = parameter(7, 5), parameter(6, 7)
+def test_what_needs_no_gradient_and_what_does_not_grow_with_the_rows():
+    W_75, V_67, A_72, B_25 = parameter(7, 5), parameter(6, 7), parameter(7, 2), parameter(2, 5)
     with Trace(ROWS) as trace:
         F.linear(F.linear(inputs(ROWS), W_75), V_67)
     assert trace.flops == Linear(2 * 2 * 35 + 3 * 2 * 42, 0)
-
-
-def test_products_of_parameters_alone_do_not_grow_with_the_rows():
-    A_72, B_25 = parameter(7, 2), parameter(2, 5)
 
     def run(rows: int) -> Tensor:
         return F.linear(inputs(rows), A_72 @ B_25)
@@ -167,7 +152,7 @@ def test_a_backward_pass_of_its_own_is_run():
 
 def test_an_operation_that_the_rule_does_not_cover_is_run_backward(monkeypatch):
     W_75 = parameter(7, 5)
-    monkeypatch.delitem(trace_module._FACTORS, torch.ops.aten.mm)
+    monkeypatch.delitem(flops_module._FACTORS, torch.ops.aten.mm)
 
     def run(rows: int) -> Tensor:
         return F.linear(inputs(rows), W_75)

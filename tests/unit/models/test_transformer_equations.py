@@ -14,11 +14,13 @@ import torch
 from method_cases import wiring_of
 from naive import close, dot, matrix, naive_gate, normal, sigmoid, sigmoids
 from naive import shaken as shaken_alone
-from pair_method_cases import SETTINGS, SOURCE, TARGET, pair_model
 from same_bits import Reason, assert_same_bits
+from small_networks import PAIRS, SOURCE, TARGET, pair_model
 from torch import Tensor, nn
 
+from comt_cli.kernels.attend import attend
 from comt_cli.layers.gates import EvaluatorAdjuster, HeadGate
+from comt_cli.layers.multi_head import attention_weights
 from comt_cli.layers.projection import Projections
 
 
@@ -94,8 +96,8 @@ def gate_plain_network(plain: nn.Module, gated: nn.Module) -> None:
 @pytest.mark.parametrize("options", GATED.values(), ids=list(GATED))
 def test_gates_act_where_their_sites_are(options):
     wiring = wiring_of(options)
-    gated = pair_model(wiring, shaken=True).eval()
-    plain = pair_model(replace(wiring, gates={}), shaken=True).eval()
+    gated = pair_model(wiring, trained=True).eval()
+    plain = pair_model(replace(wiring, gates={}), trained=True).eval()
     left = plain.load_state_dict(gated.state_dict(), strict=False)
     assert not left.missing_keys
     assert left.unexpected_keys
@@ -105,7 +107,7 @@ def test_gates_act_where_their_sites_are(options):
 
 def test_the_units_equation_and_its_identity():
     gate = shaken_alone(EvaluatorAdjuster(pair_model({"name": "eau"}).encoder[0].attention_path.sites[0], 0.25))
-    z_BTD = normal(2, 3, SETTINGS.shape().width)
+    z_BTD = normal(2, 3, PAIRS.shape().width)
     torch.testing.assert_close(gate(z_BTD, None)[1, 2], naive_eau(gate, z_BTD[1, 2]), rtol=1e-6, atol=1e-6)
     gate.W3.weight.zero_()
     gate.W3.bias.zero_()
@@ -115,7 +117,7 @@ def test_the_units_equation_and_its_identity():
 @pytest.mark.parametrize("method", ["post-ln", "pre-ln"])
 def test_torch_computes_the_same(method):
     """nn.Transformer with our weights, in evaluation: the stream that the head reads."""
-    settings = SETTINGS.model_copy(update={"norm_eps": 1e-5})  # torch's
+    settings = PAIRS.model_copy(update={"norm_eps": 1e-5})  # torch's
     ours, shape = pair_model({"name": method}, settings).eval(), settings.shape()
     with torch.no_grad():
         for parameter in ours.parameters():
@@ -162,3 +164,9 @@ def test_torch_computes_the_same(method):
             memory_key_padding_mask=padding_BS,
         )
         torch.testing.assert_close(ours.body(SOURCE, TARGET), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_weights_of_attention_that_dropout_is_on_are_those_of_fused_attention():
+    q, k, v = (normal(3, 4, 7, 6, seed=seed) for seed in range(3))
+    for given in ({"mask": (SOURCE != 0)[:, None, None, :]}, {"mask": None, "causal": True}):
+        close(attention_weights(q, k, **given) @ v, attend(q, k, v, **given))

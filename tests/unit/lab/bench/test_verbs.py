@@ -17,7 +17,7 @@ from comt_cli.lab.bench.ending import Deadline, NotMeasured
 from comt_cli.lab.bench.peers import BEGIN, END, Marian
 from comt_cli.lab.bench.shapes import Shape
 from comt_cli.lab.bench.subjects import GATES, KERNELS, LANGUAGE, OPS, TRANSLATION
-from comt_cli.layers import attention, packing
+from comt_cli.layers import attention, projection
 from comt_cli.models.build import materialise, model_of
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
@@ -98,7 +98,7 @@ def test_all_forms_compute_the_same_where_rows_are_aligned(monkeypatch):
     share keys and values."""
     bench = LANGUAGE.shapes["bench"]
     odd = Shape("bench", "train-lm", {**bench.model, "ffn_width": 21}, bench.data, 2)
-    for module in (attention, packing, kernel_cases, gemm):
+    for module in (attention, projection, kernel_cases, gemm):
         monkeypatch.setattr(module, "aligned", lambda width, like: -(-width // 8) * 8)
     built = kernel_cases.case("swiglu", "gate-up", odd, "transponder-r8", torch.float32, CPU)
     assert {name: form()[0].shape[-1] for name, form in built.forms.items()} == {"reference": 24, "fused": 24}

@@ -1,0 +1,205 @@
+"""Dense connections over depth: residual streams that are learned sums of what earlier blocks put out.
+
+- Start lambdas (nanochat's `resid_lambdas` and `x0_lambdas`, Karpathy 2026): before every block x <- r x + m x0.
+- DenseFormer (Pagliardini et al. 2024): behind block i the stream becomes Y_i = sum_j a_ij X_j, j = 0 ... i.
+- MUDDFormer (Xiao et al. 2025, arXiv 2502.12170): behind block i the next block's queries, keys, values and stream are
+  each a mixture of all blocks' outputs, with weights that depend on the token:
+  Xbar_c = sum_j A_cj X_j, c in Q, K, V, R, A = GELU(N(X_i) W1) W2 + a.
+
+X_0 is the embedding and X_i the output of block i.
+Shapes: B batch, T tokens, D width, C mixtures, J sources, K hidden width. Weights and sums are computed in fp32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from comt_cli.errors import UserError
+from comt_cli.kernels.transponder import no_autocast
+from comt_cli.layers.initialise import Draw, Initialised
+from comt_cli.layers.learned import NO_DECAY, Constant, UpdateRule, factors, wide
+from comt_cli.layers.residual.base import Branch, NormedResidual, OutputAggregation, ResidualSite, State
+
+MIXTURES = 4
+"""Of MUDDFormer: queries, keys, values and stream."""
+
+
+class StartLambdas(NormedResidual):
+    """At the first add of a block x <- r x + m x0; at all y = x + F(N(x)). x0 is the embedding or, `normalised`, its
+    RMSNorm without a gain, as published: then the stream begins there, too.
+
+    `start`: `identity` has r = 1 and m = 0; `graded` has r from 1.15 down to 1.05 and m from 0.2 down to 0.05 over
+    the blocks. `rate` is that of m, times the learning rate.
+    """
+
+    name = "start-lambdas"
+    needs = ("states",)
+
+    def __init__(
+        self, site: ResidualSite, start: Literal["identity", "graded"] = "identity", *, normalised: bool = True,
+        rate: float = 100.0,
+    ) -> None:  # fmt: skip
+        super().__init__(site)
+        self.begins_stack, self.normalised = site.index == 0, normalised
+        self.r = self.m = None
+        if not site.before:
+            down = site.layer / max(1, site.layers - 1)
+            self.first_r, first_m = (1.15 - 0.1 * down, 0.2 - 0.15 * down) if start == "graded" else (1.0, 0.0)
+            self.r = Constant(0.0)  # what is added to `first_r`
+            self.m = Constant(first_m, update_rule=UpdateRule(rate, decays=False))
+
+    def mixing(self, state: State) -> dict[str, Tensor]:
+        """m and r, of the stream before this block."""
+        if self.r is None or self.m is None:
+            return {}
+        return {"stream": torch.stack([wide(self.m()), self.first_r + wide(self.r())])}
+
+    def step(self, state: State, branch: Branch) -> State:
+        x_BTD = state.stream
+        if self.begins_stack and self.normalised:
+            x_BTD = F.rms_norm(x_BTD, x_BTD.shape[-1:])
+        sources = (x_BTD,) if self.begins_stack else self.sources(state)
+        if self.r is not None and self.m is not None:
+            (r_1,), (m_1,) = factors(self.r()), factors(self.m())
+            x_BTD = ((self.first_r + r_1) * x_BTD + m_1 * sources[0]).to(x_BTD.dtype)
+        return State(x_BTD + branch(self.norm(x_BTD)), sources)
+
+
+class DenseFormer(NormedResidual):
+    """y = x + F(N(x)); behind the block's last add the weighted sum. `DWA` holds a_ij, less what it starts at: a_ii = 1
+    and 0 else, which is Pre-LN.
+
+    With dilation k only every k-th X behind the newest is mixed, and with period p only behind every p-th block.
+    """
+
+    name = "denseformer"
+    needs = ("states",)
+
+    def __init__(self, site: ResidualSite, dilation: int = 1, period: int = 1) -> None:
+        super().__init__(site)
+        if site.layers // period * period < dilation:
+            raise UserError(
+                f"period {period}, dilation {dilation}: no mixture would have an earlier output in it, of "
+                f"{site.layers} blocks",
+                "The last multiple of period that is a block's number, from 1, must be at least dilation.",
+            )
+        block = site.layer + 1  # the paper's i
+        self.mixed = [j for j in range(block + 1) if j % dilation == block % dilation]
+        self.ends_block = site.part == "mlp"
+        mixes = self.ends_block and block % period == 0
+        self.DWA = Constant(0.0, len(self.mixed), update_rule=NO_DECAY) if mixes else None
+
+    def mixing(self, state: State) -> dict[str, Tensor]:
+        """a, of the stream behind this block; 0 for what is left out."""
+        if self.DWA is None:
+            return {}
+        weights = torch.zeros(self.mixed[-1] + 1)
+        weights[self.mixed] = self.DWA().detach().float().cpu()
+        weights[-1] += 1
+        return {"stream": weights}
+
+    def step(self, state: State, branch: Branch) -> State:
+        x_BTD, sources = state.stream, self.sources(state)
+        y_BTD = x_BTD + branch(self.norm(x_BTD))
+        if not self.ends_block:
+            return State(y_BTD, sources)
+        sources = (*sources, y_BTD)
+        if self.DWA is not None:
+            y_BTD = weighted_sum(y_BTD, factors(self.DWA()), [sources[j] for j in self.mixed])
+        return State(y_BTD, sources)
+
+
+class DenseWeights(Initialised):
+    """A of MUDDFormer, less what the static part starts at: X [B, T, D] -> [B, T, C, J], in fp32.
+
+    N has no gain, W1 is [D, K] and W2 [K, C J], K = 4 J; W2 = 0 at the start.
+    """
+
+    def __init__(self, width: int, mixtures: int, sources: int) -> None:
+        super().__init__()
+        self.shape = mixtures, sources
+        K = MIXTURES * sources
+        self.W1, self.W2 = nn.Parameter(torch.empty(K, width)), nn.Parameter(torch.empty(mixtures * sources, K))
+        self.a = Constant(0.0, mixtures * sources, update_rule=NO_DECAY)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        with no_autocast(x_BTD):
+            hidden_BTK = F.gelu(F.linear(F.rms_norm(wide(x_BTD), x_BTD.shape[-1:]), wide(self.W1)))
+            return (F.linear(hidden_BTK, wide(self.W2)) + self.a()).unflatten(-1, self.shape)
+
+    def initialise(self, draw: Draw) -> None:
+        draw.normal_(self.W1, "W1", self.W1.shape[1] ** -0.5)
+        nn.init.zeros_(self.W2)
+
+
+class MultiwayDense(NormedResidual):
+    """y = x + F(N(x)), attention behind the first block with q/k/v inputs, each with a norm of its own; behind the
+    block's last add the mixtures, a having 1 at X_i alone at the start: Pre-LN. Behind the last block only the stream
+    is mixed, with W1 as wide as elsewhere."""
+
+    name = "mudd"
+    needs = ("states", "values")
+
+    def __init__(self, site: ResidualSite) -> None:
+        super().__init__(site)
+        if site.part == "attention" and site.layer > 0:  # `norm` is that of the queries
+            self.key_norm, self.value_norm = site.norm(), site.norm()
+        mixtures = 1 if site.index == site.count - 1 else MIXTURES
+        self.dense = DenseWeights(site.width, mixtures, site.layer + 2) if site.part == "mlp" else None
+
+    def mixing(self, state: State) -> dict[str, Tensor]:
+        """Each source's weight in the inputs of a block behind the first."""
+        if state.weights is None:
+            return {}
+        return dict(zip(("queries", "keys", "values", "stream"), _mixing_weights(state).unbind(-2), strict=True))
+
+    def output_aggregation(self, norm: Callable[[], nn.Module]) -> OutputAggregation:
+        return MultiwayAggregation(self.site)
+
+    def step(self, state: State, branch: Branch) -> State:
+        x_BTD, sources = state.stream, self.sources(state)
+        if state.qkv is None:
+            y_BTD = x_BTD + branch(self.norm(x_BTD))
+        else:
+            queries, keys, values = state.qkv
+            y_BTD = x_BTD + branch(self.norm(queries), self.key_norm(keys), self.value_norm(values))
+        if self.dense is None:
+            return State(y_BTD, sources)
+        sources, weights_BTCJ = (*sources, y_BTD), self.dense(y_BTD)
+        mixed = [
+            weighted_sum(y_BTD, [weight_BT[..., None] for weight_BT in weights_BTJ.unbind(-1)], sources)
+            for weights_BTJ in weights_BTCJ.unbind(-2)
+        ]
+        queries, keys, values, stream = mixed if len(mixed) > 1 else MIXTURES * mixed
+        return State(stream, sources, qkv=(queries, keys, values), weights=weights_BTCJ.detach())
+
+
+class MultiwayAggregation(OutputAggregation):
+    """Stream that the last add mixed, with that connection's parameters: there are none here."""
+
+    def mixing(self, state: State) -> dict[str, Tensor]:
+        """Each source's weight in that stream."""
+        return {"stream": _mixing_weights(state).squeeze(-2)}
+
+    def forward(self, state: State) -> Tensor:
+        """State behind the last block -> [B, T, D]."""
+        return state.stream
+
+
+def weighted_sum(start_BTD: Tensor, weights: Sequence[Tensor], sources: Sequence[Tensor]) -> Tensor:
+    """start + sum_j weights_j sources_j, [B, T, D], summed in fp32, in the type of `start`."""
+    sum_BTD = wide(start_BTD)
+    for weight, source_BTD in zip(weights, sources, strict=True):
+        sum_BTD = sum_BTD + weight * source_BTD
+    return sum_BTD.to(start_BTD.dtype)
+
+
+def _mixing_weights(state: State) -> Tensor:
+    """A, [B, T, mixtures, sources], the static start with it."""
+    assert state.weights is not None
+    return state.weights + F.one_hot(torch.tensor(len(state.sources) - 1)).to(state.weights)
