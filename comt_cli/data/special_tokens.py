@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Literal
 
 PAD = 0
@@ -35,8 +35,7 @@ class SpecialTokens:
     @property
     def ids(self) -> frozenset[int]:
         """All of them: what is never masked, and no word."""
-        found = (self.pad, self.end, self.begin, self.mask, self.separator, self.unknown)
-        return frozenset(i for i in found if i is not None)
+        return frozenset(i for i in astuple(self) if i is not None)
 
     def need(self, extra: Extra) -> int:
         """The id of one that must be there. Raises `ValueError` where the tokenizer was made without it."""

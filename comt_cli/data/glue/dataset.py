@@ -10,22 +10,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from comt_cli.data.glue.corpus import Example
-from comt_cli.data.glue.settings import GlueData
-from comt_cli.data.prepared import PreparedTokens
-from comt_cli.data.split import AnyBatch, Split
-from comt_cli.data.token_lists import TokenLists
+from comt_cli.data.glue.settings import GLUE_FORMAT, Example, GlueData, GlueManifest, GlueSplitName, Kind
+from comt_cli.data.prepare import TOKENIZER, FileRecord, PreparedTokens
+from comt_cli.data.split import AnyBatch, Split, TokenLists
+from comt_cli.data.storage import ProgressCallback
+from comt_cli.data.text.dataset import tokenizer_for
+from comt_cli.data.text.settings import corpus_for, split_of
 from comt_cli.data.tokenizer import Tokenizer
-from comt_cli.files import read_json
-
-if TYPE_CHECKING:
-    from comt_cli.data.glue.prepare import GlueManifest
-
+from comt_cli.errors import UserError
+from comt_cli.files import read_json, sha256, write_json
 
 _AT_ONCE = 1 << 13  # examples whose tokens are held as lists
 
@@ -83,7 +80,6 @@ class GlueSplit(Split[GlueBatch]):
         return len(self.targets)
 
     def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """One."""
         return np.ones(len(indices), dtype=np.int64)
 
     def batch(self, indices: NDArray[np.int64]) -> GlueBatch:
@@ -136,3 +132,56 @@ class GlueDataset(PreparedTokens[GlueSplit]):
 
     def split(self, name: str) -> GlueSplit:
         return GlueSplit(self.examples[name], self.tokenizer, self._data.classes, self._data.sequence_length)
+
+
+def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> GlueManifest:
+    """Write examples and vocabulary."""
+    splits = divided(kind.corpus.read(progress), kind.data)
+    tokenizer_for(kind.data, corpus_for(kind.data), progress).save(folder / TOKENIZER)
+    for split, examples in splits.items():
+        write_json(folder / f"{split}.json", examples)
+    manifest = kind.record(
+        name,
+        format=GLUE_FORMAT,
+        source=kind.corpus.identity(),
+        examples={split: len(examples) for split, examples in splits.items()},
+        files=tuple(FileRecord.of(folder / each) for each in (TOKENIZER, *(f"{split}.json" for split in splits))),
+    )
+    assert isinstance(manifest, GlueManifest)
+    return manifest
+
+
+def opened(kind: Kind, folder: Path, manifest: GlueManifest) -> GlueDataset:
+    """Open the examples."""
+    return GlueDataset(kind.data, folder, manifest)
+
+
+def divided(read: Mapping[GlueSplitName, Sequence[Example]], data: GlueData) -> dict[GlueSplitName, Sequence[Example]]:
+    """The same with those of training divided into training and validation, of which `data` says how many are used.
+
+    Which ones these are depends on their own text alone: more of them are the fewer and others. Validation goes by the
+    first text, so that all examples of a premise are on one side.
+
+    Raises:
+        UserError: a split is without examples, or there are not as many as were asked for.
+    """
+    held: list[Example] = []
+    kept: list[Example] = []
+    for example in read["train"]:
+        (held if split_of(example.first, data.held_out) == "validation" else kept).append(example)
+    wanted = data.train_examples
+    if wanted is not None and wanted > len(kept):
+        raise UserError(
+            f"train_examples: {data.task} has {len(kept):,} to train on beside those held out, not {wanted:,}",
+            f"Use at most {len(kept):,}, or leave the key out for all of them.",
+        )
+    if wanted is not None:
+        by_hash = sorted(range(len(kept)), key=lambda number: sha256(kept[number].texts))
+        kept = [kept[number] for number in sorted(by_hash[:wanted])]
+    splits: dict[GlueSplitName, Sequence[Example]] = {**read, "train": kept, "validation": held}
+    if empty := [split for split, examples in splits.items() if not examples]:
+        raise UserError(
+            f"task: {data.task} has no example in the {empty[0]} split",
+            "Use more text, or another held_out or validation_fraction.",
+        )
+    return splits

@@ -14,23 +14,19 @@ What is printed and what is not, since Babel 2.18 with CLDR 47 has traps:
 from __future__ import annotations
 
 import datetime
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, get_args
 
 from comt_cli.data.draws import Draws
-from comt_cli.data.pairs.almanac_carriers import LANGUAGES, AlmanacLanguage, carriers
 from comt_cli.errors import UserError
-from comt_cli.files import sha256
 from comt_cli.installing import install_package
 
-if TYPE_CHECKING:
-    from babel import Locale
-
-ALMANAC_VERSION = 1
-"""Raise it when the same settings may give other sentences (tests/contract/test_cache_versions.py asks for it)."""
+AlmanacLanguage = Literal["en", "de", "fr", "vi"]
+LANGUAGES: tuple[AlmanacLanguage, ...] = get_args(AlmanacLanguage)
 
 UNITS: dict[str, tuple[str, ...]] = {
     "minutes": ("duration-minute",),
@@ -76,14 +72,9 @@ _NO_LANGUAGES = {"mis", "mul", "und", "zxx"}
 _SPACES = str.maketrans(dict.fromkeys("\u00a0\u2007\u2009\u202f", " "))
 
 
-def identity() -> list[Any]:
-    """What decides the sentences besides settings: versions of this code and of CLDR, and the carriers.
-
-    Raises:
-        UserError: there is no Babel.
-    """
-    core = _babel("core")
-    return ["almanac", ALMANAC_VERSION, core.get_cldr_version(), sha256(carriers().source)]
+def cldr_version() -> str:
+    """Of the CLDR that Babel has. Raises `UserError` where there is no Babel."""
+    return str(_babel("core").get_cldr_version())
 
 
 def draw(kind: str, draws: Draws, limits: Limits) -> Any:
@@ -91,12 +82,12 @@ def draw(kind: str, draws: Draws, limits: Limits) -> Any:
     if kind in UNITS:
         unit = UNITS[kind][draws.below(len(UNITS[kind]))]
         return unit, _measure(kind, draws, limits)
-    return _TYPES[kind].draw(draws, limits)
+    return _TYPES[kind][0](draws, limits)
 
 
 def show(kind: str, value: Any, language: AlmanacLanguage) -> str:
     """The value as CLDR's translators write it, with plain spaces."""
-    text = format_unit(value[0], value[1], language) if kind in UNITS else _TYPES[kind].show(value, language)
+    text = format_unit(value[0], value[1], language) if kind in UNITS else _TYPES[kind][1](value, language)
     return text.translate(_SPACES)
 
 
@@ -110,17 +101,13 @@ def format_unit(unit: str, number: Decimal | int, language: AlmanacLanguage) -> 
     raise ValueError(f"CLDR has no words for {unit} in {language}")
 
 
-@dataclass(frozen=True)
-class _Type:
-    draw: Callable[[Draws, Limits], Any]
-    show: Callable[[Any, AlmanacLanguage], str]
+_Type = tuple[Callable[[Draws, Limits], Any], Callable[[Any, AlmanacLanguage], str]]
+"""What draws a value, and what shows it."""
 
 
 @cache
 def _babel(module: str) -> Any:
     """A module of Babel's, imported where it is first needed."""
-    import importlib
-
     try:
         return importlib.import_module(f"babel.{module}")
     except ImportError as error:
@@ -131,9 +118,8 @@ def _babel(module: str) -> Any:
 
 
 @cache
-def _locale(language: AlmanacLanguage) -> Locale:
-    locale: Locale = _babel("core").Locale(language)
-    return locale
+def _locale(language: AlmanacLanguage) -> Any:
+    return _babel("core").Locale(language)
 
 
 def _number(draws: Draws, limits: Limits, whole: bool = True) -> Decimal | int:
@@ -183,12 +169,10 @@ def _relative(units: tuple[str, ...], sign: int) -> _Type:
         unit, count = value
         delta = datetime.timedelta(seconds=sign * count * _PER_TIME[unit])
         # The threshold keeps 14 days from becoming 2 weeks in the unit that was drawn.
-        text: str = _babel("dates").format_timedelta(
-            delta, granularity=unit, threshold=10_000, add_direction=True, locale=language
-        )
-        return text
+        how = {"granularity": unit, "threshold": 10_000, "add_direction": True}
+        return str(_babel("dates").format_timedelta(delta, locale=language, **how))
 
-    return _Type(chosen, shown)
+    return chosen, shown
 
 
 def _formatted(module: str, function: str, **arguments: Any) -> Callable[[Any, AlmanacLanguage], str]:
@@ -196,15 +180,14 @@ def _formatted(module: str, function: str, **arguments: Any) -> Callable[[Any, A
 
     def shown(value: Any, language: AlmanacLanguage) -> str:
         values = value if isinstance(value, tuple) else (value,)
-        text: str = getattr(_babel(module), function)(*values, locale=language, **arguments)
-        return text
+        return str(getattr(_babel(module), function)(*values, locale=language, **arguments))
 
     return shown
 
 
 def _skeleton(name: str) -> Callable[[Any, AlmanacLanguage], str]:
     """The parts of a date that the letters of `name` stand for, in the language's order."""
-    return lambda value, language: _babel("dates").format_skeleton(name, value, locale=language)
+    return lambda value, language: str(_babel("dates").format_skeleton(name, value, locale=language))
 
 
 def _span(value: Any, language: AlmanacLanguage) -> str:
@@ -252,40 +235,38 @@ def _named(what: Literal["territories", "languages", "currencies"], most: int) -
 
     def shown(value: tuple[str, ...], language: AlmanacLanguage) -> str:
         names = getattr(_locale(language), what)
-        text: str = _babel("lists").format_list([names[code] for code in value], locale=language)
-        return text
+        return str(_babel("lists").format_list([names[code] for code in value], locale=language))
 
-    return _Type(chosen, shown)
+    return chosen, shown
 
 
 def _weekday(value: int, language: AlmanacLanguage) -> str:
-    name: str = _locale(language).days["format"]["wide"][value]
-    return name
+    return str(_locale(language).days["format"]["wide"][value])
 
 
 _CLOCK = _formatted("dates", "format_time", format="short")
 
 _TYPES: dict[str, _Type] = {
-    "day": _Type(_date, _formatted("dates", "format_date", format="full")),
-    "date": _Type(_date, _formatted("dates", "format_date", format="long")),
-    "month": _Type(_date, _skeleton("yMMMM")),
-    "monthday": _Type(_date, _skeleton("MMMMd")),
-    "quarter": _Type(_date, _skeleton("yQQQQ")),
-    "year": _Type(lambda draws, limits: draws.between(*limits.years), lambda value, _: str(value)),
-    "period": _Type(_period, _formatted("dates", "format_interval", skeleton="yMMMd")),
-    "weekday": _Type(lambda draws, _: draws.below(7), _weekday),
-    "time": _Type(_time(0, 23), _CLOCK),
-    "morning": _Type(_time(5, 11), _CLOCK),
-    "evening": _Type(_time(13, 23), _CLOCK),
-    "span": _Type(lambda draws, limits: (_time(5, 11)(draws, limits), _time(13, 23)(draws, limits)), _span),
+    "day": (_date, _formatted("dates", "format_date", format="full")),
+    "date": (_date, _formatted("dates", "format_date", format="long")),
+    "month": (_date, _skeleton("yMMMM")),
+    "monthday": (_date, _skeleton("MMMMd")),
+    "quarter": (_date, _skeleton("yQQQQ")),
+    "year": (lambda draws, limits: draws.between(*limits.years), lambda value, _: str(value)),
+    "period": (_period, _formatted("dates", "format_interval", skeleton="yMMMd")),
+    "weekday": (lambda draws, _: draws.below(7), _weekday),
+    "time": (_time(0, 23), _CLOCK),
+    "morning": (_time(5, 11), _CLOCK),
+    "evening": (_time(13, 23), _CLOCK),
+    "span": (lambda draws, limits: (_time(5, 11)(draws, limits), _time(13, 23)(draws, limits)), _span),
     "soon": _relative(("minute", "hour"), 1),
     "ahead": _relative(("day", "week", "month", "year"), 1),
     "ago": _relative(("day", "week", "month", "year"), -1),
-    "count": _Type(_number, _formatted("numbers", "format_decimal")),
-    "percent": _Type(_share, _formatted("numbers", "format_percent", decimal_quantization=False)),
-    "big": _Type(_large, _formatted("numbers", "format_compact_decimal", format_type="long")),
-    "amount": _Type(_money, _formatted("numbers", "format_currency", format_type="name", currency_digits=False)),
-    "price": _Type(_money, _formatted("numbers", "format_currency")),
+    "count": (_number, _formatted("numbers", "format_decimal")),
+    "percent": (_share, _formatted("numbers", "format_percent", decimal_quantization=False)),
+    "big": (_large, _formatted("numbers", "format_compact_decimal", format_type="long")),
+    "amount": (_money, _formatted("numbers", "format_currency", format_type="name", currency_digits=False)),
+    "price": (_money, _formatted("numbers", "format_currency")),
     "currency": _named("currencies", 1),
     "currencies": _named("currencies", 4),
     "country": _named("territories", 1),

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from comt_cli.data.glue.corpus import Example
+from comt_cli.data.glue.settings import Example
 
 Side = Callable[[Example], str]
 
 
-def words(text: str) -> list[str]:
+def words(text):
     return re.findall(r"\w+", text.lower())
 
 
-def counts(texts: Sequence[str], vocabulary: dict[str, int]) -> NDArray[np.float32]:
+def counts(texts, vocabulary):
     found = np.zeros((len(texts), len(vocabulary)), dtype=np.float32)
     known = [(row, vocabulary[word]) for row, text in enumerate(texts) for word in words(text) if word in vocabulary]
     np.add.at(found, tuple(np.array(known).T), 1)
     return found
 
 
-def guessed(train: Sequence[Example], test: Sequence[Example], side: Side) -> NDArray[np.int64]:
+def guessed(train, test, side):
     """The classes that naive Bayes gives the test examples, from the words of one side."""
     often = Counter(word for each in train for word in words(side(each)))
     vocabulary = {word: number for number, (word, _) in enumerate(often.most_common(2000))}
@@ -37,11 +36,11 @@ def guessed(train: Sequence[Example], test: Sequence[Example], side: Side) -> ND
     return np.argmax(counts([side(each) for each in test], vocabulary) @ weights.T + prior, axis=1).astype(np.int64)
 
 
-def accuracy(train: Sequence[Example], test: Sequence[Example], side: Side) -> float:
+def accuracy(train, test, side):
     return float(np.mean(guessed(train, test, side) == np.array([each.label for each in test])))
 
 
-def overlap(example: Example) -> float:
+def overlap(example):
     """The share of both texts' words that are in both."""
     one, other = {*words(example.first)}, {*words(example.second or "")}
     return len(one & other) / len(one | other)

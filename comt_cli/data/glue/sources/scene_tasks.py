@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, product
+from itertools import product
 from typing import Any, ClassVar, TypeVar
 
 from comt_cli.data.captions.scene_words import (
@@ -42,7 +42,7 @@ from comt_cli.data.captions.scene_words import (
 )
 from comt_cli.data.captions.scenes import article, paper_words
 from comt_cli.data.draws import Draws, drawn
-from comt_cli.data.glue.corpus import Asked, Example, GlueSource, GlueSplitName, unique
+from comt_cli.data.glue.settings import Asked, Example, GlueSource, GlueSplitName
 from comt_cli.data.storage import ProgressCallback, no_progress
 
 SCENE_TASKS_VERSION = 1
@@ -69,17 +69,21 @@ class SceneExamples(GlueSource):
     order = 1
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        """Version and numbers."""
         return ["scene-tasks", SCENE_TASKS_VERSION, dict(EXAMPLES)]
 
     def read(self, progress: ProgressCallback) -> dict[GlueSplitName, list[Example]]:
         """The first examples of each split whose texts are none of an earlier one's."""
-        seen: set[str] = set()
         progress("writing descriptions of scenes", 0, None)
-        return {
-            split: list(islice(unique(drawn_examples(self.data.task, split), seen), count))
-            for split, count in EXAMPLES.items()
-        }
+        seen: set[str] = set()
+        found: dict[GlueSplitName, list[Example]] = {split: [] for split in EXAMPLES}
+        for split, count in EXAMPLES.items():
+            examples = drawn_examples(self.data.task, split)
+            while len(found[split]) < count:
+                example = next(examples)
+                if example.texts not in seen:
+                    seen.add(example.texts)
+                    found[split].append(example)
+        return found
 
 
 def drawn_examples(task: str, split: GlueSplitName) -> Iterator[Example]:

@@ -1,6 +1,9 @@
 """`acceptability` and `follows`, made of the sentences of the corpus that pre-training reads.
 
-Examples of training are made of its training documents, those of the test of its validation documents.
+Examples of training are made of its training documents, those of the test of its validation documents, by the split of
+pre-training, so that what is tested on was read by nobody. Sentences are clean ones: prose of 6 to 32 words, which may
+be names of a program, no code. One that occurs in several places counts at the first alone, and one whose words stand
+anywhere in a training document, clean or not, is no sentence of a test document.
 
 **acceptability**: a sentence as it was written (1), or with one thing wrong (0): a function word and its neighbour
 exchanged, a function word missing, or a verb that does not agree. Which sentences are used, and what would be made
@@ -18,18 +21,35 @@ one sentence about 50 % right, from the share of words in common 66 %.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from comt_cli.data.draws import Draws, drawn
-from comt_cli.data.glue.corpus import Asked, Example, GlueSource, GlueSplitName
-from comt_cli.data.glue.sentences import MOST, SENTENCES_VERSION, Passage, passages
+from comt_cli.data.glue.settings import Asked, Example, GlueData, GlueSource, GlueSplitName
 from comt_cli.data.storage import ProgressCallback, no_progress
-from comt_cli.data.text.corpus import corpus_for
+from comt_cli.data.text.settings import Corpus, SplitName, corpus_for, split_in, train_texts
 
-if TYPE_CHECKING:
-    from comt_cli.data.glue.settings import GlueData
+SENTENCES_VERSION = 2
+"""Raise it when the same text may give other sentences, or other examples of them, than before
+(tests/contract/test_cache_versions.py asks for it)."""
+
+WORDS = range(6, 33)
+"""How many words a sentence may have."""
+
+MOST = 200_000
+"""Sentences of a split that are used, the first ones of the corpus: of Wikipedia a part."""
+
+_WORD = r"\w+(?:['’./-]\w+)*(?:\(\))?"
+_QUOTE = r"[\"'`“”‘’*]{0,2}"
+_LAST = r"\w+(?:['’-]\w+)*(?:\(\))?"  # without dots: "i.e." ends no sentence
+_CLEAN = re.compile(rf"(?=[A-Z])(?:\(?{_QUOTE}{_WORD}{_QUOTE}\)?(?: ?[,;:])?(?: --?)? )+{_QUOTE}{_LAST}{_QUOTE}\)? ?\.")
+_END = re.compile(r"(?<=[.!?])\s+(?=\S)")
+_PARAGRAPH = re.compile(r"\n\s*\n|^\s*=.*=\s*$", re.MULTILINE)  # empty lines, and titles of Wikipedia's articles
+_BARE = re.compile(r"\w+")
+_AT_ONCE = 1000  # documents between two reports
 
 SWAPPED, DROPPED = 0.44, 0.40
 """The shares of what is made wrong; of the rest the verb does not agree. Where a sentence has no place for it, the next
@@ -64,11 +84,9 @@ class TextExamples(GlueSource):
         self._corpus = corpus_for(data)
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        """The text, how its documents are divided, and the version of what is made of it."""
         return ["text", SENTENCES_VERSION, MOST, self._corpus.identity(progress), self.data.validation_fraction]
 
     def read(self, progress: ProgressCallback) -> dict[GlueSplitName, list[Example]]:
-        """The examples of both splits."""
         found = passages(self._corpus, self.data.validation_fraction, progress)
         make = follows if self.data.task == "follows" else acceptability
         return {"train": make(found["train"], "train"), "test": make(found["validation"], "test")}
@@ -148,5 +166,81 @@ def _partners(pairs: Sequence[_Pair]) -> list[str | None]:
 
 
 def _draws(task: str, split: GlueSplitName, numbers: int) -> Iterator[Draws]:
-    """Random numbers of example after example."""
     return drawn(f"{task} {SENTENCES_VERSION} {split}", numbers)
+
+
+# ---- sentences
+
+
+@dataclass(frozen=True)
+class Passage:
+    """The clean sentences of a document, in order. `document` is a number that no other one has."""
+
+    document: int
+    sentences: tuple[str, ...]
+
+
+def sentences_of(text: str) -> Iterator[str]:
+    """The clean sentences of a document in order."""
+    for paragraph in _PARAGRAPH.split(text):
+        for piece in _END.split(" ".join(paragraph.split())):
+            if len(piece.split()) in WORDS and _CLEAN.fullmatch(piece):
+                yield piece
+
+
+def passages(
+    corpus: Corpus, validation_fraction: float | None, progress: ProgressCallback, most: int = MOST
+) -> dict[SplitName, list[Passage]]:
+    """The passages of the training and of the validation documents of pre-training, until a split has `most` sentences.
+
+    The corpus is read to its end, so that no training document has what is tested on.
+
+    Raises:
+        UserError: the corpus cannot be read.
+    """
+    found: dict[SplitName, list[Passage]] = {"train": [], "validation": []}
+    seen: dict[SplitName, set[str]] = {"train": set(), "validation": set()}
+    document = 0
+    for stream in corpus.streams():
+        for each in stream.documents():
+            if document % _AT_ONCE == 0:
+                progress("reading sentences of documents", document, None)
+            document += 1
+            split = split_in(stream, each, validation_fraction)
+            if len(seen[split]) >= most:
+                if stream.split is not None or all(len(known) >= most for known in seen.values()):
+                    break
+                continue
+            new = tuple(sentence for sentence in dict.fromkeys(sentences_of(each.text)) if sentence not in seen[split])
+            seen[split].update(new)
+            found[split].append(Passage(document, new))
+    told = _told(seen["validation"], train_texts(corpus, validation_fraction), progress)
+    return {**found, "validation": [_without(told, passage) for passage in found["validation"]]}
+
+
+def _told(sentences: Iterable[str], texts: Iterable[str], progress: ProgressCallback) -> set[str]:
+    """Those of the sentences whose words, whatever stands between and around them, are in one of the texts in a row."""
+    by_start: dict[tuple[str, ...], list[tuple[list[str], str]]] = defaultdict(list)
+    for sentence in sentences:
+        words = _bare(sentence)
+        by_start[tuple(words[: WORDS.start])].append((words, sentence))
+    firsts = {start[0] for start in by_start}
+    told = set()
+    for number, text in enumerate(texts):
+        if number % _AT_ONCE == 0:
+            progress("comparing sentences with training documents", number, None)
+        read = _bare(text)
+        for place, word in enumerate(read):
+            if word in firsts:
+                for words, sentence in by_start.get(tuple(read[place : place + WORDS.start]), ()):
+                    if read[place : place + len(words)] == words:
+                        told.add(sentence)
+    return told
+
+
+def _bare(text: str) -> list[str]:
+    return _BARE.findall(text.lower())
+
+
+def _without(told: set[str], passage: Passage) -> Passage:
+    return replace(passage, sentences=tuple(each for each in passage.sentences if each not in told))

@@ -11,17 +11,16 @@ import pickle
 import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from comt_cli.data.images.image_set import FolderSet, how_many
+import numpy as np
+
+from comt_cli.data.images.dataset import ColourSums, ImageDataset, ImageSplit
+from comt_cli.data.images.settings import IMAGE_SPLITS, FolderSet, ImageDataSettings
 from comt_cli.data.images.torchvision_import import torchvision_datasets
 from comt_cli.data.storage import ProgressCallback, file_lock, first_line, make_folder
 from comt_cli.errors import UserError
 from comt_cli.files import cache_folder, if_damaged, open_file, sha256
-
-if TYPE_CHECKING:
-    from comt_cli.data.images.dataset import ImageDataset
-    from comt_cli.data.images.settings import ImageDataSettings
 
 
 class Cifar(FolderSet):
@@ -39,12 +38,6 @@ class Cifar(FolderSet):
             yield f"augmentation: resized-crop-flip is for imagenet; {data.images} has crop and crop-flip"
 
     def read(self, name: str, progress: ProgressCallback) -> ImageDataset:
-        """The images in the folder, downloaded where they are not in the cache's. Raises `UserError` where they are
-        neither there nor can be downloaded, are damaged, or fewer than asked for, or there is no `data.folder`."""
-        import numpy as np
-
-        from comt_cli.data.images.dataset import ColourSums, ImageDataset, ImageSplit
-
         data, folder = self.data, self.folder
         datasets = torchvision_datasets()
         kind = datasets.CIFAR10 if data.images == "cifar10" else datasets.CIFAR100
@@ -54,10 +47,7 @@ class Cifar(FolderSet):
                 f"Correct it; or make the folder, {_bring(kind, folder)}; or leave it out to use the cache.",
             )
         sources = _read(kind, data.images, folder, progress)
-        counts = (
-            how_many("train_images", data.train_images, len(sources[0].data), data.images),
-            how_many("validation_images", data.validation_images, len(sources[1].data), data.images),
-        )
+        counts = [self.count(split, len(source.data)) for split, source in zip(IMAGE_SPLITS, sources, strict=True)]
         both = [*zip(sources, counts, strict=True)]
         pixels = [np.ascontiguousarray(source.data[:count]) for source, count in both]
         labels = [np.array(source.targets[:count], dtype=np.int64) for source, count in both]

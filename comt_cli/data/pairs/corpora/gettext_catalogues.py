@@ -13,16 +13,13 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from comt_cli.data.pairs.corpus import SHARES, PairCorpus, PairTexts, TextPair, split_of_source
+from comt_cli.data.pairs.settings import SHARES, PairCorpus, PairData, PairTexts, TextPair, split_of_source
 from comt_cli.data.storage import ProgressCallback, first_line, hash_file, no_progress
 from comt_cli.errors import UserError
 from comt_cli.files import open_file
 from comt_cli.installing import install_package
-
-if TYPE_CHECKING:
-    from comt_cli.data.pairs.settings import PairData
 
 
 class Catalogues(PairCorpus):
@@ -44,24 +41,19 @@ class Catalogues(PairCorpus):
 
     @property
     def total(self) -> int:  # type: ignore[override]
-        """How many different pairs there are, over all splits."""
         return len(self._pairs)
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        """The hash of every catalogue's content, and the shares."""
         hashes = [[package, [hash_file(path) for path in paths]] for package, paths in self._files.items()]
         return ["gettext", hashes, self.data.validation_fraction, self.data.test_fraction]
 
     def decoded(self, progress: ProgressCallback = no_progress) -> Mapping[str, PairTexts]:
-        """The texts of validation and test."""
-        found: dict[str, PairTexts] = {}
-        for split in ("validation", "test"):
-            kept = [pair for pair in self._pairs if split_of_source(pair[0], self.data) == split]
-            found[split] = PairTexts([source for source, _ in kept], [target for _, target in kept])
-        return found
+        return {
+            split: PairTexts.of([pair for pair in self._pairs if split_of_source(pair[0], self.data) == split])
+            for split in ("validation", "test")
+        }
 
     def train(self, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
-        """The other pairs from number `start[1]` on."""
         for number, (source, target) in enumerate(islice(self._pairs, start[1], None), start[1]):
             if split_of_source(source, self.data) == "train":
                 yield TextPair(source, target, (0, number))

@@ -14,25 +14,29 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from comt_cli.data.known_hashes import KnownHashes
-from comt_cli.data.pairs.corpus import (
+from comt_cli.data.pairs.settings import (
     SHARES,
     PairCorpus,
+    PairData,
     PairTexts,
     TextPair,
     both_sides,
     is_blank,
     split_of_source,
 )
-from comt_cli.data.sentencepiece_tokenizer import LONG_LINES_CUT, TRAINING_CHARACTERS
-from comt_cli.data.storage import ProgressCallback, changed, make_folder, no_progress
+from comt_cli.data.storage import (
+    ProgressCallback,
+    changed,
+    forget_hashes,
+    known_hashes,
+    make_folder,
+    no_progress,
+)
+from comt_cli.data.vocabulary import LONG_LINES_CUT, TRAINING_CHARACTERS
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import cache_folder, canonical_json, conversion, open_file, sha256, write_text
-
-if TYPE_CHECKING:
-    from comt_cli.data.pairs.settings import PairData
 
 FileSplit = Literal["train", "validation", "test"]
 FilePair = tuple[Path, Path]
@@ -71,7 +75,7 @@ class TextFiles(PairCorpus):
         """
         if not all(path.is_file() for paths in self._files.values() for path in paths):
             self.check(progress)
-        hashes = {split: [self._hash(path, progress) for path in paths] for split, paths in self._files.items()}
+        hashes = {split: [[path.name, _hash(path, progress)] for path in paths] for split, paths in self._files.items()}
         checked = cache_folder() / "file-hashes" / f"{sha256(canonical_json(hashes))[:16]}.checked"
         if not checked.exists():
             self.check(progress)
@@ -96,8 +100,6 @@ class TextFiles(PairCorpus):
                 try:
                     count, seen[path] = _count(path)
                     counts.append(count)
-                except FileNotFoundError:
-                    problems.append(f"there is no file {path}")
                 except OSError as error:
                     problems.append(f"cannot read {path}: {error.strerror or error}")
                 except UserError as error:
@@ -108,9 +110,8 @@ class TextFiles(PairCorpus):
                 problems.append(f"{sizes}: line {min(counts) + 1:,} of {longer} has no counterpart")
         if problems:
             names = ", ".join(path.name for paths in self._files.values() for path in paths)
-            key = "corpus" if self.data.folder is None else "folder"
             raise UserError(
-                f"{key}: " + "\n  ".join(problems),
+                f"{'corpus' if self.data.folder is None else 'folder'}: " + "\n  ".join(problems),
                 f"{names} must be UTF-8 text; line i of one file of a pair is the translation of line i of the other.",
             )
         return seen
@@ -122,22 +123,20 @@ class TextFiles(PairCorpus):
             UserError: as `check`, or a file is not the one whose hash is known.
         """
         for path, digest in self.check(progress).items():
-            if self._hash(path, progress)[1] != digest:
-                self._known(path).forget()
+            if _hash(path, progress) != digest:
+                forget_hashes(*_noted(path))
                 raise changed(path)
-        found: dict[str, tuple[list[str], list[str]]] = {"validation": ([], []), "test": ([], [])}
+        found: dict[str, list[tuple[str, str]]] = {"validation": [], "test": []}
         for split, paths in self._files.items():
             for number, (source, target) in enumerate(self._pairs(paths)):
                 if number % 100_000 == 0:
                     progress(f"reading {paths[0].name} and {paths[1].name}", number, None)
                 place = split if split != "train" else split_of_source(source, self.data)
                 if place != "train" and source and target:
-                    found[place][0].append(source)
-                    found[place][1].append(target)
-        return {split: PairTexts(*texts) for split, texts in found.items()}
+                    found[place].append((source, target))
+        return {split: PairTexts.of(pairs) for split, pairs in found.items()}
 
     def train(self, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
-        """The training lines from number `start[1]` on, counted from 0."""
         pairs = self._pairs(self._files["train"])
         for number, (source, target) in enumerate(islice(pairs, start[1], None), start[1]):
             if split_of_source(source, self.data) == "train":
@@ -155,21 +154,18 @@ class TextFiles(PairCorpus):
             return pairs
         return (("" if is_blank(one) else one, "" if is_blank(other) else other) for one, other in pairs)
 
-    def _known(self, path: Path) -> KnownHashes:
-        return KnownHashes(path.parent.absolute(), f"pairs:{path.name}")
-
-    def _hash(self, path: Path, progress: ProgressCallback) -> list[str]:
-        """The file's name and its hash, which is remembered while the file does not change."""
-        known = self._known(path)
-        progress(f"hashing {path.name}", 0, None)
-        digest = known.of(path)
-        known.save()
-        return [path.name, digest]
-
 
 def _two(files: str) -> FilePair:
     source, _, target = files.partition(",")
     return Path(source).expanduser(), Path(target).expanduser()
+
+
+def _noted(path: Path) -> tuple[Path, str]:
+    return path.parent.absolute(), f"pairs:{path.name}"
+
+
+def _hash(path: Path, progress: ProgressCallback) -> str:
+    return known_hashes(*_noted(path), [path], progress)[0]
 
 
 def _lines(path: Path) -> Iterator[str]:

@@ -1,18 +1,19 @@
-"""SentencePiece: the tokenizer trained on a corpus, and the class that also runs T5's vocabulary."""
+"""SentencePiece vocabularies: those that are trained on a corpus, and T5's, which is fetched once and checked."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 import io
+import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
-from comt_cli.data.special_tokens import EXTRA_PIECES, Extra, SpecialTokens, in_order
-from comt_cli.data.tokenizer import TOKENIZER_FORMAT, Tokenizer
+from comt_cli.data.special_tokens import EXTRA_PIECES, Extra, in_order
+from comt_cli.data.storage import ProgressCallback, first_line, hash_file, make_folder, no_progress
+from comt_cli.data.tokenizer import SentencePieceTokenizer
 from comt_cli.errors import UserError
-from comt_cli.files import sha256
+from comt_cli.files import atomic_file, cache_folder, read_bytes, sha256
 
 TRAINING_CHARACTERS = 20_000_000
 """Training reads this much of the train split, from its start. More text hardly moves a vocabulary of this kind."""
@@ -50,79 +51,6 @@ longer than this, hours where lines of 100,000 characters repeat themselves. Suc
 where there is white space if there is any, and their fingerprints have a mark that says so. Lines of other corpora
 are cut as ever, to stay below `max_sentence_length`: fingerprints and vocabularies of these are as they were."""
 LONG_LINES_CUT = "long lines cut"
-
-
-class SentencePieceTokenizer(Tokenizer):
-    """A SentencePiece model. `vocabulary_size` and the special ids are the model's own."""
-
-    def __init__(self, model: bytes) -> None:
-        """Build from the bytes of a `.model` file. Raises `ValueError` when they are not one."""
-        import sentencepiece
-
-        self._model = model
-        try:
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError as error:
-            raise ValueError(f"it holds no SentencePiece model ({error})") from error
-        self.vocabulary_size = int(self._processor.vocab_size())
-        self.pad_id = int(self._processor.pad_id())
-        self.eos_id = int(self._processor.eos_id())
-        if self.pad_id < 0 or self.eos_id < 0:
-            raise ValueError("its SentencePiece model has no padding or no end-of-text token")
-
-    @property
-    def special(self) -> SpecialTokens:
-        """The model's own; mask and separator are its control pieces of these names, never a piece of text."""
-
-        def known(i: int) -> int | None:
-            return i if i >= 0 else None
-
-        def control(name: str) -> int | None:
-            i = int(self._processor.piece_to_id(name))
-            return i if self._processor.is_control(i) else None
-
-        return SpecialTokens(
-            pad=self.pad_id,
-            end=self.eos_id,
-            begin=known(int(self._processor.bos_id())),
-            mask=control(EXTRA_PIECES["mask"]),
-            separator=control(EXTRA_PIECES["separator"]),
-            unknown=known(int(self._processor.unk_id())),
-        )
-
-    def encode(self, text: str) -> list[int]:
-        """The ids of `text`. A literal '▁' (U+2581) comes back as a space: SentencePiece uses it to mean one."""
-        return self.encode_batch([text])[0]
-
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` of every text, on all cores; the order is kept."""
-        ids: list[list[int]] = self._processor.encode(list(texts), out_type=int)
-        return ids
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`; special tokens stand for no text."""
-        text: str = self._processor.decode([int(i) for i in ids])
-        return text
-
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        r"""The model's pieces: '▁castle' begins a word, '</s>' ends a text, '\\n' is a line break."""
-        return [str(self._processor.id_to_piece(int(i))).replace("\n", "\\n") for i in ids]
-
-    def to_json(self) -> dict[str, Any]:
-        """The model in base64 with its hash."""
-        model = base64.b64encode(self._model).decode("ascii")
-        return {"format": TOKENIZER_FORMAT, "kind": "sentencepiece", "sha256": sha256(self._model), "model": model}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> SentencePieceTokenizer:
-        """The inverse of `to_json`. Raises `ValueError` when `value` is incomplete or its hash does not fit."""
-        try:
-            model = base64.b64decode(str(value.get("model")), validate=True)
-        except binascii.Error as error:
-            raise ValueError("its model is not base64") from error
-        if sha256(model) != value.get("sha256"):
-            raise ValueError("its model is not the one that was stored (the hash differs)")
-        return cls(model)
 
 
 def train_sentencepiece(
@@ -198,3 +126,71 @@ def _mend(error: RuntimeError, key: str) -> str:
     if "required_chars" in reason or "smaller than" in reason:
         return f"The special tokens, 256 bytes and the corpus's characters must fit: set a larger {key}."
     return f"SentencePiece says: {reason}"
+
+
+# ---- T5's, the one of the papers' scripts
+
+T5_REPOSITORY = "google-t5/t5-base"
+T5_REVISION = "a9723ea7f1b39c1eae772870f3b547bf6ef7e6c1"
+T5_FILE = "spiece.model"
+T5_SHA256 = "d60acb128cf7b7f2536e8f38a5b18a05535c9e14c7a355904270e15b0945ea86"
+T5_VARIABLE = "COMT_T5_SPM"
+
+
+def t5_path() -> Path:
+    """Where the cache keeps the model file once it was fetched and checked."""
+    return cache_folder() / "tokenizers" / "t5-base.spiece.model"
+
+
+def t5_tokenizer(progress: ProgressCallback = no_progress) -> SentencePieceTokenizer:
+    """T5's tokenizer: 32000 pieces, 0 padding, 1 end of text, 2 unknown.
+
+    Taken from the file `$COMT_T5_SPM` if that is set, else from the cache, else fetched once from the Hugging Face hub
+    at a pinned revision. Wherever it comes from, its SHA-256 is compared with T5's before it is used, since other
+    pieces would make other tokens under the same name. The 100 sentinels that transformers adds are left out.
+
+    Raises:
+        UserError: the file cannot be had, or is not T5's.
+    """
+    if local := os.environ.get(T5_VARIABLE):
+        return SentencePieceTokenizer(_checked(Path(local).expanduser(), f"${T5_VARIABLE}"))
+    path = t5_path()
+    if not path.exists():
+        progress("fetching the T5 vocabulary", 0, None)
+        model = _checked(_fetch(), f"the download of {T5_REPOSITORY}")
+        make_folder(path.parent)
+        with atomic_file(path) as handle:
+            handle.write(model)
+    return SentencePieceTokenizer(_checked(path, "the cache"))
+
+
+def _checked(path: Path, origin: str) -> bytes:
+    """The file's content, if it is T5's model."""
+    try:
+        model = read_bytes(path)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"cannot read the T5 vocabulary {path} (from {origin}): {getattr(error, 'strerror', None) or error}",
+            f"Set {T5_VARIABLE} to a copy of {T5_FILE} from huggingface.co/{T5_REPOSITORY}, or unset it to download.",
+        ) from error
+    if sha256(model) != T5_SHA256:
+        raise UserError(
+            f"{path} (from {origin}) is not the T5 vocabulary: its SHA-256 is {hash_file(path)}",
+            f"It must be {T5_SHA256}. Delete the file, or point {T5_VARIABLE} at the right one, and run again.",
+        )
+    return model
+
+
+def _fetch() -> Path:
+    """Download the file (about 800 KB) into the hub's own cache."""
+    try:
+        from huggingface_hub import hf_hub_download
+
+        return Path(hf_hub_download(T5_REPOSITORY, T5_FILE, revision=T5_REVISION))
+    # The hub's client raises its own, the HTTP library's and the system's errors; all mean the same to the user.
+    except Exception as error:
+        url = f"https://huggingface.co/{T5_REPOSITORY}/resolve/{T5_REVISION}/{T5_FILE}"
+        raise UserError(
+            f"cannot fetch the T5 vocabulary ({T5_REPOSITORY}/{T5_FILE}): {first_line(error)}",
+            f"Where there is network, run: curl -LO {url} - then here: export {T5_VARIABLE}=/path/to/{T5_FILE}",
+        ) from error
