@@ -27,12 +27,9 @@ class TrainBatches(Generic[B]):
     of a step, concatenated over micro-batches and then ranks, are the same for every number of ranks and every
     micro-batch size, and nothing but the step number has to be stored to resume.
 
-    A thread reads ahead. Use it as a context manager, or call `close`. An error in the thread is raised by the `next`
-    that would have returned its batch.
-
-    Attributes:
-        step: the step that the next item is for.
-        waited_seconds: time that `next` has spent waiting for the thread; the model's time when it is small.
+    A thread reads ahead: use it as a context manager, or call `close`. An error in the thread is raised by the `next`
+    that would have returned its batch. `step` is the step that the next item is for, `waited_seconds` the time that
+    `next` has spent waiting for the thread.
     """
 
     def __init__(
@@ -49,12 +46,8 @@ class TrainBatches(Generic[B]):
         prefetch: int = 4,
     ) -> None:
         """`batch_size` counts samples over all ranks, `micro_batch_size` samples of one rank (None: its whole slice).
-
-        Steps run from `first_step` to before `last_step` (None: for ever). `prefetch` steps are read ahead.
-
-        Raises:
-            UserError: the batch cannot be divided equally among the ranks.
-        """
+        Steps run from `first_step` to before `last_step` (None: for ever); `prefetch` are read ahead. Raises
+        `UserError` where the batch cannot be divided equally among the ranks."""
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} of {world_size}")
         if batch_size % world_size:
@@ -108,7 +101,6 @@ class TrainBatches(Generic[B]):
         return item
 
     def _read_ahead(self) -> None:
-        """Let the thread read what comes next."""
         while len(self._ahead) < self._prefetch and self._next != self._last_step:
             self._ahead.append(self._pool.submit(self._read, self._next))
             self._next += 1
@@ -129,16 +121,11 @@ class TrainBatches(Generic[B]):
 class EvaluationBatches(Generic[B]):
     """The first samples of a split, in order: the fewest that hold `max_targets` targets, all where that is None.
 
-    Which samples these are depends on neither the batch size nor the number of ranks. Samples b * batch_size up to
-    (b + 1) * batch_size form global batch b; rank r takes its r-th slice. All ranks yield the same number of batches,
+    Which samples these are depends on neither the batch size nor the number of ranks: global batch b is samples b *
+    batch_size up to (b + 1) * batch_size, and rank r takes its r-th slice. All ranks yield the same number of batches,
     each of at least one sample, so that sharded models can run their collective operations in step: a rank that is left
-    without samples in the last batch gets one whose targets are all `IGNORE`.
-
-    May be iterated any number of times.
-
-    Attributes:
-        used: how many samples are read, over all ranks.
-        targets: how many targets these have, over all ranks.
+    without samples gets one whose targets are all `IGNORE`. `used` samples with `targets` targets are read, over all
+    ranks.
     """
 
     def __init__(
@@ -164,7 +151,6 @@ class EvaluationBatches(Generic[B]):
         self._least = batch_size // world_size if equal and self.used > batch_size else 1
 
     def __len__(self) -> int:
-        """How many batches each rank yields."""
         return (self.used + self._batch_size - 1) // self._batch_size
 
     def __iter__(self) -> Iterator[B]:

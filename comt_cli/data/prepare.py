@@ -60,7 +60,6 @@ class FileRecord(Record):
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """As it is. Raises `OSError`."""
         return cls(name=path.name, bytes=path.stat().st_size, sha256=hash_file(path))
 
 
@@ -137,7 +136,6 @@ class Prepared(ABC, Generic[D, C]):
         self.corpus = self.named_corpus() if corpus is None else corpus
 
     def named_corpus(self) -> C:
-        """The corpus that the settings name."""
         found: C = self.data.chosen.of(self.data)
         return found
 
@@ -146,13 +144,8 @@ class Prepared(ABC, Generic[D, C]):
         """What decides the data, as JSON: equal identities are equal data. Needs no network; raises `UserError`."""
 
     def fingerprint(self, progress: ProgressCallback = no_progress) -> str:
-        """16 hexadecimal digits that identify what the settings describe; needs no network and makes no data.
-
-        Of text, files and catalogues on this machine the content is hashed, of the hub it is what is asked for.
-
-        Raises:
-            UserError: the corpus cannot be read.
-        """
+        """16 hexadecimal digits that identify what the settings describe; needs no network and makes no data. Of files
+        on this machine the content is hashed, of the hub it is what is asked for. Raises `UserError`."""
         return sha256(canonical_json(self.identity(progress)))[:16]
 
     def folder(self, name: str) -> Path:
@@ -164,8 +157,7 @@ class Prepared(ABC, Generic[D, C]):
         return (folder / MANIFEST).exists()
 
     def known_content(self, name: str) -> str | None:
-        """The content hash of what is prepared under this fingerprint; None where nothing is, or what is there cannot
-        be read (`prepare` says why)."""
+        """The content hash of what is prepared under this fingerprint; None where nothing is that can be read."""
         folder = self.folder(name)
         try:
             return self.manifest.read(folder, name).content_hash() if self.is_current(folder, name) else None
@@ -176,11 +168,9 @@ class Prepared(ABC, Generic[D, C]):
         """What the settings describe, made now unless it was made before.
 
         Files are written one by one and the manifest last. Of two processes at once one works and the other waits and
-        uses the result; what was killed resumes where its kind can, else it begins anew.
-
-        Raises:
-            UserError: the corpus, the vocabulary or the network is not as needed, or prepared files are damaged.
-            StorageError: the disk is full or refuses; what was written before is kept.
+        uses the result; what was killed resumes where its kind can, else it begins anew. Raises `UserError` where
+        corpus, vocabulary or network are not as needed, or prepared files are damaged; `StorageError` where the disk
+        refuses: what was written before is kept.
         """
         name = self.fingerprint(progress)
         folder = self.folder(name)
@@ -197,7 +187,6 @@ class Prepared(ABC, Generic[D, C]):
 
     @property
     def dataset_module(self) -> Any:
-        """The module `dataset` of this kind."""
         return importlib.import_module(f"{type(self).__module__.rpartition('.')[0]}.dataset")
 
     def record(self, name: str, **own: Any) -> Manifest:
@@ -208,7 +197,6 @@ class Prepared(ABC, Generic[D, C]):
         return self.manifest(fingerprint=name, settings=settings, versions=versions, **own)
 
     def _make(self, folder: Path, name: str, progress: ProgressCallback) -> None:
-        """Write files and manifest; we hold the lock."""
         make_folder(folder)
         for leftover in [folder / MANIFEST, *folder.glob(".*.tmp")]:  # of older files, and of what was killed
             leftover.unlink(missing_ok=True)
@@ -244,16 +232,9 @@ def prepare(data: Section, progress: ProgressCallback | None = None) -> Any:
 
 
 class PreparedTokens(ABC, Generic[S]):
-    """Data of one fingerprint as tokens of a vocabulary, opened: the base of kinds whose splits are made late.
-
-    Attributes:
-        folder: where the prepared files lie.
-        fingerprint: the identity of the data.
-        content_hash: 16 hexadecimal digits over the files. Two machines with one fingerprint can still differ here,
-            when another version of SentencePiece trained the vocabulary.
-        tokenizer: from texts to ids; padding is 0.
-        vocabulary_size: how many ids there are.
-    """
+    """Data of one fingerprint as tokens of a vocabulary, opened: the base of kinds whose splits are made late. Two
+    machines with one fingerprint can still differ in `content_hash`, when another version of SentencePiece trained the
+    vocabulary."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder, self.fingerprint = folder, manifest.fingerprint
@@ -267,17 +248,14 @@ class PreparedTokens(ABC, Generic[S]):
 
     @cached_property
     def train(self) -> S:
-        """What is trained on."""
         return self.split("train")
 
     @cached_property
     def validation(self) -> S:
-        """What is measured during training."""
         return self.split("validation")
 
     @cached_property
     def test(self) -> S:
-        """What is reported."""
         return self.split("test")
 
 
@@ -291,22 +269,17 @@ def damaged(path: Path, reason: str) -> UserError:
 
 
 def verify(folder: Path, files: Sequence[FileRecord], progress: ProgressCallback = no_progress) -> None:
-    """Check that every file is the one that was written.
-
-    Sizes are always compared. Hashes are computed when this machine has not seen these files pass before (and
-    none has changed, see `state_of`); a small stamp in the folder remembers that, so opening stays quick.
-
-    Raises:
-        UserError: a file is missing or differs; the message names it and says what to do.
-    """
-    state = [_state(folder, file) for file in files]
+    """Check that every file is the one that was written: sizes always, hashes when this machine has not seen these
+    files pass before (and none has changed, see `state_of`); a small stamp in the folder remembers that. Raises
+    `UserError` that names the file and says what to do."""
+    state = [_checked(folder, file, content=False) for file in files]
     stamp = {"machine": platform.node(), "files": [[file.name, file.sha256] for file in files], "state": state}
     with contextlib.suppress(OSError, ValueError):  # absent or damaged: the files are checked again
         if read_json(folder / STAMP) == stamp:
             return
     for number, file in enumerate(files):
         progress("verifying files of prepared data", number, len(files))
-        _check_hash(folder, file)
+        _checked(folder, file)
     progress("verifying files of prepared data", len(files), len(files))
     with contextlib.suppress(StorageError):  # a shared cache that we may only read: the check is made again next time
         write_json(folder / STAMP, stamp)
@@ -316,32 +289,24 @@ def is_whole(folder: Path, files: Iterable[FileRecord]) -> bool:
     """Whether every file is there with the recorded content."""
     try:
         for file in files:
-            _state(folder, file)
-            _check_hash(folder, file)
+            _checked(folder, file)
     except UserError:
         return False
     return True
 
 
-def _state(folder: Path, file: FileRecord) -> list[int]:
-    """`state_of` a file that must be there with the recorded size."""
-    try:
-        status = (folder / file.name).stat()
-    except OSError as error:
-        raise damaged(folder / file.name, error.strerror or str(error)) from error
-    if status.st_size != file.bytes:
-        raise damaged(folder / file.name, f"it has {status.st_size} bytes instead of {file.bytes}")
-    return state_of(status)
-
-
-def _check_hash(folder: Path, file: FileRecord) -> None:
+def _checked(folder: Path, file: FileRecord, *, content: bool = True) -> list[int]:
+    """`state_of` a file that must be there with the recorded size and `content`."""
     path = folder / file.name
     try:
-        digest = hash_file(path)
+        status = path.stat()
+        if status.st_size != file.bytes:
+            raise damaged(path, f"it has {status.st_size} bytes instead of {file.bytes}")
+        if content and hash_file(path) != file.sha256:
+            raise damaged(path, "its content is not what was written (the hash differs)")
     except OSError as error:
         raise damaged(path, error.strerror or str(error)) from error
-    if digest != file.sha256:
-        raise damaged(path, "its content is not what was written (the hash differs)")
+    return state_of(status)
 
 
 def _remove_others(folder: Path, kept: set[str]) -> None:

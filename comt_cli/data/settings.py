@@ -45,7 +45,6 @@ class Named(ABC):
 
     @classmethod
     def of(cls, data: Any) -> Any:
-        """The corpus that the settings describe."""
         return cls(data)
 
     @classmethod
@@ -60,7 +59,6 @@ class Named(ABC):
 
     @classmethod
     def all(cls) -> tuple[type[Self], ...]:
-        """Every corpus of the kind."""
         return tuple(each for each in _corpora(cls.package) if issubclass(each, cls))
 
     @classmethod
@@ -82,7 +80,6 @@ class Named(ABC):
 
 @functools.cache
 def _corpora(package: str) -> tuple[type[Named], ...]:
-    """The classes with names that the files of a package define."""
     found: list[type[Named]] = []
     for module_info in pkgutil.iter_modules(importlib.import_module(package).__path__):
         module = importlib.import_module(f"{package}.{module_info.name}")
@@ -117,7 +114,6 @@ class DataSection(Section):
 
     @property
     def chosen(self) -> type[Named]:
-        """The class of the corpus that is named."""
         return self.kind.named(str(getattr(self, self.named_by)))
 
     @model_validator(mode="before")

@@ -69,6 +69,21 @@ class Split(ABC, Generic[B]):
         return indices
 
 
+class PositionedSplit(Split[B]):
+    """A split whose samples have positions, which dropout follows: a number for each that no other has in training, the
+    same for every division of a step among devices and micro-batches; in evaluation the sample's own number."""
+
+    @abstractmethod
+    def _batch(self, indices: NDArray[np.int64], positions: NDArray[np.int64]) -> B:
+        """The samples with these numbers, at these positions."""
+
+    def batch(self, indices: NDArray[np.int64]) -> B:
+        return self._batch(self._check(indices), np.asarray(indices, dtype=np.int64))
+
+    def train_batch(self, indices: NDArray[np.int64], seed: int, first: int) -> B:
+        return self._batch(self._check(indices), np.arange(first, first + len(indices), dtype=np.int64))
+
+
 Unsigned: TypeAlias = np.unsignedinteger[Any]
 
 
@@ -94,7 +109,6 @@ class TokenLists:
         return len(self.offsets) - 1
 
     def lengths(self) -> NDArray[np.int64]:
-        """The length of every list, int64 [P]."""
         return np.diff(self.offsets).astype(np.int64)
 
     def padded(self, indices_B: NDArray[np.int64], width: int, fill: int) -> NDArray[np.int64]:

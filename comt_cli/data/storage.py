@@ -58,14 +58,9 @@ def changed(what: object) -> UserError:
 
 @contextlib.contextmanager
 def file_lock(path: Path, progress: ProgressCallback = no_progress) -> Iterator[None]:
-    """Hold an exclusive lock on `path` (created, never deleted); wait for whoever holds it.
-
-    The kernel drops the lock when its holder dies, however it dies, so a killed preparation blocks nobody. It works
-    between processes and between threads, because every call opens the file anew.
-
-    Raises:
-        StorageError: the lock file cannot be created.
-    """
+    """Hold an exclusive lock on `path` (created, never deleted); wait for whoever holds it. The kernel drops it when
+    its holder dies, however it dies. It works between processes and between threads, because every call opens the file
+    anew. Raises `StorageError`."""
     make_folder(path.parent)
     try:
         descriptor = open_own(path, os.O_RDWR)
@@ -106,11 +101,8 @@ def known_hashes(
     key: str = "corpus",
     hint: str | None = None,
 ) -> list[str]:
-    """SHA-256 of files of the user's, remembered under (root, pattern) while the files do not change.
-
-    Raises:
-        UserError: of a recipe's `key`, where one cannot be read.
-    """
+    """SHA-256 of files of the user's, remembered under (root, pattern) while the files do not change. Raises
+    `UserError` of a recipe's `key` where one cannot be read."""
     note = _note(root, pattern)
     old: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):  # absent or damaged: the files are hashed again

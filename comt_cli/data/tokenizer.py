@@ -66,7 +66,6 @@ class ByteTokenizer(Tokenizer):
         return SpecialTokens(self.pad_id, self.eos_id, **self._extras)
 
     def encode(self, text: str) -> list[int]:
-        """2 + each byte of the text's UTF-8."""
         return [2 + byte for byte in text.encode()]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -74,7 +73,6 @@ class ByteTokenizer(Tokenizer):
         return bytes(int(i) - 2 for i in ids if 2 <= i < 258).decode(errors="replace")
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Printable ASCII as itself, the rest as '<0x0A>'."""
         special = {self.pad_id: "<pad>", self.eos_id: "</s>"}
         special |= {number: EXTRA_PIECES[extra] for extra, number in self._extras.items()}
         return [special.get(int(i)) or _byte_name(int(i) - 2) for i in ids]
@@ -129,7 +127,7 @@ class SentencePieceTokenizer(Tokenizer):
     """A SentencePiece model. `vocabulary_size` and the special ids are the model's own."""
 
     def __init__(self, model: bytes) -> None:
-        """Build from the bytes of a `.model` file. Raises `ValueError` when they are not one."""
+        """Raises `ValueError` when `model` is not the content of a `.model` file."""
         import sentencepiece
 
         self._model = model

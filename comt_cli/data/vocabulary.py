@@ -59,19 +59,15 @@ def train_sentencepiece(
     """Train a unigram vocabulary of exactly `vocabulary` pieces (bytes and special tokens included) on `texts`.
 
     `extras` are special tokens beside padding, end and unknown; they have the ids from 3 on, in the order of
-    `special_tokens.EXTRA_PIECES`. Without any the vocabulary is what it always was. Text never becomes one of them.
-
-    Deterministic: the same texts in the same order give the same model, byte for byte, whatever the machine's number
-    of cores. At most `TRAINING_CHARACTERS` are read. `own` text has its long lines cut (see `_PART_OF_LINE`).
-
-    Raises:
-        UserError: the texts cannot carry a vocabulary of this size; the hint says to what a recipe's `key` must be set.
-        Exception: what reading the texts raises.
+    `EXTRA_PIECES`. Deterministic: the same texts in the same order give the same model, byte for byte, whatever the
+    machine's number of cores. At most `TRAINING_CHARACTERS` are read. `own` text has its long lines cut (see
+    `_PART_OF_LINE`). Raises `UserError` where the texts cannot carry a vocabulary of this size, with what a recipe's
+    `key` must be.
     """
     import sentencepiece
 
     model, options = io.BytesIO(), dict(TRAINER)
-    failed: list[Exception] = []
+    lines = list(_lines(texts, own))  # SentencePiece would tell an error in reading in its own words
     wanted = in_order(extras)
     if "begin" in wanted:
         options |= {"bos_id": 3, "bos_piece": EXTRA_PIECES["begin"]}
@@ -79,35 +75,22 @@ def train_sentencepiece(
         options["control_symbols"] = controls
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_noting(_lines(texts, own), failed),
+            sentence_iterator=iter(lines),
             model_writer=model,
             vocab_size=vocabulary,
             minloglevel=2,  # the C++ side logs to stderr past Python; its errors still come as exceptions
             **options,
         )
     except RuntimeError as error:
-        if failed:  # told in words of SentencePiece's
-            raise failed[0] from None
         raise UserError(
             f"{key}: no SentencePiece vocabulary of {vocabulary} pieces fits this corpus", _mend(error, key)
         ) from error
     return SentencePieceTokenizer(model.getvalue())
 
 
-def _noting(texts: Iterator[str], failed: list[Exception]) -> Iterator[str]:
-    """The texts; an error in reading them is put into `failed`."""
-    try:
-        yield from texts
-    except Exception as error:
-        failed.append(error)
-        raise
-
-
 def _lines(texts: Iterable[str], own: bool) -> Iterator[str]:
-    """The lines of the texts up to the training limit, long ones in parts (see `_PART_OF_LINE`).
-
-    No piece reaches over a line break, and from texts of many lines the trainer learns worse pieces than from lines.
-    """
+    """The lines of the texts up to the training limit, long ones in parts. No piece reaches over a line break, and from
+    texts of many lines the trainer learns worse pieces than from lines."""
     budget = TRAINING_CHARACTERS
     for text in texts:
         for line in text[:budget].split("\n"):
@@ -119,7 +102,6 @@ def _lines(texts: Iterable[str], own: bool) -> Iterator[str]:
 
 
 def _mend(error: RuntimeError, key: str) -> str:
-    """Turn SentencePiece's C++ message into advice."""
     reason = str(error)
     if found := re.search(r"value <= (\d+)", reason):
         return f"The corpus is small: set {key} to {found[1]} or less, or use more text or tokenizer: bytes."
@@ -143,14 +125,12 @@ def t5_path() -> Path:
 
 
 def t5_tokenizer(progress: ProgressCallback = no_progress) -> SentencePieceTokenizer:
-    """T5's tokenizer: 32000 pieces, 0 padding, 1 end of text, 2 unknown.
+    """T5's tokenizer: 32000 pieces, 0 padding, 1 end of text, 2 unknown; without the 100 sentinels that transformers
+    adds.
 
     Taken from the file `$COMT_T5_SPM` if that is set, else from the cache, else fetched once from the Hugging Face hub
-    at a pinned revision. Wherever it comes from, its SHA-256 is compared with T5's before it is used, since other
-    pieces would make other tokens under the same name. The 100 sentinels that transformers adds are left out.
-
-    Raises:
-        UserError: the file cannot be had, or is not T5's.
+    at a pinned revision; wherever it comes from, its SHA-256 is compared with T5's. Raises `UserError` where it cannot
+    be had.
     """
     if local := os.environ.get(T5_VARIABLE):
         return SentencePieceTokenizer(_checked(Path(local).expanduser(), f"${T5_VARIABLE}"))
@@ -165,7 +145,6 @@ def t5_tokenizer(progress: ProgressCallback = no_progress) -> SentencePieceToken
 
 
 def _checked(path: Path, origin: str) -> bytes:
-    """The file's content, if it is T5's model."""
     try:
         model = read_bytes(path)
     except (OSError, ValueError) as error:
@@ -182,7 +161,6 @@ def _checked(path: Path, origin: str) -> bytes:
 
 
 def _fetch() -> Path:
-    """Download the file (about 800 KB) into the hub's own cache."""
     try:
         from huggingface_hub import hf_hub_download
 

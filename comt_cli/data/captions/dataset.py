@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,16 +19,14 @@ from comt_cli.data.captions.scenes import SCENE_PATCH
 from comt_cli.data.captions.settings import (
     CAPTION_FORMAT,
     CAPTION_SPLITS,
-    CaptionCorpus,
-    CaptionData,
     CaptionedImages,
     CaptionManifest,
     CaptionSplitName,
     Kind,
 )
-from comt_cli.data.prepare import TOKENIZER, FileRecord, PreparedTokens
+from comt_cli.data.prepare import TOKENIZER, FileRecord, Manifest, PreparedTokens
 from comt_cli.data.special_tokens import SpecialTokens
-from comt_cli.data.split import AnyBatch, Split, TokenLists
+from comt_cli.data.split import AnyBatch, PositionedSplit, TokenLists
 from comt_cli.data.storage import ProgressCallback
 from comt_cli.errors import UserError
 from comt_cli.files import open_file, read_json, write_json
@@ -42,17 +39,11 @@ _FORM = "It should be .npy, or .npz with an array `feat`."
 
 @dataclass(frozen=True)
 class CaptionBatch(AnyBatch):
-    """Images for one forward pass, each with one caption; padded on the right.
-
-    Attributes:
-        regions: float32 [B, R, F], the vectors of each image; 0 where there is no region.
-        region_mask: bool [B, R], where there is one. Every image has at least one.
-        target_in: int64 [B, T], what the decoder reads: the begin word, then the caption.
-        target_out: int64 [B, T], what it predicts: the caption, then the end; `IGNORE` behind that.
-        positions: int64 [B], a number for each sample that no other has in training, the same for every division of a
-            step among devices and micro-batches. Dropout's masks follow from it.
-        images: int64 [B], the numbers of the images in their split: of their references in `CaptionDataset.texts`.
-    """
+    """Images for one forward pass, each with one caption, padded on the right: `regions` float32 [B, R, F] and
+    `region_mask` bool [B, R], where there is one (every image has at least one); `target_in` int64 [B, T], what the
+    decoder reads, the begin word before the caption; `target_out` int64 [B, T], what it predicts, the end behind it and
+    `IGNORE` after that; `positions` int64 [B], unique in training and the same for every division of a step, which
+    dropout follows; `images` int64 [B], the numbers of the images in their split."""
 
     counted = "target_out"
 
@@ -64,26 +55,11 @@ class CaptionBatch(AnyBatch):
     images: NDArray[np.int64]
 
 
-class RegionSource(Protocol):
-    """The images of a split as regions."""
-
-    def __len__(self) -> int:
-        """How many images there are."""
-        ...
-
-    def regions(self, images_B: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """The vectors, float32 [B, R, F], of images with these numbers, and where there are any, bool [B, R]."""
-        ...
-
-
 class PatchRegions:
     """Images in memory or mapped into it, uint8 [N, S, S, 3], cut in patches."""
 
     def __init__(self, pixels: NDArray[np.uint8]) -> None:
         self.pixels = pixels
-
-    def __len__(self) -> int:
-        return len(self.pixels)
 
     def regions(self, images_B: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         regions_BRF = patches(self.pixels[images_B])
@@ -106,9 +82,6 @@ class FeatureFiles:
         """File i holds `counts_N[i]` regions of `features` numbers."""
         self._files, self._counts_N, self._features = files, counts_N, features
 
-    def __len__(self) -> int:
-        return len(self._files)
-
     def regions(self, images_B: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """float32 [B, R, F], 0 where there is no region, and bool [B, R]. Raises `UserError` where a file changed."""
         counts_B = self._counts_N[images_B]
@@ -126,11 +99,8 @@ class FeatureFiles:
 
 def read_features(file: Path, most: int, features: int) -> NDArray[np.float32]:
     """The regions in a file: .npy, or .npz with one array or one that is called `feat`; float32 [at most `most`,
-    `features`].
-
-    Raises:
-        UserError: it cannot be read, has another shape, or numbers that are not finite; the message names it.
-    """
+    `features`]. Raises `UserError` that names the file where it cannot be read, has another shape, or numbers that are
+    not finite."""
     try:
         with open_file(file) as handle:
             found = np.load(handle, allow_pickle=False)
@@ -153,16 +123,16 @@ def read_features(file: Path, most: int, features: int) -> NDArray[np.float32]:
     return regions
 
 
-class CaptionSplit(Split[CaptionBatch]):
-    """One split, as samples numbered from 0: an image with one of its captions.
+Regions = PatchRegions | FeatureFiles
 
-    In training every caption of every image is a sample of its own: an epoch reads each image as often as it has
-    captions, in an order over all of them. For evaluation a sample is an image with its first caption, whose loss is
-    reported; what is generated is scored against all of them.
-    """
+
+class CaptionSplit(PositionedSplit[CaptionBatch]):
+    """Samples numbered from 0, an image with one of its captions: in training one for every caption of every image, for
+    evaluation an image with its first caption, whose loss is reported; what is generated is scored against all of
+    them."""
 
     def __init__(
-        self, source: RegionSource, captions: TokenLists, images_C: NDArray[np.int64], special: SpecialTokens
+        self, source: Regions, captions: TokenLists, images_C: NDArray[np.int64], special: SpecialTokens
     ) -> None:
         """Caption c, a list of words without special ones, is one of image `images_C[c]`."""
         self.source, self._captions, self._images_C = source, captions, images_C
@@ -174,18 +144,11 @@ class CaptionSplit(Split[CaptionBatch]):
     def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         return self._counts_C[np.asarray(indices, dtype=np.int64)]
 
-    def batch(self, indices: NDArray[np.int64]) -> CaptionBatch:
-        return self._batch(indices, np.asarray(indices, dtype=np.int64))
-
-    def train_batch(self, indices: NDArray[np.int64], seed: int, first: int) -> CaptionBatch:
-        return self._batch(indices, np.arange(first, first + len(indices), dtype=np.int64))
-
-    def _batch(self, indices: NDArray[np.int64], positions_B: NDArray[np.int64]) -> CaptionBatch:
-        indices_B = self._check(indices)
-        images_B = self._images_C[indices_B]
+    def _batch(self, indices: NDArray[np.int64], positions: NDArray[np.int64]) -> CaptionBatch:
+        images_B = self._images_C[indices]
         regions_BRF, mask_BR = self.source.regions(images_B)
-        target_in_BT, target_out_BT = self._captions.shifted(indices_B, self._special)
-        return CaptionBatch(regions_BRF, mask_BR, target_in_BT, target_out_BT, positions_B, images_B)
+        target_in_BT, target_out_BT = self._captions.shifted(indices, self._special)
+        return CaptionBatch(regions_BRF, mask_BR, target_in_BT, target_out_BT, positions, images_B)
 
 
 @dataclass(frozen=True)
@@ -196,19 +159,16 @@ class CaptionTexts:
 
 
 class CaptionDataset(PreparedTokens[CaptionSplit]):
-    """Captioned images. In training every image is read as often as it has captions, of which the first `max_length`
-    words are kept; in the other splits once, with its first caption.
+    """Captioned images of at most `regions` vectors of `features` numbers. Of a training caption the first `max_length`
+    words are kept."""
 
-    Attributes:
-        regions, features: the most regions of an image, and the numbers of one.
-    """
-
-    def __init__(self, data: CaptionData, corpus: CaptionCorpus, folder: Path, manifest: CaptionManifest) -> None:
+    def __init__(self, kind: Kind, folder: Path, manifest: CaptionManifest) -> None:
+        data = kind.data
         assert data.regions is not None
         assert data.features is not None
         super().__init__(folder, manifest)
         self.regions, self.features = data.regions, data.features
-        self._corpus, self._max_length = corpus, data.max_length
+        self._corpus, self._max_length = kind.corpus, data.max_length
         self._images = {
             split: CaptionedImages.from_json(read_json(folder / f"{split}.json", largest=1 << 32))
             for split in CAPTION_SPLITS
@@ -243,7 +203,10 @@ class CaptionDataset(PreparedTokens[CaptionSplit]):
         return CaptionSplit(source, kept, numbers, self.tokenizer.special)
 
 
-def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> CaptionManifest:
+opened = CaptionDataset
+
+
+def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Manifest:
     """Write captions, words and pixels."""
     corpus = kind.corpus
     images = corpus.write(folder, progress)
@@ -252,7 +215,7 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ca
     for split, each in images.items():
         write_json(folder / f"{split}.json", each.to_json())
     own = [TOKENIZER, *(f"{split}.json" for split in images), *(f"{split}.pixels" for split in images)]
-    manifest = kind.record(
+    return kind.record(
         name,
         format=CAPTION_FORMAT,
         corpus=corpus.identity(),
@@ -261,10 +224,3 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ca
         # Features of a user's folder have no pixels.
         files=tuple(FileRecord.of(folder / each) for each in own if (folder / each).exists()),
     )
-    assert isinstance(manifest, CaptionManifest)
-    return manifest
-
-
-def opened(kind: Kind, folder: Path, manifest: CaptionManifest) -> CaptionDataset:
-    """Open the images."""
-    return CaptionDataset(kind.data, kind.corpus, folder, manifest)

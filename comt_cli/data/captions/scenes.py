@@ -120,20 +120,20 @@ def content(scene: Scene) -> frozenset[tuple[str | int, ...]]:
 def _scene(draws: Draws, easy: bool) -> Scene:
     share = draws.share()
     count = 1 if share < 0.2 else 2 if share < 0.7 or easy else 3
-    cells = _cells(count)[draws.below(len(_cells(count)))]
-    paper = tuple(PAPERS)[draws.below(len(PAPERS))]
+    cells = draws.one_of(_cells(count))
+    paper = draws.one_of(tuple(PAPERS))
     objects: list[SceneObject] = []
     for row, column in cells:
         kind = draws.share()
         symbols = LETTERS if kind < 0.4 and not easy else DIGITS if kind < 0.7 else SHAPES
         free = [symbol for symbol in symbols if all(symbol != each.symbol for each in objects)]
-        symbol = free[draws.below(len(free))]
-        colour = tuple(INKS)[draws.below(len(INKS))]
+        symbol = draws.one_of(free)
+        colour = draws.one_of(tuple(INKS))
         if easy:
             objects.append(SceneObject(symbol, colour, "large", "plain", row, column, (0, 0)))
             continue
-        size = tuple(SIZES)[draws.below(len(SIZES))]
-        face = tuple(FACES)[draws.below(len(FACES))]
+        size = draws.one_of(tuple(SIZES))
+        face = draws.one_of(tuple(FACES))
         shift = draws.between(-SHIFT[size], SHIFT[size]), draws.between(-SHIFT[size], SHIFT[size])
         objects.append(SceneObject(symbol, colour, size, face if symbol in KINDS else "plain", row, column, shift))
     return Scene(tuple(objects), paper)
@@ -160,12 +160,11 @@ def caption(scene: Scene, draws: Draws) -> str:
     names = [_name(each, draws) for each in objects]
     listed = " ".join([*names[:-2], " and ".join(names[-2:])])
     if share < 0.15:
-        count = COUNTS[len(objects)]
-        return f"{count[draws.below(len(count))]} {paper_words(scene.paper, draws)} {listed}"
+        return f"{draws.one_of(COUNTS[len(objects)])} {paper_words(scene.paper, draws)} {listed}"
     if share < 0.3:
-        return f"{article(scene.paper)} {PICTURE_NOUNS[draws.below(len(PICTURE_NOUNS))]} of {listed}"
+        return f"{article(scene.paper)} {draws.one_of(PICTURE_NOUNS)} of {listed}"
     there = "there is " if share < 0.45 else ""
-    relations = [_relation(each, objects[0], draws) for each in objects[1:]]
+    relations = [draws.one_of(RELATIONS[each.relation_to(objects[0])]) for each in objects[1:]]
     behind = f" on {paper_words(scene.paper, draws)}" if draws.share() < _PAPER_SAID else ""
     if not relations:
         return f"{there}{names[0]}{behind}"
@@ -176,8 +175,8 @@ def caption(scene: Scene, draws: Draws) -> str:
 
 
 def _name(each: SceneObject, draws: Draws) -> str:
-    size, said = SIZES[each.size], [draws.share() for _ in range(3)]
-    word = size[draws.below(len(size))]
+    said = [draws.share() for _ in range(3)]
+    word = draws.one_of(SIZES[each.size])
     words = [word] if said[0] < _SIZE_SAID else []
     words += [each.face] if said[1] < _FACE_SAID and each.face != "plain" else []
     words.append(each.colour)
@@ -185,14 +184,9 @@ def _name(each: SceneObject, draws: Draws) -> str:
     return f"{article(words[0])} {' '.join([*words[1:], each.symbol])}"
 
 
-def _relation(one: SceneObject, other: SceneObject, draws: Draws) -> str:
-    words = RELATIONS[one.relation_to(other)]
-    return words[draws.below(len(words))]
-
-
 def paper_words(colour: str, draws: Draws) -> str:
     """`pale blue paper`, or `a pale blue background`."""
-    noun = PAPER_NOUNS[draws.below(len(PAPER_NOUNS))]
+    noun = draws.one_of(PAPER_NOUNS)
     return f"{colour} paper" if noun == "paper" else f"{article(colour)} {noun}"
 
 

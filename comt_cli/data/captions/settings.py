@@ -29,14 +29,9 @@ CAPTION_SPLITS: tuple[CaptionSplitName, ...] = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class CaptionedImages:
-    """The images of a split, in order.
-
-    Attributes:
-        references: the captions of each image, as scores get them.
-        learned: the same as words with spaces between, as they are learned; None where they are that already.
-        scenes: what is in each image; None where nobody knows.
-        features: the file of each image, its number of regions, and its SHA-256; None where pixels are regions.
-    """
+    """The images of a split, in order: `references`, the captions of each as scores get them; `learned`, the same as
+    words with spaces between (None: they are that already); `scenes`, what is in each (None: nobody knows); `features`,
+    the file of each, its number of regions and its SHA-256 (None: pixels are regions)."""
 
     references: Sequence[Sequence[str]]
     learned: Sequence[Sequence[str]] | None = None
@@ -45,11 +40,9 @@ class CaptionedImages:
 
     @property
     def words(self) -> Sequence[Sequence[str]]:
-        """The captions of each image as words with spaces between."""
         return self.references if self.learned is None else self.learned
 
     def to_json(self) -> dict[str, Any]:
-        """What `from_json` reads."""
         scenes: Any = self.scenes and [[scene.paper, *map(astuple, scene.objects)] for scene in self.scenes]
         return {"references": self.references, "learned": self.learned, "scenes": scenes, "features": self.features}
 
@@ -82,8 +75,7 @@ class CaptionCorpus(Named):
 
     @abstractmethod
     def write(self, folder: Path, progress: ProgressCallback) -> dict[CaptionSplitName, CaptionedImages]:
-        """The images of every split; the pixels of those that are rendered are put into `folder`. Raises
-        `UserError`."""
+        """The images of every split; rendered pixels are put into `folder`. Raises `UserError`."""
 
     @abstractmethod
     def tokenizer(self, images: Mapping[CaptionSplitName, CaptionedImages]) -> WordTokenizer:
@@ -91,7 +83,7 @@ class CaptionCorpus(Named):
 
     @abstractmethod
     def regions(self, split: CaptionSplitName, images: CaptionedImages, folder: Path) -> Any:
-        """The images of a split as regions (`dataset.RegionSource`), of which `folder` has what was prepared."""
+        """The images of a split as regions (`dataset.Regions`), of which `folder` has what was prepared."""
 
 
 VocabularyRule = Literal["all", "karpathy-gt5", "nltk-ge5"]
@@ -144,7 +136,6 @@ class Kind(Prepared[CaptionData, CaptionCorpus]):
     packages = ("matplotlib", "numpy", "pillow")
 
     def identity(self, progress: ProgressCallback) -> dict[str, Any]:
-        """Images, captions and words. No folder is read: what is in it is part of the content."""
         own = ("vocabulary_rule", "vocabulary_size", "max_length", "regions", "features")
         return {
             "format": CAPTION_FORMAT,

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comt_cli.data.glue.settings import GLUE_FORMAT, Example, GlueData, GlueManifest, GlueSplitName, Kind
-from comt_cli.data.prepare import TOKENIZER, FileRecord, PreparedTokens
-from comt_cli.data.split import AnyBatch, Split, TokenLists
+from comt_cli.data.prepare import TOKENIZER, FileRecord, Manifest, PreparedTokens
+from comt_cli.data.split import AnyBatch, PositionedSplit, TokenLists
 from comt_cli.data.storage import ProgressCallback
 from comt_cli.data.text.dataset import tokenizer_for
 from comt_cli.data.text.settings import corpus_for, split_of
@@ -31,14 +31,9 @@ Targets = NDArray[np.int64] | NDArray[np.float32]
 
 @dataclass(frozen=True)
 class GlueBatch(AnyBatch):
-    """Sequences for one forward pass, padded on the right.
-
-    Attributes:
-        tokens: int64 [B, T]; padding is the pad token, which no text holds.
-        segments: int64 [B, T], 1 at the second text and the separator behind it, else 0.
-        targets: [B], int64 classes or float32 numbers; `IGNORE` where a sample does not count.
-        positions: int64 [B], the samples' in the order of training, which dropout follows.
-    """
+    """Sequences for one forward pass, padded on the right: `tokens` int64 [B, T]; `segments` int64 [B, T], 1 at the
+    second text and the separator behind it; `targets` [B], int64 classes or float32 numbers, `IGNORE` where a sample
+    does not count; `positions` int64 [B], which dropout follows."""
 
     tokens: NDArray[np.int64]
     segments: NDArray[np.int64]
@@ -46,7 +41,7 @@ class GlueBatch(AnyBatch):
     positions: NDArray[np.int64]
 
 
-class GlueSplit(Split[GlueBatch]):
+class GlueSplit(PositionedSplit[GlueBatch]):
     """The examples of a split. Of those that are longer than `length` tokens, the special ones included, the longer
     text loses its last token until they fit; of equally long ones the second does."""
 
@@ -82,19 +77,12 @@ class GlueSplit(Split[GlueBatch]):
     def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.ones(len(indices), dtype=np.int64)
 
-    def batch(self, indices: NDArray[np.int64]) -> GlueBatch:
-        return self._batch(indices, np.asarray(indices, dtype=np.int64))
-
-    def train_batch(self, indices: NDArray[np.int64], seed: int, first: int) -> GlueBatch:
-        return self._batch(indices, np.arange(first, first + len(indices), dtype=np.int64))
-
-    def _batch(self, indices: NDArray[np.int64], positions_B: NDArray[np.int64]) -> GlueBatch:
-        indices_B = self._check(indices)
-        length_B = self._sequences.lengths_of(indices_B)
-        tokens_BT = self._sequences.padded(indices_B, int(length_B.max()), self._pad)
+    def _batch(self, indices: NDArray[np.int64], positions: NDArray[np.int64]) -> GlueBatch:
+        length_B = self._sequences.lengths_of(indices)
+        tokens_BT = self._sequences.padded(indices, int(length_B.max()), self._pad)
         columns = np.arange(tokens_BT.shape[1])
-        segments_BT = (columns >= self._second_N[indices_B, None]) & (columns < length_B[:, None])
-        return GlueBatch(tokens_BT, segments_BT.astype(np.int64), self.targets[indices_B], positions_B)
+        segments_BT = (columns >= self._second_N[indices, None]) & (columns < length_B[:, None])
+        return GlueBatch(tokens_BT, segments_BT.astype(np.int64), self.targets[indices], positions)
 
 
 def cut(first: int, second: int | None, length: int) -> tuple[int, int]:
@@ -110,16 +98,13 @@ def cut(first: int, second: int | None, length: int) -> tuple[int, int]:
 
 
 class GlueDataset(PreparedTokens[GlueSplit]):
-    """The examples of a task: the validation split is the part of the training examples that is held out, the test
-    split of GLUE's own tasks their development set, since the labels of their test sets are secret.
+    """The examples of a task, `examples` their texts and labels: the validation split is the part of the training
+    examples that is held out, the test split of GLUE's own tasks their development set, since the labels of their test
+    sets are secret."""
 
-    Attributes:
-        examples: the texts and labels of "train", "validation", "test" and, of mnli, "unseen", its mismatched set.
-    """
-
-    def __init__(self, data: GlueData, folder: Path, manifest: GlueManifest) -> None:
+    def __init__(self, kind: Kind, folder: Path, manifest: GlueManifest) -> None:
         super().__init__(folder, manifest)
-        self._data = data
+        self._data = kind.data
         self.examples: Mapping[str, Sequence[Example]] = {
             split: [Example(*each) for each in read_json(folder / f"{split}.json", largest=1 << 32)]
             for split in manifest.examples
@@ -134,37 +119,28 @@ class GlueDataset(PreparedTokens[GlueSplit]):
         return GlueSplit(self.examples[name], self.tokenizer, self._data.classes, self._data.sequence_length)
 
 
-def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> GlueManifest:
+opened = GlueDataset
+
+
+def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Manifest:
     """Write examples and vocabulary."""
     splits = divided(kind.corpus.read(progress), kind.data)
     tokenizer_for(kind.data, corpus_for(kind.data), progress).save(folder / TOKENIZER)
     for split, examples in splits.items():
         write_json(folder / f"{split}.json", examples)
-    manifest = kind.record(
+    return kind.record(
         name,
         format=GLUE_FORMAT,
         source=kind.corpus.identity(),
         examples={split: len(examples) for split, examples in splits.items()},
         files=tuple(FileRecord.of(folder / each) for each in (TOKENIZER, *(f"{split}.json" for split in splits))),
     )
-    assert isinstance(manifest, GlueManifest)
-    return manifest
-
-
-def opened(kind: Kind, folder: Path, manifest: GlueManifest) -> GlueDataset:
-    """Open the examples."""
-    return GlueDataset(kind.data, folder, manifest)
 
 
 def divided(read: Mapping[GlueSplitName, Sequence[Example]], data: GlueData) -> dict[GlueSplitName, Sequence[Example]]:
-    """The same with those of training divided into training and validation, of which `data` says how many are used.
-
-    Which ones these are depends on their own text alone: more of them are the fewer and others. Validation goes by the
-    first text, so that all examples of a premise are on one side.
-
-    Raises:
-        UserError: a split is without examples, or there are not as many as were asked for.
-    """
+    """The same with those of training divided into training and validation, by the hash of the first text, so that all
+    examples of a premise are on one side; which of training are used depends on their own text alone. Raises
+    `UserError` where a split is without examples, or there are not as many as were asked for."""
     held: list[Example] = []
     kept: list[Example] = []
     for example in read["train"]:

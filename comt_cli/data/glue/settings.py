@@ -106,7 +106,6 @@ class GlueData(TextSettings):
 
     @property
     def source(self) -> type[GlueSource]:
-        """What has the examples of the task."""
         return GlueSource.named(self.task)
 
     @property
@@ -141,12 +140,10 @@ class Kind(Prepared[GlueData, GlueSource]):
     places: ClassVar[set[str]] = {"glue_folder"}
 
     def named_corpus(self) -> GlueSource:
-        """The source of the task's examples."""
         found: GlueSource = self.data.source.of(self.data)
         return found
 
     def identity(self, progress: ProgressCallback) -> dict[str, Any]:
-        """Examples and vocabulary."""
         data = self.data
         return {
             "format": GLUE_FORMAT,

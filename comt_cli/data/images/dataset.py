@@ -18,7 +18,7 @@ from comt_cli.data.images.glyph_render import GlyphRenderer
 from comt_cli.data.images.sets.glyphs import Glyphs
 from comt_cli.data.images.settings import IMAGE_SPLITS, ImageManifest, ImageSplitName, Kind
 from comt_cli.data.order import uniform_draws
-from comt_cli.data.prepare import FileRecord
+from comt_cli.data.prepare import FileRecord, Manifest
 from comt_cli.data.split import AnyBatch, Split
 from comt_cli.data.storage import ProgressCallback, check_room
 from comt_cli.files import atomic_file
@@ -32,14 +32,9 @@ CROP_DRAWS = 3
 
 @dataclass(frozen=True)
 class ImageBatch(AnyBatch):
-    """Images for one forward pass.
-
-    Attributes:
-        indices: int64 [B], the numbers of the images within their split.
-        labels: int64 [B], their classes, or `IGNORE`.
-        draws: float64 [B, D] in [0, 1), what chance does to each in training; None at evaluation.
-        pixels: uint8 [B, H, W, 3] where images are read one by one; None where the split's `pixels` has them all.
-    """
+    """Images for one forward pass: `indices` int64 [B], their numbers within the split; `labels` int64 [B], or
+    `IGNORE`; `draws` float64 [B, D] in [0, 1), what chance does to each in training (None at evaluation); `pixels`
+    uint8 [B, H, W, 3] where images are read one by one (None: the split's `pixels` has them all)."""
 
     counted = "labels"
 
@@ -50,12 +45,8 @@ class ImageBatch(AnyBatch):
 
 
 class ImageSplit(Split[ImageBatch]):
-    """Images that lie in memory, or in a file mapped into it.
-
-    Attributes:
-        labels: int64 [N], the class of each.
-        pixels: uint8 [N, H, W, 3]; None where images are read one by one (`sets.imagenet.FolderSplit`).
-    """
+    """Images that lie in memory, or in a file mapped into it: `labels` int64 [N]; `pixels` uint8 [N, H, W, 3], None
+    where images are read one by one (`sets.imagenet.FolderSplit`)."""
 
     def __init__(self, labels: NDArray[np.int64], pixels: NDArray[np.uint8] | None) -> None:
         self.labels, self.pixels = labels, pixels
@@ -67,7 +58,6 @@ class ImageSplit(Split[ImageBatch]):
         return np.ones(len(indices), dtype=np.int64)
 
     def batch(self, indices: NDArray[np.int64]) -> ImageBatch:
-        """The images with these numbers, int64 [B], as evaluation sees them. Raises `IndexError`."""
         indices = self._check(indices)
         return ImageBatch(indices, self.labels[indices])
 
@@ -77,16 +67,9 @@ class ImageSplit(Split[ImageBatch]):
 
 @dataclass(frozen=True)
 class ImageDataset:
-    """Images of one fingerprint.
-
-    Attributes:
-        fingerprint: the identity of the images (see `comt_cli.data.prepare`).
-        content_hash: 16 hexadecimal digits over pixels and labels (imagenet: file names and labels).
-        class_names: the name of each class, in the order of the labels.
-        mean, std: of each of the three colours over the training split, where 1 is the brightest.
-        size: height and width of an image.
-        train, validation: the two splits.
-    """
+    """Images of one fingerprint. `content_hash` is over pixels and labels (imagenet: file names and labels);
+    `class_names` are in the order of the labels; `mean` and `std` are of each colour over the training split, where 1
+    is the brightest; `size` is height and width."""
 
     fingerprint: str
     content_hash: str
@@ -113,10 +96,8 @@ class ColourSums:
             self._histograms_3V[colour] += np.bincount(pixels[..., colour].reshape(-1), minlength=256)
 
     def mean_and_std(self) -> tuple[Colours, Colours]:
-        """Mean and standard deviation of each colour, where 1 is the brightest.
-
-        The deviation is at least half a step of brightness, so that images of one colour can be divided by it.
-        """
+        """Mean and standard deviation of each colour, where 1 is the brightest; the latter is at least half a step of
+        brightness, so that images of one colour can be divided by it."""
         means, deviations = [], []
         for histogram in self._histograms_3V.tolist():
             count = sum(histogram)
@@ -130,7 +111,7 @@ class ColourSums:
 # ---- rendered images
 
 
-def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> ImageManifest:
+def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Manifest:
     """Render the images."""
     glyphs, data = kind.corpus, kind.data
     assert isinstance(glyphs, Glyphs)
@@ -152,8 +133,8 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Im
             handle.write(renderer.labels(0, count).astype("<i8").tobytes())
     progress(stage, total, total)
     mean, std = sums.mean_and_std()
-    files = (folder / f"{split}.{what}" for split in counts for what in ("pixels", "labels"))
-    manifest = kind.record(
+    files = (folder / f"{split}.{part}" for split in counts for part in ("pixels", "labels"))
+    return kind.record(
         name,
         identity=glyphs.identity(),
         class_names=glyphs.class_names,
@@ -163,8 +144,6 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Im
         std=std,
         files=tuple(FileRecord.of(file) for file in files),
     )
-    assert isinstance(manifest, ImageManifest)
-    return manifest
 
 
 def opened(kind: Kind, folder: Path, manifest: ImageManifest) -> ImageDataset:  # noqa: ARG001 - as of every kind

@@ -70,10 +70,8 @@ class FolderSet(ImageSet):
 
 
 class ImageDataSettings(DataSection):
-    """What the model looks at. `folder` is where the images lie (None: the cache); it is no part of a run's identity.
-
-    The first `train_images` and `validation_images` of either split are used, all where that is None.
-    """
+    """What the model looks at: the first `train_images` and `validation_images` of either split, all where that is
+    None. `folder` is where the images lie (None: the cache); it is no part of a run's identity."""
 
     kind = ImageSet
     named_by = "images"
@@ -87,7 +85,6 @@ class ImageDataSettings(DataSection):
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
         return ImageSet.named(self.images).classes[self.images]
 
 
@@ -111,17 +108,14 @@ class Kind(Prepared[ImageDataSettings, ImageSet]):
     places: ClassVar[set[str]] = {"folder", "augmentation"}
 
     def identity(self, progress: ProgressCallback) -> dict[str, Any]:
-        """Source, size and counts.
-
-        The folder they lie in, and what augmentation makes of them, are no part of it: but those of imagenet are
-        cropped as they are read, so that what reads them cannot serve runs that crop and runs that do not.
-        """
+        """Source, size and counts. The folder they lie in, and what augmentation makes of them, are no part of it; but
+        those of imagenet are cropped as they are read."""
         own = {key: getattr(self.data, key) for key in ("size", "train_images", "validation_images")}
         return {"format": FORMAT, "source": self.corpus.identity(), **own}
 
     def known_content(self, name: str) -> str | None:
-        """The content hash of the images of fingerprint `name` as they were last prepared here; None if they were not,
-        or if files were added to their folder, removed or replaced since."""
+        """For images of a folder as they were last prepared here; None if files were added, removed or replaced
+        since."""
         if not isinstance(self.corpus, FolderSet):
             return super().known_content(name)
         try:

@@ -74,14 +74,13 @@ _SPACES = str.maketrans(dict.fromkeys("\u00a0\u2007\u2009\u202f", " "))
 
 def cldr_version() -> str:
     """Of the CLDR that Babel has. Raises `UserError` where there is no Babel."""
-    return str(_babel("core").get_cldr_version())
+    return str(babel("core").get_cldr_version())
 
 
 def draw(kind: str, draws: Draws, limits: Limits) -> Any:
     """A value of the type `kind`, the same for all languages; takes at most five draws."""
     if kind in UNITS:
-        unit = UNITS[kind][draws.below(len(UNITS[kind]))]
-        return unit, _measure(kind, draws, limits)
+        return draws.one_of(UNITS[kind]), _measure(kind, draws, limits)
     return _TYPES[kind][0](draws, limits)
 
 
@@ -93,7 +92,7 @@ def show(kind: str, value: Any, language: AlmanacLanguage) -> str:
 
 def format_unit(unit: str, number: Decimal | int, language: AlmanacLanguage) -> str:
     """A measure in the long form, or in the short one where the language has no long one: never with the unit's id."""
-    units = _babel("units")
+    units = babel("units")
     for length in ("long", "short"):
         text: str = units.format_unit(number, unit, length, locale=language)
         if unit not in text:
@@ -106,20 +105,20 @@ _Type = tuple[Callable[[Draws, Limits], Any], Callable[[Any, AlmanacLanguage], s
 
 
 @cache
-def _babel(module: str) -> Any:
-    """A module of Babel's, imported where it is first needed."""
+def babel(module: str) -> Any:
+    """A module of Babel's, imported where it is first needed. Raises `UserError` where there is none."""
     try:
         return importlib.import_module(f"babel.{module}")
     except ImportError as error:
         raise UserError(
-            f"corpus: almanac formats its values with Babel, which cannot be imported: {error}",
+            f"corpus: Babel, which formats values and reads catalogues, cannot be imported: {error}",
             install_package("babel>=2.18"),
         ) from error
 
 
 @cache
 def _locale(language: AlmanacLanguage) -> Any:
-    return _babel("core").Locale(language)
+    return babel("core").Locale(language)
 
 
 def _number(draws: Draws, limits: Limits, whole: bool = True) -> Decimal | int:
@@ -160,17 +159,15 @@ def _time(first_hour: int, last_hour: int) -> Callable[[Draws, Limits], datetime
 
 
 def _relative(units: tuple[str, ...], sign: int) -> _Type:
-    """The time from now, `sign` 1, or before it, -1."""
-
     def chosen(draws: Draws, _: Limits) -> tuple[str, int]:
-        return units[draws.below(len(units))], draws.between(2, 60)
+        return draws.one_of(units), draws.between(2, 60)
 
     def shown(value: tuple[str, int], language: AlmanacLanguage) -> str:
         unit, count = value
         delta = datetime.timedelta(seconds=sign * count * _PER_TIME[unit])
         # The threshold keeps 14 days from becoming 2 weeks in the unit that was drawn.
         how = {"granularity": unit, "threshold": 10_000, "add_direction": True}
-        return str(_babel("dates").format_timedelta(delta, locale=language, **how))
+        return str(babel("dates").format_timedelta(delta, locale=language, **how))
 
     return chosen, shown
 
@@ -180,14 +177,14 @@ def _formatted(module: str, function: str, **arguments: Any) -> Callable[[Any, A
 
     def shown(value: Any, language: AlmanacLanguage) -> str:
         values = value if isinstance(value, tuple) else (value,)
-        return str(getattr(_babel(module), function)(*values, locale=language, **arguments))
+        return str(getattr(babel(module), function)(*values, locale=language, **arguments))
 
     return shown
 
 
 def _skeleton(name: str) -> Callable[[Any, AlmanacLanguage], str]:
     """The parts of a date that the letters of `name` stand for, in the language's order."""
-    return lambda value, language: str(_babel("dates").format_skeleton(name, value, locale=language))
+    return lambda value, language: str(babel("dates").format_skeleton(name, value, locale=language))
 
 
 def _span(value: Any, language: AlmanacLanguage) -> str:
@@ -197,7 +194,7 @@ def _span(value: Any, language: AlmanacLanguage) -> str:
 
 
 def _money(draws: Draws, limits: Limits) -> tuple[Decimal | int, str]:
-    return _number(draws, limits), _CURRENCIES[draws.below(len(_CURRENCIES))]
+    return _number(draws, limits), draws.one_of(_CURRENCIES)
 
 
 def _share(draws: Draws, limits: Limits) -> Decimal:
@@ -227,15 +224,13 @@ def _codes(what: Literal["territories", "languages", "currencies"], easy: bool) 
 
 
 def _named(what: Literal["territories", "languages", "currencies"], most: int) -> _Type:
-    """A name, or a list of 2 to `most` different ones."""
-
     def chosen(draws: Draws, limits: Limits) -> tuple[str, ...]:
         codes = _codes(what, limits.easy)
         return tuple(codes[place] for place in draws.some(draws.between(min(2, most), most), len(codes)))
 
     def shown(value: tuple[str, ...], language: AlmanacLanguage) -> str:
         names = getattr(_locale(language), what)
-        return str(_babel("lists").format_list([names[code] for code in value], locale=language))
+        return str(babel("lists").format_list([names[code] for code in value], locale=language))
 
     return chosen, shown
 

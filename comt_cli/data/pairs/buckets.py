@@ -1,7 +1,7 @@
 """Batches counted in tokens: pairs of similar lengths packed into buckets, once, before training.
 
 A bucket is a numbered sample like a row of tokens or an image. So the order of training, the reading ahead, evaluation
-and resumption are those of every task (`order`, `loader`, `evaluation`): pure functions of (seed, step). A step takes k
+and resumption are those of every task (`order`, `loader`): pure functions of (seed, step). A step takes k
 buckets, which are divided among devices.
 
 Counting rule: a bucket of n pairs has n * max(source length) <= N and n * max(target length) <= N. N so bounds each of
@@ -32,15 +32,9 @@ _CHUNK = 1 << 16
 
 @dataclass(frozen=True)
 class BucketPlan:
-    """Which pairs are in which bucket.
-
-    Attributes:
-        members: the packed pairs' numbers, bucket after bucket, int64 [packed pairs].
-        offsets: where each bucket begins among them, and the end of the last, int64 [buckets + 1].
-        too_long: the numbers of the pairs that fit in no bucket and are left out, ascending, int64. Whoever packs says
-            how many these are.
-        padding: the share of the padded arrays' cells that hold nothing.
-    """
+    """Which pairs are in which bucket: `members`, the packed pairs' numbers, bucket after bucket, int64; `offsets`,
+    where each bucket begins among them, and the end of the last, int64 [buckets + 1]; `too_long`, the pairs that fit in
+    no bucket and are left out, ascending, int64; `padding`, the share of the padded arrays' cells that hold nothing."""
 
     members: NDArray[np.int64]
     offsets: NDArray[np.int64]
@@ -48,7 +42,6 @@ class BucketPlan:
     padding: float
 
     def __len__(self) -> int:
-        """How many buckets there are."""
         return len(self.offsets) - 1
 
     def pairs(self, bucket: int) -> NDArray[np.int64]:
@@ -57,13 +50,9 @@ class BucketPlan:
 
 
 def pack_buckets(source_P: NDArray[np.int64], target_P: NDArray[np.int64], batch_tokens: int, seed: int) -> BucketPlan:
-    """Pack pairs of these lengths, int64 [P], each at least 1, into buckets of at most `batch_tokens` tokens a side.
-
-    A pure function of its arguments: every pair is in exactly one bucket, or is too long for any.
-
-    Raises:
-        UserError: no pair fits.
-    """
+    """Pack pairs of these lengths, int64 [P], each at least 1, into buckets of at most `batch_tokens` tokens a side. A
+    pure function of its arguments: every pair is in exactly one bucket, or is too long for any. Raises `UserError`
+    where no pair fits."""
     longer_P = np.maximum(source_P, target_P)
     if len(source_P) != len(target_P) or (len(longer_P) and min(source_P.min(), target_P.min()) < 1):
         raise ValueError("lengths are of pairs, and at least 1")
@@ -89,7 +78,6 @@ def pack_buckets(source_P: NDArray[np.int64], target_P: NDArray[np.int64], batch
 
 
 def _sorted(source_P: NDArray[np.int64], target_P: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """The pairs' numbers from short to long."""
     longer_P, difference_P = np.maximum(source_P, target_P), source_P - target_P
     turning_P = np.where(longer_P % 2, difference_P, -difference_P)
     P = len(source_P)

@@ -32,9 +32,9 @@ from comt_cli.data.pairs.settings import (
     PairTexts,
     Side,
 )
-from comt_cli.data.prepare import TOKENIZER, FileRecord, PreparedTokens, Record
+from comt_cli.data.prepare import TOKENIZER, FileRecord, Manifest, PreparedTokens, Record
 from comt_cli.data.special_tokens import Extra, SpecialTokens
-from comt_cli.data.split import AnyBatch, Split, TokenLists, Unsigned, token_dtype
+from comt_cli.data.split import AnyBatch, PositionedSplit, TokenLists, Unsigned, token_dtype
 from comt_cli.data.storage import ProgressCallback
 from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
 from comt_cli.data.vocabulary import train_sentencepiece
@@ -53,15 +53,10 @@ _BLOCK_PAIRS = 1 << 16  # what a kill loses
 
 @dataclass(frozen=True)
 class PairBatch(AnyBatch):
-    """Pairs for one forward pass, all int64, padded on the right.
-
-    Attributes:
-        source: [B, S], each closed by the end token; padding is the pad token, which no text holds.
-        target_in: [B, T], what the decoder reads: the begin token, then the target.
-        target_out: [B, T], what it predicts: the target, then the end token; `IGNORE` behind that.
-        positions: [B], a number for each pair that no other has in training, the same for every division of a step
-            among devices and micro-batches. Dropout's masks follow from it.
-    """
+    """Pairs for one forward pass, all int64, padded on the right: `source` [B, S], each closed by the end token;
+    `target_in` [B, T], what the decoder reads, the begin token before the target; `target_out` [B, T], what it
+    predicts, the end token behind it and `IGNORE` after that; `positions` [B], unique in training and the same for
+    every division of a step, which dropout follows."""
 
     counted = "target_out"
 
@@ -71,27 +66,20 @@ class PairBatch(AnyBatch):
     positions: NDArray[np.int64]
 
 
-class PairBuckets(Split[PairBatch]):
-    """One split of a corpus of pairs, as buckets (`buckets.pack_buckets`) numbered from 0.
+class PairBuckets(PositionedSplit[PairBatch]):
+    """One split of a corpus of pairs, as buckets numbered from 0, of which `plan` says what is in each.
 
     A batch of several buckets is padded to the longest of them, so it may have more cells than its buckets together: a
     micro-batch of one bucket is what `batch_tokens` bounds. Means are over targets, so the division of a step changes
     its numbers by rounding alone.
-
-    Attributes:
-        plan: the buckets; `plan.too_long` are the pairs left out, `plan.padding` the share of padding.
     """
 
     def __init__(
         self, sources: TokenLists, targets: TokenLists, special: SpecialTokens, batch_tokens: int, seed: int
     ) -> None:
-        """Sources and targets are texts without special tokens; `seed` is the data's, not a run's.
-
-        Raises:
-            UserError: no pair fits in `batch_tokens`.
-            ValueError: the tokenizer has no begin token (it may be given another: `dataclasses.replace`), there are
-                not as many sources as targets, or a bucket may hold more than `ROWS` pairs.
-        """
+        """Sources and targets are texts without special tokens; `seed` is the data's, not a run's. Raises `UserError`
+        where no pair fits in `batch_tokens`, `ValueError` where the tokenizer has no begin token, there are not as many
+        sources as targets, or a bucket may hold more than `ROWS` pairs."""
         if batch_tokens > ROWS:
             raise ValueError(f"a bucket of {batch_tokens} tokens may have more than {ROWS} pairs")
         self._sources, self._targets = sources, targets
@@ -117,13 +105,7 @@ class PairBuckets(Split[PairBatch]):
         buckets_B, within_B = np.divmod(batch.positions, ROWS)
         return self.plan.members[self.plan.offsets[buckets_B] + within_B]
 
-    def batch(self, indices: NDArray[np.int64]) -> PairBatch:
-        return self._batch(indices, np.asarray(indices, dtype=np.int64))
-
-    def train_batch(self, indices: NDArray[np.int64], seed: int, first: int) -> PairBatch:
-        return self._batch(indices, np.arange(first, first + len(indices), dtype=np.int64))
-
-    def _batch(self, indices: NDArray[np.int64], bucket_positions: NDArray[np.int64]) -> PairBatch:
+    def _batch(self, indices: NDArray[np.int64], positions: NDArray[np.int64]) -> PairBatch:
         """The buckets' pairs; pair j of the bucket at position i is at position i * `ROWS` + j."""
         pairs_B = self.pairs(indices)
         source_B = self._source_P[pairs_B]
@@ -133,27 +115,24 @@ class PairBuckets(Split[PairBatch]):
         target_in_BT, target_out_BT = self._targets.shifted(pairs_B, self._special)
         sizes = np.diff(self.plan.offsets)[indices]
         within_B = rows_B - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        positions_B = np.repeat(bucket_positions * ROWS, sizes) + within_B
+        positions_B = np.repeat(positions * ROWS, sizes) + within_B
         return PairBatch(source_BS, target_in_BT, target_out_BT, positions_B)
 
 
 class PairDataset(PreparedTokens[PairBuckets]):
     """Pairs of one fingerprint in buckets, of one vocabulary of both languages; the tokenizer has a begin token.
 
-    Attributes:
-        left_out: what was left out of training, as counts and as a sentence (`str`): no pair in it is longer than
-            `max_length`.
-        texts: of "validation", "test" and, of almanac, "unseen"; text i belongs to pair number i of the split
-            (`PairBuckets.pairs`). None of these is ever left out: where the longest has more tokens than
-            `batch_tokens`, the split's buckets are of its size.
+    `left_out` is what was left out of training, as counts and as a sentence (`str`). `texts` are of "validation",
+    "test" and, of almanac, "unseen": text i belongs to pair number i of the split. None of these is ever left out:
+    where the longest has more tokens than `batch_tokens`, the split's buckets are of its size.
     """
 
-    def __init__(self, data: PairData, folder: Path, manifest: PairManifest) -> None:
+    def __init__(self, kind: Kind, folder: Path, manifest: PairManifest) -> None:
         super().__init__(folder, manifest)
         self.left_out = manifest.left_out
         stored = read_json(folder / TEXTS, largest=1 << 32)
         self.texts: Mapping[str, PairTexts] = {split: PairTexts(**each) for split, each in stored.items()}
-        self._batch_tokens = data.batch_tokens
+        self._batch_tokens = kind.data.batch_tokens
         self._source, self._target = (
             TokenLists(
                 np.memmap(folder / token_file(side), dtype=np.dtype(manifest.dtype), mode="r"),
@@ -178,10 +157,13 @@ class PairDataset(PreparedTokens[PairBuckets]):
         return PairBuckets(source, target, special, max(self._batch_tokens, longest), _SEED)
 
 
+opened = PairDataset
+
+
 # ---- writing
 
 
-def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> PairManifest:
+def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Manifest:
     """Tokenise the pairs, behind those that are there."""
     data, corpus = kind.data, kind.corpus
     if not (folder / TEXTS).exists():
@@ -206,7 +188,7 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Pa
             str(writer.left_out) or "Use more pairs, or smaller shares for validation and test.",
         )
     names = (TOKENIZER, TEXTS, *(file(side) for side in SIDES for file in (token_file, offset_file)))
-    manifest = kind.record(
+    return kind.record(
         name,
         format=PAIR_FORMAT,
         corpus=corpus.identity(),
@@ -216,13 +198,6 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Pa
         left_out=writer.left_out,
         files=tuple(FileRecord.of(folder / file) for file in names),
     )
-    assert isinstance(manifest, PairManifest)
-    return manifest
-
-
-def opened(kind: Kind, folder: Path, manifest: PairManifest) -> PairDataset:
-    """Open the pairs."""
-    return PairDataset(kind.data, folder, manifest)
 
 
 def _new_tokenizer(data: PairData, corpus: PairCorpus) -> Tokenizer:
@@ -237,7 +212,6 @@ def _new_tokenizer(data: PairData, corpus: PairCorpus) -> Tokenizer:
 def _tokenise(
     data: PairData, corpus: PairCorpus, tokenizer: Tokenizer, writer: PairWriter, progress: ProgressCallback
 ) -> None:
-    """Write the training pairs to `writer`, from where its files end."""
     block, waiting, pairs = writer.after, 0, corpus.train(writer.after)
     while chunk := list(itertools.islice(pairs, _CHUNK_PAIRS)):  # occupies all cores; its size changes nothing
         encoded = [tokenizer.encode_batch([getattr(pair, side) for pair in chunk]) for side in SIDES]
@@ -343,7 +317,6 @@ class PairWriter:
         return found
 
     def _sizes(self, progress: _Progress) -> Iterator[tuple[str, int]]:
-        """The bytes of every file."""
         for side in SIDES:
             yield token_file(side), progress.tokens[side] * self._dtype.itemsize
             yield offset_file(side), (progress.pairs + 1) * OFFSETS.itemsize

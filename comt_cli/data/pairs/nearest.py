@@ -12,12 +12,9 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def nearest_translations(sources: Sequence[str], targets: Sequence[str], asked: Sequence[str]) -> list[str]:
-    """For each text of `asked` the target of the training pair whose source has the largest cosine of tf-idf.
-
-    Words and punctuation marks are the terms, counted within a text, weighted by log(N / n) of the N `sources` of which
-    n have the term. The first of equals is taken. A trained model is expected to beat this by much: it knows no more
-    than the sentences by heart.
-    """
+    """For each text of `asked` the target of the training pair whose source has the largest cosine of tf-idf, the first
+    of equals: words and punctuation marks are the terms, counted within a text, weighted by log(N / n) of the N
+    `sources` of which n have the term. A trained model is expected to beat this by much."""
     counts = [Counter(_WORD.findall(text.lower())) for text in sources]
     frequency: Counter[str] = Counter(term for each in counts for term in each)
     weight = {term: np.log(len(sources) / n) for term, n in frequency.items()}

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import unicodedata
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from itertools import islice
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeInt
@@ -52,12 +53,8 @@ class TextPair(NamedTuple):
 
 @dataclass(frozen=True)
 class PairTexts:
-    """The texts of a split that is decoded: validation, test, or `almanac`'s unseen combinations.
-
-    Attributes:
-        sources, references: one text a pair.
-        slots: the formatted values in each reference, in its order; None where the corpus knows of none.
-    """
+    """The texts of a split that is decoded, one `sources` and one `references` a pair; `slots` are the formatted values
+    in each reference, in its order (None: the corpus knows of none)."""
 
     sources: Sequence[str]
     references: Sequence[str]
@@ -65,7 +62,6 @@ class PairTexts:
 
     @classmethod
     def of(cls, pairs: Sequence[tuple[str, str]]) -> PairTexts:
-        """Of pairs of a source and a reference."""
         return cls([source for source, _ in pairs], [reference for _, reference in pairs])
 
     def __len__(self) -> int:
@@ -123,6 +119,20 @@ def split_of_source(source: str, data: PairData) -> Literal["train", "validation
     if split_of(source, validation) == "validation":
         return "validation"
     return "test" if split_of(source, validation + test) == "validation" else "train"
+
+
+class DividedPairs(PairCorpus):
+    """A corpus whose pairs, or those of its first split, are divided by the hash of the source."""
+
+    @abstractmethod
+    def all_pairs(self) -> Iterable[tuple[str, str]]:
+        """The pairs that are divided, in order."""
+
+    def train(self, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
+        """The training pairs from number `start[1]` on, counted from 0 over all that are divided."""
+        for number, (source, target) in enumerate(islice(self.all_pairs(), start[1], None), start[1]):
+            if split_of_source(source, self.data) == "train":
+                yield TextPair(source, target, (0, number))
 
 
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -210,7 +220,6 @@ class LeftOut(Record):
         return f"training pairs left out: {', '.join(parts)}; first {', '.join(self.named)}" if parts else ""
 
     def with_one(self, reason: Literal["too_long", "empty"], name: str) -> LeftOut:
-        """The same with one pair more."""
         named = (*self.named, name) if len(self.named) < NAMED else self.named
         return self.model_copy(update={reason: getattr(self, reason) + 1, "named": named})
 
@@ -238,7 +247,6 @@ class Kind(Prepared[PairData, PairCorpus]):
     manifest = PairManifest
 
     def identity(self, progress: ProgressCallback) -> dict[str, Any]:
-        """Corpus, languages, tokenizer and buckets."""
         data = self.data
         tokenizer: list[Any] = ["bytes"]
         if data.tokenizer == "sentencepiece":

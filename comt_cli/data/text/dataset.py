@@ -8,7 +8,6 @@ where each document begins within the shard, and the end) and the same for valid
 from __future__ import annotations
 
 import hashlib
-import heapq
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from comt_cli.data.prepare import TOKENIZER, FileRecord, is_whole
+from comt_cli.data.prepare import TOKENIZER, FileRecord, Manifest, is_whole
 from comt_cli.data.split import Unsigned, token_dtype
 from comt_cli.data.storage import ProgressCallback, check_room, file_lock
 from comt_cli.data.text.rows import MaskedRows, PackedRows, PaddedRows, Rows
@@ -52,21 +51,12 @@ from comt_cli.files import atomic_file, cache_folder, canonical_json, read_json,
 OFFSET_DTYPE = np.dtype("<u4")
 _CHUNK_DOCUMENTS = 512
 _CHUNK_CHARACTERS = 4_000_000
-_MOST_HELD_OUT = 50
-"""Documents that are looked at for a share of the validation split that is enough."""
 
 
 class Dataset:
-    """Memory-mapped token shards of one fingerprint. Opening reads next to nothing; rows are read when asked for.
-
-    Attributes:
-        fingerprint: the identity of the rows (`Kind.identity`).
-        content_hash: 16 hexadecimal digits over the tokens and the tokenizer themselves. Two machines with one
-            fingerprint can still differ here, when another version of SentencePiece trained the vocabulary.
-        vocabulary_size: how many token ids there are.
-        folder: where the shards lie.
-        train, validation: the two splits.
-    """
+    """Memory-mapped token shards of one fingerprint. Opening reads next to nothing; rows are read when asked for. Two
+    machines with one fingerprint can still differ in `content_hash`, over tokens and tokenizer, when another version of
+    SentencePiece trained the vocabulary."""
 
     def __init__(self, data: DataSettings, folder: Path, manifest: TextManifest) -> None:
         self.folder = folder
@@ -78,7 +68,6 @@ class Dataset:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that made the tokens."""
         return load_tokenizer(self.folder / TOKENIZER)
 
 
@@ -94,7 +83,7 @@ class MaskedDataset:
         )
 
 
-def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> TextManifest:
+def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Manifest:
     """Tokenise the corpus into shards, behind those that are there."""
     data, corpus = kind.data, kind.corpus
     if not (folder / TOKENIZER).exists():
@@ -107,8 +96,8 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Te
         needed = (most - writer.tokens["train"]) * dtype.itemsize
         check_room(folder, needed, f"{most:,} tokens", "lower max_train_tokens")
     _Tokenising(data, corpus, tokenizer, writer, progress).run()
-    _check_rows(data, writer.parts, corpus, tokenizer)
-    manifest = kind.record(
+    _check_rows(data, writer.parts, corpus)
+    return kind.record(
         name,
         format=FORMAT,
         corpus=corpus.identity(),
@@ -117,8 +106,6 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Te
         tokenizer=FileRecord.of(folder / TOKENIZER),
         parts=tuple(writer.parts),
     )
-    assert isinstance(manifest, TextManifest)
-    return manifest
 
 
 def opened(kind: Kind, folder: Path, manifest: TextManifest) -> Dataset | MaskedDataset:
@@ -129,11 +116,7 @@ def opened(kind: Kind, folder: Path, manifest: TextManifest) -> Dataset | Masked
 
 def tokenizer_for(data: TextSettings, corpus: Corpus, progress: ProgressCallback) -> Tokenizer:
     """The tokenizer of `data`; a trained one is kept in the cache, since layouts and limits of the same text share it.
-
-    Raises:
-        UserError: the corpus that it is trained on cannot be read.
-        StorageError: the disk refuses.
-    """
+    Raises `UserError` where its corpus cannot be read, `StorageError` where the disk refuses."""
     if data.tokenizer == "bytes":
         return ByteTokenizer(data.extras)
     if data.tokenizer == "t5":
@@ -177,7 +160,6 @@ class PartWriter:
 
     @property
     def after(self) -> tuple[int, int, int]:
-        """Where reading resumes after the parts on disk."""
         return self.parts[-1].after if self.parts else (0, 0, 0)
 
     def add(self, split: SplitName, ids: Sequence[int], text_bytes: int, place: tuple[int, int, int]) -> None:
@@ -216,7 +198,6 @@ class PartWriter:
 
 
 def _write_array(path: Path, values: NDArray[Unsigned]) -> FileRecord:
-    """Raises `StorageError`."""
     content = values.view(np.uint8).data
     with atomic_file(path) as handle:
         handle.write(content)
@@ -267,12 +248,6 @@ class _Tokenising:
     progress: ProgressCallback
 
     def run(self) -> None:
-        """Read, split, tokenise and write until the corpus ends or the limits are reached, and flush the writer.
-
-        Raises:
-            UserError: the corpus cannot be read to the end.
-            StorageError: the disk refuses.
-        """
         streams = self.corpus.streams()
         first, *start = self.writer.after
         for number in range(first, len(streams)):
@@ -333,37 +308,25 @@ def _chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield chunk
 
 
-def _check_rows(data: DataSettings, parts: Sequence[Part], corpus: Corpus, tokenizer: Tokenizer) -> None:
-    """Refuse a data set that has no row in a split. Raises `UserError`; where one more of the corpus's documents in the
-    validation split is enough, it says with which fraction."""
+def _check_rows(data: DataSettings, parts: Sequence[Part], corpus: Corpus) -> None:
+    """Refuse a data set that has no row in a split. Raises `UserError`; of a corpus without a document in the
+    validation split it says from which fraction on there is one."""
+    instead = "Use more (or more, smaller) documents, or another validation_fraction."
     for split in SPLITS:
         documents = sum(part.of(split).documents for part in parts)
         tokens = sum(part.of(split).tokens for part in parts)
         if documents == 0:
+            if split == "validation" and data.validation_fraction is not None and not corpus.endless:
+                texts = (document.text for stream in corpus.streams() for document in stream.documents())
+                share = math.floor(1000 * min(map(place_of, texts), default=0) + 1) / 1000
+                instead = f"One is held out by --set data.validation_fraction={share:.3f}; or use more documents."
             raise UserError(
                 f"corpus: no document of {data.corpus} is in the {split} split",
-                f"A document is never divided between splits. {_instead(data, split, corpus, tokenizer)}",
+                f"A document is never divided between splits. {instead}",
             )
         if data.rows == "pack" and tokens < data.sequence_length:
             raise UserError(
                 f"sequence_length: the {split} split of {data.corpus} has {tokens} tokens, "
                 f"less than one row of {data.sequence_length}",
-                f"{_instead(data, split, corpus, tokenizer)} A shorter sequence_length or rows: pad is enough, too.",
+                f"{instead} A shorter sequence_length or rows: pad is enough, too.",
             )
-
-
-def _instead(data: DataSettings, split: SplitName, corpus: Corpus, tokenizer: Tokenizer) -> str:
-    """What to write where a split has too little: of the validation split, the smallest share that is enough."""
-    needed, held = data.sequence_length if data.rows == "pack" else 1, 0
-    texts = (document.text for stream in corpus.streams() for document in stream.documents())
-    divided = split == "validation" and data.validation_fraction is not None and not corpus.endless
-    for text in heapq.nsmallest(_MOST_HELD_OUT, texts, key=place_of) if divided else ():
-        held += len(tokenizer.encode(text)) + 1
-        if held >= needed:
-            share = math.floor(1000 * place_of(text) + 1) / 1000
-            rest = (len(tokenizer.encode(other)) + 1 for other in train_texts(corpus, share))
-            if not any(left >= needed for left in itertools.accumulate(rest)):
-                break
-            said = f"--set data.validation_fraction={share:.3f}, which a recipe says below settings: data"
-            return f"Enough is held out by {said}; or use more documents."
-    return "Use more (or more, smaller) documents, or another validation_fraction."

@@ -35,11 +35,9 @@ class Batch(AnyBatch):
 
 
 class Rows(Split[Batch]):
-    """One split of a data set as numbered rows. `tokens`, `documents` and `bytes` count what its shards hold.
-
-    `bytes` is the UTF-8 length of the text that the tokens stand for (without what truncation dropped), so that nats a
-    token can be turned into bits a byte: nats / ln 2 * tokens / bytes.
-    """
+    """One split of a data set as numbered rows. `tokens`, `documents` and `bytes`, the UTF-8 length of the text that
+    the tokens stand for (without what truncation dropped), count what its shards hold, so that nats a token can be
+    turned into bits a byte: nats / ln 2 * tokens / bytes."""
 
     def __init__(self, sequence_length: int, tokens: int, documents: int, text_bytes: int) -> None:
         self.sequence_length = sequence_length
@@ -69,10 +67,8 @@ class Rows(Split[Batch]):
 
 
 class RowRange(Rows):
-    """The rows of another split from `first` up to `last`, which is not among them.
-
-    `tokens_per_byte` is that of the whole split: how many bytes a row stands for is not known.
-    """
+    """The rows of another split from `first` up to `last`, which is not among them. `tokens_per_byte` is that of the
+    whole split: how many bytes a row stands for is not known."""
 
     def __init__(self, whole: Rows, first: int, last: int) -> None:
         super().__init__(whole.sequence_length, whole.tokens, whole.documents, whole.bytes)
@@ -82,7 +78,6 @@ class RowRange(Rows):
         return self._last - self._first
 
     def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """As many as the whole split has there."""
         return self._whole.target_counts(self._first + np.asarray(indices, dtype=np.int64))
 
     def _fill(self, indices: NDArray[np.int64], tokens_BT: NDArray[np.int64]) -> None:
@@ -90,11 +85,8 @@ class RowRange(Rows):
 
 
 def without_last(rows: Rows, share: float) -> tuple[RowRange, RowRange]:
-    """`rows` in two: all but the last `share` of them, and these; at least one row each.
-
-    Raises:
-        UserError: there are not two rows.
-    """
+    """`rows` in two: all but the last `share` of them, and these; at least one row each. Raises `UserError` where there
+    are not two rows."""
     if len(rows) < 2:
         raise UserError(
             f"{len(rows)} validation sequence cannot be divided into validation and test",
@@ -105,10 +97,8 @@ def without_last(rows: Rows, share: float) -> tuple[RowRange, RowRange]:
 
 
 class PackedRows(Rows):
-    """The stream of all documents, each closed by its end-of-text token, cut in windows of T tokens.
-
-    The incomplete last window is left out. A window may run from one shard into the next.
-    """
+    """The stream of all documents, each closed by its end-of-text token, cut in windows of T tokens, which may run from
+    one shard into the next. The incomplete last window is left out."""
 
     def __init__(
         self, shards: Sequence[NDArray[Unsigned]], sequence_length: int, documents: int, text_bytes: int
@@ -121,7 +111,6 @@ class PackedRows(Rows):
         return self.tokens // self.sequence_length
 
     def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Every token but the first is a target."""
         return np.full(len(indices), self.sequence_length - 1, dtype=np.int64)
 
     def _fill(self, indices: NDArray[np.int64], tokens_BT: NDArray[np.int64]) -> None:
@@ -156,7 +145,6 @@ class PaddedRows(Rows):
         return self.documents
 
     def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Every token of the document but the first is a target."""
         _, begin, end = self._locate(np.asarray(indices, dtype=np.int64))
         return end - begin - 1
 
@@ -179,14 +167,9 @@ class PaddedRows(Rows):
 
 @dataclass(frozen=True)
 class MaskedBatch(AnyBatch):
-    """Sequences for one forward pass.
-
-    Attributes:
-        tokens: int64 [B, T], as the model sees them.
-        places: int64 [B, K], where the chosen ones stand.
-        targets: int64 [B, K], what they are; `IGNORE` where a sequence has fewer than K.
-        positions: int64 [B], the samples' in the order of training, which dropout follows.
-    """
+    """Sequences for one forward pass, all int64: `tokens` [B, T] as the model sees them; `places` [B, K], where the
+    chosen ones stand; `targets` [B, K], what they are, `IGNORE` where a sequence has fewer than K; `positions` [B],
+    which dropout follows."""
 
     tokens: NDArray[np.int64]
     places: NDArray[np.int64]
@@ -195,13 +178,12 @@ class MaskedBatch(AnyBatch):
 
 
 class MaskedRows(Split[MaskedBatch]):
-    """A split of text as masked sequences (Devlin et al. 2019, section 3.1), a token longer than its rows.
+    """A split of text as masked sequences (Devlin et al. 2019, section 3.1), a token longer than its rows: the begin
+    token, whose vector stands for the sequence in classifiers, comes first.
 
     Of the tokens that are no special ones a share is chosen, in every sequence the nearest whole number to it: 80 % of
     these are replaced by the mask token, 10 % by a token of the vocabulary, any but the special ones, and 10 % stay.
-    Which and how is a pure function of (seed, position in the order of training), so of (seed, step, sample); in
-    evaluation of the sample's number alone. A sequence begins with the begin token, whose vector stands for it in
-    classifiers.
+    Which and how is a pure function of (seed, position in the order of training); in evaluation of the sample's number.
     """
 
     def __init__(self, rows: Rows, special: SpecialTokens, vocabulary: int, share: float) -> None:

@@ -88,9 +88,9 @@ class Corpus(Named):
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
         """What decides the text, as JSON: equal identities give equal documents in equal order."""
 
-    @abstractmethod
-    def streams(self) -> Sequence[Stream]:
-        """What there is to read, in order. Raises `UserError` when it cannot be had."""
+    def streams(self) -> Sequence[Any]:
+        """The `Stream`s that there are to read, in order: itself, where it is one."""
+        return [self]
 
 
 def place_of(text: str) -> float:
@@ -195,7 +195,6 @@ class MaskedData(DataSettings):
 
     @property
     def masked(self) -> int:
-        """The most tokens of a sequence that are predicted."""
         return predicted(self.sequence_length - 1, self.mask_share)
 
 
@@ -223,10 +222,8 @@ class SplitPart(Record):
 
 
 class Part(Record):
-    """The documents between two places of the corpus: at most one shard of each split.
-
-    `after` is the place (stream, file, number in the file) where reading resumes after this part.
-    """
+    """The documents between two places of the corpus, at most one shard of each split; `after` is the place (stream,
+    file, number in the file) where reading resumes after it."""
 
     number: NonNegativeInt
     after: tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt]
@@ -234,11 +231,9 @@ class Part(Record):
     validation: SplitPart
 
     def of(self, split: SplitName) -> SplitPart:
-        """The part's train or validation split."""
         return self.train if split == "train" else self.validation
 
     def files(self) -> tuple[FileRecord, ...]:
-        """All files of the part."""
         return self.train.files + self.validation.files
 
 
@@ -272,9 +267,7 @@ def vocabulary_identity(data: TextSettings, corpus: Corpus, progress: ProgressCa
 
 class Kind(Prepared[DataSettings, Corpus]):
     """Text as rows of tokens, in shards of at most `part_bytes`. A killed preparation resumes after its last shard.
-
-    Masked text (`MaskedData`) is prepared like any other, and masked when it is read; `asked` are its settings.
-    """
+    Masked text is prepared like any other, and masked when it is read; `asked` are its settings."""
 
     cache = "corpora"
     manifest = TextManifest
@@ -284,7 +277,6 @@ class Kind(Prepared[DataSettings, Corpus]):
         self.asked, self.part_bytes = data, part_bytes
 
     def identity(self, progress: ProgressCallback) -> dict[str, Any]:
-        """Corpus, tokenizer, split, limits and layout of rows."""
         own = ("rows", "sequence_length", "max_train_tokens", "validation_fraction")
         return {
             "format": FORMAT,

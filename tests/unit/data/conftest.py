@@ -9,6 +9,7 @@ from comt_cli.data.text.settings import DataSettings
 from comt_cli.files import cache_folder
 
 SESSIONS = cache_folder()
+"""The session's cache folder, in which the embedded corpus is prepared once for all of pytest's workers."""
 
 
 @pytest.fixture(autouse=True)
@@ -26,35 +27,13 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def shared_cache():
-    """The session's cache folder, in which the embedded corpus is prepared once for all of pytest's workers."""
-    return SESSIONS
-
-
-@pytest.fixture(scope="session")
-def python_docs_pack(shared_cache):
-    return _prepare_in(shared_cache, DataSettings(vocabulary=2048, sequence_length=128))
-
-
-@pytest.fixture(scope="session")
-def python_docs_pad(shared_cache):
-    return _prepare_in(shared_cache, DataSettings(vocabulary=2048, sequence_length=64, rows="pad"))
+def python_docs_pack():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COMT_CACHE", str(SESSIONS))
+        return prepare(DataSettings(vocabulary=2048, sequence_length=128))
 
 
 @pytest.fixture
-def with_shared_cache(shared_cache, python_docs_pack, monkeypatch):
+def with_shared_cache(python_docs_pack, monkeypatch):
     """Run in the cache where python-docs is prepared (`python_docs_pack`). Not for tests that damage it."""
-    monkeypatch.setenv("COMT_CACHE", str(shared_cache))
-    return shared_cache
-
-
-def _prepare_in(folder, data):
-    before = os.environ.get("COMT_CACHE")
-    os.environ["COMT_CACHE"] = str(folder)
-    try:
-        return prepare(data)
-    finally:
-        if before is None:
-            del os.environ["COMT_CACHE"]
-        else:
-            os.environ["COMT_CACHE"] = before
+    monkeypatch.setenv("COMT_CACHE", str(SESSIONS))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import re
 import unicodedata
 from functools import cache
@@ -10,8 +9,7 @@ from itertools import product
 
 import pytest
 
-from comt_cli.data.draws import Draws
-from comt_cli.data.pairs.almanac_values import LANGUAGES, UNITS, Limits, draw, format_unit
+from comt_cli.data.pairs.almanac_values import LANGUAGES, UNITS, format_unit
 from comt_cli.data.pairs.corpora.almanac import SEEN_YEARS, UNSEEN_YEARS, Almanac, carriers
 from comt_cli.data.pairs.settings import PairData
 from comt_cli.data.prepare import fingerprint
@@ -77,19 +75,6 @@ def test_spaces_are_plain_and_single(difficulty):
             assert not text[0].islower()
 
 
-def test_ends_of_intervals_are_in_order_and_no_day_behind_an_article_is_the_first():
-    limits = Limits(False, SEEN_YEARS)
-    for number in range(500):
-        numbers = [(number * step * 0.618034) % 1 for step in (1, 2, 3, 5, 7, 11)]
-        begin, end = draw("period", Draws(numbers), limits)
-        assert begin < end <= datetime.date(SEEN_YEARS[1], 12, 31)
-        assert begin.day > 1
-        opens, closes = draw("span", Draws(numbers), limits)
-        assert opens < closes
-        assert draw("date", Draws(numbers), limits).day > 1
-    assert not any(re.search(r"\ble 1 [a-zé]", text) for text in texts("full")["fr"])
-
-
 def test_the_slots_are_the_values_of_the_target_in_its_order():
     for language in ("de", "fr", "vi"):
         for pair in sample("en", language, "full"):
@@ -107,14 +92,6 @@ def _ago(slots):
 def test_examples_in_all_languages():
     for number, expected in EXAMPLES.items():
         assert tuple(texts("full")[language][number] for language in LANGUAGES) == expected
-
-
-def test_a_pair_is_a_function_of_its_number_and_split():
-    almanac = Almanac(settings())
-    assert list(almanac.pairs("train", 100, 5)) == sample("en", "de", "full")[100:105]
-    assert next(almanac.pairs("train", 2999, 1)) == sample("en", "de", "full")[2999]
-    splits = [next(almanac.pairs(split, 0, 1)) for split in ("train", "validation", "test", "unseen")]
-    assert len(set(splits)) == 4
 
 
 @pytest.mark.parametrize("difficulty", ["easy", "full"])

@@ -8,7 +8,6 @@ import shutil
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 from same_bits import same_integers
 
 from comt_cli.data.captions import settings as preparation
@@ -37,32 +36,6 @@ def scenes(module_cache):
 
 
 # ---- settings
-
-
-@pytest.mark.parametrize(
-    ("keys", "wrong"),
-    [
-        (
-            {"vocabulary_size": 100, "regions": 49, "folder": "here", "vocabulary_rule": "nltk-ge5"},
-            [
-                "vocabulary_size: scenes has 88",
-                "regions: scenes has 36",
-                "folder: scenes is drawn",
-                "vocabulary_rule: ",
-            ],
-        ),
-        (
-            {"corpus": "mscoco", "images": 5, "difficulty": "easy"},
-            ["difficulty: ", "images: this is a key of scenes", "vocabulary_size: of all words"],
-        ),
-        ({"corpus": "mscoco", "vocabulary_size": 4}, ["vocabulary_size: 4 of the words are special"]),
-    ],
-)
-def test_all_contradictions_come_at_once(keys, wrong):
-    with pytest.raises(ValidationError) as caught:
-        CaptionData(**keys)
-    said = str(caught.value)
-    assert [each for each in wrong if each not in said] == []
 
 
 # ---- words
@@ -99,28 +72,12 @@ def test_a_batch_has_the_pixels_and_the_words(scenes):
         scenes.train.batch(np.array([150]))
 
 
-def test_every_caption_in_training_and_the_first_in_evaluation(scenes):
-    assert (len(scenes.train), len(scenes.validation), len(scenes.test)) == (150, 6, 7)
-    batch = scenes.test.batch(np.arange(7))
-    assert batch.images.tolist() == batch.positions.tolist() == list(range(7))
-    texts = [scenes.tokenizer.decode(row[row != IGNORE].tolist()) for row in batch.target_out]
-    assert texts == [each[0] for each in scenes.texts["test"].references]  # whole: max_length is for training
-    assert scenes.scenes is not None
-    assert scenes.scenes["test"][3].facts() != scenes.scenes["test"][4].facts()
-
-
 # ---- prepared once
 
 
 def test_what_identifies_the_data(monkeypatch):
-    changes: list[dict[str, object]] = [
-        {},
-        {"images": 31},
-        {"difficulty": "easy"},
-        {"validation_images": 7},
-        {"test_images": 8},
-        {"max_length": 9},
-    ]
+    changes = [{}, {"images": 31}, {"difficulty": "easy"}, {"validation_images": 7}, {"test_images": 8}]
+    changes.append({"max_length": 9})
     prints = {fingerprint(SCENES.model_copy(update=change)) for change in changes}
     assert len(prints) == 6
     monkeypatch.setattr(preparation, "CAPTION_FORMAT", 0)
@@ -238,7 +195,7 @@ def rewrite(change):
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda folder: (folder / "dataset_coco.json").unlink(), "there is no .*dataset_coco.json"),
+        (lambda folder: (folder / "dataset_coco.json").unlink(), "dataset_coco.json cannot be read"),
         (lambda folder: (folder / "dataset_coco.json").write_text('{"images": null}'), "dataset_coco.json: images: "),
         (lambda folder: shutil.rmtree(folder / "features"), "features: No such file"),
         (lambda folder: (folder / "features" / "7.npz").unlink(), "1 of 4 images have no features; the first are 7"),

@@ -18,33 +18,20 @@ from comt_cli.errors import UserError
 CORPUS = f"files:{__file__}"
 COUNT = 60
 
-HEADERS: dict[str, str] = {
-    "sst2": "sentence\tlabel",
-    "mrpc": "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String",
-    "qqp": "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
-    "stsb": "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore",
-    "mnli": "index\tpromptID\tpairID\tgenre\tsentence1\tsentence2\tlabel1\tgold_label",
-    "qnli": "index\tquestion\tsentence\tlabel",
-    "rte": "index\tsentence1\tsentence2\tlabel",
-    "wnli": "index\tsentence1\tsentence2\tlabel",
+ENTAILED = ["entailment", "not_entailment"]
+STS = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore"
+MNLI = "index\tpromptID\tpairID\tgenre\tsentence1\tsentence2\tlabel1\tgold_label"
+TASKS = {  # the first line of a file, if any; the others; what the classes are called
+    "cola": ("", "gj04\t{label}\t*\t{one}", ["0", "1"]),
+    "sst2": ("sentence\tlabel", "{one} \t{label}", ["0", "1"]),
+    "mrpc": ("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", "{label}\t1\t2\t{one}\t{two}", ["0", "1"]),
+    "qqp": ("id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate", "1\t2\t3\t{one}\t{two}\t{label}", ["0", "1"]),
+    "stsb": (STS, "0\tnews\tfile\t2012\t1\tnone\tnone\t{one}\t{two}\t{label}", None),
+    "mnli": (MNLI, "0\t1\t1n\tfiction\t{one}\t{two}\tneutral\t{label}", ["entailment", "neutral", "contradiction"]),
+    "qnli": ("index\tquestion\tsentence\tlabel", "0\t{one}\t{two}\t{label}", ENTAILED),
+    "rte": ("index\tsentence1\tsentence2\tlabel", "0\t{one}\t{two}\t{label}", ENTAILED),
+    "wnli": ("index\tsentence1\tsentence2\tlabel", "0\t{one}\t{two}\t{label}", ["0", "1"]),
 }
-LINES: dict[str, str] = {
-    "cola": "gj04\t{label}\t*\t{one}",
-    "sst2": "{one} \t{label}",
-    "mrpc": "{label}\t1\t2\t{one}\t{two}",
-    "qqp": "1\t2\t3\t{one}\t{two}\t{label}",
-    "stsb": "0\tnews\tfile\t2012\t1\tnone\tnone\t{one}\t{two}\t{label}",
-    "mnli": "0\t1\t1n\tfiction\t{one}\t{two}\tneutral\t{label}",
-    "qnli": "0\t{one}\t{two}\t{label}",
-    "rte": "0\t{one}\t{two}\t{label}",
-    "wnli": "0\t{one}\t{two}\t{label}",
-}
-NAMES: dict[str, list[str]] = {
-    "mnli": ["entailment", "neutral", "contradiction"],
-    "qnli": ["entailment", "not_entailment"],
-    "rte": ["entailment", "not_entailment"],
-}
-TASKS: list[str] = [*LINES]
 
 
 def examples(task, split):
@@ -64,11 +51,12 @@ def write_folder(task, root):
     """The files of GLUE's archive of a task; the last written is returned."""
     folder = root / FORMS[task].folder
     folder.mkdir()
+    header, form, classes = TASKS[task]
     for split, (_, name) in splits_of(task).items():
-        lines = [HEADERS[task]] if task in HEADERS else []
+        lines = [header] if header else []
         for each in examples(task, split):
-            label = NAMES[task][int(each.label)] if task in NAMES else each.label
-            lines.append(LINES[task].format(one=each.first, two=each.second, label=label))
+            label = classes[int(each.label)] if classes else each.label
+            lines.append(form.format(one=each.first, two=each.second, label=label))
         (folder / f"{name}.tsv").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return folder / f"{name}.tsv"
 
@@ -101,24 +89,10 @@ def test_a_folder_and_the_hub_have_the_same_examples(task, cache, tmp_path):
     expected = {split: examples(task, split) for split in splits_of(task)}
     files = Parquet(tmp_path, task)
     assert HubExamples(GlueData(task=task, tokenizer="bytes"), files).read(no_progress) == expected
-    assert files.asked[0] == (
-        "nyu-mll/glue",
-        "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c",
-        f"{task}/train-*.parquet",
-    )
+    commit = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
+    assert files.asked[0] == ("nyu-mll/glue", commit, f"{task}/train-*.parquet")
     write_folder(task, tmp_path)
     assert FolderExamples(of_folder(task, tmp_path)).read(no_progress) == expected
-
-
-def test_mnli_has_a_matched_and_a_mismatched_set(cache, tmp_path):
-    write_folder("mnli", tmp_path)
-    dataset = prepare(of_folder("mnli", tmp_path))
-    assert dataset.examples["test"][0].first == 'the "test 0'
-    assert dataset.examples["unseen"][2] == ('the "unseen 2', "other 2'", 2)
-    assert dataset.unseen is not None
-    assert (len(dataset.test), len(dataset.unseen), dataset.unseen.targets[2]) == (COUNT, COUNT, 2)
-    assert len(dataset.train) + len(dataset.validation) == COUNT
-    assert 0 < len(dataset.validation) < 20
 
 
 def test_where_the_files_lie_does_not_count(cache, tmp_path, monkeypatch):

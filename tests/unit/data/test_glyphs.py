@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from same_bits import same_integers
 
-from comt_cli.data.images.glyph_faces import CHARACTERS, FACES, GlyphSet, font_files
+from comt_cli.data.images.glyph_faces import CHARACTERS, GlyphSet
 from comt_cli.data.images.glyph_render import GlyphRenderer
 from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.data.prepare import fingerprint, prepare
@@ -25,17 +25,6 @@ def dataset(cache):
 
 def folder_of(cache):
     return cache / "images" / fingerprint(DATA)
-
-
-@pytest.mark.parametrize("name", SETS)
-def test_every_class_is_a_character_of_every_face(name):
-    from matplotlib.ft2font import FT2Font
-
-    assert len(CHARACTERS[name]) == len(set(CHARACTERS[name])) == ImageDataSettings(images=name).classes
-    assert len(FACES[name]) == len(set(FACES[name]))
-    for path in font_files(FACES[name]):
-        drawn = FT2Font(str(path)).get_charmap()
-        assert [character for character in CHARACTERS[name] if ord(character) not in drawn] == [], path.name
 
 
 @pytest.mark.parametrize(("name", "size"), [("glyphs10", 8), ("glyphs10", 16), ("glyphs100", 33)])

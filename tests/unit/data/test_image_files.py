@@ -7,6 +7,7 @@ import pickle
 import shutil
 import tarfile
 from pathlib import Path
+from unittest.mock import Mock
 from urllib.error import URLError
 
 import numpy as np
@@ -72,50 +73,13 @@ def test_cifar_is_what_torchvision_reads(cifar):
     assert fewer.content_hash != dataset.content_hash == prepare(data).content_hash
 
 
-def no_network(monkeypatch):
-    def refuse(*_, **__):
-        raise URLError("no network")
-
-    monkeypatch.setattr(torchvision_datasets().utils, "_get_redirect_url", refuse)
-
-
-def test_cifar_without_data_and_network(cache, monkeypatch):
-    no_network(monkeypatch)
-    with pytest.raises(UserError, match=r"cifar10 is not in .* and cannot be downloaded: .*no network") as caught:
-        prepare(ImageDataSettings(images="cifar10"))
-    assert str(cache / "images" / "cifar") in caught.value.message
-    assert f"cifar-10-python.tar.gz and put it into {cache / 'images' / 'cifar'}" in str(caught.value.hint)
-    assert "--set data.folder=" in str(caught.value.hint)
-
-
-@pytest.mark.parametrize("whole", [True, False])
-def test_an_archive_of_cifar_is_unpacked_where_it_is_whole(cifar, monkeypatch, whole):
-    no_network(monkeypatch)
-    kind, folder, name = cifar
-    archive = folder / kind.filename
-    with tarfile.open(archive, "w:gz") as tar:
-        tar.add(folder / kind.base_folder, kind.base_folder)
-    md5 = hashlib.md5(archive.read_bytes()).hexdigest()
-    monkeypatch.setattr(kind, "tgz_md5", md5 if whole else "0" * 32)
-    shutil.rmtree(folder / kind.base_folder)
-    data = ImageDataSettings(images=name, folder=str(folder))
-    if whole:
-        assert len(prepare(data).train) == IMAGES_A_FILE * len(kind.train_list)
-        return
-    with pytest.raises(UserError, match=rf"is damaged \(its MD5 is {md5}, not 0{{32}}\).*no network") as caught:
-        prepare(data)
-    assert f"{kind.filename} and put it into {folder}" in str(caught.value.hint)
-    assert not (folder / kind.base_folder).exists()
-
-
-def test_of_an_archive_of_cifar_only_its_own_files_are_written(cifar, monkeypatch):
+def test_an_archive_of_cifar_is_unpacked_where_it_is_whole_and_its_own_files_alone(cifar, cache, monkeypatch):
     """On every Python, whose own `extractall` differs: no links, nothing outside the folder."""
     kind, folder, name = cifar
     data = ImageDataSettings(images=name, folder=str(folder))
-    before, base = prepare(data), folder / kind.base_folder
+    before, base, archive = prepare(data), folder / kind.base_folder, folder / kind.filename
     files = {path.name for path in base.iterdir()}
-    first, *_ = sorted(files)
-    archive = folder / kind.filename
+    first = min(files)
     with tarfile.open(archive, "w:gz") as tar:
         for outside in ("../outside", str(folder / "outside"), f"{base.name}/../outside", f"{base.name}/other"):
             member = tar.gettarinfo(base / first)
@@ -126,13 +90,22 @@ def test_of_an_archive_of_cifar_only_its_own_files_are_written(cifar, monkeypatc
         link = tarfile.TarInfo(f"{kind.base_folder}/{first}")
         link.type, link.linkname = tarfile.SYMTYPE, str(folder / "elsewhere")
         tar.addfile(link)
-    monkeypatch.setattr(kind, "tgz_md5", hashlib.md5(archive.read_bytes()).hexdigest())
     shutil.rmtree(base)
+    monkeypatch.setattr(torchvision_datasets().utils, "_get_redirect_url", Mock(side_effect=URLError("no network")))
+    for where, said in ((folder, str(folder)), (None, str(cache / "images" / "cifar"))):  # damaged; not there
+        with pytest.raises(UserError, match=f"{name} is not in {said}, or is damaged, .*: .*no network") as caught:
+            prepare(ImageDataSettings(images=name, folder=where and str(where)))
+        assert f"{kind.filename} and put it into {said}" in str(caught.value.hint)
+    assert not base.exists()
+    monkeypatch.setattr(kind, "tgz_md5", hashlib.md5(archive.read_bytes()).hexdigest())
     assert prepare(data).content_hash == before.content_hash
     assert {path.name for path in base.iterdir()} == files
     assert not any(path.is_symlink() for path in base.iterdir())
-    assert {path.name for path in folder.iterdir()} == {archive.name, kind.base_folder}
+    assert {path.name for path in folder.iterdir()} == {archive.name, kind.base_folder, "cache"}
     assert not (folder.parent / "outside").exists()
+    (base / first).write_bytes((base / first).read_bytes()[:-1])
+    with pytest.raises(UserError, match=f"{name} is damaged or incomplete in {base}"):
+        prepare(data)
 
 
 def make_imagenet(folder, classes=3):

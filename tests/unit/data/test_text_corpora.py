@@ -187,7 +187,7 @@ def test_few_files_are_told_which_share_holds_one_out(texts, cache, rows):
     keys = {"corpus": f"files:{texts}/**/*.txt", "tokenizer": "bytes", "sequence_length": 16, "rows": rows}
     with pytest.raises(UserError, match="is in the validation split") as refused:
         prepare(DataSettings(**keys, validation_fraction=0.0001))
-    (share,) = re.findall(r"--set data\.validation_fraction=(0\.\d+),", str(refused.value.hint))
+    (share,) = re.findall(r"--set data\.validation_fraction=(0\.\d+);", str(refused.value.hint))
     assert prepare(DataSettings(**keys, validation_fraction=float(share))).validation.documents >= 1
 
 

@@ -3,20 +3,16 @@ told from one text alone."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 
 import numpy as np
-import pytest
 from fake_corpus import FakeCorpus
-from hypothesis import given
-from hypothesis import strategies as st
 
 from comt_cli.data.draws import Draws
 from comt_cli.data.glue.settings import GlueData
 from comt_cli.data.glue.sources.text_tasks import (
     Passage,
-    TextExamples,
+    acceptability,
     follows,
     made_wrong,
     passages,
@@ -24,21 +20,7 @@ from comt_cli.data.glue.sources.text_tasks import (
 )
 from comt_cli.data.prepare import fingerprint, prepare
 from comt_cli.data.storage import no_progress
-from comt_cli.data.text.settings import DataSettings, corpus_for, split_of
-
-DOCS = GlueData(task="follows", tokenizer="bytes", validation_fraction=0.15)
-
-
-@pytest.fixture(scope="module")
-def docs(shared_cache):
-    """Both tasks of python-docs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COMT_CACHE", str(shared_cache))
-        yield {
-            task: TextExamples(DOCS.model_copy(update={"task": task})).read(no_progress)
-            for task in ("acceptability", "follows")
-        }
-
+from comt_cli.data.text.settings import DataSettings, split_of
 
 # ---- sentences
 
@@ -107,21 +89,25 @@ def test_no_training_document_has_what_is_tested_on():
     assert {split: len(each) for split, each in found.items()} == {"train": 20, "validation": 20}
 
 
-# ---- acceptability
+# ---- examples
 
 
-@given(st.lists(st.floats(0, 1, exclude_max=True), min_size=2, max_size=2))
-def test_wrong_sentences_differ_by_little(numbers):
-    right = "If the name is not given, the file that was read last is closed by the reader."
-    wrong = made_wrong(right, Draws(numbers))
-    assert wrong is not None
-    one, other = Counter(right.split()), Counter(wrong.split())
-    assert wrong != right
-    assert sum((one - other).values()) <= 1
-    assert sum((other - one).values()) <= 1
-
-
-# ---- follows
+def test_one_thing_is_made_wrong():
+    right = "This is the value of an option that counts."
+    assert [made_wrong(right, Draws([share, 0.0])) for share in (0.43, 0.45, 0.83, 0.85)] == [
+        "This is value the of an option that counts.",
+        "This the value of an option that counts.",
+        "This the value of an option that counts.",
+        "This are the value of an option that counts.",
+    ]
+    for share in (0.0, 0.5, 0.9):  # another thing where the first cannot be
+        wrong = made_wrong("Nothing here can go wrong at once quickly.", Draws([share, 0.0]))
+        assert wrong == "Nothing here can go wrong once at quickly."
+        assert made_wrong("Everything here remains very good always.", Draws([share, 0.0])) is None
+    made = acceptability([Passage(n, (f"The first {n} is here.", "No place.")) for n in range(300)], "train")
+    assert len(made) == 300
+    assert all((each.first == f"The first {n} is here.") == (each.label == 1) for n, each in enumerate(made))
+    assert 110 < sum(each.label for each in made) < 190
 
 
 def test_second_sentences_are_exchanged():
@@ -142,30 +128,6 @@ def test_second_sentences_are_exchanged():
             assert each.first[1:] != str(each.second).split()[0][1:]
     apart = [len(str(each.second).split()) - len(seconds[each.first].split()) for each in examples if not each.label]
     assert np.mean(np.abs(apart)) < 2
-
-
-# ---- documents
-
-
-def bare(text):
-    """The words of a text alone, a space before and after each."""
-    return f" {' '.join(re.findall('[a-z0-9_]+', text.lower()))} "
-
-
-def test_what_is_tested_on_was_seen_in_no_training(docs, shared_cache, monkeypatch):
-    """Not a sentence of the test is in a document that pre-training trains on, nor in an example of training."""
-    monkeypatch.setenv("COMT_CACHE", str(shared_cache))
-    trained, held = [], []
-    for stream in corpus_for(DOCS).streams():
-        for document in stream.documents():
-            (held if split_of(document.text, 0.15) == "validation" else trained).append(bare(document.text))
-    told, kept = "\n".join(trained), "\n".join(held)
-    for examples in docs.values():
-        right = [text for each in examples["test"] if each.label == 1 for text in (each.first, each.second) if text]
-        assert all(bare(text) in kept for text in right)
-        assert [text for text in right if bare(text) in told] == []
-        train = {text for each in examples["train"] for text in (each.first, each.second) if text}
-        assert not train & {text for each in examples["test"] for text in (each.first, each.second)}
 
 
 def test_the_split_is_that_of_pre_training(cache, tmp_path):

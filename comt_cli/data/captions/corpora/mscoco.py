@@ -145,18 +145,14 @@ class MSCOCO(CaptionCorpus):
         path = self._folder / CAPTIONS
         hint = f"Put Karpathy's {CAPTIONS} there, and say where it is with data.folder."
         try:
-            images = read_json(path, largest=1 << 32)["images"]
-        except FileNotFoundError as error:
-            raise UserError(f"there is no {path}", hint) from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path} cannot be read: {first_line(error)}", hint) from error
-        try:
-            known = _IMAGES.validate_python(images, strict=True)
+            known = _IMAGES.validate_python(read_json(path, largest=1 << 32)["images"], strict=True)
         except ValidationError as error:
             wrong = error.errors()[0]
             number, *keys = wrong["loc"] or (None,)
             where = ": ".join(["images" if number is None else f"image {int(number) + 1}", *map(str, keys)])
             raise UserError(f"{path}: {where}: {wrong['msg']}", hint) from error
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path} cannot be read: {first_line(error)}", hint) from error
         return [(image, SPLITS[image.split]) for image in known]
 
     def _files(self, images: Iterable[_Image]) -> list[Path]:

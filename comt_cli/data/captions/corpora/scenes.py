@@ -152,7 +152,6 @@ def symbol_masks() -> dict[tuple[str, str, str], NDArray[np.float32]]:
 
 
 def _shapes(size: str) -> dict[str, NDArray[np.float32]]:
-    """The masks of shapes, float32 [M, M]."""
     side = MASK[size]
     places = (np.arange(side * _FINE) + 0.5) / _FINE - side / 2
     x, y = places[None, :], places[:, None]

@@ -11,7 +11,7 @@ there as on the hub.
 
 from __future__ import annotations
 
-import math
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,15 +32,9 @@ _SHORT_LINES = 0.01  # so many of a file's lines may have fewer columns than the
 
 @dataclass(frozen=True)
 class Form:
-    """A task: what it asks for, and where its texts and labels are.
-
-    Attributes:
-        folder: what GLUE's archive calls it.
-        columns: of the hub's texts; the label is `label`, a number.
-        tsv: of the texts and the label in a folder's files, by their names in the first line or, where there is no such
-            line, by their place from 0 on.
-        classes: what a folder's files call each class; None where the label is a number.
-    """
+    """A task: what it asks for; what GLUE's archive calls it (`folder`); the `columns` of the hub's texts, beside
+    `label`; those of texts and label in a folder's files (`tsv`), by their names in the first line or, where there is
+    no such line, by their place; and what these files call each class (None: the label is a number)."""
 
     asked: Asked
     folder: str
@@ -113,7 +107,6 @@ class HubExamples(GlueSource):
         return found
 
     def _example(self, row: Row, where: str) -> Example:
-        """Raises `UserError` where a column is missing or the label cannot be one."""
         label, classes = row.get("label"), self._form.asked.classes
         texts = [row.get(column) for column in self._form.columns]
         is_one = label is not None and (0 <= label <= MOST_ALIKE if classes == 1 else label in range(classes))
@@ -150,7 +143,6 @@ class FolderExamples(GlueSource):
 
 
 def _lines(path: Path, form: Form) -> Iterator[Example]:
-    """The examples of a file. Raises `UserError` where it is not of GLUE's form."""
     try:
         lines = read_text(path, _LARGEST).replace("\r\n", "\n").removesuffix("\n").split("\n")
     except (OSError, ValueError) as error:
@@ -174,17 +166,13 @@ def _lines(path: Path, form: Form) -> Iterator[Example]:
 
 
 def _label(said: str, form: Form, path: Path, line: int) -> float:
-    if form.classes is not None:
-        if said not in form.classes:
-            raise _wrong(path, f"line {line:,} has the label {said!r}, none of {', '.join(form.classes)}")
+    if form.classes is not None and said in form.classes:
         return form.classes[said]
-    try:
-        number = float(said)
-    except ValueError:
-        number = math.nan
-    if not 0 <= number <= MOST_ALIKE:
-        raise _wrong(path, f"line {line:,} has the label {said!r}, no number from 0 to {MOST_ALIKE:g}")
-    return number
+    with contextlib.suppress(ValueError):
+        if form.classes is None and 0 <= (number := float(said)) <= MOST_ALIKE:
+            return number
+    allowed = f"no number from 0 to {MOST_ALIKE:g}" if form.classes is None else f"none of {', '.join(form.classes)}"
+    raise _wrong(path, f"line {line:,} has the label {said!r}, {allowed}")
 
 
 def _wrong(path: Path, why: str) -> UserError:

@@ -20,7 +20,7 @@ from comt_cli.data.images.settings import IMAGE_SPLITS, FolderSet, ImageDataSett
 from comt_cli.data.images.torchvision_import import torchvision_datasets
 from comt_cli.data.storage import ProgressCallback, file_lock, first_line, make_folder
 from comt_cli.errors import UserError
-from comt_cli.files import cache_folder, if_damaged, open_file, sha256
+from comt_cli.files import cache_folder, if_damaged, sha256
 
 
 class Cifar(FolderSet):
@@ -88,30 +88,21 @@ def _read(kind: Any, name: str, folder: Path, progress: ProgressCallback) -> lis
 
 def _fetch(kind: Any, name: str, folder: Path, progress: ProgressCallback) -> None:
     """Unpack the archive that lies in `folder`; one that is not there, or is damaged, is downloaded first."""
-    archive, wrong = folder / kind.filename, f"{name} is not in {folder} and cannot be downloaded"
+    progress(f"unpacking {name} in {folder}, downloaded first where it is not there", 0, None)
     try:
-        md5 = _md5(archive) if archive.exists() else None
-        if md5 == kind.tgz_md5:
-            wrong = f"{archive} cannot be unpacked"
-        elif md5 is not None:
-            wrong = f"{archive} is damaged (its MD5 is {md5}, not {kind.tgz_md5}) and cannot be downloaded anew"
-        progress(f"{'unpacking' if md5 == kind.tgz_md5 else 'downloading'} {name} in {folder}", 0, None)
         torchvision_datasets().utils.download_url(kind.url, folder, kind.filename, kind.tgz_md5)  # if it is not whole
-        _unpack(kind, archive, folder / kind.base_folder)
+        _unpack(kind, folder / kind.filename, folder / kind.base_folder)
     except (RuntimeError, OSError, EOFError, tarfile.TarError) as error:  # urllib's errors are OSErrors
         raise UserError(
-            f"{wrong}: {first_line(error)}",
+            f"{name} is not in {folder}, or is damaged, and cannot be downloaded: {first_line(error)}",
             f"Where there is a network, {_bring(kind, folder)}; or say which folder has it: --set "
             "data.folder=/some/folder (of comt plot-images: --folder)",
         ) from error
 
 
 def _unpack(kind: Any, archive: Path, folder: Path) -> None:
-    """Write the files that torchvision reads into `folder`, and nothing else that an archive may hold.
-
-    torchvision unpacks all of it, with whatever the interpreter allows by default: before Python 3.14 also links, and
-    files outside the folder.
-    """
+    """Write the files that torchvision reads into `folder`, and nothing else that an archive may hold: torchvision
+    unpacks links and files outside the folder, too, before Python 3.14."""
     names = [kind.meta["filename"], *(name for name, _ in (*kind.train_list, *kind.test_list))]
     places = {f"{kind.base_folder}/{name}": folder / name for name in names}
     with tarfile.open(archive, "r:gz") as tar:
@@ -119,11 +110,6 @@ def _unpack(kind: Any, archive: Path, folder: Path) -> None:
             if member.isfile() and member.name in places and (content := tar.extractfile(member)):
                 folder.mkdir(exist_ok=True)
                 places[member.name].write_bytes(content.read())
-
-
-def _md5(path: Path) -> str:
-    with open_file(path) as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def _bring(kind: Any, folder: Path) -> str:

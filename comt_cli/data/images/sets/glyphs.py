@@ -36,12 +36,10 @@ class Glyphs(ImageSet):
             yield f"folder: {data.images} is drawn into the cache, and read from nowhere else; leave it out"
 
     def identity(self) -> list[Any]:
-        """The renderer, the characters, the fonts themselves, and the versions of what rasterises them."""
         faces = FACES[self._name]
         return [self._name, VERSION[self._name], CHARACTERS[self._name], faces, font_hash(faces), rasteriser()]
 
     def counts(self) -> dict[ImageSplitName, int]:
-        """How many images either split has. Raises `UserError` where more are asked for than there are."""
         return {
             "train": self.count("train", TRAIN_IMAGES),
             "validation": self.count("validation", VALIDATION_IMAGES),

@@ -40,12 +40,9 @@ Box = tuple[int, int, int, int]
 
 
 class ImageNet(FolderSet):
-    """The set.
-
-    A file's place in its split is shuffled once and for all: the first so many hold all classes. Of the files' content
-    their sizes stand for the pixels: copies that were scaled or encoded anew differ in them, and reading 140 GB before
-    a run starts would take longer than people wait.
-    """
+    """The set. A file's place in its split is shuffled once and for all: the first so many hold all classes. Of the
+    files' content their sizes stand for the pixels: reading 140 GB before a run starts would take longer than people
+    wait."""
 
     classes: ClassVar[Mapping[str, int]] = {"imagenet": 1000}
     names = tuple(classes)
@@ -111,11 +108,9 @@ def _unfit(folder: Path, reason: str) -> UserError:
 
 
 class FolderSplit(ImageSplit):
-    """Image files that are read and cut to `size` when a batch is asked for, several at once.
-
-    In training with `crops` a random part is scaled to size (`random_box`); else, and at evaluation, the middle
-    (`middle`). Attributes as for `ImageSplit`; `files` are the files, in the order of the labels.
-    """
+    """Image files, in the order of the labels, that are read and cut to `size` when a batch is asked for, several at
+    once. In training with `crops` a random part is scaled to size (`random_box`); else, and at evaluation, the
+    middle."""
 
     def __init__(self, files: list[str], labels: NDArray[np.int64], size: int, *, crops: bool) -> None:
         super().__init__(labels, None)
@@ -124,18 +119,15 @@ class FolderSplit(ImageSplit):
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="comt-read-images")
 
     def batch(self, indices: NDArray[np.int64]) -> ImageBatch:
-        """The middles of the images with these numbers. Raises `IndexError`; `UserError` for a broken file."""
         batch = super().batch(indices)
         return replace(batch, pixels=self._read(batch.indices, None))
 
     def train_batch(self, indices: NDArray[np.int64], seed: int, first: int) -> ImageBatch:
-        """The images with these numbers, cropped at random where the split crops. Raises as `batch` does."""
         batch = super().batch(indices)
         draws = uniform_draws(seed, first, len(batch.indices), DRAWS)
         return replace(batch, draws=draws, pixels=self._read(batch.indices, draws if self.crops else None))
 
     def _read(self, indices: NDArray[np.int64], draws: NDArray[np.float64] | None) -> NDArray[np.uint8]:
-        """uint8 [B, size, size, 3]."""
         rows = [None] * len(indices) if draws is None else list(draws)
         images = list(self._pool.map(self._read_one, indices.tolist(), rows))
         return np.stack(images) if images else np.empty((0, self.size, self.size, 3), dtype=np.uint8)
@@ -155,10 +147,8 @@ def random_part(image: Image, size: int, draws: NDArray[np.float64]) -> Image:
 
 def random_box(width: int, height: int, draws: NDArray[np.float64]) -> Box:
     """The (left, top, right, bottom) of a random part: 8 to 100 % of the area, aspect 3/4 to 4/3 (Szegedy et al. 2015).
-
     Of ten attempts the first that fits is taken; if none does, the middle with the nearest aspect that is allowed.
-    `draws`: float64 [DRAWS] in [0, 1), of which 1 to 22 are used.
-    """
+    `draws`: float64 [DRAWS] in [0, 1), of which 1 to 22 are used."""
     top_draw, left_draw = draws[_PLACE].tolist()
     for area_draw, aspect_draw in draws[_SHAPES].reshape(-1, 2).tolist():
         area = width * height * (0.08 + 0.92 * area_draw)
@@ -174,11 +164,7 @@ def random_box(width: int, height: int, draws: NDArray[np.float64]) -> Box:
 
 def middle(image: Image, size: int) -> Image:
     """The middle `size` x `size` of the image, whose shorter side is first scaled to size * 256 / 224."""
-    shorter = round(size * 256 / 224)
-    width, height = image.size
-    if width <= height:
-        width, height = shorter, int(shorter * height / width)
-    else:
-        width, height = int(shorter * width / height), shorter
-    left, top = round((width - size) / 2), round((height - size) / 2)
-    return image.resize((width, height), Resampling.BILINEAR).crop((left, top, left + size, top + size))
+    from torchvision.transforms import functional
+
+    cut: Image = functional.center_crop(functional.resize(image, round(size * 256 / 224)), [size, size])
+    return cut

@@ -64,7 +64,6 @@ class Slot(NamedTuple):
 
     @property
     def type(self) -> str:
-        """The type of the value."""
         return self.key.partition(".")[0]
 
 
@@ -76,7 +75,6 @@ class Carrier:
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """Its slots, in the order of the English sentence."""
         return tuple(part for part in self.texts["en"] if isinstance(part, Slot))
 
 
@@ -171,10 +169,7 @@ class Almanac(PairCorpus):
 
     def decoded(self, progress: ProgressCallback = no_progress) -> Mapping[str, PairTexts]:
         """Validation, test and unseen pairs: the first ones whose texts are not on the same side of an earlier split.
-
-        Raises:
-            UserError: there are not as many different ones as were asked for.
-        """
+        Raises `UserError` where there are not as many different ones as were asked for."""
         sources, targets = ({pair[side] for pair in self._train} for side in (0, 1))
         found: dict[str, PairTexts] = {}
         splits: tuple[AlmanacSplit, ...] = ("validation", "test", "unseen")
@@ -204,7 +199,7 @@ class Almanac(PairCorpus):
 
     def _pair(self, split: AlmanacSplit, draws: Draws, limits: Limits) -> AlmanacPair:
         chosen = self._form(split, draws)
-        joiner = JOINERS[draws.below(len(JOINERS))] if len(chosen) > 1 else {}
+        joiner = draws.one_of(JOINERS) if len(chosen) > 1 else {}
         values = [{slot.key: draw(slot.type, draws, limits) for slot in carrier.slots} for carrier in chosen]
         source, _ = _written(chosen, values, joiner, self._source)
         return AlmanacPair(source, *_written(chosen, values, joiner, self._target))
@@ -213,17 +208,15 @@ class Almanac(PairCorpus):
         known = carriers()
         if split == "unseen":
             if self._easy:
-                dated = [each for each in (*known.clauses, *known.labels) if _has_year(each)]
-                return [dated[draws.below(len(dated))]]
-            return [known.clauses[place] for place in _apart()[draws.below(len(_apart()))]]
+                return [draws.one_of([each for each in (*known.clauses, *known.labels) if _has_year(each)])]
+            return [known.clauses[place] for place in draws.one_of(_apart())]
         share = draws.share()
         if share >= _ALONE + _JOINED:
-            return [known.labels[draws.below(len(known.labels))]]
+            return [draws.one_of(known.labels)]
         first = draws.below(len(known.clauses))
         if share < _ALONE or self._easy:
             return [known.clauses[first]]
-        seconds = _seconds(first)
-        return [known.clauses[place] for place in (first, seconds[draws.below(len(seconds))])]
+        return [known.clauses[place] for place in (first, draws.one_of(_seconds(first)))]
 
 
 def _written(

@@ -11,18 +11,17 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
-from comt_cli.data.pairs.settings import SHARES, PairCorpus, PairData, PairTexts, TextPair, split_of_source
+from comt_cli.data.pairs.almanac_values import babel
+from comt_cli.data.pairs.settings import SHARES, DividedPairs, PairData, PairTexts, split_of_source
 from comt_cli.data.storage import ProgressCallback, first_line, hash_file, no_progress
 from comt_cli.errors import UserError
 from comt_cli.files import open_file
-from comt_cli.installing import install_package
 
 
-class Catalogues(PairCorpus):
+class Catalogues(DividedPairs):
     """The messages of some packages in one language."""
 
     pattern = r"gettext:[^,]+(,[^,]+)*"
@@ -53,10 +52,8 @@ class Catalogues(PairCorpus):
             for split in ("validation", "test")
         }
 
-    def train(self, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
-        for number, (source, target) in enumerate(islice(self._pairs, start[1], None), start[1]):
-            if split_of_source(source, self.data) == "train":
-                yield TextPair(source, target, (0, number))
+    def all_pairs(self) -> list[tuple[str, str]]:
+        return self._pairs
 
     @cached_property
     def _files(self) -> dict[str, list[Path]]:
@@ -87,24 +84,16 @@ class Catalogues(PairCorpus):
 
     @cached_property
     def _pairs(self) -> list[tuple[str, str]]:
-        """All different pairs, in the order of packages, catalogues and messages."""
         pairs = (pair for paths in self._files.values() for path in paths for pair in _messages(path, self._locale))
         return list(dict.fromkeys(pairs))
 
 
 def _messages(path: Path, locale: str) -> Iterator[tuple[str, str]]:
     """The translated messages of a catalogue. Raises `UserError` where it cannot be read."""
-    try:
-        from babel.messages.mofile import read_mo
-        from babel.messages.pofile import read_po
-    except ImportError as error:
-        raise UserError(
-            f"corpus: gettext: reads catalogues with Babel, which cannot be imported: {error}",
-            install_package("babel>=2.18"),
-        ) from error
+    po, mo = babel("messages.pofile"), babel("messages.mofile")
     try:
         with open_file(path) as handle:
-            catalogue = read_po(handle, locale=locale) if path.suffix == ".po" else read_mo(handle)
+            catalogue = po.read_po(handle, locale=locale) if path.suffix == ".po" else mo.read_mo(handle)
     # Babel raises ValueError, its own errors, and at damaged files whatever comes first (struct.error, IndexError).
     except Exception as error:
         raise UserError(f"corpus: cannot read the catalogue {path}: {first_line(error)}") from error

@@ -21,9 +21,8 @@ import io
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from comt_cli.data.hub import Row, RowFiles, from_place, open_files, reachable
 from comt_cli.data.storage import ProgressCallback, known_hashes, no_progress
@@ -35,8 +34,7 @@ VALIDATION_TOKENS = 12_000_000
 """Enough for the papers' evaluation, which stops after 10 million tokens."""
 
 
-@dataclass(frozen=True)
-class HubSource:
+class HubSource(NamedTuple):
     """One split on the hub: the repository, its revision, and the pattern of the split's files."""
 
     repository: str
@@ -47,7 +45,7 @@ class HubSource:
 
 def open_source(source: HubSource) -> RowFiles:
     """The files of a source on the hub."""
-    return open_files(source.repository, source.revision, source.files)
+    return open_files(*source[:3])
 
 
 class HubText(Corpus):
@@ -65,11 +63,9 @@ class HubText(Corpus):
         self.open = open_source
 
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
-        """What is asked of the hub; known without network."""
-        sources = [[source.repository, source.revision, source.files, source.split] for source in self.sources]
         return {
             "corpus": self.names[0],
-            "sources": sources,
+            "sources": [list(source) for source in self.sources],
             "file_order_seed": FILE_ORDER_SEED,
             "validation_tokens": self.validation_tokens,
         }
@@ -78,7 +74,6 @@ class HubText(Corpus):
         return [HubStream(self, source) for source in self.sources]
 
     def files(self, source: HubSource) -> RowFiles:
-        """The files of a source, a document a row."""
         return self.open(source)
 
 
@@ -173,7 +168,6 @@ class WikiText(HubText):
     )
 
     def __init__(self, open_source: Callable[[HubSource], RowFiles] = open_source, folder: str | None = None) -> None:
-        """`open_source` gives the files of a source, whose texts are lines."""
         super().__init__(open_source)
         self._folder = None if folder is None else Path(folder).expanduser()
 

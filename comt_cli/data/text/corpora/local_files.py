@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 from comt_cli.data.storage import ProgressCallback, changed, forget_hashes, known_hashes, no_progress
-from comt_cli.data.text.settings import Corpus, Document, SplitName, Stream, TextSettings
+from comt_cli.data.text.settings import Corpus, Document, SplitName, TextSettings
 from comt_cli.errors import UserError
 from comt_cli.files import canonical_json, conversion, open_file, sha256
 
@@ -39,9 +39,6 @@ class LocalFiles(Corpus):
         root, _ = self._matched
         listing = [[path.relative_to(root).as_posix(), digest] for path, digest in self._hashed]
         return {"corpus": "files", "sha256": sha256(canonical_json(listing))}
-
-    def streams(self) -> Sequence[Stream]:
-        return [self]
 
     @property
     def total(self) -> int | None:
@@ -89,11 +86,9 @@ class LocalFiles(Corpus):
 
 
 def _match(pattern: str) -> tuple[Path, list[Path]]:
-    """The folder before the pattern's first wildcard, and the files that match, sorted by their name below it.
-
-    As in a shell, a wildcard does not match names that begin with a dot. What is there by the very name that is given
-    is meant, whatever signs are in it.
-    """
+    """The folder before the pattern's first wildcard, and the files that match, sorted by their name below it. As in a
+    shell, a wildcard does not match names that begin with a dot; what is there by the very name that is given is
+    meant."""
     parts = Path(pattern).expanduser().absolute().parts
     wild = next(
         (i for i, part in enumerate(parts) if set(part) & {*"*?["} and not Path(*parts[: i + 1]).exists()), None

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from comt_cli.data.storage import ProgressCallback, file_lock, no_progress, state_of
-from comt_cli.data.text.settings import Corpus, Document, SplitName, Stream
+from comt_cli.data.text.settings import Corpus, Document, SplitName
 from comt_cli.errors import UserError
 from comt_cli.files import cache_folder, canonical_json, read_json, sha256, write_json
 
@@ -62,9 +62,6 @@ class LibraryTexts(Corpus):
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
         """The hash of all documents; extracts them (a few seconds) when this Python's are not in the cache."""
         return {"corpus": self.names[0], "sha256": _content_hash(self._documents(progress))}
-
-    def streams(self) -> Sequence[Stream]:
-        return [self]
 
     @property
     def total(self) -> int | None:
@@ -206,10 +203,8 @@ def _definitions(body: Iterable[ast.AST]) -> Iterator[ast.ClassDef | ast.Functio
 
 
 def _c_docstrings(module_name: str) -> Iterator[str]:
-    """The docstrings of a C module, its functions, its classes and their methods, sorted by name.
-
-    Only objects made in C count: what other code has put in their place must not change the corpus.
-    """
+    """The docstrings of a C module, its functions, its classes and their methods, sorted by name. Only objects made in
+    C count: what other code has put in their place must not change the corpus."""
     try:
         module = importlib.import_module(module_name)
     except ImportError:  # not built on this platform
