@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from comt_cli.analysis.observed import other_images
-from comt_cli.data.evaluation import EvaluationBatches
 from comt_cli.data.images.dataset import ImageBatch, ImageDataset
+from comt_cli.data.loader import EvaluationBatches
 from comt_cli.data.prepare import prepare as prepare_images
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedImageModel

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from comt_cli.data.pairs.corpus import PairTexts, corpus_for
 from comt_cli.data.pairs.nearest import nearest_translations
+from comt_cli.data.pairs.settings import PairTexts, corpus_for
 from comt_cli.data.prepare import prepare
 from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.errors import UserError
@@ -66,7 +66,8 @@ class TranslatedSplit:
                 f"{name} is not the data any more that {self.folder} was trained on",
                 "Its translations can be scored as files: comt score HYP REF.",
             )
-        return dataset.texts
+        texts: Mapping[str, PairTexts] = dataset.texts
+        return texts
 
     @property
     def references(self) -> list[str]:

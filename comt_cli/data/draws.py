@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
+
+V = TypeVar("V")
 
 _AT_ONCE = 1 << 11  # examples whose numbers are drawn together
 
@@ -26,6 +29,10 @@ class Draws:
     def between(self, low: int, high: int) -> int:
         """A whole number from `low` to `high`, both included."""
         return low + self.below(high - low + 1)
+
+    def one_of(self, values: Sequence[V]) -> V:
+        """One of the values."""
+        return values[self.below(len(values))]
 
     def some(self, count: int, among: int) -> list[int]:
         """`count` different numbers in [0, among), in the order in which they were drawn."""

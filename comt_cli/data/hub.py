@@ -3,62 +3,43 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
-from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from comt_cli.data.storage import first_line
 from comt_cli.errors import UserError
 
-
-class RowFiles(Protocol):
-    """The files of a split, each a sequence of rows."""
-
-    def __len__(self) -> int:
-        """How many files there are."""
-        ...
-
-    def rows(self, file: int) -> Iterator[dict[str, Any]]:
-        """The rows of one file in order."""
-        ...
+Row = dict[str, Any]
+RowFiles = Sequence[Callable[[], Iterable[Row]]]
+"""The files of a split: each is opened by a call, and gives its rows in order."""
 
 
-class StreamedFiles:
-    """The files of a streaming `datasets.IterableDataset`."""
-
-    def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-
-    def __len__(self) -> int:
-        return int(self._dataset.num_shards)
-
-    def rows(self, file: int) -> Iterator[dict[str, Any]]:
-        """The rows of one file, which is one shard of the stream."""
-        yield from self._dataset.shard(num_shards=len(self), index=file)
-
-
-def open_files(repository: str, revision: str, files: str) -> StreamedFiles:
+def open_files(repository: str, revision: str, files: str) -> RowFiles:
     """The files of a data set on the hub that match the pattern `files`; their content is fetched when it is read."""
     return stream_files(f"hf://datasets/{repository}@{revision.replace('/', '%2F')}/{files}")
 
 
-def stream_files(pattern: str) -> StreamedFiles:
-    """The parquet or JSON files that `pattern` names, local or remote."""
+def stream_files(pattern: str) -> RowFiles:
+    """The parquet or JSON files that `pattern` names, local or remote, each a shard of the stream."""
     import datasets
 
     builder = "parquet" if pattern.endswith(".parquet") else "json"
-    return StreamedFiles(datasets.load_dataset(builder, data_files=pattern, split="train", streaming=True))
+    stream = datasets.load_dataset(builder, data_files=pattern, split="train", streaming=True)
+    count = int(stream.num_shards)
+    return [functools.partial(stream.shard, num_shards=count, index=file) for file in range(count)]
 
 
 def from_place(
-    files: RowFiles, start: tuple[int, int], order: Iterable[int] | None = None
-) -> Iterator[tuple[tuple[int, int], dict[str, Any]]]:
+    files: RowFiles, start: tuple[int, int] = (0, 0), order: Iterable[int] | None = None
+) -> Iterator[tuple[tuple[int, int], Row]]:
     """Rows with their places (file, number in the file) from the place `start` on; earlier files are not opened. Files
     are read in `order`, and a place says which in it."""
     for position, file in enumerate(range(len(files)) if order is None else order):
         if position >= start[0]:
             skipped = start[1] if position == start[0] else 0
-            for number, row in enumerate(itertools.islice(files.rows(file), skipped, None), skipped):
+            for number, row in enumerate(itertools.islice(files[file](), skipped, None), skipped):
                 yield (position, number), row
 
 

@@ -1,4 +1,5 @@
-"""Batches for training: the global batch of a step sharded over ranks and micro-batches, read ahead by a thread."""
+"""Batches: for training the global batch of a step, sharded over ranks and micro-batches and read ahead by a thread;
+for evaluation the samples of a split in their order, up to a number of targets, shared among ranks."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ from comt_cli.data.order import sample_indices
 from comt_cli.data.split import B, Split
 from comt_cli.errors import UserError
 
+_COUNTED_AT_ONCE = 1 << 16
+
 
 class TrainBatches(Generic[B]):
     """An iterator over optimiser steps; each item is the list of this rank's micro-batches of that step.
@@ -24,12 +27,9 @@ class TrainBatches(Generic[B]):
     of a step, concatenated over micro-batches and then ranks, are the same for every number of ranks and every
     micro-batch size, and nothing but the step number has to be stored to resume.
 
-    A thread reads ahead. Use it as a context manager, or call `close`. An error in the thread is raised by the `next`
-    that would have returned its batch.
-
-    Attributes:
-        step: the step that the next item is for.
-        waited_seconds: time that `next` has spent waiting for the thread; the model's time when it is small.
+    A thread reads ahead: use it as a context manager, or call `close`. An error in the thread is raised by the `next`
+    that would have returned its batch. `step` is the step that the next item is for, `waited_seconds` the time that
+    `next` has spent waiting for the thread.
     """
 
     def __init__(
@@ -46,12 +46,8 @@ class TrainBatches(Generic[B]):
         prefetch: int = 4,
     ) -> None:
         """`batch_size` counts samples over all ranks, `micro_batch_size` samples of one rank (None: its whole slice).
-
-        Steps run from `first_step` to before `last_step` (None: for ever). `prefetch` steps are read ahead.
-
-        Raises:
-            UserError: the batch cannot be divided equally among the ranks.
-        """
+        Steps run from `first_step` to before `last_step` (None: for ever); `prefetch` are read ahead. Raises
+        `UserError` where the batch cannot be divided equally among the ranks."""
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} of {world_size}")
         if batch_size % world_size:
@@ -105,7 +101,6 @@ class TrainBatches(Generic[B]):
         return item
 
     def _read_ahead(self) -> None:
-        """Let the thread read what comes next."""
         while len(self._ahead) < self._prefetch and self._next != self._last_step:
             self._ahead.append(self._pool.submit(self._read, self._next))
             self._next += 1
@@ -121,3 +116,62 @@ class TrainBatches(Generic[B]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class EvaluationBatches(Generic[B]):
+    """The first samples of a split, in order: the fewest that hold `max_targets` targets, all where that is None.
+
+    Which samples these are depends on neither the batch size nor the number of ranks: global batch b is samples b *
+    batch_size up to (b + 1) * batch_size, and rank r takes its r-th slice. All ranks yield the same number of batches,
+    each of at least one sample, so that sharded models can run their collective operations in step: a rank that is left
+    without samples gets one whose targets are all `IGNORE`. `used` samples with `targets` targets are read, over all
+    ranks.
+    """
+
+    def __init__(
+        self,
+        split: Split[B],
+        *,
+        batch_size: int,
+        rank: int = 0,
+        world_size: int = 1,
+        max_targets: int | None = None,
+        equal: bool = False,
+    ) -> None:
+        """`batch_size` counts samples over all ranks. `equal`: where it is a multiple of the ranks, several
+        batches have one size, for which a model is compiled once: the last is filled up with samples whose targets are
+        `IGNORE`."""
+        if not 0 <= rank < world_size or batch_size < 1:
+            raise ValueError(f"rank {rank} of {world_size}, batch size {batch_size}")
+        self._split = split
+        self._batch_size = batch_size
+        self._rank = rank
+        self._world_size = world_size
+        self.used, self.targets = _prefix(split, max_targets)
+        self._least = batch_size // world_size if equal and self.used > batch_size else 1
+
+    def __len__(self) -> int:
+        return (self.used + self._batch_size - 1) // self._batch_size
+
+    def __iter__(self) -> Iterator[B]:
+        for begin in range(0, self.used, self._batch_size):
+            size = min(self._batch_size, self.used - begin)
+            low, high = (size * part // self._world_size for part in (self._rank, self._rank + 1))
+            # Where there are too few: the first sample of the global batch again and again, which does not count.
+            numbers = np.arange(begin + low, begin + high, dtype=np.int64)
+            filling = np.full(max(0, self._least - len(numbers)), begin, dtype=np.int64)
+            batch = self._split.batch(np.concatenate([numbers, filling]))
+            yield batch.uncounted(len(numbers)) if len(filling) else batch
+
+
+def _prefix(split: Split[B], max_targets: int | None) -> tuple[int, int]:
+    """(number of samples, their targets): the shortest prefix with at least `max_targets` targets."""
+    total = 0
+    for begin in range(0, len(split), _COUNTED_AT_ONCE):
+        indices = np.arange(begin, min(begin + _COUNTED_AT_ONCE, len(split)), dtype=np.int64)
+        sums = total + np.cumsum(split.target_counts(indices))
+        if max_targets is not None and sums[-1] >= max_targets:
+            last = int(np.searchsorted(sums, max_targets))
+            return begin + last + 1, int(sums[last])
+        total = int(sums[-1])
+    return len(split), total

@@ -25,17 +25,8 @@ _DRAWS = 0xD1B54A32D192ED03  # any constant: keeps the draws apart from the keys
 
 
 def sample_indices(seed: int, start: int, count: int, rows: int) -> NDArray[np.int64]:
-    """Row numbers at positions [start, start + count) of the infinite training order.
-
-    Args:
-        seed: the run's seed; any integer.
-        start: first position, counted in rows since the beginning of training (0 <= start).
-        count: how many positions.
-        rows: rows in the training split (1 <= rows < 2**62).
-
-    Returns:
-        int64 [count], each in [0, rows). Positions [e * rows, (e + 1) * rows) hold every row exactly once.
-    """
+    """Row numbers at positions [start, start + count) of the infinite training order of the run's `seed`, any integer:
+    int64 [count] in [0, rows), 1 <= rows < 2**62. Positions [e * rows, (e + 1) * rows) hold every row exactly once."""
     if rows < 1 or start < 0 or count < 0:
         raise ValueError(f"no order for start={start}, count={count}, rows={rows}")
     epochs, offsets = np.divmod(np.arange(start, start + count, dtype=np.int64), rows)
@@ -49,14 +40,9 @@ def sample_indices(seed: int, start: int, count: int, rows: int) -> NDArray[np.i
 
 
 def uniform_draws(seed: int, start: int, count: int, numbers: int) -> NDArray[np.float64]:
-    """Random numbers for the samples at positions [start, start + count) of the training order of `seed`.
-
-    Each is a hash of (seed, position, its number), so that any slice is the same as position by position, and equal on
-    every machine. They have nothing to do with the order itself.
-
-    Returns:
-        float64 [count, numbers], uniform in [0, 1), with 53 random bits.
-    """
+    """Random numbers for the samples at positions [start, start + count) of the training order of `seed`: float64
+    [count, numbers], uniform in [0, 1), with 53 random bits. Each is a hash of (seed, position, its number), so that
+    any slice is the same as position by position, and equal on every machine."""
     positions = np.arange(start, start + count, dtype=np.int64).astype(np.uint64)
     samples = mix(positions * np.uint64(_GOLDEN) + np.uint64(_seed_key(seed) ^ _DRAWS))
     steps = np.arange(1, numbers + 1, dtype=np.uint64) * np.uint64(_GOLDEN)

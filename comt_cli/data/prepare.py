@@ -1,63 +1,319 @@
-"""From the settings of data of any kind to the data: its fingerprint, and what is opened of it.
+"""Data in the cache folder: made once from settings, recorded in a manifest, and checked whenever it is opened.
 
-A kind of data is a folder beside this file: `settings.py` has its settings, `prepare.py` the class `Kind` that prepares
-what they describe. No entry names them.
+    settings -> identity -> fingerprint -> locked folder -> files -> manifest -> opened splits
+
+A kind of data is a folder beside this file. Its `settings.py` has its settings, the base class of its corpora and the
+class `Kind`, which identifies what they describe; its `dataset.py` writes and opens it. No entry names them. Importing
+this, and what finds a fingerprint, imports no NumPy, which takes as long as all else that a plan needs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from typing import TYPE_CHECKING, Any, overload
+import platform
+import shutil
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from comt_cli.data.storage import ProgressCallback, no_progress
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
+
+from comt_cli import __version__ as comt_version
+from comt_cli.data.settings import DataSection
+from comt_cli.data.storage import (
+    ProgressCallback,
+    changed,
+    file_lock,
+    first_line,
+    hash_file,
+    make_folder,
+    no_progress,
+    state_of,
+)
+from comt_cli.data.tokenizer import load_tokenizer
+from comt_cli.errors import StorageError, UserError
+from comt_cli.files import cache_folder, canonical_json, if_damaged, read_json, sha256, write_json
 from comt_cli.recipe.settings import Section
 
-if TYPE_CHECKING:
-    from comt_cli.data.captions.dataset import CaptionDataset
-    from comt_cli.data.captions.settings import CaptionData
-    from comt_cli.data.glue.dataset import GlueDataset
-    from comt_cli.data.glue.settings import GlueData
-    from comt_cli.data.images.dataset import ImageDataset
-    from comt_cli.data.images.settings import ImageDataSettings
-    from comt_cli.data.pairs.dataset import PairDataset
-    from comt_cli.data.pairs.settings import PairData
-    from comt_cli.data.text.dataset import Dataset
-    from comt_cli.data.text.masking import MaskedDataset
-    from comt_cli.data.text.settings import DataSettings, MaskedData
+MANIFEST = "manifest.json"
+STAMP = "verified.json"
+TOKENIZER = "tokenizer.json"
 
 
-def kind_of(data: Section) -> Any:
-    """What prepares the data of these settings, a `Prepared` as a rule."""
-    folder = type(data).__module__.rpartition(".")[0]
-    return importlib.import_module(f"{folder}.prepare").Kind(data)
+class Record(BaseModel):
+    """Part of what is written about a prepared folder."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class FileRecord(Record):
+    """A file as it was written."""
+
+    name: str
+    bytes: NonNegativeInt
+    sha256: str
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        return cls(name=path.name, bytes=path.stat().st_size, sha256=hash_file(path))
+
+
+class Manifest(Record, ABC):
+    """The record of a prepared folder. It is written last: its presence means that the folder is complete."""
+
+    fingerprint: str
+    settings: dict[str, Any]
+    versions: dict[str, str]
+
+    @abstractmethod
+    def all_files(self) -> Sequence[FileRecord]:
+        """All files that the folder must hold."""
+
+    def content_hash(self) -> str:
+        """16 hexadecimal digits over the content of all files, independent of their names."""
+        return sha256(canonical_json([file.sha256 for file in self.all_files()]))[:16]
+
+    def write(self, folder: Path) -> None:
+        """Write the manifest with its own hash, so that a damaged one is recognised. Raises `StorageError`."""
+        content = self.model_dump(mode="json")
+        write_json(folder / MANIFEST, {"sha256": sha256(canonical_json(content)), "manifest": content})
+
+    @classmethod
+    def read(cls, folder: Path, fingerprint: str) -> Self:
+        """Read the manifest of `folder`, which must be that of `fingerprint`. Raises `UserError` naming the file."""
+        path = folder / MANIFEST
+        try:
+            stored = read_json(path)
+            content = stored["manifest"]
+            if stored["sha256"] != sha256(canonical_json(content)):
+                raise ValueError("its content is not what was written (the hash differs)")
+            manifest = cls.model_validate(content)
+        except (OSError, ValueError, KeyError, TypeError, ValidationError) as error:
+            raise damaged(path, first_line(error)) from error
+        if manifest.fingerprint != fingerprint:
+            raise damaged(path, f"it belongs to other data ({manifest.fingerprint}, expected {fingerprint})")
+        return manifest
+
+
+class FilesManifest(Manifest):
+    """The record of a folder whose files are one list."""
+
+    files: tuple[FileRecord, ...]
+
+    def all_files(self) -> Sequence[FileRecord]:
+        return self.files
+
+
+D = TypeVar("D", bound=DataSection)
+C = TypeVar("C")
+S = TypeVar("S")
+
+
+class Prepared(ABC, Generic[D, C]):
+    """Data of one kind: settings `data`, and the corpus that they name.
+
+    A kind says what identifies it. `dataset.py` beside it has `write`, which writes the files of a fingerprint into a
+    folder, behind what a killed preparation left of them, and returns their manifest; and `opened`, which opens them
+    and raises `OSError`, `ValueError`, `KeyError` or `TypeError` where they changed.
+    """
+
+    cache: ClassVar[str]
+    """The folder of the cache that has a folder for each fingerprint."""
+    manifest: ClassVar[type[Manifest]]
+    packages: ClassVar[tuple[str, ...]] = ("numpy", "sentencepiece")
+    """Whose versions are recorded."""
+    places: ClassVar[set[str]] = {"folder"}
+    """The keys that say where files lie, which the manifest is without."""
+
+    def __init__(self, data: D, corpus: C | None = None) -> None:
+        self.data = data
+        self._is_given = corpus is not None
+        self.corpus = self.named_corpus() if corpus is None else corpus
+
+    def named_corpus(self) -> C:
+        found: C = self.data.chosen.of(self.data)
+        return found
+
+    @abstractmethod
+    def identity(self, progress: ProgressCallback) -> dict[str, Any]:
+        """What decides the data, as JSON: equal identities are equal data. Needs no network; raises `UserError`."""
+
+    def fingerprint(self, progress: ProgressCallback = no_progress) -> str:
+        """16 hexadecimal digits that identify what the settings describe; needs no network and makes no data. Of files
+        on this machine the content is hashed, of the hub it is what is asked for. Raises `UserError`."""
+        return sha256(canonical_json(self.identity(progress)))[:16]
+
+    def folder(self, name: str) -> Path:
+        """Where what has this fingerprint is prepared."""
+        return cache_folder() / self.cache / name
+
+    def is_current(self, folder: Path, name: str) -> bool:
+        """Whether the folder is complete. Raises `UserError` where it is damaged."""
+        return (folder / MANIFEST).exists()
+
+    def known_content(self, name: str) -> str | None:
+        """The content hash of what is prepared under this fingerprint; None where nothing is that can be read."""
+        folder = self.folder(name)
+        try:
+            return self.manifest.read(folder, name).content_hash() if self.is_current(folder, name) else None
+        except UserError:
+            return None
+
+    def prepare(self, progress: ProgressCallback = no_progress) -> Any:
+        """What the settings describe, made now unless it was made before.
+
+        Files are written one by one and the manifest last. Of two processes at once one works and the other waits and
+        uses the result; what was killed resumes where its kind can, else it begins anew. Raises `UserError` where
+        corpus, vocabulary or network are not as needed, or prepared files are damaged; `StorageError` where the disk
+        refuses: what was written before is kept.
+        """
+        name = self.fingerprint(progress)
+        folder = self.folder(name)
+        if not self.is_current(folder, name):
+            with file_lock(folder.with_name(f"{folder.name}.lock"), progress):
+                if not self.is_current(folder, name):  # another process may have made it while we waited
+                    self._make(folder, name, progress)
+        manifest = self.manifest.read(folder, name)
+        verify(folder, manifest.all_files(), progress)
+        try:
+            return self.dataset_module.opened(self, folder, manifest)
+        except (OSError, ValueError, KeyError, TypeError) as error:  # removed or cut since the check
+            raise damaged(folder / MANIFEST, str(error)) from error
+
+    @property
+    def dataset_module(self) -> Any:
+        return importlib.import_module(f"{type(self).__module__.rpartition('.')[0]}.dataset")
+
+    def record(self, name: str, **own: Any) -> Manifest:
+        """The manifest of fingerprint `name`, with what its kind says of it."""
+        packages = {package: metadata.version(package) for package in self.packages}
+        versions = {"comt": comt_version, "python": platform.python_version(), **packages}
+        settings = self.data.model_dump(mode="json", exclude=self.places)
+        return self.manifest(fingerprint=name, settings=settings, versions=versions, **own)
+
+    def _make(self, folder: Path, name: str, progress: ProgressCallback) -> None:
+        make_folder(folder)
+        for leftover in [folder / MANIFEST, *folder.glob(".*.tmp")]:  # of older files, and of what was killed
+            leftover.unlink(missing_ok=True)
+        manifest: Manifest = self.dataset_module.write(self, folder, name, progress)
+        if not self._is_given:  # files that it read may be others by now
+            self.corpus = self.named_corpus()
+        if self.fingerprint(progress) != name:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise changed(getattr(self.data, "corpus", name))
+        manifest.write(folder)
+        _remove_others(folder, {MANIFEST, *(file.name for file in manifest.all_files())})
+
+
+def kind_of(data: Section) -> Prepared[Any, Any]:
+    """What prepares the data of these settings."""
+    found: Prepared[Any, Any] = importlib.import_module(type(data).__module__).Kind(data)
+    return found
 
 
 def fingerprint(data: Section, progress: ProgressCallback | None = None) -> str:
     """`Prepared.fingerprint`: the identity of the data, found without making it. Raises `UserError`."""
-    found: str = kind_of(data).fingerprint(progress or no_progress)
-    return found
+    return kind_of(data).fingerprint(progress or no_progress)
 
 
 def known_content(data: Section, name: str) -> str | None:
     """`Prepared.known_content`: the content hash of what is prepared under the fingerprint `name`, if anything is."""
-    found: str | None = kind_of(data).known_content(name)
-    return found
+    return kind_of(data).known_content(name)
 
 
-@overload
-def prepare(  # type: ignore[overload-overlap]  # the settings of masked text are text's and a share
-    data: MaskedData, progress: ProgressCallback | None = None
-) -> MaskedDataset: ...
-@overload
-def prepare(data: DataSettings, progress: ProgressCallback | None = None) -> Dataset: ...
-@overload
-def prepare(data: PairData, progress: ProgressCallback | None = None) -> PairDataset: ...
-@overload
-def prepare(data: CaptionData, progress: ProgressCallback | None = None) -> CaptionDataset: ...
-@overload
-def prepare(data: GlueData, progress: ProgressCallback | None = None) -> GlueDataset: ...
-@overload
-def prepare(data: ImageDataSettings, progress: ProgressCallback | None = None) -> ImageDataset: ...
 def prepare(data: Section, progress: ProgressCallback | None = None) -> Any:
     """`Prepared.prepare`: the data, made now unless it was made before. Raises `UserError` and `StorageError`."""
     return kind_of(data).prepare(progress or no_progress)
+
+
+class PreparedTokens(ABC, Generic[S]):
+    """Data of one fingerprint as tokens of a vocabulary, opened: the base of kinds whose splits are made late. Two
+    machines with one fingerprint can still differ in `content_hash`, when another version of SentencePiece trained the
+    vocabulary."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.folder, self.fingerprint = folder, manifest.fingerprint
+        self.content_hash = manifest.content_hash()
+        self.tokenizer = load_tokenizer(folder / TOKENIZER)
+        self.vocabulary_size = self.tokenizer.vocabulary_size
+
+    @abstractmethod
+    def split(self, name: Any) -> S:
+        """The split of this name, made anew."""
+
+    @cached_property
+    def train(self) -> S:
+        return self.split("train")
+
+    @cached_property
+    def validation(self) -> S:
+        return self.split("validation")
+
+    @cached_property
+    def test(self) -> S:
+        return self.split("test")
+
+
+# ---- checks of files
+
+
+def damaged(path: Path, reason: str) -> UserError:
+    """The error for a file of a prepared folder that cannot be trusted."""
+    delete = f"Delete the folder {path.parent} and run the same command again: the data is prepared anew."
+    return UserError(f"prepared data is damaged: {path}: {reason}", if_damaged(delete, sys.exception()))
+
+
+def verify(folder: Path, files: Sequence[FileRecord], progress: ProgressCallback = no_progress) -> None:
+    """Check that every file is the one that was written: sizes always, hashes when this machine has not seen these
+    files pass before (and none has changed, see `state_of`); a small stamp in the folder remembers that. Raises
+    `UserError` that names the file and says what to do."""
+    state = [_checked(folder, file, content=False) for file in files]
+    stamp = {"machine": platform.node(), "files": [[file.name, file.sha256] for file in files], "state": state}
+    with contextlib.suppress(OSError, ValueError):  # absent or damaged: the files are checked again
+        if read_json(folder / STAMP) == stamp:
+            return
+    for number, file in enumerate(files):
+        progress("verifying files of prepared data", number, len(files))
+        _checked(folder, file)
+    progress("verifying files of prepared data", len(files), len(files))
+    with contextlib.suppress(StorageError):  # a shared cache that we may only read: the check is made again next time
+        write_json(folder / STAMP, stamp)
+
+
+def is_whole(folder: Path, files: Iterable[FileRecord]) -> bool:
+    """Whether every file is there with the recorded content."""
+    try:
+        for file in files:
+            _checked(folder, file)
+    except UserError:
+        return False
+    return True
+
+
+def _checked(folder: Path, file: FileRecord, *, content: bool = True) -> list[int]:
+    """`state_of` a file that must be there with the recorded size and `content`."""
+    path = folder / file.name
+    try:
+        status = path.stat()
+        if status.st_size != file.bytes:
+            raise damaged(path, f"it has {status.st_size} bytes instead of {file.bytes}")
+        if content and hash_file(path) != file.sha256:
+            raise damaged(path, "its content is not what was written (the hash differs)")
+    except OSError as error:
+        raise damaged(path, error.strerror or str(error)) from error
+    return state_of(status)
+
+
+def _remove_others(folder: Path, kept: set[str]) -> None:
+    """Remove everything that the manifest does not name: records of progress, files of parts that were cut off."""
+    try:
+        for path in folder.iterdir():
+            if path.name not in kept and path.is_file():
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot tidy the folder {folder}: {error.strerror or error}") from error

@@ -1,14 +1,109 @@
-"""What the settings of all kinds of data have in common: a corpus, which says what it takes of the others."""
+"""What the settings of all kinds of data have in common: the name of a corpus, which says what it takes of the others.
+
+A corpus is a class in a file of a package, found by being there. Nothing here imports torch or NumPy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import importlib
+import inspect
+import pkgutil
+import re
+from abc import ABC
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Self
 
 from pydantic import model_validator
+from pydantic_core import core_schema
 
-from comt_cli.data.registry import Named
+from comt_cli.recipe.problems import closest
 from comt_cli.recipe.settings import Section
+
+
+class Named(ABC):
+    """A corpus by the names that recipes give it. The base class of a kind says in which `package` its corpora are."""
+
+    package: ClassVar[str]
+    names: ClassVar[tuple[str, ...]] = ()
+    """Names that stand for themselves."""
+    pattern: ClassVar[str | None] = None
+    """Of names with an argument, such as `files:.+`, the regular expression of the whole name."""
+    said: ClassVar[str] = ""
+    """What the pattern stands for, in an error about a wrong name: `files:GLOB, text of your own`."""
+    order: ClassVar[int] = 100
+    """Corpora are listed by this, then by name; the first is the default."""
+
+    keys: ClassVar[Mapping[str, Any]] = {}
+    """The settings that not every corpus of the kind has but this one does, with the values that are implied (None:
+    none)."""
+    reasons: ClassVar[Mapping[str, str]] = {}
+    """Why it has not a key that others of the kind have, where that needs saying."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    @classmethod
+    def of(cls, data: Any) -> Any:
+        return cls(data)
+
+    @classmethod
+    def implied(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG003 - some depend on other settings
+        """The values of what is left out of the settings `given`."""
+        return cls.keys
+
+    @classmethod
+    def contradictions(cls, data: Any) -> Iterator[str]:  # noqa: ARG003
+        """What of the settings this corpus cannot have, as `key: what is wrong`."""
+        yield from ()
+
+    @classmethod
+    def all(cls) -> tuple[type[Self], ...]:
+        return tuple(each for each in _corpora(cls.package) if issubclass(each, cls))
+
+    @classmethod
+    def named(cls, name: str) -> type[Self]:
+        """The corpus that recipes call `name`. Raises `ValueError` where none is."""
+        for each in cls.all():
+            if name in each.names or (each.pattern and re.fullmatch(each.pattern, name)):
+                return each
+        known = cls.all_names()
+        allowed = " or ".join([", ".join(known), *(each.said for each in cls.all() if each.pattern)])
+        close = closest(name, known)
+        raise ValueError(f"{name!r} is none of {allowed}" + (f"; did you mean {close}?" if close is not None else ""))
+
+    @classmethod
+    def all_names(cls) -> tuple[str, ...]:
+        """The names of all corpora of the kind that stand for themselves."""
+        return tuple(name for each in cls.all() for name in each.names)
+
+
+@functools.cache
+def _corpora(package: str) -> tuple[type[Named], ...]:
+    found: list[type[Named]] = []
+    for module_info in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        module = importlib.import_module(f"{package}.{module_info.name}")
+        classes = [value for value in vars(module).values() if inspect.isclass(value) and issubclass(value, Named)]
+        found += [value for value in classes if value.__module__ == module.__name__ and (value.names or value.pattern)]
+    return tuple(sorted(found, key=lambda each: (each.order, each.names)))
+
+
+class NameOf:
+    """Annotates a key whose text is the name of a corpus: they are looked for when it is checked, not before."""
+
+    def __init__(self, kind: type[Named]) -> None:
+        self._kind = kind
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        is_open = any(each.pattern for each in self._kind.all())
+        return {"type": "string"} if is_open else {"type": "string", "enum": [*self._kind.all_names()]}
+
+    def _checked(self, name: str) -> str:
+        self._kind.named(name)
+        return name
 
 
 class DataSection(Section):
@@ -19,7 +114,6 @@ class DataSection(Section):
 
     @property
     def chosen(self) -> type[Named]:
-        """The class of the corpus that is named."""
         return self.kind.named(str(getattr(self, self.named_by)))
 
     @model_validator(mode="before")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Literal
 
 PAD = 0
@@ -18,11 +18,11 @@ EXTRA_PIECES: dict[Extra, str] = {"begin": "<s>", "mask": "<mask>", "separator":
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Ids of a tokenizer's special tokens; None where it has none. No text is encoded to one, but to `unknown`.
+    """Ids of a tokenizer's special tokens; None where it has none. No text is encoded to one, but to `unknown`, a piece
+    of text outside the vocabulary.
 
     `pad` fills what is shorter than its batch, `end` closes a text, `begin` is what a decoder reads before the first
-    token (and what a classifier reads in BERT), `mask` stands for a hidden token, `separator` lies between two texts,
-    `unknown` is a piece of text outside the vocabulary.
+    token (and what a classifier reads in BERT), `mask` stands for a hidden token, `separator` lies between two texts.
     """
 
     pad: int
@@ -35,8 +35,7 @@ class SpecialTokens:
     @property
     def ids(self) -> frozenset[int]:
         """All of them: what is never masked, and no word."""
-        found = (self.pad, self.end, self.begin, self.mask, self.separator, self.unknown)
-        return frozenset(i for i in found if i is not None)
+        return frozenset(i for i in astuple(self) if i is not None)
 
     def need(self, extra: Extra) -> int:
         """The id of one that must be there. Raises `ValueError` where the tokenizer was made without it."""

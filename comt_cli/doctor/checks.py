@@ -203,7 +203,7 @@ def _check_data(kind: str) -> Finding:
 
 def check_tokenizers() -> Finding:
     """Which tokenizers are here, and whether T5's, which scale paper needs, is T5's."""
-    from comt_cli.data.text.t5 import T5_VARIABLE, t5_path, t5_tokenizer
+    from comt_cli.data.vocabulary import T5_VARIABLE, t5_path, t5_tokenizer
     from comt_cli.files import cache_folder
 
     t5 = "not here: a recipe that uses it (scale paper) fetches it once"

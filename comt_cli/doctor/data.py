@@ -8,12 +8,12 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from comt_cli.data.captions.prepare import CaptionManifest
+from comt_cli.data.captions.settings import CaptionManifest
 from comt_cli.data.images import glyph_faces, torchvision_import
-from comt_cli.data.images.image_set import ImageManifest
-from comt_cli.data.pairs.record import PairManifest
-from comt_cli.data.prepared import MANIFEST, Manifest
-from comt_cli.data.text.record import TextManifest
+from comt_cli.data.images.settings import ImageManifest
+from comt_cli.data.pairs.settings import PairManifest
+from comt_cli.data.prepare import MANIFEST, Manifest
+from comt_cli.data.text.settings import TextManifest
 from comt_cli.doctor.finding import Finding, judge
 from comt_cli.errors import UserError
 from comt_cli.files import cache_folder

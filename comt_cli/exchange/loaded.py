@@ -11,8 +11,7 @@ from typing import Annotated, Any, ClassVar, Protocol, Self
 from pydantic import BaseModel, Field, FiniteFloat, PositiveInt, ValidationError
 
 from comt_cli.data.captions.settings import CaptionData
-from comt_cli.data.tokenizer import Tokenizer
-from comt_cli.data.tokenizers import tokenizer_from_json
+from comt_cli.data.tokenizer import Tokenizer, tokenizer_from_json
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import name_of, problem_of
 from comt_cli.exchange.codecs import OwnCodec

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from comt_cli.data.captions.regions import patches, read_features
+from comt_cli.data.captions.dataset import patches, read_features
 from comt_cli.data.captions.scenes import SCENE_PIXELS
 from comt_cli.data.captions.settings import CaptionData
 from comt_cli.data.images.pictures import CAPTIONED, open_picture

@@ -13,7 +13,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from comt_cli.data.pairs.corpus import is_blank
+from comt_cli.data.pairs.settings import is_blank
 from comt_cli.data.special_tokens import PAD
 from comt_cli.data.tokenizer import Tokenizer
 from comt_cli.errors import UserError

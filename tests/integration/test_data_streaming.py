@@ -25,4 +25,4 @@ def test_each_file_is_one_shard_that_can_be_read_alone(tmp_path: Path) -> None:
     for pattern in ("c4-train.*.json.gz", "*.parquet"):
         files = stream_files(str(tmp_path / pattern))
         assert len(files) == 3
-        assert [row["text"] for row in files.rows(1)] == [f"file 1 row {row}" for row in range(5)]
+        assert [row["text"] for row in files[1]()] == [f"file 1 row {row}" for row in range(5)]

@@ -1,7 +1,8 @@
-"""Images as regions, each with a caption, as padded batches: captioning's samples.
+"""Images as regions, each with a caption, as padded batches: captioning's samples. Regions are the patches of a
+rendered scene, or features that a detector made, one file an image.
 
 Shapes: N images of a split, C its captions, B samples of a batch, R regions of an image at most, F numbers of a region,
-T words of the longest caption of a batch with the word that closes it.
+S pixels of an image's side, T words of the longest caption of a batch with the word that closes it.
 """
 
 from __future__ import annotations
@@ -9,38 +10,40 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from comt_cli.data.captions.corpus import CAPTION_SPLITS, CaptionCorpus, CaptionedImages, CaptionSplitName
-from comt_cli.data.captions.regions import PatchRegions
 from comt_cli.data.captions.scene_words import Scene
-from comt_cli.data.captions.settings import CaptionData
-from comt_cli.data.prepared import PreparedTokens
+from comt_cli.data.captions.scenes import SCENE_PATCH
+from comt_cli.data.captions.settings import (
+    CAPTION_FORMAT,
+    CAPTION_SPLITS,
+    CaptionedImages,
+    CaptionManifest,
+    CaptionSplitName,
+    Kind,
+)
+from comt_cli.data.prepare import TOKENIZER, FileRecord, Manifest, PreparedTokens
 from comt_cli.data.special_tokens import SpecialTokens
-from comt_cli.data.split import AnyBatch, Split
-from comt_cli.data.token_lists import TokenLists
-from comt_cli.files import read_json
+from comt_cli.data.split import AnyBatch, PositionedSplit, TokenLists
+from comt_cli.data.storage import ProgressCallback
+from comt_cli.errors import UserError
+from comt_cli.files import open_file, read_json, write_json
 
-if TYPE_CHECKING:
-    from comt_cli.data.captions.prepare import CaptionManifest
+MIDDLE = 127.5
+"""Pixels become numbers from -1 to 1."""
+
+_FORM = "It should be .npy, or .npz with an array `feat`."
 
 
 @dataclass(frozen=True)
 class CaptionBatch(AnyBatch):
-    """Images for one forward pass, each with one caption; padded on the right.
-
-    Attributes:
-        regions: float32 [B, R, F], the vectors of each image; 0 where there is no region.
-        region_mask: bool [B, R], where there is one. Every image has at least one.
-        target_in: int64 [B, T], what the decoder reads: the begin word, then the caption.
-        target_out: int64 [B, T], what it predicts: the caption, then the end; `IGNORE` behind that.
-        positions: int64 [B], a number for each sample that no other has in training, the same for every division of a
-            step among devices and micro-batches. Dropout's masks follow from it.
-        images: int64 [B], the numbers of the images in their split: of their references in `CaptionDataset.texts`.
-    """
+    """Images for one forward pass, each with one caption, padded on the right: `regions` float32 [B, R, F] and
+    `region_mask` bool [B, R], where there is one (every image has at least one); `target_in` int64 [B, T], what the
+    decoder reads, the begin word before the caption; `target_out` int64 [B, T], what it predicts, the end behind it and
+    `IGNORE` after that; `positions` int64 [B], unique in training and the same for every division of a step, which
+    dropout follows; `images` int64 [B], the numbers of the images in their split."""
 
     counted = "target_out"
 
@@ -52,28 +55,84 @@ class CaptionBatch(AnyBatch):
     images: NDArray[np.int64]
 
 
-class RegionSource(Protocol):
-    """The images of a split as regions."""
+class PatchRegions:
+    """Images in memory or mapped into it, uint8 [N, S, S, 3], cut in patches."""
 
-    def __len__(self) -> int:
-        """How many images there are."""
-        ...
+    def __init__(self, pixels: NDArray[np.uint8]) -> None:
+        self.pixels = pixels
 
     def regions(self, images_B: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """The vectors, float32 [B, R, F], of images with these numbers, and where there are any, bool [B, R]."""
-        ...
+        regions_BRF = patches(self.pixels[images_B])
+        return regions_BRF, np.ones(regions_BRF.shape[:2], dtype=np.bool_)
 
 
-class CaptionSplit(Split[CaptionBatch]):
-    """One split, as samples numbered from 0: an image with one of its captions.
+def patches(pixels_BSS3: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Square patches row by row, float32 [B, R, F] in [-1, 1]; the numbers of a patch are its pixels row by row, each
+    red, green, blue. Raises `ValueError` where S is no multiple of a patch's side."""
+    count, side = len(pixels_BSS3), pixels_BSS3.shape[1] // SCENE_PATCH
+    cut = pixels_BSS3.reshape(count, side, SCENE_PATCH, side, SCENE_PATCH, 3).transpose(0, 1, 3, 2, 4, 5)
+    regions_BRF: NDArray[np.float32] = cut.reshape(count, side * side, -1).astype(np.float32) / np.float32(MIDDLE) - 1
+    return regions_BRF
 
-    In training every caption of every image is a sample of its own: an epoch reads each image as often as it has
-    captions, in an order over all of them. For evaluation a sample is an image with its first caption, whose loss is
-    reported; what is generated is scored against all of them.
-    """
+
+class FeatureFiles:
+    """Images as files of features, read when needed. A batch has as many regions as its image with the most."""
+
+    def __init__(self, files: Sequence[Path], counts_N: NDArray[np.int64], features: int) -> None:
+        """File i holds `counts_N[i]` regions of `features` numbers."""
+        self._files, self._counts_N, self._features = files, counts_N, features
+
+    def regions(self, images_B: NDArray[np.int64]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """float32 [B, R, F], 0 where there is no region, and bool [B, R]. Raises `UserError` where a file changed."""
+        counts_B = self._counts_N[images_B]
+        mask_BR = np.arange(counts_B.max()) < counts_B[:, None]
+        regions_BRF = np.zeros((*mask_BR.shape, self._features), dtype=np.float32)
+        for row, (image, count) in enumerate(zip(images_B.tolist(), counts_B.tolist(), strict=True)):
+            found = read_features(self._files[image], count, self._features)
+            if len(found) != count:
+                raise UserError(
+                    f"{self._files[image]}: it has {len(found)} regions; it had {count} when it was prepared"
+                )
+            regions_BRF[row, :count] = found
+        return regions_BRF, mask_BR
+
+
+def read_features(file: Path, most: int, features: int) -> NDArray[np.float32]:
+    """The regions in a file: .npy, or .npz with one array or one that is called `feat`; float32 [at most `most`,
+    `features`]. Raises `UserError` that names the file where it cannot be read, has another shape, or numbers that are
+    not finite."""
+    try:
+        with open_file(file) as handle:
+            found = np.load(handle, allow_pickle=False)
+            if isinstance(found, np.lib.npyio.NpzFile):
+                found = found["feat" if "feat" in found.files or len(found.files) != 1 else found.files[0]]
+    # Of a damaged file NumPy raises what comes first: a dozen types, zipfile's and zlib's among them.
+    except Exception as error:
+        raise UserError(f"{file}: its features cannot be read: {error}", _FORM) from error
+    if found.dtype.kind not in "fiub":
+        raise UserError(f"{file}: its features are of the type {found.dtype}, and no real numbers", _FORM)
+    with np.errstate(over="ignore"):  # what is too large for fp32 is not finite, and refused below
+        regions = np.asarray(found, dtype=np.float32)
+    if regions.ndim != 2 or regions.shape[1] != features or not 1 <= len(regions) <= most:
+        raise UserError(
+            f"{file}: its features have the shape {list(regions.shape)}, not [1 to {most}, {features}]",
+            "data.regions and data.features say how many regions an image has at most, and how many numbers a region.",
+        )
+    if not np.isfinite(regions).all():
+        raise UserError(f"{file}: a number in it is not finite")
+    return regions
+
+
+Regions = PatchRegions | FeatureFiles
+
+
+class CaptionSplit(PositionedSplit[CaptionBatch]):
+    """Samples numbered from 0, an image with one of its captions: in training one for every caption of every image, for
+    evaluation an image with its first caption, whose loss is reported; what is generated is scored against all of
+    them."""
 
     def __init__(
-        self, source: RegionSource, captions: TokenLists, images_C: NDArray[np.int64], special: SpecialTokens
+        self, source: Regions, captions: TokenLists, images_C: NDArray[np.int64], special: SpecialTokens
     ) -> None:
         """Caption c, a list of words without special ones, is one of image `images_C[c]`."""
         self.source, self._captions, self._images_C = source, captions, images_C
@@ -83,21 +142,13 @@ class CaptionSplit(Split[CaptionBatch]):
         return len(self._captions)
 
     def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Every word of a caption and its end."""
         return self._counts_C[np.asarray(indices, dtype=np.int64)]
 
-    def batch(self, indices: NDArray[np.int64]) -> CaptionBatch:
-        return self._batch(indices, np.asarray(indices, dtype=np.int64))
-
-    def train_batch(self, indices: NDArray[np.int64], seed: int, first: int) -> CaptionBatch:
-        return self._batch(indices, np.arange(first, first + len(indices), dtype=np.int64))
-
-    def _batch(self, indices: NDArray[np.int64], positions_B: NDArray[np.int64]) -> CaptionBatch:
-        indices_B = self._check(indices)
-        images_B = self._images_C[indices_B]
+    def _batch(self, indices: NDArray[np.int64], positions: NDArray[np.int64]) -> CaptionBatch:
+        images_B = self._images_C[indices]
         regions_BRF, mask_BR = self.source.regions(images_B)
-        target_in_BT, target_out_BT = self._captions.shifted(indices_B, self._special)
-        return CaptionBatch(regions_BRF, mask_BR, target_in_BT, target_out_BT, positions_B, images_B)
+        target_in_BT, target_out_BT = self._captions.shifted(indices, self._special)
+        return CaptionBatch(regions_BRF, mask_BR, target_in_BT, target_out_BT, positions, images_B)
 
 
 @dataclass(frozen=True)
@@ -108,19 +159,16 @@ class CaptionTexts:
 
 
 class CaptionDataset(PreparedTokens[CaptionSplit]):
-    """Captioned images. In training every image is read as often as it has captions, of which the first `max_length`
-    words are kept; in the other splits once, with its first caption.
+    """Captioned images of at most `regions` vectors of `features` numbers. Of a training caption the first `max_length`
+    words are kept."""
 
-    Attributes:
-        regions, features: the most regions of an image, and the numbers of one.
-    """
-
-    def __init__(self, data: CaptionData, corpus: CaptionCorpus, folder: Path, manifest: CaptionManifest) -> None:
+    def __init__(self, kind: Kind, folder: Path, manifest: CaptionManifest) -> None:
+        data = kind.data
         assert data.regions is not None
         assert data.features is not None
         super().__init__(folder, manifest)
         self.regions, self.features = data.regions, data.features
-        self._corpus, self._max_length = corpus, data.max_length
+        self._corpus, self._max_length = kind.corpus, data.max_length
         self._images = {
             split: CaptionedImages.from_json(read_json(folder / f"{split}.json", largest=1 << 32))
             for split in CAPTION_SPLITS
@@ -153,3 +201,26 @@ class CaptionDataset(PreparedTokens[CaptionSplit]):
         numbers = np.array([image for image, _ in captions], dtype=np.int64)
         source = self._corpus.regions(name, self._images[name], self.folder)
         return CaptionSplit(source, kept, numbers, self.tokenizer.special)
+
+
+opened = CaptionDataset
+
+
+def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Manifest:
+    """Write captions, words and pixels."""
+    corpus = kind.corpus
+    images = corpus.write(folder, progress)
+    stamp = corpus.stamp()
+    corpus.tokenizer(images).save(folder / TOKENIZER)
+    for split, each in images.items():
+        write_json(folder / f"{split}.json", each.to_json())
+    own = [TOKENIZER, *(f"{split}.json" for split in images), *(f"{split}.pixels" for split in images)]
+    return kind.record(
+        name,
+        format=CAPTION_FORMAT,
+        corpus=corpus.identity(),
+        stamp=stamp,
+        images={split: len(each.references) for split, each in images.items()},
+        # Features of a user's folder have no pixels.
+        files=tuple(FileRecord.of(folder / each) for each in own if (folder / each).exists()),
+    )

@@ -1,24 +1,95 @@
-"""The settings of captioned images: the set, its splits, the vocabulary, and the regions that a model reads."""
+"""Captioned images: what a corpus of them offers, the settings of one, and what identifies it. Importing it imports no
+NumPy."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
-from comt_cli.data.captions.corpus import CaptionCorpus
-from comt_cli.data.settings import DataSection
+from comt_cli.data.captions.scene_words import Scene, SceneObject
+from comt_cli.data.prepare import FilesManifest, Prepared
+from comt_cli.data.settings import DataSection, Named, NameOf
+from comt_cli.data.storage import ProgressCallback, no_progress
+from comt_cli.data.tokenizer import WordTokenizer
+from comt_cli.files import sha256
 from comt_cli.recipe.settings import MAX_WIDTH, Vocabulary, WholeNumber
+
+CAPTION_FORMAT = 1
+"""Raise it when the same settings may give other images, captions, words or files than before
+(tests/contract/test_cache_versions.py asks for it)."""
+
+CaptionSplitName = Literal["train", "validation", "test"]
+CAPTION_SPLITS: tuple[CaptionSplitName, ...] = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class CaptionedImages:
+    """The images of a split, in order: `references`, the captions of each as scores get them; `learned`, the same as
+    words with spaces between (None: they are that already); `scenes`, what is in each (None: nobody knows); `features`,
+    the file of each, its number of regions and its SHA-256 (None: pixels are regions)."""
+
+    references: Sequence[Sequence[str]]
+    learned: Sequence[Sequence[str]] | None = None
+    scenes: Sequence[Scene] | None = None
+    features: Sequence[tuple[str, int, str]] | None = None
+
+    @property
+    def words(self) -> Sequence[Sequence[str]]:
+        return self.references if self.learned is None else self.learned
+
+    def to_json(self) -> dict[str, Any]:
+        scenes: Any = self.scenes and [[scene.paper, *map(astuple, scene.objects)] for scene in self.scenes]
+        return {"references": self.references, "learned": self.learned, "scenes": scenes, "features": self.features}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> CaptionedImages:
+        """The images whose `to_json` is `value`. Raises `ValueError`, `KeyError` or `TypeError` at anything else."""
+        scenes = value["scenes"] and [Scene(tuple(map(_object, objects)), paper) for paper, *objects in value["scenes"]]
+        return cls(**{**value, "scenes": scenes})
+
+
+def _object(values: Sequence[Any]) -> SceneObject:
+    symbol, colour, size, face, row, column, (right, down) = values
+    return SceneObject(symbol, colour, size, face, row, column, (right, down))
+
+
+class CaptionCorpus(Named):
+    """A source of captioned images with an identity that is known before any of them is read."""
+
+    package = "comt_cli.data.captions.corpora"
+
+    data: CaptionData
+
+    @abstractmethod
+    def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
+        """What is asked for, as JSON. Raises `UserError`."""
+
+    def stamp(self) -> str | None:
+        """What changes with the files of a user's folder. None: nothing is read from one. Raises `OSError`."""
+        return None
+
+    @abstractmethod
+    def write(self, folder: Path, progress: ProgressCallback) -> dict[CaptionSplitName, CaptionedImages]:
+        """The images of every split; rendered pixels are put into `folder`. Raises `UserError`."""
+
+    @abstractmethod
+    def tokenizer(self, images: Mapping[CaptionSplitName, CaptionedImages]) -> WordTokenizer:
+        """The tokenizer of the captions' words. Raises `UserError` where they are not as many as was said."""
+
+    @abstractmethod
+    def regions(self, split: CaptionSplitName, images: CaptionedImages, folder: Path) -> Any:
+        """The images of a split as regions (`dataset.Regions`), of which `folder` has what was prepared."""
+
 
 VocabularyRule = Literal["all", "karpathy-gt5", "nltk-ge5"]
 """Which words are in the vocabulary: all; those that occur more than 5 times in the captions of all splits, as
 Karpathy's tokens (what most published captioners do); those that occur at least 5 times in training's, in NLTK-like
 tokens of the raw captions."""
-
-if TYPE_CHECKING:
-    CorpusName = str
-else:
-    CorpusName = Literal[CaptionCorpus.all_names()]
 
 LARGEST_SCENES = 10**6
 """Images of `scenes`, whose captions are held in memory."""
@@ -35,7 +106,7 @@ class CaptionData(DataSection):
 
     kind = CaptionCorpus
 
-    corpus: CorpusName = "scenes"
+    corpus: Annotated[str, NameOf(CaptionCorpus)] = "scenes"
     folder: str | None = None
     difficulty: Literal["easy", "full"] | None = None
     images: Images | None = None
@@ -46,3 +117,43 @@ class CaptionData(DataSection):
     max_length: Annotated[WholeNumber, Field(ge=1, le=1000)] | None = None
     regions: Annotated[WholeNumber, Field(ge=1, le=1000)] | None = None
     features: Annotated[WholeNumber, Field(ge=1, le=MAX_WIDTH)] | None = None
+
+
+class CaptionManifest(FilesManifest):
+    """Everything about a folder of prepared captions; `stamp` is the corpus's."""
+
+    format: int
+    corpus: list[Any]
+    stamp: str | None
+    images: dict[CaptionSplitName, NonNegativeInt]
+
+
+class Kind(Prepared[CaptionData, CaptionCorpus]):
+    """Captioned images, rendered, or read from a user's folder, whose files have to be as they were."""
+
+    cache = "captions"
+    manifest = CaptionManifest
+    packages = ("matplotlib", "numpy", "pillow")
+
+    def identity(self, progress: ProgressCallback) -> dict[str, Any]:
+        own = ("vocabulary_rule", "vocabulary_size", "max_length", "regions", "features")
+        return {
+            "format": CAPTION_FORMAT,
+            "corpus": self.corpus.identity(progress),
+            **{key: getattr(self.data, key) for key in own},
+        }
+
+    def folder(self, name: str) -> Path:
+        """One of each fingerprint; of what is in a user's folder, one for each of these."""
+        own = self.data.folder
+        known = f"{name}-{sha256(str(Path(own).expanduser().absolute()))[:8]}" if own else name
+        return super().folder(known)
+
+    def is_current(self, folder: Path, name: str) -> bool:
+        """Whether the folder is complete, and was read from files as they are now."""
+        try:
+            return super().is_current(folder, name) and (
+                CaptionManifest.read(folder, name).stamp == self.corpus.stamp()
+            )
+        except OSError:  # the files are gone: writing says which
+            return False

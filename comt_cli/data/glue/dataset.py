@@ -10,22 +10,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from comt_cli.data.glue.corpus import Example
-from comt_cli.data.glue.settings import GlueData
-from comt_cli.data.prepared import PreparedTokens
-from comt_cli.data.split import AnyBatch, Split
-from comt_cli.data.token_lists import TokenLists
+from comt_cli.data.glue.settings import GLUE_FORMAT, Example, GlueData, GlueManifest, GlueSplitName, Kind
+from comt_cli.data.prepare import TOKENIZER, FileRecord, Manifest, PreparedTokens
+from comt_cli.data.split import AnyBatch, PositionedSplit, TokenLists
+from comt_cli.data.storage import ProgressCallback
+from comt_cli.data.text.dataset import tokenizer_for
+from comt_cli.data.text.settings import corpus_for, split_of
 from comt_cli.data.tokenizer import Tokenizer
-from comt_cli.files import read_json
-
-if TYPE_CHECKING:
-    from comt_cli.data.glue.prepare import GlueManifest
-
+from comt_cli.errors import UserError
+from comt_cli.files import read_json, sha256, write_json
 
 _AT_ONCE = 1 << 13  # examples whose tokens are held as lists
 
@@ -34,14 +31,9 @@ Targets = NDArray[np.int64] | NDArray[np.float32]
 
 @dataclass(frozen=True)
 class GlueBatch(AnyBatch):
-    """Sequences for one forward pass, padded on the right.
-
-    Attributes:
-        tokens: int64 [B, T]; padding is the pad token, which no text holds.
-        segments: int64 [B, T], 1 at the second text and the separator behind it, else 0.
-        targets: [B], int64 classes or float32 numbers; `IGNORE` where a sample does not count.
-        positions: int64 [B], the samples' in the order of training, which dropout follows.
-    """
+    """Sequences for one forward pass, padded on the right: `tokens` int64 [B, T]; `segments` int64 [B, T], 1 at the
+    second text and the separator behind it; `targets` [B], int64 classes or float32 numbers, `IGNORE` where a sample
+    does not count; `positions` int64 [B], which dropout follows."""
 
     tokens: NDArray[np.int64]
     segments: NDArray[np.int64]
@@ -49,7 +41,7 @@ class GlueBatch(AnyBatch):
     positions: NDArray[np.int64]
 
 
-class GlueSplit(Split[GlueBatch]):
+class GlueSplit(PositionedSplit[GlueBatch]):
     """The examples of a split. Of those that are longer than `length` tokens, the special ones included, the longer
     text loses its last token until they fit; of equally long ones the second does."""
 
@@ -83,22 +75,14 @@ class GlueSplit(Split[GlueBatch]):
         return len(self.targets)
 
     def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """One."""
         return np.ones(len(indices), dtype=np.int64)
 
-    def batch(self, indices: NDArray[np.int64]) -> GlueBatch:
-        return self._batch(indices, np.asarray(indices, dtype=np.int64))
-
-    def train_batch(self, indices: NDArray[np.int64], seed: int, first: int) -> GlueBatch:
-        return self._batch(indices, np.arange(first, first + len(indices), dtype=np.int64))
-
-    def _batch(self, indices: NDArray[np.int64], positions_B: NDArray[np.int64]) -> GlueBatch:
-        indices_B = self._check(indices)
-        length_B = self._sequences.lengths_of(indices_B)
-        tokens_BT = self._sequences.padded(indices_B, int(length_B.max()), self._pad)
+    def _batch(self, indices: NDArray[np.int64], positions: NDArray[np.int64]) -> GlueBatch:
+        length_B = self._sequences.lengths_of(indices)
+        tokens_BT = self._sequences.padded(indices, int(length_B.max()), self._pad)
         columns = np.arange(tokens_BT.shape[1])
-        segments_BT = (columns >= self._second_N[indices_B, None]) & (columns < length_B[:, None])
-        return GlueBatch(tokens_BT, segments_BT.astype(np.int64), self.targets[indices_B], positions_B)
+        segments_BT = (columns >= self._second_N[indices, None]) & (columns < length_B[:, None])
+        return GlueBatch(tokens_BT, segments_BT.astype(np.int64), self.targets[indices], positions)
 
 
 def cut(first: int, second: int | None, length: int) -> tuple[int, int]:
@@ -114,16 +98,13 @@ def cut(first: int, second: int | None, length: int) -> tuple[int, int]:
 
 
 class GlueDataset(PreparedTokens[GlueSplit]):
-    """The examples of a task: the validation split is the part of the training examples that is held out, the test
-    split of GLUE's own tasks their development set, since the labels of their test sets are secret.
+    """The examples of a task, `examples` their texts and labels: the validation split is the part of the training
+    examples that is held out, the test split of GLUE's own tasks their development set, since the labels of their test
+    sets are secret."""
 
-    Attributes:
-        examples: the texts and labels of "train", "validation", "test" and, of mnli, "unseen", its mismatched set.
-    """
-
-    def __init__(self, data: GlueData, folder: Path, manifest: GlueManifest) -> None:
+    def __init__(self, kind: Kind, folder: Path, manifest: GlueManifest) -> None:
         super().__init__(folder, manifest)
-        self._data = data
+        self._data = kind.data
         self.examples: Mapping[str, Sequence[Example]] = {
             split: [Example(*each) for each in read_json(folder / f"{split}.json", largest=1 << 32)]
             for split in manifest.examples
@@ -136,3 +117,47 @@ class GlueDataset(PreparedTokens[GlueSplit]):
 
     def split(self, name: str) -> GlueSplit:
         return GlueSplit(self.examples[name], self.tokenizer, self._data.classes, self._data.sequence_length)
+
+
+opened = GlueDataset
+
+
+def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Manifest:
+    """Write examples and vocabulary."""
+    splits = divided(kind.corpus.read(progress), kind.data)
+    tokenizer_for(kind.data, corpus_for(kind.data), progress).save(folder / TOKENIZER)
+    for split, examples in splits.items():
+        write_json(folder / f"{split}.json", examples)
+    return kind.record(
+        name,
+        format=GLUE_FORMAT,
+        source=kind.corpus.identity(),
+        examples={split: len(examples) for split, examples in splits.items()},
+        files=tuple(FileRecord.of(folder / each) for each in (TOKENIZER, *(f"{split}.json" for split in splits))),
+    )
+
+
+def divided(read: Mapping[GlueSplitName, Sequence[Example]], data: GlueData) -> dict[GlueSplitName, Sequence[Example]]:
+    """The same with those of training divided into training and validation, by the hash of the first text, so that all
+    examples of a premise are on one side; which of training are used depends on their own text alone. Raises
+    `UserError` where a split is without examples, or there are not as many as were asked for."""
+    held: list[Example] = []
+    kept: list[Example] = []
+    for example in read["train"]:
+        (held if split_of(example.first, data.held_out) == "validation" else kept).append(example)
+    wanted = data.train_examples
+    if wanted is not None and wanted > len(kept):
+        raise UserError(
+            f"train_examples: {data.task} has {len(kept):,} to train on beside those held out, not {wanted:,}",
+            f"Use at most {len(kept):,}, or leave the key out for all of them.",
+        )
+    if wanted is not None:
+        by_hash = sorted(range(len(kept)), key=lambda number: sha256(kept[number].texts))
+        kept = [kept[number] for number in sorted(by_hash[:wanted])]
+    splits: dict[GlueSplitName, Sequence[Example]] = {**read, "train": kept, "validation": held}
+    if empty := [split for split, examples in splits.items() if not examples]:
+        raise UserError(
+            f"task: {data.task} has no example in the {empty[0]} split",
+            "Use more text, or another held_out or validation_fraction.",
+        )
+    return splits

@@ -1,22 +1,70 @@
-"""The settings of a task of fine-tuning: which one, the vocabulary of its texts, and how its examples are divided."""
+"""Tasks of fine-tuning: what a source of examples offers, the settings of one task, and what identifies it. Importing
+it imports no NumPy."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
-from comt_cli.data.glue.corpus import Asked, GlueSource, Measure
+from comt_cli.data.prepare import FilesManifest, Prepared
+from comt_cli.data.settings import Named, NameOf
 from comt_cli.data.special_tokens import Extra
-from comt_cli.data.text.corpus import Corpus
-from comt_cli.data.text.settings import MaskedData, TextSettings
+from comt_cli.data.storage import ProgressCallback, no_progress
+from comt_cli.data.text.settings import Corpus, MaskedData, TextSettings, corpus_for, vocabulary_identity
 from comt_cli.recipe.settings import MAX_LENGTH, Count, WholeNumber
 
-if TYPE_CHECKING:
-    GlueTask = str
-else:
-    GlueTask = Literal[GlueSource.all_names()]
+GLUE_FORMAT = 2
+"""Raise it when the same settings may give other examples, sequences or files than before
+(tests/contract/test_cache_versions.py asks for it)."""
+
+GlueSplitName = Literal["train", "validation", "test", "unseen"]
+
+Measure = Literal["accuracy", "f1", "mcc", "pearson", "spearman"]
+"""Accuracy, F1 of class 1, Matthews' correlation, and the correlations of numbers; `scoring.classification`."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a task asks for: one of so many classes, or a number (`classes` 1), and how answers are measured, the main
+    measure first."""
+
+    classes: int
+    measures: tuple[Measure, ...]
+
+
+class Example(NamedTuple):
+    """One text or two, and the class or the number that is right."""
+
+    first: str
+    second: str | None
+    label: float
+
+    @property
+    def texts(self) -> str:
+        """Both texts, a line each."""
+        return self.first if self.second is None else f"{self.first}\n{self.second}"
+
+
+class GlueSource(Named):
+    """The examples of tasks, with an identity that is known before any of them is made. `names` are the tasks."""
+
+    package = "comt_cli.data.glue.sources"
+    tasks: ClassVar[Mapping[str, Asked]]
+    is_of_text: ClassVar[bool] = False
+    """The examples are made of the corpus of the pre-training, those of the test split of its validation documents."""
+    data: GlueData
+
+    @abstractmethod
+    def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
+        """What decides the examples, as JSON. Raises `UserError`."""
+
+    @abstractmethod
+    def read(self, progress: ProgressCallback) -> dict[GlueSplitName, list[Example]]:
+        """The examples of training, "train", of "test" and perhaps of "unseen". Raises `UserError`."""
 
 
 class GlueData(TextSettings):
@@ -31,7 +79,7 @@ class GlueData(TextSettings):
     extras: ClassVar[tuple[Extra, ...]] = MaskedData.extras
 
     tokenizer: Literal["sentencepiece", "bytes"] = "sentencepiece"
-    task: GlueTask = "acceptability"
+    task: Annotated[str, NameOf(GlueSource)] = "acceptability"
     sequence_length: Annotated[WholeNumber, Field(ge=5, le=MAX_LENGTH)] = 128
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.1
     train_examples: Count | None = None
@@ -48,7 +96,7 @@ class GlueData(TextSettings):
             )
         if self.max_train_tokens is not None and not is_endless:
             yield f"max_train_tokens: the vocabulary of {self.corpus} does not depend on it here; leave the key out"
-        if self.glue_folder is not None and "glue_folder" not in GlueSource.named(self.task).keys:
+        if self.glue_folder is not None and "glue_folder" not in self.source.keys:
             yield f"glue_folder: this is a key of GLUE's own tasks; leave it out of {self.task}"
 
     @property
@@ -57,20 +105,50 @@ class GlueData(TextSettings):
         return MaskedData(**{key: getattr(self, key) for key in TextSettings.model_fields})
 
     @property
+    def source(self) -> type[GlueSource]:
+        return GlueSource.named(self.task)
+
+    @property
     def of_text(self) -> bool:
         """Whether the examples are made of the corpus, those of the test split of its validation documents."""
-        return GlueSource.named(self.task).is_of_text
+        return self.source.is_of_text
 
     @property
     def classes(self) -> int:
         """How many classes there are; 1 where a number is predicted."""
-        return self._asked.classes
+        return self.source.tasks[self.task].classes
 
     @property
     def measures(self) -> tuple[Measure, ...]:
         """What answers are measured by, the main one first."""
-        return self._asked.measures
+        return self.source.tasks[self.task].measures
 
-    @property
-    def _asked(self) -> Asked:
-        return GlueSource.named(self.task).tasks[self.task]
+
+class GlueManifest(FilesManifest):
+    """Everything about a folder of prepared examples; `source` is where they are from."""
+
+    format: int
+    source: list[Any]
+    examples: dict[GlueSplitName, NonNegativeInt]
+
+
+class Kind(Prepared[GlueData, GlueSource]):
+    """The examples of a task, and the vocabulary of the pre-training that fine-tuning starts from."""
+
+    cache = "glue"
+    manifest = GlueManifest
+    places: ClassVar[set[str]] = {"glue_folder"}
+
+    def named_corpus(self) -> GlueSource:
+        found: GlueSource = self.data.source.of(self.data)
+        return found
+
+    def identity(self, progress: ProgressCallback) -> dict[str, Any]:
+        data = self.data
+        return {
+            "format": GLUE_FORMAT,
+            "task": data.task,
+            "source": self.corpus.identity(progress),
+            "vocabulary": vocabulary_identity(data, corpus_for(data), progress),
+            **{key: getattr(data, key) for key in ("sequence_length", "held_out", "train_examples")},
+        }

@@ -1,18 +1,30 @@
-"""A data set of images, opened: what a classifier must know of it, and its two splits.
+"""A data set of images: what a classifier must know of it, its two splits, and rendered ones in the cache.
 
 Shapes: N images of a split, B of a batch, H rows and W columns of pixels, D draws of a sample.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from comt_cli.data.images.glyph_render import GlyphRenderer
+from comt_cli.data.images.sets.glyphs import Glyphs
+from comt_cli.data.images.settings import IMAGE_SPLITS, ImageManifest, ImageSplitName, Kind
 from comt_cli.data.order import uniform_draws
+from comt_cli.data.prepare import FileRecord, Manifest
 from comt_cli.data.split import AnyBatch, Split
+from comt_cli.data.storage import ProgressCallback, check_room
+from comt_cli.files import atomic_file
+
+_PIXELS_AT_ONCE = 1 << 13  # of one thread: small arrays are reused, large ones go back to the system every time
+_MOST_THREADS = 16
 
 CROP_DRAWS = 3
 """What cropping and mirroring take: `draws[:, 0]` decides the mirror, 1 the rows and 2 the columns of the crop."""
@@ -20,14 +32,9 @@ CROP_DRAWS = 3
 
 @dataclass(frozen=True)
 class ImageBatch(AnyBatch):
-    """Images for one forward pass.
-
-    Attributes:
-        indices: int64 [B], the numbers of the images within their split.
-        labels: int64 [B], their classes, or `IGNORE`.
-        draws: float64 [B, D] in [0, 1), what chance does to each in training; None at evaluation.
-        pixels: uint8 [B, H, W, 3] where images are read one by one; None where the split's `pixels` has them all.
-    """
+    """Images for one forward pass: `indices` int64 [B], their numbers within the split; `labels` int64 [B], or
+    `IGNORE`; `draws` float64 [B, D] in [0, 1), what chance does to each in training (None at evaluation); `pixels`
+    uint8 [B, H, W, 3] where images are read one by one (None: the split's `pixels` has them all)."""
 
     counted = "labels"
 
@@ -38,12 +45,8 @@ class ImageBatch(AnyBatch):
 
 
 class ImageSplit(Split[ImageBatch]):
-    """Images that lie in memory, or in a file mapped into it.
-
-    Attributes:
-        labels: int64 [N], the class of each.
-        pixels: uint8 [N, H, W, 3]; None where images are read one by one (`folder_split.FolderSplit`).
-    """
+    """Images that lie in memory, or in a file mapped into it: `labels` int64 [N]; `pixels` uint8 [N, H, W, 3], None
+    where images are read one by one (`sets.imagenet.FolderSplit`)."""
 
     def __init__(self, labels: NDArray[np.int64], pixels: NDArray[np.uint8] | None) -> None:
         self.labels, self.pixels = labels, pixels
@@ -52,11 +55,9 @@ class ImageSplit(Split[ImageBatch]):
         return len(self.labels)
 
     def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Every image has one."""
         return np.ones(len(indices), dtype=np.int64)
 
     def batch(self, indices: NDArray[np.int64]) -> ImageBatch:
-        """The images with these numbers, int64 [B], as evaluation sees them. Raises `IndexError`."""
         indices = self._check(indices)
         return ImageBatch(indices, self.labels[indices])
 
@@ -66,16 +67,9 @@ class ImageSplit(Split[ImageBatch]):
 
 @dataclass(frozen=True)
 class ImageDataset:
-    """Images of one fingerprint.
-
-    Attributes:
-        fingerprint: the identity of the images (see `comt_cli.data.prepare`).
-        content_hash: 16 hexadecimal digits over pixels and labels (imagenet: file names and labels).
-        class_names: the name of each class, in the order of the labels.
-        mean, std: of each of the three colours over the training split, where 1 is the brightest.
-        size: height and width of an image.
-        train, validation: the two splits.
-    """
+    """Images of one fingerprint. `content_hash` is over pixels and labels (imagenet: file names and labels);
+    `class_names` are in the order of the labels; `mean` and `std` are of each colour over the training split, where 1
+    is the brightest; `size` is height and width."""
 
     fingerprint: str
     content_hash: str
@@ -102,10 +96,8 @@ class ColourSums:
             self._histograms_3V[colour] += np.bincount(pixels[..., colour].reshape(-1), minlength=256)
 
     def mean_and_std(self) -> tuple[Colours, Colours]:
-        """Mean and standard deviation of each colour, where 1 is the brightest.
-
-        The deviation is at least half a step of brightness, so that images of one colour can be divided by it.
-        """
+        """Mean and standard deviation of each colour, where 1 is the brightest; the latter is at least half a step of
+        brightness, so that images of one colour can be divided by it."""
         means, deviations = [], []
         for histogram in self._histograms_3V.tolist():
             count = sum(histogram)
@@ -114,3 +106,74 @@ class ColourSums:
             means.append(first / count / 255)
             deviations.append(max(0.5, ((count * second - first**2) / count**2) ** 0.5) / 255)
         return (means[0], means[1], means[2]), (deviations[0], deviations[1], deviations[2])
+
+
+# ---- rendered images
+
+
+def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Manifest:
+    """Render the images."""
+    glyphs, data = kind.corpus, kind.data
+    assert isinstance(glyphs, Glyphs)
+    counts, stage = glyphs.counts(), f"rendering images of {data.images}"
+    total = sum(counts.values())
+    what = f"{total:,} images of {data.size} pixels"
+    check_room(folder, total * 3 * data.size**2, what, "use fewer or smaller images")
+    sums, done = ColourSums(), 0
+    for split, count in counts.items():
+        renderer = glyphs.renderer(split)
+        with atomic_file(folder / f"{split}.pixels") as handle:
+            for pixels in _rendered(renderer, count):
+                progress(stage, done, total)
+                handle.write(pixels.tobytes())
+                done += len(pixels)
+                if split == "train":
+                    sums.add(pixels)
+        with atomic_file(folder / f"{split}.labels") as handle:
+            handle.write(renderer.labels(0, count).astype("<i8").tobytes())
+    progress(stage, total, total)
+    mean, std = sums.mean_and_std()
+    files = (folder / f"{split}.{part}" for split in counts for part in ("pixels", "labels"))
+    return kind.record(
+        name,
+        identity=glyphs.identity(),
+        class_names=glyphs.class_names,
+        size=data.size,
+        images=counts,
+        mean=mean,
+        std=std,
+        files=tuple(FileRecord.of(file) for file in files),
+    )
+
+
+def opened(kind: Kind, folder: Path, manifest: ImageManifest) -> ImageDataset:  # noqa: ARG001 - as of every kind
+    """Open the images."""
+    train, validation = (_open_split(folder, manifest, split) for split in IMAGE_SPLITS)
+    return ImageDataset(
+        fingerprint=manifest.fingerprint,
+        content_hash=manifest.content_hash(),
+        class_names=manifest.class_names,
+        mean=manifest.mean,
+        std=manifest.std,
+        size=manifest.size,
+        train=train,
+        validation=validation,
+    )
+
+
+def _open_split(folder: Path, manifest: ImageManifest, split: ImageSplitName) -> ImageSplit:
+    labels = np.fromfile(folder / f"{split}.labels", dtype="<i8").astype(np.int64)
+    shape = (manifest.images[split], manifest.size, manifest.size, 3)
+    # Copy on write: torch wants memory that may be written, and nothing here does.
+    return ImageSplit(labels, np.memmap(folder / f"{split}.pixels", dtype=np.uint8, mode="c", shape=shape))
+
+
+def _rendered(renderer: GlyphRenderer, count: int) -> Iterator[NDArray[np.uint8]]:
+    """All images in order, in blocks; several blocks are rendered at once, since NumPy lets threads run."""
+    block = max(1, _PIXELS_AT_ONCE // renderer.size**2)
+    starts = range(0, count, block)
+    threads = min(os.cpu_count() or 1, _MOST_THREADS)
+    with ThreadPoolExecutor(threads, thread_name_prefix="comt-render") as pool:
+        for begin in range(0, len(starts), 2 * threads):  # no more blocks than that are held at once
+            some = starts[begin : begin + 2 * threads]
+            yield from pool.map(lambda start: renderer.render(start, min(block, count - start)), some)

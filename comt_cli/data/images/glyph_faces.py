@@ -69,10 +69,8 @@ def rasteriser() -> dict[str, str]:
 
 
 def face_masks(characters: Sequence[str], faces: Sequence[str], side: int) -> NDArray[np.float32]:
-    """Every character in every face, in the middle: float32 [K, F, M, M], 0 outside and 1 inside, M = `side`.
-
-    The outermost pixels are 0.
-    """
+    """Every character in every face, in the middle: float32 [K, F, M, M], 0 outside and 1 inside, M = `side`. The
+    outermost pixels are 0."""
     from PIL import Image, ImageDraw, ImageFont
 
     masks = np.zeros((len(characters), len(faces), side, side), dtype=np.float32)

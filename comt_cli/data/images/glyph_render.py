@@ -181,7 +181,6 @@ class GlyphRenderer:
 
 
 def _centres(count: int) -> Floats:
-    """The middles of `count` equal parts of [-0.5, 0.5]."""
     return ((np.arange(count) + 0.5) / count - 0.5).astype(np.float32)
 
 

@@ -1,35 +1,82 @@
-"""The settings of a set of images."""
+"""Images: what a set of them offers, the settings of one, and what identifies it. Importing it imports no NumPy."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+import contextlib
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from comt_cli.data.images.image_set import ImageSet
-from comt_cli.data.settings import DataSection
+from comt_cli.data.prepare import FilesManifest, Prepared
+from comt_cli.data.settings import DataSection, Named, NameOf
+from comt_cli.data.storage import ProgressCallback, make_folder, no_progress, state_of
+from comt_cli.errors import StorageError, UserError
+from comt_cli.files import cache_folder, canonical_json, read_json, sha256, write_json
 from comt_cli.recipe.settings import Count, WholeNumber
 
-if TYPE_CHECKING:
-    SetName = str
-else:
-    SetName = Literal[ImageSet.all_names()]
+FORMAT = 4
+"""Raise it when the same settings may give other images, or the same in another order, than before
+(tests/contract/test_cache_versions.py asks for it)."""
 
 Augmentation = Literal["none", "crop", "crop-flip", "resized-crop-flip"]
 """`crop`: the image padded by an eighth of its side and cut at a random place; `crop-flip`: mirrored half of the time
 too; `resized-crop-flip`: a random part of random area and aspect, scaled to size, mirrored half of the time."""
 
+ImageSplitName = Literal["train", "validation"]
+IMAGE_SPLITS: tuple[ImageSplitName, ...] = ("train", "validation")
+
+
+class ImageSet(Named):
+    """Images of classes, rendered into the cache or read from a folder. `names` are those of `classes`."""
+
+    package = "comt_cli.data.images.sets"
+    classes: ClassVar[Mapping[str, int]]
+
+    data: ImageDataSettings
+
+    def identity(self) -> list[Any]:
+        """What decides the pixels, besides size and counts."""
+        return [self.data.images]
+
+    def count(self, split: ImageSplitName, there_are: int) -> int:
+        """As many images of a split as are wanted, or all. Raises `UserError` where there are fewer."""
+        key = f"{split}_images"
+        wanted: int | None = getattr(self.data, key)
+        if wanted is not None and wanted > there_are:
+            raise UserError(
+                f"{key}: {wanted:,} images are asked for; this split of {self.data.images} has {there_are:,}",
+                f"Use {key}: {there_are} or fewer; leave it out to use all.",
+            )
+        return wanted or there_are
+
+
+class FolderSet(ImageSet):
+    """Images that lie in a folder."""
+
+    cache: ClassVar[str]
+    """The folder of the cache where they are looked for."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the images lie: `data.folder`, else a folder in the cache."""
+        return Path(self.data.folder).expanduser() if self.data.folder else cache_folder() / "images" / self.cache
+
+    @abstractmethod
+    def read(self, name: str, progress: ProgressCallback) -> Any:
+        """The `ImageDataset` of fingerprint `name`. Raises `UserError`, and `StorageError` where the disk refuses."""
+
 
 class ImageDataSettings(DataSection):
-    """What the model looks at. `folder` is where the images lie (None: the cache); it is no part of a run's identity.
-
-    The first `train_images` and `validation_images` of either split are used, all where that is None.
-    """
+    """What the model looks at: the first `train_images` and `validation_images` of either split, all where that is
+    None. `folder` is where the images lie (None: the cache); it is no part of a run's identity."""
 
     kind = ImageSet
     named_by = "images"
 
-    images: SetName = "glyphs10"
+    images: Annotated[str, NameOf(ImageSet)] = "glyphs10"
     size: Annotated[WholeNumber, Field(ge=8, le=512)] = 32
     augmentation: Augmentation = "none"
     train_images: Count | None = None
@@ -38,5 +85,71 @@ class ImageDataSettings(DataSection):
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
         return ImageSet.named(self.images).classes[self.images]
+
+
+class ImageManifest(FilesManifest):
+    """Everything about a folder of rendered images."""
+
+    identity: list[Any]
+    class_names: tuple[str, ...]
+    size: int
+    images: dict[ImageSplitName, int]
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+class Kind(Prepared[ImageDataSettings, ImageSet]):
+    """Images, rendered into the cache, or read from a folder, of whose content a note is kept."""
+
+    cache = "images"
+    manifest = ImageManifest
+    packages = ("matplotlib", "numpy", "pillow")
+    places: ClassVar[set[str]] = {"folder", "augmentation"}
+
+    def identity(self, progress: ProgressCallback) -> dict[str, Any]:
+        """Source, size and counts. The folder they lie in, and what augmentation makes of them, are no part of it; but
+        those of imagenet are cropped as they are read."""
+        own = {key: getattr(self.data, key) for key in ("size", "train_images", "validation_images")}
+        return {"format": FORMAT, "source": self.corpus.identity(), **own}
+
+    def known_content(self, name: str) -> str | None:
+        """For images of a folder as they were last prepared here; None if files were added, removed or replaced
+        since."""
+        if not isinstance(self.corpus, FolderSet):
+            return super().known_content(name)
+        try:
+            note = read_json(self._note(name))
+            content = note["content"] if note["folder"] == _stamp(self.corpus.folder) else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return content if isinstance(content, str) else None
+
+    def prepare(self, progress: ProgressCallback = no_progress) -> Any:
+        if not isinstance(self.corpus, FolderSet):
+            return super().prepare(progress)
+        name = self.fingerprint()
+        dataset = self.corpus.read(name, progress)
+        if self.known_content(name) != dataset.content_hash:
+            # In a cache that may only be read the content is found out anew every time.
+            with contextlib.suppress(StorageError, OSError):
+                make_folder(self._note(name).parent)
+                write_json(self._note(name), {"content": dataset.content_hash, "folder": _stamp(self.corpus.folder)})
+        return dataset
+
+    def _note(self, name: str) -> Path:
+        """Where the content of images is noted that are read from a folder: one note a folder of the user's."""
+        folder = str(Path(self.data.folder).expanduser().absolute()) if self.data.folder else ""
+        return cache_folder() / "images" / "contents" / f"{name}-{sha256(folder)[:8]}.json"
+
+
+def _stamp(folder: Path) -> str:
+    """What changes with the files of a folder: the names in it and in its folders, and the `state_of` each. A folder of
+    those has a new time when a file in it comes or goes; of a million images none is looked at by itself. A copy of all
+    has other times and inodes: it is read once more. Raises `OSError`."""
+    inner = [folder, *sorted(entry for entry in folder.iterdir() if entry.is_dir())]
+    seen = []
+    for entry in sorted(entry for each in inner for entry in each.iterdir()):
+        size, *state = state_of(entry.stat())
+        seen.append([entry.relative_to(folder).as_posix(), 0 if entry.is_dir() else size, *state])
+    return sha256(canonical_json(seen))[:16]

@@ -25,11 +25,8 @@ _OPERATORS = (
 
 @cache
 def make_torchvision_importable() -> None:
-    """Declare the operators that torchvision describes when it is imported, where its extension cannot be loaded.
-
-    To be called before anything imports torchvision, as transformers does. Nothing is declared where the extension
-    loads, or where there is no torchvision. A declared operator still has no code: calling it is an error.
-    """
+    """Declare the operators that torchvision describes when it is imported, where its extension cannot be loaded; to be
+    called before anything imports it, as transformers does. A declared operator has no code: calling it is an error."""
     import torch
 
     spec = importlib.util.find_spec("torchvision")
@@ -47,8 +44,7 @@ _kept: list[object] = []
 
 
 def torchvision_datasets() -> types.ModuleType:
-    """The module `torchvision.datasets`. Raises `UserError` where there is no torchvision, or none that can be
-    imported."""
+    """The module `torchvision.datasets`. Raises `UserError` where it cannot be imported."""
     make_torchvision_importable()
     try:
         from torchvision import datasets

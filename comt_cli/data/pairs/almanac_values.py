@@ -14,23 +14,19 @@ What is printed and what is not, since Babel 2.18 with CLDR 47 has traps:
 from __future__ import annotations
 
 import datetime
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, get_args
 
 from comt_cli.data.draws import Draws
-from comt_cli.data.pairs.almanac_carriers import LANGUAGES, AlmanacLanguage, carriers
 from comt_cli.errors import UserError
-from comt_cli.files import sha256
 from comt_cli.installing import install_package
 
-if TYPE_CHECKING:
-    from babel import Locale
-
-ALMANAC_VERSION = 1
-"""Raise it when the same settings may give other sentences (tests/contract/test_cache_versions.py asks for it)."""
+AlmanacLanguage = Literal["en", "de", "fr", "vi"]
+LANGUAGES: tuple[AlmanacLanguage, ...] = get_args(AlmanacLanguage)
 
 UNITS: dict[str, tuple[str, ...]] = {
     "minutes": ("duration-minute",),
@@ -76,33 +72,27 @@ _NO_LANGUAGES = {"mis", "mul", "und", "zxx"}
 _SPACES = str.maketrans(dict.fromkeys("\u00a0\u2007\u2009\u202f", " "))
 
 
-def identity() -> list[Any]:
-    """What decides the sentences besides settings: versions of this code and of CLDR, and the carriers.
-
-    Raises:
-        UserError: there is no Babel.
-    """
-    core = _babel("core")
-    return ["almanac", ALMANAC_VERSION, core.get_cldr_version(), sha256(carriers().source)]
+def cldr_version() -> str:
+    """Of the CLDR that Babel has. Raises `UserError` where there is no Babel."""
+    return str(babel("core").get_cldr_version())
 
 
 def draw(kind: str, draws: Draws, limits: Limits) -> Any:
     """A value of the type `kind`, the same for all languages; takes at most five draws."""
     if kind in UNITS:
-        unit = UNITS[kind][draws.below(len(UNITS[kind]))]
-        return unit, _measure(kind, draws, limits)
-    return _TYPES[kind].draw(draws, limits)
+        return draws.one_of(UNITS[kind]), _measure(kind, draws, limits)
+    return _TYPES[kind][0](draws, limits)
 
 
 def show(kind: str, value: Any, language: AlmanacLanguage) -> str:
     """The value as CLDR's translators write it, with plain spaces."""
-    text = format_unit(value[0], value[1], language) if kind in UNITS else _TYPES[kind].show(value, language)
+    text = format_unit(value[0], value[1], language) if kind in UNITS else _TYPES[kind][1](value, language)
     return text.translate(_SPACES)
 
 
 def format_unit(unit: str, number: Decimal | int, language: AlmanacLanguage) -> str:
     """A measure in the long form, or in the short one where the language has no long one: never with the unit's id."""
-    units = _babel("units")
+    units = babel("units")
     for length in ("long", "short"):
         text: str = units.format_unit(number, unit, length, locale=language)
         if unit not in text:
@@ -110,30 +100,25 @@ def format_unit(unit: str, number: Decimal | int, language: AlmanacLanguage) -> 
     raise ValueError(f"CLDR has no words for {unit} in {language}")
 
 
-@dataclass(frozen=True)
-class _Type:
-    draw: Callable[[Draws, Limits], Any]
-    show: Callable[[Any, AlmanacLanguage], str]
+_Type = tuple[Callable[[Draws, Limits], Any], Callable[[Any, AlmanacLanguage], str]]
+"""What draws a value, and what shows it."""
 
 
 @cache
-def _babel(module: str) -> Any:
-    """A module of Babel's, imported where it is first needed."""
-    import importlib
-
+def babel(module: str) -> Any:
+    """A module of Babel's, imported where it is first needed. Raises `UserError` where there is none."""
     try:
         return importlib.import_module(f"babel.{module}")
     except ImportError as error:
         raise UserError(
-            f"corpus: almanac formats its values with Babel, which cannot be imported: {error}",
+            f"corpus: Babel, which formats values and reads catalogues, cannot be imported: {error}",
             install_package("babel>=2.18"),
         ) from error
 
 
 @cache
-def _locale(language: AlmanacLanguage) -> Locale:
-    locale: Locale = _babel("core").Locale(language)
-    return locale
+def _locale(language: AlmanacLanguage) -> Any:
+    return babel("core").Locale(language)
 
 
 def _number(draws: Draws, limits: Limits, whole: bool = True) -> Decimal | int:
@@ -174,21 +159,17 @@ def _time(first_hour: int, last_hour: int) -> Callable[[Draws, Limits], datetime
 
 
 def _relative(units: tuple[str, ...], sign: int) -> _Type:
-    """The time from now, `sign` 1, or before it, -1."""
-
     def chosen(draws: Draws, _: Limits) -> tuple[str, int]:
-        return units[draws.below(len(units))], draws.between(2, 60)
+        return draws.one_of(units), draws.between(2, 60)
 
     def shown(value: tuple[str, int], language: AlmanacLanguage) -> str:
         unit, count = value
         delta = datetime.timedelta(seconds=sign * count * _PER_TIME[unit])
         # The threshold keeps 14 days from becoming 2 weeks in the unit that was drawn.
-        text: str = _babel("dates").format_timedelta(
-            delta, granularity=unit, threshold=10_000, add_direction=True, locale=language
-        )
-        return text
+        how = {"granularity": unit, "threshold": 10_000, "add_direction": True}
+        return str(babel("dates").format_timedelta(delta, locale=language, **how))
 
-    return _Type(chosen, shown)
+    return chosen, shown
 
 
 def _formatted(module: str, function: str, **arguments: Any) -> Callable[[Any, AlmanacLanguage], str]:
@@ -196,15 +177,14 @@ def _formatted(module: str, function: str, **arguments: Any) -> Callable[[Any, A
 
     def shown(value: Any, language: AlmanacLanguage) -> str:
         values = value if isinstance(value, tuple) else (value,)
-        text: str = getattr(_babel(module), function)(*values, locale=language, **arguments)
-        return text
+        return str(getattr(babel(module), function)(*values, locale=language, **arguments))
 
     return shown
 
 
 def _skeleton(name: str) -> Callable[[Any, AlmanacLanguage], str]:
     """The parts of a date that the letters of `name` stand for, in the language's order."""
-    return lambda value, language: _babel("dates").format_skeleton(name, value, locale=language)
+    return lambda value, language: str(babel("dates").format_skeleton(name, value, locale=language))
 
 
 def _span(value: Any, language: AlmanacLanguage) -> str:
@@ -214,7 +194,7 @@ def _span(value: Any, language: AlmanacLanguage) -> str:
 
 
 def _money(draws: Draws, limits: Limits) -> tuple[Decimal | int, str]:
-    return _number(draws, limits), _CURRENCIES[draws.below(len(_CURRENCIES))]
+    return _number(draws, limits), draws.one_of(_CURRENCIES)
 
 
 def _share(draws: Draws, limits: Limits) -> Decimal:
@@ -244,48 +224,44 @@ def _codes(what: Literal["territories", "languages", "currencies"], easy: bool) 
 
 
 def _named(what: Literal["territories", "languages", "currencies"], most: int) -> _Type:
-    """A name, or a list of 2 to `most` different ones."""
-
     def chosen(draws: Draws, limits: Limits) -> tuple[str, ...]:
         codes = _codes(what, limits.easy)
         return tuple(codes[place] for place in draws.some(draws.between(min(2, most), most), len(codes)))
 
     def shown(value: tuple[str, ...], language: AlmanacLanguage) -> str:
         names = getattr(_locale(language), what)
-        text: str = _babel("lists").format_list([names[code] for code in value], locale=language)
-        return text
+        return str(babel("lists").format_list([names[code] for code in value], locale=language))
 
-    return _Type(chosen, shown)
+    return chosen, shown
 
 
 def _weekday(value: int, language: AlmanacLanguage) -> str:
-    name: str = _locale(language).days["format"]["wide"][value]
-    return name
+    return str(_locale(language).days["format"]["wide"][value])
 
 
 _CLOCK = _formatted("dates", "format_time", format="short")
 
 _TYPES: dict[str, _Type] = {
-    "day": _Type(_date, _formatted("dates", "format_date", format="full")),
-    "date": _Type(_date, _formatted("dates", "format_date", format="long")),
-    "month": _Type(_date, _skeleton("yMMMM")),
-    "monthday": _Type(_date, _skeleton("MMMMd")),
-    "quarter": _Type(_date, _skeleton("yQQQQ")),
-    "year": _Type(lambda draws, limits: draws.between(*limits.years), lambda value, _: str(value)),
-    "period": _Type(_period, _formatted("dates", "format_interval", skeleton="yMMMd")),
-    "weekday": _Type(lambda draws, _: draws.below(7), _weekday),
-    "time": _Type(_time(0, 23), _CLOCK),
-    "morning": _Type(_time(5, 11), _CLOCK),
-    "evening": _Type(_time(13, 23), _CLOCK),
-    "span": _Type(lambda draws, limits: (_time(5, 11)(draws, limits), _time(13, 23)(draws, limits)), _span),
+    "day": (_date, _formatted("dates", "format_date", format="full")),
+    "date": (_date, _formatted("dates", "format_date", format="long")),
+    "month": (_date, _skeleton("yMMMM")),
+    "monthday": (_date, _skeleton("MMMMd")),
+    "quarter": (_date, _skeleton("yQQQQ")),
+    "year": (lambda draws, limits: draws.between(*limits.years), lambda value, _: str(value)),
+    "period": (_period, _formatted("dates", "format_interval", skeleton="yMMMd")),
+    "weekday": (lambda draws, _: draws.below(7), _weekday),
+    "time": (_time(0, 23), _CLOCK),
+    "morning": (_time(5, 11), _CLOCK),
+    "evening": (_time(13, 23), _CLOCK),
+    "span": (lambda draws, limits: (_time(5, 11)(draws, limits), _time(13, 23)(draws, limits)), _span),
     "soon": _relative(("minute", "hour"), 1),
     "ahead": _relative(("day", "week", "month", "year"), 1),
     "ago": _relative(("day", "week", "month", "year"), -1),
-    "count": _Type(_number, _formatted("numbers", "format_decimal")),
-    "percent": _Type(_share, _formatted("numbers", "format_percent", decimal_quantization=False)),
-    "big": _Type(_large, _formatted("numbers", "format_compact_decimal", format_type="long")),
-    "amount": _Type(_money, _formatted("numbers", "format_currency", format_type="name", currency_digits=False)),
-    "price": _Type(_money, _formatted("numbers", "format_currency")),
+    "count": (_number, _formatted("numbers", "format_decimal")),
+    "percent": (_share, _formatted("numbers", "format_percent", decimal_quantization=False)),
+    "big": (_large, _formatted("numbers", "format_compact_decimal", format_type="long")),
+    "amount": (_money, _formatted("numbers", "format_currency", format_type="name", currency_digits=False)),
+    "price": (_money, _formatted("numbers", "format_currency")),
     "currency": _named("currencies", 1),
     "currencies": _named("currencies", 4),
     "country": _named("territories", 1),

@@ -12,36 +12,25 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def nearest_translations(sources: Sequence[str], targets: Sequence[str], asked: Sequence[str]) -> list[str]:
-    """For each text of `asked` the target of the training pair whose source has the largest cosine of tf-idf.
-
-    Words and punctuation marks are the terms, counted within a text, weighted by log(N / n) of the N `sources` of which
-    n have the term. The first of equals is taken. A trained model is expected to beat this by much: it knows no more
-    than the sentences by heart.
-    """
-    counts = [Counter(_terms(text)) for text in sources]
+    """For each text of `asked` the target of the training pair whose source has the largest cosine of tf-idf, the first
+    of equals: words and punctuation marks are the terms, counted within a text, weighted by log(N / n) of the N
+    `sources` of which n have the term. A trained model is expected to beat this by much."""
+    counts = [Counter(_WORD.findall(text.lower())) for text in sources]
     frequency: Counter[str] = Counter(term for each in counts for term in each)
     weight = {term: np.log(len(sources) / n) for term, n in frequency.items()}
-    norms = np.array([_norm(each, weight) for each in counts])
     postings: dict[str, tuple[list[int], list[float]]] = defaultdict(lambda: ([], []))
     for number, each in enumerate(counts):
+        norm = float(np.sqrt(sum((count * weight[term]) ** 2 for term, count in each.items())))
         for term, count in each.items():
             postings[term][0].append(number)
-            postings[term][1].append(count * weight[term] / norms[number])
+            postings[term][1].append(count * weight[term] / max(1e-12, norm))
     arrays = {term: (np.array(numbers), np.array(values)) for term, (numbers, values) in postings.items()}
     found = []
     for text in asked:
         scores = np.zeros(len(sources))
-        for term, count in Counter(_terms(text)).items():
+        for term, count in Counter(_WORD.findall(text.lower())).items():
             if term in arrays:
                 numbers, values = arrays[term]
                 scores[numbers] += count * weight[term] * values
         found.append(targets[int(np.argmax(scores))])
     return found
-
-
-def _terms(text: str) -> list[str]:
-    return _WORD.findall(text.lower())
-
-
-def _norm(counts: Counter[str], weight: dict[str, float]) -> float:
-    return max(1e-12, float(np.sqrt(sum((count * weight[term]) ** 2 for term, count in counts.items()))))

@@ -1,30 +1,145 @@
-"""The settings of parallel text: the corpus, its languages, its splits, the vocabulary, and the buckets of pairs."""
+"""Parallel text: what a corpus of pairs offers, the settings of one, and what identifies what is prepared of it.
+Importing it imports no NumPy."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+import unicodedata
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from itertools import islice
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
-from comt_cli.data.pairs.corpus import PairCorpus
-from comt_cli.data.settings import DataSection
+from comt_cli.data.prepare import FilesManifest, Prepared, Record
+from comt_cli.data.settings import DataSection, Named, NameOf
+from comt_cli.data.storage import ProgressCallback, no_progress
+from comt_cli.data.text.settings import split_of
+from comt_cli.data.vocabulary import TRAINER, TRAINING_CHARACTERS, VOCABULARY_VERSION
+from comt_cli.files import sha256
 from comt_cli.recipe.settings import MAX_LENGTH, Count, Vocabulary, WholeNumber, matching
+
+PAIR_FORMAT = 1
+"""Raise it when the same settings may give other pairs, tokens or files than before
+(tests/contract/test_cache_versions.py asks for it)."""
+PACKING = 1
+"""Raise it when the same pairs may be packed into other buckets, or in another order: runs get other ids then."""
 
 BYTE_VOCABULARY = 259
 """Padding, end, 256 bytes, begin."""
-
 LARGEST_ALMANAC = 10**7
 """Training pairs of `almanac`, which are held in memory while they are prepared."""
+NAMED = 5
+"""So many of the pairs that are left out are named."""
+
+Side = Literal["source", "target"]
+SIDES: tuple[Side, Side] = ("source", "target")
+
+
+def is_blank(text: str) -> bool:
+    """Whether nothing of a text can be seen: spaces, and marks without a width such as U+200B, U+00AD or U+FEFF."""
+    return all(each.isspace() or unicodedata.category(each) in ("Cc", "Cf") for each in text)
+
+
+class TextPair(NamedTuple):
+    """A training pair and its place in the corpus: (file, number within the file), both counted from 0."""
+
+    source: str
+    target: str
+    place: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class PairTexts:
+    """The texts of a split that is decoded, one `sources` and one `references` a pair; `slots` are the formatted values
+    in each reference, in its order (None: the corpus knows of none)."""
+
+    sources: Sequence[str]
+    references: Sequence[str]
+    slots: Sequence[Sequence[str]] | None = None
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[str, str]]) -> PairTexts:
+        return cls([source for source, _ in pairs], [reference for _, reference in pairs])
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+
+class PairCorpus(Named):
+    """A source of pairs with an identity that is known before any of them is tokenised."""
+
+    package = "comt_cli.data.pairs.corpora"
+    is_own_text: ClassVar[bool] = False
+    """Text of the user's own, whose long lines are cut before a vocabulary is trained on it."""
+    total: int | None = None
+    """How many training pairs there are, if that is known without reading them."""
+
+    data: PairData
+
+    @classmethod
+    def implied(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Without the shares of splits that are files of their own."""
+        files = {key.replace("files", "fraction") for key in ("validation_files", "test_files") if given.get(key)}
+        return {key: value for key, value in cls.keys.items() if key not in files}
+
+    @abstractmethod
+    def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
+        """What decides the texts, as JSON: equal identities give equal pairs in equal order. Raises `UserError`."""
+
+    @abstractmethod
+    def decoded(self, progress: ProgressCallback = no_progress) -> Mapping[str, PairTexts]:
+        """The texts of every split but training's, "validation" and "test" among them. Raises `UserError`."""
+
+    @abstractmethod
+    def train(self, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
+        """The training pairs in order from the place `start` on (included). Raises `UserError`."""
+
+    def vocabulary_texts(self) -> Iterator[str]:
+        """Texts of the training split, sources and targets, to train a vocabulary on; all, or an even selection."""
+        return both_sides(self.train())
+
+
+def both_sides(pairs: Iterator[TextPair]) -> Iterator[str]:
+    """Source and target of every pair in turn."""
+    for pair in pairs:
+        yield pair.source
+        yield pair.target
+
+
+SHARES: Mapping[str, float] = {"validation_fraction": 0.02, "test_fraction": 0.02}
+"""The settings of corpora that `split_of_source` divides."""
+
+
+def split_of_source(source: str, data: PairData) -> Literal["train", "validation", "test"]:
+    """The split of a pair by the hash of its source text: equal sources are never in two of them."""
+    validation, test = data.validation_fraction or 0.0, data.test_fraction or 0.0
+    if split_of(source, validation) == "validation":
+        return "validation"
+    return "test" if split_of(source, validation + test) == "validation" else "train"
+
+
+class DividedPairs(PairCorpus):
+    """A corpus whose pairs, or those of its first split, are divided by the hash of the source."""
+
+    @abstractmethod
+    def all_pairs(self) -> Iterable[tuple[str, str]]:
+        """The pairs that are divided, in order."""
+
+    def train(self, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
+        """The training pairs from number `start[1]` on, counted from 0 over all that are divided."""
+        for number, (source, target) in enumerate(islice(self.all_pairs(), start[1], None), start[1]):
+            if split_of_source(source, self.data) == "train":
+                yield TextPair(source, target, (0, number))
+
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 Language = Annotated[
     str, matching(r"[a-z]{2,3}([_-][A-Za-z]{2,4})*", "is no code of a language, such as en, vi or zh_CN")
 ]
 TwoFiles = Annotated[str, matching(r"[^,]+,[^,]+", "is not two files with a comma between, SOURCES,TARGETS")]
-
-
-CorpusName = Annotated[str, matching(*PairCorpus.all_patterns(), PairCorpus.all_names())]
 
 
 class PairData(DataSection):
@@ -36,7 +151,7 @@ class PairData(DataSection):
 
     kind = PairCorpus
 
-    corpus: CorpusName = "almanac"
+    corpus: Annotated[str, NameOf(PairCorpus)] = "almanac"
     source: Language = "en"
     target: Language = "de"
     difficulty: Literal["easy", "full"] | None = None
@@ -77,3 +192,71 @@ class PairData(DataSection):
                 f"batch_tokens: a bucket of {self.batch_tokens} tokens has no room for a sentence of max_length "
                 f"{self.max_length}; use at least {self.max_length}, or a smaller max_length"
             )
+
+
+def corpus_for(data: PairData) -> PairCorpus:
+    """The corpus that `data.corpus` names."""
+    found: PairCorpus = data.chosen.of(data)
+    return found
+
+
+# ---- what is prepared
+
+
+class LeftOut(Record):
+    """Training pairs that are not trained on: those longer than `max_length`, and those with an empty side.
+
+    `named` are the first few: the number of the pair, counted from 1 like the lines of a file, and why.
+    """
+
+    too_long: NonNegativeInt = 0
+    empty: NonNegativeInt = 0
+    named: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """A sentence for people; empty where nothing was left out."""
+        counts = ((self.too_long, "too long (max_length)"), (self.empty, "without a text on one side"))
+        parts = [f"{count:,} {reason}" for count, reason in counts if count]
+        return f"training pairs left out: {', '.join(parts)}; first {', '.join(self.named)}" if parts else ""
+
+    def with_one(self, reason: Literal["too_long", "empty"], name: str) -> LeftOut:
+        named = (*self.named, name) if len(self.named) < NAMED else self.named
+        return self.model_copy(update={reason: getattr(self, reason) + 1, "named": named})
+
+
+class PairManifest(FilesManifest):
+    """Everything about a folder of prepared pairs."""
+
+    format: int
+    corpus: list[Any]
+    dtype: str
+    vocabulary_size: int
+    pairs: NonNegativeInt
+    left_out: LeftOut
+
+    def content_hash(self) -> str:
+        """16 hexadecimal digits over tokens, texts and tokenizer, and how they are packed."""
+        content = super().content_hash()
+        return content if PACKING == 1 else sha256(f"{PACKING} {content}")[:16]  # the first runs' ids are without it
+
+
+class Kind(Prepared[PairData, PairCorpus]):
+    """Pairs as tokens of one vocabulary. A killed preparation resumes after its last whole block."""
+
+    cache = "pairs"
+    manifest = PairManifest
+
+    def identity(self, progress: ProgressCallback) -> dict[str, Any]:
+        data = self.data
+        tokenizer: list[Any] = ["bytes"]
+        if data.tokenizer == "sentencepiece":
+            made_by = [VOCABULARY_VERSION, metadata.version("sentencepiece")]
+            tokenizer = ["sentencepiece", data.vocabulary_size, TRAINER, TRAINING_CHARACTERS, *made_by, "begin"]
+        return {
+            "format": PAIR_FORMAT,
+            "corpus": self.corpus.identity(progress),
+            "languages": [data.source, data.target],
+            "tokenizer": tokenizer,
+            "max_length": data.max_length,
+            "batch_tokens": data.batch_tokens,
+        }

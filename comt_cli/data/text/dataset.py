@@ -1,39 +1,62 @@
-"""A prepared data set, opened: its tokenizer and its two splits as rows."""
+"""Text as token shards: written in one pass over a corpus, found again after a kill, opened as rows.
+
+A part is written as up to four files, `train-00000.tokens` (ids, uint16 or uint32), `train-00000.offsets` (uint32,
+where each document begins within the shard, and the end) and the same for validation; then its record,
+`part-00000.json`. The record comes last: a part without one was cut off and is written again.
+"""
 
 from __future__ import annotations
 
-import heapq
+import hashlib
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
+from typing import Literal
 
-from comt_cli.data.prepared import TOKENIZER
-from comt_cli.data.text.corpus import SPLITS, Corpus, SplitName, place_of, train_texts
-from comt_cli.data.text.record import Part, TextManifest
-from comt_cli.data.text.rows import PackedRows, PaddedRows, Rows
-from comt_cli.data.text.settings import DataSettings
-from comt_cli.data.text.shards import OFFSET_DTYPE, open_shards
-from comt_cli.data.tokenizer import Tokenizer
-from comt_cli.data.tokenizers import load_tokenizer
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from comt_cli.data.prepare import TOKENIZER, FileRecord, Manifest, is_whole
+from comt_cli.data.split import Unsigned, token_dtype
+from comt_cli.data.storage import ProgressCallback, check_room, file_lock
+from comt_cli.data.text.rows import MaskedRows, PackedRows, PaddedRows, Rows
+from comt_cli.data.text.settings import (
+    FORMAT,
+    SPLITS,
+    Corpus,
+    DataSettings,
+    Document,
+    Kind,
+    MaskedData,
+    Part,
+    SplitName,
+    SplitPart,
+    Stream,
+    TextManifest,
+    TextSettings,
+    place_of,
+    split_in,
+    train_texts,
+    vocabulary_identity,
+)
+from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
+from comt_cli.data.vocabulary import t5_tokenizer, train_sentencepiece
 from comt_cli.errors import UserError
+from comt_cli.files import atomic_file, cache_folder, canonical_json, read_json, sha256, write_json
 
-_MOST_HELD_OUT = 50
-"""Documents that are looked at for a share of the validation split that is enough."""
+OFFSET_DTYPE = np.dtype("<u4")
+_CHUNK_DOCUMENTS = 512
+_CHUNK_CHARACTERS = 4_000_000
 
 
 class Dataset:
-    """Memory-mapped token shards of one fingerprint. Opening reads next to nothing; rows are read when asked for.
-
-    Attributes:
-        fingerprint: the identity of the rows (`prepare.Kind.identity`).
-        content_hash: 16 hexadecimal digits over the tokens and the tokenizer themselves. Two machines with one
-            fingerprint can still differ here, when another version of SentencePiece trained the vocabulary.
-        vocabulary_size: how many token ids there are.
-        folder: where the shards lie.
-        train, validation: the two splits.
-    """
+    """Memory-mapped token shards of one fingerprint. Opening reads next to nothing; rows are read when asked for. Two
+    machines with one fingerprint can still differ in `content_hash`, over tokens and tokenizer, when another version of
+    SentencePiece trained the vocabulary."""
 
     def __init__(self, data: DataSettings, folder: Path, manifest: TextManifest) -> None:
         self.folder = folder
@@ -45,51 +68,265 @@ class Dataset:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that made the tokens."""
         return load_tokenizer(self.folder / TOKENIZER)
 
 
-def check_rows(data: DataSettings, parts: Sequence[Part], corpus: Corpus, tokenizer: Tokenizer) -> None:
-    """Refuse a data set that has no row in a split. Raises `UserError`; where one more of the corpus's documents in the
-    validation split is enough, it says with which fraction."""
+class MaskedDataset:
+    """A prepared text with its splits masked; `text` is what was prepared."""
+
+    def __init__(self, data: MaskedData, text: Dataset) -> None:
+        self.text, self.tokenizer = text, text.tokenizer
+        self.content_hash, self.vocabulary_size = text.content_hash, text.vocabulary_size
+        self.train, self.validation = (
+            MaskedRows(rows, self.tokenizer.special, self.vocabulary_size, data.mask_share)
+            for rows in (text.train, text.validation)
+        )
+
+
+def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Manifest:
+    """Tokenise the corpus into shards, behind those that are there."""
+    data, corpus = kind.data, kind.corpus
+    if not (folder / TOKENIZER).exists():
+        tokenizer_for(data, corpus, progress).save(folder / TOKENIZER)
+    tokenizer = load_tokenizer(folder / TOKENIZER)
+    dtype = token_dtype(tokenizer.vocabulary_size)
+    writer = PartWriter(folder, dtype, kind.part_bytes)
+    most = data.max_train_tokens
+    if corpus.endless and most is not None:  # before hours of streaming
+        needed = (most - writer.tokens["train"]) * dtype.itemsize
+        check_room(folder, needed, f"{most:,} tokens", "lower max_train_tokens")
+    _Tokenising(data, corpus, tokenizer, writer, progress).run()
+    _check_rows(data, writer.parts, corpus)
+    return kind.record(
+        name,
+        format=FORMAT,
+        corpus=corpus.identity(),
+        dtype=dtype.str,
+        vocabulary_size=tokenizer.vocabulary_size,
+        tokenizer=FileRecord.of(folder / TOKENIZER),
+        parts=tuple(writer.parts),
+    )
+
+
+def opened(kind: Kind, folder: Path, manifest: TextManifest) -> Dataset | MaskedDataset:
+    """Open the rows."""
+    text = Dataset(kind.data, folder, manifest)
+    return MaskedDataset(kind.asked, text) if isinstance(kind.asked, MaskedData) else text
+
+
+def tokenizer_for(data: TextSettings, corpus: Corpus, progress: ProgressCallback) -> Tokenizer:
+    """The tokenizer of `data`; a trained one is kept in the cache, since layouts and limits of the same text share it.
+    Raises `UserError` where its corpus cannot be read, `StorageError` where the disk refuses."""
+    if data.tokenizer == "bytes":
+        return ByteTokenizer(data.extras)
+    if data.tokenizer == "t5":
+        return t5_tokenizer(progress)
+    key = canonical_json([FORMAT, *vocabulary_identity(data, corpus, progress)])
+    path = cache_folder() / "tokenizers" / f"{sha256(key)[:16]}.json"
+    if not path.exists():
+        with file_lock(path.with_suffix(".lock"), progress):
+            if not path.exists():
+                progress("training the tokenizer", 0, None)
+                texts = train_texts(corpus, data.validation_fraction)
+                own = Corpus.named(data.corpus).is_own_text
+                train_sentencepiece(texts, data.vocabulary_size, data.extras, own=own).save(path)
+    return load_tokenizer(path)
+
+
+# ---- shards
+
+
+@dataclass
+class _Pending:
+    """The documents of one split that are not yet on disk."""
+
+    documents: list[NDArray[Unsigned]] = field(default_factory=list)
+    tokens: int = 0
+    bytes: int = 0
+
+
+class PartWriter:
+    """Collects documents and writes them to `folder` part by part, resuming after the parts that are there. `tokens`
+    are those of each split so far, on disk and in memory."""
+
+    def __init__(self, folder: Path, dtype: np.dtype[Unsigned], part_bytes: int) -> None:
+        """A shard stays within `part_bytes`, unless a single document is larger: documents are never divided."""
+        self._folder, self._dtype, self._limit = folder, dtype, part_bytes // dtype.itemsize
+        self.parts = _whole_parts(folder)
+        self.tokens: dict[SplitName, int] = {
+            split: sum(part.of(split).tokens for part in self.parts) for split in SPLITS
+        }
+        self._pending: dict[SplitName, _Pending] = {split: _Pending() for split in SPLITS}
+
+    @property
+    def after(self) -> tuple[int, int, int]:
+        return self.parts[-1].after if self.parts else (0, 0, 0)
+
+    def add(self, split: SplitName, ids: Sequence[int], text_bytes: int, place: tuple[int, int, int]) -> None:
+        """Take one document, at `place` in the corpus; write a part first when it would not fit."""
+        if self._pending[split].tokens and self._pending[split].tokens + len(ids) > self._limit:
+            self.flush(place)
+        pending = self._pending[split]
+        pending.documents.append(np.asarray(ids, dtype=self._dtype))
+        pending.tokens += len(ids)
+        pending.bytes += text_bytes
+        self.tokens[split] += len(ids)
+
+    def flush(self, after: tuple[int, int, int]) -> None:
+        """Write what is in memory as one part; `after` is the place of the first document that is not in it."""
+        if not any(pending.documents for pending in self._pending.values()):
+            return
+        number = len(self.parts)
+        train, validation = (self._write_split(split, number) for split in SPLITS)
+        part = Part(number=number, after=after, train=train, validation=validation)
+        write_json(self._folder / _record_name(number), part.model_dump(mode="json"))
+        self.parts.append(part)
+        self._pending = {split: _Pending() for split in SPLITS}
+
+    def _write_split(self, split: SplitName, number: int) -> SplitPart:
+        pending = self._pending[split]
+        files: tuple[FileRecord, ...] = ()
+        if pending.documents:
+            offsets = np.zeros(len(pending.documents) + 1, dtype=OFFSET_DTYPE)
+            np.cumsum([len(document) for document in pending.documents], out=offsets[1:])
+            path = self._folder / f"{split}-{number:05d}"
+            files = (
+                _write_array(path.with_suffix(".tokens"), np.concatenate(pending.documents)),
+                _write_array(path.with_suffix(".offsets"), offsets),
+            )
+        return SplitPart(tokens=pending.tokens, documents=len(pending.documents), bytes=pending.bytes, files=files)
+
+
+def _write_array(path: Path, values: NDArray[Unsigned]) -> FileRecord:
+    content = values.view(np.uint8).data
+    with atomic_file(path) as handle:
+        handle.write(content)
+    return FileRecord(name=path.name, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+def _whole_parts(folder: Path) -> list[Part]:
+    """The parts that an earlier preparation finished, each checked against its hashes, up to the first that is not."""
+    parts: list[Part] = []
+    while True:
+        try:
+            part = Part.model_validate(read_json(folder / _record_name(len(parts))))
+        except (OSError, ValueError, ValidationError):
+            return parts
+        if part.number != len(parts) or not is_whole(folder, part.files()):
+            return parts
+        parts.append(part)
+
+
+def _record_name(number: int) -> str:
+    return f"part-{number:05d}.json"
+
+
+def _open_rows(data: DataSettings, folder: Path, manifest: TextManifest, split: SplitName) -> Rows:
+    held = [part.of(split) for part in manifest.parts]
+
+    def shards(kind: Literal["tokens", "offsets"], dtype: np.dtype[Unsigned]) -> list[NDArray[Unsigned]]:
+        names = [file.name for part in held for file in part.files if file.name.endswith(f".{kind}")]
+        return [np.memmap(folder / name, dtype=dtype, mode="r") for name in names]
+
+    tokens, text_bytes = shards("tokens", np.dtype(manifest.dtype)), sum(part.bytes for part in held)
+    if data.rows == "pack":
+        return PackedRows(tokens, data.sequence_length, sum(part.documents for part in held), text_bytes)
+    return PaddedRows(tokens, shards("offsets", OFFSET_DTYPE), data.sequence_length, text_bytes)
+
+
+# ---- one pass over a corpus
+
+
+@dataclass
+class _Tokenising:
+    """Each document to its split, to ids, to the writer, from where its parts end."""
+
+    data: DataSettings
+    corpus: Corpus
+    tokenizer: Tokenizer
+    writer: PartWriter
+    progress: ProgressCallback
+
+    def run(self) -> None:
+        streams = self.corpus.streams()
+        first, *start = self.writer.after
+        for number in range(first, len(streams)):
+            self._read(streams[number], number, (start[0], start[1]) if number == first else (0, 0))
+        self.writer.flush((len(streams), 0, 0))
+
+    def _read(self, stream: Stream, number: int, start: tuple[int, int]) -> None:
+        done = sum(start) if stream.total is not None else 0
+        chunks = _chunks(stream.documents(start))
+        while not self._is_finished(stream) and (chunk := next(chunks, None)):
+            self._take(stream, number, chunk)
+            done += len(chunk)
+            limit, tokens = self._limit(stream.split or "train"), self.writer.tokens[stream.split or "train"]
+            if stream.total is None and limit is not None:
+                self.progress("tokenising (tokens)", tokens, limit)
+            else:
+                self.progress("tokenising documents", done, stream.total)
+
+    def _take(self, stream: Stream, number: int, chunk: Sequence[Document]) -> None:
+        splits = [split_in(stream, document, self.data.validation_fraction) for document in chunk]
+        wanted = [(split, doc) for split, doc in zip(splits, chunk, strict=True) if self._room(split) != 0]
+        encoded = self.tokenizer.encode_batch([document.text for _, document in wanted])
+        for (split, document), ids in zip(wanted, encoded, strict=True):
+            # In the layout `pad` a row keeps the first tokens and the end-of-text token, as the papers' tokenizer does
+            # when it truncates: a row always ends with it. The last document before a token limit is cut to fit it.
+            kept = ids[: self.data.sequence_length - 1] if self.data.rows == "pad" else ids
+            kept = [*kept, self.tokenizer.eos_id][: self._room(split)]
+            if not kept:
+                continue  # the split was filled by the documents before, in this chunk
+            text = document.text if len(kept) > len(ids) else self.tokenizer.decode(kept)
+            self.writer.add(split, kept, len(text.encode()), (number, *document.place))
+
+    def _limit(self, split: SplitName) -> int | None:
+        return self.data.max_train_tokens if split == "train" else self.corpus.validation_tokens
+
+    def _room(self, split: SplitName) -> int | None:
+        """How many tokens the split still takes; None: any number."""
+        limit = self._limit(split)
+        return None if limit is None else max(0, limit - self.writer.tokens[split])
+
+    def _is_finished(self, stream: Stream) -> bool:
+        """Whether reading on would add nothing, or (of an endless corpus) nothing that was asked for."""
+        if stream.split is not None:
+            return self._room(stream.split) == 0
+        return self._room("train") == 0 and (self.corpus.endless or self._room("validation") == 0)
+
+
+def _chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """Documents in groups that occupy all cores without filling the memory. Their size does not change the result."""
+    iterator = iter(documents)
+    for first in iterator:
+        chunk, characters = [first], len(first.text)
+        for document in itertools.islice(iterator, _CHUNK_DOCUMENTS - 1):
+            chunk.append(document)
+            characters += len(document.text)
+            if characters >= _CHUNK_CHARACTERS:
+                break
+        yield chunk
+
+
+def _check_rows(data: DataSettings, parts: Sequence[Part], corpus: Corpus) -> None:
+    """Refuse a data set that has no row in a split. Raises `UserError`; of a corpus without a document in the
+    validation split it says from which fraction on there is one."""
+    instead = "Use more (or more, smaller) documents, or another validation_fraction."
     for split in SPLITS:
         documents = sum(part.of(split).documents for part in parts)
         tokens = sum(part.of(split).tokens for part in parts)
         if documents == 0:
+            if split == "validation" and data.validation_fraction is not None and not corpus.endless:
+                texts = (document.text for stream in corpus.streams() for document in stream.documents())
+                share = math.floor(1000 * min(map(place_of, texts), default=0) + 1) / 1000
+                instead = f"One is held out by --set data.validation_fraction={share:.3f}; or use more documents."
             raise UserError(
                 f"corpus: no document of {data.corpus} is in the {split} split",
-                f"A document is never divided between splits. {_instead(data, split, corpus, tokenizer)}",
+                f"A document is never divided between splits. {instead}",
             )
         if data.rows == "pack" and tokens < data.sequence_length:
             raise UserError(
                 f"sequence_length: the {split} split of {data.corpus} has {tokens} tokens, "
                 f"less than one row of {data.sequence_length}",
-                f"{_instead(data, split, corpus, tokenizer)} A shorter sequence_length or rows: pad is enough, too.",
+                f"{instead} A shorter sequence_length or rows: pad is enough, too.",
             )
-
-
-def _instead(data: DataSettings, split: SplitName, corpus: Corpus, tokenizer: Tokenizer) -> str:
-    """What to write where a split has too little: of the validation split, the smallest share that is enough."""
-    needed, held = data.sequence_length if data.rows == "pack" else 1, 0
-    texts = (document.text for stream in corpus.streams() for document in stream.documents())
-    divided = split == "validation" and data.validation_fraction is not None and not corpus.endless
-    for text in heapq.nsmallest(_MOST_HELD_OUT, texts, key=place_of) if divided else ():
-        held += len(tokenizer.encode(text)) + 1
-        if held >= needed:
-            share = math.floor(1000 * place_of(text) + 1) / 1000
-            rest = (len(tokenizer.encode(other)) + 1 for other in train_texts(corpus, share))
-            if not any(left >= needed for left in accumulate(rest)):
-                break
-            said = f"--set data.validation_fraction={share:.3f}, which a recipe says below settings: data"
-            return f"Enough is held out by {said}; or use more documents."
-    return "Use more (or more, smaller) documents, or another validation_fraction."
-
-
-def _open_rows(data: DataSettings, folder: Path, manifest: TextManifest, split: SplitName) -> Rows:
-    held = [part.of(split) for part in manifest.parts]
-    documents, text_bytes = sum(part.documents for part in held), sum(part.bytes for part in held)
-    shards = open_shards(folder, manifest.parts, split, "tokens", manifest.dtype)
-    if data.rows == "pack":
-        return PackedRows(shards, data.sequence_length, documents, text_bytes)
-    offsets = open_shards(folder, manifest.parts, split, "offsets", OFFSET_DTYPE.str)
-    return PaddedRows(shards, offsets, data.sequence_length, text_bytes)

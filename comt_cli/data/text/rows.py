@@ -1,6 +1,7 @@
-"""Rows of tokens, cut from memory-mapped shards in the two layouts.
+"""Rows of tokens, cut from memory-mapped shards in the two layouts; and masked sequences, a view of such rows.
 
-Shapes: B rows of a batch, T tokens of a row (`sequence_length`).
+Shapes: B rows of a batch, T tokens of a row (`sequence_length`, and of a masked sequence one more), K the most that are
+chosen in one, V vocabulary.
 """
 
 from __future__ import annotations
@@ -12,10 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from comt_cli.data.special_tokens import PAD
-from comt_cli.data.split import IGNORE, AnyBatch, Split
-from comt_cli.data.token_lists import Unsigned
+from comt_cli.data.order import uniform_draws
+from comt_cli.data.special_tokens import PAD, SpecialTokens
+from comt_cli.data.split import IGNORE, AnyBatch, Split, Unsigned
+from comt_cli.data.text.settings import predicted
 from comt_cli.errors import UserError
+
+MASKED, RANDOM = 0.8, 0.1
+"""Of the chosen tokens, the share that is hidden, and the share that becomes another one; the others stay."""
+
+EVALUATION_SEED = 0
+"""The masks of evaluations: the same in every run."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +35,9 @@ class Batch(AnyBatch):
 
 
 class Rows(Split[Batch]):
-    """One split of a data set as numbered rows. `tokens`, `documents` and `bytes` count what its shards hold.
-
-    `bytes` is the UTF-8 length of the text that the tokens stand for (without what truncation dropped), so that nats a
-    token can be turned into bits a byte: nats / ln 2 * tokens / bytes.
-    """
+    """One split of a data set as numbered rows. `tokens`, `documents` and `bytes`, the UTF-8 length of the text that
+    the tokens stand for (without what truncation dropped), count what its shards hold, so that nats a token can be
+    turned into bits a byte: nats / ln 2 * tokens / bytes."""
 
     def __init__(self, sequence_length: int, tokens: int, documents: int, text_bytes: int) -> None:
         self.sequence_length = sequence_length
@@ -61,10 +67,8 @@ class Rows(Split[Batch]):
 
 
 class RowRange(Rows):
-    """The rows of another split from `first` up to `last`, which is not among them.
-
-    `tokens_per_byte` is that of the whole split: how many bytes a row stands for is not known.
-    """
+    """The rows of another split from `first` up to `last`, which is not among them. `tokens_per_byte` is that of the
+    whole split: how many bytes a row stands for is not known."""
 
     def __init__(self, whole: Rows, first: int, last: int) -> None:
         super().__init__(whole.sequence_length, whole.tokens, whole.documents, whole.bytes)
@@ -74,7 +78,6 @@ class RowRange(Rows):
         return self._last - self._first
 
     def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """As many as the whole split has there."""
         return self._whole.target_counts(self._first + np.asarray(indices, dtype=np.int64))
 
     def _fill(self, indices: NDArray[np.int64], tokens_BT: NDArray[np.int64]) -> None:
@@ -82,11 +85,8 @@ class RowRange(Rows):
 
 
 def without_last(rows: Rows, share: float) -> tuple[RowRange, RowRange]:
-    """`rows` in two: all but the last `share` of them, and these; at least one row each.
-
-    Raises:
-        UserError: there are not two rows.
-    """
+    """`rows` in two: all but the last `share` of them, and these; at least one row each. Raises `UserError` where there
+    are not two rows."""
     if len(rows) < 2:
         raise UserError(
             f"{len(rows)} validation sequence cannot be divided into validation and test",
@@ -97,10 +97,8 @@ def without_last(rows: Rows, share: float) -> tuple[RowRange, RowRange]:
 
 
 class PackedRows(Rows):
-    """The stream of all documents, each closed by its end-of-text token, cut in windows of T tokens.
-
-    The incomplete last window is left out. A window may run from one shard into the next.
-    """
+    """The stream of all documents, each closed by its end-of-text token, cut in windows of T tokens, which may run from
+    one shard into the next. The incomplete last window is left out."""
 
     def __init__(
         self, shards: Sequence[NDArray[Unsigned]], sequence_length: int, documents: int, text_bytes: int
@@ -113,7 +111,6 @@ class PackedRows(Rows):
         return self.tokens // self.sequence_length
 
     def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Every token but the first is a target."""
         return np.full(len(indices), self.sequence_length - 1, dtype=np.int64)
 
     def _fill(self, indices: NDArray[np.int64], tokens_BT: NDArray[np.int64]) -> None:
@@ -148,7 +145,6 @@ class PaddedRows(Rows):
         return self.documents
 
     def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Every token of the document but the first is a target."""
         _, begin, end = self._locate(np.asarray(indices, dtype=np.int64))
         return end - begin - 1
 
@@ -167,3 +163,80 @@ class PaddedRows(Rows):
         places = zip(*(part.tolist() for part in self._locate(indices)), strict=True)
         for row, (number, begin, end) in enumerate(places):
             tokens_BT[row, : end - begin] = self._shards[number][begin:end]
+
+
+@dataclass(frozen=True)
+class MaskedBatch(AnyBatch):
+    """Sequences for one forward pass, all int64: `tokens` [B, T] as the model sees them; `places` [B, K], where the
+    chosen ones stand; `targets` [B, K], what they are, `IGNORE` where a sequence has fewer than K; `positions` [B],
+    which dropout follows."""
+
+    tokens: NDArray[np.int64]
+    places: NDArray[np.int64]
+    targets: NDArray[np.int64]
+    positions: NDArray[np.int64]
+
+
+class MaskedRows(Split[MaskedBatch]):
+    """A split of text as masked sequences (Devlin et al. 2019, section 3.1), a token longer than its rows: the begin
+    token, whose vector stands for the sequence in classifiers, comes first.
+
+    Of the tokens that are no special ones a share is chosen, in every sequence the nearest whole number to it: 80 % of
+    these are replaced by the mask token, 10 % by a token of the vocabulary, any but the special ones, and 10 % stay.
+    Which and how is a pure function of (seed, position in the order of training); in evaluation of the sample's number.
+    """
+
+    def __init__(self, rows: Rows, special: SpecialTokens, vocabulary: int, share: float) -> None:
+        """Raises `ValueError` where the tokenizer has no begin or no mask token."""
+        self.rows, self.share = rows, share
+        self._begin, self._mask = special.need("begin"), special.need("mask")
+        self._is_special_V = np.zeros(vocabulary, dtype=bool)
+        self._is_special_V[list(special.ids)] = True
+        self._words = np.flatnonzero(~self._is_special_V)
+        self._length = rows.sequence_length + 1
+        self._most = predicted(rows.sequence_length, share)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many tokens of each sequence are chosen. Reads the rows: special tokens are not counted."""
+        return self._chosen(~self._is_special_V[self.rows.batch(indices).tokens])
+
+    def batch(self, indices: NDArray[np.int64]) -> MaskedBatch:
+        """The sequences with these numbers, with the masks of evaluations."""
+        numbers = np.asarray(indices, dtype=np.int64)
+        draws = [uniform_draws(EVALUATION_SEED, number, 1, self._draws) for number in numbers.tolist()]
+        return self._masked(numbers, np.concatenate(draws), numbers)
+
+    def train_batch(self, indices: NDArray[np.int64], seed: int, first: int) -> MaskedBatch:
+        positions = first + np.arange(len(indices), dtype=np.int64)
+        return self._masked(indices, uniform_draws(seed, first, len(indices), self._draws), positions)
+
+    @property
+    def _draws(self) -> int:
+        """Random numbers of a sequence: an order of its tokens; for each chosen one what becomes of it, and a token."""
+        return self._length + 2 * self._most
+
+    def _chosen(self, is_word_BT: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """How many of each sequence's words are chosen, [B]; none where there is no word."""
+        words_B: NDArray[np.int64] = is_word_BT.sum(1)
+        counts_B = np.array([predicted(int(words), self.share) for words in words_B], dtype=np.int64)
+        return np.minimum(counts_B, words_B.astype(np.int64))
+
+    def _masked(
+        self, indices: NDArray[np.int64], draws: NDArray[np.float64], positions: NDArray[np.int64]
+    ) -> MaskedBatch:
+        T, K = self._length, self._most
+        text_BT = self.rows.batch(indices).tokens
+        tokens_BT = np.concatenate([np.full((len(text_BT), 1), self._begin, dtype=np.int64), text_BT], axis=1)
+        order_BT, action_BK, word_BK = draws[:, :T], draws[:, T : T + K], draws[:, T + K :]
+        is_word_BT = ~self._is_special_V[tokens_BT]
+        # The chosen are the first K of the words in a random order; what is no word stands behind all.
+        places_BK = np.argsort(np.where(is_word_BT, order_BT, 1.0), axis=1, kind="stable")[:, :K]
+        is_chosen_BK = np.arange(K) < self._chosen(is_word_BT)[:, None]
+        own_BK = np.take_along_axis(tokens_BT, places_BK, axis=1)
+        other_BK = self._words[(word_BK * len(self._words)).astype(np.int64)]
+        seen_BK = np.select([action_BK < MASKED, action_BK < MASKED + RANDOM], [self._mask, other_BK], own_BK)
+        np.put_along_axis(tokens_BT, places_BK, np.where(is_chosen_BK, seen_BK, own_BK), axis=1)
+        return MaskedBatch(tokens_BT, places_BK, np.where(is_chosen_BK, own_BK, IGNORE), positions)

@@ -1,23 +1,125 @@
-"""The settings of text: the corpus, the tokenizer, and how tokens are laid out in sequences."""
+"""Text: what a corpus offers, the settings of one, and what identifies its tokens. Importing it imports no NumPy."""
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal, Self
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
-from comt_cli.data.settings import DataSection
+from comt_cli.data.prepare import FileRecord, Manifest, Prepared, Record
+from comt_cli.data.settings import DataSection, Named, NameOf
 from comt_cli.data.special_tokens import Extra
-from comt_cli.data.text.corpus import Corpus
-from comt_cli.recipe.settings import MAX_LENGTH, Tokens, Vocabulary, WholeNumber, matching
+from comt_cli.data.storage import ProgressCallback, no_progress
+from comt_cli.data.vocabulary import LONG_LINES_CUT, T5_SHA256, TRAINER, TRAINING_CHARACTERS, VOCABULARY_VERSION
+from comt_cli.recipe.settings import MAX_LENGTH, Tokens, Vocabulary, WholeNumber
+
+FORMAT = 4
+"""Raise it when the same settings may give other tokens, rows or files than before
+(tests/contract/test_cache_versions.py asks for it)."""
 
 FIXED_VOCABULARY = {"t5": 32000, "bytes": 258}
 """Vocabulary of the tokenizers that are not trained. T5's sentinels (32000 to 32099) are left out, as in the papers'
 scripts: text never produces them. Bytes: padding, end of text, then the 256 byte values."""
 
-CorpusName = Annotated[str, matching(*Corpus.all_patterns(), Corpus.all_names())]
+SplitName = Literal["train", "validation"]
+SPLITS: tuple[SplitName, SplitName] = ("train", "validation")
+
+PART_BYTES = 128 * 1024 * 1024
+"""Bounds what a kill loses; larger parts mean fewer open files: a mapped file keeps its descriptor, and many systems
+allow 1024. The papers' largest corpus (10 billion tokens) makes 160 parts."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """One text and its place in its stream: (file, number within the file), both counted from 0."""
+
+    text: str
+    place: tuple[int, int]
+
+
+class Stream(Protocol):
+    """Documents in a fixed order, readable from any place on."""
+
+    split: SplitName | None
+    """The split that all its documents are in; None: each goes by the hash of its text."""
+
+    @property
+    def total(self) -> int | None:
+        """How many documents there are, if that is known without reading them."""
+        ...
+
+    def documents(self, start: tuple[int, int] = (0, 0)) -> Iterator[Document]:
+        """The documents from the place `start` on (included)."""
+        ...
+
+
+class Corpus(Named):
+    """A source of text with an identity that is known before any of it is tokenised."""
+
+    package = "comt_cli.data.text.corpora"
+    keys: ClassVar[Mapping[str, Any]] = {"validation_fraction": 0.05}
+    reasons: ClassVar[Mapping[str, str]] = {"validation_fraction": "this corpus has a validation split of its own"}
+    is_own_text: ClassVar[bool] = False
+    """Text of the user's own, whose long lines are cut before a vocabulary is trained on it."""
+    endless: bool = False
+    """Too large to be read through: reading stops when the train split has its tokens."""
+    validation_tokens: int | None = None
+    """The validation split gets no more than this, None: no limit."""
+
+    @classmethod
+    def contradictions(cls, data: TextSettings) -> Iterator[str]:
+        if cls.endless and data.max_train_tokens is None:
+            yield "max_train_tokens: say how many tokens of this corpus to prepare"
+
+    @classmethod
+    def of(cls, data: TextSettings) -> Corpus:  # noqa: ARG003 - of most corpora there is one alone
+        return cls()
+
+    def __init__(self) -> None:
+        """Of most corpora there is one alone."""
+
+    @abstractmethod
+    def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
+        """What decides the text, as JSON: equal identities give equal documents in equal order."""
+
+    def streams(self) -> Sequence[Any]:
+        """The `Stream`s that there are to read, in order: itself, where it is one."""
+        return [self]
+
+
+def place_of(text: str) -> float:
+    """The validation fraction from which on, without it, a text is held out: the first 64 bits of its SHA-256, as a
+    fraction of 2**64."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
+
+
+def split_of(text: str, validation_fraction: float) -> SplitName:
+    """The split that a document is in: a pure function of its text, so equal documents are never in both."""
+    return "validation" if place_of(text) < validation_fraction else "train"
+
+
+def split_in(stream: Stream, document: Document, validation_fraction: float | None) -> SplitName:
+    """The split of a stream's document: the stream's own, else by the hash of the text."""
+    if stream.split is not None:
+        return stream.split
+    assert validation_fraction is not None  # the settings of a corpus without a split of its own have one
+    return split_of(document.text, validation_fraction)
+
+
+def train_texts(corpus: Corpus, validation_fraction: float | None) -> Iterator[str]:
+    """The texts of the train split in order, for the training of a tokenizer; it sees none of the validation split."""
+    for stream in corpus.streams():
+        if stream.split == "validation":
+            continue
+        for document in stream.documents():
+            if split_in(stream, document, validation_fraction) == "train":
+                yield document.text
 
 
 class TextSettings(DataSection):
@@ -29,7 +131,7 @@ class TextSettings(DataSection):
     extras: ClassVar[tuple[Extra, ...]] = ()
     """Special tokens of the vocabulary beside padding, end and unknown."""
 
-    corpus: CorpusName = "python-docs"
+    corpus: Annotated[str, NameOf(Corpus)] = "python-docs"
     tokenizer: Literal["sentencepiece", "t5", "bytes"] = "sentencepiece"
     vocabulary: Vocabulary | None = None
     validation_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -93,10 +195,92 @@ class MaskedData(DataSettings):
 
     @property
     def masked(self) -> int:
-        """The most tokens of a sequence that are predicted."""
         return predicted(self.sequence_length - 1, self.mask_share)
 
 
 def predicted(words: int, share: float) -> int:
     """How many of so many tokens are predicted: the nearest whole number to the share, at least 1."""
     return max(1, math.floor(words * share + 0.5))
+
+
+def corpus_for(data: TextSettings) -> Corpus:
+    """The corpus that `data.corpus` names."""
+    found: Corpus = data.chosen.of(data)
+    return found
+
+
+# ---- what is prepared
+
+
+class SplitPart(Record):
+    """What one part holds of one split: `tokens` ids, of `documents` texts, standing for `bytes` of UTF-8."""
+
+    tokens: NonNegativeInt
+    documents: NonNegativeInt
+    bytes: NonNegativeInt
+    files: tuple[FileRecord, ...]
+
+
+class Part(Record):
+    """The documents between two places of the corpus, at most one shard of each split; `after` is the place (stream,
+    file, number in the file) where reading resumes after it."""
+
+    number: NonNegativeInt
+    after: tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt]
+    train: SplitPart
+    validation: SplitPart
+
+    def of(self, split: SplitName) -> SplitPart:
+        return self.train if split == "train" else self.validation
+
+    def files(self) -> tuple[FileRecord, ...]:
+        return self.train.files + self.validation.files
+
+
+class TextManifest(Manifest):
+    """Everything about a prepared corpus."""
+
+    format: int
+    corpus: dict[str, Any]
+    dtype: str
+    vocabulary_size: int
+    tokenizer: FileRecord
+    parts: tuple[Part, ...]
+
+    def all_files(self) -> list[FileRecord]:
+        return [self.tokenizer, *(file for part in self.parts for file in part.files())]
+
+
+def tokenizer_identity(data: TextSettings) -> list[Any]:
+    """What decides the tokenizer, besides the corpus that a SentencePiece vocabulary is trained on."""
+    if data.tokenizer == "sentencepiece":
+        made_by = [VOCABULARY_VERSION, metadata.version("sentencepiece")]
+        own = [LONG_LINES_CUT] if Corpus.named(data.corpus).is_own_text else []
+        return ["sentencepiece", data.vocabulary_size, TRAINER, TRAINING_CHARACTERS, *made_by, *own, *data.extras]
+    return ["t5", T5_SHA256] if data.tokenizer == "t5" else ["bytes", *data.extras]
+
+
+def vocabulary_identity(data: TextSettings, corpus: Corpus, progress: ProgressCallback = no_progress) -> list[Any]:
+    """What decides the tokenizer and the text that it is trained on."""
+    return [corpus.identity(progress), data.validation_fraction, tokenizer_identity(data)]
+
+
+class Kind(Prepared[DataSettings, Corpus]):
+    """Text as rows of tokens, in shards of at most `part_bytes`. A killed preparation resumes after its last shard.
+    Masked text is prepared like any other, and masked when it is read; `asked` are its settings."""
+
+    cache = "corpora"
+    manifest = TextManifest
+
+    def __init__(self, data: DataSettings, corpus: Corpus | None = None, part_bytes: int = PART_BYTES) -> None:
+        super().__init__(data.text, corpus)
+        self.asked, self.part_bytes = data, part_bytes
+
+    def identity(self, progress: ProgressCallback) -> dict[str, Any]:
+        own = ("rows", "sequence_length", "max_train_tokens", "validation_fraction")
+        return {
+            "format": FORMAT,
+            "corpus": self.corpus.identity(progress),
+            "tokenizer": tokenizer_identity(self.data),
+            **{key: getattr(self.data, key) for key in own},
+        }

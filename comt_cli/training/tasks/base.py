@@ -16,8 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from comt_cli.data.evaluation import EvaluationBatches
-from comt_cli.data.loader import TrainBatches
+from comt_cli.data.loader import EvaluationBatches, TrainBatches
 from comt_cli.data.split import B, Split
 from comt_cli.data.tokenizer import Tokenizer
 from comt_cli.kernels.attend import MOST_TOKENS, attention_form

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from comt_cli.data.split import IGNORE, Split
-from comt_cli.data.text.masking import MaskedBatch, MaskedDataset
+from comt_cli.data.text.dataset import MaskedDataset
+from comt_cli.data.text.rows import MaskedBatch
 from comt_cli.models.bert import Bert
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.settings.masked_lm import MaskedSettings

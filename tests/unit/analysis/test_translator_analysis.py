@@ -17,7 +17,7 @@ from comt_cli.analysis.figures.residual_shares import ResidualShares
 from comt_cli.analysis.gates import observed_gates, summary_frame
 from comt_cli.analysis.observed import DEFAULT_SENTENCES, observed_pair
 from comt_cli.analysis.subject import Request, Subject
-from comt_cli.data.pairs.almanac_carriers import AlmanacLanguage
+from comt_cli.data.pairs.almanac_values import AlmanacLanguage
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedTranslator
 from comt_cli.generation.translate import Options, translator

@@ -62,7 +62,7 @@ def test_letters_are_not_mirrored_without_a_word(tmp_path: Path, augmentation: s
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["glyph10"], "images: Input should be 'glyphs10'"),
+        (["glyph10"], "images: 'glyph10' is none of glyphs10"),
         (["cifar10", "--size", "16"], "the images of cifar10 are 32 pixels wide"),
         (["imagenet", "--augmentation", "crop"], "images of different sizes need resized-crop-flip"),
         (["imagenet", "--folder", "/nowhere"], "imagenet is not in /nowhere"),

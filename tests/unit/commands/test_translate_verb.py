@@ -13,7 +13,7 @@ from toy_translation import toy_model, toy_spec, write_run
 from typer.testing import CliRunner
 
 from comt_cli.app import app
-from comt_cli.data.pairs.corpus import is_blank
+from comt_cli.data.pairs.settings import is_blank
 from comt_cli.errors import UserError
 from comt_cli.generation import translate as generation
 from comt_cli.generation.part_file import PartFile

@@ -1,27 +1,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from comt_cli.data.prepare import prepare
-from comt_cli.data.text.dataset import Dataset
 from comt_cli.data.text.settings import DataSettings
 from comt_cli.files import cache_folder
 
 SESSIONS = cache_folder()
+"""The session's cache folder, in which the embedded corpus is prepared once for all of pytest's workers."""
 
 
 @pytest.fixture(autouse=True)
-def no_flush_to_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_flush_to_disk(monkeypatch):
     """Flushing matters when the power goes out, which no test here does; on a busy disk it is most of the time."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     """An empty cache folder of the test's own."""
     folder = tmp_path / "cache"
     monkeypatch.setenv("COMT_CACHE", str(folder))
@@ -29,35 +27,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def shared_cache() -> Path:
-    """The session's cache folder, in which the embedded corpus is prepared once for all of pytest's workers."""
-    return SESSIONS
-
-
-@pytest.fixture(scope="session")
-def python_docs_pack(shared_cache: Path) -> Dataset:
-    return _prepare_in(shared_cache, DataSettings(vocabulary=2048, sequence_length=128))
-
-
-@pytest.fixture(scope="session")
-def python_docs_pad(shared_cache: Path) -> Dataset:
-    return _prepare_in(shared_cache, DataSettings(vocabulary=2048, sequence_length=64, rows="pad"))
+def python_docs_pack():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COMT_CACHE", str(SESSIONS))
+        return prepare(DataSettings(vocabulary=2048, sequence_length=128))
 
 
 @pytest.fixture
-def with_shared_cache(shared_cache: Path, python_docs_pack: Dataset, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def with_shared_cache(python_docs_pack, monkeypatch):
     """Run in the cache where python-docs is prepared (`python_docs_pack`). Not for tests that damage it."""
-    monkeypatch.setenv("COMT_CACHE", str(shared_cache))
-    return shared_cache
-
-
-def _prepare_in(folder: Path, data: DataSettings) -> Dataset:
-    before = os.environ.get("COMT_CACHE")
-    os.environ["COMT_CACHE"] = str(folder)
-    try:
-        return prepare(data)
-    finally:
-        if before is None:
-            del os.environ["COMT_CACHE"]
-        else:
-            os.environ["COMT_CACHE"] = before
+    monkeypatch.setenv("COMT_CACHE", str(SESSIONS))

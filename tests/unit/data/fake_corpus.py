@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from comt_cli.data.text.corpus import Corpus, Document
-from comt_cli.data.text.prepare import PART_BYTES, Kind
-from comt_cli.data.text.settings import DataSettings
+from comt_cli.data.text.settings import PART_BYTES, Corpus, Document, Kind
 
 if TYPE_CHECKING:
-    from comt_cli.data.text.dataset import Dataset
+    pass
 
 PROSE = "the gate reads a token and scales what the projection adds to the residual stream of every layer"
 WORDS = PROSE.split()
@@ -21,13 +18,7 @@ class FakeCorpus(Corpus):
 
     split = None
 
-    def __init__(
-        self,
-        files: Sequence[Sequence[str]],
-        endless: bool = False,
-        validation_tokens: int | None = None,
-        fail_at: tuple[int, int] | None = None,
-    ) -> None:
+    def __init__(self, files, endless=False, validation_tokens=None, fail_at=None):
         self.files = files
         self.endless = endless
         self.validation_tokens = validation_tokens
@@ -35,16 +26,16 @@ class FakeCorpus(Corpus):
         self.read: list[tuple[int, int]] = []
 
     @property
-    def total(self) -> int | None:
+    def total(self):
         return None if self.endless else sum(len(file) for file in self.files)
 
-    def identity(self, progress: Any = None) -> dict[str, Any]:
+    def identity(self, progress=None):
         return {"corpus": "fake", "files": [list(file) for file in self.files]}
 
-    def streams(self) -> list[FakeCorpus]:
+    def streams(self):
         return [self]
 
-    def documents(self, start: tuple[int, int] = (0, 0)) -> Iterator[Document]:
+    def documents(self, start=(0, 0)):
         for file, texts in enumerate(self.files):
             for number, text in enumerate(texts):
                 if (file, number) < start:
@@ -55,7 +46,7 @@ class FakeCorpus(Corpus):
                 yield Document(text, (file, number))
 
 
-def sentences(count: int, seed: int = 0) -> list[str]:
+def sentences(count, seed=0):
     """Different short texts, the same for the same seed."""
     return [
         f"{number} " + " ".join(WORDS[(number * 7 + seed + i * i) % len(WORDS)] for i in range(3 + number * 5 % 17))
@@ -63,8 +54,6 @@ def sentences(count: int, seed: int = 0) -> list[str]:
     ]
 
 
-def prepared(
-    data: DataSettings, corpus: Corpus, progress: Any = lambda *_: None, part_bytes: int = PART_BYTES
-) -> Dataset:
+def prepared(data, corpus, progress=lambda *_: None, part_bytes=PART_BYTES):
     """The rows of a corpus that is given, in shards of at most `part_bytes`."""
     return Kind(data, corpus, part_bytes).prepare(progress)  # type: ignore[return-value]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 from fake_corpus import sentences
 
 from comt_cli.data.captions.settings import CaptionData
@@ -16,7 +13,7 @@ from comt_cli.data.text.settings import DataSettings, MaskedData
 KINDS = ("text", "masked text", "pairs", "captions", "glue", "images")
 
 
-def settings_of(kind: str, folder: Path) -> Any:
+def settings_of(kind, folder):
     """Settings of a kind; text is read from `folder`, where it is written."""
     if kind in ("text", "masked text", "glue"):
         folder.mkdir(exist_ok=True)

@@ -6,9 +6,8 @@ import hashlib
 import pickle
 import shutil
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 from urllib.error import URLError
 
 import numpy as np
@@ -16,12 +15,11 @@ import pytest
 from PIL import Image
 from same_bits import Reason, assert_same_bits, same_integers
 
-from comt_cli.data.evaluation import EvaluationBatches
-from comt_cli.data.images import folder_split as imagenet
+from comt_cli.data.images.sets import imagenet
 from comt_cli.data.images.sets.imagenet import ImageNet
 from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.data.images.torchvision_import import torchvision_datasets
-from comt_cli.data.loader import TrainBatches
+from comt_cli.data.loader import EvaluationBatches, TrainBatches
 from comt_cli.data.order import uniform_draws
 from comt_cli.data.prepare import fingerprint, known_content, prepare
 from comt_cli.errors import UserError
@@ -30,7 +28,7 @@ IMAGES_A_FILE = 4
 
 
 @pytest.fixture(params=["cifar10", "cifar100"])
-def cifar(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Path, str]:
+def cifar(request, tmp_path, monkeypatch):
     """(torchvision's class, the folder, the name) of a CIFAR of few images, in the format and checked as the real."""
     datasets = torchvision_datasets()
     kind = datasets.CIFAR10 if request.param == "cifar10" else datasets.CIFAR100
@@ -40,7 +38,7 @@ def cifar(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     label_key = "labels" if request.param == "cifar10" else "fine_labels"
     names = [f"class {number}" for number in range(10 if request.param == "cifar10" else 100)]
 
-    def write(name: str, content: dict[str, Any]) -> str:
+    def write(name, content):
         (folder / name).write_bytes(pickle.dumps(content))
         return hashlib.md5((folder / name).read_bytes()).hexdigest()
 
@@ -59,7 +57,7 @@ def cifar(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     return kind, tmp_path, request.param
 
 
-def test_cifar_is_what_torchvision_reads(cifar: tuple[Any, Path, str]) -> None:
+def test_cifar_is_what_torchvision_reads(cifar):
     kind, folder, name = cifar
     data = ImageDataSettings(images=name, folder=str(folder))
     dataset = prepare(data)
@@ -75,70 +73,13 @@ def test_cifar_is_what_torchvision_reads(cifar: tuple[Any, Path, str]) -> None:
     assert fewer.content_hash != dataset.content_hash == prepare(data).content_hash
 
 
-def test_damaged_cifar_is_named(cifar: tuple[Any, Path, str]) -> None:
-    kind, folder, name = cifar
-    path = folder / kind.base_folder / kind.train_list[0][0]
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(UserError, match=f"{name} is damaged or incomplete in {folder}"):
-        prepare(ImageDataSettings(images=name, folder=str(folder)))
-
-
-def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise URLError("no network")
-
-    monkeypatch.setattr(torchvision_datasets().utils, "_get_redirect_url", refuse)
-
-
-def test_cifar_without_data_and_network(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    no_network(monkeypatch)
-    with pytest.raises(UserError, match=r"cifar10 is not in .* and cannot be downloaded: .*no network") as caught:
-        prepare(ImageDataSettings(images="cifar10"))
-    assert str(cache / "images" / "cifar") in caught.value.message
-    assert f"cifar-10-python.tar.gz and put it into {cache / 'images' / 'cifar'}" in str(caught.value.hint)
-    assert "--set data.folder=" in str(caught.value.hint)
-
-
-def test_a_folder_of_cifar_that_is_not_there_is_not_made(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f"there is no folder {tmp_path / 'nix'} to read cifar100 from") as caught:
-        prepare(ImageDataSettings(images="cifar100", folder=str(tmp_path / "nix")))
-    assert caught.value.exit_status == 2
-    assert f"cifar-100-python.tar.gz and put it into {tmp_path / 'nix'}" in str(caught.value.hint)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("whole", [True, False])
-def test_an_archive_of_cifar_is_unpacked_where_it_is_whole(
-    cifar: tuple[Any, Path, str], monkeypatch: pytest.MonkeyPatch, whole: bool
-) -> None:
-    no_network(monkeypatch)
-    kind, folder, name = cifar
-    archive = folder / kind.filename
-    with tarfile.open(archive, "w:gz") as tar:
-        tar.add(folder / kind.base_folder, kind.base_folder)
-    md5 = hashlib.md5(archive.read_bytes()).hexdigest()
-    monkeypatch.setattr(kind, "tgz_md5", md5 if whole else "0" * 32)
-    shutil.rmtree(folder / kind.base_folder)
-    data = ImageDataSettings(images=name, folder=str(folder))
-    if whole:
-        assert len(prepare(data).train) == IMAGES_A_FILE * len(kind.train_list)
-        return
-    with pytest.raises(UserError, match=rf"is damaged \(its MD5 is {md5}, not 0{{32}}\).*no network") as caught:
-        prepare(data)
-    assert f"{kind.filename} and put it into {folder}" in str(caught.value.hint)
-    assert not (folder / kind.base_folder).exists()
-
-
-def test_of_an_archive_of_cifar_only_its_own_files_are_written(
-    cifar: tuple[Any, Path, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_archive_of_cifar_is_unpacked_where_it_is_whole_and_its_own_files_alone(cifar, cache, monkeypatch):
     """On every Python, whose own `extractall` differs: no links, nothing outside the folder."""
     kind, folder, name = cifar
     data = ImageDataSettings(images=name, folder=str(folder))
-    before, base = prepare(data), folder / kind.base_folder
+    before, base, archive = prepare(data), folder / kind.base_folder, folder / kind.filename
     files = {path.name for path in base.iterdir()}
-    first, *_ = sorted(files)
-    archive = folder / kind.filename
+    first = min(files)
     with tarfile.open(archive, "w:gz") as tar:
         for outside in ("../outside", str(folder / "outside"), f"{base.name}/../outside", f"{base.name}/other"):
             member = tar.gettarinfo(base / first)
@@ -149,16 +90,25 @@ def test_of_an_archive_of_cifar_only_its_own_files_are_written(
         link = tarfile.TarInfo(f"{kind.base_folder}/{first}")
         link.type, link.linkname = tarfile.SYMTYPE, str(folder / "elsewhere")
         tar.addfile(link)
-    monkeypatch.setattr(kind, "tgz_md5", hashlib.md5(archive.read_bytes()).hexdigest())
     shutil.rmtree(base)
+    monkeypatch.setattr(torchvision_datasets().utils, "_get_redirect_url", Mock(side_effect=URLError("no network")))
+    for where, said in ((folder, str(folder)), (None, str(cache / "images" / "cifar"))):  # damaged; not there
+        with pytest.raises(UserError, match=f"{name} is not in {said}, or is damaged, .*: .*no network") as caught:
+            prepare(ImageDataSettings(images=name, folder=where and str(where)))
+        assert f"{kind.filename} and put it into {said}" in str(caught.value.hint)
+    assert not base.exists()
+    monkeypatch.setattr(kind, "tgz_md5", hashlib.md5(archive.read_bytes()).hexdigest())
     assert prepare(data).content_hash == before.content_hash
     assert {path.name for path in base.iterdir()} == files
     assert not any(path.is_symlink() for path in base.iterdir())
-    assert {path.name for path in folder.iterdir()} == {archive.name, kind.base_folder}
+    assert {path.name for path in folder.iterdir()} == {archive.name, kind.base_folder, "cache"}
     assert not (folder.parent / "outside").exists()
+    (base / first).write_bytes((base / first).read_bytes()[:-1])
+    with pytest.raises(UserError, match=f"{name} is damaged or incomplete in {base}"):
+        prepare(data)
 
 
-def make_imagenet(folder: Path, classes: int = 3) -> None:
+def make_imagenet(folder, classes=3):
     generator = np.random.default_rng(1)
     for part, images in (("train", 5), ("val", 2)):
         for label in range(classes):
@@ -172,17 +122,17 @@ def make_imagenet(folder: Path, classes: int = 3) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(ImageNet, "classes", {"imagenet": 3})
     make_imagenet(tmp_path / "imagenet")
     return tmp_path / "imagenet"
 
 
-def settings(folder: Path, **changes: Any) -> ImageDataSettings:
+def settings(folder, **changes):
     return ImageDataSettings(images="imagenet", size=24, folder=str(folder), **changes)
 
 
-def test_imagenet_is_read_as_torchvision_would(folder: Path) -> None:
+def test_imagenet_is_read_as_torchvision_would(folder):
     from torchvision import transforms
 
     dataset = prepare(settings(folder, augmentation="resized-crop-flip"))
@@ -199,14 +149,14 @@ def test_imagenet_is_read_as_torchvision_would(folder: Path) -> None:
         assert same_integers(pixels, np.asarray(look(Image.open(path).convert("RGB"))))
 
 
-def test_runs_of_one_table_that_crop_and_that_do_not_are_read_apart(folder: Path) -> None:
+def test_runs_of_one_table_that_crop_and_that_do_not_are_read_apart(folder):
     """What is opened is kept by its fingerprint, and what reads imagenet also cuts."""
     assert fingerprint(settings(folder, augmentation="resized-crop-flip")) != fingerprint(settings(folder))
     one, other = (ImageDataSettings(images="cifar10", augmentation=each) for each in ("none", "crop"))
     assert fingerprint(one) == fingerprint(other)
 
 
-def test_the_content_of_a_folder_is_of_the_files_that_lie_there_now(folder: Path) -> None:
+def test_the_content_of_a_folder_is_of_the_files_that_lie_there_now(folder):
     """What was noted when it was prepared counts until a file comes, goes or changes its size; ImageNet scaled by
     somebody under the same names is other data."""
     data = settings(folder)
@@ -224,7 +174,7 @@ def test_the_content_of_a_folder_is_of_the_files_that_lie_there_now(folder: Path
     assert known_content(data, fingerprint(data)) is None
 
 
-def test_parts_of_imagenet_are_cut_by_the_draws(folder: Path) -> None:
+def test_parts_of_imagenet_are_cut_by_the_draws(folder):
     from torchvision.transforms import functional
 
     dataset = prepare(settings(folder, augmentation="resized-crop-flip"))
@@ -245,20 +195,6 @@ def test_parts_of_imagenet_are_cut_by_the_draws(folder: Path) -> None:
     assert same_integers(batch.pixels, plain.train.batch(indices).pixels)
 
 
-def test_random_boxes_are_as_the_paper_draws_them() -> None:
-    boxes = np.array([imagenet.random_box(400, 300, row) for row in uniform_draws(0, 0, 3000, imagenet.DRAWS)])
-    left, top, right, bottom = boxes.T
-    assert (left >= 0).all() and (top >= 0).all() and (right <= 400).all() and (bottom <= 300).all()  # noqa: PT018
-    width, height = right - left, bottom - top
-    area, aspect = width * height / 120_000, width / height
-    assert 0.079 < area.min() < 0.1 and 0.9 < area.max() <= 1  # noqa: PT018
-    assert 0.74 < aspect.min() < 0.77 and 1.30 < aspect.max() < 1.35  # noqa: PT018
-    # Every aspect fits in a small part of the image: there no attempt is refused.
-    assert np.median(np.log(aspect[area < 0.4])) == pytest.approx(0, abs=0.04)
-    never = np.ones(imagenet.DRAWS) * (1 - 1e-12)  # ten times the whole area at 4 to 3, of an image of 10 to 1
-    assert imagenet.random_box(1000, 100, never) == (433, 0, 566, 100)
-
-
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
@@ -268,16 +204,9 @@ def test_random_boxes_are_as_the_paper_draws_them() -> None:
         (lambda folder: make_imagenet(folder / "train" / "n00000003", 1), "4 folders of classes, not 3"),
     ],
 )
-def test_an_imagenet_folder_that_is_unfit(folder: Path, spoil: Callable[[Path], None], said: str) -> None:
+def test_an_imagenet_folder_that_is_unfit(folder, spoil, said):
     spoil(folder)
     with pytest.raises(UserError, match=f"imagenet is not in {folder}: .*{said}") as caught:
         prepare(settings(folder))
     assert "train/ and val/" in str(caught.value.hint)
     assert "--set data.folder=" in str(caught.value.hint)
-
-
-def test_a_broken_image_is_named(folder: Path) -> None:
-    (folder / "val" / "n00000000" / "val_0.JPEG").write_bytes(b"\xff\xd8 no image")
-    dataset = prepare(settings(folder))
-    with pytest.raises(UserError, match=r"cannot read the image .*n00000000/val_0\.JPEG"):
-        list(EvaluationBatches(dataset.validation, batch_size=6))

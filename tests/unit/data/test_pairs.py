@@ -1,126 +1,105 @@
-"""Preparation of pairs: splits, vocabulary, lengths, buckets; whole, once, resumable; and what identifies it."""
+"""Pairs: where they are from, how they are divided and prepared, and what is refused."""
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterator, Mapping
+import shutil
+import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
-from comt_cli.data.pairs import prepare as preparation
-from comt_cli.data.pairs.corpus import PairCorpus, PairTexts, TextPair
-from comt_cli.data.pairs.dataset import PairDataset
-from comt_cli.data.pairs.settings import BYTE_VOCABULARY, PairData
-from comt_cli.data.prepare import fingerprint, known_content, prepare
+from comt_cli.data import hub
+from comt_cli.data.pairs import dataset as preparation
+from comt_cli.data.pairs.corpora.gettext_catalogues import Catalogues
+from comt_cli.data.pairs.corpora.published import PublishedPairs
+from comt_cli.data.pairs.settings import (
+    BYTE_VOCABULARY,
+    Kind,
+    PairCorpus,
+    PairData,
+    PairTexts,
+    TextPair,
+    corpus_for,
+    split_of_source,
+)
+from comt_cli.data.prepare import fingerprint, prepare
 from comt_cli.data.split import IGNORE
+from comt_cli.data.vocabulary import LONG_LINES_CUT
 from comt_cli.errors import UserError
-from comt_cli.recipe.problems import Problem
 from comt_cli.recipe.validate import validate
 
-ALMANAC = PairData(
-    target="vi",
-    difficulty="easy",
-    pairs=2000,
-    validation_pairs=60,
-    test_pairs=80,
-    vocabulary_size=900,
-    max_length=128,
-    batch_tokens=1024,
-)
-BYTES = PairData(corpus="pairs:a,b", tokenizer="bytes", max_length=64, batch_tokens=128)
+ALMANAC = PairData(target="vi", difficulty="easy", pairs=2000, validation_pairs=60, test_pairs=80, vocabulary_size=900,
+                   max_length=128, batch_tokens=1024)  # fmt: skip
+BYTES = {"tokenizer": "bytes", "max_length": 200, "batch_tokens": 400}
+FAKE = PairData(corpus="pairs:a,b", tokenizer="bytes", max_length=64, batch_tokens=128)
 
 
 class FakePairs(PairCorpus):
-    """Pairs in two files; may fail in the middle, and notes what is read."""
+    """Pairs in files of 70; may fail in the middle, and notes what is read."""
 
-    def __init__(self, count: int = 200, fail_at: int | None = None, pairs: list[tuple[str, str]] | None = None):
-        self.pairs = pairs or [(f"source text {n}", f"{n} target text" * (1 + n % 3)) for n in range(count)]
-        self.fail_at = fail_at
-        self.read: list[int] = []
+    def __init__(self, fail_at=None, pairs=None):
+        self.pairs = pairs or [(f"source text {n}", f"{n} target text" * (1 + n % 3)) for n in range(200)]
+        self.fail_at, self.read = fail_at, []
 
     @classmethod
-    def of(cls, data: PairData) -> PairCorpus:
+    def of(cls, data):
         return cls()
 
-    def identity(self, progress: Any = None) -> list[Any]:
+    def identity(self, progress=None):
         return ["fake", self.pairs]
 
-    def decoded(self, progress: Any = None) -> Mapping[str, PairTexts]:
+    def decoded(self, progress=None):
         return {"validation": PairTexts(["v" * 100, "v"], ["w", "w" * 200]), "test": PairTexts(["t"], ["u"])}
 
-    def train(self, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
-        for number, (source, target) in enumerate(self.pairs):
-            file, place = divmod(number, 70)
-            if (file, place) < start:
-                continue
-            if number == self.fail_at:
-                raise RuntimeError("the power went out")
-            self.read.append(number)
-            yield TextPair(source, target, (file, place))
+    def train(self, start=(0, 0)):
+        for number, pair in enumerate(self.pairs):
+            if divmod(number, 70) >= start:
+                if number == self.fail_at:
+                    raise RuntimeError("the power went out")
+                self.read.append(number)
+                yield TextPair(*pair, divmod(number, 70))
 
 
-def prepared(data: PairData, corpus: PairCorpus) -> PairDataset:
-    return preparation.Kind(data, corpus).prepare()
+def prepared(data, corpus):
+    return Kind(data, corpus).prepare()
 
 
-@pytest.fixture(scope="module")
-def almanac(tmp_path_factory: pytest.TempPathFactory) -> PairDataset:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COMT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        return prepare(ALMANAC)
-
-
-def files(dataset: PairDataset) -> dict[str, bytes]:
+def files(dataset):
     """The prepared files, without what differs from machine to machine."""
     records = {"manifest.json", "verified.json"}
     return {path.name: path.read_bytes() for path in dataset.folder.iterdir() if path.name not in records}
 
 
-def training_texts(dataset: PairDataset) -> list[tuple[str, str]]:
+def training_texts(dataset):
     """Every pair of every training bucket, decoded."""
     batch = dataset.train.batch(np.arange(len(dataset.train)))
+    targets = np.where(batch.target_out == IGNORE, 0, batch.target_out)
     decode = dataset.tokenizer.decode
-    targets = np.where(batch.target_out == IGNORE, dataset.tokenizer.special.pad, batch.target_out)
-    return [(decode(source), decode(target)) for source, target in zip(batch.source, targets, strict=True)]
+    return sorted((decode(source), decode(target)) for source, target in zip(batch.source, targets, strict=True))
 
 
-def test_every_training_pair_is_in_one_bucket(almanac: PairDataset) -> None:
-    from comt_cli.data.pairs.corpora.almanac import Almanac
-
-    expected = [(pair.source, pair.target) for pair in Almanac(ALMANAC).train()]
-    assert sorted(training_texts(almanac)) == sorted(expected)
-    assert almanac.train.plan.padding < 0.15  # measured: 4 %
-    assert not almanac.train.plan.too_long.size
-    assert str(almanac.left_out) == ""
+# ---- what is prepared
 
 
-def test_texts_belong_to_the_pairs_of_their_buckets(almanac: PairDataset) -> None:
-    assert almanac.unseen is not None
-    assert sorted(almanac.texts) == ["test", "unseen", "validation"]
-    for split, buckets in (("validation", almanac.validation), ("test", almanac.test), ("unseen", almanac.unseen)):
-        texts = almanac.texts[split]
-        numbers = buckets.pairs(np.arange(len(buckets)))
-        assert sorted(numbers.tolist()) == list(range(len(texts)))
-        batch = buckets.batch(np.arange(len(buckets)))
-        for number, source in zip(numbers.tolist(), batch.source, strict=True):
-            assert almanac.tokenizer.decode(source) == texts.sources[number]
-        assert texts.slots is not None
+def test_every_pair_is_in_one_bucket_and_texts_belong_to_theirs(cache):
+    dataset = prepare(ALMANAC)
+    assert training_texts(dataset) == sorted(pair[:2] for pair in corpus_for(ALMANAC).train())
+    assert dataset.train.plan.padding < 0.15  # measured: 4 %
+    assert (dataset.train.plan.too_long.size, str(dataset.left_out)) == (0, "")
+    assert sorted(dataset.texts) == ["test", "unseen", "validation"]
+    for split, buckets in (("validation", dataset.validation), ("test", dataset.test), ("unseen", dataset.unseen)):
+        texts, every = dataset.texts[split], np.arange(len(buckets))
+        numbers = buckets.pairs(every).tolist()
+        assert sorted(numbers) == list(range(len(texts)))
+        for number, source in zip(numbers, buckets.batch(every).source, strict=True):
+            assert dataset.tokenizer.decode(source) == texts.sources[number]
         assert all(slot in text for text, slots in zip(texts.references, texts.slots, strict=True) for slot in slots)
-
-
-def test_bytes_need_no_vocabulary(cache: Path) -> None:
-    dataset = prepared(BYTES, FakePairs())
-    special = dataset.tokenizer.special
-    assert (special.pad, special.end, special.need("begin")) == (0, 1, 258)
-    assert dataset.vocabulary_size == BYTES.vocabulary_size == BYTE_VOCABULARY
-    assert sorted(training_texts(dataset)) == sorted(FakePairs().pairs)
-
-
-def test_what_decides_the_buckets_is_in_the_fingerprint(cache: Path) -> None:
-    changes: list[dict[str, object]] = [
+    changes = [
         {"difficulty": "full"},
         {"pairs": 2001},
         {"test_pairs": 81},
@@ -131,108 +110,297 @@ def test_what_decides_the_buckets_is_in_the_fingerprint(cache: Path) -> None:
         {"source": "vi", "target": "en"},
     ]
     known = {fingerprint(PairData(**ALMANAC.model_dump() | change)) for change in changes}
-    assert len(known | {fingerprint(ALMANAC)}) == len(changes) + 1
-    assert known_content(ALMANAC, fingerprint(ALMANAC)) is None
+    assert len(known | {dataset.fingerprint}) == len(changes) + 1
 
 
-def test_pairs_over_the_limit_are_counted_and_named(cache: Path) -> None:
+def test_pairs_over_the_limit_are_counted_and_named_but_none_that_is_decoded_is_left_out(cache):
     pairs = [("short", "kurz")] * 5 + [("x" * 64, "y"), ("", "leer"), ("a", "z" * 99), ("fits", "w" * 63)]
-    dataset = prepared(BYTES, FakePairs(pairs=pairs))
+    dataset = prepared(FAKE, FakePairs(pairs=pairs))
     assert len(training_texts(dataset)) == 6
     assert str(dataset.left_out) == (
         "training pairs left out: 2 too long (max_length), 1 without a text on one side; "
         "first pair 6 (65 tokens), pair 7 (empty), pair 8 (100 tokens)"
     )
-
-
-def test_no_pair_that_is_decoded_is_ever_left_out(cache: Path) -> None:
-    dataset = prepared(BYTES, FakePairs())
-    assert dataset.validation.pairs(np.arange(len(dataset.validation))).size == 2
-    assert dataset.validation.batch(np.arange(len(dataset.validation))).target_out.shape[1] == 201
-
-
-def test_without_a_pair_to_train_on_there_is_an_error(cache: Path) -> None:
+    every = np.arange(len(dataset.validation))
+    assert dataset.validation.pairs(every).size == 2
+    assert dataset.validation.batch(every).target_out.shape[1] == 201
     with pytest.raises(UserError, match="no pair to train on") as caught:
-        prepared(BYTES, FakePairs(pairs=[("x" * 300, "y")]))
+        prepared(FAKE, FakePairs(pairs=[("x" * 300, "y")]))
     assert "1 too long" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("fail_at", [69, 199])
-def test_a_killed_preparation_resumes_and_ends_with_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail_at: int
-) -> None:
+def test_a_killed_preparation_resumes_and_ends_with_the_same_bytes(tmp_path, monkeypatch, fail_at):
     monkeypatch.setattr(preparation, "_CHUNK_PAIRS", 10)
     monkeypatch.setattr(preparation, "_BLOCK_PAIRS", 20)
     monkeypatch.setenv("COMT_CACHE", str(tmp_path / "whole"))
-    whole = prepared(BYTES, FakePairs())
-    expected = files(whole)
+    whole = prepared(FAKE, FakePairs())
+    assert training_texts(whole) == sorted(FakePairs().pairs)
     monkeypatch.setenv("COMT_CACHE", str(tmp_path / "killed"))
     with pytest.raises(RuntimeError, match="the power went out"):
-        prepared(BYTES, FakePairs(fail_at=fail_at))
-    with (tmp_path / "killed/pairs" / whole.fingerprint / "train.target.tokens").open(
-        "ab"
-    ) as handle:  # killed in the middle of a block
+        prepared(FAKE, FakePairs(fail_at))
+    folder = tmp_path / "killed/pairs" / whole.fingerprint
+    with (folder / "train.target.tokens").open("ab") as handle:  # killed in the middle of a block
         handle.write(b"half a block")
     corpus = FakePairs()
-    resumed = prepared(BYTES, corpus)
-    assert files(resumed) == expected
+    if fail_at == 69:
+        resumed = prepared(FAKE, corpus)
+        assert corpus.read[0] == 60  # it did not start again
+    else:  # what was cut after the kill is made anew
+        os.truncate(folder / "train.source.offsets", 24)
+        resumed = prepared(FAKE, corpus)
+    assert files(resumed) == files(whole)
     assert resumed.content_hash == whole.content_hash
-    if fail_at >= 69:
-        assert corpus.read[0] == fail_at // 20 * 20  # it did not start again
 
 
-def test_files_that_were_cut_after_a_kill_are_made_anew(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparation, "_CHUNK_PAIRS", 10)
-    monkeypatch.setattr(preparation, "_BLOCK_PAIRS", 20)
-    with pytest.raises(RuntimeError, match="the power went out"):
-        prepared(BYTES, FakePairs(fail_at=150))
-    kind = preparation.Kind(BYTES, FakePairs())
-    folder = kind.folder(kind.fingerprint())
-    os.truncate(folder / "train.source.offsets", 24)
-    assert sorted(training_texts(prepared(BYTES, FakePairs()))) == sorted(FakePairs().pairs)
+# ---- settings
 
 
 @pytest.mark.parametrize(
-    ("keys", "key"),
+    ("keys", "wrong"),
     [
-        ({"target": "ja"}, "target"),
         ({"target": "en"}, "target"),
         ({"vocabulary_size": None}, "vocabulary_size"),
         ({"tokenizer": "bytes"}, "vocabulary_size"),
-        ({"batch_tokens": 100}, "batch_tokens"),
+        ({"target": "ja", "batch_tokens": 50, "folder": "/f"}, "target folder batch_tokens"),
         ({"test_fraction": 0.1}, "test_fraction"),
-        ({"folder": "/f"}, "folder"),
         ({"corpus": "pairs:a,b", "difficulty": "easy"}, "difficulty"),
         ({"corpus": "gettext:x", "source": "fr", "target": "de"}, "source"),
         ({"corpus": "gettext:x", "test_files": "a,b"}, "test_files"),
         ({"corpus": "wmt14-en-de", "target": "fr"}, "target"),
-        ({"corpus": "wmt14-en-de", "test_pairs": 5}, "test_pairs"),
         ({"corpus": "pairs:a,b", "test_fraction": 0.5, "validation_fraction": 0.5}, "validation_fraction"),
         ({"corpus": "pairs:a,b", "test_fraction": 0.5, "test_files": "a,b"}, "test_fraction"),
         ({"corpus": "pairs:a"}, "corpus"),
         ({"corpus": "almanach"}, "corpus"),
     ],
 )
-def test_keys_that_make_no_sense_are_refused(keys: dict[str, object], key: str) -> None:
-    problems: list[Problem] = []
+def test_keys_that_make_no_sense_are_refused_all_at_once(keys, wrong):
+    problems = []
     assert validate(PairData, {"vocabulary_size": 500, **keys}, ("data",), len, problems) is None
-    assert [problem.key for problem in problems] == [f"data.{key}"]
+    assert [problem.key for problem in problems] == [f"data.{key}" for key in wrong.split()]
 
 
-def test_all_problems_come_at_once_with_their_keys() -> None:
-    problems: list[Problem] = []
-    wrong = {"target": "ja", "batch_tokens": 50, "folder": "/f"}
-    assert validate(PairData, wrong, ("data",), len, problems) is None
-    keys = ["target", "folder", "vocabulary_size", "batch_tokens"]
-    assert [problem.key for problem in problems] == [f"data.{key}" for key in keys]
-
-
-def test_what_is_implied_is_stored_in_one_way() -> None:
+def test_what_is_implied_is_stored_in_one_way():
     said = PairData(vocabulary_size=500)
     assert said == PairData(vocabulary_size=500, difficulty="full", pairs=20_000, validation_pairs=500, test_pairs=1000)
     assert PairData(tokenizer="bytes") == PairData(tokenizer="bytes", vocabulary_size=BYTE_VOCABULARY)
-    shares = PairData(corpus="pairs:a,b", vocabulary_size=500)
-    assert (shares.validation_fraction, shares.test_fraction, shares.pairs) == (0.02, 0.02, None)
     own = PairData(corpus="pairs:a,b", vocabulary_size=500, test_files="c,d")
-    assert (own.validation_fraction, own.test_fraction) == (0.02, None)
+    assert (own.validation_fraction, own.test_fraction, own.pairs) == (0.02, None, None)
     assert PairData(**own.model_dump()) == own
+
+
+# ---- text files
+
+
+def write(path, lines):
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Two files of 300 lines; every tenth source comes twice."""
+    sources = [f"sentence number {n - n % 10 // 9}" for n in range(300)]
+    return write(tmp_path / "a.en", sources), write(tmp_path / "b.de", [f"Satz Nummer {n}" for n in range(300)])
+
+
+def of_files(source, target, **keys):
+    return PairData(**{"corpus": f"pairs:{source},{target}", **BYTES, **keys})
+
+
+def test_lines_are_divided_by_the_hash_of_the_source(cache, two):
+    data = of_files(*two, validation_fraction=0.1, test_fraction=0.2)
+    corpus = corpus_for(data)
+    decoded, train = corpus.decoded(), list(corpus.train())
+    assert len(train) + sum(len(each) for each in decoded.values()) == 300
+    assert 10 < len(decoded["validation"]) < 50 < len(decoded["test"]) < 90
+    sides = [{pair.source for pair in train}, *({*each.sources} for each in decoded.values())]
+    assert sum(len(side) for side in sides) == len(set.union(*sides)) == 270
+    assert all(split_of_source(source, data) == "test" for source in decoded["test"].sources)
+    assert list(corpus.train(train[50].place)) == train[50:]
+    assert len(list(corpus.vocabulary_texts())) == 2 * len(train)
+    assert prepare(data).texts == decoded
+
+
+def test_validation_may_be_files_of_its_own_and_where_files_lie_does_not_count(cache, two, tmp_path):
+    own = (write(tmp_path / "dev.en", ["one", "", "two"]), write(tmp_path / "dev.de", ["eins", "leer", "zwei"]))
+    decoded = prepare(of_files(*two, validation_files=f"{own[0]},{own[1]}", test_fraction=0.1)).texts
+    assert (decoded["validation"].sources, decoded["validation"].references) == (["one", "two"], ["eins", "zwei"])
+    assert 10 < len(decoded["test"]) < 50
+    elsewhere = tmp_path / "with [brackets]"
+    elsewhere.mkdir()
+    copies = [Path(shutil.copy(path, elsewhere)) for path in two]
+    assert (
+        fingerprint(of_files(*copies)) == fingerprint(of_files(*two)) != fingerprint(of_files(*two, test_fraction=0.3))
+    )
+
+
+def test_a_side_of_which_nothing_can_be_seen_is_empty(cache, tmp_path):
+    unseen = ["\u200b", "\u00ad", "\ufeff\u2060", " \u200e\t"]
+    two = write(tmp_path / "a", [*unseen, "seen\u00ad"]), write(tmp_path / "b", ["target"] * 5)
+    corpus = corpus_for(of_files(*two, validation_fraction=0.001, test_fraction=0.001))
+    assert [pair.source for pair in corpus.train()] == [""] * 4 + ["seen\u00ad"]
+    assert corpus.identity()[-1] == LONG_LINES_CUT
+
+
+def test_files_that_changed_are_never_prepared_as_what_they_were(cache, two, monkeypatch):
+    data, later = of_files(*two), time.time_ns() + 10**12
+    monkeypatch.setattr("time.time_ns", lambda: later)  # when hashes are remembered
+
+    def corrected(number):
+        """A letter for a letter, and the time is that of the archive."""
+        two[1].write_text(two[1].read_text().replace("Satz Nummer 7", f"Satz Nummer {number}"))
+        os.utime(two[1], (1577836800, 1577836800))
+
+    corrected(7)
+    before = fingerprint(data)
+    corrected(8)
+    assert prepare(data).fingerprint == fingerprint(data) != before
+    monkeypatch.setattr("comt_cli.data.storage.state_of", lambda status: [0])  # of a system that tells no change
+    fingerprint(data)
+    write(two[1], [f"Satz Nr. {number}" for number in range(300)])
+    shutil.rmtree(cache / "pairs")
+    with pytest.raises(UserError, match=r"b\.de was changed while it was read"):
+        prepare(data)
+    assert prepare(data).fingerprint == fingerprint(data)
+
+
+def test_files_that_do_not_fit_are_named(cache, two, tmp_path):
+    wide = tmp_path / "wide.de"
+    wide.write_text("Satz\n" * 300, encoding="utf-16")
+    os.mkfifo(tmp_path / "pipe")
+    for other, wrong in (
+        (write(tmp_path / "short", ["eins"]), r"line 2 of .*a\.en has no counterpart in .*short"),
+        (write(tmp_path / "long", ["Satz"] * 301), r"line 301 of .*long has no counterpart in .*a\.en"),
+        (wide, r"wide\.de is not UTF-8 text \(line 1: "),
+        (tmp_path / "absent", "cannot read .*absent"),
+        (tmp_path / "pipe", "cannot read .*pipe: it is a pipe, not a file"),
+    ):
+        with pytest.raises(UserError, match=wrong):
+            prepare(of_files(two[0], other))
+
+
+# ---- catalogues
+
+PO = """
+msgid ""
+msgstr "Content-Type: text/plain; charset=UTF-8\\nPlural-Forms: nplurals=2; plural=(n != 1);\\n"
+msgid "Save the <b>file</b>"
+msgstr "Die <b>Datei</b> speichern"
+msgid "%(count)s page"
+msgid_plural "%(count)s pages"
+msgstr[0] "%(count)s Seite"
+msgstr[1] "%(count)s Seiten"
+#, fuzzy
+msgid "Unsure"
+msgstr "Unsicher"
+msgid "Untranslated"
+msgstr ""
+msgid "Two\\n  lines"
+msgstr "Zwei Zeilen"
+"""
+
+
+def test_catalogues_are_read_once_each_without_the_fuzzy_and_empty(cache, tmp_path, monkeypatch):
+    from babel.messages.catalog import Catalog
+    from babel.messages.mofile import write_mo
+
+    folder = tmp_path / "translated_package" / "locale" / "de" / "LC_MESSAGES"
+    folder.mkdir(parents=True)
+    (tmp_path / "translated_package" / "__init__.py").touch()
+    (folder / "django.po").write_text(PO, encoding="utf-8")
+    catalogue = Catalog("de")
+    catalogue.add("Close", "Schließen")
+    catalogue.add(("%d day", "%d days"), ("%d Tag", "%d Tage"))
+    catalogue.add("Two lines", "Zwei Zeilen")
+    for name in ("other.mo", "django.mo"):  # the latter is left alone: it has a .po
+        with (folder / name).open("wb") as handle:
+            write_mo(handle, catalogue)
+    monkeypatch.syspath_prepend(tmp_path)
+    data = PairData(corpus="gettext:translated_package", **BYTES)
+    catalogues = Catalogues(data)
+    pairs = {pair.source: pair.target for pair in catalogues.train()}
+    for split in catalogues.decoded().values():
+        pairs |= dict(zip(split.sources, split.references, strict=True))
+    assert pairs == {
+        "Save the <b>file</b>": "Die <b>Datei</b> speichern",
+        "%(count)s pages": "%(count)s Seiten",
+        "Two lines": "Zwei Zeilen",
+        "Close": "Schließen",
+        "%d days": "%d Tage",
+    }
+    assert catalogues.total == 5
+    before = fingerprint(data)
+    (folder / "django.po").write_text(PO.replace("speichern", "sichern"), encoding="utf-8")
+    assert fingerprint(data) != before
+
+
+# ---- the hub
+
+
+class Parquet:
+    """Local parquet files in the form of the hub's; the network may break at a row of training."""
+
+    def __init__(self, folder, breaks_at=None):
+        self.folder, self.breaks_at, self.opened = folder, breaks_at, []
+        for split, count in (("train", 3), ("validation", 1), ("test", 1)):
+            for file in range(count):
+                rows = [{"translation": {"en": f"{split} {file} {n}", "de": f"D {file} {n} "}} for n in range(40)]
+                rows[7]["translation"]["de"] = ""
+                parquet.write_table(pyarrow.Table.from_pylist(rows), folder / f"{split}-{file}.parquet")
+
+    def __call__(self, repository, revision, pattern):
+        assert (repository, revision) == ("wmt/wmt14", "main")
+        name = Path(pattern).name
+        found = hub.stream_files(str(self.folder / name))
+        return [functools.partial(self.rows, name, file, rows) for file, rows in enumerate(found)]
+
+    def rows(self, name, file, rows):
+        for number, row in enumerate(rows()):
+            if self.breaks_at == 40 * file + number and name.startswith("train"):
+                raise TimeoutError("the hub does not answer\nand more lines")
+            if number == 0:
+                self.opened.append(f"{name}:{file}")
+            yield row
+
+
+@pytest.mark.parametrize(("source", "target"), [("en", "de"), ("de", "en")])
+def test_the_hub_is_read_in_either_direction(cache, tmp_path, source, target):
+    data = PairData(corpus="wmt14-en-de", source=source, target=target, **BYTES)
+    corpus = PublishedPairs(data, Parquet(tmp_path))
+    texts = list(corpus.vocabulary_texts())  # of all files in turn
+    assert [text for text in texts if text.startswith("train")][:3] == ["train 0 0", "train 1 0", "train 2 0"]
+    assert len(texts) == 240
+    dataset = prepared(data, corpus)
+    assert dataset.left_out.empty == 3
+    assert dataset.train.plan.members.size == 117
+    english = dataset.texts["test"].sources if source == "en" else dataset.texts["test"].references
+    assert english == [f"test 0 {n}" for n in range(40) if n != 7]
+
+
+def test_a_broken_connection_keeps_what_was_prepared(cache, tmp_path, monkeypatch):
+    monkeypatch.setattr(preparation, "_CHUNK_PAIRS", 10)
+    monkeypatch.setattr(preparation, "_BLOCK_PAIRS", 20)
+    data = PairData(corpus="wmt14-en-de", **BYTES)
+    with pytest.raises(UserError, match=r"cannot read wmt14-en-de from .*wmt/wmt14: the hub does not answer") as caught:
+        prepared(data, PublishedPairs(data, Parquet(tmp_path, breaks_at=110)))
+    assert "train.en, train.de, newstest2013.en" in str(caught.value.hint)
+    parquets = Parquet(tmp_path)
+    assert prepared(data, PublishedPairs(data, parquets)).train.plan.members.size == 117
+    assert parquets.opened == ["train-*.parquet:2"]
+
+
+def test_a_folder_stands_in_for_the_hub(cache, tmp_path):
+    data = PairData(corpus="iwslt15-en-vi", target="vi", folder=str(tmp_path), **BYTES)
+    with pytest.raises(UserError, match=r"folder: cannot read .*train\.en") as found:
+        fingerprint(data)
+    assert "train.en, train.vi, tst2012.en, tst2012.vi, tst2013.en, tst2013.vi" in str(found.value.hint)
+    for stem in ("train", "tst2012", "tst2013"):
+        for language in ("en", "vi"):
+            write(tmp_path / f"{stem}.{language}", [*(f"{stem} {language} {n}" for n in range(9)), "\u200b"])
+    dataset = prepare(data)
+    assert dataset.texts["validation"].sources[0] == "tst2012 en 0"
+    assert dataset.texts["test"].references[8] == "tst2013 vi 8"
+    assert dataset.train.plan.members.size == 10  # as it was published
+    assert len(corpus_for(data).identity()) == 4  # what earlier versions have prepared is still known
+    assert dataset.fingerprint != fingerprint(data.model_copy(update={"folder": None}))

@@ -15,10 +15,7 @@ import numpy as np
 import pytest
 from fake_corpus import FakeCorpus, prepared, sentences
 
-from comt_cli.data.text.corpus import split_of
-from comt_cli.data.text.dataset import Dataset
-from comt_cli.data.text.prepare import Kind
-from comt_cli.data.text.settings import DataSettings
+from comt_cli.data.text.settings import DataSettings, Kind, split_of
 from comt_cli.errors import StorageError, UserError
 
 BYTES = DataSettings(tokenizer="bytes", sequence_length=32, validation_fraction=0.2)
@@ -26,53 +23,25 @@ PART = 2000
 """Bytes of a shard here: the corpora below fill a dozen."""
 
 
-def shards(folder: Path) -> dict[str, bytes]:
+def shards(folder):
     """The prepared files, without what differs from run to run."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".tokens", ".offsets")}
 
 
-def stream(dataset: Dataset) -> list[int]:
-    rows = dataset.train
-    return rows.batch(np.arange(len(rows))).tokens.ravel().tolist()
-
-
-def all_texts(dataset: Dataset) -> list[list[str]]:
-    """The documents of both sides of a `pad` data set whose rows hold them whole."""
-    sides = (dataset.train, dataset.validation)
-    return [[dataset.tokenizer.decode(row) for row in rows.batch(np.arange(len(rows))).tokens] for rows in sides]
-
-
-def test_every_document_is_on_its_side_and_on_one_only(cache: Path) -> None:
-    texts = [*sentences(200), *sentences(50)]  # the last 50 come twice
+def test_every_document_is_on_its_side_and_on_one_only(cache):
+    texts = [*sentences(200), "x" * 350, *sentences(50)]  # the last 50 come twice; one is larger than the rest
     data = BYTES.model_copy(update={"rows": "pad", "sequence_length": 400})
-    dataset = prepared(data, FakeCorpus([texts]), part_bytes=PART)
-    train, validation = all_texts(dataset)
-    assert train == [text for text in texts if split_of(text, 0.2) == "train"]
-    assert validation == [text for text in texts if split_of(text, 0.2) == "validation"]
-    assert not set(train) & set(validation)
-    assert dataset.train.documents == len(train)
-    assert dataset.train.bytes == sum(len(text.encode()) for text in train)
-    assert dataset.train.tokens == dataset.train.bytes + len(train)  # an end-of-text token each
-
-
-def test_the_packed_stream_is_all_documents_with_their_ends(cache: Path) -> None:
-    texts = sentences(150)
-    dataset = prepared(BYTES, FakeCorpus([texts]), part_bytes=PART)
-    expected = [i for text in texts if split_of(text, 0.2) == "train" for i in (*(2 + b for b in text.encode()), 1)]
-    assert stream(dataset) == expected[: len(expected) // 32 * 32]
-    assert len(list(dataset.folder.glob("train-*.tokens"))) > 3  # over several shards
-    assert max(path.stat().st_size for path in dataset.folder.glob("*.tokens")) <= PART
-
-
-def test_a_document_larger_than_a_shard_is_kept_whole(cache: Path) -> None:
-    texts = [*sentences(30), "x" * 5000, *sentences(40, seed=3)]
-    data = BYTES.model_copy(update={"validation_fraction": 0.05})
-    dataset = prepared(data, FakeCorpus([texts]), part_bytes=PART)
-    assert "x" * 5000 in dataset.tokenizer.decode(stream(dataset))
+    dataset = prepared(data, FakeCorpus([texts]), part_bytes=600)
+    for side, rows in (("train", dataset.train), ("validation", dataset.validation)):
+        expected = [text for text in texts if split_of(text, 0.2) == side]
+        assert [dataset.tokenizer.decode(row) for row in rows.batch(np.arange(len(rows))).tokens] == expected
+        assert (rows.documents, rows.bytes) == (len(expected), sum(len(text.encode()) for text in expected))
+        assert rows.tokens == rows.bytes + len(expected)  # an end-of-text token each
+    assert len(list(dataset.folder.glob("train-*.tokens"))) > 3
 
 
 @pytest.mark.parametrize("rows", ["pack", "pad"])
-def test_the_limit_of_train_tokens_is_met_and_leaves_validation_alone(cache: Path, rows: str) -> None:
+def test_the_limit_of_train_tokens_is_met_and_leaves_validation_alone(cache, rows):
     data = BYTES.model_copy(update={"rows": rows})
     corpus = FakeCorpus([sentences(300)])
     full = prepared(data, corpus)
@@ -86,12 +55,10 @@ def test_the_limit_of_train_tokens_is_met_and_leaves_validation_alone(cache: Pat
 
 @pytest.mark.parametrize("fail_at", [(0, 120), (1, 99)])
 @pytest.mark.parametrize("rows", ["pack", "pad"])
-def test_going_on_after_a_failure_gives_the_same_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail_at: tuple[int, int], rows: str
-) -> None:
+def test_going_on_after_a_failure_gives_the_same_files(tmp_path, monkeypatch, fail_at, rows):
     data = BYTES.model_copy(update={"rows": rows})
     files = [sentences(150), sentences(100, seed=5)]
-    monkeypatch.setattr("comt_cli.data.text.tokenise._CHUNK_DOCUMENTS", 7)
+    monkeypatch.setattr("comt_cli.data.text.dataset._CHUNK_DOCUMENTS", 7)
     monkeypatch.setenv("COMT_CACHE", str(tmp_path / "undisturbed"))
     undisturbed = prepared(data, FakeCorpus(files), part_bytes=PART)
     monkeypatch.setenv("COMT_CACHE", str(tmp_path / "failing"))
@@ -107,7 +74,7 @@ def test_going_on_after_a_failure_gives_the_same_files(
     assert not list(resumed.folder.glob("part-*"))
 
 
-def test_a_part_damaged_while_preparation_rested_is_made_anew(cache: Path) -> None:
+def test_a_part_damaged_while_preparation_rested_is_made_anew(cache):
     files = [sentences(150)]
     with pytest.raises(RuntimeError):
         prepared(BYTES, FakeCorpus(files, fail_at=(0, 140)), part_bytes=PART)
@@ -116,7 +83,8 @@ def test_a_part_damaged_while_preparation_rested_is_made_anew(cache: Path) -> No
     (folder / "stray.tmp").write_text("of a killed process")
     dataset = prepared(BYTES, FakeCorpus(files), part_bytes=PART)
     expected = [i for text in files[0] if split_of(text, 0.2) == "train" for i in (*(2 + b for b in text.encode()), 1)]
-    assert stream(dataset) == expected[: len(expected) // 32 * 32]
+    tokens = dataset.train.batch(np.arange(len(dataset.train))).tokens.ravel().tolist()
+    assert tokens == expected[: len(expected) // 32 * 32]
     assert not (folder / "stray.tmp").exists()
 
 
@@ -125,7 +93,7 @@ SLOW_PREPARATION = textwrap.dedent(
     import sys, time
     sys.path.insert(0, sys.argv[1])
     from fake_corpus import FakeCorpus, prepared, sentences
-    from comt_cli.data.text import tokenise
+    from comt_cli.data.text import dataset
     from comt_cli.data.text.settings import DataSettings
 
     class SlowCorpus(FakeCorpus):
@@ -134,7 +102,7 @@ SLOW_PREPARATION = textwrap.dedent(
                 time.sleep(float(sys.argv[2]))
                 yield document
 
-    tokenise._CHUNK_DOCUMENTS = 4
+    dataset._CHUNK_DOCUMENTS = 4
     data = DataSettings(tokenizer="bytes", sequence_length=32, validation_fraction=0.2)
     prepared(data, SlowCorpus([sentences(300)]), print, part_bytes=2000)
     assert "torch" not in sys.modules
@@ -142,7 +110,7 @@ SLOW_PREPARATION = textwrap.dedent(
 )
 
 
-def slow_preparation(folder: Path, pause: float = 0.002) -> subprocess.Popen[bytes]:
+def slow_preparation(folder, pause=0.002):
     return subprocess.Popen(
         [sys.executable, "-c", SLOW_PREPARATION, str(Path(__file__).parent), str(pause)],
         env={**os.environ, "COMT_CACHE": str(folder)},
@@ -150,7 +118,7 @@ def slow_preparation(folder: Path, pause: float = 0.002) -> subprocess.Popen[byt
     )
 
 
-def test_a_killed_preparation_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_preparation_goes_on(tmp_path, monkeypatch):
     monkeypatch.setenv("COMT_CACHE", str(tmp_path / "undisturbed"))
     files = [sentences(300)]
     undisturbed = prepared(BYTES, FakeCorpus(files), part_bytes=PART)
@@ -172,27 +140,7 @@ def test_a_killed_preparation_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     assert shards(resumed.folder) == shards(undisturbed.folder)
 
 
-@pytest.mark.slow
-def test_two_processes_prepare_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COMT_CACHE", str(cache))
-    files = [sentences(300)]
-    process = slow_preparation(cache)
-    name = Kind(BYTES, FakeCorpus(files)).fingerprint()
-    deadline = time.monotonic() + 30
-    while not (cache / "corpora" / name / "tokenizer.json").exists():
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    stages: list[str] = []
-    corpus = FakeCorpus(files)
-    dataset = prepared(BYTES, corpus, lambda stage, done, total: stages.append(stage), part_bytes=PART)
-    assert process.wait(timeout=30) == 0
-    assert corpus.read == []  # the other process did the work
-    assert stages[0] == "waiting for another process that prepares the same data"
-    assert dataset.train.tokens > 0
-
-
-def test_a_full_disk_is_a_storage_error_and_loses_nothing(cache: Path) -> None:
+def test_a_full_disk_is_a_storage_error_and_loses_nothing(cache):
     files = [[*sentences(60), *(text * 40 for text in sentences(20, seed=9))]]
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(
@@ -208,14 +156,7 @@ def test_a_full_disk_is_a_storage_error_and_loses_nothing(cache: Path) -> None:
     assert corpus.read[0] > (0, 0)
 
 
-def test_a_cache_that_cannot_be_made_is_a_storage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv("COMT_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(StorageError, match="cannot create the folder"):
-        prepared(BYTES, FakeCorpus([sentences(10)]))
-
-
-def test_one_sided_and_tiny_corpora_are_refused(cache: Path) -> None:
+def test_one_sided_and_tiny_corpora_are_refused(cache):
     with pytest.raises(UserError, match="no document of python-docs is in the validation split"):
         prepared(BYTES, FakeCorpus([[text for text in sentences(50) if split_of(text, 0.2) == "train"]]))
     with pytest.raises(
@@ -224,22 +165,20 @@ def test_one_sided_and_tiny_corpora_are_refused(cache: Path) -> None:
         prepared(BYTES.model_copy(update={"sequence_length": 4000}), FakeCorpus([sentences(100)]))
 
 
-class TestFingerprint:
-    def test_everything_that_changes_rows_changes_it(self, cache: Path) -> None:
-        base = DataSettings(vocabulary=300, sequence_length=32)
-        changes: list[dict[str, object]] = [
-            {"tokenizer": "bytes", "vocabulary": None},
-            {"tokenizer": "t5", "vocabulary": None},
-            {"vocabulary": 301},
-            {"rows": "pad"},
-            {"sequence_length": 33},
-            {"validation_fraction": 0.06},
-            {"max_train_tokens": 1000},
-        ]
-        corpus = FakeCorpus([sentences(10)])
-        names = [Kind(base.model_copy(update=change), corpus).fingerprint() for change in [{}, *changes]]
-        assert len(set(names)) == len(names)
-        changed = {field for change in changes for field in change}
-        assert changed | {"corpus", "folder"} == set(DataSettings.model_fields), "where files lie does not count"
-        assert Kind(base, FakeCorpus([sentences(11)])).fingerprint() != names[0]
-        assert all(len(name) == 16 and int(name, 16) >= 0 for name in names)
+def test_everything_that_changes_rows_changes_the_fingerprint(cache):
+    base = DataSettings(vocabulary=300, sequence_length=32)
+    changes = [
+        {"tokenizer": "bytes", "vocabulary": None},
+        {"tokenizer": "t5", "vocabulary": None},
+        {"vocabulary": 301},
+        {"rows": "pad"},
+        {"sequence_length": 33},
+        {"validation_fraction": 0.06},
+        {"max_train_tokens": 1000},
+    ]
+    corpus = FakeCorpus([sentences(10)])
+    names = [Kind(base.model_copy(update=change), corpus).fingerprint() for change in [{}, *changes]]
+    names.append(Kind(base, FakeCorpus([sentences(11)])).fingerprint())
+    assert len(set(names)) == len(names)
+    changed = {field for change in changes for field in change}
+    assert changed | {"corpus", "folder"} == set(DataSettings.model_fields), "where files lie does not count"

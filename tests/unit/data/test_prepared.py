@@ -11,12 +11,12 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from kinds import KINDS, settings_of
 
-from comt_cli.data import prepared
+from comt_cli.data import prepare as prepared
 from comt_cli.data.prepare import fingerprint, kind_of, known_content, prepare
 from comt_cli.errors import StorageError, UserError
 
@@ -24,21 +24,26 @@ RECORDS = {"manifest.json", "verified.json"}
 
 
 @pytest.fixture(params=KINDS)
-def data(request: pytest.FixtureRequest, cache: Path, tmp_path: Path) -> Any:
+def data(request, cache, tmp_path):
     return settings_of(request.param, tmp_path / "texts")
 
 
-def folder_of(data: Any) -> Path:
+def module_of(data):
+    """The module that writes and opens data of this kind."""
+    return kind_of(data).dataset_module
+
+
+def folder_of(data):
     folder: Path = kind_of(data).folder(fingerprint(data))
     return folder
 
 
-def files(folder: Path) -> dict[str, bytes]:
+def files(folder):
     """The prepared files, without what differs from machine to machine."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in RECORDS}
 
 
-def test_it_is_made_once_and_the_same_anywhere(data: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_made_once_and_the_same_anywhere(data, tmp_path, monkeypatch):
     assert known_content(data, fingerprint(data)) is None
     first = prepare(data)
     folder, name = folder_of(data), fingerprint(data)
@@ -47,7 +52,7 @@ def test_it_is_made_once_and_the_same_anywhere(data: Any, tmp_path: Path, monkey
     manifest = json.loads((folder / "manifest.json").read_text())["manifest"]
     assert manifest["fingerprint"] == name
     assert {"comt", "numpy"} <= manifest["versions"].keys()
-    monkeypatch.setattr(type(kind_of(data)), "write", None)  # nothing is made again
+    monkeypatch.setattr(module_of(data), "write", None)  # nothing is made again
     assert prepare(data).content_hash == first.content_hash
     monkeypatch.undo()
     monkeypatch.setenv("COMT_CACHE", str(tmp_path / "elsewhere"))
@@ -55,11 +60,11 @@ def test_it_is_made_once_and_the_same_anywhere(data: Any, tmp_path: Path, monkey
     assert files(folder_of(data)) == files(folder)
 
 
-def test_what_was_killed_is_not_mistaken(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_killed_is_not_mistaken(data, monkeypatch):
     """Killed before the manifest was written, in the middle of some file."""
     kind, write = type(kind_of(data)), prepared.Manifest.write
 
-    def killed(*_: object) -> None:
+    def killed(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(prepared.Manifest, "write", killed)
@@ -79,24 +84,24 @@ def test_what_was_killed_is_not_mistaken(data: Any, monkeypatch: pytest.MonkeyPa
     assert files(folder) == whole
 
 
-def flip(path: Path) -> None:
+def flip(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
 
 
-def cut(path: Path) -> None:
+def cut(path):
     path.write_bytes(path.read_bytes()[:-2])
 
 
-def empty(path: Path) -> None:
+def empty(path):
     path.write_bytes(b"")
 
 
 DAMAGES: tuple[Callable[[Path], None], ...] = (flip, cut, empty, Path.unlink)
 
 
-def test_damage_is_named_and_the_advice_works(data: Any) -> None:
+def test_damage_is_named_and_the_advice_works(data):
     first = prepare(data)
     folder = folder_of(data)
     cases = [(name, DAMAGES[number % 4]) for number, name in enumerate(sorted(files(folder)))]
@@ -112,7 +117,7 @@ def test_damage_is_named_and_the_advice_works(data: Any) -> None:
     assert prepare(data).content_hash == first.content_hash
 
 
-def test_a_manifest_of_other_data_or_edited_by_hand_is_recognised(data: Any) -> None:
+def test_a_manifest_of_other_data_or_edited_by_hand_is_recognised(data):
     prepare(data)
     path = folder_of(data) / "manifest.json"
     stored = json.loads(path.read_text())
@@ -126,15 +131,10 @@ def test_a_manifest_of_other_data_or_edited_by_hand_is_recognised(data: Any) -> 
         type(kind_of(data)).manifest.read(folder, "0" * 16)
 
 
-def test_of_two_at_once_one_works(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind, written = type(kind_of(data)), []
-    write = kind.write
-
-    def noted(*arguments: Any) -> Any:
-        written.append(1)
-        return write(*arguments)
-
-    monkeypatch.setattr(kind, "write", noted)
+def test_of_two_at_once_one_works(data, monkeypatch):
+    module, written = module_of(data), []
+    write = module.write
+    monkeypatch.setattr(module, "write", lambda *arguments: written.append(1) or write(*arguments))
     workers = [threading.Thread(target=prepare, args=(data,)) for _ in range(3)]
     for worker in workers:
         worker.start()
@@ -144,24 +144,17 @@ def test_of_two_at_once_one_works(data: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert known_content(data, fingerprint(data)) is not None
 
 
-def test_data_whose_source_changes_while_it_is_made_is_not_kept(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind, folder = type(kind_of(data)), folder_of(data)
-    identity, write, changed = kind.identity, kind.write, []
-
-    def changes(*arguments: Any) -> Any:
-        manifest = write(*arguments)
-        changed.append("changed")
-        assert folder.exists()
-        return manifest
-
-    monkeypatch.setattr(kind, "write", changes)
+def test_data_whose_source_changes_while_it_is_made_is_not_kept(data, monkeypatch):
+    kind, module, folder = type(kind_of(data)), module_of(data), folder_of(data)
+    identity, write, changed = kind.identity, module.write, []
+    monkeypatch.setattr(module, "write", lambda *arguments: changed.append("changed") or write(*arguments))
     monkeypatch.setattr(kind, "identity", lambda *arguments: identity(*arguments) | dict.fromkeys(changed))
     with pytest.raises(UserError, match="was changed while it was read"):
         prepare(data)
     assert not folder.exists()
 
 
-def test_a_plan_needs_neither_numpy_nor_torch(tmp_path: Path) -> None:
+def test_a_plan_needs_neither_numpy_nor_torch(tmp_path):
     """Of the kinds that measure no fonts."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import pathlib, kinds;"
@@ -175,53 +168,26 @@ def test_a_plan_needs_neither_numpy_nor_torch(tmp_path: Path) -> None:
     subprocess.run(arguments, check=True, env=environment)
 
 
-class TestStamp:
-    """Opening stays quick: contents are read once on a machine, and again where a file was touched."""
-
-    @pytest.fixture(params=["text"])
-    def data(self, request: pytest.FixtureRequest, cache: Path, tmp_path: Path) -> Any:
-        return settings_of(request.param, tmp_path / "texts")
-
-    @pytest.fixture
-    def hashed(self, data: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """The names of the files whose content is read to check it."""
+def test_contents_are_read_once_per_machine_and_again_when_a_file_was_touched(cache, tmp_path, monkeypatch):
+    data = settings_of("text", tmp_path / "texts")
+    prepare(data)
+    folder, read, hash_file = folder_of(data), [], prepared.hash_file
+    monkeypatch.setattr(prepared, "hash_file", lambda path: read.append(path.name) or hash_file(path))
+    prepare(data)
+    assert read == []
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("platform.node", lambda: "another machine")
         prepare(data)
-        names: list[str] = []
-        original = prepared.hash_file
-
-        def hash_file(path: Path) -> str:
-            names.append(path.name)
-            return original(path)
-
-        monkeypatch.setattr(prepared, "hash_file", hash_file)
-        return names
-
-    def test_contents_are_read_once_per_machine(
-        self, data: Any, hashed: list[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    assert sorted(read) == sorted(files(folder))
+    (folder / "verified.json").write_text('{"machine": 1}')
+    prepare(data)
+    assert len(read) == 2 * len(files(folder))
+    touched = next(path for path in folder.iterdir() if path.name not in RECORDS)
+    os.utime(touched, ns=(1, 1))
+    prepare(data)
+    assert len(read) == 3 * len(files(folder))
+    os.utime(touched, ns=(2, 2))
+    monkeypatch.setattr(prepared, "write_json", Mock(side_effect=StorageError("read-only file system")))
+    for _ in range(2):  # a cache that may only be read is used, and checked every time
         prepare(data)
-        assert hashed == []
-        monkeypatch.setattr("platform.node", lambda: "another machine")
-        prepare(data)
-        assert sorted(hashed) == sorted(files(folder_of(data)))
-        (folder_of(data) / "verified.json").write_text('{"machine": 1}')
-        prepare(data)
-        assert len(hashed) == 2 * len(files(folder_of(data)))
-
-    def test_contents_are_read_again_when_a_file_was_touched(self, data: Any, hashed: list[str]) -> None:
-        touched = next(path for path in folder_of(data).iterdir() if path.name not in RECORDS)
-        os.utime(touched, ns=(1, 1))
-        prepare(data)
-        assert touched.name in hashed
-
-    def test_a_cache_that_may_only_be_read_is_used(
-        self, data: Any, hashed: list[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def write_json(path: Path, value: object) -> None:
-            raise StorageError(f"cannot write {path}: Read-only file system")
-
-        monkeypatch.setattr(prepared, "write_json", write_json)
-        (folder_of(data) / "verified.json").unlink()
-        prepare(data)
-        prepare(data)
-        assert len(hashed) == 2 * len(files(folder_of(data)))
+    assert len(read) == 5 * len(files(folder))

@@ -3,46 +3,29 @@ told from one text alone."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
-import pytest
 from fake_corpus import FakeCorpus
-from hypothesis import given
-from hypothesis import strategies as st
-from one_side import Side, accuracy, overlap
 
 from comt_cli.data.draws import Draws
-from comt_cli.data.glue.corpus import Example, GlueSplitName
-from comt_cli.data.glue.sentences import Passage, passages, sentences_of
 from comt_cli.data.glue.settings import GlueData
-from comt_cli.data.glue.sources.text_tasks import TextExamples, acceptability, follows, made_wrong
+from comt_cli.data.glue.sources.text_tasks import (
+    Passage,
+    acceptability,
+    follows,
+    made_wrong,
+    passages,
+    sentences_of,
+)
 from comt_cli.data.prepare import fingerprint, prepare
 from comt_cli.data.storage import no_progress
-from comt_cli.data.text.corpus import Document, corpus_for, split_of
-from comt_cli.data.text.settings import DataSettings
-
-DOCS = GlueData(task="follows", tokenizer="bytes", validation_fraction=0.15)
-
-
-@pytest.fixture(scope="module")
-def docs(shared_cache: Path) -> Iterator[dict[str, dict[GlueSplitName, list[Example]]]]:
-    """Both tasks of python-docs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COMT_CACHE", str(shared_cache))
-        yield {
-            task: TextExamples(DOCS.model_copy(update={"task": task})).read(no_progress)
-            for task in ("acceptability", "follows")
-        }
-
+from comt_cli.data.text.settings import DataSettings, split_of
 
 # ---- sentences
 
 
-def test_prose_is_read_and_code_is_not() -> None:
+def test_prose_is_read_and_code_is_not():
     text = """\
         Return the number of items in a container.  This one is
         wrapped over two lines; it's "quoted", too (and
@@ -70,11 +53,11 @@ def test_prose_is_read_and_code_is_not() -> None:
         assert bool(list(sentences_of("A" + " word" * (count - 1) + "."))) is is_one
 
 
-def numbered(*numbers: int) -> str:
+def numbered(*numbers):
     return " ".join(f"This is the sentence with the number {number}." for number in numbers)
 
 
-def test_a_sentence_counts_once_and_never_in_both_splits() -> None:
+def test_a_sentence_counts_once_and_never_in_both_splits():
     texts = [numbered(n, n + 1, n + 1, n + 2) for n in range(60)]
     splits = [split_of(text, 0.3) for text in texts]
     found = passages(FakeCorpus([texts]), 0.3, no_progress)
@@ -92,12 +75,7 @@ def test_a_sentence_counts_once_and_never_in_both_splits() -> None:
     assert len({passage.document for each in found.values() for passage in each}) == 60
 
 
-def test_of_a_large_corpus_no_more_is_kept() -> None:
-    found = passages(FakeCorpus([[numbered(n) for n in range(500)]]), 0.3, no_progress, most=20)
-    assert {split: len(each) for split, each in found.items()} == {"train": 20, "validation": 20}
-
-
-def test_no_training_document_has_what_is_tested_on() -> None:
+def test_no_training_document_has_what_is_tested_on():
     """Not beyond those that training's sentences are from, nor where its sentence is no clean one."""
     texts = [numbered(n) for n in range(200)]
     known = [passage.sentences[0] for passage in passages(FakeCorpus([texts]), 0.3, no_progress, 20)["validation"]]
@@ -111,58 +89,28 @@ def test_no_training_document_has_what_is_tested_on() -> None:
     assert {split: len(each) for split, each in found.items()} == {"train": 20, "validation": 20}
 
 
-# ---- acceptability
+# ---- examples
 
 
-@pytest.mark.parametrize(
-    ("share", "wrong"),
-    [
-        (0.0, {"This is value the of an option.", "This is the value of option an that counts.", "This the is value"}),
-        (0.5, {"This the value of an option that counts.", "This is the value an option that counts."}),
-        (0.9, {"This are the value of an option that counts."}),
-    ],
-)
-def test_one_thing_is_made_wrong(share: float, wrong: set[str]) -> None:
+def test_one_thing_is_made_wrong():
     right = "This is the value of an option that counts."
-    found = {made_wrong(right, Draws([share, where / 10])) for where in range(10)}
-    assert None not in found
-    assert right not in found
-    if share == 0.9:
-        assert found == wrong
-    elif share == 0.5:
-        assert found > wrong
-    else:
-        assert "This is value the of an option that counts." in found
-    assert all(str(each).split()[0] == "This" and str(each).endswith("counts.") for each in found)
-
-
-def test_another_thing_is_made_wrong_where_the_first_cannot_be() -> None:
-    for share in (0.0, 0.5, 0.9):
-        assert made_wrong("Nothing here can go wrong at once quickly.", Draws([share, 0.0])) == (
-            "Nothing here can go wrong once at quickly."
-        )
+    assert [made_wrong(right, Draws([share, 0.0])) for share in (0.43, 0.45, 0.83, 0.85)] == [
+        "This is value the of an option that counts.",
+        "This the value of an option that counts.",
+        "This the value of an option that counts.",
+        "This are the value of an option that counts.",
+    ]
+    for share in (0.0, 0.5, 0.9):  # another thing where the first cannot be
+        wrong = made_wrong("Nothing here can go wrong at once quickly.", Draws([share, 0.0]))
+        assert wrong == "Nothing here can go wrong once at quickly."
         assert made_wrong("Everything here remains very good always.", Draws([share, 0.0])) is None
-        assert (
-            made_wrong("They all have very many good ideas.", Draws([share, 0.0]))
-            == "They all has very many good ideas."
-        )
+    made = acceptability([Passage(n, (f"The first {n} is here.", "No place.")) for n in range(300)], "train")
+    assert len(made) == 300
+    assert all((each.first == f"The first {n} is here.") == (each.label == 1) for n, each in enumerate(made))
+    assert 110 < sum(each.label for each in made) < 190
 
 
-@given(st.lists(st.floats(0, 1, exclude_max=True), min_size=2, max_size=2))
-def test_wrong_sentences_differ_by_little(numbers: list[float]) -> None:
-    right = "If the name is not given, the file that was read last is closed by the reader."
-    wrong = made_wrong(right, Draws(numbers))
-    assert wrong is not None
-    one, other = Counter(right.split()), Counter(wrong.split())
-    assert wrong != right
-    assert sum((one - other).values()) <= 1
-    assert sum((other - one).values()) <= 1
-
-
-# ---- follows
-
-
-def test_second_sentences_are_exchanged() -> None:
+def test_second_sentences_are_exchanged():
     found = [Passage(n, (f"A{n}", f"B{n}" + " w" * (n * 7 % 12), f"C{n}", f"D{n}", f"E{n}")) for n in range(150)]
     examples = follows(found, "train")
     seconds = {
@@ -182,54 +130,7 @@ def test_second_sentences_are_exchanged() -> None:
     assert np.mean(np.abs(apart)) < 2
 
 
-@pytest.mark.parametrize("found", [[], [Passage(1, ("A", "B", "C", "D") * 4)], [Passage(1, ("A",)), Passage(2, ())]])
-def test_nothing_is_exchanged_within_a_document(found: Sequence[Passage]) -> None:
-    assert all(each.label == 1 for each in follows(found, "train"))
-
-
-def test_neither_sentence_alone_says_whether_they_follow(docs: dict[str, dict[GlueSplitName, list[Example]]]) -> None:
-    """In three parts, each guessed from the others: the test is so small that chance alone might go over the bound."""
-    examples = [*docs["follows"]["train"], *docs["follows"]["test"]]
-    assert 0.47 < np.mean([each.label for each in examples]) < 0.53
-
-    def guessed(side: Side) -> float:
-        parts = [examples[part::3] for part in range(3)]
-        others = [[each for number, each in enumerate(examples) if number % 3 != part] for part in range(3)]
-        return float(np.mean([accuracy(other, part, side) for part, other in zip(parts, others, strict=True)]))
-
-    assert guessed(lambda each: each.first) < 0.55
-    assert guessed(lambda each: each.second or "") < 0.55
-    common = [np.mean([overlap(each) for each in examples if each.label == label]) for label in (0, 1)]
-    assert common[1] > common[0] + 0.03  # what follows speaks of the same
-
-
-# ---- documents
-
-
-def bare(text: str) -> str:
-    """The words of a text alone, a space before and after each."""
-    return f" {' '.join(re.findall('[a-z0-9_]+', text.lower()))} "
-
-
-def test_what_is_tested_on_was_seen_in_no_training(
-    docs: dict[str, dict[GlueSplitName, list[Example]]], shared_cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not a sentence of the test is in a document that pre-training trains on, nor in an example of training."""
-    monkeypatch.setenv("COMT_CACHE", str(shared_cache))
-    trained, held = [], []
-    for stream in corpus_for(DOCS).streams():
-        for document in stream.documents():
-            (held if split_of(document.text, 0.15) == "validation" else trained).append(bare(document.text))
-    told, kept = "\n".join(trained), "\n".join(held)
-    for examples in docs.values():
-        right = [text for each in examples["test"] if each.label == 1 for text in (each.first, each.second) if text]
-        assert all(bare(text) in kept for text in right)
-        assert [text for text in right if bare(text) in told] == []
-        train = {text for each in examples["train"] for text in (each.first, each.second) if text}
-        assert not train & {text for each in examples["test"] for text in (each.first, each.second)}
-
-
-def test_the_split_is_that_of_pre_training(cache: Path, tmp_path: Path) -> None:
+def test_the_split_is_that_of_pre_training(cache, tmp_path):
     """Shown on the prepared rows: their validation documents are those that the test is made of."""
     for n in range(40):
         (tmp_path / f"{n:02}.txt").write_text(numbered(*range(4 * n, 4 * n + 4)), encoding="utf-8")
@@ -246,26 +147,3 @@ def test_the_split_is_that_of_pre_training(cache: Path, tmp_path: Path) -> None:
     assert len(dataset.test) == 2 * len(held)
     other = GlueData(task="follows", **keys | {"validation_fraction": 0.2})
     assert fingerprint(other) != dataset.fingerprint
-
-
-def test_wikipedias_own_split_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Stream:
-        total = None
-
-        def __init__(self, split: str, first: int) -> None:
-            self.split, self.first = split, first
-
-        def documents(self, start: tuple[int, int] = (0, 0)) -> Iterator[Document]:
-            for n in range(100):
-                yield Document(numbered(*range(self.first + 4 * n, self.first + 4 * n + 4)), (0, n))
-
-    class Wiki:
-        def streams(self) -> list[Stream]:
-            return [Stream("validation", 0), Stream("train", 1000)]
-
-    found = passages(Wiki(), None, no_progress, most=50)  # type: ignore[arg-type]
-    assert [len(each) for each in found.values()] == [13, 13]
-    assert found["validation"][0].sentences[0] == numbered(0)
-    assert found["train"][0].sentences[0] == numbered(1000)
-    made = acceptability(found["validation"], "test")
-    assert len(made) == 52

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from comt_cli.data.glue.corpus import Example
 from comt_cli.data.glue.dataset import GlueSplit
-from comt_cli.data.sentencepiece_tokenizer import SentencePieceTokenizer, train_sentencepiece
-from comt_cli.data.tokenizer import ByteTokenizer
+from comt_cli.data.glue.settings import Example
+from comt_cli.data.tokenizer import ByteTokenizer, SentencePieceTokenizer
+from comt_cli.data.vocabulary import train_sentencepiece
 from comt_cli.exchange.codecs import LibraryCodec, OwnCodec, byte_alphabet
 from comt_cli.exchange.tokenizer_files import tokenizer_files
 from comt_cli.generation.text_stream import TextStream

@@ -9,7 +9,7 @@ import torch
 from tiny_runs import image_spec, pictures, train
 from torch import Tensor, nn
 
-from comt_cli.data.evaluation import EvaluationBatches
+from comt_cli.data.loader import EvaluationBatches
 from comt_cli.data.split import IGNORE
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedImageModel

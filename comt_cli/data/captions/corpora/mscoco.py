@@ -13,20 +13,24 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from comt_cli.data.captions.corpus import CAPTION_SPLITS, CaptionCorpus, CaptionedImages, CaptionSplitName
+from comt_cli.data.captions.dataset import FeatureFiles, read_features
+from comt_cli.data.captions.settings import (
+    CAPTION_SPLITS,
+    CaptionCorpus,
+    CaptionData,
+    CaptionedImages,
+    CaptionSplitName,
+)
 from comt_cli.data.captions.treebank import treebank_tokens
 from comt_cli.data.storage import ProgressCallback, first_line, hash_file, no_progress, state_of
-from comt_cli.data.word_tokenizer import SPECIAL_WORDS, WordTokenizer
+from comt_cli.data.tokenizer import SPECIAL_WORDS, WordTokenizer
 from comt_cli.errors import UserError
 from comt_cli.files import cache_folder, canonical_json, read_json, sha256
-
-if TYPE_CHECKING:
-    from comt_cli.data.captions.dataset import RegionSource
-    from comt_cli.data.captions.settings import CaptionData
 
 CAPTIONS, FEATURES = "dataset_coco.json", "features"
 SPLITS: Mapping[str, CaptionSplitName] = {
@@ -78,7 +82,6 @@ class MSCOCO(CaptionCorpus):
             yield f"vocabulary_size: {SPECIAL_WORDS} of the words are special ones; give more than that"
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        """The name alone: what is in the folder is part of the content."""
         return ["mscoco"]
 
     def stamp(self) -> str | None:
@@ -120,12 +123,7 @@ class MSCOCO(CaptionCorpus):
             )
         return WordTokenizer(words)
 
-    def regions(self, split: CaptionSplitName, images: CaptionedImages, folder: Path) -> RegionSource:
-        """The features in the user's folder."""
-        import numpy as np
-
-        from comt_cli.data.captions.regions import FeatureFiles
-
+    def regions(self, split: CaptionSplitName, images: CaptionedImages, folder: Path) -> FeatureFiles:
         assert images.features is not None
         assert self.data.features is not None
         counts = np.array([count for _, count, _ in images.features], dtype=np.int64)
@@ -147,22 +145,17 @@ class MSCOCO(CaptionCorpus):
         path = self._folder / CAPTIONS
         hint = f"Put Karpathy's {CAPTIONS} there, and say where it is with data.folder."
         try:
-            images = read_json(path, largest=1 << 32)["images"]
-        except FileNotFoundError as error:
-            raise UserError(f"there is no {path}", hint) from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path} cannot be read: {first_line(error)}", hint) from error
-        try:
-            known = _IMAGES.validate_python(images, strict=True)
+            known = _IMAGES.validate_python(read_json(path, largest=1 << 32)["images"], strict=True)
         except ValidationError as error:
             wrong = error.errors()[0]
             number, *keys = wrong["loc"] or (None,)
             where = ": ".join(["images" if number is None else f"image {int(number) + 1}", *map(str, keys)])
             raise UserError(f"{path}: {where}: {wrong['msg']}", hint) from error
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path} cannot be read: {first_line(error)}", hint) from error
         return [(image, SPLITS[image.split]) for image in known]
 
     def _files(self, images: Iterable[_Image]) -> list[Path]:
-        """The file of each image's features."""
         folder = self._folder / FEATURES
         try:
             there = {file.name for file in folder.iterdir()}
@@ -181,8 +174,6 @@ class MSCOCO(CaptionCorpus):
         return [folder / name for name in names]
 
     def _checked(self, file: Path) -> tuple[str, int, str]:
-        from comt_cli.data.captions.regions import read_features  # with NumPy, which a plan does without
-
         assert self.data.regions is not None
         assert self.data.features is not None
         return file.name, len(read_features(file, self.data.regions, self.data.features)), hash_file(file)

@@ -11,17 +11,16 @@ import pickle
 import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from comt_cli.data.images.image_set import FolderSet, how_many
+import numpy as np
+
+from comt_cli.data.images.dataset import ColourSums, ImageDataset, ImageSplit
+from comt_cli.data.images.settings import IMAGE_SPLITS, FolderSet, ImageDataSettings
 from comt_cli.data.images.torchvision_import import torchvision_datasets
 from comt_cli.data.storage import ProgressCallback, file_lock, first_line, make_folder
 from comt_cli.errors import UserError
-from comt_cli.files import cache_folder, if_damaged, open_file, sha256
-
-if TYPE_CHECKING:
-    from comt_cli.data.images.dataset import ImageDataset
-    from comt_cli.data.images.settings import ImageDataSettings
+from comt_cli.files import cache_folder, if_damaged, sha256
 
 
 class Cifar(FolderSet):
@@ -39,12 +38,6 @@ class Cifar(FolderSet):
             yield f"augmentation: resized-crop-flip is for imagenet; {data.images} has crop and crop-flip"
 
     def read(self, name: str, progress: ProgressCallback) -> ImageDataset:
-        """The images in the folder, downloaded where they are not in the cache's. Raises `UserError` where they are
-        neither there nor can be downloaded, are damaged, or fewer than asked for, or there is no `data.folder`."""
-        import numpy as np
-
-        from comt_cli.data.images.dataset import ColourSums, ImageDataset, ImageSplit
-
         data, folder = self.data, self.folder
         datasets = torchvision_datasets()
         kind = datasets.CIFAR10 if data.images == "cifar10" else datasets.CIFAR100
@@ -54,10 +47,7 @@ class Cifar(FolderSet):
                 f"Correct it; or make the folder, {_bring(kind, folder)}; or leave it out to use the cache.",
             )
         sources = _read(kind, data.images, folder, progress)
-        counts = (
-            how_many("train_images", data.train_images, len(sources[0].data), data.images),
-            how_many("validation_images", data.validation_images, len(sources[1].data), data.images),
-        )
+        counts = [self.count(split, len(source.data)) for split, source in zip(IMAGE_SPLITS, sources, strict=True)]
         both = [*zip(sources, counts, strict=True)]
         pixels = [np.ascontiguousarray(source.data[:count]) for source, count in both]
         labels = [np.array(source.targets[:count], dtype=np.int64) for source, count in both]
@@ -98,30 +88,21 @@ def _read(kind: Any, name: str, folder: Path, progress: ProgressCallback) -> lis
 
 def _fetch(kind: Any, name: str, folder: Path, progress: ProgressCallback) -> None:
     """Unpack the archive that lies in `folder`; one that is not there, or is damaged, is downloaded first."""
-    archive, wrong = folder / kind.filename, f"{name} is not in {folder} and cannot be downloaded"
+    progress(f"unpacking {name} in {folder}, downloaded first where it is not there", 0, None)
     try:
-        md5 = _md5(archive) if archive.exists() else None
-        if md5 == kind.tgz_md5:
-            wrong = f"{archive} cannot be unpacked"
-        elif md5 is not None:
-            wrong = f"{archive} is damaged (its MD5 is {md5}, not {kind.tgz_md5}) and cannot be downloaded anew"
-        progress(f"{'unpacking' if md5 == kind.tgz_md5 else 'downloading'} {name} in {folder}", 0, None)
         torchvision_datasets().utils.download_url(kind.url, folder, kind.filename, kind.tgz_md5)  # if it is not whole
-        _unpack(kind, archive, folder / kind.base_folder)
+        _unpack(kind, folder / kind.filename, folder / kind.base_folder)
     except (RuntimeError, OSError, EOFError, tarfile.TarError) as error:  # urllib's errors are OSErrors
         raise UserError(
-            f"{wrong}: {first_line(error)}",
+            f"{name} is not in {folder}, or is damaged, and cannot be downloaded: {first_line(error)}",
             f"Where there is a network, {_bring(kind, folder)}; or say which folder has it: --set "
             "data.folder=/some/folder (of comt plot-images: --folder)",
         ) from error
 
 
 def _unpack(kind: Any, archive: Path, folder: Path) -> None:
-    """Write the files that torchvision reads into `folder`, and nothing else that an archive may hold.
-
-    torchvision unpacks all of it, with whatever the interpreter allows by default: before Python 3.14 also links, and
-    files outside the folder.
-    """
+    """Write the files that torchvision reads into `folder`, and nothing else that an archive may hold: torchvision
+    unpacks links and files outside the folder, too, before Python 3.14."""
     names = [kind.meta["filename"], *(name for name, _ in (*kind.train_list, *kind.test_list))]
     places = {f"{kind.base_folder}/{name}": folder / name for name in names}
     with tarfile.open(archive, "r:gz") as tar:
@@ -129,11 +110,6 @@ def _unpack(kind: Any, archive: Path, folder: Path) -> None:
             if member.isfile() and member.name in places and (content := tar.extractfile(member)):
                 folder.mkdir(exist_ok=True)
                 places[member.name].write_bytes(content.read())
-
-
-def _md5(path: Path) -> str:
-    with open_file(path) as file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def _bring(kind: Any, folder: Path) -> str:

@@ -5,32 +5,44 @@ It is never downloaded: its licence asks everyone to do that for themselves.
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from comt_cli.data.images.image_set import FolderSet, how_many
+import numpy as np
+from numpy.typing import NDArray
+from PIL.Image import Image, Resampling
+
+from comt_cli.data.images.dataset import ImageBatch, ImageDataset, ImageSplit
+from comt_cli.data.images.pictures import open_picture
+from comt_cli.data.images.settings import FolderSet, ImageDataSettings, ImageSplitName
 from comt_cli.data.images.torchvision_import import torchvision_datasets
+from comt_cli.data.order import sample_indices, uniform_draws
 from comt_cli.data.storage import ProgressCallback, first_line
 from comt_cli.errors import UserError
 from comt_cli.files import canonical_json, sha256
-
-if TYPE_CHECKING:
-    from comt_cli.data.images.dataset import ImageDataset
-    from comt_cli.data.images.folder_split import FolderSplit
-    from comt_cli.data.images.settings import ImageDataSettings
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of the training split, as everybody uses them: reading all of it to compute them would take an hour."""
 
 
-class ImageNet(FolderSet):
-    """The set.
+_ATTEMPTS = 10
+_PLACE, _SHAPES = slice(1, 3), slice(3, 3 + 2 * _ATTEMPTS)
+DRAWS = 3 + 2 * _ATTEMPTS
+"""0: the mirror, as for all images; 1 and 2: the place of the crop; then area and aspect of each attempt at one."""
+_MOST_THREADS = 16
 
-    A file's place in its split is shuffled once and for all: the first so many hold all classes. Of the files' content
-    their sizes stand for the pixels: copies that were scaled or encoded anew differ in them, and reading 140 GB before
-    a run starts would take longer than people wait.
-    """
+Box = tuple[int, int, int, int]
+
+
+class ImageNet(FolderSet):
+    """The set. A file's place in its split is shuffled once and for all: the first so many hold all classes. Of the
+    files' content their sizes stand for the pixels: reading 140 GB before a run starts would take longer than people
+    wait."""
 
     classes: ClassVar[Mapping[str, int]] = {"imagenet": 1000}
     names = tuple(classes)
@@ -42,23 +54,16 @@ class ImageNet(FolderSet):
             yield "augmentation: images of different sizes need resized-crop-flip, or none"
 
     def identity(self) -> list[Any]:
-        """The images are cropped as they are read."""
         return [self.data.images, self.data.augmentation]
 
     def read(self, name: str, progress: ProgressCallback) -> ImageDataset:
-        """The images in the folder. Raises `UserError` where it is not as it must be, or has fewer than asked for."""
-        from comt_cli.data.images.dataset import ImageDataset
-
         data, folder = self.data, self.folder
         progress("listing the files of imagenet", 0, None)
         train, validation = (_list(folder / part, data) for part in ("train", "val"))
         if train.classes != validation.classes:
             differs = sorted({*train.classes} ^ {*validation.classes})[0]
             raise _unfit(folder, f"the folders in train/ and val/ are not the same classes ({differs} is in one only)")
-        splits = (
-            _split(train, data, "train_images", data.train_images),
-            _split(validation, data, "validation_images", data.validation_images),
-        )
+        splits = (self._split("train", train), self._split("validation", validation))
         content = [
             [[Path(file).relative_to(folder).as_posix(), Path(file).stat().st_size] for file in split.files]
             for split in splits
@@ -74,6 +79,13 @@ class ImageNet(FolderSet):
             validation=splits[1],
         )
 
+    def _split(self, split: ImageSplitName, listed: Any) -> FolderSplit:
+        count = self.count(split, len(listed.samples))
+        order = sample_indices(0, 0, count, len(listed.samples)).tolist()
+        files = [listed.samples[place][0] for place in order]
+        labels = np.array([listed.samples[place][1] for place in order], dtype=np.int64)
+        return FolderSplit(files, labels, self.data.size, crops=self.data.augmentation == "resized-crop-flip")
+
 
 def _list(folder: Path, data: ImageDataSettings) -> Any:
     """torchvision's list of the files and classes of one split."""
@@ -86,19 +98,6 @@ def _list(folder: Path, data: ImageDataSettings) -> Any:
     return listed
 
 
-def _split(listed: Any, data: ImageDataSettings, key: str, wanted: int | None) -> FolderSplit:
-    import numpy as np
-
-    from comt_cli.data.images.folder_split import FolderSplit
-    from comt_cli.data.order import sample_indices
-
-    count = how_many(key, wanted, len(listed.samples), data.images)
-    order = sample_indices(0, 0, count, len(listed.samples)).tolist()
-    files = [listed.samples[place][0] for place in order]
-    labels = np.array([listed.samples[place][1] for place in order], dtype=np.int64)
-    return FolderSplit(files, labels, data.size, crops=data.augmentation == "resized-crop-flip")
-
-
 def _unfit(folder: Path, reason: str) -> UserError:
     return UserError(
         f"imagenet is not in {folder}: {reason}",
@@ -106,3 +105,66 @@ def _unfit(folder: Path, reason: str) -> UserError:
         "downloaded: get it from image-net.org, and say where it lies with --set data.folder=/some/folder "
         "(of comt plot-images: --folder)",
     )
+
+
+class FolderSplit(ImageSplit):
+    """Image files, in the order of the labels, that are read and cut to `size` when a batch is asked for, several at
+    once. In training with `crops` a random part is scaled to size (`random_box`); else, and at evaluation, the
+    middle."""
+
+    def __init__(self, files: list[str], labels: NDArray[np.int64], size: int, *, crops: bool) -> None:
+        super().__init__(labels, None)
+        self.files, self.size, self.crops = files, size, crops
+        threads = min(os.cpu_count() or 1, _MOST_THREADS)
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="comt-read-images")
+
+    def batch(self, indices: NDArray[np.int64]) -> ImageBatch:
+        batch = super().batch(indices)
+        return replace(batch, pixels=self._read(batch.indices, None))
+
+    def train_batch(self, indices: NDArray[np.int64], seed: int, first: int) -> ImageBatch:
+        batch = super().batch(indices)
+        draws = uniform_draws(seed, first, len(batch.indices), DRAWS)
+        return replace(batch, draws=draws, pixels=self._read(batch.indices, draws if self.crops else None))
+
+    def _read(self, indices: NDArray[np.int64], draws: NDArray[np.float64] | None) -> NDArray[np.uint8]:
+        rows = [None] * len(indices) if draws is None else list(draws)
+        images = list(self._pool.map(self._read_one, indices.tolist(), rows))
+        return np.stack(images) if images else np.empty((0, self.size, self.size, 3), dtype=np.uint8)
+
+    def _read_one(self, index: int, draws: NDArray[np.float64] | None) -> NDArray[np.uint8]:
+        anew = "Copy the file anew from the data set, then run the same command again: it continues from there."
+        with open_picture(Path(self.files[index]), anew) as file:
+            image = file.convert("RGB")  # reads the pixels; threads run meanwhile
+        cut = middle(image, self.size) if draws is None else random_part(image, self.size, draws)
+        return np.asarray(cut)
+
+
+def random_part(image: Image, size: int, draws: NDArray[np.float64]) -> Image:
+    """A random part scaled to `size` x `size`, as torchvision's RandomResizedCrop does (bilinear, antialiased)."""
+    return image.crop(random_box(image.width, image.height, draws)).resize((size, size), Resampling.BILINEAR)
+
+
+def random_box(width: int, height: int, draws: NDArray[np.float64]) -> Box:
+    """The (left, top, right, bottom) of a random part: 8 to 100 % of the area, aspect 3/4 to 4/3 (Szegedy et al. 2015).
+    Of ten attempts the first that fits is taken; if none does, the middle with the nearest aspect that is allowed.
+    `draws`: float64 [DRAWS] in [0, 1), of which 1 to 22 are used."""
+    top_draw, left_draw = draws[_PLACE].tolist()
+    for area_draw, aspect_draw in draws[_SHAPES].reshape(-1, 2).tolist():
+        area = width * height * (0.08 + 0.92 * area_draw)
+        aspect = math.exp(math.log(3 / 4) + (math.log(4 / 3) - math.log(3 / 4)) * aspect_draw)
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            left, top = int(left_draw * (width - w + 1)), int(top_draw * (height - h + 1))
+            return left, top, left + w, top + h
+    w, h = min(width, round(height * 4 / 3)), min(height, round(width * 4 / 3))
+    left, top = (width - w) // 2, (height - h) // 2
+    return left, top, left + w, top + h
+
+
+def middle(image: Image, size: int) -> Image:
+    """The middle `size` x `size` of the image, whose shorter side is first scaled to size * 256 / 224."""
+    from torchvision.transforms import functional
+
+    cut: Image = functional.center_crop(functional.resize(image, round(size * 256 / 224)), [size, size])
+    return cut

@@ -12,45 +12,35 @@ No text of validation, test or `unseen` is on the same side of an earlier split.
 combinations that training does not have: in `full` two clauses that are never joined there (one in ten of the ordered
 pairs are kept apart), in both difficulties the years 2031 to 2040, where training ends with 2030.
 
-Measured with CLDR 47 (Babel 2.18), 20,000 training pairs from English, 1,000 test pairs; BLEU is sacreBLEU's default:
-
-    difficulty, to                      easy de  easy fr  easy vi  full de  full fr  full vi
-    unique, of either side, %              99.5     99.5     99.5     99.9     99.9     99.9
-    words of a source                      10.3     10.3     10.3     14.4     14.4     14.4
-    words of a target, most                16       21       27       31       35       39
-    words of a target                      10.2     11.0     11.9     14.4     15.5     16.4
-    different words, thousands, target      4.4      4.6      5.1     11.4      8.9     14.2
-    drawn test pairs in train, of 2,000    16       16       16        4        4        4
-    BLEU of copying the source              3.6      5.4      4.4      2.6      3.1      3.1
-    BLEU of the nearest training source    53.4     55.5     60.5     36.0     37.9     42.8
-    the same on `unseen`                   50.0     52.5     57.9     22.0     24.0     25.2
-    values of a test pair                   2.1      2.1      2.1      2.8      2.8      2.8
-
-The nearest training sentence (`nearest.py`) was never the right translation. Of English and Vietnamese with 2,000 joint
-pieces, easy: 20.8 tokens a source and 24.5 a target, at most 52 and 68, and 2.1 % of the cells of buckets of 2,048
-tokens are padding; full with 4,000 pieces: 27.9 and 33.1, at most 59 and 76, 2.1 %. Making 20,000 pairs took 1.7 s.
+Measured with CLDR 47, 20,000 training pairs from English and 1,000 test pairs: 10 words a source where easy, 14 where
+full, and 4,400 to 14,200 different words of a target. Copying the source has 2.6 to 5.4 BLEU; the nearest training
+sentence (`nearest.py`), which was never the right translation, 53 to 61 where easy and 36 to 43 where full, and of
+`unseen` 50 to 58 and 22 to 25. Making 20,000 pairs takes 1.7 s.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 from comt_cli.data.draws import Draws, drawn
-from comt_cli.data.pairs.almanac_carriers import LANGUAGES, AlmanacLanguage, Carrier, Slot, carriers
-from comt_cli.data.pairs.almanac_values import ALMANAC_VERSION, Limits, draw, identity, show
-from comt_cli.data.pairs.corpus import PairCorpus, PairTexts, TextPair
+from comt_cli.data.pairs import almanac_values
+from comt_cli.data.pairs.almanac_values import LANGUAGES, AlmanacLanguage, Limits, cldr_version, draw, show
+from comt_cli.data.pairs.settings import PairCorpus, PairData, PairTexts, TextPair
 from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.errors import UserError
-
-if TYPE_CHECKING:
-    from comt_cli.data.pairs.settings import PairData
+from comt_cli.files import sha256
 
 AlmanacSplit = Literal["train", "validation", "test", "unseen"]
+
+ALMANAC_VERSION = 1
+"""Raise it when the same settings may give other sentences (tests/contract/test_cache_versions.py asks for it)."""
 
 SEEN_YEARS, UNSEEN_YEARS = (1990, 2030), (2031, 2040)
 JOINERS: tuple[Mapping[AlmanacLanguage, str], ...] = (
@@ -63,6 +53,61 @@ _KEPT_APART = 10  # one in so many ordered pairs of clauses is never joined but 
 _NUMBERS = 40  # draws of a pair: up to 4 for its form, 5 for each of 6 values
 _ATTEMPTS = 20  # so many pairs are drawn for one that is in no earlier split, at most
 _WITH_YEAR = {"day", "date", "month", "quarter", "year", "period"}
+_CARRIERS = Path(almanac_values.__file__).with_name("almanac_carriers.txt")
+_SLOT = re.compile(r"\{([a-z]+(?:\.\d)?)\}")
+
+
+class Slot(NamedTuple):
+    """A place for a value. `key` distinguishes it from the sentence's other slots: its type, or `type.2`."""
+
+    key: str
+
+    @property
+    def type(self) -> str:
+        return self.key.partition(".")[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Carrier:
+    """A sentence in every language; a text is a sequence of strings and slots."""
+
+    texts: Mapping[AlmanacLanguage, tuple[str | Slot, ...]]
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        return tuple(part for part in self.texts["en"] if isinstance(part, Slot))
+
+
+@dataclass(frozen=True)
+class Carriers:
+    """All of them: `clauses` may be joined in pairs, `labels` stand alone. `source` is the text that they are read
+    from, without its comments."""
+
+    clauses: tuple[Carrier, ...]
+    labels: tuple[Carrier, ...]
+    source: str
+
+
+@cache
+def carriers() -> Carriers:
+    """The carriers of `almanac_carriers.txt`. Raises `ValueError` where the file is not as its first lines say."""
+    lines = [line for line in _CARRIERS.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+    divide = lines.index("[labels]")
+    return Carriers(_read(lines[1:divide]), _read(lines[divide + 1 :]), "\n".join(lines))
+
+
+def _read(lines: list[str]) -> tuple[Carrier, ...]:
+    """Of every four lines one carrier; `re.split` gives the keys of the slots at the odd places of a line."""
+    found = []
+    for start in range(0, len(lines), len(LANGUAGES)):
+        several = [_SLOT.split(line) for line in lines[start : start + len(LANGUAGES)]]
+        if len({tuple(sorted(parts[1::2])) for parts in several}) != 1:
+            raise ValueError(f"the languages have different slots: {lines[start]}")
+        texts = [
+            tuple(Slot(part) if place % 2 else part for place, part in enumerate(parts) if part) for parts in several
+        ]
+        found.append(Carrier(dict(zip(LANGUAGES, texts, strict=True))))
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -108,8 +153,9 @@ class Almanac(PairCorpus):
                 yield f"{key}: almanac is in {', '.join(LANGUAGES)}; {language} is none of them"
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        """Versions, carriers, difficulty and counts."""
-        return [*identity(), "easy" if self._easy else "full", *self._counts.values()]
+        """Versions of this code and of CLDR, carriers, difficulty and counts. Raises `UserError` without Babel."""
+        made_by = ["almanac", ALMANAC_VERSION, cldr_version(), sha256(carriers().source)]
+        return [*made_by, "easy" if self._easy else "full", *self._counts.values()]
 
     def pairs(self, split: AlmanacSplit, start: int, count: int) -> Iterator[AlmanacPair]:
         """The pairs [start, start + count) of a split, of which there is no end."""
@@ -118,16 +164,12 @@ class Almanac(PairCorpus):
             yield self._pair(split, draws, limits)
 
     def train(self, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
-        """All training pairs from `start` on."""
         for number in range(start[1], len(self._train)):
             yield TextPair(*self._train[number], (0, number))
 
     def decoded(self, progress: ProgressCallback = no_progress) -> Mapping[str, PairTexts]:
         """Validation, test and unseen pairs: the first ones whose texts are not on the same side of an earlier split.
-
-        Raises:
-            UserError: there are not as many different ones as were asked for.
-        """
+        Raises `UserError` where there are not as many different ones as were asked for."""
         sources, targets = ({pair[side] for pair in self._train} for side in (0, 1))
         found: dict[str, PairTexts] = {}
         splits: tuple[AlmanacSplit, ...] = ("validation", "test", "unseen")
@@ -157,27 +199,24 @@ class Almanac(PairCorpus):
 
     def _pair(self, split: AlmanacSplit, draws: Draws, limits: Limits) -> AlmanacPair:
         chosen = self._form(split, draws)
-        joiner = JOINERS[draws.below(len(JOINERS))] if len(chosen) > 1 else {}
+        joiner = draws.one_of(JOINERS) if len(chosen) > 1 else {}
         values = [{slot.key: draw(slot.type, draws, limits) for slot in carrier.slots} for carrier in chosen]
         source, _ = _written(chosen, values, joiner, self._source)
         return AlmanacPair(source, *_written(chosen, values, joiner, self._target))
 
     def _form(self, split: AlmanacSplit, draws: Draws) -> list[Carrier]:
-        """One clause, two, or a label."""
         known = carriers()
         if split == "unseen":
             if self._easy:
-                dated = [each for each in (*known.clauses, *known.labels) if _has_year(each)]
-                return [dated[draws.below(len(dated))]]
-            return [known.clauses[place] for place in _apart()[draws.below(len(_apart()))]]
+                return [draws.one_of([each for each in (*known.clauses, *known.labels) if _has_year(each)])]
+            return [known.clauses[place] for place in draws.one_of(_apart())]
         share = draws.share()
         if share >= _ALONE + _JOINED:
-            return [known.labels[draws.below(len(known.labels))]]
+            return [draws.one_of(known.labels)]
         first = draws.below(len(known.clauses))
         if share < _ALONE or self._easy:
             return [known.clauses[first]]
-        seconds = _seconds(first)
-        return [known.clauses[place] for place in (first, seconds[draws.below(len(seconds))])]
+        return [known.clauses[place] for place in (first, draws.one_of(_seconds(first)))]
 
 
 def _written(

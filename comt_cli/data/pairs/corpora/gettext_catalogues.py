@@ -11,21 +11,17 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from comt_cli.data.pairs.corpus import SHARES, PairCorpus, PairTexts, TextPair, split_of_source
+from comt_cli.data.pairs.almanac_values import babel
+from comt_cli.data.pairs.settings import SHARES, DividedPairs, PairData, PairTexts, split_of_source
 from comt_cli.data.storage import ProgressCallback, first_line, hash_file, no_progress
 from comt_cli.errors import UserError
 from comt_cli.files import open_file
-from comt_cli.installing import install_package
-
-if TYPE_CHECKING:
-    from comt_cli.data.pairs.settings import PairData
 
 
-class Catalogues(PairCorpus):
+class Catalogues(DividedPairs):
     """The messages of some packages in one language."""
 
     pattern = r"gettext:[^,]+(,[^,]+)*"
@@ -44,27 +40,20 @@ class Catalogues(PairCorpus):
 
     @property
     def total(self) -> int:  # type: ignore[override]
-        """How many different pairs there are, over all splits."""
         return len(self._pairs)
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        """The hash of every catalogue's content, and the shares."""
         hashes = [[package, [hash_file(path) for path in paths]] for package, paths in self._files.items()]
         return ["gettext", hashes, self.data.validation_fraction, self.data.test_fraction]
 
     def decoded(self, progress: ProgressCallback = no_progress) -> Mapping[str, PairTexts]:
-        """The texts of validation and test."""
-        found: dict[str, PairTexts] = {}
-        for split in ("validation", "test"):
-            kept = [pair for pair in self._pairs if split_of_source(pair[0], self.data) == split]
-            found[split] = PairTexts([source for source, _ in kept], [target for _, target in kept])
-        return found
+        return {
+            split: PairTexts.of([pair for pair in self._pairs if split_of_source(pair[0], self.data) == split])
+            for split in ("validation", "test")
+        }
 
-    def train(self, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
-        """The other pairs from number `start[1]` on."""
-        for number, (source, target) in enumerate(islice(self._pairs, start[1], None), start[1]):
-            if split_of_source(source, self.data) == "train":
-                yield TextPair(source, target, (0, number))
+    def all_pairs(self) -> list[tuple[str, str]]:
+        return self._pairs
 
     @cached_property
     def _files(self) -> dict[str, list[Path]]:
@@ -95,24 +84,16 @@ class Catalogues(PairCorpus):
 
     @cached_property
     def _pairs(self) -> list[tuple[str, str]]:
-        """All different pairs, in the order of packages, catalogues and messages."""
         pairs = (pair for paths in self._files.values() for path in paths for pair in _messages(path, self._locale))
         return list(dict.fromkeys(pairs))
 
 
 def _messages(path: Path, locale: str) -> Iterator[tuple[str, str]]:
     """The translated messages of a catalogue. Raises `UserError` where it cannot be read."""
-    try:
-        from babel.messages.mofile import read_mo
-        from babel.messages.pofile import read_po
-    except ImportError as error:
-        raise UserError(
-            f"corpus: gettext: reads catalogues with Babel, which cannot be imported: {error}",
-            install_package("babel>=2.18"),
-        ) from error
+    po, mo = babel("messages.pofile"), babel("messages.mofile")
     try:
         with open_file(path) as handle:
-            catalogue = read_po(handle, locale=locale) if path.suffix == ".po" else read_mo(handle)
+            catalogue = po.read_po(handle, locale=locale) if path.suffix == ".po" else mo.read_mo(handle)
     # Babel raises ValueError, its own errors, and at damaged files whatever comes first (struct.error, IndexError).
     except Exception as error:
         raise UserError(f"corpus: cannot read the catalogue {path}: {first_line(error)}") from error

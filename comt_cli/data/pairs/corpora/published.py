@@ -5,9 +5,6 @@ resumes within one; a vocabulary is trained on rows of all files in turn, since 
 Validation and test are the hub's: tst2012 and tst2013, newstest2013 and newstest2014 (all 3,003 sentences, sacreBLEU's
 `wmt14/full`). The revisions are branches, so two preparations at different times may differ under one fingerprint; the
 hash of the content, in the manifest and every checkpoint, distinguishes them.
-
-Not one of the three was downloaded where this was written: the repositories' listings were seen, and the reader is
-tested on parquet files of the same form.
 """
 
 from __future__ import annotations
@@ -15,21 +12,16 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-from comt_cli.data.hub import RowFiles, from_place, open_files, reachable
+from comt_cli.data.hub import Row, RowFiles, from_place, open_files, reachable
 from comt_cli.data.pairs.corpora.text_files import FileSplit, TextFiles
-from comt_cli.data.pairs.corpus import PairCorpus, PairTexts, TextPair
+from comt_cli.data.pairs.settings import PairCorpus, PairData, PairTexts, TextPair
 from comt_cli.data.storage import ProgressCallback, no_progress
 
-if TYPE_CHECKING:
-    from comt_cli.data.pairs.settings import PairData
 
-
-@dataclass(frozen=True)
-class Published:
+class Published(NamedTuple):
     """Where a corpus is: its languages, which may be read in either direction; repository, revision and files on the
     hub; and its files in a folder, without their language: training, validation, test."""
 
@@ -39,19 +31,13 @@ class Published:
     pattern: str
     stems: tuple[str, str, str]
 
-    def names(self, data: PairData) -> list[str]:
-        """The files that a folder must have."""
-        return [f"{stem}.{language}" for stem in self.stems for language in (data.source, data.target)]
 
-
+_IWSLT = ("train", "tst2012", "tst2013")
 _NEWS = ("train", "newstest2013", "newstest2014")
+_CONVERTED = "refs/convert/parquet"
 PUBLISHED = {
     "iwslt15-en-vi": Published(
-        languages=("en", "vi"),
-        repository="IWSLT/mt_eng_vietnamese",
-        revision="refs/convert/parquet",
-        pattern="iwslt2015-en-vi/{split}/*.parquet",
-        stems=("train", "tst2012", "tst2013"),
+        ("en", "vi"), "IWSLT/mt_eng_vietnamese", _CONVERTED, "iwslt2015-en-vi/{split}/*.parquet", _IWSLT
     ),
     "wmt14-en-de": Published(("en", "de"), "wmt/wmt14", "main", "de-en/{split}-*.parquet", _NEWS),
     "wmt14-en-fr": Published(("en", "fr"), "wmt/wmt14", "main", "fr-en/{split}-*.parquet", _NEWS),
@@ -71,7 +57,6 @@ class PublishedPairs(PairCorpus):
 
     @classmethod
     def of(cls, data: PairData) -> PairCorpus:
-        """On the hub, or in the folder that is named."""
         if data.folder is None:
             return cls(data)
         folder = Path(data.folder).expanduser()
@@ -88,27 +73,22 @@ class PublishedPairs(PairCorpus):
             yield f"target: {data.corpus} is in {one} and {other}, not in {data.source} and {data.target}"
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        """What is asked of the hub; known without network."""
         return ["hub", self._where.repository, self._where.revision, self._where.pattern]
 
     def decoded(self, progress: ProgressCallback = no_progress) -> Mapping[str, PairTexts]:
-        """All pairs of the hub's validation and test splits, but those with an empty side."""
         found = {}
         for split in ("validation", "test"):
             progress(f"reading the {split} split of {self.data.corpus}", 0, None)
-            pairs = [(pair.source, pair.target) for pair in self._read(split) if pair.source and pair.target]
-            found[split] = PairTexts([source for source, _ in pairs], [target for _, target in pairs])
+            found[split] = PairTexts.of([pair[:2] for pair in self._read(split) if pair.source and pair.target])
         return found
 
     def train(self, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
-        """The training pairs from `start` on; earlier files are not opened."""
         return self._read("train", start)
 
     def vocabulary_texts(self) -> Iterator[str]:
         """A pair of every file in turn, until the reader has enough."""
         with self._reachable():
-            files = self._files("train")
-            for several in itertools.zip_longest(*(files.rows(file) for file in range(len(files)))):
+            for several in itertools.zip_longest(*(rows() for rows in self._files("train"))):
                 for row in several:
                     if row is not None:
                         yield from self._texts(row)
@@ -121,13 +101,14 @@ class PublishedPairs(PairCorpus):
     def _files(self, split: str) -> RowFiles:
         return self._open(self._where.repository, self._where.revision, self._where.pattern.format(split=split))
 
-    def _texts(self, row: dict[str, Any]) -> tuple[str, str]:
+    def _texts(self, row: Row) -> tuple[str, str]:
         texts = row["translation"]
         return texts[self.data.source].strip(), texts[self.data.target].strip()
 
     def _reachable(self) -> contextlib.AbstractContextManager[None]:
+        names = (f"{stem}.{each}" for stem in self._where.stems for each in (self.data.source, self.data.target))
         instead = (
-            f"Without network, put {', '.join(self._where.names(self.data))} (text, one sentence a line) into a "
+            f"Without network, put {', '.join(names)} (text, one sentence a line) into a "
             "folder and name it: --set data.folder=/some/folder; or use corpus: almanac."
         )
         return reachable(self.data.corpus, self._where.repository, instead)

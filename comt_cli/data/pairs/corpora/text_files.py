@@ -8,39 +8,38 @@ names under which they are published, `train.en`, `tst2012.en` and so on.
 
 from __future__ import annotations
 
-import codecs
-import contextlib
-import hashlib
 from collections.abc import Iterator, Mapping
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from comt_cli.data.known_hashes import KnownHashes
-from comt_cli.data.pairs.corpus import (
+from comt_cli.data.pairs.settings import (
     SHARES,
+    DividedPairs,
     PairCorpus,
+    PairData,
     PairTexts,
-    TextPair,
     both_sides,
     is_blank,
     split_of_source,
 )
-from comt_cli.data.sentencepiece_tokenizer import LONG_LINES_CUT, TRAINING_CHARACTERS
-from comt_cli.data.storage import ProgressCallback, changed, make_folder, no_progress
-from comt_cli.errors import StorageError, UserError
-from comt_cli.files import cache_folder, canonical_json, conversion, open_file, sha256, write_text
-
-if TYPE_CHECKING:
-    from comt_cli.data.pairs.settings import PairData
+from comt_cli.data.storage import (
+    ProgressCallback,
+    changed,
+    forget_hashes,
+    hash_file,
+    known_hashes,
+    no_progress,
+)
+from comt_cli.data.vocabulary import LONG_LINES_CUT, TRAINING_CHARACTERS
+from comt_cli.errors import UserError
+from comt_cli.files import conversion, open_file
 
 FileSplit = Literal["train", "validation", "test"]
 FilePair = tuple[Path, Path]
 
-_BLOCK_BYTES = 1 << 20
 
-
-class TextFiles(PairCorpus):
+class TextFiles(DividedPairs):
     """Two files, or two of each split."""
 
     pattern = r"pairs:[^,]+,[^,]+"
@@ -63,85 +62,32 @@ class TextFiles(PairCorpus):
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
         """The hash of every file's name and content, the shares, and of one's own text how it is read, which was once
-        another way; where the files lie does not count. Files of which no call has seen that they can be used are read
-        for it.
-
-        Raises:
-            UserError: as `check`.
-        """
-        if not all(path.is_file() for paths in self._files.values() for path in paths):
-            self.check(progress)
-        hashes = {split: [self._hash(path, progress) for path in paths] for split, paths in self._files.items()}
-        checked = cache_folder() / "file-hashes" / f"{sha256(canonical_json(hashes))[:16]}.checked"
-        if not checked.exists():
-            self.check(progress)
-            with contextlib.suppress(StorageError):  # a cache that may only be read costs time, nothing else
-                make_folder(checked.parent)
-                write_text(checked, "")
+        another way; where the files lie does not count. Raises `UserError` where one cannot be read."""
+        hashes = {
+            split: [[path.name, self._hash(path, progress)] for path in two] for split, two in self._files.items()
+        }
         own = [] if self.data.folder is not None else ["unseen sides empty", LONG_LINES_CUT]
         return ["pairs", hashes, self.data.validation_fraction, self.data.test_fraction, *own]
 
-    def check(self, progress: ProgressCallback = no_progress) -> dict[Path, str]:
-        """Look at every file, without splitting it into lines, and give its hash.
-
-        Raises:
-            UserError: with every file that is missing, empty, not UTF-8, or has more lines than its other.
-        """
-        problems: list[str] = []
-        seen: dict[Path, str] = {}
-        for paths in self._files.values():
-            counts = []
-            for path in paths:
-                progress(f"looking at {path.name}", 0, None)
-                try:
-                    count, seen[path] = _count(path)
-                    counts.append(count)
-                except FileNotFoundError:
-                    problems.append(f"there is no file {path}")
-                except OSError as error:
-                    problems.append(f"cannot read {path}: {error.strerror or error}")
-                except UserError as error:
-                    problems.append(str(error))
-            if len(set(counts)) == 2:
-                longer = paths[counts[0] < counts[1]].name
-                sizes = " and ".join(f"{path} has {count:,} lines" for path, count in zip(paths, counts, strict=True))
-                problems.append(f"{sizes}: line {min(counts) + 1:,} of {longer} has no counterpart")
-        if problems:
-            names = ", ".join(path.name for paths in self._files.values() for path in paths)
-            key = "corpus" if self.data.folder is None else "folder"
-            raise UserError(
-                f"{key}: " + "\n  ".join(problems),
-                f"{names} must be UTF-8 text; line i of one file of a pair is the translation of line i of the other.",
-            )
-        return seen
-
     def decoded(self, progress: ProgressCallback = no_progress) -> Mapping[str, PairTexts]:
-        """The texts of validation and test; pairs with an empty side are left out.
-
-        Raises:
-            UserError: as `check`, or a file is not the one whose hash is known.
-        """
-        for path, digest in self.check(progress).items():
-            if self._hash(path, progress)[1] != digest:
-                self._known(path).forget()
-                raise changed(path)
-        found: dict[str, tuple[list[str], list[str]]] = {"validation": ([], []), "test": ([], [])}
+        """The texts of validation and test without pairs with an empty side. Raises `UserError` where a file is not
+        UTF-8, has more lines than its other, or is not the one whose hash is known."""
+        found: dict[str, list[tuple[str, str]]] = {"validation": [], "test": []}
         for split, paths in self._files.items():
+            for path in paths:
+                if hash_file(path) != self._hash(path, progress):
+                    forget_hashes(*_noted(path))
+                    raise changed(path)
             for number, (source, target) in enumerate(self._pairs(paths)):
                 if number % 100_000 == 0:
                     progress(f"reading {paths[0].name} and {paths[1].name}", number, None)
                 place = split if split != "train" else split_of_source(source, self.data)
                 if place != "train" and source and target:
-                    found[place][0].append(source)
-                    found[place][1].append(target)
-        return {split: PairTexts(*texts) for split, texts in found.items()}
+                    found[place].append((source, target))
+        return {split: PairTexts.of(pairs) for split, pairs in found.items()}
 
-    def train(self, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
-        """The training lines from number `start[1]` on, counted from 0."""
-        pairs = self._pairs(self._files["train"])
-        for number, (source, target) in enumerate(islice(pairs, start[1], None), start[1]):
-            if split_of_source(source, self.data) == "train":
-                yield TextPair(source, target, (0, number))
+    def all_pairs(self) -> Iterator[tuple[str, str]]:
+        return self._pairs(self._files["train"])
 
     def vocabulary_texts(self) -> Iterator[str]:
         """Every training pair, or every n-th of a corpus that is larger than a vocabulary is trained on."""
@@ -150,26 +96,33 @@ class TextFiles(PairCorpus):
 
     def _pairs(self, paths: FilePair) -> Iterator[tuple[str, str]]:
         """Pairs of lines. A side of which nothing can be seen is empty; the published corpora stay as they are."""
-        pairs = zip(*(_lines(path) for path in paths), strict=True)
-        if self.data.folder is not None:
-            return pairs
-        return (("" if is_blank(one) else one, "" if is_blank(other) else other) for one, other in pairs)
+        is_own = self.data.folder is None
+        for number, two in enumerate(zip_longest(*map(_lines, paths)), 1):
+            if None in two:
+                longer, shorter = (paths[place] for place in ((1, 0) if two[0] is None else (0, 1)))
+                raise UserError(
+                    f"{self._key}: line {number:,} of {longer} has no counterpart in {shorter}",
+                    "Line i of one file of a pair is the translation of line i of the other.",
+                )
+            source, target = ("" if is_own and is_blank(line) else line for line in two)
+            yield source, target
 
-    def _known(self, path: Path) -> KnownHashes:
-        return KnownHashes(path.parent.absolute(), f"pairs:{path.name}")
+    @property
+    def _key(self) -> str:
+        return "corpus" if self.data.folder is None else "folder"
 
-    def _hash(self, path: Path, progress: ProgressCallback) -> list[str]:
-        """The file's name and its hash, which is remembered while the file does not change."""
-        known = self._known(path)
-        progress(f"hashing {path.name}", 0, None)
-        digest = known.of(path)
-        known.save()
-        return [path.name, digest]
+    def _hash(self, path: Path, progress: ProgressCallback) -> str:
+        names = ", ".join(path.name for paths in self._files.values() for path in paths)
+        return known_hashes(*_noted(path), [path], progress, self._key, f"The files are {names}.")[0]
 
 
 def _two(files: str) -> FilePair:
     source, _, target = files.partition(",")
     return Path(source).expanduser(), Path(target).expanduser()
+
+
+def _noted(path: Path) -> tuple[Path, str]:
+    return path.parent.absolute(), f"pairs:{path.name}"
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -180,25 +133,6 @@ def _lines(path: Path) -> Iterator[str]:
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
             except UnicodeDecodeError as error:
                 raise UserError(
-                    f"{path} is not UTF-8 text (line {number}: {error.reason})",
+                    f"corpus: {path} is not UTF-8 text (line {number}: {error.reason})",
                     f"Convert it, for instance: {conversion(path, line if number == 1 else b'')}",
                 ) from error
-
-
-def _count(path: Path) -> tuple[int, str]:
-    """How many lines a file has, and its SHA-256. Raises `OSError`, and `UserError` where there is none or the file is
-    not UTF-8."""
-    lines, block, last = 0, b"", b""
-    decoder, digest = codecs.getincrementaldecoder("utf-8")(), hashlib.sha256()
-    with open_file(path) as handle:
-        try:
-            while block := handle.read(_BLOCK_BYTES):
-                lines, last = lines + block.count(b"\n"), block
-                digest.update(block)
-                decoder.decode(block)
-            decoder.decode(b"", final=True)
-        except UnicodeDecodeError:
-            lines = sum(1 for _ in _lines(path))  # which names the line
-    if not last:
-        raise UserError(f"{path} is empty")
-    return lines + (not last.endswith(b"\n")), digest.hexdigest()

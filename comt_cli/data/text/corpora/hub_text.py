@@ -1,33 +1,40 @@
-"""`c4` and `openwebtext`: the papers' corpora, streamed from the Hugging Face hub.
+"""Text of the Hugging Face hub: `c4`, `openwebtext` and `wikitext-103`, the last from a folder, too.
 
-The original scripts shuffle the stream through a buffer, so that what is read depends on the number of devices, of
-workers and on the version of `datasets`. Here the corpus's files are read in an order drawn from a fixed seed, each
-from its beginning: a preparation that was stopped resumes in the middle of a file without reading the earlier ones
-again. The training order does not suffer: every epoch is a permutation of all rows (see `order`).
+The original scripts of the papers shuffle the stream through a buffer, so that what is read depends on the number of
+devices, of workers and on the version of `datasets`. Here the corpus's files are read in an order drawn from a fixed
+seed, each from its beginning: a preparation that was stopped resumes in the middle of a file without reading the
+earlier ones again. The training order does not suffer: every epoch is a permutation of all rows (see `order`).
 
-C4 is read at a pinned commit. OpenWebText is not: what is asked for is the hub's automatic conversion, a branch that
-the hub may write anew, and no commit of it is known here. Two preparations made at different times may therefore differ
-under one fingerprint; the hash of the tokens themselves, in every manifest and checkpoint, distinguishes them.
+C4 and WikiText are read at a pinned commit. OpenWebText is not: what is asked for is the hub's automatic conversion, a
+branch that the hub may write anew. Two preparations made at different times may therefore differ under one fingerprint;
+the hash of the tokens themselves, in every manifest and checkpoint, distinguishes them.
+
+WikiText-103 (Merity et al. 2017) is divided by its authors and holds lines, of which one with a single = on either side
+begins an article. A document here is an article: its lines without the empty ones and the spaces around them. Training
+lies in two files on the hub: an article that is cut by their boundary counts as two.
 """
 
 from __future__ import annotations
 
+import functools
+import io
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self
 
-from comt_cli.data.hub import RowFiles, from_place, open_files, reachable
-from comt_cli.data.storage import ProgressCallback, no_progress
-from comt_cli.data.text.corpus import Corpus, Document, SplitName
+from comt_cli.data.hub import Row, RowFiles, from_place, open_files, reachable
+from comt_cli.data.storage import ProgressCallback, known_hashes, no_progress
+from comt_cli.data.text.settings import Corpus, Document, SplitName, TextSettings
+from comt_cli.files import open_file
 
 FILE_ORDER_SEED = 42
 VALIDATION_TOKENS = 12_000_000
 """Enough for the papers' evaluation, which stops after 10 million tokens."""
 
 
-@dataclass(frozen=True)
-class HubSource:
+class HubSource(NamedTuple):
     """One split on the hub: the repository, its revision, and the pattern of the split's files."""
 
     repository: str
@@ -38,7 +45,7 @@ class HubSource:
 
 def open_source(source: HubSource) -> RowFiles:
     """The files of a source on the hub."""
-    return open_files(source.repository, source.revision, source.files)
+    return open_files(*source[:3])
 
 
 class HubText(Corpus):
@@ -56,22 +63,38 @@ class HubText(Corpus):
         self.open = open_source
 
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
-        """What is asked of the hub; known without network."""
-        sources = [[source.repository, source.revision, source.files, source.split] for source in self.sources]
         return {
             "corpus": self.names[0],
-            "sources": sources,
+            "sources": [list(source) for source in self.sources],
             "file_order_seed": FILE_ORDER_SEED,
             "validation_tokens": self.validation_tokens,
         }
 
     def streams(self) -> Sequence[HubStream]:
-        """One stream a source."""
         return [HubStream(self, source) for source in self.sources]
 
     def files(self, source: HubSource) -> RowFiles:
-        """The files of a source, a document a row."""
         return self.open(source)
+
+
+class HubStream:
+    """The documents of one source, its files in the seeded order."""
+
+    total: int | None = None
+
+    def __init__(self, corpus: HubText, source: HubSource) -> None:
+        self.split = source.split
+        self._corpus, self._source = corpus, source
+
+    def documents(self, start: tuple[int, int] = (0, 0)) -> Iterator[Document]:
+        """Earlier files than `start` are not opened. Raises `UserError` where the hub stops answering."""
+        with reachable(self._corpus.names[0], self._source.repository, self._corpus.instead):
+            files = self._corpus.files(self._source)
+            order = list(range(len(files)))
+            random.Random(FILE_ORDER_SEED).shuffle(order)
+            for place, row in from_place(files, start, order):
+                if row["text"].strip():
+                    yield Document(row["text"], place)
 
 
 class C4(HubText):
@@ -93,22 +116,78 @@ class OpenWebText(HubText):
     sources = (HubSource("Skylion007/openwebtext", "refs/convert/parquet", "plain_text/*train*/*.parquet", None),)
 
 
-class HubStream:
-    """The documents of one source, its files in the seeded order."""
+# ---- WikiText
 
-    total: int | None = None
+REVISION = "b08601e04326c79dfdd32d625aee71d232d685c3"
+IN_FOLDER = {"train": "wiki.train.raw", "validation": "wiki.valid.raw"}
 
-    def __init__(self, corpus: HubText, source: HubSource) -> None:
-        self.split = source.split
-        self._corpus, self._source = corpus, source
+TITLE = re.compile(r"= [^=].*[^=] =|= [^=] =")
+"""A line that begins an article; those of its sections have more signs."""
 
-    def documents(self, start: tuple[int, int] = (0, 0)) -> Iterator[Document]:
-        """The documents from `start` on; earlier files are not opened. Raises `UserError` where the hub cannot be
-        reached, or stopped answering; what was prepared so far is kept."""
-        with reachable(self._corpus.names[0], self._source.repository, self._corpus.instead):
-            files = self._corpus.files(self._source)
-            order = list(range(len(files)))
-            random.Random(FILE_ORDER_SEED).shuffle(order)
-            for place, row in from_place(files, start, order):
-                if row["text"].strip():
-                    yield Document(row["text"], place)
+
+def articles(lines: Iterable[str]) -> Iterator[str]:
+    """The articles that lines make, in order. A line like a title begins one behind an empty line alone: there are such
+    in formulas."""
+    article: list[str] = []
+    is_behind_empty = True
+    for each in lines:
+        line = each.strip()
+        if is_behind_empty and article and TITLE.fullmatch(line):
+            yield "\n".join(article)
+            article = []
+        if line:
+            article.append(line)
+        is_behind_empty = not line
+    if article:
+        yield "\n".join(article)
+
+
+def _as_articles(rows: Callable[[], Iterable[Row]]) -> Iterator[Row]:
+    return ({"text": article} for article in articles(row["text"] for row in rows()))
+
+
+def _lines(path: Path) -> Iterator[Row]:
+    with io.TextIOWrapper(open_file(path), encoding="utf-8-sig") as lines:
+        yield from ({"text": line} for line in lines)
+
+
+class WikiText(HubText):
+    """The corpus, read to its end, from the hub or from `folder`."""
+
+    names = ("wikitext-103",)
+    keys: ClassVar[Mapping[str, Any]] = {"folder": None}
+    endless = False
+    validation_tokens: int | None = None
+    instead = (
+        "Without network, say in the recipe where its files are, data.folder=/some/folder (--set is not for the runs "
+        "that others start from), or use corpus: python-docs or corpus: files:GLOB."
+    )
+    sources = tuple(
+        HubSource("Salesforce/wikitext", REVISION, f"wikitext-103-raw-v1/{split}-*.parquet", split)
+        for split in ("validation", "train")
+    )
+
+    def __init__(self, open_source: Callable[[HubSource], RowFiles] = open_source, folder: str | None = None) -> None:
+        super().__init__(open_source)
+        self._folder = None if folder is None else Path(folder).expanduser()
+
+    @classmethod
+    def of(cls, data: TextSettings) -> Self:
+        return cls(folder=data.folder)
+
+    def files(self, source: HubSource) -> RowFiles:
+        if self._folder is None:
+            files = self.open(source)
+        else:
+            files = [functools.partial(_lines, self._folder / IN_FOLDER[str(source.split)])]
+        return [functools.partial(_as_articles, rows) for rows in files]
+
+    def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
+        """What is asked of the hub, or the hashes of the files; where the folder lies does not count. Raises
+        `UserError` where one is missing."""
+        if self._folder is None:
+            return super().identity(progress)
+        hint = f"A folder of {self.names[0]} holds {' and '.join(IN_FOLDER.values())}, as its raw archive has them."
+        paths = [self._folder / name for name in IN_FOLDER.values()]
+        hashes = known_hashes(self._folder.absolute(), self.names[0], paths, progress, "folder", hint)
+        return {"corpus": self.names[0], "sha256": dict(zip(IN_FOLDER, hashes, strict=True))}

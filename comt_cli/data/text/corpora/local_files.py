@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-from comt_cli.data.known_hashes import KnownHashes
-from comt_cli.data.storage import ProgressCallback, changed, no_progress
-from comt_cli.data.text.corpus import Corpus, Document, SplitName, Stream
+from comt_cli.data.storage import ProgressCallback, changed, forget_hashes, known_hashes, no_progress
+from comt_cli.data.text.settings import Corpus, Document, SplitName, TextSettings
 from comt_cli.errors import UserError
 from comt_cli.files import canonical_json, conversion, open_file, sha256
 
-if TYPE_CHECKING:
-    from comt_cli.data.text.settings import TextSettings
-
-_WILDCARDS = "*?["
-
-
-@dataclass(frozen=True)
-class _File:
-    name: str  # relative to the part of the pattern before its first wildcard, with "/"
-    path: Path
-    sha256: str
-
 
 class LocalFiles(Corpus):
-    """The files that a glob matches, sorted by name. The corpus and, as there is only one, its stream."""
+    """The files that a glob matches, sorted by name. The corpus and, as there is only one, its stream.
+
+    They are found and hashed once per object: one preparation reads one state of the disk.
+    """
 
     pattern = "files:.+"
     said = "files:GLOB, text of your own"
@@ -37,7 +27,7 @@ class LocalFiles(Corpus):
     def __init__(self, glob: str) -> None:
         """`glob` as a shell reads it: `~`, `*`, `?`, `[...]`, and `**` for any folders; relative to where we run."""
         self.glob = glob
-        self._found: list[_File] | None = None
+        self._progress: ProgressCallback = no_progress
 
     @classmethod
     def of(cls, data: TextSettings) -> Self:
@@ -45,88 +35,72 @@ class LocalFiles(Corpus):
 
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
         """The hash of every file's name and content; where the folder lies does not count. Raises `UserError`."""
-        listing = [[file.name, file.sha256] for file in self._hashed(progress)]
+        self._progress = progress
+        root, _ = self._matched
+        listing = [[path.relative_to(root).as_posix(), digest] for path, digest in self._hashed]
         return {"corpus": "files", "sha256": sha256(canonical_json(listing))}
-
-    def streams(self) -> Sequence[Stream]:
-        """Itself."""
-        return [self]
 
     @property
     def total(self) -> int | None:
-        """How many files there are."""
-        return len(self._hashed())
+        return len(self._hashed)
 
     def documents(self, start: tuple[int, int] = (0, 0)) -> Iterator[Document]:
         """The text of each file from `start` on; the number within a file is always 0. Empty files are left out. Raises
         `UserError` where a file is not UTF-8, cannot be read, or has changed since it was hashed."""
-        for number, file in enumerate(self._hashed()):
-            if (number, 0) < start:
-                continue
-            text = self._text(file)
-            if text.strip():
+        for number, (path, digest) in enumerate(self._hashed):
+            if (number, 0) >= start and (text := self._text(path, digest)).strip():
                 yield Document(text, (number, 0))
 
-    def _hashed(self, progress: ProgressCallback = no_progress) -> list[_File]:
-        """The files with their hashes, found once per object: one preparation reads one state of the disk."""
-        if self._found is None:
-            self._found = self._hash_all(progress)
-        return self._found
+    @cached_property
+    def _matched(self) -> tuple[Path, list[Path]]:
+        return _match(self.glob)
 
-    def _hash_all(self, progress: ProgressCallback) -> list[_File]:
-        root, paths = _match(self.glob)
+    @cached_property
+    def _hashed(self) -> list[tuple[Path, str]]:
+        root, paths = self._matched
         if not paths:
             raise UserError(
                 f"corpus: no file matches files:{self.glob}",
                 f"It was looked up from {Path.cwd()}. Name files, not folders: ** stands for any folders, as in "
                 "files:texts/**/*.txt (none behind a symbolic link), [[] for a bracket that is part of a name.",
             )
-        known = self._known = KnownHashes(root, self.glob)
-        files = []
-        for number, path in enumerate(paths):
-            progress("hashing files", number, len(paths))
-            files.append(_File(path.relative_to(root).as_posix(), path, known.of(path)))
-        progress("hashing files", len(paths), len(paths))
-        known.save()
-        return files
+        return list(zip(paths, known_hashes(root, self.glob, paths, self._progress), strict=True))
 
-    def _text(self, file: _File) -> str:
+    def _text(self, path: Path, digest: str) -> str:
         """The file's text, without a byte order mark and with one character a line end."""
         try:
-            with open_file(file.path) as handle:
+            with open_file(path) as handle:
                 content = handle.read()
         except OSError as error:
-            raise UserError(f"corpus: cannot read {file.path}: {error.strerror or error}") from error
-        if sha256(content) != file.sha256:
-            self._known.forget()
-            raise changed(file.path)
+            raise UserError(f"corpus: cannot read {path}: {error.strerror or error}") from error
+        if sha256(content) != digest:
+            forget_hashes(self._matched[0], self.glob)
+            raise changed(path)
         try:
             return content.decode("utf-8-sig").replace("\r\n", "\n")
         except UnicodeDecodeError as error:
             raise UserError(
-                f"corpus: {file.path} is not UTF-8 text (byte {error.start}: {error.reason})",
-                f"Convert it (for instance: {conversion(file.path, content)}) or choose another glob.",
+                f"corpus: {path} is not UTF-8 text (byte {error.start}: {error.reason})",
+                f"Convert it (for instance: {conversion(path, content)}) or choose another glob.",
             ) from error
 
 
 def _match(pattern: str) -> tuple[Path, list[Path]]:
-    """The folder before the pattern's first wildcard, and the files that match, sorted by their name below it.
-
-    As in a shell, a wildcard does not match names that begin with a dot. What is there by the very name that is given
-    is meant, whatever signs are in it.
-    """
+    """The folder before the pattern's first wildcard, and the files that match, sorted by their name below it. As in a
+    shell, a wildcard does not match names that begin with a dot; what is there by the very name that is given is
+    meant."""
     parts = Path(pattern).expanduser().absolute().parts
     wild = next(
-        (i for i, part in enumerate(parts) if set(part) & {*_WILDCARDS} and not Path(*parts[: i + 1]).exists()), None
+        (i for i, part in enumerate(parts) if set(part) & {*"*?["} and not Path(*parts[: i + 1]).exists()), None
     )
     if wild is None:
         path = Path(*parts)
         return path.parent, [path] if path.is_file() else []
     root, rest = Path(*parts[:wild]), "/".join(parts[wild:])
     try:
-        paths = [path for path in root.glob(rest) if path.is_file()]
+        paths = {path for path in root.glob(rest) if path.is_file()}
     except (ValueError, NotImplementedError, OSError) as error:
         raise UserError(f"corpus: files:{pattern} cannot be looked up: {error}") from error
     if not any(part.startswith(".") for part in parts[wild:]):
-        paths = [path for path in paths if not any(part.startswith(".") for part in path.relative_to(root).parts)]
-    return root, sorted(set(paths), key=lambda path: path.relative_to(root).as_posix())
+        paths = {path for path in paths if not any(part.startswith(".") for part in path.relative_to(root).parts)}
+    return root, sorted(paths, key=lambda path: path.relative_to(root).as_posix())

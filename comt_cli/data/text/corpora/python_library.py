@@ -20,6 +20,7 @@ import functools
 import importlib
 import inspect
 import io
+import itertools
 import os
 import platform
 import sysconfig
@@ -32,7 +33,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from comt_cli.data.storage import ProgressCallback, file_lock, no_progress, state_of
-from comt_cli.data.text.corpus import Corpus, Document, SplitName, Stream
+from comt_cli.data.text.settings import Corpus, Document, SplitName
 from comt_cli.errors import UserError
 from comt_cli.files import cache_folder, canonical_json, read_json, sha256, write_json
 
@@ -55,45 +56,45 @@ class LibraryTexts(Corpus):
     (tests/contract/test_cache_versions.py asks for it)."""
 
     @abstractmethod
-    def extract(self, progress: ProgressCallback) -> tuple[str, ...]:
-        """The documents, read from the running Python, in a fixed order. Raises `UserError` where it has none."""
+    def texts(self, progress: ProgressCallback) -> Iterator[str]:
+        """The texts of the running Python, in a fixed order."""
 
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
         """The hash of all documents; extracts them (a few seconds) when this Python's are not in the cache."""
         return {"corpus": self.names[0], "sha256": _content_hash(self._documents(progress))}
 
-    def streams(self) -> Sequence[Stream]:
-        """Itself."""
-        return [self]
-
     @property
     def total(self) -> int | None:
-        """How many documents there are."""
         return len(self._documents(no_progress))
 
     def documents(self, start: tuple[int, int] = (0, 0)) -> Iterator[Document]:
-        """All documents from `start` on; the file number is always 0."""
         texts = self._documents(no_progress)
         for number in range(start[1] if start[0] == 0 else len(texts), len(texts)):
             yield Document(texts[number], (0, number))
 
-    def _documents(self, progress: ProgressCallback) -> tuple[str, ...]:
-        path = self._cache_path()
-        found = _read(path)
-        if found is None:
-            with file_lock(path.with_suffix(".lock"), progress):
-                found = _read(path)
-                if found is None:
-                    texts = self.extract(progress)
-                    write_json(path, {"sha256": _content_hash(texts), "documents": texts})
-                    found = texts
+    def extract(self, progress: ProgressCallback = no_progress) -> tuple[str, ...]:
+        """The documents: each text once, of `MINIMUM_CHARACTERS` or more. Raises `UserError` where this Python carries
+        none."""
+        found = tuple(dict.fromkeys(text for text in self.texts(progress) if len(text) >= MINIMUM_CHARACTERS))
+        if not found:
+            raise UserError(
+                f"corpus: this Python has no {self.names[0]}",
+                "Use corpus: files:GLOB with a text of yours.",
+            )
         return found
 
-    def _cache_path(self) -> Path:
-        """One file per Python version and installation: distributions patch and split the library."""
+    def _documents(self, progress: ProgressCallback) -> tuple[str, ...]:
+        """Those in the cache, one file per Python version and installation: distributions patch and split the
+        library."""
         place = sha256(sysconfig.get_path("stdlib"))[:8]
         name = f"{platform.python_implementation()}-{platform.python_version()}-{place}-v{self.version}.json"
-        return cache_folder() / self.names[0] / name
+        path = cache_folder() / self.names[0] / name
+        if (found := _read(path)) is None:
+            with file_lock(path.with_suffix(".lock"), progress):
+                if (found := _read(path)) is None:
+                    found = self.extract(progress)
+                    write_json(path, {"sha256": _content_hash(found), "documents": found})
+        return found
 
 
 def source_files(root: Path) -> list[Path]:
@@ -105,13 +106,20 @@ def source_files(root: Path) -> list[Path]:
     return sorted(found, key=lambda path: path.relative_to(root).as_posix())
 
 
+def _sources(progress: ProgressCallback) -> Iterator[bytes]:
+    paths = source_files(Path(sysconfig.get_path("stdlib")))
+    for number, path in enumerate(paths):
+        progress("reading the library's source files", number, len(paths))
+        yield path.read_bytes()
+    progress("reading the library's source files", len(paths), len(paths))
+
+
 def _read(path: Path) -> tuple[str, ...] | None:
     """The documents in the cache; None when they are absent or damaged, since extracting them again repairs both."""
     try:
-        status = path.stat()
+        return _read_version(path, *state_of(path.stat()))
     except OSError:
         return None
-    return _read_version(path, *state_of(status))
 
 
 @functools.lru_cache(maxsize=2)
@@ -148,41 +156,16 @@ _C_OBJECTS = (
 
 
 class PythonDocs(LibraryTexts):
-    """The corpus."""
+    """The documentation, without indentation."""
 
     names = ("python-docs",)
     order = 0
     version = EXTRACTOR_VERSION
 
-    def extract(self, progress: ProgressCallback = no_progress) -> tuple[str, ...]:
-        """Read the documents from the running Python: without indentation, each text once, `MINIMUM_CHARACTERS` or
-        more.
-
-        Raises:
-            UserError: this Python carries neither topics nor the sources of its library.
-        """
-        seen: dict[str, None] = {}
-        for text in _all_texts(progress):
-            clean = inspect.cleandoc(text)
-            if len(clean) >= MINIMUM_CHARACTERS:
-                seen.setdefault(clean)
-        if not seen:
-            raise UserError(
-                "this Python has no documentation of its own", "Use corpus: files:GLOB with a text of yours."
-            )
-        return tuple(seen)
-
-
-def _all_texts(progress: ProgressCallback) -> Iterator[str]:
-    yield from _topics()
-    root = Path(sysconfig.get_path("stdlib"))
-    paths = source_files(root)
-    for number, path in enumerate(paths):
-        progress("extracting python-docs from source files", number, len(paths))
-        yield from _docstrings(path.read_bytes())
-    progress("extracting python-docs from source files", len(paths), len(paths))
-    for name in C_MODULES:
-        yield from _c_docstrings(name)
+    def texts(self, progress: ProgressCallback) -> Iterator[str]:
+        docstrings = (text for source in _sources(progress) for text in _docstrings(source))
+        of_c = (text for name in C_MODULES for text in _c_docstrings(name))
+        return map(inspect.cleandoc, itertools.chain(_topics(), docstrings, of_c))
 
 
 def _topics() -> Iterator[str]:
@@ -220,10 +203,8 @@ def _definitions(body: Iterable[ast.AST]) -> Iterator[ast.ClassDef | ast.Functio
 
 
 def _c_docstrings(module_name: str) -> Iterator[str]:
-    """The docstrings of a C module, its functions, its classes and their methods, sorted by name.
-
-    Only objects made in C count: what other code has put in their place must not change the corpus.
-    """
+    """The docstrings of a C module, its functions, its classes and their methods, sorted by name. Only objects made in
+    C count: what other code has put in their place must not change the corpus."""
     try:
         module = importlib.import_module(module_name)
     except ImportError:  # not built on this platform
@@ -245,28 +226,13 @@ SOURCE_VERSION = 1
 
 
 class PythonSource(LibraryTexts):
-    """The corpus."""
+    """The sources."""
 
     names = ("python-source",)
     version = SOURCE_VERSION
 
-    def extract(self, progress: ProgressCallback = no_progress) -> tuple[str, ...]:
-        """Read the sources of the running Python's library, each text once, `MINIMUM_CHARACTERS` or more.
-
-        Raises:
-            UserError: this Python does not carry them.
-        """
-        paths = source_files(Path(sysconfig.get_path("stdlib")))
-        seen: dict[str, None] = {}
-        for number, path in enumerate(paths):
-            progress("reading the library's source files", number, len(paths))
-            text = decoded(path.read_bytes())
-            if len(text) >= MINIMUM_CHARACTERS:
-                seen.setdefault(text)
-        progress("reading the library's source files", len(paths), len(paths))
-        if not seen:
-            raise UserError("this Python has no sources of its library", "Use corpus: files:GLOB with a text of yours.")
-        return tuple(seen)
+    def texts(self, progress: ProgressCallback) -> Iterator[str]:
+        return map(decoded, _sources(progress))
 
 
 def decoded(source: bytes) -> str:
