@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from errno import EINVAL
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import typer
 from pydantic import ValidationError
@@ -26,6 +26,10 @@ from comt_cli.training.hardware import check_device_name
 from comt_cli.verbs.loading import loading
 from comt_cli.verbs.select import model_source, run_directories
 
+if TYPE_CHECKING:
+    from comt_cli.generation.caption import Said
+    from comt_cli.generation.translate import Translation
+
 Decode = TypeVar("Decode", bound=BeamSettings)
 MOST_TEXTS, MOST_TOKENS = 10_000, 100_000_000
 """Of all texts together. Beyond it not even the random numbers for their draws fit into the memory."""
@@ -33,24 +37,6 @@ MOST_PROMPT_BYTES = 10_000_000
 MOST_FIGURES = 20
 """Fewer than a pool of lines, which is what an output that was stopped is continued by: each is translated."""
 MOST_IMAGES = 12
-
-
-class Scored(Protocol):
-    """A hypothesis of beam search."""
-
-    @property
-    def score(self) -> float: ...
-    @property
-    def log_probability(self) -> float: ...
-
-
-class Text(Protocol):
-    """What was decoded; `hypothesis` is None where there was nothing to decode."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def hypothesis(self) -> Scored | None: ...
 
 
 class Chosen(NamedTuple):
@@ -79,9 +65,9 @@ class Decoding:
         given = {"beam": self.beam, "alpha": self.alpha, "penalty": self.penalty and str(self.penalty)}
         return decode.model_copy(update={key: value for key, value in given.items() if value is not None})
 
-    def rows(self, name: str, found: Sequence[Text]) -> list[str]:
+    def rows(self, name: str, found: Sequence[Translation | Said]) -> list[str]:
         """The lines of output of what is called `name`: `n_best` of them, with the name before each if these are more
-        than one, and empty where fewer texts were found."""
+        than one, and empty where fewer texts were found, or there was nothing to decode."""
         lines = []
         for each in (*found, *[None] * self.n_best)[: self.n_best]:
             hypothesis = each.hypothesis if each is not None else None
