@@ -16,7 +16,7 @@ import typer
 from comt_cli import __version__
 from comt_cli.commands import completion
 from comt_cli.commands.examples import Verb, VerbGroup
-from comt_cli.commands.train_recipe import end_of_torchrun, training_verb
+from comt_cli.commands.train import end_of_torchrun, training_verb
 from comt_cli.errors import UserError, of_surroundings
 from comt_cli.streams import let_go, mend_streams
 from comt_cli.tasks import tasks

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from comt_cli.commands.planning import plan_recipe
 from comt_cli.files import write_json
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import Task
+from comt_cli.verbs.plan import plan_recipe
 
 GATES = """\
 title: Gates of our own

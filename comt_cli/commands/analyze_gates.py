@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from comt_cli.commands import completion, figure_options, options
-from comt_cli.errors import UserError
-
-_MOST_IMAGES = 12
+from comt_cli.commands import completion, options
 
 
 def analyze_gates(
     checkpoint: Annotated[
         str,
-        typer.Argument(
-            help=f"A checkpoint.pt or a run directory; {options.SELECTOR}. Hugging Face folders and .gguf files are "
-            "read too, but hold no gates.",
-            show_default=False,
-            autocompletion=completion.selectors,
+        options.run_argument(
+            f"A checkpoint.pt or a run directory; {options.SELECTOR}. Hugging Face folders and .gguf files are read "
+            "too, but hold no gates."
         ),
     ],
     text: Annotated[
@@ -48,9 +42,9 @@ def analyze_gates(
     ] = None,
     scale: options.ScaleOfRuns = None,
     set_: options.SetOfRuns = None,
-    runs: options.Runs = Path("runs"),
-    own_axes: figure_options.OwnAxes = False,
-    out: figure_options.Out = None,
+    runs: options.Runs = options.DEFAULT_RUNS,
+    own_axes: options.OwnAxes = False,
+    out: options.Out = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
     """Draw the values that a trained model's gates take. They are those on a text, a sentence pair, or images.
@@ -79,26 +73,7 @@ def analyze_gates(
 
       comt analyze-gates table1:pixel:glyphs10-resnet18 --images 3,8,15
     """
-    numbers = None if images is None else image_numbers(images)
-    source = figure_options.chosen_model(checkpoint, runs, scale, set_)
-    from comt_cli.analysis import verbs
-    from comt_cli.analysis.subject import Request
+    from comt_cli.verbs import models
 
-    verbs.analyze_gates(source, Request(text, site, numbers), shared=not own_axes, out=out, results=results)
-
-
-def image_numbers(text: str) -> list[int]:
-    """The images that `--images` asks for: `3` is the first three, `3,8` those numbers, `3,` that one.
-
-    Raises:
-        UserError: it is neither, or asks for none or for too many.
-    """
-    parts = [part.strip() for part in text.split(",")]
-    listed = len(parts) > 1
-    numbers = [part for part in parts if part or not listed]
-    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in numbers):
-        raise UserError(f"--images {text}: should be a number of images, or numbers with commas", "4, or 3,8,15")
-    found = list(dict.fromkeys(map(int, numbers))) if listed else list(range(min(int(text), _MOST_IMAGES + 1)))
-    if not 1 <= len(found) <= _MOST_IMAGES:
-        raise UserError(f"--images {text}: 1 to {_MOST_IMAGES} images are shown at once")
-    return found
+    model = models.Chosen(checkpoint, runs, scale, set_)
+    models.analyze_gates(model, text, site, images, shared=not own_axes, out=out, results=results)

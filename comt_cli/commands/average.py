@@ -7,22 +7,11 @@ from typing import Annotated
 
 import typer
 
-from comt_cli.commands import completion, options
-from comt_cli.commands.loading import loading
-from comt_cli.errors import UserError
-from comt_cli.files import refuse_same
+from comt_cli.commands import options
 
 
 def average(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN",
-            help=f"A run directory; {options.SELECTOR}.",
-            show_default=False,
-            autocompletion=completion.selectors,
-        ),
-    ],
+    run: Annotated[str, options.run_argument(metavar="RUN", help=f"A run directory; {options.SELECTOR}.")],
     last: Annotated[int, typer.Option(min=1, help="How many of the kept weights, the last by step.")] = 10,
     out: Annotated[
         Path | None,
@@ -30,7 +19,7 @@ def average(
     ] = None,
     scale: options.ScaleOfRuns = None,
     set_: options.SetOfRuns = None,
-    runs: options.Runs = Path("runs"),
+    runs: options.Runs = options.DEFAULT_RUNS,
 ) -> None:
     """Write the mean of the weights of a run's last steps. It is a checkpoint, which every verb reads.
 
@@ -45,16 +34,6 @@ def average(
 
       comt average runs/by-id/0123456789ab --last 10 -o averaged.pt
     """
-    from comt_cli.commands.run_selectors import model_source
+    from comt_cli.verbs import models
 
-    folder = Path(model_source(run, runs, scale, set_))
-    if not folder.is_dir():
-        raise UserError(f"there is no run {run}", "Give a run directory.")
-    loading("the weights")
-    from comt_cli.exchange.average import average as write_average
-    from comt_cli.exchange.average import kept_weights
-
-    if out is not None:
-        refuse_same(out, folder / "checkpoint.pt", *kept_weights(folder).values())
-    written, chosen = write_average(folder, last, out)
-    typer.echo(f"{written}  the mean of {len(chosen)} steps: {', '.join(f'{step:,}' for step in chosen)}")
+    models.average(models.Chosen(run, runs, scale, set_), last, out)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,10 @@ def recipes(incomplete: str) -> list[str]:
     found: dict[str, None] = {}
     for name in available_recipes():
         paper, _, short = name.partition("/")
-        if paper == DEFAULT_PAPER and f"{short}.yaml".startswith(incomplete):
-            found[f"{short}.yaml"] = None
-        # All by their whole names, so that no shell takes the letters that they share for what was meant.
-        if f"{name}.yaml".startswith(incomplete) or f"{short}.yaml".startswith(incomplete):
+        if f"{short}.yaml".startswith(incomplete):
+            # All by their whole names, too, so that no shell takes the letters that they share for what was meant.
+            found |= dict.fromkeys((*[f"{short}.yaml"] * (paper == DEFAULT_PAPER), f"{name}.yaml"))
+        elif f"{name}.yaml".startswith(incomplete):
             found[f"{name}.yaml"] = None
     return [_Whole(name) for name in found]
 
@@ -45,16 +46,12 @@ def scales(ctx: typer.Context, incomplete: str) -> list[str]:
     from comt_cli.recipe.schema import SCALES
 
     own = dict.fromkeys(scale for data in _recipes_on(ctx) for scale in _group(data, "scales"))
-    return _fitting(own or SCALES, incomplete)
+    return [name for name in own or SCALES if name.startswith(incomplete)]
 
 
 def _names_of(module: str, constant: str) -> Callable[[str], list[str]]:
     """What completes the last name of a list by those that a module of the program has."""
-
-    def complete(incomplete: str) -> list[str]:
-        return _listed(getattr(importlib.import_module(f"comt_cli.{module}"), constant), incomplete)
-
-    return complete
+    return lambda incomplete: _listed(getattr(importlib.import_module(f"comt_cli.{module}"), constant), incomplete)
 
 
 sites = _names_of("methods.base", "PROJECTIONS")
@@ -80,11 +77,8 @@ def rows(ctx: typer.Context, incomplete: str) -> list[str]:
 def columns(ctx: typer.Context, incomplete: str) -> list[str]:
     """Columns of the recipe on the line, at the scale on the line."""
     scale = ctx.params.get("scale") or "smoke"
-    names: list[str] = []
-    for data in _recipes_on(ctx):
-        own = _group(_group(_group(data, "scales"), scale), "columns")
-        names += own or _group(data, "columns")
-    return _listed(names, incomplete)
+    groups = [_group(data, "scales", scale, "columns") or _group(data, "columns") for data in _recipes_on(ctx)]
+    return _listed([name for group in groups for name in group], incomplete)
 
 
 def methods(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -93,11 +87,9 @@ def methods(ctx: typer.Context, incomplete: str) -> list[str]:
     from comt_cli.tasks import task_of
 
     before, equals, typed = incomplete.rpartition("=")
-    if "{" in before:
-        return []
-    sites = [task_of(command).sites for command in _commands_on(ctx)]
+    sites = [task_of(command).sites for command in _commands_on(ctx) if "{" not in before]
     fitting = [name for name, kind in every_method().items() if any(map(kind.fits, sites))]
-    return [f"{before}{equals}{name}" for name in _fitting(fitting, typed)]
+    return [f"{before}{equals}{name}" for name in fitting if name.startswith(typed)]
 
 
 def settings(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -105,18 +97,14 @@ def settings(ctx: typer.Context, incomplete: str) -> list[str]:
     from comt_cli.recipe.validate import every_key
     from comt_cli.tasks import task_of
 
-    if "=" in incomplete:
-        return []
-    keys: dict[str, None] = {}
-    for command in sorted(_commands_on(ctx)):
-        keys |= dict.fromkeys(f"{key}=" for key in every_key(task_of(command).settings))
-    return _fitting(keys, incomplete)
+    commands = () if "=" in incomplete else sorted(_commands_on(ctx))
+    keys = dict.fromkeys(f"{key}=" for command in commands for key in every_key(task_of(command).settings))
+    return [key for key in keys if key.startswith(incomplete)]
 
 
 def selectors(ctx: typer.Context, incomplete: str) -> list[str]:
     """Runs below `--runs`: `table3:pre-ln`, part by part, and the ids of those that begin as was typed."""
-    runs = Path(ctx.params.get("runs") or "runs")
-    found = _selectors(incomplete, runs)
+    found = _selectors(incomplete, Path(ctx.params.get("runs") or "runs"))
     if os.environ.get("_COMT_COMPLETE") == "complete_bash":  # it has what stands before the last colon already
         return [_Whole(each.rpartition(":")[2]) if ":" in incomplete else each for each in found]
     return found
@@ -131,18 +119,9 @@ def join_colons() -> None:
     if os.environ.get("_COMT_COMPLETE") != "complete_bash" or not position.isdigit():
         return
     separator = "\n" if "\n" in said else " "
-    words, last = said.split(separator), int(position)
-    words = [*words[: last + 1], *[""] * (last + 1 - len(words))]
-    joined: list[str] = []
-    is_open = False  # whether the word before ends with a colon that bash split off
-    for word in words:
-        is_colon = bool(word) and not word.strip(":")
-        if joined and (is_colon or is_open):
-            joined[-1] += word
-        else:
-            joined.append(word)
-        is_open = is_colon
-    os.environ["COMP_WORDS"], os.environ["COMP_CWORD"] = separator.join(joined), str(len(joined) - 1)
+    words = [*said.split(separator), *[""] * int(position)][: int(position) + 1]
+    joined = re.sub(rf"(?:^|{separator})(:+)(?:{separator}|$)", r"\1", separator.join(words))
+    os.environ["COMP_WORDS"], os.environ["COMP_CWORD"] = joined, str(joined.count(separator))
 
 
 def _selectors(typed: str, runs: Path) -> list[str]:
@@ -150,26 +129,22 @@ def _selectors(typed: str, runs: Path) -> list[str]:
     from comt_cli.recipe.variant import MARK, split_variant
     from comt_cli.runs.known import known_runs
 
-    known = known_runs(runs)
     head, colon, _ = typed.partition(":")
     recipe, variant = split_variant(head)
-    table = full_name(recipe)
-    found: dict[str, None] = {}
-    for run in known:
+    table, count = full_name(recipe), typed.count(":") + 1
+    found: set[str] = set()
+    for run in known_runs(runs):
         if not colon:
-            for each in (*run.tables, *run.variants):
-                names = (each, each.removeprefix(f"{DEFAULT_PAPER}/"))
-                found |= dict.fromkeys(f"{name}:" for name in names if name.startswith(typed))
-            if typed and run.name.startswith(typed):
-                found[run.name] = None
-            continue
-        count = typed.count(":") + 1
-        for place in (run.home, *run.elsewhere):
-            if place.recipe == table and count <= 4 and (not variant or f"{table}{MARK}{variant}" in run.variants):
-                candidate = ":".join((head, place.row, place.column, str(run.seed))[:count])
-                if candidate.startswith(typed):
-                    found[candidate] = None
-    return sorted(found)
+            names = [
+                each.removeprefix(prefix)
+                for each in (*run.tables, *run.variants)
+                for prefix in ("", f"{DEFAULT_PAPER}/")
+            ]
+            found |= {f"{name}:" for name in names} | ({run.name} if typed else set())
+        elif count <= 4 and (not variant or f"{table}{MARK}{variant}" in run.variants):
+            places = [place for place in (run.home, *run.elsewhere) if place.recipe == table]
+            found |= {":".join((head, place.row, place.column, str(run.seed))[:count]) for place in places}
+    return sorted(each for each in found if each.startswith(typed))
 
 
 def _recipes_on(ctx: typer.Context) -> list[dict[str, Any]]:
@@ -182,12 +157,10 @@ def _recipes_on(ctx: typer.Context) -> list[dict[str, Any]]:
     found = []
     for name in _named_on(ctx):
         try:
-            data = read(find_recipe(split_variant(name)[0])).data
+            found.append(read(find_recipe(split_variant(name)[0])).data)
         except (UserError, OSError):
             continue
-        if isinstance(data, dict):
-            found.append(data)
-    return found
+    return [data for data in found if isinstance(data, dict)]
 
 
 def _named_on(ctx: typer.Context) -> list[str]:
@@ -204,10 +177,6 @@ def _commands_on(ctx: typer.Context) -> set[str]:
     return {command for command in tasks() if command in said} or set(tasks())
 
 
-def _fitting(names: Iterable[str], incomplete: str) -> list[str]:
-    return [name for name in names if name.startswith(incomplete)]
-
-
 def _listed(names: Iterable[str], incomplete: str) -> list[str]:
     """What can stand after the last comma of a list, with what stands before it; nothing twice."""
     before, comma, typed = incomplete.rpartition(",")
@@ -215,7 +184,8 @@ def _listed(names: Iterable[str], incomplete: str) -> list[str]:
     return [f"{before}{comma}{name}" for name in dict.fromkeys(names) if name.startswith(typed) and name not in taken]
 
 
-def _group(data: Any, key: str) -> dict[str, Any]:
-    """A group of keys within another; {} where it is none."""
-    found = data.get(key) if isinstance(data, dict) else None
-    return found if isinstance(found, dict) else {}
+def _group(data: Any, *keys: str) -> dict[str, Any]:
+    """A group of keys within others; {} where it is none."""
+    for key in keys:
+        data = data.get(key) if isinstance(data, dict) else None
+    return data if isinstance(data, dict) else {}

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import math
-import re
-import sys
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from comt_cli.commands import completion, options
-from comt_cli.commands.loading import loading_model
-from comt_cli.errors import UserError
-from comt_cli.files import read_text
-
-if TYPE_CHECKING:
-    from comt_cli.generation.completion import Completion
+from comt_cli.commands import options
 
 MAX_NEW_TOKENS = 1_000_000
 MAX_TEXTS = 10_000
-MAX_TOKENS = 100_000_000
-"""Of all texts together. Beyond it not even the random numbers for their draws fit into the memory."""
-MAX_PROMPT_BYTES = 10_000_000
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Precision(StrEnum):
@@ -48,11 +32,9 @@ class Kernels(StrEnum):
 def generate(
     checkpoint: Annotated[
         str,
-        typer.Argument(
-            help=f"A checkpoint.pt or run directory; {options.SELECTOR}; a Hugging Face LLaMA folder or hub name, or a "
-            ".gguf file.",
-            show_default=False,
-            autocompletion=completion.selectors,
+        options.run_argument(
+            f"A checkpoint.pt or run directory; {options.SELECTOR}; a Hugging Face LLaMA folder or hub name, or a "
+            ".gguf file."
         ),
     ],
     prompt: Annotated[
@@ -82,7 +64,7 @@ def generate(
     ] = Kernels.auto,
     scale: options.ScaleOfRuns = None,
     set_: options.SetOfRuns = None,
-    runs: options.Runs = Path("runs"),
+    runs: options.Runs = options.DEFAULT_RUNS,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with texts and speed.")] = False,
 ) -> None:
     """Let a model continue a text. Uses a key-value cache, and says how fast it was.
@@ -99,102 +81,16 @@ def generate(
 
       comt generate HuggingFaceTB/SmolLM2-135M --prompt-file prompts.txt --temperature 0 --precision bf16 --json
     """
-    if not (math.isfinite(temperature) and temperature >= 0):
-        raise UserError(f"--temperature {temperature:g}: it must be 0 or more", "0 takes the most likely token.")
-    if not 0 < top_p <= 1:
-        raise UserError(f"--top-p {top_p:g}: it must be more than 0 and at most 1", "1 draws from all tokens.")
-    prompts = _prompts(prompt, prompt_file)
-    _refuse_too_many(len(prompts) * samples, max_new_tokens)
-    from comt_cli.commands.run_selectors import model_source
+    from comt_cli.verbs import models
 
-    checkpoint = model_source(checkpoint, runs, scale, set_)
-    loading_model(checkpoint, device)
-    import torch
-
-    from comt_cli.exchange.load import load
-    from comt_cli.exchange.loaded import LoadedModel
-    from comt_cli.generation.completion import Sampling, begin, complete
-    from comt_cli.models.kernels import use_kernels
-    from comt_cli.training.devices import pick_device
-
-    where = pick_device(device)
-    loaded = load(checkpoint, LoadedModel)
-    texts = begin(loaded, [text for text in prompts for _ in range(samples)])
-    longest = max(len(text.ids) for text in texts) + max_new_tokens
-    if loaded.context_length is not None and longest > loaded.context_length:
-        typer.echo(
-            f"{loaded.name} was trained on texts of up to {loaded.context_length} tokens; with a text of {longest}, "
-            "what comes late may make little sense",
-            err=True,
-        )
-    wanted = {None: None, Precision.fp32: torch.float32, Precision.bf16: torch.bfloat16}[precision]
-    model = loaded.model.to(where, wanted).eval()
-    dtype = model.embedding.weight.dtype
-    chosen = use_kernels(model, kernels.value, where, dtype, compiled=False, training=False, tokens=len(texts))
-    if kernels is Kernels.fused:
-        for op, choice in chosen.items():
-            if not choice.fused:
-                typer.echo(f"{op} has no fused kernel here: {choice.reason}", err=True)
-    streams = len(texts) == 1 and not as_json
-    if streams:
-        _show(prompts[0])
-    sampling = Sampling(max_new_tokens, temperature, top_p, seed)
-    pace = complete(loaded, texts, sampling, _show if streams else None)
-    if as_json:
-        about = {"model": loaded.name, "device": str(where), "precision": str(dtype).removeprefix("torch.")}
-        kinds = {op: str(choice) for op, choice in chosen.items()}
-        typer.echo(json.dumps({**about, "kernels": kinds, "texts": _rows(texts), **pace.numbers()}, indent=2))
-    elif streams:
-        typer.echo()
-    else:
-        for number, text in enumerate(texts, 1):
-            _show(f"[{number}/{len(texts)}] {text.prompt}{text.text}\n\n")
-    typer.echo(pace.words(), err=True)
-
-
-def _refuse_too_many(texts: int, tokens: int) -> None:
-    """Raise `UserError` for more texts and tokens than any machine has room for."""
-    if texts > MAX_TEXTS or texts * tokens > MAX_TOKENS:
-        raise UserError(
-            f"{texts:,} texts of up to {tokens:,} tokens are too many for one call",
-            f"At most {MAX_TEXTS:,} texts, and {MAX_TOKENS:,} tokens in all: lower --samples or --max-new-tokens.",
-        )
-
-
-def _rows(texts: Sequence[Completion]) -> list[dict[str, Any]]:
-    return [
-        {
-            "prompt": text.prompt,
-            "prompt_tokens": len(text.ids),
-            "text": text.text,
-            "tokens": text.tokens,
-            "ended": text.ended,
-        }
-        for text in texts
-    ]
-
-
-def _prompts(given: Sequence[str] | None, file: Path | None) -> list[str]:
-    """All prompts, those of the file last; one empty prompt where there is neither."""
-    prompts = list(given or ())
-    if file is not None:
-        try:
-            lines = [line for line in read_text(file, MAX_PROMPT_BYTES).splitlines() if line.strip()]
-        except (OSError, ValueError) as error:
-            said = (error.strerror if isinstance(error, OSError) else None) or error
-            raise UserError(f"--prompt-file {file} cannot be read: {said}") from None
-        if not lines:
-            raise UserError(f"--prompt-file {file} holds no prompt", "It should have one a line.")
-        prompts += lines
-    for prompt in prompts:
-        try:
-            prompt.encode()
-        except UnicodeEncodeError:
-            raise UserError(f"--prompt {prompt!r} is not UTF-8") from None
-    return prompts or [""]
-
-
-def _show(text: str) -> None:
-    """Print without ending the line. A model's text may hold anything: a terminal is not given control characters."""
-    shown = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text) if sys.stdout.isatty() else text
-    typer.echo(shown, nl=False, color=True)  # without `color`, what looks like an escape sequence is left out
+    models.generate(
+        models.Chosen(checkpoint, runs, scale, set_),
+        prompt or (),
+        prompt_file,
+        samples,
+        {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "seed": seed},
+        device=device,
+        precision=precision,
+        kernels=kernels.value,
+        as_json=as_json,
+    )

@@ -1,15 +1,21 @@
-"""Options that several verbs share, defined once, and the values of those that training is told."""
+"""Options that several verbs share, defined once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from comt_cli.commands import completion
 from comt_cli.errors import UserError
+
+
+def run_argument(help: str, metavar: str | None = None) -> Any:
+    """The argument by which verbs take a run, or a model."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False, autocompletion=completion.selectors)
+
 
 RECIPE_HELP = "A recipe file, or the name of one that came with the program: table3.yaml, comt/table3."
 
@@ -79,15 +85,14 @@ ScaleOfRuns = Annotated[
 ]
 ManyRuns = Annotated[
     list[str],
-    typer.Argument(
-        metavar="RUN...",
-        help="Run directories, or checkpoints in them; runs as recipe:row:column:seed, where what is left out means "
+    run_argument(
+        "Run directories, or checkpoints in them; runs as recipe:row:column:seed, where what is left out means "
         "all there are, or by the beginning of an id.",
-        show_default=False,
-        autocompletion=completion.selectors,
+        "RUN...",
     ),
 ]
 SELECTOR = "a run as recipe:row:column:seed, as far as is needed (table3:pre-ln+comt), or by the beginning of its id"
+DEFAULT_RUNS = Path("runs")
 Results = Annotated[Path, typer.Option(help="Folder that the tables and figures are written to.", file_okay=False)]
 DEFAULT_RESULTS = Path("runs/results")
 """Not `results`: what a clone comes with is written by `make record` alone."""
@@ -126,6 +131,43 @@ Track = Annotated[
         autocompletion=completion.trackers,
     ),
 ]
+Text = Annotated[
+    str | None,
+    typer.Option(help="The text to observe the model on, 2 to 512 tokens; by default a sentence about a castle."),
+]
+Out = Annotated[
+    Path | None, typer.Option(help="Folder for the figures; below --results if not given.", file_okay=False)
+]
+OwnAxes = Annotated[
+    bool,
+    typer.Option(
+        "--own-axes", help="Every panel has its own range of values and colours, instead of one range for all panels."
+    ),
+]
+
+
+class Penalty(StrEnum):
+    """What log-probabilities are divided by."""
+
+    gnmt = "gnmt"
+    average = "average"
+
+
+Beam = Annotated[
+    int | None,
+    typer.Option(min=1, max=1000, help="Hypotheses that are kept; 1 is greedy. As the run's if not given."),
+]
+Alpha = Annotated[
+    float | None,
+    typer.Option(min=0, max=10, help="How much longer texts are favoured. As the run's if not given."),
+]
+PenaltyOption = Annotated[
+    Penalty | None,
+    typer.Option(
+        "--penalty", help="Divide by ((5 + length) / 6)^alpha (gnmt) or length^alpha (average). As the run's."
+    ),
+]
+Scores = Annotated[bool, typer.Option("--scores", help="Score and log-probability before each text, with tabs.")]
 
 
 def one_of(argument: str | None, option: str | None, name: str, example: str) -> str | None:
@@ -134,30 +176,3 @@ def one_of(argument: str | None, option: str | None, name: str, example: str) ->
     if argument is not None and option is not None and argument != option:
         raise UserError(f"{argument} and {name} {option}: which of them?", f"Say one: {example}")
     return argument if argument is not None else option
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which runs: the options of that name, as they were typed."""
-
-    recipe: str
-    scale: str
-    rows: str | None
-    columns: str | None
-    seeds: str | None
-    overrides: list[str] | None
-    also: list[str] | None
-    sweep: list[str] | None = None
-
-
-@dataclass(frozen=True)
-class Where:
-    """On what they are trained, and where their files go: the options of that name."""
-
-    device: str | None
-    gpus: int
-    jobs: int | None
-    slurm: Path | None
-    track: list[str] | None
-    runs: Path
-    results: Path

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from comt_cli.commands import completion, figure_options, options
+from comt_cli.commands import options
 
 
 def plot_cosine(
     model: Annotated[
         str,
-        typer.Argument(
-            help=f"A checkpoint.pt or run directory; {options.SELECTOR}; a Hugging Face folder or hub name of a LLaMA "
-            "or BERT, or a .gguf file.",
-            show_default=False,
-            autocompletion=completion.selectors,
+        options.run_argument(
+            f"A checkpoint.pt or run directory; {options.SELECTOR}; a Hugging Face folder or hub name of a LLaMA or "
+            "BERT, or a .gguf file."
         ),
     ],
-    text: figure_options.Text = None,
+    text: options.Text = None,
     scale: options.ScaleOfRuns = None,
     set_: options.SetOfRuns = None,
-    runs: options.Runs = Path("runs"),
-    out: figure_options.Out = None,
+    runs: options.Runs = options.DEFAULT_RUNS,
+    out: options.Out = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
     """Draw how alike every layer's input and output are. Shows their cosine similarity and norm ratio, per token.
@@ -40,7 +35,6 @@ def plot_cosine(
 
       comt plot-cosine HuggingFaceTB/SmolLM2-135M
     """
-    source = figure_options.chosen_model(model, runs, scale, set_)
-    from comt_cli.analysis import verbs
+    from comt_cli.verbs import models
 
-    verbs.plot_cosine(source, text, out=out, results=results)
+    models.plot_cosine(models.Chosen(model, runs, scale, set_), text, out=out, results=results)

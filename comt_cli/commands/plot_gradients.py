@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from comt_cli.commands import figure_options, options
-from comt_cli.commands.loading import loading
+from comt_cli.commands import options
 
 
 def plot_gradients(
@@ -16,8 +14,8 @@ def plot_gradients(
     epochs: Annotated[float, typer.Option(help="How much of the training is shown.", min=0)] = 5.0,
     scale: options.ScaleOfRuns = None,
     set_: options.SetOfRuns = None,
-    runs: options.Runs = Path("runs"),
-    out: figure_options.Out = None,
+    runs: options.Runs = options.DEFAULT_RUNS,
+    out: options.Out = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
     """Draw the L2 norm of every convolution's gradient. Shows it over depth and training steps, for one run or several.
@@ -32,15 +30,6 @@ def plot_gradients(
 
       comt plot-gradients table1::glyphs10-resnet152:1 --epochs 1 --out figures
     """
-    from comt_cli.commands.run_selectors import run_folders
-    from comt_cli.runs.directory import RunDirectory
+    from comt_cli.verbs import models
 
-    directories = [
-        RunDirectory(path.parent if path.is_file() else path) for path in run_folders(chosen, runs, scale, set_)
-    ]
-    for directory in directories:  # a path that is not a run's is told before torch is imported
-        directory.spec()
-    loading("the logged norms")
-    from comt_cli.analysis import verbs
-
-    verbs.plot_gradients(directories, epochs, out=out, results=results)
+    models.plot_gradients(chosen, epochs, runs, scale, set_, out=out, results=results)

@@ -56,14 +56,14 @@ def report(
 
       comt report --html
     """
-    from comt_cli.commands.outcome import outcome_as_json, write_outcome
-    from comt_cli.commands.planning import also_rows, check_added, plan_recipe
     from comt_cli.errors import UserError
     from comt_cli.recipe.load import available_recipes
     from comt_cli.recipe.problems import RecipeError
     from comt_cli.recipe.variant import MARK
     from comt_cli.report.collect import tables_with_runs
     from comt_cli.runs.known import known_runs
+    from comt_cli.verbs.outcome import outcome_as_json, write_outcome
+    from comt_cli.verbs.plan import also_rows, check_added, plan_recipe
     from comt_cli.words import listing
 
     pages = overview or html

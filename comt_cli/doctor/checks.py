@@ -1,20 +1,26 @@
-"""The checks of `comt doctor`. Each is a function that returns one `Finding`; none relies on another having passed."""
+"""The checks of `comt doctor`, in one table. Each is a function that returns one `Finding`; none relies on another
+having passed, nor on torch, which it imports itself."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
+import json
 import os
 import platform
 import shutil
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from comt_cli.doctor.finding import Finding, judge
-from comt_cli.doctor.kernels import check_kernels
+import typer
+
+from comt_cli.doctor import Finding, Status, judge
 from comt_cli.errors import UserError
 from comt_cli.installing import install_package
 
@@ -27,12 +33,63 @@ LITTLE_MEMORY, TOO_LITTLE_MEMORY = 4 * GIB, 1 * GIB
 LITTLE_DISK, TOO_LITTLE_DISK = 5 * GIB, GIB // 5
 NATIVE_BF16 = (8, 0)
 """CUDA compute capability from which tensor cores multiply bf16."""
+COLOURS: dict[Status, str] = {"ok": "green", "warn": "yellow", "fail": "red"}
+"""Of each status, the worst last."""
 
 Check = Callable[[], Finding]
 
 
-def run_check(check: Check) -> Finding:
-    """Run one check. Whatever it raises is its failure, not the preflight's."""
+def all_checks(runs: Path) -> dict[str, Sequence[Check]]:
+    """Every check by its name, in the order of its number, with its parts; `runs` is where run directories are
+    written."""
+    data = [partial(_later, "data", "check_data", kind) for kind in ("corpora", "images", "parallel text", "captions")]
+    return {
+        "Python": [check_python],
+        "PyTorch": [check_torch],
+        "devices": [check_devices, check_precision],
+        "room": [check_memory, partial(check_disk, runs)],
+        "data": [check_offline_data, check_tokenizers, *data],
+        "kernels": [partial(_later, "kernels", "check_kernels"), check_compilation],
+        "recipes": [check_recipes],
+    }
+
+
+def _later(module: str, check: str, *of: str) -> Finding:
+    """A check of another file, whose imports fail with it alone."""
+    found: Finding = getattr(importlib.import_module(f"comt_cli.doctor.{module}"), check)(*of)
+    return found
+
+
+def print_checks(runs: Path, *, as_json: bool) -> bool:
+    """Run and print every check; returns whether any failed."""
+    outcomes = []
+    for number, (name, parts) in enumerate(all_checks(runs).items(), 1):
+        found = run_check(parts)
+        outcomes.append({"number": number, "name": name, **asdict(found)})
+        if not as_json:
+            text = found.text.replace("\n", f"\n{' ' * 10}")
+            typer.echo(f"{number:2}  {typer.style(f'{found.status:4}', fg=COLOURS[found.status])}  {name}: {text}")
+            if found.fix:
+                typer.echo(f"          to fix it: {found.fix}")
+    counts = Counter(outcome["status"] for outcome in outcomes)
+    if as_json:
+        typer.echo(json.dumps({"checks": outcomes, "failed": counts["fail"]}, indent=2))
+    else:
+        counted = f"{counts['ok']} ok, {counts['warn']} to look at, {counts['fail']} failed"
+        typer.echo(f"\n{len(outcomes)} checks: {counted}")
+    return counts["fail"] > 0
+
+
+def run_check(parts: Sequence[Check]) -> Finding:
+    """The findings of a check's parts as one, with the worst of their statuses."""
+    found = [_found(part) for part in parts]
+    worst = max((each.status for each in found), key=list(COLOURS).index)
+    fixes = [each.fix for each in found if each.fix]
+    return Finding(worst, "\n".join(each.text for each in found), " ".join(fixes) or None)
+
+
+def _found(check: Check) -> Finding:
+    """Whatever a check raises is its failure, not the preflight's."""
     try:
         return check()
     except UserError as error:
@@ -42,27 +99,6 @@ def run_check(check: Check) -> Finding:
     except Exception as error:
         text = f"the check itself failed: {type(error).__name__}: {error}"
         return Finding("fail", text, "Please report this line.")
-
-
-def all_checks(runs: Path) -> dict[str, Check]:
-    """Every check, in the order of its number; `runs` is where run directories are written."""
-    return {
-        "Python": check_python,
-        "PyTorch": check_torch,
-        "devices": check_devices,
-        "precision": check_precision,
-        "memory": check_memory,
-        "disk": partial(check_disk, runs),
-        "corpora": partial(_check_data, "corpora"),
-        "tokenizers": check_tokenizers,
-        "offline data": check_offline_data,
-        "images": partial(_check_data, "images"),
-        "parallel text": partial(_check_data, "parallel text"),
-        "captions": partial(_check_data, "captions"),
-        "kernels": check_kernels,
-        "compilation": check_compilation,
-        "recipes": check_recipes,
-    }
 
 
 def check_python(version: tuple[int, int] | None = None) -> Finding:
@@ -91,44 +127,34 @@ def check_devices() -> Finding:
     """What there is to train on, and whether a GPU stands idle because of a wrong build or driver."""
     import torch
 
-    from comt_cli.kernels.processors import processor_flags
     from comt_cli.training.devices import device_name
 
-    found, old = [], []
-    for index in range(torch.cuda.device_count()):
-        gpu = torch.cuda.get_device_properties(index)
-        size = f"{gpu.total_memory / GIB:.0f} GiB, capability {gpu.major}.{gpu.minor}"
-        found.append(f"cuda:{index} {gpu.name}, {size}")
-        if (gpu.major, gpu.minor) < NATIVE_BF16:
-            old.append(f"cuda:{index}")
+    gpus = {f"cuda:{i}": torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())}
+    found = [
+        f"{name} {gpu.name}, {gpu.total_memory / GIB:.0f} GiB, capability {gpu.major}.{gpu.minor}"
+        for name, gpu in gpus.items()
+    ]
+    old = [name for name, gpu in gpus.items() if (gpu.major, gpu.minor) < NATIVE_BF16]
     if torch.backends.mps.is_available():
         found.append("mps (Apple GPU)")
-    bf16 = sorted({"avx512_bf16", "amx_bf16", "bf16"} & processor_flags()) or ["no bf16 instructions seen"]
-    cpu = f"cpu {device_name(torch.device('cpu'))}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}"
-    found.append(f"{cpu}, {' and '.join(bf16)}")
-    idle = not torch.cuda.is_available() and _has_nvidia_device()
+    capability = torch.backends.cpu.get_cpu_capability()
+    found.append(f"cpu {device_name(torch.device('cpu'))}, {os.cpu_count()} cores, {capability}")
+    is_idle = not torch.cuda.is_available() and _has_nvidia_device()
+    if not gpus and not is_idle:
+        is_cpu_build = torch.version.cuda is None and torch.version.hip is None
+        is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+        seen = "CUDA_VISIBLE_DEVICES hides every GPU" if is_hidden else "the system shows no GPU"
+        found.append(f"no cuda: {'this PyTorch is a CPU build' if is_cpu_build else seen}")
     repair = "Install a CUDA build of PyTorch (make clean setup TORCH_BACKEND=auto) or repair the driver: nvidia-smi"
     return judge(
-        "; ".join([*found, *_why_no_cuda()]),
-        (idle, "warn", "there is an NVIDIA device, but this PyTorch cannot use it", repair),
+        "; ".join(found),
+        (is_idle, "warn", "there is an NVIDIA device, but this PyTorch cannot use it", repair),
         (bool(old), "warn", f"{', '.join(old)} has no bf16 tensor cores", "Use --set train.precision=fp32 there."),
     )
 
 
 def _has_nvidia_device() -> bool:
     return Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi") is not None
-
-
-def _why_no_cuda() -> list[str]:
-    """In one sentence, why `--device cuda` is refused; none where it is not, or where the finding tells it."""
-    import torch
-
-    if torch.cuda.device_count() or _has_nvidia_device():
-        return []
-    if torch.version.cuda is None and torch.version.hip is None:
-        return ["no cuda: this PyTorch is a CPU build"]
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-    return [f"no cuda: {'CUDA_VISIBLE_DEVICES hides every GPU' if hidden else 'the system shows no GPU'}"]
 
 
 def check_precision() -> Finding:
@@ -151,35 +177,25 @@ def check_precision() -> Finding:
 
 
 def check_memory(available: int | None = None) -> Finding:
-    """Enough memory for the smallest scale, at least."""
+    """Enough memory that can be had without swapping, within a container's limit, for the smallest scale at least."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    available = available if available is not None else _available_memory()
-    if available is None:
-        return Finding("ok", f"{total / GIB:.1f} GiB (this system does not say how much is free)")
-    more = "For larger ones: free memory, or lower train.micro_batch_size."
-    return judge(
-        f"{available / GIB:.1f} GiB of {total / GIB:.1f} GiB are free",
-        (available < TOO_LITTLE_MEMORY, "fail", "scale smoke needs about 1 GiB", "Close other programs."),
-        (available < LITTLE_MEMORY, "warn", "enough for scale smoke", more),
-    )
-
-
-def _available_memory() -> int | None:
-    """Bytes that can be had without swapping, within a container's limit; None where the system does not say."""
-    free = []
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    free = [total if available is None else available]
+    with contextlib.suppress(OSError):  # this system does not say how much is free
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines() if available is None else []
         free += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
         limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="utf-8").strip()
-        if limit != "max":
+        if available is None and limit != "max":
             free.append(int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text(encoding="utf-8")))
-    return min(free, default=None)
+    more = "For larger ones: free memory, or lower train.micro_batch_size."
+    return judge(
+        f"{min(free) / GIB:.1f} GiB of {total / GIB:.1f} GiB memory are free",
+        (min(free) < TOO_LITTLE_MEMORY, "fail", "scale smoke needs about 1 GiB", "Close other programs."),
+        (min(free) < LITTLE_MEMORY, "warn", "enough for scale smoke", more),
+    )
 
 
 def check_disk(runs: Path) -> Finding:
     """The folders for runs and for prepared data can be written and have room."""
-    from comt_cli.files import cache_folder, check_writable
-
     texts, free = [], []
     for what, folder, option in (("runs", runs, "--runs"), ("cache", cache_folder(), "COMT_CACHE")):
         check_writable(folder, option)
@@ -195,36 +211,28 @@ def check_disk(runs: Path) -> Finding:
     )
 
 
-def _check_data(kind: str) -> Finding:
-    from comt_cli.doctor.data import check_data  # here: what it lacks is the check's failure alone
-
-    return check_data(kind)
-
-
 def check_tokenizers() -> Finding:
     """Which tokenizers are here, and whether T5's, which scale paper needs, is T5's."""
     from comt_cli.data.vocabulary import T5_VARIABLE, t5_path, t5_tokenizer
-    from comt_cli.files import cache_folder
 
     t5 = "not here: a recipe that uses it (scale paper) fetches it once"
     if os.environ.get(T5_VARIABLE) or t5_path().exists():
         t5_tokenizer()
         t5 = "here, checked"
     trained = len(list((cache_folder() / "tokenizers").glob("*.json")))
-    return Finding("ok", f"bytes; {trained} SentencePiece trained here; T5's vocabulary is {t5}")
+    return Finding("ok", f"tokenizers: bytes; {trained} SentencePiece trained here; T5's vocabulary is {t5}")
 
 
 def check_offline_data() -> Finding:
-    """Without network there is text to train on: this Python carries its library's sources or its topics."""
-    sources = any(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-    topics = importlib.util.find_spec("pydoc_data.topics") is not None
-    differs = "so python-docs is smaller than elsewhere and numbers will differ"
-    no_sources = f"this Python lacks the sources of its library, {differs}, and there is no python-source"
+    """Without network there is text to train on: this Python carries its library's sources and its topics."""
+    has_sources = any(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    has_topics = importlib.util.find_spec("pydoc_data.topics") is not None
+    lacks = "this Python lacks sources or topics of its library: python-docs is smaller, and numbers will differ"
     fix = "Use a Python with its whole library (from python.org or pyenv), or --set data.corpus=files:GLOB."
     return judge(
-        "python-docs, python-source and files:GLOB; c4 and openwebtext need the network once",
-        (not sources, "warn" if topics else "fail", no_sources, fix),
-        (not topics, "warn", f"this Python lacks its reference topics, {differs}", fix),
+        "without network: python-docs, python-source and files:GLOB; c4 and openwebtext need it once",
+        (not has_sources and not has_topics, "fail", lacks, fix),
+        (not has_sources or not has_topics, "warn", lacks, fix),
     )
 
 
@@ -234,17 +242,14 @@ def check_compilation() -> Finding:
 
     names = (os.environ.get("CXX"), "g++", "clang++", "c++")
     compiler = next((name for name in names if name and shutil.which(name)), None)
-    headers = Path(sysconfig.get_path("include"), "Python.h").exists()
-    triton = importlib.util.find_spec("triton") is not None
     install = {
         "a C++ compiler (apt-get install g++, or xcode-select --install)": compiler is None,
-        "Python's headers (apt-get install python3-dev)": not headers,
-        f"Triton ({install_package('triton')})": torch.cuda.is_available() and not triton,
+        "Python's headers (apt-get install python3-dev)": not Path(sysconfig.get_path("include"), "Python.h").exists(),
+        f"Triton ({install_package('triton')})": torch.cuda.is_available() and not importlib.util.find_spec("triton"),
     }
     missing = [what for what, is_missing in install.items() if is_missing]
-    said = {True: "found", False: "not found"}
     return judge(
-        f"C++ compiler {compiler or 'none'}, Python's headers {said[headers]}, Triton {said[triton]}",
+        f"to compile: C++ compiler {compiler or 'none'}",
         (bool(missing), "warn", "train.compile will not work", f"Install {', '.join(missing)}; or leave it off."),
     )
 
@@ -252,7 +257,8 @@ def check_compilation() -> Finding:
 def check_recipes() -> Finding:
     """The recipes that came with the program are found and pass their checks."""
     from comt_cli.methods import catalogue
-    from comt_cli.recipe.load import available_recipes, load_recipe
+    from comt_cli.recipe.find import available_recipes
+    from comt_cli.recipe.load import load_recipe
 
     found, broken = available_recipes(), []
     for name, path in found.items():
@@ -260,14 +266,9 @@ def check_recipes() -> Finding:
             load_recipe(path, catalogue())
         except UserError:
             broken.append(name)
-    again = "Install comt again, or run it where there is a folder recipes/."
+    again, named = "Install comt again, or run it where there is a folder recipes/.", "".join(broken[:1])
     return judge(
         f"{len(found)} found: {', '.join(found)}",
         (not found, "fail", "none came with the program", again),
-        (
-            bool(broken),
-            "fail",
-            f"with errors: {', '.join(broken)}",
-            f"comt show {''.join(broken[:1])} names each error.",
-        ),
+        (bool(broken), "fail", f"with errors: {', '.join(broken)}", f"comt show {named} names each error."),
     )

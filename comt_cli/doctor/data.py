@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable
 from importlib import import_module, metadata
 from importlib.util import find_spec
-from typing import Any, NamedTuple
 
 from comt_cli.data.captions.settings import CaptionManifest
 from comt_cli.data.images import glyph_faces, torchvision_import
@@ -14,7 +13,7 @@ from comt_cli.data.images.settings import ImageManifest
 from comt_cli.data.pairs.settings import PairManifest
 from comt_cli.data.prepare import MANIFEST, Manifest
 from comt_cli.data.text.settings import TextManifest
-from comt_cli.doctor.finding import Finding, judge
+from comt_cli.doctor import Finding, judge
 from comt_cli.errors import UserError
 from comt_cli.files import cache_folder
 from comt_cli.installing import install_extra, install_package
@@ -33,17 +32,17 @@ PUBLISHED = {
 
 def check_data(name: str) -> Finding:
     """What a kind of data needs here; with the sets in the cache, and those whose list of files cannot be read."""
-    kind = KINDS[name]
-    found, cache = kind.needs(), cache_folder() / kind.folder
+    needs, place, manifest, said = KINDS[name]
+    found, cache = needs(), cache_folder() / place
     here, damaged = [], []
     for folder in sorted(path.parent for path in cache.glob(f"*/{MANIFEST}")):
         try:
-            here.append(kind.said(kind.manifest.read(folder, folder.name.partition("-")[0])))
+            here.append(said.format(manifest.read(folder, folder.name.partition("-")[0])))
         except UserError:
             damaged.append(str(folder))
     if name == "images":
         here += [each for each, parts in PUBLISHED.items() if all((cache / part).is_dir() for part in parts)]
-    text = f"{found.text}; in the cache: {', '.join(here) or 'none yet'}"
+    text = f"{name}: {found.text}; in the cache: {', '.join(here) or 'none yet'}"
     if not damaged:
         return Finding(found.status, text, found.fix)
     fix = f"rm -r {' '.join(damaged)}; then run the recipe again"
@@ -56,13 +55,6 @@ def _corpora() -> Finding:
     unfinished = sum(not (folder / MANIFEST).exists() for folder in folders)
     said = f"; {unfinished} in preparation or stopped, which the next run resumes" if unfinished else ""
     return Finding("ok", f"prepared by the first run of a recipe{said}")
-
-
-def _corpus(manifest: Any) -> str:
-    settings, tokens = manifest.settings, sum(part.train.tokens + part.validation.tokens for part in manifest.parts)
-    kind = f"{settings['tokenizer']} {manifest.vocabulary_size}, {settings['rows']} {settings['sequence_length']}"
-    size = sum(file.bytes for file in manifest.all_files())
-    return f"{settings['corpus']} ({kind}; {tokens / 1e6:.1f}M tokens, {size / 1e6:.0f} MB)"
 
 
 def _images() -> Finding:
@@ -96,31 +88,23 @@ def _pairs() -> Finding:
 
 def _captions() -> Finding:
     """Scenes are drawn and scored here; METEOR and SPICE, which no training needs, take Java and a package."""
-    here = {"Java": shutil.which("java") is not None, "pycocoevalcap": find_spec("pycocoevalcap") is not None}
-    install = {"Java": "apt-get install default-jre", "pycocoevalcap": install_extra("caption-metrics")}
-    said = [f"{name} {'found' if is_here else 'not found'}" for name, is_here in here.items()]
     reasons = {SCORES[key][0]: why_missing(key) for key in JAVA_METRICS}
-    scores = [name if reason is None else f"no {name} ({reason})" for name, reason in reasons.items()]
-    scores += [f"to install {name}: {install[name]}" for name, is_here in here.items() if not is_here]
-    return Finding("ok", f"scenes, drawn here; {', '.join(said)}: {', '.join(scores)}")
+    said = [name if reason is None else f"no {name} ({reason})" for name, reason in reasons.items()]
+    if shutil.which("java") is None:
+        said.append("to install Java: apt-get install default-jre")
+    if find_spec("pycocoevalcap") is None:
+        said.append(f"to install pycocoevalcap: {install_extra('caption-metrics')}")
+    return Finding("ok", f"scenes, drawn here; {', '.join(said)}")
 
 
-class Kind(NamedTuple):
-    """A kind of data: whether this machine has what it needs, the cache's folder of its sets, the record of a set, and
-    what is said of one."""
-
-    needs: Callable[[], Finding]
-    folder: str
-    manifest: type[Manifest]
-    said: Callable[[Any], str]
-
-
+CORPUS = "{0.settings[corpus]} ({0.settings[tokenizer]} {0.vocabulary_size}, {0.settings[sequence_length]} a row)"
 LETTERS = "{0.identity[0]} of {0.size} pixels ({0.images[train]:,} and {0.images[validation]:,} images)"
 ALMANAC = "{0.settings[corpus]} {0.settings[source]}-{0.settings[target]} ({0.pairs:,} training pairs)"
 SCENES = "{0.settings[corpus]} ({0.images[train]:,} training images)"
-KINDS = {
-    "corpora": Kind(_corpora, "corpora", TextManifest, _corpus),
-    "images": Kind(_images, "images", ImageManifest, LETTERS.format),
-    "parallel text": Kind(_pairs, "pairs", PairManifest, ALMANAC.format),
-    "captions": Kind(_captions, "captions", CaptionManifest, SCENES.format),
+KINDS: dict[str, tuple[Callable[[], Finding], str, type[Manifest], str]] = {
+    "corpora": (_corpora, "corpora", TextManifest, CORPUS),
+    "images": (_images, "images", ImageManifest, LETTERS),
+    "parallel text": (_pairs, "pairs", PairManifest, ALMANAC),
+    "captions": (_captions, "captions", CaptionManifest, SCENES),
 }
+"""Whether this machine has what a kind needs, the cache's folder of its sets, their record, and what is said."""

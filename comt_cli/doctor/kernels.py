@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from comt_cli.doctor.finding import Finding
+import torch
 
-if TYPE_CHECKING:
-    import torch
+from comt_cli.doctor import Finding
+from comt_cli.kernels import choice, products
+from comt_cli.kernels.attend import MOST_TOKENS, attention_form
+from comt_cli.kernels.choice import NORM_CHANNELS, Choice, Gates, NormGate, Op, version_of
+from comt_cli.kernels.measurements import FILE, STEP_FILE, measurements
+from comt_cli.tasks.settings.llama import LLAMA_SIZES
 
-    from comt_cli.kernels.choice import Choice, NormGate, Op
-
-TYPICAL = "130m"
+TYPICAL = LLAMA_SIZES["130m"]
 """The size whose widths are asked about: a recipe's default."""
 RANK, HIDDEN = 8, 2
 """The bottleneck of Transponder's gates, and the hidden width of pixel gates."""
@@ -20,23 +21,16 @@ RANK, HIDDEN = 8, 2
 
 def check_kernels() -> Finding:
     """What would compute gates, batch norms and the loss on each device here, and why nothing faster does."""
-    import torch
-
-    from comt_cli.kernels import products
-    from comt_cli.kernels.attend import MOST_TOKENS, attention_form
-    from comt_cli.kernels.choice import cpu_obstacle, version_of
-    from comt_cli.kernels.measurements import FILE, STEP_FILE, measurements
-
-    obstacle, kept = cpu_obstacle(may_build=False), products.obstacle()
+    obstacle, kept = choice.cpu_obstacle(may_build=False), products.obstacle()
     parts = ["C++ kernels compiled when first used" if obstacle is None else f"no C++ kernels ({obstacle})"]
-    for name, version in (("Triton", version_of("triton")), ("liger-kernel", version_of("liger-kernel"))):
+    for name in ("triton", "liger-kernel"):
+        version = version_of(name)
         parts.append(f"{name} {version}" if version else f"no {name}")
     gpus = {torch.cuda.get_device_name(index): index for index in reversed(range(torch.cuda.device_count()))}
-    names = [*(f"cuda:{index}" for index in sorted(gpus.values())), "mps", "cpu"]
-    devices = [torch.device(name) for name in names if name != "mps" or torch.backends.mps.is_available()]
+    names = [f"cuda:{index}" for index in sorted(gpus.values())] + ["mps"] * torch.backends.mps.is_available()
     lines = [
         "; ".join(parts),
-        *(line for device in devices for line in device_lines(device)),
+        *(line for name in (*names, "cpu") for line in _lines(torch.device(name))),
         f"cpu, fp32 products: {f'PyTorch ({kept})' if kept else f'oneDNN ({products.GAIN})'}",
         f"cpu, bf16 attention of up to {MOST_TOKENS} tokens: {attention_form('cpu', torch.bfloat16)}",
     ]
@@ -47,19 +41,14 @@ def check_kernels() -> Finding:
     return Finding("warn", "\n".join([*lines, f"damaged: {', '.join(damaged)}"]), fix)
 
 
-def device_lines(device: torch.device) -> list[str]:
-    """What auto would choose on `device` for Transponder's gates, the modulators of ResNets and the loss, in fp32 and
-    bf16, compiled and not: a line for each answer, with the cases that it is of unless it is of all."""
-    import torch
-
-    from comt_cli.kernels.choice import summary
-
+def _lines(device: torch.device) -> list[str]:
+    """A line for each answer on `device`, with the cases that it is of unless it is of all."""
     lines = []
     for what in ("gates", "ResNets", "loss"):
         said: dict[str, list[str]] = {}
         for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
             for compiled in (False, True):
-                text = summary(_choices(what, device, dtype, compiled), compiled=compiled)
+                text = choice.summary(_choices(what, device, dtype, compiled), compiled=compiled)
                 said.setdefault(text, []).append(f"{name} compiled" if compiled else name)
         for text, cases in said.items():
             of = f", {' and '.join(cases)}" if len(said) > 1 else ""
@@ -68,16 +57,12 @@ def device_lines(device: torch.device) -> list[str]:
 
 
 def _choices(what: str, device: torch.device, dtype: torch.dtype, compiled: bool) -> Mapping[str, Choice]:
-    from comt_cli.kernels.choice import NORM_CHANNELS, Gates, choose, choose_loss, choose_norm
-    from comt_cli.tasks.settings.llama import LLAMA_SIZES
-
     how = {"compiled": compiled, "may_build": False}
     if what == "loss":
-        return {what: choose_loss("auto", device, dtype, may_build=False)}
+        return {what: choice.choose_loss("auto", device, dtype, may_build=False)}
     if what == "ResNets":
         norms: tuple[NormGate, ...] = ("none", "window", "pixel")
-        return {gate: choose_norm("auto", device, dtype, NORM_CHANNELS, gate, HIDDEN, **how) for gate in norms}
-    size, gates = LLAMA_SIZES[TYPICAL], Gates(channel=True, scalar=True, rank=RANK)
-    one, two = size.width, 2 * size.ffn_width
+        return {gate: choice.choose_norm("auto", device, dtype, NORM_CHANNELS, gate, HIDDEN, **how) for gate in norms}
+    gates, one, two = Gates(channel=True, scalar=True, rank=RANK), TYPICAL.width, 2 * TYPICAL.ffn_width
     widths: dict[Op, int] = {"heads": 3 * one, "swiglu": two, "add_norm": one, "modulate": one}
-    return {op: choose(op, "auto", device, dtype, width, gates, **how) for op, width in widths.items()}
+    return {op: choice.choose(op, "auto", device, dtype, width, gates, **how) for op, width in widths.items()}

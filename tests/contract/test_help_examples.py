@@ -10,7 +10,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from comt_cli.app import app
-from comt_cli.commands.examples import INDENT, broken
+from comt_cli.commands.examples import INDENT
 
 
 def pages(group, path=()):
@@ -57,11 +57,6 @@ def test_examples_can_be_pasted(page, width):
     assert not [line for line in long if line.strip().count(" ") > 1], "wider than the terminal without need"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page or "comt")
-def test_the_width_of_the_terminal_changes_no_example(page):
-    assert commands_in(rendered(page, 60)) == commands_in(rendered(page, 80)) == commands_in(rendered(page, 200))
-
-
 def test_the_parser_notices_mistakes():
     for words, error in (("--recipe table3 --stes 3", "NoSuchOption"), ("--recipe table3 --gpus x", "BadParameter")):
         with pytest.raises(Exception) as raised:  # noqa: PT011 - typer's own copy of click raises it
@@ -69,16 +64,3 @@ def test_the_parser_notices_mistakes():
         assert type(raised.value).__name__ == error
     with pytest.raises(KeyError):
         parse(["comt", "trainlm"])
-
-
-def test_a_command_is_broken_between_its_words():
-    command = """comt show table3.yaml --also wide='{name: comt, hidden: 64}' --json"""
-    assert broken(command, 80) == [command]
-    assert broken(command, 40) == [
-        "comt show table3.yaml \\",
-        "    --also wide='{name: comt, hidden: 64}' \\",
-        "    --json",
-    ]
-    assert commands_in("\n".join(f"    {line}" for line in broken(command, 30))) == [
-        ["comt", "show", "table3.yaml", "--also", "wide={name: comt, hidden: 64}", "--json"]
-    ]

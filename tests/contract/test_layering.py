@@ -39,20 +39,21 @@ BASE = {
     "streams": {"streams"},
     "words": {"words"},
 }
-EVERYTHING = {*FLOW, *BASE, "report", "doctor", "commands"}
+EVERYTHING = {*FLOW, *BASE, "report", "doctor", "verbs", "commands"}
 MAY_IMPORT = {
     **BASE,
     **{room: {*FLOW[: i + 1], *BASE} for i, room in enumerate(FLOW)},
     "analysis": {*FLOW[: FLOW.index("analysis") + 1], "report", *BASE},
     "report": {"report", "recipe", "tasks", "runs", *BASE},
     "doctor": {"doctor", *FLOW, *BASE},
+    "verbs": EVERYTHING - {"commands"},
     "commands": EVERYTHING,
     "lab": {*EVERYTHING, "lab"},  # and nothing imports it: `app` registers its verbs by name
     "app": {"commands", "tasks", *BASE},
     "__main__": {"app"},
     "__init__": set(),
 }
-TORCH_ROOMS = {*FLOW[FLOW.index("kernels") :], "lab"} - {"methods"}
+TORCH_ROOMS = {*FLOW[FLOW.index("kernels") :], "doctor", "verbs", "lab"} - {"methods"}
 TORCH_FREE = set(MAY_IMPORT) - TORCH_ROOMS
 TORCH_PACKAGES = {"torch", "torchvision", "triton", "transformers"}
 MOST_LINES = 500
@@ -217,6 +218,8 @@ def test_no_file_is_too_long_to_read(folder):
     [
         ("layers", "from comt_cli.methods import methods", "layers imports methods"),
         ("layers", "def f():\n    from comt_cli.models.llama import Llama", "layers imports models"),
+        ("verbs", "def f():\n    from comt_cli.commands import options", "verbs imports commands"),
+        ("commands", "from comt_cli.verbs import train", "and with it torch"),
         (
             "models",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import comt_cli.training.loop",

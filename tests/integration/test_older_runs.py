@@ -29,12 +29,12 @@ from tiny_runs import PICTURES, PICTURES_CONTENT, StopAt, Stopped, dataset_of, t
 from typer.testing import CliRunner
 
 from comt_cli.app import app
-from comt_cli.commands.planning import plan_recipe
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedImageModel, LoadedModel
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.images import ImageClassification
+from comt_cli.verbs.plan import plan_recipe
 
 OLDER = Path(__file__).parents[1] / "older"
 KILLED, WHOLE = "killed", "whole"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from comt_cli.commands.planning import plan_recipe
 from comt_cli.runs.plan import RunSpec
+from comt_cli.verbs.plan import plan_recipe
 
 ROOT = Path(__file__).parents[2]
 PYTHON = "3.11.7"

@@ -14,9 +14,9 @@ from test_translation_runs import far_from_the_start
 from tiny_runs import DECODE, PAIRS, TRAIN_PAIRS, TRANSFORMER, dataset_of, pair_spec
 
 from comt_cli import app
-from comt_cli.commands import translated_split
 from comt_cli.files import write_text
 from comt_cli.scoring.metrics import score
+from comt_cli.verbs import score as translated
 
 __all__ = ["far_from_the_start"]
 
@@ -113,7 +113,7 @@ def test_from_training_to_a_score(comt, tmp_path, monkeypatch):
     assert "against" in by_memory
     assert "has no split 'tset': did you mean test?" in comt("score", names[0], "--split", "tset", status=2)
     with monkeypatch.context() as patch:
-        patch.setattr(translated_split, "prepare", lambda *_: SimpleNamespace(content_hash="another"))
+        patch.setattr(translated, "prepare", lambda *_: SimpleNamespace(content_hash="another"))
         assert "is not the data any more" in comt("score", names[0], status=2)
     assert "final is a file" in comt("score", "final", status=2)
     assert "--split is of a run" in comt("score", "final", "references", "--split", "test", status=2)

@@ -37,13 +37,10 @@ def test_changed_source_is_dirty(checkout):
     assert commit.git_commit() == f"{found}-dirty"
 
 
-def test_outside_a_checkout_there_is_none(checkout, tmp_path):
-    shutil.rmtree(tmp_path / ".git")
-    assert commit.git_commit() is None
-
-
 def test_an_archive_says_of_which_commit_it_is(checkout, tmp_path, monkeypatch):
     monkeypatch.setenv("COMT_COMMIT", "abc-dirty")
     assert commit.git_commit() != "abc-dirty"
     shutil.rmtree(tmp_path / ".git")
     assert commit.git_commit() == "abc-dirty"
+    monkeypatch.delenv("COMT_COMMIT")
+    assert commit.git_commit() is None

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from comt_cli import installing
-from comt_cli.installing import install_extra, install_package, requirements_of
-from comt_cli.words import printed_lines, wrap
+from comt_cli.installing import install_extra, requirements_of
 
 ROOT = Path(__file__).resolve().parents[2]
 EXTRAS = ["gguf", "gpu", "slurm", "tensorboard", "wandb"]
@@ -37,38 +36,9 @@ def test_without_a_folder_what_the_extra_asks_for_is_installed_by_name(extra, mo
     assert "comt[" not in install_extra(extra)
 
 
-def test_packages_are_quoted():
-    assert install_package("torch>=2.11,<2.16").endswith(" install 'torch>=2.11,<2.16'")
-
-
 def test_a_hint_leaves_the_compilers_of_this_process_usable():
     """Looking for pip must not turn setuptools' own distutils off, or torch can compile nothing afterwards."""
     code = "from comt_cli.installing import install_extra; install_extra('wandb'); import distutils, setuptools"
     command = [sys.executable, "-W", "error::UserWarning", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-def test_no_other_text_promises_a_package_of_an_index():
-    for path in (ROOT / "comt_cli").rglob("*.py"):
-        assert "pip install 'comt" not in path.read_text(encoding="utf-8"), path
-
-
-class Terminal:
-    def isatty(self) -> bool:
-        return True
-
-
-class Pipe:
-    def isatty(self) -> bool:
-        return False
-
-
-def test_messages_are_broken_between_words_on_a_terminal_and_nowhere_else(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "30")
-    text = "comt: stopped after step 3; it is in runs/comt/table3/pre-ln+comt/python-docs-tiny/seed1-0123456789ab"
-    assert printed_lines(text, Pipe()) == [text]
-    lines = printed_lines(text, Terminal())
-    assert " ".join(line.strip() for line in lines) == text
-    assert all(len(line) <= 30 or len(line.split()) == 1 for line in lines)
-    assert wrap("  a hint of two lines", 14, "") == ["  a hint of", "  two lines"]

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import errno
-import os
 from pathlib import Path
 
 import pytest
 
 from comt_cli.errors import StorageError, UserError, of_surroundings
-from comt_cli.files import Unreadable, check_writable, if_damaged, read_text
+from comt_cli.files import check_writable
 from comt_cli.streams import Lasting
-
-
-def test_messages_without_a_reader_go_nowhere():
-    reader, writer = os.pipe()
-    os.close(reader)
-    with os.fdopen(writer, "w") as stream:
-        messages = Lasting(stream)
-        for _ in range(3):
-            print("lost", file=messages, flush=True)
 
 
 def test_a_full_disk_of_messages_ends_nothing():
@@ -74,15 +64,3 @@ def test_defects_stay_defects():
     assert "too little memory" in str(
         of_surroundings(ImportError("x.so: failed to map segment from shared object"), [])
     )
-
-
-def test_only_what_is_damaged_is_to_be_deleted(tmp_path):
-    (tmp_path / "loop").symlink_to("loop")
-    (tmp_path / "latin").write_bytes(b"\xff")
-    hints = {}
-    for name in ("loop", "latin"):
-        with pytest.raises(Unreadable) as unread:
-            read_text(tmp_path / name)
-        hints[name] = if_damaged("Delete it.", unread.value)
-    assert hints == {"loop": None, "latin": "Delete it."}
-    assert if_damaged("Delete it.", FileNotFoundError()) == "Delete it."

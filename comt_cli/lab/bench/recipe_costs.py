@@ -7,10 +7,10 @@ from typing import Any
 
 import typer
 
-from comt_cli.commands.loading import loading
-from comt_cli.commands.planning import also_rows, plan_loaded, plan_recipe
 from comt_cli.errors import UserError
 from comt_cli.runs.plan import RunSpec
+from comt_cli.verbs.loading import loading
+from comt_cli.verbs.plan import also_rows, plan_loaded, plan_recipe
 
 
 def costs_of(

@@ -12,8 +12,8 @@ import typer
 
 from comt_cli.commands import completion, options
 from comt_cli.commands.examples import Verb, VerbGroup
-from comt_cli.commands.loading import loading
 from comt_cli.errors import UserError
+from comt_cli.verbs.loading import loading
 
 if TYPE_CHECKING:
     import torch
@@ -471,7 +471,7 @@ def _limit(seconds: float | None, minutes: float | None, usual: float) -> float:
 
 def _language_runs(recipe: str, scale: str) -> list[RunSpec]:
     """The runs of a recipe at a scale. Raises `UserError` where they are not of language models."""
-    from comt_cli.commands.planning import plan_recipe
+    from comt_cli.verbs.plan import plan_recipe
 
     planned = plan_recipe(recipe, scale)
     if any(spec.command != "train-lm" for spec in planned.specs):

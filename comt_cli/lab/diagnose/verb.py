@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from comt_cli.commands import figure_options, options
-from comt_cli.commands.loading import loading
+from comt_cli.commands import options
 from comt_cli.errors import UserError
+from comt_cli.verbs.loading import loading
 
 if TYPE_CHECKING:
     from comt_cli.lab.diagnose.networks import Setup
@@ -64,7 +64,7 @@ def diagnose(
             "and followed for 20 updates; all, or none.",
         ),
     ] = "all",
-    out: figure_options.Out = None,
+    out: options.Out = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
     """Look at residual connections before any training. Needs no data: do signals and gradients get through?

@@ -18,7 +18,6 @@ from tiny_runs import dataset_of, image_spec, tiny_spec, train, write_corpus
 from comt_cli.campaign import estimate as module
 from comt_cli.campaign.estimate import START_SECONDS, Estimator, finished_runs
 from comt_cli.campaign.time_left import makespan
-from comt_cli.commands.plan_costs import time_left
 from comt_cli.kernels.processors import processor_name
 from comt_cli.models.accounting import cost_of, total_flops
 from comt_cli.runs.directory import RunDirectory
@@ -26,6 +25,7 @@ from comt_cli.runs.plan import RunSpec
 from comt_cli.training import speed
 from comt_cli.training.hardware import Hardware, planned_hardware
 from comt_cli.training.tasks import run_class
+from comt_cli.verbs.cost import time_left
 
 CPU = Hardware("cpu", "A processor", 1)
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from comt_cli.app import app
-from comt_cli.campaign.outcomes import TrainingFailed, run_name
-from comt_cli.commands import sweep_training
-from comt_cli.commands.run_selectors import model_source, run_folders
 from comt_cli.errors import UserError
-from comt_cli.report.figures.folders import run_figure_folder
 from comt_cli.runs.plan import RunSpec
+from comt_cli.verbs.select import model_source, run_directories
 from tests.shelf import GATES, Shelf, shelf
 
 __all__ = ["shelf"]
@@ -60,8 +56,8 @@ def test_a_selector_means_the_run_of_the_chosen_point(gridded: Shelf):
     other, chosen = points(gridded, 2)
     assert meant("mine/gates:pre-ln:docs/tiny:2") == chosen.id
     assert meant(other.id[:8]) == other.id
-    folders = run_folders(["mine/gates:pre-ln"], Path("runs"))
-    assert {folder.resolve().name for folder in folders} == {points(gridded, seed)[1].id for seed in (1, 2)}
+    folders = run_directories(["mine/gates:pre-ln"], Path("runs"))
+    assert {folder.path.resolve().name for folder in folders} == {points(gridded, seed)[1].id for seed in (1, 2)}
 
 
 @pytest.mark.parametrize("trained", [1, 2])
@@ -69,7 +65,7 @@ def test_while_nothing_is_chosen_a_selector_lists_the_runs_by_their_ids(gridded:
     every = points(gridded, 1)
     for spec in every[:trained]:
         gridded.done(spec, bits_per_byte=2.0)
-    for mean in (model_source, lambda text, runs: run_folders([text], runs)):
+    for mean in (model_source, lambda text, runs: run_directories([text], runs)):
         with pytest.raises(UserError) as raised:
             mean("mine/gates:pre-ln:docs/tiny:1", Path("runs"))
         first, *listed = raised.value.message.splitlines()
@@ -83,14 +79,6 @@ def test_while_nothing_is_chosen_a_selector_lists_the_runs_by_their_ids(gridded:
         )
         assert raised.value.exit_status == 2
     assert meant(every[0].id) == every[0].id
-
-
-def test_what_was_tried_besides_is_not_mistaken_for_the_grids(gridded: Shelf):
-    tried = gridded.specs(rows="pre-ln", columns="docs/tiny", seeds="1", overrides=["train.learning_rate=0.5"])[0]
-    gridded.done(tried)
-    assert meant("mine/gates:pre-ln") == tried.id
-    finish(gridded)
-    assert meant("mine/gates:pre-ln::1") == points(gridded, 1)[1].id
 
 
 def test_show_counts_every_run_with_its_point(gridded: Shelf):
@@ -114,49 +102,3 @@ def test_show_settings_has_every_value_and_where_it_stands(gridded: Shelf):
     assert found["train.learning_rate"]["given_by"] == "recipes/mine/gates.yaml:7"
     fixed = {each["key"]: each for each in json.loads(comt(*arguments, "--set", "train.learning_rate=0.5"))}
     assert fixed["train.learning_rate"]["value"] == 0.5
-
-
-def test_status_counts_every_run_and_says_which_are_open(gridded: Shelf):
-    finish(gridded)
-    gridded.done(gridded.specs(rows="a/b", columns="docs/tiny", seeds="1")[0])
-    gridded.begun(gridded.specs(rows="a/b", columns="docs/tiny", seeds="2")[1])
-    lines = comt("status", "mine/gates", "--columns", "docs/tiny").splitlines()
-    assert lines[0] == "mine/gates smoke: 12 runs: 6 missing, 1 unfinished, 5 done"
-    assert lines[2].split(None, 1)[1] == "100.00 ± 0.00 (2), learning_rate 0.001"
-    assert lines[3].split() == ["pre-ln+comt", "missing"]
-    assert lines[4].split(None, 1)[1] == "1 of 4 done, unfinished 50/200, 2 missing"
-    assert lines[5] == "  a/b, docs/tiny, learning_rate 0.001, seed 2: unfinished, step 50 of 200, loss 5.000"
-
-
-def test_runs_are_listed_by_their_points(gridded: Shelf):
-    finish(gridded)
-    listed = json.loads(comt("runs", "mine/gates", "--json"))
-    assert {(row["seed"], row["settings"]["train.learning_rate"]) for row in listed} == {
-        (seed, rate) for seed in (1, 2) for rate in (3e-4, 1e-3)
-    }
-    assert all(row["settings"].keys() == {"train.learning_rate"} for row in listed)
-
-
-def test_a_recipe_says_how_many_points_it_has(gridded: Shelf):
-    assert "smoke: 3 rows x 2 columns x 2 seeds x 2 points of a grid" in comt("recipes", "mine/gates")
-    assert "points" not in comt("recipes", "mine/twin")
-
-
-def test_a_run_is_named_with_its_point(gridded: Shelf):
-    assert run_name(points(gridded, 2)[0]) == "pre-ln, docs/tiny, learning_rate 0.0003, seed 2"
-
-
-def test_figures_of_two_points_lie_in_two_folders(gridded: Shelf):
-    first, second = (run_figure_folder(spec, Path("results")).name for spec in points(gridded, 2))
-    assert first == "pre-ln-docs-tiny-learning_rate-0.0003-seed2"
-    assert second == "pre-ln-docs-tiny-learning_rate-0.001-seed2"
-
-
-def test_a_best_at_the_edge_is_told_with_the_status_of_what_was_trained(gridded, monkeypatch):
-    """Bad input's, 2, says that nothing was started."""
-    problems = {("pre-ln", "docs/tiny"): "pre-ln: the best is at the edge"}
-    monkeypatch.setattr(sweep_training, "sweeps_among", list)
-    monkeypatch.setattr(sweep_training, "_state", lambda planned, runs: SimpleNamespace(problems=problems))
-    with pytest.raises(TrainingFailed, match="the best is at the edge") as refused:
-        sweep_training.check_edges([gridded], Path("runs"))
-    assert refused.value.exit_status == 1

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from comt_cli.app import app
 from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
-from comt_cli.recipe.find import also_called, available_recipes, find_recipe
+from comt_cli.recipe.find import available_recipes, find_recipe
 from comt_cli.recipe.load import load_recipe
 from tests.shelf import Shelf, shelf
 
@@ -58,36 +58,6 @@ def test_words_choose_recipes(shelf: Shelf, words, those):
     assert names(*words) == wanted
 
 
-def test_a_recipe_by_its_name_is_shown_in_detail(shelf: Shelf):
-    output = comt("mine/gates").output
-    for said in (
-        "mine/gates  Gates of our own",
-        "  recipes/mine/gates.yaml",
-        "  comt train-lm --recipe mine/gates",
-        "  rows: pre-ln, pre-ln+comt, a/b",
-        "  perplexity, against the row pre-ln",
-        "  smoke: 3 rows x 2 columns x 2 seeds (docs/tiny, docs/wide)",
-        "    quick",
-    ):
-        assert said in output.splitlines()
-    assert names("recipes/mine/gates.yaml") == ["mine/gates"]
-
-
-def test_a_word_that_no_recipe_has_is_an_error(shelf: Shelf):
-    assert "no recipe has nonesuch" in str(comt("nonesuch").exception)
-
-
-def test_namesakes_are_told(shelf: Shelf):
-    assert "table2 is comt/table2; there is transponder/table2, too." in comt("table2").output
-    assert also_called("comt/table2") is also_called("table3x") is also_called("mine/gates") is None
-    with pytest.raises(UserError, match=r"did you mean sas/table6 or transponder/table6\?"):
-        find_recipe("table6")
-    result = CliRunner().invoke(app, ["train-lm", "--recipe", "table2"])
-    said = str(result.exception)
-    assert "table2 is a recipe of comt train-resnet" in said
-    assert "there is transponder/table2, too" in said
-
-
 def test_a_copy_is_a_recipe_of_its_own_with_all_its_comments(shelf: Shelf):
     result = comt("--copy", "table3", "my-table.yaml")
     assert result.exit_code == 0
@@ -96,12 +66,6 @@ def test_a_copy_is_a_recipe_of_its_own_with_all_its_comments(shelf: Shelf):
     assert copy.name == "own/my-table"
     assert copy.settings == original.settings
     assert copy.path.read_text() == f"# Copied from comt/table3.yaml.\n{original.path.read_text()}"
-
-
-def test_a_copy_among_the_recipes_is_called_like_its_folder(shelf: Shelf):
-    assert comt("--copy", "mine/gates", "recipes/yours/wide.yaml").exit_code == 0
-    copy = load_recipe(find_recipe("yours/wide"), catalogue())
-    assert copy.name == "yours/wide"
 
 
 def test_nothing_is_ever_overwritten(shelf: Shelf):

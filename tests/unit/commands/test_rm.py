@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-import comt_cli.commands.rm
+import comt_cli.verbs.runs
 from comt_cli.app import app
 from comt_cli.errors import UserError
 from comt_cli.files import read_json
@@ -68,35 +68,6 @@ def test_the_folder_of_changed_settings_goes_with_its_last_link(shelf: Shelf, th
     assert "1 run: 1 done" in comt("rm", "mine/gates@steps-20", "--yes").output
     assert not folder.exists()
     assert ids(shelf.runs) == set(three)
-
-
-def test_nothing_is_deleted_by_looking(shelf: Shelf, three):
-    before = tree(shelf.runs)
-    assert "Nothing was deleted." in comt("rm", "mine/gates", "--dry-run").output
-    assert tree(shelf.runs) == before
-
-
-def test_without_a_terminal_nothing_is_deleted_unless_told(shelf: Shelf, three):
-    before = tree(shelf.runs)
-    result = comt("rm", "mine/gates")
-    assert isinstance(result.exception, UserError)
-    assert result.exception.exit_status == 2
-    assert "no terminal to ask on" in str(result.exception)
-    assert tree(shelf.runs) == before
-
-
-@pytest.mark.parametrize(("answer", "status", "left"), [("n\n", 1, 3), ("\n", 1, 3), ("y\n", 0, 1)])
-def test_it_asks(shelf: Shelf, three, monkeypatch, answer, status, left):
-    real = comt_cli.commands.rm._ask
-
-    class Terminal:
-        stdin = type("Stdin", (), {"isatty": staticmethod(lambda: True)})
-
-    monkeypatch.setattr(comt_cli.commands.rm, "sys", Terminal)
-    assert comt_cli.commands.rm._ask is real
-    result = comt("rm", "mine/gates:pre-ln", answer=answer)
-    assert "Delete them for good? [y/N]" in result.output
-    assert (result.exit_code, len(ids(shelf.runs))) == (status, left)
 
 
 def test_by_id_by_link_and_by_folder(shelf: Shelf, three):
@@ -168,11 +139,6 @@ def test_replaced_runs(shelf: Shelf, three):
     assert ids(shelf.runs) == {three[1]}
 
 
-def test_it_wants_to_know_which(shelf: Shelf):
-    assert "say which runs to delete" in str(comt("rm").exception)
-    assert "no run of comt/table3 is below runs" in str(comt("rm", "table3:pre-ln").exception)
-
-
 @pytest.mark.parametrize("path", [".", "runs", "runs/by-id", "recipes", "keep", "runs/mine", "outside.link"])
 def test_what_is_no_run_is_never_deleted(shelf: Shelf, three, path):
     Path("keep").mkdir()
@@ -211,20 +177,6 @@ def test_what_an_earlier_call_was_stopped_at_is_no_run_and_goes_with_the_next(sh
     assert len(list((shelf.runs / "by-id").iterdir())) == 1
 
 
-def test_a_call_that_was_stopped_before_it_deleted_leaves_no_link_to_nothing(shelf: Shelf, three, monkeypatch):
-    real = Path.rename
-
-    def stopped(path, target):
-        real(path, target)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            remove_runs(known_runs(shelf.runs)[:1], shelf.runs)
-    assert [path for path in shelf.runs.rglob("*") if path.is_symlink() and not path.exists()] == []
-
-
 @settings(max_examples=15)
 @given(st.data())
 def test_what_is_not_chosen_stays_to_the_byte(data):
@@ -256,3 +208,11 @@ def test_what_is_not_chosen_stays_to_the_byte(data):
 
 def _files(there: dict[str, str]) -> dict[str, str]:
     return {path: content for path, content in there.items() if content != "/"}
+
+
+@pytest.mark.parametrize(("answer", "status", "left"), [("n\n", 1, 3), ("\n", 1, 3), ("y\n", 0, 1)])
+def test_it_asks(shelf: Shelf, three, monkeypatch, answer, status, left):
+    stdin = type("Stdin", (), {"isatty": staticmethod(lambda: True)})
+    monkeypatch.setattr(comt_cli.verbs.runs, "sys", type("Terminal", (), {"stdin": stdin}))
+    result = comt("rm", "mine/gates:pre-ln", answer=answer)
+    assert (result.exit_code, len(ids(shelf.runs))) == (status, left)

@@ -8,11 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from comt_cli.app import app
-from comt_cli.commands import completion
-from comt_cli.commands.run_selectors import model_source, run_folders, select_runs
 from comt_cli.errors import UserError
-from comt_cli.report.figures.folders import run_figure_folder
 from comt_cli.runs.shared import link_runs, set_aside
+from comt_cli.verbs.select import model_source, run_directories
 from tests.shelf import Shelf, shelf
 
 __all__ = ["shelf"]
@@ -43,24 +41,6 @@ def test_a_row_is_enough_where_it_has_one_finished_run(shelf: Shelf, capsys):
     assert f"mine/gates:pre-ln::1 is runs/{plain.relative_path}" in capsys.readouterr().err
 
 
-def test_slashes_in_rows_and_columns_are_what_they_are(shelf: Shelf):
-    for column in ("docs/tiny", "docs/wide"):
-        shelf.done(shelf.spec("a/b", column=column))
-    assert meant("mine/gates:a/b:docs/wide") == shelf.spec("a/b", column="docs/wide").id
-    assert "mine/gates:a/b could be any of 2 runs" in error("mine/gates:a/b")
-
-
-def test_runs_of_several_seeds_are_listed_as_selectors_that_work(shelf: Shelf):
-    first, second = shelf.spec("pre-ln", 1), shelf.spec("pre-ln", 2)
-    shelf.done(first)
-    shelf.done(second)
-    lines = error("mine/gates:pre-ln").splitlines()
-    assert lines[0] == "mine/gates:pre-ln could be any of 2 runs"
-    listed = {line.split()[0]: line.split()[1] for line in lines[1:3]}
-    assert listed.keys() == {first.id, second.id}
-    assert {meant(selector) for selector in listed.values()} == listed.keys()
-
-
 def test_the_scale_decides_where_several_have_finished_runs(shelf: Shelf):
     smoke, small = shelf.spec("pre-ln"), shelf.spec("pre-ln", scale="small")
     shelf.begun(small)
@@ -81,15 +61,6 @@ def test_the_recipes_own_settings_come_before_those_of_tries(shelf: Shelf):
     assert meant(tried.id[:6]) == tried.id
 
 
-def test_data_that_is_prepared_here_comes_before_other_data(shelf: Shelf):
-    own = shelf.spec("pre-ln")
-    elsewhere = own.with_content("0123012301230123")
-    shelf.done(elsewhere)
-    assert meant("mine/gates:pre-ln") == elsewhere.id
-    shelf.done(own)
-    assert meant("mine/gates:pre-ln") == own.id
-
-
 def test_a_run_that_another_table_trained_is_found_by_this_ones_names(shelf: Shelf):
     spec = shelf.spec("pre-ln+comt", overrides=["train.steps=20"])
     shelf.done(spec)
@@ -101,11 +72,6 @@ def test_a_run_that_another_table_trained_is_found_by_this_ones_names(shelf: She
     assert meant("mine/twin:with-gates:docs/tiny") == spec.id
 
 
-def test_a_run_of_the_recipe_needs_no_link(shelf: Shelf):
-    shelf.done(shelf.spec("pre-ln+comt"))
-    assert meant("mine/twin:with-gates") == shelf.spec("pre-ln+comt").id
-
-
 def test_the_beginning_of_an_id(shelf: Shelf):
     specs = [shelf.spec(row, seed) for row in ("pre-ln", "pre-ln+comt") for seed in (1, 2)]
     for spec in specs:
@@ -114,14 +80,6 @@ def test_the_beginning_of_an_id(shelf: Shelf):
     said = error("0" * 12)
     assert "no run below runs has an id that begins with 000000000000" in said
     assert all(spec.id in said for spec in specs)
-
-
-def test_an_ambiguous_beginning_lists_the_runs(shelf: Shelf):
-    spec = shelf.done(shelf.spec("pre-ln"))
-    twin = spec.path.with_name(f"{spec.path.name[:6]}abcdef")
-    spec.path.rename(twin)
-    shelf.done(shelf.spec("pre-ln"))
-    assert f"2 runs have ids that begin with {twin.name[:6]}" in error(twin.name[:6])
 
 
 def test_a_run_that_was_set_aside_is_meant_by_its_whole_name_alone(shelf: Shelf):
@@ -163,11 +121,6 @@ def test_what_means_nothing_is_told_with_what_there_is(shelf: Shelf, text, says)
     assert says in error(text)
 
 
-def test_a_run_without_a_checkpoint_is_no_model(shelf: Shelf):
-    shelf.begun(shelf.spec("pre-ln")).checkpoint_file.unlink()
-    assert "mine/gates:pre-ln has saved no checkpoint yet" in error("mine/gates:pre-ln")
-
-
 def test_runs_of_a_recipe_that_is_gone_are_found(shelf: Shelf):
     spec = shelf.spec("pre-ln")
     shelf.done(spec)
@@ -179,17 +132,11 @@ def test_several_runs_for_a_verb_that_takes_several(shelf: Shelf):
     specs = [shelf.spec("pre-ln", seed) for seed in (1, 2)]
     for spec in specs:
         shelf.done(spec)
-    found = run_folders(["mine/gates:pre-ln", "some/path"], Path("runs"))
-    assert [path.resolve().name for path in found[:-1]] == sorted(spec.id for spec in specs)
-    assert found[-1] == Path("some/path")
-
-
-def test_a_recipe_alone_means_all_its_runs(shelf: Shelf):
-    for row in ("pre-ln", "pre-ln+comt"):
-        shelf.done(shelf.spec(row))
-    shelf.begun(shelf.spec("a/b"))
-    assert len(select_runs("mine/gates", Path("runs")).runs) == 3
-    assert "mine/gates could be any of 2 runs" in error("mine/gates")  # finished ones first
+    path = Path("runs/by-id") / specs[0].id
+    found = run_directories(["mine/gates:pre-ln", str(path / "checkpoint.pt")], Path("runs"))
+    assert [each.path.resolve().name for each in found] == [*sorted(spec.id for spec in specs), specs[0].id]
+    with pytest.raises(UserError, match="is not a run directory"):
+        run_directories(["some/path"], Path("runs"))
 
 
 TRIED = ["train.steps=20"]
@@ -225,106 +172,11 @@ def test_the_name_of_settings_and_the_option_select_the_same(tried: Shelf, capsy
     assert "no run of mine/gates has settings called steps-21\n  There are mine/gates@steps-20; --set" in said
 
 
-def test_runs_of_another_table_are_found_by_the_name_of_their_settings(shelf: Shelf):
-    """A copy of a recipe trains nothing that the first has trained with the same settings."""
-    rows: dict[str, dict] = {"pre-ln": {}, "a/b": {}, "mine-too": {"also": {"mine-too": "sandwich-ln"}}}
-    for row, added in rows.items():
-        shelf.done(shelf.spec(row, overrides=TRIED, **added))
-    Path("copy.yaml").write_text(Path("recipes/mine/gates.yaml").read_text("utf-8"), "utf-8")
-    assert "no run of own/copy has settings called steps-20" in error("copy.yaml@steps-20:pre-ln")
-    for row in ("a/b", "mine-too"):
-        link_runs([shelf.spec(row, recipe="copy.yaml", overrides=TRIED, **rows[row])], shelf.runs)
-        assert meant(f"copy.yaml@steps-20:{row}") == shelf.spec(row, overrides=TRIED, **rows[row]).id
-    assert "own/copy@steps-20: 2 done" in comt("status", "copy.yaml").output
-    assert "wrote" in comt("report", "copy.yaml@steps-20", "--seeds", "1").output
-    assert "own/copy@steps-20: 3 done" in comt("status", "copy.yaml").output  # the report has linked the third
-    assert "mine/gates@steps-20 and own/copy@steps-20" in " ".join(
-        comt("rm", "copy.yaml@steps-20", "--dry-run").output.split()
-    )
-
-
-def test_settings_of_several_values_have_the_name_that_they_were_given(shelf: Shelf):
-    """A share of unequal numbers of steps, and steps that one of the columns has anyway."""
-    path = Path("recipes/mine/gates.yaml")
-    wide = "settings: {model: {width: 256}"
-    path.write_text(path.read_text("utf-8").replace(wide, f"{wide}, train: {{steps: 20}}"), "utf-8")
-    for overrides in (["train.warmup_steps=0.5"], TRIED):
-        for column in ("docs/tiny", "docs/wide"):
-            shelf.done(shelf.spec("pre-ln", column=column, overrides=overrides))
-    for name, overrides in (("warmup_steps-0.5", ["train.warmup_steps=0.5"]), ("steps-20", TRIED)):
-        for column in ("docs/tiny", "docs/wide"):
-            wanted = shelf.spec("pre-ln", column=column, overrides=overrides).id
-            assert meant(f"mine/gates@{name}:pre-ln:{column}") == wanted
-    lines = comt("status", "mine/gates").output.splitlines()
-    assert [line for line in lines if "@" in line] == [
-        "  besides, mine/gates@steps-20: 2 done",
-        "  besides, mine/gates@warmup_steps-0.5: 2 done",
-    ]
-
-
-def test_runs_of_before_there_were_such_folders_are_found_by_set(shelf: Shelf):
-    spec = shelf.spec("pre-ln", overrides=TRIED)
-    shelf.done(spec.model_copy(update={"changed": {}}))
-    assert Path(model_source("mine/gates:pre-ln", Path("runs"), set_=TRIED)).resolve().name == spec.id
-    assert meant(spec.id[:6]) == spec.id
-    assert "no run of mine/gates has settings called steps-20" in error("mine/gates@steps-20:pre-ln")
-    assert comt("report", "mine/gates", "--set", TRIED[0]).exit_code == 0
-    assert meant("mine/gates@steps-20:pre-ln") == spec.id
-
-
-def test_a_damaged_file_of_settings_is_named(tried: Shelf):
-    file = Path("runs/mine/gates@steps-20/changed-settings.json")
-    for text in ("{", "[1]", ""):
-        file.write_text(text, "utf-8")
-        assert f"{file} is damaged" in error("mine/gates@steps-20:pre-ln")
-        assert comt("report", "--scale", "smoke").exit_code == 0  # the recipe's own is written
-        assert "mine/gates@steps-20" in comt("status", "mine/gates").output
-    file.unlink()
-    assert "no run of mine/gates has settings" in error("mine/gates@steps-20:pre-ln")
-    link = Path("runs") / tried.spec("pre-ln", overrides=TRIED).relative_path
-    link.unlink()
-    assert "wrote" in comt("report", "mine/gates", "--set", TRIED[0]).output  # which links the runs
-    assert meant("mine/gates@steps-20:pre-ln::1") == link.resolve().name
-
-
-def test_a_report_without_recipes_writes_the_tables_of_changed_settings(shelf: Shelf):
-    shelf.done(shelf.spec("pre-ln", overrides=TRIED))
-    shelf.done(shelf.spec("pre-ln", overrides=["train.steps=30"], scale="small"))
-    assert comt("report").exit_code == 0
-    folder = Path("runs/results")
-    assert [path.name for path in folder.rglob("*.md")] == ["gates@steps-20.md"]
-    assert comt("report", "--scale", "small").exit_code == 0
-    assert [path.name for path in (folder / "small").rglob("*.md")] == ["gates@steps-30.md"]
-    assert comt("report", "--set", "train.steps=20", "--overwrite").exit_code == 0
-
-
-def test_names_of_settings_are_completed(tried: Shelf):
-    def offered(typed: str) -> list[str]:
-        return completion._selectors(typed, tried.runs)
-
-    assert offered("mine/g") == ["mine/gates:", "mine/gates@steps-20:"]
-    assert offered("mine/gates@steps-20:pre-ln:docs/tiny:") == [
-        f"mine/gates@steps-20:pre-ln:docs/tiny:{n}" for n in (1, 2)
-    ]
-    assert offered("mine/gates@steps-21:") == []
-
-
-def test_finished_runs_of_changed_settings_are_evaluated_again(tried: Shelf):
-    assert "is runs/mine/gates@steps-20/" in comt("evaluate", "mine/gates:pre-ln::1", "--set", TRIED[0]).stderr
-
-
 @pytest.mark.parametrize("verb", [("train-lm",), ("show",), ("bench", "costs")])
 def test_where_settings_are_given_the_name_of_a_table_is_refused(tried: Shelf, verb):
     refused = comt(*verb, "mine/gates@steps-20").exception
     assert isinstance(refused, UserError)
     assert "mine/gates with --set" in str(refused)
-
-
-def test_candidates_are_told_apart_by_their_settings(tried: Shelf):
-    tried.done(tried.spec("pre-ln", 2, overrides=["train.steps=30", "train.kernels=reference"]))
-    first, second = error("mine/gates:pre-ln::2").splitlines()[1:3]
-    assert {"train.steps=20, done" in first, "train.steps=30 train.kernels=reference, done" in first} == {True, False}
-    assert ("train.steps=20, done" in first) != ("train.steps=20, done" in second)
 
 
 def test_cells_of_changed_settings_are_compared_over_their_seeds(tried: Shelf):
@@ -354,14 +206,3 @@ def test_a_row_that_was_added_is_known_by_its_runs(tried: Shelf, capsys):
     assert "1 run: 1 done" in comt("rm", "mine/gates@steps-20:mine-too", "--dry-run").output
     drawn = comt("curves", "mine/gates", "--rows", "pre-ln,mine-too", "--columns", "docs/tiny", "--seeds", "1")
     assert "mine-too: one seed" in drawn.output, drawn.exception
-
-
-def test_figures_of_changed_settings_have_folders_of_their_own(tried: Shelf):
-    def folder(**selection: object) -> str:
-        return run_figure_folder(tried.spec("pre-ln", **selection), Path("results")).name
-
-    assert folder() == "pre-ln-docs-tiny-seed1"
-    assert folder(overrides=TRIED) == "pre-ln-docs-tiny-seed1@steps-20"
-    Path("recipes/mine/gates.yaml").rename("gates.yaml")  # a recipe of one's own
-    assert folder(recipe="gates.yaml") == "gates-pre-ln-docs-tiny-seed1"
-    assert folder(recipe="gates.yaml", overrides=TRIED) == "gates-pre-ln-docs-tiny-seed1@steps-20"

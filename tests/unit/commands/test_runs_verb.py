@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 from typer.testing import CliRunner
 
 from comt_cli.app import app
-from comt_cli.errors import UserError
 from comt_cli.runs.known import Standing, known_runs
 from comt_cli.runs.shared import link_runs, set_aside
 from tests.shelf import Shelf, shelf
@@ -61,61 +59,12 @@ def test_every_run_is_listed_with_its_state(full: Shelf):
     assert all(Path(row["folder"]).is_dir() and row["bytes"] > 0 and row["column"] == "docs/tiny" for row in rows)
 
 
-def test_a_run_that_is_at_work_says_so(full: Shelf):
-    directory = full.begun(full.spec("pre-ln", 2))
-    with directory.lock():
-        (row,) = listed("--state", "running")
-    assert (row["state"], row["step"], row["steps"]) == ("running", 50, 200)
-
-
-def test_a_selector_chooses_among_a_tables_runs(full: Shelf):
-    assert {row["row"] for row in listed("mine/gates:pre-ln+comt")} == {"pre-ln+comt"}
-    assert [row["seed"] for row in listed("mine/gates:pre-ln+comt::2", "mine/gates:a/b:docs/tiny:1")] == [1, 2]
-    assert listed("mine/gates:pre-ln::7") == []
-    for text, says in (
-        ("mine/gates:pre-lm", "mine/gates has no row 'pre-lm'\n  did you mean pre-ln?"),
-        ("mine/gates::docs/tny", "mine/gates has no column 'docs/tny'"),
-        ("mine/gates:pre-ln::x", "the seed 'x' is no whole number"),
-    ):
-        assert says in str(comt("runs", text).exception)
-
-
 def test_settings_are_those_that_differ_from_the_recipe_as_set_takes_them(full: Shelf):
     settings = {json.dumps(row["settings"]) for row in listed("mine/gates")}
     assert settings == {"{}", '{"train.steps": 40, "train.learning_rate": 0.01}'}  # the warm-up is a share of the steps
     (row,) = listed("mine/gates", "--set", "train.steps=40")
     said = [f"{key}={json.dumps(value)}" for key, value in row["settings"].items()]
     assert full.spec("pre-ln", 1, overrides=said).id == row["id"]
-
-
-def test_another_method_and_a_row_of_ones_own_are_told(shelf: Shelf):
-    shelf.done(shelf.spec("wide", also={"wide": {"name": "comt", "hidden": 64}}))
-    (row,) = listed("mine/gates")
-    assert row["settings"] == {"method": "comt"}  # the recipe has no such row
-    (row,) = listed("mine/gates", "--also", "wide={name: comt, hidden: 4}")
-    assert row["settings"] == {"method.hidden": 64}
-
-
-def test_runs_whose_recipe_is_gone_differ_from_each_other(full: Shelf):
-    Path("recipes/mine/gates.yaml").unlink()
-    rows = [row for row in listed("mine/gates", "--scale", "smoke", "--rows", "pre-ln") if row["seed"] == 1]
-    assert sorted((row["value"], row["settings"]["train.steps"]) for row in rows) == [(104.5, 200), (310.0, 40)]
-    assert all("train.batch_size" not in row["settings"] for row in rows)
-
-
-def test_a_heading_names_the_data_that_the_column_does_not_and_kernels_that_differ(shelf: Shelf):
-    shelf.done(shelf.spec("pre-ln", overrides=["train.kernels=reference"]))
-    assert "mine/gates, smoke, docs/tiny, train.kernels=reference, on python-docs\n" in comt("runs").output
-    Path("recipes/mine/gates.yaml").unlink()  # what all runs share is said
-    heading = " ".join(comt("runs").output.partition("row ")[0].split())
-    assert "mine/gates, smoke, docs/tiny, LLaMA tiny (4 layers, 128 wide) on python-docs, 200 steps of" in heading
-
-
-def test_runs_on_different_data_are_told_apart(shelf: Shelf):
-    spec = shelf.spec("pre-ln")
-    shelf.done(spec)
-    shelf.done(spec.with_content("0123012301230123"))
-    assert {row["settings"]["data"] for row in listed()} == {"c0ffee01", "01230123"}
 
 
 @pytest.mark.parametrize(
@@ -147,38 +96,6 @@ def test_a_run_is_listed_by_the_names_of_the_table_that_was_asked_for(full: Shel
     assert set(row["tables"]) == {"mine/gates", "mine/twin"}
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (("--state", "finished"), "there is no state of runs 'finished'"),
-        (("--rows", "pre"), "there is no row with runs 'pre'\n  did you mean pre-ln?"),
-        (("--set", "train.stps=3"), "unknown key; did you mean steps?"),
-        (("mine/nonesuch",), "there is no recipe, and no table with runs, mine/nonesuch"),
-    ],
-)
-def test_what_is_not_there_is_an_error(full: Shelf, options, says):
-    result = comt("runs", *options)
-    assert isinstance(result.exception, UserError)
-    assert says in str(result.exception)
-
-
-@pytest.mark.parametrize("columns", [60, 80, 120])
-def test_the_list_fits_the_terminal_and_keeps_what_is_pasted_whole(full: Shelf, columns, monkeypatch):
-    monkeypatch.setenv("COLUMNS", str(columns))
-    output = comt("runs").output
-    assert max(map(len, output.splitlines())) <= columns
-    assert all(line == line.rstrip() for line in output.splitlines())
-    for run in known_runs(full.runs):
-        assert re.search(rf"{run.name}$", output, re.MULTILINE) or columns < 80
-    if columns == 120:
-        assert "mine/gates, smoke, docs/tiny, train.steps=40 train.learning_rate=0.01" in output
-        assert re.search(r"^pre-ln +1 +104\.50 ", output, re.MULTILINE)
-        assert re.search(r"^a/b +1 +diverged at 120 ", output, re.MULTILINE)
-        assert re.search(r"^pre-ln\+comt +2 +failed 50/200 ", output, re.MULTILINE)
-        assert re.search(r"^a/b +3 +replaced, 99\.00 .*\.replaced-1$", output, re.MULTILINE)
-    assert "8 runs: 4 done, 1 diverged, 1 unfinished, 1 failed, 1 replaced" in " ".join(output.split())
-
-
 def test_damaged_runs_are_listed_and_hide_no_other(full: Shelf):
     torn, old, empty = (full.done(full.spec("pre-ln", seed)) for seed in (5, 6, 7))
     torn.result_file.write_text('{"state": "do', encoding="utf-8")
@@ -190,11 +107,6 @@ def test_damaged_runs_are_listed_and_hide_no_other(full: Shelf):
     result = comt("runs")
     assert result.exit_code == 0
     assert "was made by another version of comt" in result.stderr
-
-
-def test_where_there_is_nothing_it_says_so(shelf: Shelf):
-    assert comt("runs").output == "There are no runs below runs.\n"
-    assert listed() == []
 
 
 def test_listing_needs_no_torch(full: Shelf):

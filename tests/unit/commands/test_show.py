@@ -1,81 +1,31 @@
-"""`comt show` and `comt recipes`: what is printed of the shipped recipes."""
+"""`comt show`: what is counted and printed of a plan, for this machine and another, and the settings of a cell."""
 
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
+from tiny_recipe import TEXT, recipe
 from typer.testing import CliRunner
 
 from comt_cli.app import app
+from comt_cli.campaign import estimate, jobs
 from comt_cli.errors import UserError
+from comt_cli.methods import catalogue
+from comt_cli.models import accounting
+from comt_cli.recipe.load import load_recipe
 from comt_cli.tasks import Task
+from comt_cli.training import speed
 
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch) -> None:
-    """Away from the runs of the tree."""
-    monkeypatch.chdir(tmp_path)
-
-
-def comt(*arguments: str) -> str:
-    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
-    assert result.exit_code == 0
-    return result.stdout
-
-
-TABLE2 = ("show", "transponder/table2", "--rows", "pre-ln,sdpa-gate,transponder,rezero")
-PRINTED = {"pre-ln": None, "sdpa-gate": "15%", "transponder": "1%", "rezero": None}
-
-
-def test_the_printed_increase_stands_beside_the_counted_one():
-    for scale, column in (("paper", "openwebtext/60m"), ("smoke", "python-docs/tiny")):
-        rows = json.loads(comt(*TABLE2, "--scale", scale, "--columns", column, "--json"))
-        assert {row["row"]: row["paper_increase"] for row in rows} == PRINTED
-    lines = comt(*TABLE2, "--scale", "paper", "--columns", "openwebtext/60m").splitlines()
-    (head,) = [line.split() for line in lines if "seed" in line and "parameters" in line]
-    shown = {line.split()[0]: line.split() for line in lines if line.split() and line.split()[0] in PRINTED}
-    at = head.index("paper's")
-    assert head[at - 1] == "+%"
-    assert {row: words[at - 1 : at + 1] for row, words in shown.items()} == {
-        "pre-ln": ["0.00", "-"],
-        "sdpa-gate": ["14.44", "15%"],
-        "transponder": ["1.08", "1%"],
-        "rezero": ["-0.01", "-"],
-    }
-
-
-def test_a_run_that_fills_two_columns_counts_once():
-    columns = "follows/accuracy,follows/f1"
-    command = ("show", "eau-grc/glue", "--rows", "no-pre-training", "--columns", columns, "--no-cost")
-    assert "2 runs, 2 to do" in comt(*command)  # the two points of its grid
-
-
-def test_a_plan_says_which_runs_will_not_repeat_to_the_bit():
-    command = ("show", "table3", "--rows", "pre-ln,post-ln", "--seeds", "1", "--no-cost")
-    assert "deterministic" not in comt(*command)
-    said = comt(*command, "--set", "train.deterministic=false")
-    assert "2 runs with train.deterministic: false: on a GPU quicker, but not the same to the bit" in said
-
-
-def test_an_added_row_is_shown():
-    rows = json.loads(comt("show", "table3", "--also", "wide={name: comt, hidden: 64}", "--rows", "wide", "--json"))
-    assert [row["method"]["hidden"] for row in rows] == [64]
-
-
-def test_recipes_tells_figures_and_ablations():
-    listed = {recipe["name"]: recipe for recipe in json.loads(comt("recipes", "--json"))}
-    assert {name: recipe["kind"] for name, recipe in listed.items()} == {
-        name: "figure" if "/figure" in name else "table" for name in listed
-    }
-    assert listed["transponder/table4"]["ablations"] == ["context", "sigmoid"]
-    assert listed["comt/figure1"]["ablations"] == []
-    assert not any(name.startswith("setups/") for name in listed)
-    (line,) = (line.split() for line in comt("recipes").splitlines() if "comt/figure4.yaml" in line)
-    assert " ".join(line).startswith("comt/figure4.yaml train-lm figure: CoMT's gates across layers")
-    assert "  ablations: context, sigmoid" in comt("recipes", "transponder/table4")
-
-
+WIDTHS = recipe(
+    "widths",
+    {"pre-ln": "pre-ln", "comt": "comt"},
+    seeds=[1, 2],
+    settings={**TEXT, "model": {"size": "tiny", "layers": 1}, "train": {"steps": 20, "batch_size": 2}},
+    columns={name: {"settings": {"model": {"width": width}}} for name, width in (("narrow", 32), ("wide", 64))},
+)
 IMAGES = """
 title: Narrow networks on images
 paper: mine
@@ -96,12 +46,101 @@ columns:
 scales:
   smoke: {description: Small, settings: {data: {images: glyphs10, size: 16}}}
 """
+SETTINGS = """\
+title: A table
+command: train-lm
+metric: perplexity
+baseline: plain
+seeds: [1]
+settings:
+  data: {tokenizer: bytes}
+  train: {batch_size: 2, learning_rate: 1e-3}
+rows:
+  plain: {method: pre-ln}
+  gated:
+    method: {name: comt, hidden: 3}
+    settings:
+      train:
+        learning_rate: 3e-3
+columns:
+  one: {setup: own}
+  two: {settings: {data: {sequence_length: 64}}}
+scales:
+  smoke:
+    description: Seconds
+    settings:
+      train: {steps: 7}
+"""
+SETUP = """\
+# A comment.
+data:
+  sequence_length: 32
+model: {size: tiny, width: 16, heads: 2}
+"""
+TABLE, OWN = "recipes/mine/table.yaml", "recipes/setups/own.yaml"
 
 
-def test_a_plan_of_image_classifiers_counts_images(tmp_path, monkeypatch):
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch) -> None:
+    """Nothing counted, and nothing measured: every step takes as many seconds as it has 1e9 FLOPs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COMT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(speed, "measured_step_flops", lambda spec, device, threads: 1e9)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for module in (estimate, jobs):
+        monkeypatch.setattr(module, "usable_cores", lambda: 2)
+    accounting._COUNTED.clear()
+    for name, text in {TABLE: SETTINGS, OWN: SETUP, "text.txt": "a text", "widths.yaml": WIDTHS}.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text, encoding="utf-8")
+
+
+def show(*arguments: str):
+    result = CliRunner().invoke(app, ["show", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result
+
+
+def widths(*arguments: str):
+    return show("widths.yaml", "--device", "cpu", *arguments)
+
+
+def test_what_is_counted_is_said_once():
+    assert widths().stderr == "counting 4 networks ...\n"
+    assert widths().stderr == ""
+    assert widths("--set", "model.layers=2", "--rows", "comt", "--columns", "wide").stderr == "counting 1 network ...\n"
+    assert widths("--set", "train.steps=30").stderr == "", "the steps are nothing to a network"
+
+
+def test_without_costs_nothing_is_counted(monkeypatch):
+    monkeypatch.setattr("comt_cli.models.counting.count", None)
+    result = widths("--no-cost", "--set", "train.deterministic=false")
+    assert result.stderr == ""
+    assert "8 runs, 8 to do. Costs were not counted." in result.stdout
+    assert "8 runs with train.deterministic: false: on a GPU quicker, but not the same to the bit" in result.stdout
+    rows = json.loads(widths("--no-cost", "--json").stdout)
+    assert [row["parameters"] for row in rows] == [None] * 8
+    assert {row["state"] for row in rows} == {"missing"}
+
+
+def test_times_are_of_each_run_and_of_as_many_at_once_as_asked():
+    rows = json.loads(widths("--json", "--jobs", "2").stdout)
+    assert [row["estimated_seconds"] for row in rows] == [round(row["flops"] / 1e9, 1) for row in rows]
+    assert {row["estimated_from"] for row in rows} == {"a training step measured here"}
+    assert re.search(r"8 runs, 8 to do, about 1\d s, 2 at a time on", widths("--jobs", "2").stdout)
+    assert "at a time" not in widths("--jobs", "1").stdout
+
+
+def test_a_run_that_fills_two_columns_counts_once():
+    columns = "follows/accuracy,follows/f1"
+    command = ("eau-grc/glue", "--rows", "no-pre-training", "--columns", columns, "--no-cost")
+    assert "2 runs, 2 to do" in show(*command).stdout  # the two points of its grid
+
+
+def test_a_plan_of_image_classifiers_counts_images(monkeypatch):
     monkeypatch.setattr(Task, "identify", lambda self, settings: ("feedfeedfeedfeed", "c0ffee"))
-    (tmp_path / "table5.yaml").write_text(IMAGES)
-    plain, window = json.loads(comt("show", "table5.yaml", "--json"))
+    Path("table5.yaml").write_text(IMAGES)
+    plain, window = json.loads(show("table5.yaml", "--json").stdout)
     assert (plain["images"], window["images"]) == (3200, 3200)
     assert "tokens" not in plain
     assert (plain["extra_parameters"], plain["paper_increase"]) == (0, None)
@@ -111,65 +150,79 @@ def test_a_plan_of_image_classifiers_counts_images(tmp_path, monkeypatch):
     assert (window["extra_parameters"], window["paper_increase"]) == (added, "2.86%")
     assert window["flops"] > plain["flops"] > 0
     assert window["estimated_memory_bytes"] > plain["estimated_memory_bytes"] > 0
-    lines = comt("show", "table5.yaml").splitlines()
-    (head,) = [line.split() for line in lines if "seed" in line and "parameters" in line]
-    assert head[:7] == ["cifar10", "seed", "parameters", "+%", "paper's", "images", "FLOPs"]
-    (shown,) = [line.split() for line in lines if line.startswith("window")]
+    (shown,) = [line.split() for line in show("table5.yaml").stdout.splitlines() if line.startswith("window")]
     assert shown[4:7] == ["2.86%", "3.2", "k"]
-    assert "okens" not in " ".join(lines)
 
 
-PAPERS = ("show", "transponder/table2", "--rows", "pre-ln", "--columns", "openwebtext/60m", "--scale", "paper")
+PAPERS = ("transponder/table2", "--rows", "pre-ln", "--columns", "openwebtext/60m", "--scale", "paper")
 
 
 def planned(*arguments: str) -> dict:
-    (row,) = json.loads(comt(*PAPERS, "--json", *arguments))
+    (row,) = json.loads(show(*PAPERS, "--json", *arguments).stdout)
     return row
 
 
-def test_a_plan_for_another_machine_says_that_it_assumes():
+def test_a_plan_for_another_machine_takes_what_was_measured_there_or_assumes():
     one, eight = planned("--plan-for", "l40s"), planned("--plan-for", "L40S", "--gpus", "8")
     assert one["estimated_from"] == "an assumption: 40% of the 362 TFLOP/s that L40S has at most by its data sheet"
     assert one["estimated_seconds"] == pytest.approx(one["flops"] / (0.4 * 362e12), rel=1e-3)
     assert eight["estimated_seconds"] == pytest.approx(one["estimated_seconds"] / 8, rel=1e-3)
-    assert eight["estimated_from"].endswith("with no loss between devices")
     assert eight["estimated_memory_bytes"] < one["estimated_memory_bytes"]
-    assert "91.6 TFLOP/s" in planned("--plan-for", "l40s", "--set", "train.precision=fp32")["estimated_from"]
-
-
-def test_a_plan_takes_what_was_measured_on_such_a_device_first(monkeypatch, tmp_path):
-    folder = tmp_path / "runs" / "results" / "bench" / "mine"
+    folder = Path("runs/results/bench/mine")
     folder.mkdir(parents=True)
-    step = "device,size,precision,variant,step_ms_settled,mfu\nNVIDIA A100-SXM4-80GB,60m,bf16-pure,{},{},0.25\n"
-    failed = step.format("plain-fused", "False").replace(",0.25", ",")  # a row that could not be measured
-    (folder / "step.csv").write_text(failed + step.splitlines()[1].format("plain-fused", "False"), encoding="utf-8")
+    step = "device,size,precision,variant,step_ms_settled,mfu\nNVIDIA A100-SXM4-80GB,60m,bf16-pure,plain-fused,False,"
+    (folder / "step.csv").write_text(f"{step}0.25\n", encoding="utf-8")
     compiled = ("--set", "train.compile=true")
     assert planned("--plan-for", "a100", *compiled)["estimated_from"].startswith("an assumption: 40%")
     eager = planned("--plan-for", "a100", "--set", "train.compile=false")
-    assert eager["estimated_from"].startswith(
-        "comt bench step on NVIDIA A100-SXM4-80GB (plain-fused, 60m, bf16-pure, not settled): 25% of its peak"
-    )
     assert eager["estimated_seconds"] == pytest.approx(eager["flops"] / (0.25 * 312e12), rel=1e-3)
-    (folder / "step.csv").write_text("device\nNVIDIA A100\n", encoding="utf-8")
-    assert planned("--plan-for", "a100")["estimated_from"].startswith("an assumption")
+    for damaged in (f"{step}\n", "device\nNVIDIA A100\n"):
+        (folder / "step.csv").write_text(damaged, encoding="utf-8")
+        assert planned("--plan-for", "a100")["estimated_from"].startswith("an assumption")
 
 
-def test_a_plan_says_whether_the_memory_is_enough():
-    assert "all fit." in comt(*PAPERS, "--plan-for", "h200")
-    big = comt("show", "table3", "--rows", "pre-ln", "--scale", "paper", "--plan-for", "rtx4090")
-    assert "of 22 GiB a GPU for pre-ln at c4/" in big
-    assert "does not fit; lower train.micro_batch_size" in big
+def settings(*arguments: str) -> dict[str, tuple[object, str]]:
+    entries = json.loads(show(TABLE, *arguments, "--json").stdout)
+    return {entry["key"]: (entry["value"], entry["given_by"]) for entry in entries}
+
+
+def test_every_setting_is_there_with_the_line_that_gave_it():
+    found = settings("--settings", "gated,one", "--set", "train.beta1=0.8")
+    assert found["method.name"] == ("comt", f"{TABLE}:12")
+    assert found["method.hidden"] == (3, f"{TABLE}:12")
+    assert found["method.residual"] == ("pre-norm", "default")
+    assert found["model.width"] == (16, f"{OWN}:4")
+    assert found["model.layers"][1] == "size tiny"
+    assert found["data.sequence_length"] == (32, f"{OWN}:3")
+    assert found["train.learning_rate"] == (3e-3, f"{TABLE}:15")
+    assert found["train.batch_size"] == (2, f"{TABLE}:8")
+    assert found["train.steps"] == (7, f"{TABLE}:23")
+    assert found["train.beta1"] == (0.8, "--set train.beta1=0.8")
+    assert found["train.beta2"] == (0.999, "default")
+    told = load_recipe(Path(TABLE), catalogue()).settings["smoke"]["gated", "one"].model_dump(mode="json")
+    assert {key for key in found if not key.startswith("method.")} == {
+        f"{section}.{key}" for section, values in told.items() for key in values
+    }
+    other = settings("--settings", "wide,two", "--also", "wide={name: comt, hidden: 64}")
+    assert other["data.sequence_length"] == (64, f"{TABLE}:18")
+    assert other["train.learning_rate"] == (1e-3, f"{TABLE}:8")
+    assert other["method.hidden"] == (64, "--also")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "says"),
     [
-        (("--plan-for", "h10"), "There are H200, H100 PCIe, "),
-        (("--plan-for", "h100", "--device", "cpu"), "Leave one of them out."),
-        (("--plan-for", "h100", "--gpus", "7"), "Choose --gpus so that it divides train.batch_size"),
+        ((TABLE, "--settings", "gatd,one"), "there is no row 'gatd'"),
+        ((TABLE, "--settings", "gated,ones"), "there is no column 'ones'"),
+        ((TABLE, "--settings", "gated"), "--settings gated: say under which column"),
+        ((TABLE, "--settings", "gated,one", "--scale", "smok"), "there is no scale 'smok'"),
+        ((TABLE, "--settings", "gated,one", "--rows", "plain", "--gpus", "2"), "does not go with --rows and --gpus"),
+        ((*PAPERS, "--plan-for", "h10"), "There are H200, H100 PCIe, "),
+        ((*PAPERS, "--plan-for", "h100", "--device", "cpu"), "Leave one of them out."),
+        ((*PAPERS, "--plan-for", "h100", "--gpus", "7"), "Choose --gpus so that it divides train.batch_size"),
     ],
 )
-def test_a_plan_that_cannot_be(arguments, said):
-    error = CliRunner().invoke(app, [*PAPERS, *arguments]).exception
+def test_what_cannot_be_shown_is_told(arguments, says):
+    error = CliRunner().invoke(app, ["show", *arguments]).exception
     assert isinstance(error, UserError)
-    assert said in str(error)
+    assert says in str(error)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from comt_cli.app import app
-from comt_cli.campaign.outcomes import result_text
 from comt_cli.errors import UserError
 from tests.shelf import Shelf, shelf
 
@@ -30,17 +27,6 @@ def partly(shelf: Shelf) -> Shelf:
     shelf.diverged(shelf.spec("a/b", 1))
     shelf.begun(shelf.spec("a/b", 2))
     return shelf
-
-
-def test_a_named_recipe_is_shown_as_its_table(partly: Shelf):
-    assert comt("mine/gates").output.splitlines() == [
-        "mine/gates smoke: 12 runs: 7 missing, 1 unfinished, 3 done, 1 diverged",
-        "               docs/tiny                      docs/wide",
-        "  pre-ln       101.00 ± 1.00 (2)              missing",
-        "  pre-ln+comt  95.50 (1), 1 missing           missing",
-        "  a/b          1 diverged, unfinished 50/200  missing",
-        "  a/b, docs/tiny, seed 2: unfinished, step 50 of 200, loss 5.000",
-    ]
 
 
 def test_a_run_at_work_shows_its_steps_and_what_is_left(partly: Shelf):
@@ -71,25 +57,6 @@ def test_options_are_those_of_the_training(shelf: Shelf):
     ]
 
 
-def test_the_options_of_a_short_training_suit_a_recipe_with_a_long_scale(shelf: Shelf):
-    result = comt("comt/table3", "--set", "train.steps=240")
-    assert result.exit_code == 0, result.exception
-
-
-def test_other_scales_with_runs_are_counted(partly: Shelf):
-    partly.done(partly.spec("pre-ln", 1, scale="small"))
-    lines = comt("mine/gates").output.splitlines()
-    assert lines[-1] == "mine/gates small: 6 runs: 5 missing, 1 done"
-    assert "  pre-ln  100.00 (1), 1 missing" in comt("mine/gates", "--scale", "small", "--rows", "pre-ln").output
-
-
-def test_all_tables_are_counted_in_a_sentence(partly: Shelf):
-    assert comt().output.splitlines() == [
-        "mine/gates smoke: 12 runs: 7 missing, 1 unfinished, 3 done, 1 diverged",
-        "  a/b, docs/tiny, seed 2: unfinished, step 50 of 200, loss 5.000",
-    ]
-
-
 def test_rows_narrow_what_is_shown_and_unknown_ones_are_errors(partly: Shelf):
     assert "3 done" not in comt("--rows", "a/b").output
     assert comt("--rows", "nonesuch").exit_code == 0  # no table has it
@@ -106,16 +73,3 @@ def test_cells_as_json(partly: Shelf):
     }  # fmt: skip
     assert cells["a/b", "docs/tiny"]["mean"] is None
     assert cells["a/b", "docs/tiny"]["runs"] == {"diverged": 1, "unfinished": 1}
-
-
-def test_metrics_have_their_own_decimals(shelf: Shelf):
-    path = Path("recipes/mine/gates.yaml")
-    path.write_text(f"metric: bits_per_byte\n{path.read_text(encoding='utf-8')}", encoding="utf-8")
-    shelf.done(shelf.spec("pre-ln", 1), bits_per_byte=1.23456)
-    assert "  1.235 (1), 1 missing" in comt("mine/gates", "--rows", "pre-ln").output
-    assert "  1.235  " in CliRunner().invoke(app, ["runs"]).output
-    task = shelf.spec("pre-ln").task
-    metric = replace(task.metrics["perplexity"], decimals=4)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(task), "metrics", {**task.metrics, "perplexity": metric})
-        assert result_text(task, {"state": "done", "perplexity": 23.45678}) == "validation perplexity 23.4568"

@@ -17,11 +17,11 @@ from tiny_runs import image_spec, tiny_spec, write_corpus
 from comt_cli import line_cache
 from comt_cli import methods as methods_room
 from comt_cli.campaign.jobs import usable_cores
-from comt_cli.commands.planning import plan_recipe
 from comt_cli.line_cache import LineCache
 from comt_cli.models import accounting
 from comt_cli.models.accounting import cost_of, to_count, total_flops
 from comt_cli.models.cost import network_of
+from comt_cli.verbs.plan import plan_recipe
 
 
 @pytest.fixture(autouse=True)
@@ -124,7 +124,7 @@ def test_a_known_plan_is_shown_without_torch_and_numpy(tmp_path, monkeypatch):
     """The second call of the same plan imports neither, and prints the same; what other processes count is what one
     counts by itself."""
     code = (
-        "import sys; from comt_cli.app import app; from comt_cli.commands.plan_costs import Counting\n"
+        "import sys; from comt_cli.app import app; from comt_cli.verbs.cost import Counting\n"
         "Counting.MANY = 2; sys.argv[1:] = {}\n"
         "if __name__ == '__main__':\n"
         "    try: app()\n"

@@ -7,11 +7,11 @@ import re
 import pytest
 from planning_on import plan_on
 
-from comt_cli.commands.planning import also_rows, plan_recipe
 from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
 from comt_cli.recipe.load import load_recipe_text
 from comt_cli.recipe.problems import RecipeError
+from comt_cli.verbs.plan import also_rows, plan_recipe
 
 
 def loaded(text: str, also):

@@ -13,8 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comt_cli.commands.planning import Planned
-from comt_cli.commands.sweep_outcome import write_sweep
 from comt_cli.recipe.grid import LoadedGrid
 from comt_cli.recipe.merge import Origin
 from comt_cli.report.collect import Cell, Run
@@ -23,6 +21,8 @@ from comt_cli.report.exhibits.trials import Trials, shades_of
 from comt_cli.report.statistics import summarise
 from comt_cli.report.sweep import tuned_cell
 from comt_cli.runs.directory import RunState
+from comt_cli.verbs.outcome import write_outcome
+from comt_cli.verbs.plan import Planned
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -76,7 +76,7 @@ def test_what_is_not_chosen_is_said_of_rows_that_are_not_shown_too(bench: Bench,
         best = replace(bench, text=bench.recipe.read_text(), result={**bench.result, "bits_per_byte": 1.0})
         (best if at_edge else bench).finish(spec, 9.0)
     shown = Planned(bench.loaded(), "smoke", [spec for spec in specs if spec.row == "pre-ln"])
-    write_sweep(Planned(bench.loaded(), "smoke", specs), bench.runs, bench.results, shown=shown)
+    write_outcome(Planned(bench.loaded(), "smoke", specs), bench.runs, bench.results, shown=shown)
     said = " ".join(capsys.readouterr().out.split())
     assert "Not chosen: pre-ln at tiny: the best" in said
     assert "Not chosen: pre-ln+comt at tiny: the best" in said

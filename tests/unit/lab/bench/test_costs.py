@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch._inductor.utils import fresh_cache
 
-from comt_cli.commands.planning import plan_recipe
 from comt_cli.errors import UserError
 from comt_cli.lab.bench import costs
 from comt_cli.lab.bench.costs import _counting, can_compile
+from comt_cli.verbs.plan import plan_recipe
 
 RECIPE = """
 title: What rows cost

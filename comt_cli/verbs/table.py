@@ -11,6 +11,7 @@ from typing import Any
 
 from comt_cli.errors import UserError
 from comt_cli.files import read_json
+from comt_cli.methods import catalogue
 from comt_cli.recipe.find import available_recipes, find_recipe, full_name, namesakes, place_of
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
 from comt_cli.recipe.problems import RecipeError
@@ -36,12 +37,11 @@ def with_settings(
     """
     recipe, variant = split_variant(name)
     path, added = find_recipe(recipe), {**(also or {})}
-    changed = [*(_arguments(path, variant, runs) if variant else ()), *(overrides or ())]
-    if rows is not None:
-        loaded = SelectedTable.called(recipe, runs, scale).loaded
+    changed = [*_arguments(path, variant, runs), *(overrides or ())]
+    loaded = None if rows is None else SelectedTable.called(recipe, runs, scale).loaded
+    if rows is not None and loaded is not None:
         named = {row.strip() for row in rows.split(",")}
-        if loaded is not None:
-            added = {row: loaded.methods[row] for row in loaded.added if row in named} | added
+        added = {row: loaded.methods[row] for row in loaded.added if row in named} | added
     return path, changed, added
 
 
@@ -53,9 +53,11 @@ def _rows(table: str, known: Iterable[KnownRun], recipe: Iterable[str]) -> dict[
     return {place.row: spec.method for place, spec in places if spec is not None and place.row not in own}
 
 
-def _arguments(path: Path, variant: str, runs: Path) -> tuple[str, ...]:
-    """The `--set` arguments of the table `<recipe>@<variant>`, as they are kept beside its links. Raises `UserError`
-    where there are none."""
+def _arguments(path: Path, variant: str | None, runs: Path) -> tuple[str, ...]:
+    """The `--set` arguments of the table `<recipe>@<variant>`, as they are kept beside its links; none of the recipe's
+    own. Raises `UserError` where there are no such runs."""
+    if not variant:
+        return ()
     paper, table = place_of(path)
     file = runs / table_folder(paper, f"{table}{MARK}{variant}") / CHANGED
     try:
@@ -67,11 +69,9 @@ def _arguments(path: Path, variant: str, runs: Path) -> tuple[str, ...]:
         raise UserError(why, f"{there}--set KEY=VALUE says them, too.") from None
 
 
-def recipes_by_name(named: Iterable[str], added: dict[str, Any]) -> RecipeOf:
+def recipes_by_name(named: Iterable[str], added: Mapping[str, Any]) -> RecipeOf:
     """A function that reads recipes by `paper/table`, each once: those named on the line, with the rows of `--also`,
     and those that every name can reach."""
-    from comt_cli.methods import catalogue
-
     paths = dict(available_recipes())
     for name in named:
         with contextlib.suppress(UserError):  # its runs are there, and it is gone
@@ -117,8 +117,6 @@ class SelectedTable:
     def called(cls, text: str, runs: Path, scale: str | None, set_: Sequence[str] = ()) -> SelectedTable:
         """The table of a selector. Raises `UserError` where there is neither such a recipe nor a run of its table, or
         no run with such settings."""
-        from comt_cli.methods import catalogue
-
         name, variant = split_variant(text.partition(":")[0])
         known = known_runs(runs)
         tables = dict.fromkeys(table for run in known for table in run.tables)
@@ -138,7 +136,7 @@ class SelectedTable:
         if recipe_of(loaded.name, (), "") is None:  # the method of such a row is gone
             recipe_of = recipes_by_name([name], {})
         loaded = recipe_of(loaded.name, (), "") or loaded
-        changed = (*(_arguments(loaded.path, variant, runs) if variant else ()), *set_)
+        changed = (*_arguments(loaded.path, variant, runs), *set_)
         scales = {
             each: there
             for each in map(str, loaded.recipe.scales)
@@ -161,11 +159,9 @@ class SelectedTable:
         for scale, loaded in self.scales.items():
             trials = loaded.grids[scale].seeds if scale in loaded.grids else ()
             seeds = {run.seed for run in self.known if run.seed is not None} | {*self.seeds(scale)}
-            try:
+            with contextlib.suppress(UserError):  # its data cannot be identified: nothing was trained on it here either
                 specs = plan(loaded, scale, seeds=sorted(seeds - {*trials}))
-            except UserError:  # its data cannot be identified here: nothing was trained on them here either
-                continue
-            found |= {name: spec for spec in specs for name in (spec.id, spec.request)}
+                found |= {name: spec for spec in specs for name in (spec.id, spec.request)}
         return found
 
     def seeds(self, scale: str) -> Sequence[int]:

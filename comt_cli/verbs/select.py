@@ -7,25 +7,30 @@ Runs with other settings than the recipe's are those of `table3@steps-12:pre-ln`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from comt_cli.commands.selected_table import SelectedTable, dashed, recipes_by_name
 from comt_cli.errors import UserError
 from comt_cli.recipe.find import also_called, available_recipes, full_name
 from comt_cli.recipe.problems import nearest
 from comt_cli.recipe.variant import split_variant
+from comt_cli.report.collect import ENDED, collect
 from comt_cli.report.run_list import described, settings_text
+from comt_cli.runs.contents import adopt_contents
+from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.known import KnownRun, Place, Standing, known_runs
+from comt_cli.runs.plan import plan
 from comt_cli.tasks import FIRST
+from comt_cli.verbs.table import SelectedTable, dashed, recipes_by_name
 from comt_cli.words import plural
 
 _ID = re.compile(r"[0-9a-f]{3,12}(\.replaced-\d+)?")
 _MOST_LISTED = 12
+_FORM = "A run is recipe:row:column:seed."
 
 
 def model_source(text: str, runs: Path, scale: str | None = None, set_: Sequence[str] | None = None) -> str:
@@ -43,30 +48,40 @@ def model_source(text: str, runs: Path, scale: str | None = None, set_: Sequence
     return str(found.runs[0].directory.shown)
 
 
-def run_folders(
+def run_directories(
     texts: Sequence[str], runs: Path, scale: str | None = None, set_: Sequence[str] | None = None
-) -> list[Path]:
-    """The run directories of a verb that takes several: paths as they are, and every run that a selector means.
+) -> list[RunDirectory]:
+    """The run directories of a verb that takes several: of paths, and of every run that a selector means.
 
     Raises:
-        UserError: a selector means no run.
+        UserError: a selector means no run, or a path is none.
     """
-    folders = []
+    directories = []
     for text in texts:
-        found = _with_checkpoints(text, runs, scale, set_)
-        if found is not None:
+        if (found := _with_checkpoints(text, runs, scale, set_)) is not None:
             found.tell(text)
-        folders += [Path(text)] if found is None else [run.directory.shown for run in found.runs]
-    return folders
+            directories += [RunDirectory(run.directory.shown) for run in found.runs]
+        else:
+            directories.append(_at(Path(text)))
+    for directory in directories:
+        directory.spec()
+    return directories
 
 
-def cell_runs(text: str, runs: Path, scale: str | None, set_: Sequence[str] | None) -> list[KnownRun]:
-    """The runs of the cell that a selector means, one a seed, whatever became of them: those with the recipe's settings
-    if there are any; which others they have is said.
+def _at(path: Path) -> RunDirectory:
+    return RunDirectory(path.parent if path.is_file() else path)
+
+
+def cell_directories(text: str, runs: Path, scale: str | None, set_: Sequence[str] | None) -> list[RunDirectory]:
+    """The run at a path, or those of the cell that a selector means, one a seed, whatever became of them: a seed that
+    diverged must not be passed over. They are those with the recipe's settings if there are any; which others they have
+    is said.
 
     Raises:
         UserError: it means no run, or those of several cells or settings; lists these.
     """
+    if Path(text).exists() or not is_selector(text):
+        return [_at(Path(text))]
     selection = select_runs(text, runs, scale, set_)
     chosen = [run for run in selection.planned or selection.runs if run.id not in selection.passed_over]
     current = [run for run in chosen if not run.is_replaced] or chosen
@@ -74,7 +89,7 @@ def cell_runs(text: str, runs: Path, scale: str | None, set_: Sequence[str] | No
     if len(trained) > 1 or len({run.seed for run in current}) < len(current):
         raise _several(text, current)
     replace(selection, runs=current).warn(text)
-    return current
+    return [run.directory for run in current]
 
 
 def _several(text: str, found: Sequence[KnownRun]) -> UserError:
@@ -93,9 +108,7 @@ def _with_checkpoints(text: str, runs: Path, scale: str | None, set_: Sequence[s
     if Path(text).exists() or not is_selector(text):
         return None
     selection = select_runs(text, runs, scale, set_)
-    usable = [run for run in selection.runs if run.has_checkpoint and not run.is_replaced]
-    if _is_id(text):
-        usable = [run for run in selection.runs if run.has_checkpoint]  # also one that was set aside
+    usable = [run for run in selection.runs if run.has_checkpoint and (_is_id(text) or not run.is_replaced)]
     if not usable:
         raise UserError(f"{text} has saved no checkpoint yet\n{_listing(selection.runs, text)}", "Train it first.")
     done = [run for run in usable if run.standing is Standing.done] or usable
@@ -164,7 +177,7 @@ def select_runs(text: str, runs: Path, scale: str | None = None, set_: Sequence[
         UserError: there is none; says what there is.
     """
     if _is_id(text):
-        return SelectedRuns(_by_id(text, known_runs(runs), runs), [])
+        return SelectedRuns(_by_id(text, runs), [])
     table = SelectedTable.called(text, runs, scale, set_ or ())
     wanted = _Wanted.parsed(text)
     matching = [run for run in table.known if any(wanted.fits(place, run.seed) for place in table.places(run))]
@@ -181,17 +194,13 @@ def select_runs(text: str, runs: Path, scale: str | None = None, set_: Sequence[
 def _of_grids(table: SelectedTable, runs: Path) -> tuple[frozenset[str], dict[str, list[int]]]:
     """`SelectedRuns.passed_over` and `waited_for`: what the table, with the seeds of its recipe, shows
     of its grids."""
-    from comt_cli.commands.planning import plan_loaded
-    from comt_cli.report.collect import ENDED, collect
-    from comt_cli.runs.contents import adopt_contents
-
     passed_over: set[str] = set()
     waited_for: dict[str, list[int]] = {}
     for scale, loaded in table.scales.items():
         if (grid := loaded.grids.get(scale)) is None:
             continue
         try:
-            specs = adopt_contents(plan_loaded(loaded, scale).specs, runs, ambiguous=True)
+            specs = adopt_contents(plan(loaded, scale), runs, ambiguous=True)
         except UserError:  # its data cannot be identified here
             continue
         if grid.seeds:  # no table shows a trial; what is left of the plan is at the recipe's values
@@ -219,17 +228,16 @@ def runs_of_table(text: str, runs: Path) -> list[tuple[KnownRun, Place]]:
     return [(run, place) for run in found for place in table.places(run) if wanted.fits(place, run.seed)]
 
 
-def _by_id(text: str, known: Iterable[KnownRun], runs: Path) -> list[KnownRun]:
-    every = list(known)
+def _by_id(text: str, runs: Path) -> list[KnownRun]:
+    every = known_runs(runs)
     found = [run for run in every if run.name == text] or [
         run for run in every if run.name.startswith(text) and not run.is_replaced
     ]
     if len(found) == 1:
         return found
     if found:
-        raise UserError(
-            f"{len(found)} runs have ids that begin with {text}\n{_listing(found, text)}", "Give more of the id."
-        )
+        message = f"{len(found)} runs have ids that begin with {text}\n{_listing(found, text)}"
+        raise UserError(message, "Give more of the id.")
     there = f"\n{_listing(every, text)}" if every else ""
     raise UserError(f"no run below {runs} has an id that begins with {text}{there}", "comt runs lists them all.")
 
@@ -245,12 +253,12 @@ class _Wanted:
     @classmethod
     def parsed(cls, text: str) -> _Wanted:
         """Raises `UserError` where it has too many parts, or the seed is no number."""
-        _, *parts = text.split(":")
-        row, column, seed, *more = (*parts, "", "", "")
-        if any(more[: max(0, len(parts) - 3)]) or len(parts) > 3:
-            raise UserError(f"{text} has too many parts", "A run is recipe:row:column:seed.")
+        parts = text.split(":")[1:]
+        if len(parts) > 3:
+            raise UserError(f"{text} has too many parts", _FORM)
+        row, column, seed = (*parts, "", "", "")[:3]
         if seed and not (seed.isascii() and seed.isdigit() and len(seed) < 11):
-            raise UserError(f"{text}: the seed {seed!r} is no whole number", "A run is recipe:row:column:seed.")
+            raise UserError(f"{text}: the seed {seed!r} is no whole number", _FORM)
         return cls(row or None, column or None, int(seed) if seed else None)
 
     def fits(self, place: Place, seed: int | None) -> bool:
@@ -263,24 +271,16 @@ class _Wanted:
 
 
 def _nothing(
-    text: str,
-    wanted: _Wanted,
-    table: SelectedTable,
-    other_scales: Sequence[KnownRun],
-    scale: str | None,
-    runs: Path,
+    text: str, wanted: _Wanted, table: SelectedTable, others: Sequence[KnownRun], scale: str | None, runs: Path
 ) -> UserError:
     """Why a selector means no run: the scale is wrong, or nothing of it was trained. Raises it where a name is."""
     _check_names(text, wanted, table)
+    if others:
+        of_scale = scale is None or any(run.label("scale") == scale for run in others)
+        option, missing = ("set", f"with {', '.join(table.overrides)}") if of_scale else ("scale", f"of scale {scale}")
+        said = f"{text} has no run {missing}; there are others\n{_listing(others, text)}"
+        return UserError(said, f"Leave --{option} out, or give theirs.")
     there = [run for run in table.known if table.places(run)]
-    if other_scales and (scale is None or any(run.label("scale") == scale for run in other_scales)):
-        said = f"{text} has no run with {', '.join(table.overrides)}; there are others\n{_listing(other_scales, text)}"
-        return UserError(said, "Leave --set out, or give their settings.")
-    if other_scales:
-        return UserError(
-            f"{text} has no run of scale {scale}; there are others\n{_listing(other_scales, text)}",
-            "Leave --scale out, or name theirs.",
-        )
     trained_by = next((run.label("command") for run in there), FIRST)
     verb = trained_by if table.loaded is None else table.loaded.recipe.command
     recipe = table.name if table.loaded is None else table.loaded.file

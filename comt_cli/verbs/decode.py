@@ -1,0 +1,203 @@
+"""Trained models at work: they continue, translate and caption what they are given, line by line."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zipfile import ZipFile
+
+import pandas as pd
+import torch
+import typer
+from matplotlib.figure import Figure
+
+from comt_cli.errors import UserError
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedModel, LoadedTranslator
+from comt_cli.files import canonical_json, sha256
+from comt_cli.generation import completion
+from comt_cli.generation import translate as translation
+from comt_cli.generation.caption import ImageCaptioner, Said, Seen, look_at
+from comt_cli.generation.part_file import PartFile
+from comt_cli.models import kernels as model_kernels
+from comt_cli.recipe.settings import Kernels as Wanted
+from comt_cli.report import figures
+from comt_cli.report.caption import Caption
+from comt_cli.report.terminal import say_written
+from comt_cli.report.trained import of_runs
+from comt_cli.training.devices import pick_device
+
+if TYPE_CHECKING:
+    from comt_cli.verbs.models import Decoding
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_DTYPES = {None: None, "fp32": torch.float32, "bf16": torch.bfloat16}
+_WEIGHTS = "The weights of the last decoder block's cross-attention, the mean over its heads;"
+
+
+def continue_texts(
+    source: str,
+    prompts: Sequence[str],
+    sampling: Mapping[str, Any],
+    device: str | None,
+    precision: str | None,
+    kernels: Wanted,
+    *,
+    as_json: bool,
+) -> None:
+    """Print what the model at `source` makes of each prompt: a single text as it comes, several under each other. How
+    fast it was, and where fused kernels were asked for and are not used, goes to the error stream."""
+    where, loaded = pick_device(device), load(source, LoadedModel)
+    texts = completion.begin(loaded, prompts)
+    chosen = completion.Sampling(**sampling)
+    longest = max(len(text.ids) for text in texts) + chosen.max_new_tokens
+    if loaded.context_length is not None and longest > loaded.context_length:
+        typer.echo(
+            f"{loaded.name} was trained on texts of up to {loaded.context_length} tokens; with a text of {longest}, "
+            "what comes late may make little sense",
+            err=True,
+        )
+    model = loaded.model.to(where, _DTYPES[precision]).eval()
+    dtype = model.embedding.weight.dtype
+    choices = model_kernels.use_kernels(model, kernels, where, dtype, compiled=False, training=False, tokens=len(texts))
+    for op, choice in choices.items():
+        if kernels == "fused" and not choice.fused:
+            typer.echo(f"{op} has no fused kernel here: {choice.reason}", err=True)
+    streams = len(texts) == 1 and not as_json
+    if streams:
+        show(prompts[0])
+    pace = completion.complete(loaded, texts, chosen, show if streams else None)
+    if as_json:
+        about = {"model": loaded.name, "device": str(where), "precision": str(dtype).removeprefix("torch.")}
+        kinds = {op: str(choice) for op, choice in choices.items()}
+        rows = [
+            {
+                "prompt": text.prompt,
+                "prompt_tokens": len(text.ids),
+                "text": text.text,
+                "tokens": text.tokens,
+                "ended": text.ended,
+            }
+            for text in texts
+        ]
+        typer.echo(json.dumps({**about, "kernels": kinds, "texts": rows, **pace.numbers()}, indent=2))
+    elif streams:
+        typer.echo()
+    else:
+        for number, text in enumerate(texts, 1):
+            show(f"[{number}/{len(texts)}] {text.prompt}{text.text}\n\n")
+    typer.echo(pace.words(), err=True)
+
+
+def show(text: str) -> None:
+    """Print without ending the line. A model's text may hold anything: a terminal is not given control characters."""
+    shown = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text) if sys.stdout.isatty() else text
+    typer.echo(shown, nl=False, color=True)  # without `color`, what looks like an escape sequence is left out
+
+
+def translate_lines(source: str, lines: Iterable[str], out: Path | None, decoding: Decoding, batch_tokens: int) -> None:
+    """Print what the model at `source` makes of each line, or write it to `out`, where a call that was stopped is
+    continued."""
+    where, loaded = pick_device(decoding.device), load(source, LoadedTranslator)
+    chosen = translation.Options(decoding.of(loaded.decode), decoding.n_best, batch_tokens)
+    using = translation.translator(loaded, where, lambda text: typer.echo(f"comt: {text}", err=True))
+    file, done = None, 0
+    if out is not None:
+        lines = list(lines)
+        file, done = _part_file(lines, chosen, out, scores=decoding.scores, model=_stamp(source))
+        lines = lines[done:]
+    numbers = count(done + 1)
+    for pool in using.pools(lines, chosen, done + 1):
+        numbered = list(zip(pool, numbers, strict=False))  # in this order: the other takes a number too many
+        rows = [row for found, number in numbered for row in decoding.rows(str(number), found)]
+        if file is None:
+            typer.echo("\n".join(rows))
+        else:
+            file.add(rows)
+        for found, number in numbered:
+            if decoding.attention is not None and found[0].hypothesis is not None:  # else it is an empty line
+                weights_TS, target, words = using.attention(found[0])
+                drawn = figures.draw_attention(weights_TS.numpy(), target, words)
+                title = "What each token of a translation is predicted from"
+                notes = (f"{_WEIGHTS} each row sums to 1.",)
+                _write_figure(drawn, loaded, decoding.attention, f"attention-{number}", title, notes)
+    if file is not None:
+        file.finish()
+
+
+def _part_file(
+    lines: Sequence[str], chosen: translation.Options, out: Path, *, scores: bool, model: object
+) -> tuple[PartFile, int]:
+    """What the output is written to, and how many of the lines an earlier call has translated."""
+    decode = chosen.decode.model_dump(mode="json")
+    key = sha256(canonical_json([model, decode, chosen.n_best, chosen.batch_tokens, scores, *lines]))
+    file = PartFile(out, f"comt translate {key}")
+    done = file.resume(translation.POOL * chosen.n_best) // chosen.n_best
+    if file.aside:
+        typer.echo(f"comt: {file.part} is of another model, input or options; it is kept as {file.aside}", err=True)
+    if done:
+        typer.echo(f"comt: {file.part} has the first {done:,} of {len(lines):,} lines", err=True)
+    return file, done
+
+
+def _stamp(checkpoint: str) -> list[object]:
+    """What tells the content of a file of weights from another: the checksums of its records, which loading compared.
+    It stays where the file is copied, linked or mounted elsewhere."""
+    path = Path(checkpoint)
+    with ZipFile(path / "checkpoint.pt" if path.is_dir() else path) as archive:
+        return [(info.filename, info.CRC) for info in archive.infolist()]
+
+
+def caption_images(source: str, images: Sequence[Path], decoding: Decoding, wrong: dict[Path, UserError]) -> int:
+    """Print captions of images by the model at `source`; what cannot be read is added to `wrong`. Returns the exit
+    status of that: 2 where no image was captioned."""
+    where, loaded = pick_device(decoding.device), load(source, LoadedCaptioner)
+    settings = decoding.of(loaded.decode)
+    if decoding.n_best > settings.beam:
+        raise UserError(
+            f"{decoding.n_best} captions of each image cannot be had from a beam of {settings.beam}",
+            f"Give --beam {decoding.n_best} or more.",
+        )
+    using, status = ImageCaptioner(loaded, where), 2
+    for number, path in enumerate(images, 1):
+        try:
+            image = look_at(path, loaded.data)
+        except UserError as error:
+            wrong[path] = error
+            continue
+        found = using.captions(image, settings, decoding.n_best)
+        typer.echo("\n".join(decoding.rows(str(path), found)))
+        status = 1
+        if decoding.attention is not None:
+            _draw_caption(using, f"caption-{number}", image, found[0], loaded, decoding.attention)
+    return status
+
+
+def _draw_caption(
+    using: ImageCaptioner, stem: str, image: Seen, best: Said, loaded: LoadedCaptioner, folder: Path
+) -> None:
+    weights_TR, words = using.attention(image, best)
+    notes = [f"{_WEIGHTS} each word's sum to 1."]
+    if image.pixels is not None:
+        drawn = figures.draw_captioned(image.pixels, best.text, weights_TR, words)
+        title = f"An image, its caption ({best.text}), and where the model looks as it says each word"
+        notes.append("Over them the image in black, as far as it differs from its paper.")
+    else:
+        names = ["region"] * weights_TR.shape[1]
+        drawn = figures.draw_attention(weights_TR, words, names, ("word", "region of the image"))
+        title = f"Which regions of an image the model looks at as it says each word of “{best.text}”"
+    _write_figure(drawn, loaded, folder, stem, title, notes)
+
+
+def _write_figure(
+    drawn: tuple[Figure, pd.DataFrame], loaded: Loaded, folder: Path, stem: str, title: str, notes: Sequence[str]
+) -> None:
+    figure, frame = drawn
+    said = Caption(title, of_runs([loaded.run]), tuple(notes))
+    figures.sign(figure, said.trained)
+    say_written(figures.write_figure(figure, frame, folder, stem, said), sys.stderr)

@@ -1,0 +1,205 @@
+"""What follows training: a recipe's table with the figures beside it, or the figure that the recipe is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from comt_cli.campaign.outcomes import TrainingFailed
+from comt_cli.errors import StorageError, UserError
+from comt_cli.files import write_text
+from comt_cli.recipe.find import available_recipes
+from comt_cli.recipe.grid import OF_TEST
+from comt_cli.report.collect import ENDED
+from comt_cli.report.exhibits.rates import Rates, texts
+from comt_cli.report.exhibits.rates import shown as shown_rates
+from comt_cli.report.frame import frame_csv, records_of
+from comt_cli.report.recipe_figure import RecipeFigure, recipe_figure
+from comt_cli.report.sweep import read_sweep, sweep_frame, whole_columns
+from comt_cli.report.terminal import print_texts, say, say_written
+from comt_cli.report.write import Report, ReportFiles, print_report, write_exhibits, write_report
+from comt_cli.verbs.plan import Planned
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def write_outcome(
+    planned: Planned,
+    runs: Path,
+    results: Path,
+    *,
+    overwrite: bool = False,
+    draw: bool = True,
+    shown: Planned | None = None,
+) -> str | None:
+    """Write and print the results of a plan's runs, below `results`. Files that are up to date are not written again.
+
+    A table's recipe gets its table and the figures of its ablations, a figure's recipe its figure: drawing that needs
+    torch; without `draw` only its state is printed. Of a table the rows and columns of the plan `shown` are printed, or
+    all; all are written. Of a recipe with a sweep, `<name>-sweep.*` is the table at every row's own best; beside it are
+    the rates that were tried (`-rates`), every trial (`-trials.csv`), and, of a grid of one key, a figure.
+
+    Returns:
+        Why nothing was written, which has been printed; None if it was, or is there as it should be.
+
+    Raises:
+        UserError, StorageError: a checkpoint cannot be read, or holds no such gates; a file cannot be written.
+    """
+    planned = planned.with_contents(runs)
+    if planned.loaded.recipe.figure is not None:
+        text, figure, is_unwritten = _figure_state(planned, runs, results, overwrite=overwrite)
+        if figure is not None and draw:
+            from comt_cli.analysis.verbs import draw_recipe  # and torch
+
+            say_written(draw_recipe(figure))
+        else:
+            say(text)
+        return text if is_unwritten else None
+    cells = {(spec.row, spec.column) for spec in (shown or planned).specs}
+    table = _write_table(planned, runs, results, overwrite=overwrite)
+    if table.rates is not None:
+        head, *lines = texts(shown_rates(table.rates, cells))
+        say(f"{planned.loaded.recipe.title} ({planned.loaded.name}), sweep at scale {planned.scale}")
+        print_texts(head, lines, most=110)
+        for sentence in Rates().sentences(table.rates):  # what was not chosen is why no whole table is
+            say(sentence)
+    if table.unwritten is not None:
+        say(table.unwritten, sys.stderr)
+    if table.report is not None:
+        if table.rates is not None:
+            say("")
+        print_report(table.report, shown=cells)
+    say_written(table.beside)
+    return table.unwritten
+
+
+def outcome_as_json(
+    planned: Planned, runs: Path, results: Path, *, overwrite: bool = False
+) -> tuple[dict[str, Any], str | None]:
+    """The same as plain data, with a sweep under `sweep`: a table is written, of a figure only the state is given. And
+    why nothing was written."""
+    planned = planned.with_contents(runs)
+    loaded, scale = planned.loaded, planned.scale
+    if loaded.recipe.figure is not None:
+        text, _, is_unwritten = _figure_state(planned, runs, results, overwrite=overwrite)
+        who = {"title": loaded.recipe.title, "paper": loaded.folder, "figure": loaded.stem, "recipe": loaded.origin}
+        return {**who, "scale": scale, "state": text}, text if is_unwritten else None
+    table = _write_table(planned, runs, results, overwrite=overwrite)
+    data = {"title": loaded.recipe.title, "scale": scale} if table.report is None else table.report.as_json()
+    if table.rates is not None:
+        if table.unwritten is not None:
+            say(table.unwritten, sys.stderr)
+        data = {**data, "sweep": records_of(table.rates)}
+    return data, table.unwritten
+
+
+def write_outcomes(
+    tables: Sequence[Planned], runs: Path, results: Path, *, overwrite: bool, shown: Sequence[Planned]
+) -> list[str]:
+    """`write_outcome` for each of several plans, after training; one that cannot be written does not stop the others.
+
+    Returns:
+        Why tables and figures were not written; each reason has been printed.
+
+    Raises:
+        TrainingFailed: some could not be written; says which first. Its exit status is not that of bad input, which
+            says that nothing was started.
+        StorageError: a file cannot be written; says how to write it elsewhere.
+        OSError: what was written cannot be printed.
+    """
+    failed: list[UserError] = []
+    unwritten: list[str | None] = []
+    unprinted: OSError | None = None
+    for position, (planned, part) in enumerate(zip(tables, shown, strict=True)):
+        try:
+            if position:
+                typer.echo()
+            unwritten.append(write_outcome(planned, runs, results, overwrite=overwrite, shown=part))
+        except StorageError as error:
+            again = f"comt report {planned.loaded.file} --scale {planned.scale} --runs {runs} --results DIR"
+            raise StorageError(
+                error.message, f"No run is lost: with this command's other options, {again} writes it."
+            ) from error
+        except UserError as error:
+            typer.echo(f"{planned.loaded.name} is not written: {error.message}", err=True)
+            failed.append(error)
+        except OSError as error:
+            if error.filename is not None:
+                raise
+            unprinted = error  # nobody reads it any more: it is written, and so are those that follow
+    if failed:
+        raise TrainingFailed(failed[0].message, failed[0].hint)
+    if unprinted is not None:
+        raise unprinted
+    return [reason for reason in unwritten if reason is not None]
+
+
+@dataclass(frozen=True)
+class _Table:
+    """What was written of a plan: the table and the files beside it, or why not; of a sweep that at every row's own
+    best, None while nothing is chosen, and the rates that were tried."""
+
+    report: Report | None
+    unwritten: str | None
+    beside: list[Path]
+    rates: pd.DataFrame | None = None
+
+
+def _write_table(planned: Planned, runs: Path, results: Path, *, overwrite: bool) -> _Table:
+    loaded, scale = planned.loaded, planned.scale
+    if not planned.has_trials:
+        report = write_report(loaded, planned.specs, runs, results, overwrite=overwrite)
+        beside = [] if report.files is None else write_exhibits("table", report.runs, loaded, report.files)
+        return _Table(report, report.unwritten, beside)
+    state = read_sweep(loaded, scale, planned.specs, runs)
+    files = ReportFiles.of(results, scale, loaded)
+    best, written = None, []
+    if own := [spec for specs in whole_columns(state.shown["own"]).values() for spec in specs]:
+        best = write_report(loaded, own, runs, results, overwrite=overwrite)
+        unwritten, is_kept = best.unwritten, best.files is None
+        if best.files is not None:
+            written += write_exhibits("table", best.runs, loaded, files)
+    else:
+        yet = "." if state.problems else " yet: no row has trials that have all ended."
+        unwritten, is_kept = f"Nothing is chosen at scale {scale}{yet}", files.csv.exists() and not overwrite
+        if is_kept:
+            unwritten += f" {files.csv} is kept: --results DIR writes these trials elsewhere, --overwrite in its place."
+    frame = sweep_frame(state, runs)
+    trials = frame[frame["place"] == "trial"]
+    if not is_kept and any(run.state in ENDED for run in trials["_run"]):
+        written += write_exhibits("sweep", frame, loaded, files)
+        path = files.csv.with_name(f"{files.csv.stem}-trials.csv")
+        write_text(path, frame_csv(trials.drop(columns="place"), without=OF_TEST))
+        written.append(path)
+    return _Table(best, unwritten, written, Rates().frame(frame, loaded))
+
+
+def _figure_state(
+    planned: Planned, runs: Path, results: Path, *, overwrite: bool
+) -> tuple[str, RecipeFigure | None, bool]:
+    """What there is to say of a figure's recipe, in a line; the figure, if it can be drawn and is not yet; and whether
+    it is neither drawn nor can be."""
+    loaded = planned.loaded
+    name = f"{loaded.name} ({planned.scale})"
+    figure = recipe_figure(loaded, planned.specs, runs, results)
+    if figure is None:
+        return f"{name} is not drawn: its row {loaded.recipe.baseline} was not selected.", None, True
+    if figure.is_fresh and not (overwrite and figure.undrawable is None):
+        return f"{name} is drawn: {figure.files[0]}", None, False
+    if figure.undrawable is not None:
+        return f"{name} is not drawn: {figure.undrawable}.", None, True
+    kept = figure.of_another_recipe
+    if kept is None and figure.is_there and figure.is_of_another_selection:
+        kept = f"{figure.files[0]} is of another column or seed, or of more rows"
+    if kept is not None and not overwrite:
+        instead = "Nothing is written: --results DIR draws the figure elsewhere, --overwrite in its place."
+        return f"{name} is not drawn: {kept}. {instead}", None, True
+    recipe_said = loaded.name if available_recipes().get(loaded.name) == loaded.path else loaded.path
+    command = f"comt {loaded.recipe.command} --recipe {recipe_said} --scale {planned.scale}"
+    return f"{name} is not drawn yet: {command} draws it.", figure, False

@@ -1,0 +1,191 @@
+"""Scores of translations: of files, or of what finished runs wrote of their data. Torch-free."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from comt_cli.data.pairs.nearest import nearest_translations
+from comt_cli.data.pairs.settings import PairTexts, corpus_for
+from comt_cli.data.prepare import prepare
+from comt_cli.errors import UserError
+from comt_cli.recipe.problems import nearest
+from comt_cli.runs.directory import FEW, RunDirectory
+from comt_cli.runs.plan import RunSpec
+from comt_cli.scoring import metrics
+from comt_cli.scoring.files import read_aligned, refuse, suspicions
+from comt_cli.scoring.metrics import METRICS
+from comt_cli.tasks.settings.translation import TranslationSettings
+from comt_cli.verbs.select import is_selector, model_source
+from comt_cli.words import plural
+
+BASELINES = ("copy", "nearest")
+"""Translations without a network: the source itself; the target of the training sentence whose source is nearest."""
+
+
+def score(
+    hypotheses: str,
+    references: Path | None,
+    metric: str,
+    against: str | None,
+    split: str | None,
+    runs: Path,
+    scale: str | None,
+    set_: Sequence[str] | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print scores by metrics, and whether the difference to another system is more than chance.
+
+    Raises:
+        UserError: with all that is wrong with files; a run translated nothing, or other sentences than the other.
+    """
+    names = [name.strip() for name in metric.split(",")]
+    problems = [f"there is no metric {name!r}: {nearest(name, METRICS)}" for name in names if name not in METRICS]
+    if references is not None:
+        if is_selector(hypotheses) and not Path(hypotheses).exists():
+            raise UserError(
+                f"{hypotheses} is a run, which has references of its own", "--against RUN compares two runs."
+            )
+        if split is not None:
+            problems.append("--split is of a run, and these are files")
+        is_plain = not all(METRICS[name].is_of_tokens for name in names if name in METRICS)
+        texts = _of_files([hypotheses, references, against], problems, is_plain)
+    else:
+        refuse(problems)
+        for name in (hypotheses, against):
+            if name is not None and Path(name).is_file() and not is_selector(name):
+                message = f"{name} is a file: whose references are there to score it against?"
+                raise UserError(message, "comt score HYP REF.")
+        own = TranslatedSplit.of(Path(model_source(hypotheses, runs, scale, set_)), split or "test")
+        texts = [own.hypotheses, own.references]
+        if against in BASELINES:
+            texts.append(own.baseline(against))
+        elif against is not None:
+            other = TranslatedSplit.of(Path(model_source(against, runs, scale, set_)), split or "test")
+            if (own.texts.sources, own.references) != (other.texts.sources, other.references):
+                raise UserError(
+                    f"{hypotheses} and {against} translated different sentences",
+                    "Compare runs on the same data and languages.",
+                )
+            texts.append(other.hypotheses)
+    _print(texts, list(dict.fromkeys(names)), as_json=as_json)
+
+
+def _print(texts: Sequence[Sequence[str]], names: Sequence[str], *, as_json: bool) -> None:
+    """Scores of hypotheses, references and, if there is one, of the other system's hypotheses."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in names:
+        if len(texts) == 2:
+            one = metrics.score(name, *texts)
+            found[name] = {"score": one.value, "signature": one.signature}
+        else:
+            pair = metrics.compare(name, texts[0], texts[2], texts[1])
+            found[name] = {
+                "score": pair.score.value,
+                "against": pair.baseline.value,
+                "difference": pair.difference,
+                "p_value": pair.p_value,
+                "signature": pair.score.signature,
+            }
+    if as_json:
+        typer.echo(json.dumps({"sentences": len(texts[0]), **found}, indent=2))
+        return
+    width = max(map(len, found))
+    for name, numbers in found.items():
+        line = f"{name:{width}}  {numbers['score']:6.2f}"
+        if "against" in numbers:
+            line += f"  against {numbers['against']:6.2f}: {numbers['difference']:+.2f}, p = {numbers['p_value']:.4f}"
+        typer.echo(f"{line}  {numbers['signature']}")
+    few = f": fewer than {FEW}, so a difference may be chance" if len(texts[0]) < FEW else ""
+    typer.echo(f"comt: of {plural(len(texts[0]), 'sentence')}{few}", err=True)
+    if len(texts) > 2:
+        typer.echo("comt: p is over the sentences of one translation each, not over seeds: others may differ", err=True)
+    if any(numbers.get("difference") == 0 for numbers in found.values()):
+        typer.echo("comt: where there is no difference, the p-value says nothing", err=True)
+
+
+def _of_files(names: Sequence[str | Path | None], problems: Sequence[str], is_plain: bool) -> list[Sequence[str]]:
+    """The lines of hypotheses, references and, if there is one, of the other system's hypotheses."""
+    paths = [Path(name) for name in names if name is not None]
+    texts, wrong = read_aligned(paths)
+    refuse([*problems, *wrong])
+    notes = [note for path, lines in zip(paths, texts, strict=True) for note in suspicions(str(path), lines)]
+    if notes and is_plain:
+        for note in notes:
+            typer.echo(f"comt: {note}", err=True)
+        typer.echo("comt: is it tokenised? Only bleu_tokenised is for that; the other scores will be wrong", err=True)
+    return [*texts]
+
+
+@dataclass(frozen=True)
+class TranslatedSplit:
+    """One split of a run's data as the run translated it with the weights that it ended with."""
+
+    folder: Path
+    spec: RunSpec
+    split: str
+
+    @classmethod
+    def of(cls, folder: Path, split: str) -> TranslatedSplit:
+        """Raises `UserError` where the folder is no run of a translator, or its data has no such split."""
+        spec = RunDirectory(folder).spec()
+        if not isinstance(spec.settings, TranslationSettings):
+            raise UserError(
+                f"{folder} is a run of comt {spec.task.command}, which translates nothing",
+                "Give a run of comt train-mt, or files of translations and of references.",
+            )
+        found = cls(folder, spec, split)
+        if split not in found.splits:
+            data = spec.task.data_name(spec.settings)
+            raise UserError(f"--split: {data} has no split {split!r}: {nearest(split, found.splits)}")
+        return found
+
+    @cached_property
+    def hypotheses(self) -> list[str]:
+        """Its translations, in the order of the pairs. Raises `UserError` where it has not translated the split."""
+        path = self.folder / "outputs" / "final" / f"{self.split}.txt"
+        if not path.is_file():
+            raise UserError(
+                f"{self.folder} has not translated its {self.split} split yet", "A run does so when it is trained."
+            )
+        texts, problems = read_aligned([path])
+        refuse(problems)
+        return texts[0]
+
+    @cached_property
+    def splits(self) -> Mapping[str, PairTexts]:
+        """The texts of every split that is decoded, prepared anew where they are not in the cache. Raises `UserError`
+        where they are not those of the run."""
+        dataset = prepare(self.spec.settings_as(TranslationSettings).data)
+        if dataset.content_hash != self.spec.data_content:
+            name = self.spec.task.data_name(self.spec.settings)
+            raise UserError(
+                f"{name} is not the data any more that {self.folder} was trained on",
+                "Its translations can be scored as files: comt score HYP REF.",
+            )
+        return dataset.texts
+
+    @property
+    def texts(self) -> PairTexts:
+        """Sources and references."""
+        return self.splits[self.split]
+
+    @property
+    def references(self) -> list[str]:
+        """The references, as the run's own scores have them."""
+        return list(self.texts.references)
+
+    def baseline(self, name: str) -> Sequence[str]:
+        """What one of `BASELINES` makes of the sources."""
+        if name == "copy":
+            return self.texts.sources
+        pairs = list(corpus_for(self.spec.settings_as(TranslationSettings).data).train())
+        sources, targets = ([getattr(pair, side) for pair in pairs] for side in ("source", "target"))
+        return nearest_translations(sources, targets, self.texts.sources)

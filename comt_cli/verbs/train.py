@@ -1,0 +1,300 @@
+"""One path of the verbs that train: what is selected of recipes, sweeps among them, is checked, its cost told, trained
+here or submitted to Slurm, and their tables and figures written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from time import sleep
+
+import typer
+
+from comt_cli.campaign import executor
+from comt_cli.campaign.outcomes import Ending, Summary, TrainingFailed, run_name
+from comt_cli.campaign.slurm import begin_anew, submit
+from comt_cli.campaign.slurm_site import Site, read_site
+from comt_cli.errors import RunInterrupted, UserError
+from comt_cli.files import check_writable
+from comt_cli.methods import catalogue
+from comt_cli.recipe.find import available_recipes
+from comt_cli.recipe.load import load_recipe, select
+from comt_cli.recipe.problems import nearest
+from comt_cli.report.overview import write_overview
+from comt_cli.report.sweep import SweepState, read_sweep
+from comt_cli.runs.contents import adopt_contents
+from comt_cli.runs.directory import RunDirectory, RunState
+from comt_cli.runs.plan import RunSpec
+from comt_cli.runs.shared import set_aside
+from comt_cli.training.processes import StopSignal, is_main_process, launched_by_torchrun
+from comt_cli.training.trackers import tracking
+from comt_cli.verbs import outcome
+from comt_cli.verbs.cost import Where, sweep_cost
+from comt_cli.verbs.plan import Planned, also_rows, check_added, plan_loaded, plan_recipe
+from comt_cli.verbs.show import print_all, print_plan
+from comt_cli.words import plural
+
+POLL_SECONDS = 2.0
+
+
+def train_recipe(
+    command: str,
+    recipe: str,
+    scale: str,
+    rows: str | None,
+    columns: str | None,
+    seeds: str | None,
+    set_: list[str] | None,
+    sweep: list[str] | None,
+    also: list[str] | None,
+    where: Where,
+    *,
+    fresh: bool,
+    dry_run: bool,
+) -> None:
+    """Train the runs selected of a recipe of `command` and write its table, or print the plan.
+
+    Raises:
+        UserError: the recipe is wrong, or another command's; nothing was started. See also `train_tables`.
+    """
+    added, site = also_rows(also), read_slurm_site(where)
+    # The whole table, not only the part that is selected: training one row must not erase the others.
+    table = plan_recipe(recipe, scale, set_, command=command, seeds=seeds, also=added, sweep=sweep)
+    selected = table.only(rows, columns)
+    if dry_run:
+        _check_processes([selected])
+        print_plan(selected, where, fresh=fresh, site=site)
+        return
+    then = f"The table, of what is done: comt report {recipe} --scale {scale}, with the same options"
+    if table.has_trials:
+        then = f"When the trials have ended, the same command submits the runs at what they chose.\n{then}"
+    train_tables([table], [selected], where, site, then, fresh=fresh)
+
+
+def reproduce(
+    scale: str,
+    papers: str | None,
+    seeds: str | None,
+    also: list[str] | None,
+    where: Where,
+    *,
+    sweeps: bool,
+    dry_run: bool,
+) -> None:
+    """Train every recipe of these papers that has the scale, and write their tables and the overview. Raises as
+    `train_tables` does, and `UserError` where one is broken."""
+    site = read_slurm_site(where)
+    tables = recipes_of_scale(scale, papers, seeds, also, sweeps=sweeps)
+    if dry_run:
+        print_all(tables, where, site)
+        _print_cost(tables, where)
+        return
+    train_tables(tables, tables, where, site, AFTER_JOBS, overview=True)
+
+
+AFTER_JOBS = "The tables and figures, once the jobs are done: the same command without --slurm"
+
+
+def train_tables(
+    tables: Sequence[Planned],
+    selected: Sequence[Planned],
+    where: Where,
+    site: Site | None,
+    then: str,
+    *,
+    fresh: bool = False,
+    overview: bool = False,
+) -> None:
+    """Train what is `selected` of `tables` as one queue and write the tables, which are whole; or submit it to Slurm at
+    a `site`, and say what to do `then`. Runs that are done are not trained again, unless `fresh` moves them aside.
+
+    Raises:
+        UserError: an option, or where results go, is wrong; nothing was started.
+        TrainingFailed: a run failed, nobody has trained it, or the best of a row's trials is at the edge of the grid.
+        typer.Exit: something was not written, which has been said.
+    """
+    _check_processes(selected)
+    for folder in dict.fromkeys(where.results / each.scale / each.loaded.folder.replace("/", "-") for each in tables):
+        check_writable(folder, "--results")
+    with tracking(where.track):
+        if site is not None:
+            _print_cost(selected, where)
+            _submit(_known(selected, where.runs), where, site, fresh=fresh)
+            typer.echo(then)
+            _check_edges(selected, where.runs)
+            return
+        if fresh and is_main_process():
+            every = [spec for planned in selected for spec in planned.specs]
+            executor.check_training(where.gpus, every, where.device, where.jobs)
+            known = adopt_contents(_known(selected, where.runs), where.runs, ambiguous=True)
+            for moved in set_aside(known, where.runs):
+                typer.echo(f"moved aside: {moved}", err=True)
+        _print_cost(selected, where)
+        summary = _train(selected, where)
+    unwritten: list[str] = []
+    if is_main_process():
+        try:
+            unwritten = outcome.write_outcomes(
+                tables, where.runs, where.results, overwrite=where.overwrite, shown=selected
+            )
+        finally:
+            if overview and any(where.results.glob("*/*/*-runs.csv")):  # else nothing has ended: the summary says why
+                typer.echo(f"\nwrote {write_overview(where.results)}")
+    summary.check()
+    _check_edges(selected, where.runs)
+    if unwritten:
+        raise typer.Exit(1)
+
+
+def recipes_of_scale(
+    scale: str, papers: str | None, seeds: str | None, also: list[str] | None, *, sweeps: bool
+) -> list[Planned]:
+    """Every recipe chosen that has the scale; those that are skipped are named. Raises `UserError` where one is broken,
+    or none is left.
+
+    A row of `also` is added to those recipes that can have its method.
+    """
+    added = also_rows(also)
+    recipes = available_recipes()
+    chosen = select(papers, dict.fromkeys(name.partition("/")[0] for name in recipes), "paper")
+    planned, skipped = [], []
+    scales: dict[str, None] = {}
+    for name, path in recipes.items():
+        if name.partition("/")[0] not in chosen:
+            continue
+        loaded = load_recipe(path, catalogue(), scale=scale, also=added, also_fits_all=False)
+        if loaded.has_trials(scale) and not sweeps:
+            skipped.append(f"{name} is a sweep, and --sweeps was not given")
+        elif scale in loaded.recipe.scales:
+            planned.append(plan_loaded(loaded, scale, seeds=seeds))
+        else:
+            skipped.append(f"{name} has no scale {scale}, only {', '.join(loaded.recipe.scales)}")
+        scales |= dict.fromkeys(loaded.recipe.scales)
+    if not planned and scale not in scales:
+        raise UserError(f"no recipe has a scale {scale!r}", nearest(scale, scales))
+    for each in skipped if is_main_process() else ():
+        typer.echo(f"skipped: {each}", err=True)
+    if not planned:
+        raise UserError(f"there are no recipes to reproduce at scale {scale}", "comt recipes lists what there is.")
+    check_added(added, (table.loaded for table in planned))
+    return planned
+
+
+def _check_processes(tables: Sequence[Planned]) -> None:
+    """Raise `UserError` for a sweep under torchrun, whose processes cannot see together what the trials chose."""
+    if any(planned.has_trials for planned in tables) and launched_by_torchrun():
+        raise UserError("a sweep under torchrun: it is trained in two parts", "Leave torchrun out, and give --gpus.")
+
+
+def _known(tables: Sequence[Planned], runs: Path) -> list[RunSpec]:
+    """The runs of plans that are known by now: of a sweep the trials, the runs at the recipe's own values, and those at
+    values that the trials have chosen."""
+    return [
+        spec for planned in tables for spec in (_state(planned, runs).specs if planned.has_trials else planned.specs)
+    ]
+
+
+def _state(planned: Planned, runs: Path) -> SweepState:
+    return read_sweep(planned.loaded, planned.scale, planned.with_contents(runs).specs, runs)
+
+
+def _print_cost(tables: Sequence[Planned], where: Where) -> None:
+    """Print what each sweep costs in all, before it is started; of other tables nothing."""
+    for planned in tables:
+        if planned.has_trials:
+            name = f"{planned.loaded.name}: " if len(tables) > 1 else ""
+            typer.echo(f"{name}{sweep_cost(planned, where)}", err=True)
+
+
+def _check_edges(tables: Sequence[Planned], runs: Path) -> None:
+    """After training: raise `TrainingFailed` where the best of a row's trials is at the edge of the grid."""
+    found = [problem for planned in tables if planned.has_trials for problem in _state(planned, runs).problems.values()]
+    if found:
+        raise TrainingFailed(
+            "\n  ".join(["nothing is chosen for some rows", *found]),
+            "Nothing that was trained is lost: with a wider grid the same command trains the new values alone.",
+        )
+
+
+def _train(tables: Sequence[Planned], where: Where) -> Summary:
+    """Train the selected runs of tables, until nothing follows from the trials of sweeps any more.
+
+    Each pass trains what is known: first the trials and the runs at the recipe's own values, then those at values that
+    were chosen. What another process trains is waited for where a choice depends on it;
+    a run that it leaves is taken over. So any number of processes can be given the same command.
+
+    Raises:
+        see `train_on`.
+    """
+    sweeps = [planned for planned in tables if planned.has_trials]
+    seeds = {seed for planned in sweeps for seed in planned.loaded.grids[planned.scale].seeds}
+    while True:
+        before = _known(tables, where.runs)
+        summary = executor.train_on(where.gpus, before, where.runs, where.device, where.jobs)
+        after = _known(tables, where.runs) if sweeps else before
+        if {spec.request for spec in after} - {spec.request for spec in before}:
+            continue
+        waiting = [each.spec for each in summary.having(Ending.elsewhere) if each.spec.seed in seeds]
+        if not waiting:
+            return summary
+        _wait(waiting, where.runs)
+
+
+def _wait(waiting: Sequence[RunSpec], runs: Path) -> None:
+    """Return when one of the trials that other processes train is left or has ended. Raises `RunInterrupted`."""
+    said = f"waiting for {plural(len(waiting), 'trial')} that other processes train"
+    typer.echo(said, err=True)
+    with StopSignal() as stop:
+        while all(RunDirectory.of(runs, spec).owner() is not None for spec in waiting):
+            if stop.number is not None:
+                raise RunInterrupted(f"stopped while {said}", "The same command resumes from there.", stop.number)
+            sleep(POLL_SECONDS)
+
+
+def read_slurm_site(where: Where) -> Site | None:
+    """The site file of `--slurm`, checked, and that no option says what it says; None without one.
+
+    Raises:
+        UserError: the site file is wrong, or --gpus, --jobs or torchrun are used with it.
+    """
+    if where.slurm is None:
+        return None
+    site = read_site(where.slurm)
+    if where.gpus != 1:
+        hint = f"gpus: {where.gpus} in {where.slurm}"
+        raise UserError("--gpus with --slurm: the site file says how many GPUs a job has", hint)
+    if where.jobs is not None:
+        raise UserError("--jobs with --slurm: every run is a job, and Slurm runs as many as there is room for")
+    if launched_by_torchrun():
+        raise UserError("--slurm under torchrun: jobs are submitted by one process", "Leave torchrun out.")
+    return site
+
+
+def _submit(specs: Sequence[RunSpec], where: Where, site: Site, *, fresh: bool) -> None:
+    """Submit those of `specs` that are open and not submitted yet; print a line for every job, and what comes next.
+
+    Raises:
+        UserError, StorageError: see `comt_cli.campaign.slurm.submit`.
+    """
+    for moved in begin_anew(specs, where.runs) if fresh else ():
+        typer.echo(f"moved aside: {moved}", err=True)
+    counts: Counter[str] = Counter()
+    try:
+        for each in submit(specs, where.runs, where.device, site):
+            if each.job is not None:
+                before = "" if each.is_new else ", submitted before"
+                typer.echo(f"job {each.job.number}{before}: {run_name(each.spec, with_table=True)}")
+                counts["submitted" if each.is_new else "in the queue before"] += 1
+            else:
+                counts["being trained" if each.state is RunState.running else "done"] += 1
+    except UserError as error:
+        if counts["submitted"] and error.exit_status == UserError.exit_status:  # bad input's says: nothing was started
+            raise TrainingFailed(error.message, error.hint) from error
+        raise
+    finally:
+        if total := counts.total():
+            words = ("submitted", "in the queue before", "being trained", "done")
+            listed = ", ".join(f"{counts[word]} {word}" for word in words if counts[word])
+            typer.echo(f"{plural(total, 'run')}: {listed}")
+    elsewhere = "" if where.runs == Path("runs") else f" --runs {where.runs}"
+    typer.echo(f"To follow them: comt status{elsewhere}, with the same --set, --seeds and --also")

@@ -1,0 +1,260 @@
+"""`comt analyze-gates`, `plot-gradients` and `plot-images`, from checkpoints and runs to files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from caption_cases import caption_spec
+from tiny_runs import dataset_of, image_spec, pictures, tiny_spec, train
+from toy_translation import toy_model, toy_spec, write_run
+from typer.testing import CliRunner, Result
+
+from comt_cli.analysis.gates import observed_gates
+from comt_cli.analysis.observed import observed_image
+from comt_cli.app import app
+from comt_cli.data.images.sets import glyphs
+from comt_cli.errors import UserError
+from comt_cli.exchange.checkpoint import write_state
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded import LoadedCaptioner
+from comt_cli.layers.initialise import initialise
+from comt_cli.models.build import model_of
+from comt_cli.runs.directory import RunDirectory
+from comt_cli.verbs.models import image_numbers
+
+pytestmark = pytest.mark.usefixtures("quick_figures")
+
+KINDS = ("png", "pdf", "txt", "tex", "csv")
+TEXT, CAPTION = "Two trains.", "a red 7"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("comt_cli.analysis.images.prepare_images", lambda data: pictures())
+
+
+def translator(name: str, **method) -> str:
+    spec = toy_spec(name, {"name": name, **method}, encoder_layers=1, decoder_layers=2)
+    write_run(Path(name), spec, toy_model(spec))
+    return name
+
+
+def captioner(name: str, **method) -> str:
+    """A run directory with a checkpoint, as if trained a little, so that it says various words."""
+    spec = caption_spec(row=name, method={"name": name, **method})
+    model, generator = model_of(spec).to_empty(device="cpu"), torch.Generator().manual_seed(0)
+    initialise(model, 0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5).add_(0.1 * torch.randn(parameter.shape, generator=generator))
+    tokenizer = dataset_of(spec).tokenizer
+    Path(name).mkdir()
+    belongs = {"vocabulary": tokenizer.vocabulary_size, "tokenizer": tokenizer.to_json()}
+    about = {"spec": spec.model_dump(mode="json"), "id": spec.id}
+    write_state(Path(name) / "checkpoint.pt", {**about, **belongs, "model": model.state_dict()})
+    return name
+
+
+def call(*arguments: object) -> Result:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if not isinstance(result.exception, UserError | SystemExit | None):
+        raise result.exception
+    return result
+
+
+def drawn(*arguments: object) -> list[str]:
+    """The stems of the figures that a call writes to x."""
+    result = call(*arguments, "--out", "x")
+    assert result.exit_code == 0, result.exception or result.output
+    files = sorted(path.name for path in Path("x").iterdir())
+    found = list(dict.fromkeys(name.rpartition(".")[0] for name in files))
+    assert files == sorted(f"{stem}.{kind}" for stem in found for kind in KINDS)
+    return found
+
+
+def refused(*arguments: object) -> str:
+    error = call(*arguments, "--out", "y").exception
+    assert isinstance(error, UserError)
+    assert error.exit_status == 2
+    assert not Path("y").exists()
+    return str(error)
+
+
+def read(stem: str) -> pd.DataFrame:
+    return pd.read_csv(f"x/{stem}.csv")
+
+
+BY_CHANNEL = [f"gate-values-by-channel-{stack}-mlp-down_proj" for stack in ("decoder", "encoder")]
+
+
+def test_each_stack_and_text_of_a_translator_has_its_figure() -> None:
+    folder = translator("transponder", residual="post-norm")
+    by_token = [f"gate-values-by-token-{name}" for name in ("decoder-source", "decoder-target", "encoder-source")]
+    assert drawn("analyze-gates", folder, "--text", TEXT) == ["gate-summary", *BY_CHANNEL, *by_token]
+    for name, parts in (("encoder-source", ["attention", "mlp"]), ("decoder-source", ["cross"])):
+        frame = read(f"gate-values-by-token-{name}")
+        assert frame["part"].unique().tolist() == parts
+        tokens = frame.drop_duplicates("position")["token"].replace("<0x20>", "_").tolist()
+        assert tokens == [*TEXT.replace(" ", "_"), "</s>"]
+    target = read("gate-values-by-token-decoder-target")
+    assert target["part"].unique().tolist() == ["attention", "cross", "mlp"]
+    assert target["token"].iloc[0] == "<s>"
+    assert len(read("gate-summary")) == 2 * (6 + 2 * 10)
+    assert "no channel-wise gates at gate_proj" in refused("analyze-gates", folder, "--site", "gate_proj")
+    assert "transponder is a translator, not a language model" in refused("plot-cosine", folder)
+
+
+def test_residual_connections_have_their_shares_drawn() -> None:
+    for name, shares, has_summary in (
+        ("sas", ["alpha", "beta", "(1-alpha)(1-beta)"], False),
+        ("eau+grc", ["g"], True),
+    ):
+        found = drawn("analyze-gates", translator(name), "--text", TEXT)
+        assert ("gate-summary" in found, "residual-shares" in found) == (has_summary, True)
+        frame = read("residual-shares")
+        decoder = [["decoder", layer, part] for layer in (1, 2) for part in ("attention", "cross", "mlp")]
+        junctions = frame[["stack", "layer", "part"]].drop_duplicates().to_numpy().tolist()
+        assert junctions == [["encoder", 1, "attention"], ["encoder", 1, "mlp"], *decoder]
+        assert frame["share"].unique().tolist() == shares
+        assert np.isfinite(frame[["mean", "std"]]).all(axis=None)
+
+
+@torch.no_grad()
+def test_what_is_run_is_the_image_of_that_number_and_the_words_behind_the_begin_word() -> None:
+    loaded = load(captioner("comt"), LoadedCaptioner)
+    dataset = dataset_of(loaded.run)
+    on = observed_image(loaded, 3, CAPTION)
+    batch = dataset.test.batch(np.array([3]))
+    begin = dataset.tokenizer.special.need("begin")
+    caption = torch.tensor([[begin, *dataset.tokenizer.encode(CAPTION)]])
+    expected = loaded.model(torch.from_numpy(batch.regions), torch.from_numpy(batch.region_mask), caption)
+    torch.testing.assert_close(loaded.model(*on.inputs), expected)
+    # Keys of cross-attention read the encoded image, whose gate is as CoMT's equation has it.
+    encoded_RD = loaded.model.encoded(*on.inputs[:2])[0][0]
+    gate = loaded.model.decoder[1].cross.key_value.gate("k_proj")
+    factors = torch.sigmoid(torch.sigmoid(encoded_RD @ gate.A.T) @ gate.B.T)
+    where = {"stack": "decoder", "part": "cross", "text": "image", "site": "k_proj"}
+    (found,) = [each.values for each in observed_gates(loaded, on) if (each.where, each.layer) == (where, 2)]
+    np.testing.assert_allclose(found, factors.numpy(), rtol=1e-5)
+
+
+def test_regions_and_words_of_a_captioner_have_their_figures() -> None:
+    folder = captioner("transponder", residual="post-norm")
+    by_token = [f"gate-values-by-token-{name}" for name in ("decoder-caption", "decoder-image", "encoder-image")]
+    found = drawn("analyze-gates", folder, "--images", "3,", "--text", CAPTION)
+    assert found == ["gate-summary", *BY_CHANNEL, *by_token]
+    for name, parts in (("encoder-image", ["attention", "mlp"]), ("decoder-image", ["cross"])):
+        frame = read(f"gate-values-by-token-{name}")
+        assert frame["part"].unique().tolist() == parts
+        assert frame["token"].nunique() == 36
+    words = read("gate-values-by-token-decoder-caption")
+    assert words.drop_duplicates("position")["token"].tolist() == ["<s>", *CAPTION.split()]
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "said"),
+    [
+        (translator, ["--images", "3"], "grc is a translator; --images is for captioners and image classifiers"),
+        (translator, ["--site", "q_proj"], "has no gates on projections or branches"),
+        (translator, ["--text", "a" * 40], "the text has 40 tokens; grc-c-seed1 takes 1 to 39"),
+        (captioner, ["--images", "2"], "grc-c-seed1 is observed on one image at a time"),
+        (captioner, ["--images", "12,"], "there is no test image 12"),
+        (captioner, ["--text", "a " * 13], "the caption has 13 words"),
+    ],
+)
+def test_what_cannot_be_observed_is_refused(model, arguments, said) -> None:
+    assert said in refused("analyze-gates", model("grc"), *arguments)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> dict[str, RunDirectory]:
+    """Three short runs, which nobody may change."""
+    folder = tmp_path_factory.mktemp("runs")
+    options = {"steps": 4, "gradient_norms_every": 2}
+    methods = {"plain": "addition", "pixel": "comt-pixel", "sas": "sas-resnet"}
+    return {name: train(image_spec(method=method, **options), folder) for name, method in methods.items()}
+
+
+def test_gradients_of_one_run_and_of_several_are_drawn(runs, tmp_path) -> None:
+    assert call("plot-gradients", runs["pixel"].path, "--results", "r").exit_code == 0
+    frame = pd.read_csv("r/smoke/comt/figures/a-row-tiny-seed1/conv-gradients.csv")
+    assert set(frame["row"]) == {"a-row-tiny-seed1 (comt-pixel)"}
+    assert {"step 1", "step 2", "step 4"} < set(frame)
+    logged = [line["norms"]["stem.convolution.weight"] for line in runs["pixel"].gradients()]
+    assert frame["greatest"][0] == pytest.approx(max(logged), rel=1e-5)
+    for others in (["plain", "plain", "pixel"], ["plain", "sas"], ["pixel", "plain"]):
+        assert call("plot-gradients", *(runs[name].path for name in others), "--results", "r").exit_code == 0
+    several = [pd.read_csv(path)["row"].unique() for path in Path("r/smoke/comt/figures").glob("*.csv")]
+    shown = {frozenset(name.partition("(")[2].rstrip(")") for name in names) for names in several}
+    assert len(several) == 2, "the third is the first in another order"
+    assert shown == {frozenset({"addition", "comt-pixel"}), frozenset({"addition", "sas-resnet"})}
+
+
+def test_what_logged_no_gradients_is_refused(runs, tmp_path) -> None:
+    quiet = train(image_spec(steps=1), tmp_path / "runs")
+    said = refused("plot-gradients", runs["plain"].path, quiet.path)
+    assert "has logged no gradient norms" in said
+    assert "--set train.gradient_norms_every=10" in said
+    assert "is not a run directory" in refused("plot-gradients", tmp_path)
+    for name in "ab":
+        Path(f"{name}.txt").write_text(f"{name} text " * 60)
+    language = tiny_spec(f"files:{tmp_path}/*.txt", data={"validation_fraction": 0.5})
+    many = [image_spec(seed=seed) for seed in range(8)]
+    for spec in (language, *many):
+        RunDirectory.of(tmp_path / "runs", spec).create(spec)
+    paths = [RunDirectory.of(tmp_path / "runs", spec).path for spec in many]
+    assert "is a run of a language model" in refused("plot-gradients", tmp_path / "runs" / language.relative_path)
+    assert "8 runs are more than one figure can show" in refused("plot-gradients", *paths)
+
+
+def test_gates_of_images_are_drawn_as_maps_and_connections_as_shares(runs) -> None:
+    assert drawn("analyze-gates", runs["pixel"].path, "--images", "2,5") == ["gate-maps", "gate-summary"]
+    assert read("gate-maps")["image"].unique().tolist() == [2, 5]
+    summary = read("gate-summary")
+    assert summary[["site", "layer"]].to_numpy().tolist() == [["norm1", 1], ["norm1", 2], ["norm2", 1], ["norm2", 2]]
+    assert "residual-shares" in drawn("analyze-gates", runs["sas"].path)
+    for name, arguments, said in (
+        ("sas", ["--images", 3], "has no gates that are maps over an image"),
+        ("plain", [], "has no gates to analyse: it holds method addition"),
+        ("pixel", ["--text", "a"], "is an image classifier; --text is for language models, translators"),
+        ("pixel", ["--images", "1,99"], "there is no image 99"),
+    ):
+        assert said in refused("analyze-gates", runs[name].path, *arguments)
+
+
+def test_images_are_counted_or_named() -> None:
+    assert [image_numbers(text) for text in ("3", "3,", "8, 3,8")] == [[0, 1, 2], [3], [8, 3]]
+    for text, said in (*((text, "a number of images") for text in ("a", "", "-1", "1,-2", "1.5", "3-5", "²")),
+                       *((text, "1 to 12 images") for text in ("0", "13", "999999999", ","))):  # fmt: skip
+        with pytest.raises(UserError, match=said):
+            image_numbers(text)
+
+
+def test_a_data_set_is_drawn_as_a_network_sees_it(monkeypatch) -> None:
+    monkeypatch.setenv("COMT_CACHE", "cache")
+    monkeypatch.setattr(glyphs, "TRAIN_IMAGES", 60)
+    monkeypatch.setattr(glyphs, "VALIDATION_IMAGES", 10)
+    assert drawn("plot-images", "glyphs10", "--size", "16", "--augmentation", "crop") == ["glyphs10-16-crop"]
+    frame = pd.read_csv("x/glyphs10-16-crop.csv", dtype={"class": str})
+    assert sorted(frame["index"]) == list(range(60))  # six of each class: all there are
+    assert frame["class"].tolist() == ["35689BEGRS"[label] for label in frame["label"]]
+    assert (frame["row"] == frame["label"]).all()
+    assert frame.groupby("row")["column"].max().tolist() == [5] * 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["glyph10"], "images: Input should be 'glyphs10'"),
+        (["cifar10", "--size", "16"], "the images of cifar10 are 32 pixels wide"),
+        (["imagenet", "--folder", "/nowhere"], "imagenet is not in /nowhere"),
+        (["glyphs10", "--folder", "/nowhere"], "--folder is for cifar10, cifar100 and imagenet"),
+    ],
+)
+def test_which_data_sets_cannot_be_drawn(arguments, said) -> None:
+    assert said in refused("plot-images", *arguments)

@@ -1,0 +1,360 @@
+"""`comt train-lm`, `ablate` and `reproduce`: which runs they queue, submit or plan, and what follows. Nothing is
+trained here, and the Slurm is a fake."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fake_slurm import FakeSlurm
+from tiny_recipe import TEXT, recipe
+from typer.testing import CliRunner, Result
+
+import comt_cli.campaign.executor
+import comt_cli.verbs.outcome
+from comt_cli.app import app
+from comt_cli.campaign.outcomes import Ending, RunOutcome, Summary, TrainingFailed
+from comt_cli.errors import UserError
+from comt_cli.files import write_json
+from comt_cli.recipe.problems import RecipeError
+from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.shared import shared_runs
+from comt_cli.training import speed
+from comt_cli.training.trackers import VARIABLE
+from comt_cli.verbs import train
+from comt_cli.verbs.ablate import further_rows
+from comt_cli.verbs.plan import plan_recipe
+
+ROWS = {"post-ln": "post-ln", "pre-ln": "pre-ln"}
+IMAGES = recipe(
+    "images",
+    {"plain": "addition", **{f"1/{n}": {"name": "comt-sliding-window", "ratio": n} for n in (16, 64)}},
+    command="train-resnet",
+    settings={"train": {"steps": 1}},
+    ablations={"window-ratio": {"rows": ["1/16", "1/64"], "option": "ratio"}},
+)
+GATES = {f"{width}": {"name": "comt", "hidden": width} for width in (2, 8)}
+WIDTHS = recipe(
+    "one",
+    {"pre-ln": "pre-ln", **GATES, "64": "layernorm-scaling", "last": {"name": "comt", "sites": "only_last"}},
+    ablations={
+        "hidden-size": {"rows": ["2", "8"], "option": "hidden"},
+        "modules": {"rows": ["2", "last"], "option": "sites"},
+        "context": {"rows": ["pre-ln", "64"]},
+    },
+)
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
+    """What is trained and written, in order; the runs are `done` as soon as they are asked for."""
+    (tmp_path / "text.txt").write_text("a text")
+    heard: list[tuple] = []
+
+    def train_on(gpus, specs, runs, device, jobs) -> Summary:
+        heard.append(("train", [(spec.table, spec.row, spec.seed) for spec in specs], gpus, jobs))
+        for spec in specs:
+            RunDirectory.of(runs, spec).create(spec)
+            metrics = {"perplexity": 20.0, "test_perplexity": 21.0, "accuracy": 90.0, "device": "a test CPU"}
+            write_json(RunDirectory.of(runs, spec).result_file, {"state": "done", **metrics})
+        return Summary(tuple(RunOutcome.of(shared, runs, Ending.done) for shared in shared_runs(specs)))
+
+    def write_outcome(planned, runs, results, *, overwrite=False, shown=None) -> None:
+        assert {spec.id for spec in shown.specs} <= {spec.id for spec in planned.specs}
+        heard.append(("write", planned.loaded.outputs(planned.scale), overwrite))
+
+    monkeypatch.setattr(comt_cli.campaign.executor, "train_on", train_on)
+    monkeypatch.setattr(comt_cli.verbs.outcome, "write_outcome", write_outcome)
+    monkeypatch.setattr(speed, "measured_step_flops", lambda spec, device, threads: 1e9)
+    monkeypatch.chdir(tmp_path)
+    write_recipe("one")
+    return heard
+
+
+def write_recipe(table: str, scale: str = "smoke", **more: object) -> None:
+    path = Path("recipes/mine") / f"{table}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    own = {"baseline": "pre-ln", "seeds": [1, 2], "scales": {scale: {"description": "Small"}}}
+    path.write_text(recipe(table, ROWS, **own, **more))
+
+
+def write_images() -> None:
+    Path("recipes/mine/images.yaml").write_text(IMAGES)
+
+
+def comt(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
+
+
+def reproduce(*options: str) -> Result:
+    return comt("reproduce", "--papers", "mine", *options)
+
+
+def refused(result: Result) -> UserError:
+    assert isinstance(result.exception, UserError)
+    assert result.exception.exit_status == 2
+    return result.exception
+
+
+def test_all_recipes_form_one_queue_and_then_each_is_written(calls) -> None:
+    write_recipe("two")
+    result = reproduce("--jobs", "3", "--seeds", "1", "--also", "deepnorm", "--overwrite")
+    assert result.exit_code == 0, result.output
+    rows = [(table, row, 1) for table in ("one", "two") for row in ("post-ln", "pre-ln", "deepnorm")]
+    assert calls == [("train", rows, 1, 3), ("write", "one", True), ("write", "two", True)]
+    assert len(list(Path("runs/by-id").iterdir())) == 3, "the tables share their runs"
+    write_images()
+    write_recipe("three", "paper")
+    result = reproduce("--seeds", "1", "--also", "deepnorm", "--also", "scaling-gate")
+    assert "skipped: mine/three has no scale smoke, only paper" in result.stderr
+    images = [("images", row, 1) for row in ("plain", "1/16", "1/64", "scaling-gate")]
+    assert calls[3][1] == [*images, *rows], "a row is added where its method can stand"
+
+
+def test_a_dry_run_is_one_plan_of_all_recipes(calls) -> None:
+    write_recipe("two")
+    write_images()
+    result = reproduce("--dry-run", "--device", "cpu", "--jobs", "2")
+    assert result.exit_code == 0, result.output
+    assert [line.split()[:5] for line in result.stdout.splitlines()[1:4]] == [
+        ["mine/images", "3", "0", "0", "3"],
+        ["mine/one", "4", "0", "0", "4"],
+        ["mine/two", "4", "0", "4", "0"],
+    ]
+    assert "3 recipes, 7 different runs, 7 to do, about" in result.stdout
+    assert ", 2 at a time on" in result.stdout
+    assert calls == []
+
+
+def test_sweeps_are_part_of_the_queue_where_they_are_asked_for(calls) -> None:
+    """Twice: what follows from their trials is known when these have ended. All are alike here: the middle is taken."""
+    rates = {"train.learning_rate": [5e-4, 2e-3, 8e-3]}
+    sweep = {"settings": rates, "metric": "perplexity", "seeds": [101]}
+    train_settings = {"steps": 1, "learning_rate": 1e-3, "test_share": 0.5}
+    write_recipe("tuned", sweep=sweep, settings={**TEXT, "train": train_settings}, metric="test_perplexity")
+    assert "skipped: mine/tuned is a sweep, and --sweeps was not given" in reproduce("--seeds", "1").stderr
+    calls.clear()
+    result = reproduce("--seeds", "1", "--sweeps", "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    assert "mine/tuned: Sweep: 6 trials of 3 points and 1 seed for 2 cells" in result.stderr
+    (_, first, *_), (_, second, *_), *written = calls
+    assert [call[1] for call in written] == ["one", "tuned"]
+    assert (len(first), len(second)) == (2 + 6 + 2, 2 + 6 + 2 + 2)
+    selected = plan_recipe("mine/tuned", "smoke", rows="post-ln", also={"own": "rezero"})
+    assert plan_recipe("mine/tuned", "smoke", also={"own": "rezero"}).only("post-ln", None).specs == selected.specs
+    row = comt("train-lm", "mine/tuned", "--seeds", "1", "--rows", "post-ln", "--device", "cpu")
+    assert row.exit_code == 0, row.output
+    assert {row for _, row, _ in calls[-2][1]} == {"post-ln", "pre-ln"}, "the baseline's trials too"
+
+
+def test_a_best_at_the_edge_has_the_status_of_what_was_trained(calls, monkeypatch) -> None:
+    """Bad input's, 2, says that nothing was started."""
+    monkeypatch.setattr(train, "_check_edges", lambda *_: (_ for _ in ()).throw(TrainingFailed("at the edge", None)))
+    result = reproduce()
+    assert (calls[-1][0], result.exception.exit_status) == ("write", 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "said"),
+    [
+        ("reproduce --papers mine --also gate=scaling-gate", UserError, "--also gate: its method is for none of these"),
+        ("reproduce --papers mine --also scaling-gates", RecipeError, "scaling-gates"),
+        ("reproduce --papers mine --scale papre", UserError, "no recipe has a scale 'papre'"),
+        ("reproduce --papers mine --track wandbb", UserError, "did you mean wandb?"),
+        ("train-lm mine/one --track wandbb", UserError, "did you mean wandb?"),
+        ("train-lm mine/one --recipe mine/two", UserError, "mine/one and --recipe mine/two: which of them?"),
+        ("train-lm", UserError, "no recipe was given"),
+        ("train-lm mine/one --rows post", UserError, "there is no row 'post'"),
+        ("train-resnet mine/one", UserError, "mine/one is a recipe of comt train-lm, not of comt train-resnet"),
+        ("train-lm mine/one --slurm nowhere.yaml", UserError, "nowhere.yaml"),
+        ("ablate width", UserError, "no recipe has an ablation 'width'"),
+        ("ablate hidden-size comt/table1", UserError, "comt/table1 has no ablation hidden-size"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_is_trained(calls, line, kind, said) -> None:
+    error = refused(comt(*line.split()))
+    assert isinstance(error, kind)
+    assert said in str(error)
+    assert calls == []
+
+
+@pytest.mark.parametrize("verb", [("reproduce", "--papers", "mine"), ("train-lm", "--recipe", "mine/one")])
+def test_what_is_there_is_written_before_a_failed_run_is_an_error(calls, monkeypatch, verb) -> None:
+    def train_on(gpus, specs, runs, device, jobs) -> Summary:
+        return Summary(tuple(RunOutcome.of(shared, runs, Ending.failed, "a defect") for shared in shared_runs(specs)))
+
+    monkeypatch.setattr(comt_cli.campaign.executor, "train_on", train_on)
+    result = comt(*verb)
+    assert calls == [("write", "one", False)]
+    assert isinstance(result.exception, TrainingFailed)
+    assert "4 of 4 runs failed" in result.exception.message
+    assert result.exception.exit_status == 1
+
+
+def test_train_lm_trains_what_is_selected_and_writes_the_whole(calls) -> None:
+    arguments = ("--rows", "pre-ln", "--seeds", "1", "--also", "twin=pre-ln", "--set", "train.steps=2", "--jobs", "2")
+    result = comt("train-lm", "--recipe", "mine/one", *arguments)
+    assert result.exit_code == 0, result.output
+    trained = [("one", "pre-ln", 1), ("one", "twin", 1)]  # what was added is selected
+    assert calls == [("train", trained, 1, 2), ("write", "one@steps-2", False)]
+
+
+def test_a_dry_run_of_train_lm_is_of_what_the_command_would_do(calls) -> None:
+    command = ("train-lm", "--recipe", "mine/one", "--device", "cpu", "--jobs", "1")
+    comt(*command, "--rows", "pre-ln")
+    assert "4 runs, 2 to do" in comt(*command, "--dry-run").stdout
+    anew = comt(*command, "--dry-run", "--fresh").stdout
+    assert "4 runs, 4 to do" in anew
+    assert [line.split()[-1] for line in anew.splitlines() if line.startswith("pre-ln")] == ["anew", "anew"]
+    assert len(calls) == 2
+    assert comt(*command, "--rows", "pre-ln", "--fresh").stderr.count("moved aside: ") == 2
+
+
+def test_a_second_call_with_nothing_left_to_do_imports_no_torch(calls, monkeypatch) -> None:
+    monkeypatch.setenv("COMT_CACHE", str(Path("cache").absolute()))
+    assert reproduce().exit_code == 0
+    code = (
+        "import sys; from comt_cli import app\n"
+        "sys.argv = ['comt', 'reproduce', '--papers', 'mine']\n"
+        "app.main.__globals__['app'](standalone_mode=False)\n"
+        "print([name for name in ('torch', 'matplotlib', 'datasets') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ})
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "4 of 4 runs are finished already" in done.stderr
+    assert "[mine, one](smoke/mine/one.md)" in Path("runs/results/README.md").read_text()
+
+
+@pytest.fixture
+def widths(calls) -> list[tuple]:
+    Path("recipes/mine/one.yaml").write_text(WIDTHS)
+    return calls
+
+
+def test_an_ablation_trains_its_rows_and_writes_the_whole_table(widths) -> None:
+    Path("recipes/mine/bad.yaml").write_text("title: [\n")
+    result = comt("ablate", "hidden-size", "--paper", "mine", "--seeds", "1-2", "--also", "mix-ln")
+    assert result.exit_code == 0, result.output
+    assert "mine/bad is left out" in result.stderr, "a broken recipe does not stand in the way"
+    rows = [("one", row, seed) for seed in (1, 2) for row in ("pre-ln", "2", "8", "mix-ln")]
+    assert widths == [("train", rows, 1, None), ("write", "one", False)]
+
+
+def test_values_add_points_of_the_methods_own_types(widths) -> None:
+    # 2 has a row; 64 is another row's name.
+    assert comt("ablate", "hidden-size", "--paper", "mine", "--values", "1,2,64").exit_code == 0
+    assert [row for _, row, _ in widths[0][1]] == ["pre-ln", "2", "8", "1", "hidden-64"]
+    found = further_rows(plan_recipe("mine/one", "smoke").loaded, "modules", "only_last, only_qk,v_proj,k_proj+q_proj")
+    assert {row: method["sites"] for row, method in found.items()} == {
+        "only_qk": ["q_proj", "k_proj"],
+        "v_proj": ["v_proj"],
+    }
+
+
+def test_sizes_that_change_nothing_are_told(calls) -> None:
+    write_images()
+    ratios = ("ablate", "window-ratio", "--paper", "mine", "--dry-run", "--values")
+    (line,) = (line for line in comt(*ratios, "8,100000,1000000").stderr.splitlines() if line.startswith("comt: "))
+    assert "the rows 100000 and 1000000 have equally many parameters under tiny" in line
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "said"),
+    [
+        ("hidden-size", "4,0", "--values 0: hidden of comt"),
+        ("hidden-size", "abc", "--values abc: hidden of comt"),
+        ("hidden-size", " , ", "there is no value"),
+        ("modules", "everything", "no set of projections is called 'everything'"),
+        ("modules", "q_proj+x_proj", "'x_proj' is not one of"),
+        ("context", "3", "the rows of mine/one differ by more than one option"),
+    ],
+)
+def test_a_wrong_value_is_named_and_nothing_is_trained(widths, name, values, said) -> None:
+    assert said in str(refused(comt("ablate", name, "--paper", "mine", "--values", values)))
+    assert widths == []
+
+
+TRAIN = ("train-lm", "--recipe", "mine/one", "--seeds", "1", "--slurm", "site.yaml")
+
+
+@pytest.fixture
+def slurm(calls, tmp_path, monkeypatch) -> FakeSlurm:
+    Path("site.yaml").write_text("time: 1:00:00\npartition: gpu\n", encoding="utf-8")
+    monkeypatch.setattr("comt_cli.tasks.base.Task.identify", lambda self, settings: ("asked", "c0ffee0123456789"))
+    monkeypatch.setenv(VARIABLE, "")
+    return FakeSlurm(tmp_path / "slurm", monkeypatch)
+
+
+def said(result: Result) -> list[str]:
+    assert result.exit_code == 0, result.output
+    return result.stdout.splitlines()
+
+
+def test_jobs_are_submitted_once_and_followed(slurm, calls) -> None:
+    first = ["job 1: mine/one post-ln, tiny, seed 1", "job 2: mine/one pre-ln, tiny, seed 1", "2 runs: 2 submitted"]
+    assert said(comt(*TRAIN))[:3] == first
+    slurm.put("1", "RUNNING", "node7")
+    states = [line for line in said(comt("status", "mine/one", "--seeds", "1")) if "seed 1" in line]
+    assert states == [
+        "  post-ln, tiny, seed 1: running (job 1 on node7), step 0 of 1",
+        "  pre-ln, tiny, seed 1: queued (job 2), step 0 of 1",
+    ]
+    (done, queued) = (
+        path.resolve() for row in ("post-ln", "pre-ln") for path in Path(f"runs/mine/one/{row}/tiny").iterdir()
+    )
+    write_json(done / "result.json", {"state": "done"})
+    slurm.forget("1")
+    assert said(comt(*TRAIN))[:2] == [
+        "job 2, submitted before: mine/one pre-ln, tiny, seed 1",
+        "2 runs: 1 in the queue before, 1 done",
+    ]
+    assert refused(comt(*TRAIN, "--fresh")).hint == "End their jobs first: scancel 2"
+    assert "is queued (job 2): nothing was deleted" in str(refused(comt("rm", "mine/one", "--yes")))
+    with RunDirectory(queued).lock():
+        slurm.forget("2")
+        assert f"seed 1: running by process {os.getpid()} on" in comt("status", "mine/one").stdout
+    (table,) = json.loads(comt("status", "mine/one", "--seeds", "1", "--json").stdout)
+    assert [run["job_state"] for run in table["open"]] == [
+        f"failed (job 2, see runs/slurm/{table['open'][0]['request']}/2_0_log.out)"
+    ]
+    assert calls == []
+
+
+def test_reproduce_submits_what_tables_share_once(slurm) -> None:
+    write_recipe("two")
+    lines = said(reproduce("--seeds", "1", "--slurm", "site.yaml", "--runs", "elsewhere"))
+    assert [line.partition(":")[0] for line in lines[:3]] == ["job 1", "job 2", "2 runs"]
+    assert "To follow them: comt status --runs elsewhere, with the same --set, --seeds and --also" in lines
+
+
+@pytest.mark.parametrize("options", [("--gpus", "2"), ("--jobs", "2"), ("--dry-run", "--slurm", "wrong.yaml")])
+def test_what_contradicts_the_site_file_is_an_error(slurm, options) -> None:
+    Path("wrong.yaml").write_text("time: 60\npartion: gpu\n", encoding="utf-8")
+    refused(comt(*TRAIN, *options))
+    assert slurm.lines() == []
+
+
+@pytest.mark.parametrize("verb", [TRAIN, ("reproduce", "--papers", "mine", "--slurm", "site.yaml")])
+def test_a_dry_run_tells_jobs_and_no_time_of_this_machine(slurm, monkeypatch, verb) -> None:
+    monkeypatch.setattr("comt_cli.campaign.estimate.Estimator", None)
+    result = comt(*verb, "--seeds", "1", "--dry-run", "--device", "cuda:99")
+    assert result.exit_code == 0, result.output
+    assert "2 to do: each a job for Slurm, but those that are in its queue." in " ".join(result.stdout.split())
+    assert slurm.lines() == []
+    assert not Path("runs").exists()
+
+
+def test_trackers_are_there_while_runs_are_trained(calls, monkeypatch) -> None:
+    heard = []
+    monkeypatch.setenv(VARIABLE, "")
+    train_on = comt_cli.campaign.executor.train_on
+    monkeypatch.setattr(
+        comt_cli.campaign.executor, "train_on", lambda *given: heard.append(os.environ[VARIABLE]) or train_on(*given)
+    )
+    for options in (("--track", "tensorboard"), ()):
+        comt("train-lm", "--recipe", "mine/one", *options)
+    assert (heard, os.environ[VARIABLE]) == (["tensorboard", ""], "")
