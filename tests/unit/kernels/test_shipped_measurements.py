@@ -10,7 +10,7 @@ import pytest
 from comt_cli.kernels import measurements
 from comt_cli.kernels.choice import Op
 from comt_cli.kernels.processors import UNKNOWN
-from comt_cli.lab.bench.subjects import DTYPES, IMAGES, KERNELS
+from comt_cli.lab.bench.tables import DTYPES, IMAGES, KERNELS
 
 COMMITTED = Path(__file__).parents[3] / "results" / "bench"
 
