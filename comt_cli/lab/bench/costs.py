@@ -78,8 +78,11 @@ def measure_recipe(
                         typer.echo(news, err=True)
                         continue
                     known[networks] = news
-                    own = {"column": column, "scale": scale, "baseline_network": keys[baseline]}
-                    lines = [{**row, **own, "network": keys[row["row"]]} for row in news.rows]
+                    own = {"column": column, "scale": scale}
+                    lines = [
+                        {**row, **own, "network": keys[row["row"]], "baseline_network": keys[baseline]}
+                        for row in news.rows
+                    ]
                     files, kept = write_costs(path, lines, loaded.recipe.title, *order)
                     written |= dict.fromkeys(files)
                     for name in kept:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,6 +35,8 @@ _HEADINGS = {
 }
 """Of the table of starts, where they are others than in its file."""
 _WORDS = {"depth": "depth, blocks", "layer": "block, counted from the input"}
+_EVERY = 0.35
+"""Of a panel's diagonal, between two markers of a line."""
 _BAND = "Lines are means, bands from the least to the greatest of the seeds."
 
 
@@ -196,21 +199,25 @@ def draw_diagnosis(frame: pd.DataFrame, drawing: Drawing, says: Mapping[str, str
     frame = frame.assign(line=frame[[*drawing.series]].agg(", ".join, axis=1))
     names, lines = frame[panels].unique().tolist(), frame["line"].unique().tolist()
     coloured = [name for name in lines if name != "plain"]
-    looks = {
-        name: {"color": colour, "linestyle": ("-", "--", ":", "-.")[number % 4], "linewidth": 1.1}
-        for number, (name, colour) in enumerate(zip(coloured, series_colours(len(coloured)), strict=True))
-    } | ({"plain": {"color": QUIET, "linestyle": "--"}} if "plain" in lines else {})
+    looks: dict[str, dict[str, Any]] = {"plain": {"color": QUIET, "linestyle": "--"}}
+    for number, (name, colour) in enumerate(zip(coloured, series_colours(len(coloured)), strict=True)):
+        looks[name] = {"color": colour, "linestyle": ("-", "--", ":", "-.")[number % 4], "linewidth": 1.1}
+        # at other places on each: of lines that lie on each other every one is seen
+        every = (_EVERY * number / len(coloured), _EVERY)
+        looks[name] |= {"marker": "os^DvPX"[number % 7], "markersize": 3.2, "markevery": every}
     with style():
-        figure = page_figure((0.85 if panels == "setup" else 0.5) + max(2.0 * len(values), 0.16 * (len(looks) + 2)))
+        figure = page_figure((0.85 if panels == "setup" else 0.5) + max(2.0 * len(values), 0.16 * (len(lines) + 2)))
         grid = figure.subplots(len(values), len(names), squeeze=False)
         for number, (row, (value, label)) in enumerate(zip(grid, values.items(), strict=True)):
             low, high = _ends(frame, value)
             for axes, name in zip(row, names, strict=True):
                 drawn = frame[frame[panels] == name]
-                for line, points in drawn.sort_values(x).groupby("line", sort=False):
+                for line, of in drawn.groupby("line", sort=False):
+                    points = of.sort_values(x)
                     at, look = points[x].to_numpy(), looks[str(line)]
                     least, most = (points[f"{value}_{end}"].to_numpy() for end in ("low", "high"))
-                    axes.plot(at, points[f"{value}_mean"].to_numpy(), **look, marker="o" if len(at) == 1 else None)
+                    single = {"marker": "o", "markevery": None} if len(at) == 1 else {}  # it makes no line
+                    axes.plot(at, points[f"{value}_mean"].to_numpy(), **{**look, **single})
                     seen = (least > 0).tolist()  # a gradient of rounding errors may be 0
                     axes.fill_between(at, least, most, where=seen, color=look["color"], alpha=0.15, linewidth=0)
                 is_shared = high / low < 1e6 or panels != "setup"

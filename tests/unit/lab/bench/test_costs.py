@@ -55,6 +55,7 @@ def test_every_row_of_every_column_is_measured_once(bench, recipe, tmp_path):
     lines = lines_of(tmp_path)
     rows = ["pre-ln", "pre-ln+comt", "dhc"]
     assert [(line["row"], line["column"]) for line in lines] == [(row, at) for at in ("tiny", "longer") for row in rows]
+    assert list(lines[0])[-3:] == ["scale", "network", "baseline_network"]
     for line in lines:
         is_baseline = line["row"] == "pre-ln"
         for ratio in ("flops_ratio", "saved_ratio"):
