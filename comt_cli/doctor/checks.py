@@ -22,6 +22,7 @@ import typer
 
 from comt_cli.doctor import Finding, Status, judge
 from comt_cli.errors import UserError
+from comt_cli.files import cache_folder, check_writable
 from comt_cli.installing import install_package
 
 PYTHONS = ((3, 11), (3, 13))

@@ -170,7 +170,8 @@ class TranslatedSplit:
                 f"{name} is not the data any more that {self.folder} was trained on",
                 "Its translations can be scored as files: comt score HYP REF.",
             )
-        return dataset.texts
+        texts: Mapping[str, PairTexts] = dataset.texts
+        return texts
 
     @property
     def texts(self) -> PairTexts:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from comt_cli.lab.bench.shapes import Shape
-from comt_cli.lab.bench.subjects import LANGUAGE
-from comt_cli.lab.bench.variants import Variants
+from comt_cli.lab.bench.step import Variants
+from comt_cli.lab.bench.tables import LANGUAGE, Shape
 
 pytestmark = [
     pytest.mark.gpu,

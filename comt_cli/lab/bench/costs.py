@@ -2,7 +2,7 @@
 
 The networks are those of the rows' own runs, on noise, with the kernels that `train.kernels` chooses, in the precision
 of the recipe. A step is a forward and a backward pass over a batch (of a micro-batch, where the recipe has them), and
-an update. Steps are timed in turns (`rounds`): uncompiled, where the recipe trains so, and compiled, where the task can
+an update. Steps are timed in turns (`timing`): uncompiled, where the recipe trains so, and compiled, where the task can
 be; nothing is captured in CUDA graphs.
 
 `bytes` is what the compiled passes, forward and backward, read and write, as the compiler counts it: every input and
@@ -15,106 +15,155 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import torch
-from torch import Tensor
+import typer
 
-from comt_cli.kernels.choice import use_tiles
-from comt_cli.lab.bench.ending import failed
-from comt_cli.lab.bench.memory import free, mebibytes, saved_bytes
-from comt_cli.lab.bench.origin import origin_on
-from comt_cli.lab.bench.rounds import GoOn, Part, Times, always, compared, told_turns
-from comt_cli.lab.bench.variants import as_trained, built_run, mean_loss, noise, place_masks, share_parameters
+from comt_cli.errors import UserError
+from comt_cli.lab.bench.runner import (
+    Built,
+    Case,
+    Outcome,
+    Row,
+    Rows,
+    Turns,
+    Unavailable,
+    measuring,
+    run_cases,
+    versions,
+)
+from comt_cli.lab.bench.step import TrainedNetwork
+from comt_cli.lab.bench.timing import Part, Times, compared, mebibytes, saved_bytes
 from comt_cli.models.accounting import cost_of
-from comt_cli.models.build import materialise
-from comt_cli.models.kernels import use_kernels
+from comt_cli.report.costs import network_key, other_device
+from comt_cli.report.costs_page import write_costs
+from comt_cli.report.terminal import say_written
+from comt_cli.report.write import costs_file
 from comt_cli.runs.plan import RunSpec
-from comt_cli.training.devices import prepare_process, product_dtype
+from comt_cli.training.devices import device_name, prepare_process
 from comt_cli.training.objective import prepare_compiler
-from comt_cli.training.tasks.base import TaskRun
+from comt_cli.verbs.plan import Planned
 
-Row = dict[str, Any]
 HOW = ("step", "compiled_step")
-"""What is timed: the step uncompiled and compiled; one of the two where the recipe compiles, or its task refuses to."""
+"""The step that is timed, uncompiled and compiled; one of the two where the recipe compiles, or its task refuses to."""
 _VERSIONS = 16
 """Versions of one function that each network may take in the compiler's memory."""
 
 
-def measure_costs(
-    specs: Sequence[RunSpec], baseline: str, device: torch.device, rounds: int, go_on: GoOn = always
-) -> Iterator[str | list[Row]]:
-    """Measure the step of every spec, one a row of one column of a recipe, the row `baseline` among them; yields lines
-    of progress, and last the rows.
-
-    A row that cannot be built is reported (`Failed`), and the others are measured; without the baseline there is
-    nothing to compare with, and so no row. All networks are there at once, and so must fit in the device's memory.
-    `go_on` is asked before each row is built, before the steps are compiled, and before each turn (`rounds.in_turns`).
-    """
-    from torch._inductor.utils import fresh_cache
-
-    use_tiles((), only=True)  # of another column
-    prepare_process(device, deterministic=all(spec.settings.train.deterministic for spec in specs))
-    steps: dict[str, _Step] = {}
-    with fresh_cache():  # code that another process has left would be taken uncounted
-        for spec in sorted(specs, key=lambda spec: spec.row != baseline):  # first that without which there is no row
-            if not go_on():
-                yield f"{spec.row}, {spec.column}: left out for want of time"
-                continue
-            begin, problem = time.perf_counter(), None
-            try:
-                steps[spec.row] = _Step(spec, device)
-            except Exception as error:
-                problem = failed(f"{spec.row}, {spec.column}", error)
-            if problem is not None:
-                free(device)  # the error's trace is gone, and with it what it held
-            yield problem or f"{spec.row}, {spec.column}: ready after {time.perf_counter() - begin:.1f} s"
-        if baseline in steps and not go_on():
-            yield f"timing the rows of {specs[0].column}: left out for want of time"
-        elif baseline in steps:
-            try:
-                torch._dynamo.reset()  # each was compiled by itself: now all, from what the compiler kept on disk
-                parts = {(how, row): part for row, step in steps.items() for how, part in step.parts().items()}
-                prepare_compiler(versions=_VERSIONS * len(steps), keep_others=True)
-                times = yield from told_turns("", parts, rounds, device, go_on, warm_up=2)
-                yield [_row(step, steps[baseline], times, device) for step in steps.values()]
-            except Exception as error:
-                yield failed(f"timing the rows of {specs[0].column}", error)
-    steps.clear()
-    torch._dynamo.reset()
-    free(device)
+def measure_recipe(
+    planned: Planned, device: torch.device, rounds: int, seconds: float | None, results: Path, *, overwrite: bool
+) -> None:
+    """Measure the planned rows, column by column, and write them after each. Rows of another column that are the same
+    networks are measured once. Raises `UserError` where what is there is of another device, and as `measuring` does."""
+    loaded, scale, baseline = planned.loaded, planned.scale, planned.loaded.recipe.baseline
+    columns: dict[str, dict[str, RunSpec]] = {}
+    for spec in planned.specs:
+        columns.setdefault(spec.column, {}).setdefault(spec.row, spec)
+    path, outcome = costs_file(results, scale, loaded), Outcome()
+    if not overwrite and (other := other_device(path, device_name(device))) is not None:
+        raise UserError(f"{path} was measured on {other}", "--results DIR writes elsewhere, --overwrite in its place.")
+    order = list(loaded.recipe.rows), list(loaded.columns(scale))
+    written, known = dict[Path, None](), dict[tuple[tuple[str, str], ...], Rows]()
+    with measuring(outcome, seconds) as deadline:
+        try:
+            for column, specs in columns.items():
+                keys = {row: network_key(spec) for row, spec in specs.items()}
+                networks = tuple(keys.items())
+                there = [known[networks]] if networks in known else None
+                for news in there or run_cases([CostCase(specs, baseline, device)], Turns(rounds, deadline)):
+                    outcome.add(news)
+                    if not isinstance(news, Rows):
+                        typer.echo(news, err=True)
+                        continue
+                    known[networks] = news
+                    own = {"column": column, "scale": scale}
+                    lines = [
+                        {**row, **own, "network": keys[row["row"]], "baseline_network": keys[baseline]}
+                        for row in news.rows
+                    ]
+                    files, kept = write_costs(path, lines, loaded.recipe.title, *order)
+                    written |= dict.fromkeys(files)
+                    for name in kept:
+                        typer.echo(f"{name}: not written, since {path} has a measurement of more rounds", err=True)
+        finally:
+            for each in written:
+                if each.suffix == ".md":
+                    typer.echo(each.read_text(encoding="utf-8"))
+            say_written(written)
 
 
-def _row(step: _Step, baseline: _Step, times: Mapping[tuple[str, str], Times], device: torch.device) -> Row:
-    cost, plain, origin = cost_of(step.spec), cost_of(baseline.spec), origin_on(device)
-    row: Row = {
-        "row": step.spec.row,
-        "column": step.spec.column,
-        "baseline": baseline.spec.row,
-        "device": origin.device,
-        "precision": step.spec.settings.train.precision,
-        "samples": step.samples,
-        "rounds": max(len(each.seconds) for each in times.values()),
-        "parameters": cost.parameters,
-        "flops": cost.flops_per_row * step.samples,
-        "flops_ratio": _over(cost.flops_per_row * step.samples, plain.flops_per_row * baseline.samples),
-        "bytes_mib": mebibytes(step.bytes),
-        "bytes_ratio": _over(step.bytes, baseline.bytes),
-        "saved_mib": mebibytes(step.saved),
-        "saved_ratio": _over(step.saved, baseline.saved),
-    }
-    for how in HOW:
-        key, to = (how, step.spec.row), (how, baseline.spec.row)
-        of = times.get(key)
-        row |= (
-            dict.fromkeys(f"{how}_ms{end}" for end in ("", "_p10", "_p90"))
-            if of is None
-            else of.columns(f"{how}_ms", 3)
+class CostCase(Case):
+    """The rows of one column of a recipe, the row `baseline` among them, without which there is nothing to compare
+    with, and so no row. All networks are there at once, and so must fit in the device's memory."""
+
+    page = "costs"
+    warm_up = 2
+
+    def __init__(self, specs: Mapping[str, RunSpec], baseline: str, device: torch.device) -> None:
+        super().__init__(next(iter(specs.values())).column, [*specs], device)
+        self.specs, self.baseline = specs, baseline
+        self.optional = frozenset(specs) - {baseline}
+
+    @contextlib.contextmanager
+    def surroundings(self) -> Iterator[None]:
+        from torch._inductor.utils import fresh_cache
+
+        prepare_process(
+            self.device, deterministic=all(each.settings.train.deterministic for each in self.specs.values())
         )
-        row |= compared(f"{how}_ratio", times, key, None if of is None else to)
-    return row | origin.versions()
+        with fresh_cache():  # code that another process has left would be taken uncounted
+            yield
+
+    def builder(self) -> Callable[[str], Built]:
+        built = set[str]()
+
+        def build(row: str) -> Built:
+            if row != self.baseline and self.baseline not in built:
+                raise Unavailable(f"there is no {self.baseline} to compare it with")
+            step = _Step(self.specs[row], self.device)
+            built.add(row)
+            return Built(step.parts, step)
+
+        return build
+
+    def before_timing(self, ready: Mapping[str, Built]) -> None:
+        torch._dynamo.reset()  # each was compiled by itself: now all, from what the compiler kept on disk
+        for built in ready.values():
+            built.facts.compile_anew()
+        prepare_compiler(versions=_VERSIONS * len(ready), keep_others=True)
+
+    def rows(self, ready: Mapping[str, Built], times: Mapping[tuple[str, str], Times]) -> list[Row]:
+        baseline, rounds = ready[self.baseline].facts, max(len(each.seconds) for each in times.values())
+        plain, rows = cost_of(baseline.spec), []
+        for name, built in ready.items():
+            step, cost = built.facts, cost_of(built.facts.spec)
+            flops = cost.flops_per_row * step.samples
+            row: Row = {
+                "row": name,
+                "column": step.spec.column,
+                "baseline": self.baseline,
+                "device": device_name(self.device),
+                "precision": step.spec.settings.train.precision,
+                "samples": step.samples,
+                "rounds": rounds,
+                "parameters": cost.parameters,
+                "flops": flops,
+                "flops_ratio": _over(flops, plain.flops_per_row * baseline.samples),
+                "bytes_mib": mebibytes(step.bytes),
+                "bytes_ratio": _over(step.bytes, baseline.bytes),
+                "saved_mib": mebibytes(step.saved),
+                "saved_ratio": _over(step.saved, baseline.saved),
+            }
+            for how in HOW:
+                if (taken := times.get((how, name))) is None:
+                    row |= dict.fromkeys(f"{how}_ms{end}" for end in ("", "_p10", "_p90"))
+                else:
+                    row |= taken.columns(f"{how}_ms", 3)
+                row |= compared(f"{how}_ratio", times, (how, name), (how, self.baseline))
+            rows.append(row | versions())
+        return rows
 
 
 def _over(of: int | None, to: int | None) -> float | None:
@@ -128,59 +177,33 @@ class _Step:
         samples: those of a batch, or of a micro-batch where the recipe has them.
         bytes: what the compiled passes read and write; None where its task cannot be compiled.
         saved: bytes that a forward pass, compiled where that is possible, keeps for the backward pass.
+        parts: the steps to time, by `HOW`.
     """
 
     def __init__(self, spec: RunSpec, device: torch.device) -> None:
-        self.spec, self.device = _without_data(spec), device
+        self.spec = _without_data(spec)
+        self.bytes: int | None = None
         train = self.spec.settings.train
         self.samples = min(train.micro_batch_size or train.batch_size, train.batch_size)
-        run = built_run(self.spec, device)
-        self.inputs = noise(run, self.samples, device)
-        materialise(run.model, device, seed=0)
-        as_trained(run.model, run, train.precision)
-        self.optimizer = run.optimizer(run.model, spec.settings)
-        self._runs: dict[bool, TaskRun[Any]] = {}
-        self.bytes: int | None = None
-        if can_compile(spec):
-            self._runs[True] = self._sharing(run, compiled=True)
+        network = TrainedNetwork(self.spec, self.samples, device)
+        can = can_compile(spec)
+        hows = [how for how, there in zip(HOW, (not train.compile, can), strict=True) if there]
+        self._objectives = {how: network.form(train.kernels, compiled=how == HOW[1])[0] for how in hows}
+        forms = {how: network.prepared(objective, clips=True) for how, objective in self._objectives.items()}
+        self.parts: dict[str, Part] = {how: form.step for how, form in forms.items()}
+        if can:
             torch._dynamo.reset()
-            self._runs[True].objective.compile_model(keep_others=True)
+            self.compile_anew()
             with _counting() as counted:
-                self._step(self._runs[True])()
+                self.parts[HOW[1]]()
             self.bytes = counted()
-        if not train.compile:
-            self._runs[False] = self._sharing(run, compiled=False)
-        first = next(iter(self._runs.values()))
-        self.saved = saved_bytes(lambda: self._loss(first), first.model.parameters())
+        form = forms[hows[-1]]
+        self.saved = saved_bytes(form.loss, form.model.parameters())
 
-    def parts(self) -> dict[str, Part]:
-        """The steps to time, by `HOW`; the compiled one is to be compiled anew."""
-        for compiled, run in self._runs.items():
-            if compiled:
-                run.objective.compile_model(keep_others=True)
-        return {HOW[compiled]: self._step(run) for compiled, run in self._runs.items()}
-
-    def _sharing(self, run: TaskRun[Any], *, compiled: bool) -> TaskRun[Any]:
-        """The same network once more, which trains the same parameters, with kernels as they would be chosen."""
-        other, train = built_run(self.spec, self.device), self.spec.settings.train
-        share_parameters(other.model, run.model, self.device)
-        place_masks(other.model, self.inputs, self.device)
-        dtype, tokens = product_dtype(train.precision), self.samples * self.spec.task.positions(self.spec.settings)
-        use_kernels(other.model, train.kernels, self.device, dtype, compiled=compiled, tokens=tokens)
-        return other
-
-    def _loss(self, run: TaskRun[Any]) -> Tensor:
-        return mean_loss(run.objective, self.inputs, self.spec.settings.train.precision, self.device)
-
-    def _step(self, run: TaskRun[Any]) -> Part:
-        def step() -> None:
-            torch.autograd.backward(self._loss(run))
-            if (limit := self.spec.settings.train.gradient_clipping) > 0:
-                torch.nn.utils.clip_grad_norm_(run.model.parameters(), limit)
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
-
-        return step
+    def compile_anew(self) -> None:
+        """Have the next compiled step compiled, if there is one."""
+        if (objective := self._objectives.get(HOW[1])) is not None:
+            objective.compile_model(keep_others=True)
 
 
 def _without_data(spec: RunSpec) -> RunSpec:

@@ -1,8 +1,13 @@
-"""How long a generated token takes: a decode step with a key-value cache, and the reading of the prompt.
+"""How long a generated token takes, and a translation: decode steps with a key-value cache, the reading of the prompt,
+and beam search with and without its cache, beside another library's.
 
-On CUDA the step is a captured graph that is replayed. All variants of one batch size take turns (`rounds`). A row is
-one variant at one batch size: `decode_ms` is a step, a token of every text; `prefill_ms` the reading of all prompts.
-Ratios are to `best_plain`, for the reading to the quicker plain one there; the goal is of both kinds.
+All variants of one batch size take turns (`timing`). A row of `decode` is one variant at one batch size: `decode_ms` is
+a step, a token of every text, on CUDA a captured graph that is replayed; `prefill_ms` the reading of all prompts.
+Ratios are to `best_plain`, for the reading to the quicker plain one there. A row of `decode-translation` is one variant
+at one number of sentences and one width of the beam. No hypothesis may end before `TOKENS`, so that all variants take
+as many steps, whatever their random weights would say. `peak` is the most memory that a search takes beyond the
+weights.
+Shapes: B texts or sentences, S source tokens, T tokens so far, R rows of hypotheses, V vocabulary.
 """
 
 from __future__ import annotations
@@ -10,27 +15,29 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from comt_cli.data.special_tokens import PAD
+from comt_cli.errors import UserError
+from comt_cli.generation.beam import Decodes, beam_search
 from comt_cli.generation.cached import Decoder, decode_step
-from comt_cli.kernels.choice import use_tiles
-from comt_cli.lab.bench.ending import failed
-from comt_cli.lab.bench.kernel_cases import DTYPES
-from comt_cli.lab.bench.memory import free
-from comt_cli.lab.bench.origin import origin_on
-from comt_cli.lab.bench.rounds import GoOn, Part, Turns, always, compared, each_in_time, quickest, unsettled
-from comt_cli.lab.bench.shapes import Shape
-from comt_cli.lab.bench.subjects import LANGUAGE, decode_goals
-from comt_cli.models.build import empty_network, materialise, wiring_of
+from comt_cli.lab.bench.peers import BEGIN, END, Marian
+from comt_cli.lab.bench.runner import DTYPES, Built, Case, Row, Unavailable, versions
+from comt_cli.lab.bench.tables import BEAM, DECODED, LANGUAGE, TRANSLATION, Decoded, Shape
+from comt_cli.lab.bench.timing import Part, Times, compared, mebibytes, peak_of, quickest
+from comt_cli.layers.multi_head import KeysValues, sinusoids
+from comt_cli.layers.residual.base import State
+from comt_cli.models.build import empty_network, materialise, model_of, wiring_of
 from comt_cli.models.kernels import use_kernels
 from comt_cli.models.llama import Llama
+from comt_cli.models.transformer import DecoderBlock, Memory, Transformer
 from comt_cli.tasks.settings.llama import ModelSettings
-from comt_cli.training.devices import prepare_process
+from comt_cli.training.devices import device_name, prepare_process
 
 PLAIN = ["plain", "plain-fused"]
 PROMPT = 512
@@ -39,160 +46,139 @@ STEPS = 8
 """Decode steps that are timed in a row."""
 MOST_PREFILL_ON_CPU = 8192
 """Tokens in all; beyond, a CPU would read for minutes, and the reading is not timed."""
-_READING = ("prefill_ms", "prefill_ms_p10", "prefill_ms_p90")
-
-Row = dict[str, Any]
-News = Iterator[str | list[Row]]
-M = TypeVar("M")
-
-
-def run_decode_benchmark(
-    shapes: Sequence[Shape],
-    variants: Sequence[str],
-    dtypes: Sequence[str],
-    batches: Sequence[int],
-    device: torch.device,
-    rounds: int,
-    go_on: GoOn = always,
-) -> News:
-    """Measure; yields lines of progress, and the rows of a batch size. `go_on` is asked before each and each turn:
-    where it says no, a line names what is left out. What fails is reported (`Failed`), and the rest is measured."""
-    yield from over_batches(shapes, variants, dtypes, batches, Turns(device, rounds, go_on), _build, _measure)
+TOKENS = 32
+"""Tokens of every source and of every translation."""
+BEAMS = {"plain": (1, BEAM, 8), "marian": (1, BEAM, 8)}
+"""The widths at which a variant is measured; others at the usual one."""
 
 
-def over_batches(
-    shapes: Sequence[Shape],
-    variants: Sequence[str],
-    dtypes: Sequence[str],
-    batches: Sequence[int],
-    turns: Turns,
-    build: Callable[[Shape, Sequence[str], torch.dtype, torch.device, dict[str, M]], Iterable[str]],
-    measure: Callable[[Shape, str, int, dict[str, M], Turns], News],
-) -> News:
-    """What `measure` yields of every shape, type and batch size, on the models that `build` fills in by name; lines of
-    progress, and of what failed."""
-    device, go_on = turns.device, turns.go_on
+class _DecodingCase(Case):
+    """Variants of one shape, type and batch size. `models`, by name, are shared by all batch sizes."""
 
-    def measured(what: str, *of: Any) -> News:
-        try:
-            yield from measure(*of)
-        except torch.cuda.OutOfMemoryError:  # of all: what fits alone is compared with nothing
-            yield f"{what}: left out, does not fit"
-        else:
-            yield f"{what}: measured"
+    def __init__(
+        self,
+        decoded: Decoded,
+        shape: Shape,
+        dtype: str,
+        batch: int,
+        keys: Sequence[Any],
+        device: torch.device,
+        models: dict[str, Any],
+    ) -> None:
+        super().__init__(f"{shape.size} {dtype} batch {batch}", keys, device)
+        self.page, self.optional = decoded.page, frozenset(keys)
+        self.decoded, self.shape, self.dtype, self.batch, self.models = decoded, shape, dtype, batch, models
+        self.vocabulary = shape.dimensions["vocabulary"]
 
-    with as_generating(device):
-        for shape, dtype in itertools.product(shapes, dtypes):
-            models: dict[str, M] = {}
-            if not go_on():
-                yield f"{shape.size} {dtype}: left out for want of time"
-                continue
-            try:
-                yield from build(shape, variants, DTYPES[dtype], device, models)
-            except Exception as error:
-                yield failed(f"{shape.size} {dtype} models", error)
-            named = {f"{shape.size} {dtype} batch {batch}": batch for batch in (batches if models else ())}
-            how = {what: partial(measured, what, shape, dtype, n, models, turns) for what, n in named.items()}
-            yield from each_in_time(how, turns)
-            how.clear()
-            models.clear()
-            free(device)
-
-
-@contextlib.contextmanager
-def as_generating(device: torch.device) -> Iterator[None]:
-    """The settings that `comt generate` runs with: on CUDA not those of training, whose deterministic algorithms cost
-    time. They are put back at the end."""
-    if device.type != "cuda":
-        prepare_process(device)  # keeps freed memory, which makes times steadier
-        yield
-        return
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(False)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-
-
-def _build(
-    shape: Shape, variants: Sequence[str], dtype: torch.dtype, device: torch.device, models: dict[str, Llama]
-) -> list[str]:
-    """Fill `models` with the variants, those of one network with the same weights; there is nothing to tell."""
-    first: dict[str, Llama] = {}
-    for name in variants:
-        base = name.partition("-")[0]
-        settings = ModelSettings.model_validate(dict(shape.model))
-        model = empty_network(settings, wiring_of(dict(LANGUAGE.networks[base].method)), **shape.dimensions)
-        if base in first:
-            model.load_state_dict(first[base].state_dict(keep_vars=True), assign=True)
-        else:
-            materialise(model, device, seed=0)
-            first[base] = model.to(dtype)
-        models[name] = model.eval()
-    return []
-
-
-def _measure(shape: Shape, dtype: str, batch: int, models: dict[str, Llama], turns: Turns) -> News:
-    device, generator, prompt = turns.device, torch.Generator().manual_seed(0), PROMPT
-    what = f"{shape.size} {dtype} batch {batch}"
-    vocabulary = shape.dimensions["vocabulary"]
-    prompts_BT = torch.randint(0, vocabulary, (batch, prompt), generator=generator).to(device)
-    tokens_B = torch.zeros(batch, dtype=torch.int64, device=device)
-    graph = device.type == "cuda"
-    reads = graph or batch * prompt <= MOST_PREFILL_ON_CPU
-    parts: dict[tuple[str, str], Part] = {}
-    ready = []
-    use_tiles((), only=True)  # of another batch or type
-    for name, model in models.items():
-        if not turns.go_on():
-            yield f"{what}: left out for want of time"
+    @contextlib.contextmanager
+    def surroundings(self) -> Iterator[None]:
+        """The settings that `comt generate` runs with: on CUDA not those of training, whose deterministic algorithms
+        cost time. They are put back at the end."""
+        if self.device.type != "cuda":
+            prepare_process(self.device)  # keeps freed memory, which makes times steadier
+            yield
             return
+        before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        torch.use_deterministic_algorithms(False)
         try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+    def named(self, variant: str, times: Times, **more: Any) -> Row:
+        row: Row = {"device": device_name(self.device), "size": self.shape.size}
+        row |= {"shape": f"{self.shape.network}-v{self.vocabulary}", "dtype": self.dtype, "batch": self.batch}
+        return {**row, **more, "variant": variant, "rounds": len(times.seconds)}
+
+    def random_tokens(self, least: int, length: int) -> Tensor:
+        """[B, length]."""
+        generator = torch.Generator().manual_seed(0)
+        tokens = torch.randint(least, self.vocabulary, (self.batch, length), generator=generator)
+        return tokens.to(self.device)
+
+
+def decoding_cases(
+    decoded: Decoded,
+    sizes: Sequence[str],
+    variants: Sequence[str],
+    dtypes: Sequence[str] | None,
+    batches: Sequence[int] | None,
+    device: torch.device,
+) -> Iterator[Case]:
+    """A case of each size, type and batch size, those that are usual if None."""
+    kind = DecodeCase if decoded is DECODED["decode"] else SearchCase
+    names = [name for name in variants if name in decoded.variants]
+    keys = [(beam, name) for name in names for beam in BEAMS.get(name, (BEAM,))] if kind is SearchCase else names
+    for size, dtype in itertools.product(sizes if keys else (), dtypes or [decoded.dtype]):
+        models: dict[str, Any] = {}
+        for batch in batches or decoded.batches:
+            yield kind(decoded, decoded.subject.shapes[size], dtype, batch, keys, device, models)
+
+
+# ---- texts
+
+
+class DecodeCase(_DecodingCase):
+    """Decode steps of language models, and the reading of their prompts."""
+
+    def _model(self, name: str) -> Llama:
+        """Those of one network have the same weights."""
+        if name not in self.models:
+            base = name.partition("-")[0]
+            settings = ModelSettings.model_validate(dict(self.shape.model))
+            model = empty_network(settings, wiring_of(dict(LANGUAGE.networks[base].method)), **self.shape.dimensions)
+            same = next((other for key, other in self.models.items() if key.partition("-")[0] == base), None)
+            if same is None:
+                materialise(model, self.device, seed=0)
+                model = model.to(DTYPES[self.dtype])
+            else:
+                model.load_state_dict(same.state_dict(keep_vars=True), assign=True)
+            self.models[name] = model.eval()
+        found: Llama = self.models[name]
+        return found
+
+    def builder(self) -> Callable[[str], Built]:
+        prompts_BT = self.random_tokens(0, PROMPT)
+        tokens_B = torch.zeros(self.batch, dtype=torch.int64, device=self.device)
+        graph = self.device.type == "cuda"
+        reads = graph or self.batch * PROMPT <= MOST_PREFILL_ON_CPU
+
+        def build(name: str) -> Built:
+            model = self._model(name)
             if name.endswith("-fused"):
-                choices = use_kernels(model, "fused", device, DTYPES[dtype], compiled=False, tokens=batch)
+                dtype = DTYPES[self.dtype]
+                choices = use_kernels(model, "fused", self.device, dtype, compiled=False, tokens=self.batch)
                 if not any(choice.fused for choice in choices.values()):
                     reasons = "; ".join(choice.reason for choice in choices.values())
-                    yield f"{what} {name}: left out, nothing is fused here ({reasons})"
-                    continue
-            decoder = Decoder(model, batch, prompt + STEPS, graph=graph)
-            own = {"prefill": _prefill(decoder, prompts_BT)} if reads else {}
-            own["decode"] = _decode(decoder, tokens_B, prompt)
-            for part in own.values():
+                    raise Unavailable(f"nothing is fused here ({reasons})")
+            decoder = Decoder(model, self.batch, PROMPT + STEPS, graph=graph)
+            parts = {"prefill": _prefill(decoder, prompts_BT)} if reads else {}
+            parts["decode"] = _decode(decoder, tokens_B, PROMPT)
+            for part in parts.values():
                 part()
-        except torch.cuda.OutOfMemoryError:
-            raise
-        except Exception as error:
-            yield failed(f"{what} {name}", error)
-            continue
-        ready.append(name)
-        parts |= {(kind, name): part for kind, part in own.items()}
-    if not ready:
-        return
-    times = turns.of(parts)
-    if (still := unsettled(times)) is not None:
-        yield f"{what}: {still}"
-    decode, prefill = (
-        {name: each for (kind, name), each in times.items() if kind == wanted} for wanted in ("decode", "prefill")
-    )
-    best, best_prefill = quickest(decode, PLAIN), quickest(prefill, PLAIN)
-    origin = origin_on(device)
-    rows = []
-    for name in ready:
-        per_step = dataclasses.replace(decode[name], seconds=tuple(seconds / STEPS for seconds in decode[name].seconds))
-        reading = prefill[name].columns("prefill_ms", 3) if reads else dict.fromkeys(_READING)
-        row: Row = {
-            **{"device": origin.device, "size": shape.size, "shape": f"{shape.network}-v{vocabulary}"},
-            **{"dtype": dtype, "batch": batch, "variant": name, "rounds": len(per_step.seconds), "prompt": prompt},
-            **per_step.columns("decode_ms"),
-            "tokens_per_second": round(batch / per_step.undisturbed, 1),
-            "best_plain": best,
-            **compared("decode_ratio_to_plain", decode, name, best),
-            **reading,
-            **compared("prefill_ratio_to_plain", prefill, name, best_prefill),
-        }
-        rows.append(row | decode_goals(row, device.type) | {"graph": graph} | origin.versions())
-    yield rows
+            return Built(parts)
+
+        return build
+
+    def rows(self, ready: Mapping[str, Built], times: Mapping[tuple[str, str], Times]) -> list[Row]:
+        decode, prefill = (
+            {name: times[part, name] for name in ready if (part, name) in times} for part in ("decode", "prefill")
+        )
+        best, best_prefill = quickest(decode, PLAIN), quickest(prefill, PLAIN)
+        rows = []
+        for name in ready:
+            step = dataclasses.replace(decode[name], seconds=tuple(second / STEPS for second in decode[name].seconds))
+            row = self.named(name, step) | {"prompt": PROMPT, **step.columns("decode_ms")}
+            row |= {"tokens_per_second": round(self.batch / step.undisturbed, 1), "best_plain": best}
+            row |= compared("decode_ratio_to_plain", decode, name, best)
+            if prefill:
+                row |= prefill[name].columns("prefill_ms", 3)
+            else:
+                row |= dict.fromkeys(("prefill_ms", "prefill_ms_p10", "prefill_ms_p90"))
+            row |= compared("prefill_ratio_to_plain", prefill, name, best_prefill)
+            row |= self.decoded.goals_of(row, self.device.type)
+            rows.append(row | {"graph": self.device.type == "cuda"} | versions())
+        return rows
 
 
 def _prefill(decoder: Decoder, prompts_BT: Tensor) -> Part:
@@ -213,3 +199,128 @@ def _decode(decoder: Decoder, tokens_B: Tensor, prompt: int) -> Part:
             decoder.step(tokens_B)
 
     return part
+
+
+# ---- translations
+
+
+class SearchCase(_DecodingCase):
+    """Whole translations of sentences of `TOKENS` tokens, by the width of the beam and the variant."""
+
+    def _search(self, name: str) -> Callable[[Tensor, int, int], list[list[int]]]:
+        """(sources [B, S], beam, tokens) -> each sentence's best translation."""
+        base, _, how = name.partition("-")
+        dtype = DTYPES[self.dtype]
+        if base not in self.models:
+            if TRANSLATION.is_peer(base):
+                try:
+                    self.models[base] = Marian(self.shape).to(self.device, dtype).eval()
+                except UserError as error:
+                    raise Unavailable(error.message) from None
+            else:
+                model = model_of(self.shape.spec(TRANSLATION.networks[base].method))
+                materialise(model, self.device, seed=0)
+                self.models[base] = model.to(dtype).eval()
+        model = self.models[base]
+        if TRANSLATION.is_peer(base):
+            return partial(theirs, model)
+        return partial(ours, Uncached(model) if how == "uncached" else model)
+
+    def builder(self) -> Callable[[tuple[int, str]], Built]:
+        source_BS, found = self.random_tokens(BEGIN + 1, TOKENS), dict[str, list[list[int]]]()
+
+        def build(key: tuple[int, str]) -> Built:
+            beam, name = key
+            part, notes = partial(self._search(name), source_BS, beam, TOKENS), []
+            peak = peak_of(part, self.device)
+            if key in ((BEAM, "plain"), (BEAM, "plain-uncached")):
+                found[name] = part()
+                differ = sum(map(list.__ne__, found[name], found.get("plain", found[name])))
+                if differ:
+                    notes = [f"{differ} of {self.batch} translations differ without the cache: equal but for rounding"]
+            return Built({"search": part}, peak, notes)
+
+        return build
+
+    def rows(
+        self, ready: Mapping[tuple[int, str], Built], times: Mapping[tuple[str, tuple[int, str]], Times]
+    ) -> list[Row]:
+        searches, rows = {key: times["search", key] for key in ready}, []
+        for beam, name in sorted(ready):
+            taken, one = searches[beam, name], ready.get((1, name))
+            peak = ready[beam, name].facts
+            row = self.named(name, taken, beam=beam) | {"tokens": TOKENS, **taken.columns("search_ms", 3)}
+            row["sentences_per_second"] = round(self.batch / taken.undisturbed, 2)
+            row |= compared("ratio_to_plain", searches, (beam, name), (beam, "plain"))
+            row["peak_mib"] = mebibytes(peak)
+            row["peak_ratio_to_beam_1"] = round(peak / one.facts, 4) if one and one.facts else None
+            rows.append(row | self.decoded.goals_of(row, self.device.type) | versions())
+        return rows
+
+
+def ours(model: Decodes, source_BS: Tensor, beam: int, tokens: int) -> list[list[int]]:
+    """Translations by our beam search."""
+    limits = [tokens] * len(source_BS)
+    found = beam_search(NeverEnding(model), source_BS, width=beam, max_lengths=limits, begin=BEGIN, end=END)
+    return [[*best.tokens] for best, *_ in found]
+
+
+@torch.no_grad()
+def theirs(model: Marian, source_BS: Tensor, beam: int, tokens: int) -> list[list[int]]:
+    """Translations by transformers' `generate`."""
+    found: Tensor = model.library.generate(
+        input_ids=source_BS,
+        attention_mask=(source_BS != PAD).long(),
+        num_beams=beam,
+        do_sample=False,
+        min_new_tokens=tokens,
+        max_new_tokens=tokens,
+    )
+    return found[:, 1:].tolist()  # the first is the begin token
+
+
+class NeverEnding:
+    """A decoder whose hypotheses never end: they all reach the greatest length."""
+
+    def __init__(self, model: Decodes) -> None:
+        self.encode, self.decoding_cache, self._step = model.encode, model.decoding_cache, model.step
+
+    def step(self, tokens_R1: Tensor, cache: Any, memory: Any) -> Tensor:
+        """As the model's."""
+        logits_RV = self._step(tokens_R1, cache, memory)
+        logits_RV[:, END] = -torch.inf
+        return logits_RV
+
+
+class Prefixes:
+    """The tokens of every row so far, [R, T]: what is kept where no keys and values are."""
+
+    def __init__(self, tokens_RT: Tensor) -> None:
+        self.tokens_RT = tokens_RT
+
+    def reorder(self, rows: Tensor) -> None:
+        """As a cache's."""
+        self.tokens_RT = self.tokens_RT[rows]
+
+
+class Uncached:
+    """A translator that keeps keys and values of its sources alone: every step reads all tokens so far again."""
+
+    def __init__(self, model: Transformer) -> None:
+        self.model, self.encode = model, model.encode
+
+    def decoding_cache(self, rows: int, capacity: int) -> Prefixes:
+        """No tokens yet."""
+        return Prefixes(torch.empty(rows, 0, dtype=torch.long, device=self.model.head_weight.device))
+
+    @torch.no_grad()
+    def step(self, tokens_R1: Tensor, cache: Prefixes, memory: Memory) -> Tensor:
+        """As the model's."""
+        model, mask_B11S = self.model, memory.mask_BS[:, None, None, :]
+        cache.tokens_RT = torch.cat([cache.tokens_RT, tokens_R1], dim=1)
+        positions_TD = sinusoids(cache.tokens_RT.shape[1], model.shape.width, model.head_weight)
+        state = State(model.embedded(cache.tokens_RT, positions_TD))
+        for block, keys, values in zip(model.decoder, memory.keys, memory.values, strict=True):
+            assert isinstance(block, DecoderBlock)
+            state = block.decoded(state, KeysValues(keys, values, mask_B11S))
+        return model.outputs(state.normalised(model.decoder_norm)[1][:, -1])

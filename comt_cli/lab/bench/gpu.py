@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,26 +19,19 @@ import tarfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import typer
 
 from comt_cli.commit import git_commit
 from comt_cli.files import write_text
-from comt_cli.lab.bench.ending import Deadline, Failed, Outcome, measuring
 from comt_cli.lab.bench.record import beside_goals
+from comt_cli.lab.bench.runner import Deadline, Failed, Outcome, measuring
+from comt_cli.lab.bench.tables import TABLES
 
 ROOT = Path(__file__).resolve().parents[3]
 """The repository, whose tests are run."""
-MORE = "plain-compiled,plain-fused,comt-fused,transponder-fused"
-ALL = f"{MORE},transponder-compiled"
-"""With the one that keeps twice the memory."""
-GRAPHS = "plain-compiled-graphs,transponder-fused-graphs"
-PEER = "transformers-compiled"
-"""Another library's network is one graph, which takes minutes to compile where it is deep."""
-LATE = " beside transformers'"
-"""The parts that come last: those of the same sizes again, with all variants."""
 LARGEST_FILE = 16 * 2**20
 """What such machines often take and give back in one file, in bytes."""
 _GRACE, _ENDING = 10.0, 10.0
@@ -69,49 +63,17 @@ class Part:
 
 
 def parts_for(folder: Path, *, on_cuda: bool) -> list[Part]:
-    """All parts in their order, the most wanted first, whose files go to `folder`."""
-    to, runs = ("--results", f"{folder / 'results'}"), ("--runs", f"{folder / 'runs'}")
-    scale, decoded = ("small", "60m,1b") if on_cuda else ("smoke", "bench")
-
-    def tests(name: str, seconds: float, which: str) -> Part:
-        plugins = ["-p", "xdist.plugin", "-p", "pytest_timeout", "-p", "_hypothesis_pytestplugin"]
-        how = f"-vv -n {min(12, os.cpu_count() or 1)} --dist worksteal -o timeout=150 tests/gpu -k".split()
-        return Part(name, seconds, ("pytest", *plugins, *how, which), needs_cuda=True)
-
-    def bench(name: str, seconds: float, verb: str) -> Part:
-        return Part(name, seconds, ("comt_cli", "bench", *verb.split(), "--seconds", "{seconds}", *to))
-
-    def steps(size: str, seconds: float, *variants: str, beside: str = "") -> Part:
-        how = f"--variants {','.join(variants)} --precision bf16-pure --compile block"
-        return bench(f"steps of {size}{beside}", seconds, f"step --sizes {size} {how}")
-
-    def gates(row: str) -> Part:
-        words = ("comt_cli", "analyze-gates", f"table3:{row}", "--scale", scale, *runs, *to)
-        return Part(f"gates of {row}", 15 if on_cuda else 60, words, after="Table 3")
-
-    table = *f"comt_cli train-lm --recipe table3.yaml --scale {scale} --seeds 1".split(), *runs, *to
-    tune = bench("tuning", 90, "kernels --tune --sizes 60m,1b --dtypes bf16")
-    plain_and_fused = "plain,plain-fused,comt-fused,transponder-fused"
-    all_60m = ALL, GRAPHS, "comt-fused-graphs"
-    on_a_gpu = [
-        steps("60m", 170, *all_60m),
-        steps("350m", 180, ALL, GRAPHS),
-        steps("1b", 250, MORE, GRAPHS),
-    ]
-    late = [
-        steps("60m", 230, *all_60m, "plain-compiled-nondeterministic", PEER, beside=LATE),
-        *(steps(size, 360, ALL, GRAPHS, PEER, beside=LATE) for size in ("350m", "1b")),
-    ]
-    return [
-        tests("exact resume", 50, "resume"),
-        tests("CUDA tests", 95, "not resume"),
-        replace(tune, needs_cuda=True, resumes=True),
-        *(on_a_gpu if on_cuda else [steps("bench", 240, ALL)]),
-        bench("decoding", 60, f"decode --sizes {decoded} --batch 1,64 --dtypes bf16 --variants {plain_and_fused}"),
-        Part("Table 3", 95 if on_cuda else 400, (*table, "--jobs", "5") if on_cuda else table, resumes=True),
-        *map(gates, ("pre-ln+comt", "pre-ln+transponder")),
-        *(late if on_cuda else []),
-    ]
+    """All parts in their order (`measured.yaml`), whose files go to `folder`."""
+    filled = {"results": folder / "results", "runs": folder / "runs", "processes": min(12, os.cpu_count() or 1)}
+    parts = []
+    for of in TABLES["gpu"]:
+        words = tuple(
+            word.format(**filled, seconds="{seconds}")  # which is known when it begins
+            for word in shlex.split(of["command"])
+        )
+        if of.get("on") != ("cpu" if on_cuda else "cuda"):
+            parts.append(Part(**{key: value for key, value in of.items() if key not in ("on", "command")}, words=words))
+    return parts
 
 
 class State:
@@ -161,15 +123,16 @@ def run_parts(parts: Sequence[Part], state: State, folder: Path, deadline: Deadl
         began = time.monotonic()
         state.put(part, "cut short")  # which it is unless it ends
         status = _run(part, min(left, part.seconds), log, deadline)
-        took = time.monotonic() - began
-        counted = f" ({found})" if (found := outcomes(log)) else ""
-        if status is None or (status == 0 and INCOMPLETE.search(_text(log))):
+        took, text = time.monotonic() - began, log.read_text(encoding="utf-8", errors="replace")
+        tests = ", ".join(f"{count} {word.lower()}" for word, count in Counter(_OUTCOME.findall(text)).items())
+        counted = f" ({tests})" if tests else ""
+        if status is None or (status == 0 and INCOMPLETE.search(text)):
             state.put(part, "too long" if part.seconds <= left and not part.resumes else "cut short")
             yield f"{part.name}: ended after {took:.0f} s, not complete{counted}"
         elif status:
             state.put(part, "failed")
             yield Failed(f"{part.name}: failed with status {status} after {took:.0f} s{counted}; {log} ends:")
-            yield from (f"    {line}" for line in _text(log).splitlines()[-_TAIL:])
+            yield from (f"    {line}" for line in text.splitlines()[-_TAIL:])
         else:
             state.put(part, "done")
             yield f"{part.name}: done in {took:.0f} s{counted}"
@@ -212,27 +175,18 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-def outcomes(log: Path) -> str:
-    """How many tests a log says passed, failed and so on, in words; empty for other logs."""
-    return ", ".join(f"{count} {word.lower()}" for word, count in Counter(_OUTCOME.findall(_text(log))).items())
-
-
-def _text(log: Path) -> str:
-    return log.read_text(encoding="utf-8", errors="replace")
-
-
 def archive(folder: Path) -> Path:
     """Write what is to be taken home into one file: the state, logs, tables, pages, figures, and records of runs
     without weights."""
     path = folder / "gpu.tar.gz"
     new = path.with_suffix(".new")
+    taken = [*folder.glob("*.json"), *folder.glob("*.md")]
+    for name in ("logs", "results", "runs"):
+        below = (folder / name).rglob("*")
+        taken += [file for file in below if file.suffix in _TAKEN and file.is_file() and not file.is_symlink()]
     with tarfile.open(new, "w:gz") as tar:
-        for file in sorted(folder.glob("*.json")) + sorted(folder.glob("*.md")):
+        for file in sorted(taken):
             tar.add(file, file.relative_to(folder))
-        for name in ("logs", "results", "runs"):
-            for file in sorted((folder / name).rglob("*")):
-                if file.suffix in _TAKEN and file.is_file() and not file.is_symlink():
-                    tar.add(file, file.relative_to(folder))
     new.replace(path)
     return path
 

@@ -20,7 +20,7 @@ from comt_cli.data.split import IGNORE
 from comt_cli.errors import UserError
 from comt_cli.exchange.huggingface_bert import LAYOUT as BERT
 from comt_cli.installing import install_package
-from comt_cli.lab.bench.shapes import Shape
+from comt_cli.lab.bench.tables import Shape
 from comt_cli.layers.multi_head import sinusoids
 from comt_cli.models.bert import Bert
 from comt_cli.models.build import model_of

@@ -1,240 +1,349 @@
-"""How long one training step of any task takes: each variant as a ratio to the best plain one of the same run.
+"""Training steps of any task, timed: each variant as a ratio to the best plain one of the same run.
 
-A row is one variant. Times are in milliseconds (undisturbed, as `rounds` has it, with the 10th and 90th percentile of
-the turns). A ratio has three columns beside it (`rounds.reliability`), and so has the step's time, which `mfu` and
+A row is one variant. Times are in milliseconds (undisturbed, as `timing` has it, with the 10th and 90th percentile of
+the turns). A ratio has three columns beside it (`timing.reliability`), and so has the step's time, which `mfu` and
 speeds are made of. `forward` is training's forward pass without gradients, loss included; `saved` what it keeps for
 the backward pass; `peak` the most that a step takes beyond weights and the optimiser's states (CUDA only; not where it
 lies in CUDA graphs, which keep it between steps).
 FLOPs are those of the variant's own network as training counts them (matrix products, attention in full), of another
 library's those of the plain one; `mfu` is what it has of them a second, over the device's peak.
+
+All variants fit on a device at once: those of one network share its weights and its optimiser's states, so that only
+what a step makes differs.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any, Literal, TypeVar, cast
 
+import numpy as np
 import torch
+from torch import Tensor, nn
 
-from comt_cli.kernels.choice import use_tiles
-from comt_cli.lab.bench.ending import Failed, failed
-from comt_cli.lab.bench.memory import free, mebibytes, peak_beyond, saved_bytes
-from comt_cli.lab.bench.origin import origin_on
+from comt_cli.errors import UserError
+from comt_cli.kernels.choice import Choice, device_here
 from comt_cli.lab.bench.peers import PEERS
-from comt_cli.lab.bench.rounds import GoOn, Times, always, compared, quickest, reliability, told_turns
-from comt_cli.lab.bench.shapes import Shape
-from comt_cli.lab.bench.subjects import ARITHMETIC, GRAPHS, NONDETERMINISTIC, SUBJECTS, Subject, subject_of
-from comt_cli.lab.bench.variants import CompileWhat, Prepared, Unavailable, Variants, is_compiled
-from comt_cli.models.build import model_of
+from comt_cli.lab.bench.runner import Built, Case, Row, Unavailable, versions
+from comt_cli.lab.bench.tables import (
+    ARITHMETIC,
+    GRAPHS,
+    NONDETERMINISTIC,
+    SUBJECTS,
+    Shape,
+    Subject,
+    halved,
+    needs_cuda,
+    subject_of,
+)
+from comt_cli.lab.bench.timing import Part, Times, compared, mebibytes, peak_beyond, quickest, reliability, saved_bytes
+from comt_cli.layers.dropout import Masks
+from comt_cli.models.base import Model
+from comt_cli.models.build import materialise, model_of
 from comt_cli.models.flops import flops_per_sample, parameter_count
-from comt_cli.recipe.settings import Precision
-from comt_cli.training.devices import peak_flops, prepare_process
+from comt_cli.models.kernels import use_kernels
+from comt_cli.recipe.settings import Kernels, Precision
+from comt_cli.runs.plan import RunSpec
+from comt_cli.training.devices import compute_context, device_name, parameter_dtype, peak_flops, product_dtype
+from comt_cli.training.objective import CAPTURED, Objective, as_one_pass, prepare_compiler
+from comt_cli.training.parallel import World
+from comt_cli.training.tasks import run_class
+from comt_cli.training.tasks.base import TaskRun
 
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Timed:
-    """The variants that could be had, in the order in which they were asked for, on the batch that fitted: their times,
-    the bytes of their saved activations and, where it can be counted, their peak."""
-
-    shape: Shape
-    variants: list[str] = field(default_factory=list)
-    saved: dict[str, int] = field(default_factory=dict)
-    peak: dict[str, int | None] = field(default_factory=dict)
-    step: dict[str, Times] = field(default_factory=dict)
-    forward: dict[str, Times] = field(default_factory=dict)
+T = TypeVar("T")
+CompileWhat = Literal["whole", "block"]
+"""The model (a language model's below its head) as one graph, or one block at a time, whose code equal blocks share:
+quicker to compile."""
 
 
-def step_plan(
-    device_type: str,
+def step_cases(
+    device: torch.device,
     sizes: Sequence[str] | None,
     precisions: Sequence[str] | None,
-    variants: Collection[str],
+    variants: Sequence[str],
+    compile_what: CompileWhat = "whole",
     *,
-    peers_needed: bool,
-) -> list[tuple[Subject, Shape, Precision, list[str]]]:
-    """What is measured on a kind of device, of the sizes that are named or its own, and those of `variants` that there
-    are of each. `peers_needed`: variants of other libraries were asked for by name.
+    peers_needed: bool = False,
+) -> list[StepCase]:
+    """The cases of the sizes that are named, or those of the device, with those of `variants` that there are of each.
+    `peers_needed`: variants of other libraries were asked for by name.
 
     Raises:
         UserError: such a library is not installed; said now, before anything is compiled.
     """
-    named = sizes or [size for subject in SUBJECTS for size in subject.default_sizes(device_type)]
-    planned = []
-    for subject, size in ((subject_of(size), size) for size in named):
+    cases = []
+    for size in sizes or [size for subject in SUBJECTS for size in subject.default_sizes(device.type)]:
+        subject = subject_of(size)
         of_size = [name for name in subject.variants_of(size) if name in variants]
-        for peer in subject.peers if peers_needed else ():
-            if any(name.partition("-")[0] == peer for name in of_size):
-                PEERS[peer].library()
-        for precision in (precisions or subject.default_precisions(device_type)) if of_size else ():
-            planned.append((subject, subject.shapes[size], cast(Precision, precision), of_size))
-    return planned
+        for peer in {name.partition("-")[0] for name in of_size} & {*subject.peers} if peers_needed else ():
+            PEERS[peer].library()
+        for precision in (precisions or subject.default_precisions(device.type)) if of_size else ():
+            cases.append(StepCase(subject.shapes[size], cast(Precision, precision), of_size, device, compile_what))
+    return cases
 
 
-def run_step_benchmark(
-    shape: Shape,
-    precision: Precision,
-    variants: Sequence[str],
-    device: torch.device,
-    rounds: int,
-    compile_what: CompileWhat = "whole",
-    go_on: GoOn = always,
-) -> Iterator[str | list[Row]]:
-    """Measure `variants` on `device`; yields lines of progress, and last the rows."""
-    subject = subject_of(shape.size)
+class StepCase(Case):
+    """Variants of the training step of one shape in one precision."""
 
-    def make(shape: Shape) -> Variants:
-        return Variants(subject, shape, precision, device, compile_what)
+    def __init__(
+        self,
+        shape: Shape,
+        precision: Precision,
+        variants: Sequence[str],
+        device: torch.device,
+        compile_what: CompileWhat = "whole",
+    ) -> None:
+        super().__init__(f"{shape.size} {precision}", variants, device)
+        self.subject, self.shape, self.precision = subject_of(shape.size), shape, precision
+        self.compile_what = compile_what
+        self.page, self.optional = self.subject.page, frozenset(self.subject.optional)
 
-    for news in steps_in_turns(shape, precision, variants, make, device, rounds, go_on):
-        yield news if isinstance(news, str) else _rows(subject, news, precision, device, compile_what)
+    def halved(self) -> StepCase | None:
+        if self.shape.batch < 2:
+            return None
+        return StepCase(halved(self.shape), self.precision, self.keys, self.device, self.compile_what)
 
+    def builder(self) -> Callable[[str], Built]:
+        variants = Variants(self.subject, self.shape, self.precision, self.device, self.compile_what)
 
-def steps_in_turns(
-    shape: Shape,
-    precision: str,
-    variants: Sequence[str],
-    make: Callable[[Shape], Variants],
-    device: torch.device,
-    rounds: int,
-    go_on: GoOn,
-) -> Iterator[str | Timed]:
-    """Build `variants` with what `make` gives for a shape, and time them on `device` in turns (`rounds`); yields lines
-    of progress, and last what was timed. Where `go_on` says no, no further variant is built, and what is built is timed
-    in one whole round, if there was none.
-
-    Where a batch does not fit in the device's memory it is halved for all; the subject's optional variants are left out
-    instead. A variant that fails is reported (`Failed`), and the others are timed.
-    """
-    what = f"{shape.size} {precision}"
-    prepare_process(device)
-    while True:
-        torch._dynamo.reset()
-        use_tiles((), only=True)  # of another batch or type
-        free(device)
-        try:
-            yield from _timed(make(shape), variants, rounds, go_on)
-        except torch.cuda.OutOfMemoryError:
-            if shape.batch < 2:
-                yield Failed(f"{what}: failed (not even one sample fits)")
-                break
-            shape = shape.halved()
-        except Exception as error:
-            yield failed(what, error)
-            break
-        else:
-            break
-        yield f"too large: once more with {shape.amount} a step"
-    torch._dynamo.reset()
-    free(device)
-
-
-def _timed(builder: Variants, variants: Sequence[str], rounds: int, go_on: GoOn) -> Iterator[str | Timed]:
-    device, optional, found = builder.device, builder.subject.optional, Timed(builder.shape)
-    what = f"{builder.shape.size} {builder.precision}"
-    ready: dict[str, Prepared] = {}
-    # Those that must fit come first: whether the batch is too large shows before time is spent on the others.
-    for name in sorted(variants, key=lambda name: name in optional):
-        if not go_on():
-            yield f"{what} {name}: left out for want of time"
-            continue
-        begin = time.perf_counter()
-        prepared: Prepared | None = None
-        problem: str | None = None
-        try:
-            prepared = builder.prepare(name)
-            for part in (prepared.step, prepared.step, prepared.forward, prepared.forward):
-                part()
-            saved = saved_bytes(prepared.loss, prepared.parameters)
-            peak = None if name.endswith(GRAPHS) else peak_beyond(prepared.step, device)
-        except Unavailable as reason:
-            problem = f"{what} {name}: left out, {reason}"
-        except torch.cuda.OutOfMemoryError:
-            if name not in optional:
+        def build(name: str) -> Built:
+            prepared = variants.prepare(name)
+            try:
+                for part in (prepared.step, prepared.step, prepared.forward, prepared.forward):
+                    part()
+                saved = saved_bytes(prepared.loss, prepared.model.parameters())
+                peak = None if name.endswith(GRAPHS) else peak_beyond(prepared.step, self.device)
+            except Exception:
+                for parameter in prepared.model.parameters():
+                    parameter.grad = None
                 raise
-            problem = f"{what} {name}: left out, does not fit with {builder.shape.amount}"
-        except Exception as error:
-            problem = failed(f"{what} {name}", error)
-        if prepared is None or problem is not None:
-            for parameter in prepared.parameters if prepared is not None else ():
-                parameter.grad = None
-            prepared = None  # and the error's trace with it, so that what they hold can be freed
-            yield problem or ""
-            free(device)
-            continue
-        ready[name], found.saved[name], found.peak[name] = prepared, saved, peak
-        notes = f" (not fused: {'; '.join(prepared.notes)})" if prepared.notes else ""
-        yield f"{what} {name}: ready after {time.perf_counter() - begin:.1f} s{notes}"
-    if not ready:
-        return
-    parts = {("step", name): each.step for name, each in ready.items()}
-    parts |= {("forward", name): each.forward for name, each in ready.items()}
-    times = yield from told_turns(f"{what} ", parts, rounds, device, go_on)
-    found.variants.extend(name for name in variants if name in ready)
-    for (kind, name), each in times.items():
-        (found.step if kind == "step" else found.forward)[name] = each
-    yield found
+            notes = [f"not fused: {'; '.join(prepared.notes)}"] if prepared.notes else []
+            return Built({"step": prepared.step, "forward": prepared.forward}, (saved, peak), notes)
+
+        return build
+
+    def rows(self, ready: Mapping[str, Built], times: Mapping[tuple[str, str], Times]) -> list[Row]:
+        subject, shape, plain, device = self.subject, self.shape, self.subject.best_plain, self.device
+        steps, forwards = ({name: times[part, name] for name in ready} for part in ("step", "forward"))
+        best, best_forward = quickest(steps, plain), quickest(forwards, plain)
+        plain_saved = min((ready[n].facts[0] for n in plain if n in ready and not n.endswith(GRAPHS)), default=None)
+        wanted = {"plain", *(name.partition("-")[0] for name in ready)}
+        models = {name: model_of(shape.spec(of.method)) for name, of in subject.networks.items() if name in wanted}
+        flops = {name: flops_per_sample(model) for name, model in models.items()}
+        parameters = {name: parameter_count(model) for name, model in models.items()}
+        peak, rows = peak_flops(device, self.precision), []
+        for name, built in ready.items():
+            step, network = steps[name], name.partition("-")[0]
+            network = network if network in models else "plain"  # another library's
+            more, (saved, most) = flops[network] / flops["plain"], built.facts
+            row: Row = {"device": device_name(device)}
+            if subject.decides_kernels:
+                row |= {"device_type": device.type, "device_class": device_here(device).device_class}
+            row |= {"shape": str(shape), "size": shape.size, "precision": self.precision, "variant": name}
+            row |= {"rounds": len(step.seconds), **step.columns("step_ms", 3), **reliability("step_ms", step)}
+            row[f"{subject.unit}_per_second"] = round(shape.units / step.undisturbed, 1)
+            row["mfu"] = None if peak is None else round(flops[network] * shape.batch / step.undisturbed / peak, 4)
+            row["flops_ratio_to_plain"] = round(more, 4)
+            if subject.counts_arithmetic:
+                row[ARITHMETIC] = round(max(more, parameters[network] / parameters["plain"]), 4)
+            row |= {"best_plain": best, **compared("step_ratio_to_best_plain", steps, name, best)}
+            if device.type == "cuda" and subject.compiles:
+                row |= compared("step_ratio_to_nondeterministic", steps, name, NONDETERMINISTIC)
+            for peer in subject.peers:
+                row |= compared(f"step_ratio_to_{peer}", steps, name, peer)
+            if "compiled" in subject.goal_columns:
+                row |= compared("step_ratio_to_plain_compiled", steps, name, "plain-compiled")
+            row |= {"best_plain_forward": best_forward, **forwards[name].columns("forward_ms", 3)}
+            row |= compared("forward_ratio_to_best_plain", forwards, name, best_forward)
+            row["saved_mib"] = mebibytes(saved)
+            row["saved_ratio_to_plain"] = round(saved / plain_saved, 4) if plain_saved else None
+            row["peak_mib"] = mebibytes(most)
+            row |= subject.goals_of(row, device.type)
+            what = "whole" if subject.is_peer(name) else self.compile_what  # nothing is known of a library's blocks
+            rows.append(row | {"compiled": what if is_compiled(name) else "no"} | versions())
+        return rows
 
 
-def _rows(
-    subject: Subject, timed: Timed, precision: Precision, device: torch.device, compile_what: CompileWhat
-) -> list[Row]:
-    shape, plain, origin = timed.shape, subject.best_plain, origin_on(device)
-    own_columns = {"device_type": device.type, "device_class": origin.device_class}
-    best, best_forward = quickest(timed.step, plain), quickest(timed.forward, plain)
-    plain_saved = min((timed.saved[n] for n in plain if n in timed.saved and not n.endswith(GRAPHS)), default=None)
-    wanted = {"plain", *(name.partition("-")[0] for name in timed.variants)}
-    models = {name: model_of(shape.spec(of.method)) for name, of in subject.networks.items() if name in wanted}
-    flops = {name: flops_per_sample(model) for name, model in models.items()}
-    parameters = {name: parameter_count(model) for name, model in models.items()}
-    peak = peak_flops(device, precision)
-    rows = []
-    for name in timed.variants:
-        step, network = timed.step[name], name.partition("-")[0]
-        network = network if network in models else "plain"  # another library's
-        more = flops[network] / flops["plain"]
-        arithmetic = max(more, parameters[network] / parameters["plain"])
-        to_peers: Row = {}
-        for peer in subject.peers:
-            to_peers |= compared(f"step_ratio_to_{peer}", timed.step, name, peer)
-        row: Row = {
-            "device": origin.device,
-            **(own_columns if subject.decides_kernels else {}),
-            "shape": str(shape),
-            "size": shape.size,
-            "precision": precision,
-            "variant": name,
-            "rounds": len(step.seconds),
-            **step.columns("step_ms", 3),
-            **reliability("step_ms", step),
-            f"{subject.unit}_per_second": round(shape.units / step.undisturbed, 1),
-            "mfu": None if peak is None else round(flops[network] * shape.batch / step.undisturbed / peak, 4),
-            "flops_ratio_to_plain": round(more, 4),
-            **({ARITHMETIC: round(arithmetic, 4)} if subject.counts_arithmetic else {}),
-            "best_plain": best,
-            **compared("step_ratio_to_best_plain", timed.step, name, best),
-            **(
-                compared("step_ratio_to_nondeterministic", timed.step, name, NONDETERMINISTIC)
-                if device.type == "cuda" and subject.compiles
-                else {}
-            ),
-            **to_peers,
-            **(
-                compared("step_ratio_to_plain_compiled", timed.step, name, "plain-compiled")
-                if "compiled" in subject.goal_columns
-                else {}
-            ),
-            "best_plain_forward": best_forward,
-            **timed.forward[name].columns("forward_ms", 3),
-            **compared("forward_ratio_to_best_plain", timed.forward, name, best_forward),
-            "saved_mib": mebibytes(timed.saved[name]),
-            "saved_ratio_to_plain": round(timed.saved[name] / plain_saved, 4) if plain_saved else None,
-            "peak_mib": mebibytes(timed.peak[name]),
-        }
-        row |= subject.goals(row, device.type)
-        what = "whole" if subject.is_peer(name) else compile_what  # nothing is known of a library's blocks
-        rows.append(row | {"compiled": what if is_compiled(name) else "no"} | origin.versions())
-    return rows
+def is_compiled(variant: str) -> bool:
+    """Whether torch.compile has a part in it."""
+    return variant.endswith(("-compiled", "-fused")) or needs_cuda(variant)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One form of a network: a `step` is loss, gradients and update, `forward` training's forward pass without
+    gradients. `notes`: operations that are not fused, and why."""
+
+    step: Part
+    forward: Part
+    loss: Callable[[], Tensor]
+    model: nn.Module
+    notes: list[str] = field(default_factory=list)
+
+
+class TrainedNetwork:
+    """A network with its weights and its optimiser's states, which forms of it train on one batch of noise. `model`:
+    another library's, in the place of the run's own."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        samples: int,
+        device: torch.device,
+        inputs: tuple[Tensor, ...] | None = None,
+        model: nn.Module | None = None,
+    ) -> None:
+        self.spec, self.samples, self.device = spec, samples, device
+        run = built_run(self.spec, self.device)
+        self.inputs = noise(run, samples, device) if inputs is None else inputs
+        if model is None:
+            materialise(run.model, device, seed=0)
+        self.model = model or run.model
+        self.smoothing = run.objective.smoothing
+        self.model.to(parameter_dtype(spec.settings.train.precision))
+        if run.memory_format is not None:
+            self.model.to(memory_format=run.memory_format)  # type: ignore[call-overload]
+        self.optimizer = run.optimizer(self.model, spec.settings)
+
+    def form(self, kernels: Kernels | None, *, compiled: bool) -> tuple[Objective, dict[str, Choice]]:
+        """The network once more, which trains the very same parameters, and the choices of its kernels."""
+        run, train = built_run(self.spec, self.device), self.spec.settings.train
+        run.model.load_state_dict(self.model.state_dict(keep_vars=True), assign=True)
+        run.model.to(self.device)  # what is fixed and in no state dict
+        Masks(run.model).move_to(0, np.arange(len(self.inputs[0]), dtype=np.int64), self.device)
+        if kernels is None:
+            return run.objective, {}
+        dtype, tokens = product_dtype(train.precision), self.samples * self.spec.task.positions(self.spec.settings)
+        choices = use_kernels(run.model, kernels, self.device, dtype, compiled=compiled, tokens=tokens)
+        return run.objective, choices
+
+    def prepared(self, objective: Objective, *, clips: bool = False) -> Prepared:
+        """The parts of a form, whose gradients are clipped if it `clips` and the run says so."""
+        limit = self.spec.settings.train.gradient_clipping if clips else 0
+
+        def loss() -> Tensor:
+            with compute_context(self.spec.settings.train.precision, self.device):
+                total: Tensor = objective(*self.inputs)
+            return total / self.inputs[-1].numel()
+
+        def step() -> None:
+            torch.autograd.backward(loss())
+            if limit > 0:
+                torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+
+        def forward() -> None:
+            with torch.no_grad():
+                loss()
+
+        return Prepared(step, forward, loss, objective.model)
+
+
+class Variants:
+    """Builds the variants of one shape in one precision on one device, which train on one batch of noise: making a
+    batch is no part of the step."""
+
+    def __init__(
+        self, subject: Subject, shape: Shape, precision: Precision, device: torch.device, compile_what: CompileWhat
+    ) -> None:
+        self.subject, self.shape, self.precision, self.device = subject, shape, precision, device
+        self.compile_what = compile_what
+        plain = shape.spec(subject.networks["plain"].method, precision)
+        self.inputs, self.networks = noise(built_run(plain, device), shape.batch, device), dict[str, TrainedNetwork]()
+
+    def prepare(self, variant: str) -> Prepared:
+        """A variant, ready to be timed. Raises `Unavailable` where this machine has none of its parts, or not the
+        library."""
+        if needs_cuda(variant) and self.device.type != "cuda":
+            raise Unavailable("it is for CUDA devices")
+        name, _, how = variant.partition("-")
+        if name not in self.networks:
+            self.networks[name] = self._network(name)
+        network, missing = self.networks[name], list[str]()
+        if self.subject.is_peer(variant):
+            objective = PEERS[name].objective(network.model, network.smoothing)
+        else:
+            kernels: Kernels | None = "fused" if how.startswith("fused") else None
+            objective, choices = network.form(kernels, compiled=self.subject.compiles)
+            missing = [f"{op}: {choice.reason}" for op, choice in choices.items() if not choice.fused]
+            if kernels and len(missing) == len(choices):
+                raise Unavailable(f"nothing is fused here ({'; '.join(missing)})")
+        if is_compiled(variant):
+            self._compile(objective, captured=variant.endswith(GRAPHS))
+        found = replace(network.prepared(objective), notes=missing)
+        if variant == NONDETERMINISTIC:
+            step, forward = nondeterministic(found.step), nondeterministic(found.forward)
+            found = replace(found, step=step, forward=forward, loss=nondeterministic(found.loss))
+        return found
+
+    def _network(self, name: str) -> TrainedNetwork:
+        is_peer = self.subject.is_peer(name)
+        method, model = self.subject.networks["plain" if is_peer else name].method, None
+        if is_peer:
+            try:
+                model = PEERS[name].network(self.shape).to(self.device)
+            except UserError as error:
+                raise Unavailable(error.message) from None
+        return TrainedNetwork(
+            self.shape.spec(method, self.precision), self.shape.batch, self.device, self.inputs, model
+        )
+
+    def _compile(self, objective: Objective, *, captured: bool) -> None:
+        model = objective.model
+        if self.compile_what == "whole" or not isinstance(model, Model):
+            objective.compile_model(keep_others=True, captured=captured)
+        else:
+            for block in (block for stack in model.stacks.values() for block in stack):
+                block.compile(dynamic=False, fullgraph=True, options=CAPTURED if captured else None)
+            if captured:
+                objective.forward = as_one_pass(objective.forward)
+        # Blocks have up to some eight shapes in one network, and a version of each with gradients and one without.
+        prepare_compiler(versions=16 * len(self.subject.variants), keep_others=True)
+
+
+def built_run(spec: RunSpec, device: torch.device) -> TaskRun[Any]:
+    """A run without data, whose model is on the meta device."""
+    run = run_class(spec.task)(spec, SimpleNamespace(train=None, validation=None), World(device))
+    run.build()
+    return run
+
+
+def nondeterministic(part: Callable[[], T]) -> Callable[[], T]:
+    """`part` in kernels that add in any order; the process is as before afterwards. Code that was compiled under the
+    other setting is compiled anew: the compiler asks for it."""
+
+    def run() -> T:
+        before = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(False)
+        try:
+            return part()
+        finally:
+            torch.use_deterministic_algorithms(before)
+
+    return run
+
+
+def noise(run: TaskRun[Any], samples: int, device: torch.device) -> tuple[Tensor, ...]:
+    """Random inputs of a run's model, which is on the meta device, as its `example` has them, and targets among its
+    outputs, on `device`: whole numbers are below the number of outputs, or different places in a sequence
+    (`Model.places`), real ones normal, in the type of the parameters. The same for all models of one shape."""
+    model, generator = run.model, torch.Generator().manual_seed(0)
+    dtype = parameter_dtype(run.spec.settings.train.precision)
+    example, was_training = model.example(samples), model.training
+    with torch.no_grad():  # in evaluation: hashing masks of dropout takes most of a pass without storage
+        outputs: Tensor = model.eval()(*example)
+    model.train(was_training)
+
+    def like(number: int, of: Tensor) -> Tensor:
+        if (there := model.places.get(number)) is not None:
+            return torch.rand(*of.shape[:-1], there, generator=generator).argsort(-1)[..., : of.shape[-1]]
+        if not of.is_floating_point():
+            return torch.randint(0, outputs.shape[-1], of.shape, generator=generator).to(of.dtype)
+        real = torch.randn(of.shape, generator=generator).to(dtype)
+        return real.contiguous(memory_format=run.memory_format or torch.contiguous_format) if of.dim() == 4 else real
+
+    targets = torch.randint(0, outputs.shape[-1], outputs.shape[:-1], generator=generator)
+    return tuple(each.to(device) for each in (*map(like, range(len(example)), example), targets))

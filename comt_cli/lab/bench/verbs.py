@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
     import torch
 
     from comt_cli.lab.bench.record import Record
+    from comt_cli.lab.bench.runner import Turns
     from comt_cli.runs.plan import RunSpec
+    from comt_cli.verbs.plan import Planned
 
 app = typer.Typer(
     cls=VerbGroup,
@@ -38,17 +41,53 @@ app = typer.Typer(
 
 
 class Compiled(StrEnum):
-    """What one call of torch.compile sees."""
+    """The graph of one call of torch.compile."""
 
     whole = "whole"
     block = "block"
 
 
-def _names(help_: str) -> typer.models.OptionInfo:
-    option: typer.models.OptionInfo = typer.Option(metavar="A,B", help=help_)
+def _names(help_: str, metavar: str | None = "A,B") -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(metavar=metavar, help=help_)
     return option
 
 
+_SIZES = """Networks; all that are for the device if not given. Language models: 60m, 130m, 250m, 350m, 1b as
+published; of steps 60m-b64 too, on smaller batches, and residual-60m, with other residual connections. Image
+classifiers: resnet18, resnet18-b64, resnet50, resnet152, resnet50-224. Translators: base, captioners: caption-base,
+BERTs: bert-base. For a CPU: bench, smoke, resnet18-b32, mt-bench, caption-bench, bert-bench, residual-bench. Kernels
+are those of language models, and decoding is of these and of translators."""
+_VARIANTS = """Only these variants, such as plain-compiled,transponder-fused; of images window-fused, of translators and
+captioners sas-eager, at 60m-b64 plain-compiled-graphs; of decoding plain-uncached."""
+_PRECISIONS = """fp32, bf16-mixed, bf16-pure. If not given bf16-pure for language models and bf16-mixed for the others,
+on a CPU fp32 too."""
+_DTYPES = """Types of the numbers: bf16, fp32. If not given those that a recipe trains in, of kernels both, of decoding
+bf16, of translators fp32, as comt translate has it."""
+_RECIPE = """At the shapes of a recipe of language models, instead of --sizes; with the gates that --gates names, r = 2
+and r = 8, whatever the recipe's are."""
+_BATCH = "Batch sizes: texts that are written at once. 1,4,16,64 if not given, of translators 1,16."
+_COMPILE = """What torch.compile sees at once: the whole model, or a block, whose code all blocks share (quicker to
+compile where there are many)."""
+_TUNE = "On an NVIDIA GPU: find the fastest tiles of each kernel first; go on where it was stopped."
+_GEMM = "Time the model's matrix products with and without columns for gates, and nothing else."
+_MINUTES = "--seconds, by the minute; of all 9, with --tune 3 if neither is given."
+
+Sizes = Annotated[str | None, _names(_SIZES)]
+Variants = Annotated[str | None, _names(_VARIANTS)]
+Precisions = Annotated[str | None, _names(_PRECISIONS)]
+Dtypes = Annotated[str | None, _names(_DTYPES)]
+Ops = Annotated[str | None, _names("Only these: heads, swiglu, add_norm, modulate, projection.")]
+Gates = Annotated[str | None, _names("Only these kinds of gates: none, comt-r2, transponder-r8.")]
+Batch = Annotated[str | None, _names(_BATCH, "1,4")]
+Compile = Annotated[Compiled, typer.Option("--compile", help=_COMPILE)]
+Tune = Annotated[bool, typer.Option("--tune", help=_TUNE)]
+Gemm = Annotated[bool, typer.Option("--gemm", help=_GEMM)]
+Recipe = Annotated[str | None, typer.Option(metavar="RECIPE", help=_RECIPE, autocompletion=completion.recipes)]
+Scale = Annotated[
+    str | None,
+    typer.Option(help="Of --recipe: small if not given.", autocompletion=completion.scales, show_default=False),
+]
+Minutes = Annotated[float | None, typer.Option(min=0, help=_MINUTES, show_default=False)]
 Rounds = Annotated[
     int,
     typer.Option(
@@ -70,39 +109,11 @@ Seconds = Annotated[
 
 @app.command(cls=Verb)
 def step(
-    sizes: Annotated[
-        str | None,
-        _names(
-            "Language models: 60m, 130m, 250m, 350m, 1b as published, 60m-b64 on smaller batches, bench, smoke, "
-            "which are for a CPU. Image classifiers: resnet18, resnet18-b64, resnet50, resnet152, resnet50-224, "
-            "resnet18-b32, which is for a CPU. Translators: base, captioners: caption-base, BERTs: bert-base; "
-            "mt-bench, caption-bench, bert-bench are for a CPU. Residual connections of language models: residual-60m, "
-            "residual-bench, which is for a CPU. All that are for the device if not given."
-        ),
-    ] = None,
-    precision: Annotated[
-        str | None,
-        _names(
-            "fp32, bf16-mixed, bf16-pure. If not given bf16-pure for language models and bf16-mixed for the "
-            "others, on a CPU fp32 too."
-        ),
-    ] = None,
-    variants: Annotated[
-        str | None,
-        _names(
-            "Only these variants, such as plain-compiled,transponder-fused; window-fused for images; sas-eager "
-            "for translators and captioners; plain-compiled-graphs,transponder-fused-graphs at 60m-b64."
-        ),
-    ] = None,
+    sizes: Sizes = None,
+    precision: Precisions = None,
+    variants: Variants = None,
     rounds: Rounds = 15,
-    compiled: Annotated[
-        Compiled,
-        typer.Option(
-            "--compile",
-            help="What torch.compile sees at once: the whole model, or a block, whose code all blocks share "
-            "(quicker to compile where there are many).",
-        ),
-    ] = Compiled.whole,
+    compiled: Compile = Compiled.whole,
     seconds: Seconds = None,
     device: options.Device = None,
     results: options.Results = options.DEFAULT_RESULTS,
@@ -130,69 +141,36 @@ def step(
 
       comt bench step --sizes residual-bench --compile block
     """
-    from comt_cli.lab.bench.subjects import SUBJECTS, check_variants
+    from comt_cli.lab.bench.tables import SUBJECTS, check_variants, subject_of
     from comt_cli.recipe.load import select
     from comt_cli.recipe.settings import Precision
 
     named = None if sizes is None else select(sizes, [size for subject in SUBJECTS for size in subject.shapes], "size")
     chosen = select(variants, [name for subject in SUBJECTS for name in subject.variants], "variant")
     precisions = None if precision is None else select(precision, get_args(Precision), "precision")
-    check_variants(named or (), chosen)
+    check_variants({size: subject_of(size).variants_of(size) for size in named or ()}, chosen)
     where, record = _begin(device, results)
-    from comt_cli.lab.bench.ending import measuring
-    from comt_cli.lab.bench.step import run_step_benchmark, step_plan
+    from comt_cli.lab.bench.runner import run_cases
+    from comt_cli.lab.bench.step import step_cases
 
-    plan = step_plan(where.type, named, precisions, chosen, peers_needed=variants is not None)
-    with measuring(record.outcome, seconds) as go_on:
-        for subject, shape, kind, of_size in plan:
-            record.add(subject.page, run_step_benchmark(shape, kind, of_size, where, rounds, compiled.value, go_on))
+    peers_needed = variants is not None
+    cases = step_cases(where, named, precisions, chosen, compiled.value, peers_needed=peers_needed)
+    with _turns(record, rounds, seconds) as turns:
+        record.add(run_cases(cases, turns))
 
 
 @app.command(cls=Verb)
 def kernels(
-    sizes: Annotated[
-        str | None,
-        _names(
-            "Sizes: 60m, 130m, 250m, 350m, 1b as published (all five on a GPU if not given), or bench, smoke, which "
-            "are for a CPU."
-        ),
-    ] = None,
-    ops: Annotated[str | None, _names("Only these: heads, swiglu, add_norm, modulate, projection.")] = None,
-    gates: Annotated[str | None, _names("Only these kinds of gates: none, comt-r2, transponder-r8.")] = None,
-    dtypes: Annotated[
-        str | None,
-        _names("Types of the numbers: bf16, fp32. Both if not given, of a recipe those that it trains in."),
-    ] = None,
+    sizes: Sizes = None,
+    ops: Ops = None,
+    gates: Gates = None,
+    dtypes: Dtypes = None,
     rounds: Rounds = 30,
-    gemm: Annotated[
-        bool,
-        typer.Option(
-            "--gemm", help="Time the model's matrix products with and without columns for gates, and nothing else."
-        ),
-    ] = False,
-    tune: Annotated[
-        bool,
-        typer.Option(
-            "--tune", help="On an NVIDIA GPU: find the fastest tiles of each kernel first; go on where it was stopped."
-        ),
-    ] = False,
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RECIPE",
-            help="At the shapes of a recipe of language models, instead of --sizes; with the gates that --gates names, "
-            "r = 2 and r = 8, whatever the recipe's are.",
-            autocompletion=completion.recipes,
-        ),
-    ] = None,
-    scale: Annotated[
-        str | None,
-        typer.Option(help="Of --recipe: small if not given.", autocompletion=completion.scales, show_default=False),
-    ] = None,
-    minutes: Annotated[
-        float | None,
-        typer.Option(min=0, help="--seconds, by the minute: 3 with --tune if neither is given.", show_default=False),
-    ] = None,
+    gemm: Gemm = False,
+    tune: Tune = False,
+    recipe: Recipe = None,
+    scale: Scale = None,
+    minutes: Minutes = None,
     seconds: Seconds = None,
     device: options.Device = None,
     results: options.Results = options.DEFAULT_RESULTS,
@@ -211,8 +189,7 @@ def kernels(
 
       comt bench kernels --tune --recipe table3.yaml --scale paper --minutes 3
     """
-    from comt_cli.lab.bench.shapes import of_run
-    from comt_cli.lab.bench.subjects import DTYPES, GATES, LANGUAGE, OPS
+    from comt_cli.lab.bench.tables import DTYPES, GATES, LANGUAGE, OPS, of_run
     from comt_cli.recipe.load import select
 
     if gemm and (ops is not None or gates is not None):
@@ -230,8 +207,8 @@ def kernels(
     types = select(dtypes, DTYPES, "type") if dtypes or not trained else [*dict.fromkeys(trained)]
     kinds, operations = select(gates, GATES, "kind of gates"), select(ops, OPS, "operation")
     where, record = _begin(device, results)
-    from comt_cli.lab.bench.ending import measuring
-    from comt_cli.lab.bench.kernels import run_gemm_benchmark, run_kernel_benchmark
+    from comt_cli.lab.bench.kernels import kernel_cases, product_cases
+    from comt_cli.lab.bench.runner import run_cases
     from comt_cli.lab.bench.tuning import run_tuning, to_tune
 
     if tune and where.type != "cuda":
@@ -247,39 +224,21 @@ def kernels(
     if tune and not todo:
         typer.echo("all that kernels take here has been measured on this card, with these kernels and versions")
         return
-    with measuring(record.outcome, limit) as go_on:
-        if gemm:
-            news = run_gemm_benchmark(shapes, types, where, rounds, go_on)
-        elif tune:
-            news = run_tuning(todo, kinds, where, rounds, go_on)
+    with _turns(record, rounds, limit) as turns:
+        if tune:
+            record.add(run_tuning(todo, where, turns))
+        elif gemm:
+            record.add(run_cases(product_cases(shapes, types, where), turns))
         else:
-            news = run_kernel_benchmark(shapes, operations, kinds, types, where, rounds, go_on)
-        record.add("kernels", news)
+            record.add(run_cases(kernel_cases(shapes, operations, kinds, types, where), turns))
 
 
 @app.command(cls=Verb)
 def decode(
-    sizes: Annotated[
-        str | None,
-        _names(
-            "Language models: 60m, 130m, 250m, 350m, 1b as published, bench, smoke, which are for a CPU. "
-            "Translators: base, mt-bench, which is for a CPU. All that are for the device if not given."
-        ),
-    ] = None,
-    batch: Annotated[
-        str | None,
-        typer.Option(
-            metavar="1,4",
-            help="Batch sizes: texts that are written at once. 1,4,16,64 if not given, of translators 1,16.",
-        ),
-    ] = None,
-    variants: Annotated[
-        str | None, _names("Only these variants, such as plain,transponder-fused; plain-uncached for translators.")
-    ] = None,
-    dtypes: Annotated[
-        str | None,
-        _names("Types of the numbers: bf16, fp32. If not given bf16, of translators fp32, as comt translate has it."),
-    ] = None,
+    sizes: Sizes = None,
+    batch: Batch = None,
+    variants: Variants = None,
+    dtypes: Dtypes = None,
     rounds: Rounds = 15,
     seconds: Seconds = None,
     device: options.Device = None,
@@ -297,30 +256,24 @@ def decode(
 
       comt bench decode --sizes mt-bench --variants plain,plain-uncached
     """
-    from comt_cli.lab.bench.subjects import DECODED, DTYPES, check_variants
+    from comt_cli.lab.bench.tables import DECODED, DTYPES, check_variants
     from comt_cli.recipe.load import select
 
-    decoded = DECODED.values()
-    of_sizes = {size: each.variants for each in decoded for size in each.subject.shapes}
+    of_sizes = {size: each.variants for each in DECODED.values() for size in each.subject.shapes}
     named = None if sizes is None else select(sizes, of_sizes, "size")
-    chosen = select(variants, list(dict.fromkeys(name for each in decoded for name in each.variants)), "variant")
+    chosen = select(variants, dict.fromkeys(name for each in DECODED.values() for name in each.variants), "variant")
     types = None if dtypes is None else select(dtypes, DTYPES, "type")
     batches = None if batch is None else _batches(batch)
-    check_variants(named or (), chosen, of_sizes)
+    check_variants({size: of_sizes[size] for size in named or ()}, chosen)
     where, record = _begin(device, results)
-    from comt_cli.lab.bench.decode import run_decode_benchmark
-    from comt_cli.lab.bench.decode_translation import run_translation_benchmark
-    from comt_cli.lab.bench.ending import measuring
+    from comt_cli.lab.bench.decode import decoding_cases
+    from comt_cli.lab.bench.runner import run_cases
 
-    run = {"decode": run_decode_benchmark, "decode-translation": run_translation_benchmark}
-    with measuring(record.outcome, seconds) as go_on:
-        for each in decoded:
+    with _turns(record, rounds, seconds) as turns:
+        for each in DECODED.values():
             wanted = named or each.subject.default_sizes(where.type)
-            shapes = [each.subject.shapes[size] for size in wanted if size in each.subject.shapes]
-            of_these = [name for name in chosen if name in each.variants]
-            if shapes and of_these:
-                how = types or [each.dtype], batches or each.batches, where, rounds, go_on
-                record.add(each.page, run[each.page](shapes, of_these, *how))
+            of_each = [size for size in wanted if size in each.subject.shapes]
+            record.add(run_cases(decoding_cases(each, of_each, chosen, types, batches, where), turns))
 
 
 @app.command(cls=Verb)
@@ -349,9 +302,12 @@ def costs(
 
       comt bench costs table3.yaml --rows pre-ln+comt
     """
-    from comt_cli.lab.bench.recipe_costs import costs_of
+    planned = _with_baseline(recipe, scale, rows, columns, set_, also)
+    loading("PyTorch and the benchmarks", device)
+    from comt_cli.lab.bench.costs import measure_recipe
+    from comt_cli.training.devices import pick_device
 
-    costs_of(recipe, scale, rows, columns, set_, also, rounds, seconds, device, results, overwrite=overwrite)
+    measure_recipe(planned, pick_device(device), rounds, seconds, results, overwrite=overwrite)
 
 
 @app.command(cls=Verb)
@@ -362,14 +318,12 @@ def page(results: options.Results = options.DEFAULT_RESULTS) -> None:
 
       comt bench page
     """
-    from comt_cli.lab.bench.page import renew_page
-    from comt_cli.lab.bench.record import pages
+    from comt_cli.lab.bench.record import pages, renew_page
     from comt_cli.report.terminal import say_written
 
-    folder, found = results / "bench", {}
-    with contextlib.suppress(FileNotFoundError):
-        next(folder.iterdir(), None)  # since Python 3.13 glob hides a folder that may not be read
-        found = {path: page for name, page in pages().items() for path in sorted(folder.glob(f"*/{name}.csv"))}
+    folder = results / "bench"
+    there = folder.is_dir() and any(folder.iterdir())  # since Python 3.13 glob hides a folder that may not be read
+    found = {path: page for name, page in pages().items() for path in folder.glob(f"*/{name}.csv")} if there else {}
     if not found:
         raise UserError(f"nothing has been measured in {folder}", "comt bench all measures.")
     for path, kind in sorted(found.items(), key=lambda item: item[0]):
@@ -384,9 +338,7 @@ def page(results: options.Results = options.DEFAULT_RESULTS) -> None:
 
 @app.command("all", cls=Verb)
 def everything(
-    minutes: Annotated[
-        float | None, typer.Option(min=0, help="--seconds, by the minute: 9 if neither is given.", show_default=False)
-    ] = None,
+    minutes: Minutes = None,
     rounds: Rounds = 15,
     seconds: Seconds = None,
     device: options.Device = None,
@@ -405,21 +357,14 @@ def everything(
     """
     limit = _limit(seconds, minutes, 540)
     where, record = _begin(device, results)
-    from comt_cli.lab.bench.ending import measuring
     from comt_cli.lab.bench.stages import reach, run_stages, stages_for
-    from comt_cli.report.terminal import say_written
 
     if where.type == "cuda":
         raise UserError("comt bench all is for a CPU", "On a GPU comt bench gpu measures (make gpu); or: --device cpu.")
-    written: dict[Path, None] = {}
-    stages = stages_for(where, rounds)
+    stages = stages_for(where)
     typer.echo(reach(stages, limit), err=True)
-    with measuring(record.outcome, limit) as deadline:
-        try:
-            for kind, news in run_stages(stages, deadline):
-                written.update(dict.fromkeys(record.add(kind, [news], quiet=True)))
-        finally:
-            say_written(written)
+    with _turns(record, rounds, limit) as turns:
+        record.add(run_stages(stages, turns), quiet=True)
 
 
 @app.command(cls=Verb)
@@ -460,8 +405,16 @@ def _begin(device: str | None, results: Path) -> tuple[torch.device, Record]:
     return pick_device(device), Record(results)
 
 
+@contextmanager
+def _turns(record: Record, rounds: int, seconds: float | None) -> Iterator[Turns]:
+    """So many rounds until so many seconds from now, or until a signal comes."""
+    from comt_cli.lab.bench.runner import Turns, measuring
+
+    with measuring(record.outcome, seconds) as deadline:
+        yield Turns(rounds, deadline)
+
+
 def _limit(seconds: float | None, minutes: float | None, usual: float) -> float:
-    """The seconds that either says, `usual` where neither does."""
     if minutes is not None and seconds is not None:
         raise UserError("--minutes and --seconds limit the same", "Leave one of them out.")
     if minutes is not None:
@@ -477,7 +430,26 @@ def _language_runs(recipe: str, scale: str) -> list[RunSpec]:
     if any(spec.command != "train-lm" for spec in planned.specs):
         said = f"{planned.loaded.name} trains no language models, at whose shapes kernels are timed"
         raise UserError(said, "comt recipes lists those that do.")
-    return list(planned.specs)
+    return planned.specs
+
+
+def _with_baseline(
+    recipe: str, scale: str, rows: str | None, columns: str | None, set_: list[str] | None, also: list[str] | None
+) -> Planned:
+    """The runs of a recipe that are selected, and those of its baseline. Raises `UserError` where they cannot be
+    measured."""
+    from comt_cli.verbs.plan import also_rows, plan_loaded, plan_recipe
+
+    planned = plan_recipe(recipe, scale, set_, rows=rows, columns=columns, also=also_rows(also))
+    loaded, baseline = planned.loaded, planned.loaded.recipe.baseline
+    if loaded.recipe.figure is not None:
+        raise UserError(f"{loaded.name} is a figure, which has no rows to compare", "comt recipes lists the tables.")
+    if loaded.recipe.command == "finetune" or any(spec.start is not None for spec in planned.specs):
+        hint = "Measure the recipe of those: the networks are the same."
+        raise UserError(f"{loaded.name}: its runs start from trained weights", hint)
+    if rows is not None and baseline not in {spec.row for spec in planned.specs}:
+        planned = plan_loaded(loaded, scale, rows=f"{baseline},{rows}", columns=columns)
+    return planned
 
 
 def _batches(text: str) -> list[int]:

@@ -22,8 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comt_cli.lab.diagnose.measure import LOSSES, gradient_by_loss, scalings, trace
-from comt_cli.lab.diagnose.networks import GELU_MLP, PLAIN, RELU_MLP, ZERO_BRANCH, Setup
+from comt_cli.lab.diagnose import networks
+from comt_cli.lab.diagnose.networks import LOSSES, PLAIN, Setup, gradient_by_loss, scalings, trace
 from comt_cli.methods.base import Wiring, residual_connection
 
 SEED = 42
@@ -105,7 +105,6 @@ def arithmetic() -> Iterator[Found]:
 
 
 def _slope_of_twenty(slope: float) -> float:
-    """The gradient of 20 blocks x + s x, by automatic differentiation."""
     h = x = torch.ones((), dtype=torch.float64, requires_grad=True)
     for _ in range(20):
         h = h + slope * h
@@ -113,7 +112,6 @@ def _slope_of_twenty(slope: float) -> float:
 
 
 def _ends(setup: Setup, wiring: Wiring, depth: int = 1) -> tuple[Tensor, Tensor]:
-    """The stream before the first block and after the last."""
     first, *_, last = trace(*setup.build(wiring, depth, SEED)).streams
     return first, last
 
@@ -125,13 +123,15 @@ def _equal(ends: tuple[Tensor, Tensor], words: str = "equal") -> tuple[Verdict, 
 def zero_branches() -> Iterator[Found]:
     """Blocks whose branch ends in zeros; the connections are ours, the branch the chapter's."""
     for name, depth in (("zero-branch", 1), ("zero-branch-50", 50)):
-        (x, residual), (_, plain) = (_ends(ZERO_BRANCH, wiring, depth) for wiring in (PRE_NORM, PLAIN["plain"]))
+        (x, residual), (_, plain) = (
+            _ends(networks.ZERO_BRANCH, wiring, depth) for wiring in (PRE_NORM, PLAIN["plain"])
+        )
         is_kept, is_lost = torch.equal(x, residual), not plain.any()
         kept, lost = "input, to the last bit" if is_kept else "not the input", "nothing" if is_lost else "something"
         ours = [h.norm().item() for h in (x, residual, plain)]
         verdict = is_kept and is_lost if depth == 1 else _exactly(is_kept and is_lost)
         yield name, verdict, {"ours": ours, "kept": kept, "lost": lost}
-    verdict, equal = _equal(_ends(RELU_MLP, Wiring(residual_connection("rezero"))))
+    verdict, equal = _equal(_ends(networks.RELU_MLP, Wiring(residual_connection("rezero"))))
     yield "rezero", verdict, {"equal": equal}
 
 
@@ -149,7 +149,7 @@ def scaling() -> Iterator[Found]:
     """The norm of the stream along 30 and more blocks x + s F(x) without norms."""
 
     def norms(name: str, depth: int, seed: int = SEED) -> np.ndarray:
-        return np.array(trace(*RELU_MLP.build(scalings(depth)[name], depth, seed)).activations)
+        return np.array(trace(*networks.RELU_MLP.build(scalings(depth)[name], depth, seed)).activations)
 
     paths = {name: norms(name, 30) for name in ("1", "0.5", "0.1")}
     one, half, tenth = (path[-1] / path[0] for path in paths.values())
@@ -201,7 +201,7 @@ def norm_place() -> Iterator[Found]:
 
 def flexible_block() -> Iterator[Found]:
     """One block of the chapter's flexible kind, of width 256, with a norm before, behind, or with ReZero's factor."""
-    setup = replace(GELU_MLP, leading=(4, 16), width=256)
+    setup = replace(networks.GELU_MLP, leading=(4, 16), width=256)
     x, y = _ends(setup, PRE_NORM)
     drifts = 1.01 < (y.std() / x.std()).item() < 1.04
     yield "flexible-pre", drifts, {"ours": [x.std().item(), y.std().item()], "variance": (y - x).var().item()}
@@ -214,7 +214,7 @@ def flexible_block() -> Iterator[Found]:
 
 def thirty_layers() -> Iterator[Found]:
     """30 flexible blocks with pre-norm against 30 without skip paths, and how the difference grows with depth."""
-    setup = replace(GELU_MLP, leading=(4, 32))
+    setup = replace(networks.GELU_MLP, leading=(4, 32))
     wirings = {"residual": PRE_NORM, **PLAIN}
     for name, wiring in wirings.items():
         network, first, second = setup.build(wiring, 30, SEED)

@@ -56,8 +56,8 @@ def starts(methods: Sequence[Mapping[str, Any]], seed: int) -> pd.DataFrame:
     `dispersion_start` and `dispersion`, |H - mean| / |H| of the streams that the last residual add is handed
     (`mixing.DISPERSION`), then and after; `mixing_moved`, how far the weights of mixtures have moved, the largest of
     each kind: `mix 0.01, read 0.2`;
-    `asleep`, what of the method these updates have not brought to life (`_asleep`). NaN, and "": there is no such
-    thing.
+    `asleep`, what a short training cannot say anything of: tensors without a gradient, streams that are one, mixtures
+    that are where they started. NaN, and "": there is no such thing.
     """
     tokens_BT = torch.randint(VOCABULARY, (SAMPLES, TOKENS), generator=torch.Generator().manual_seed(seed))
     plain = _model({"name": "pre-ln"}, seed)
@@ -77,31 +77,17 @@ def starts(methods: Sequence[Mapping[str, Any]], seed: int) -> pd.DataFrame:
             kind: max((new - old).abs().max().item() for new, old in zip(weights_after[kind], before, strict=True))
             for kind, before in weights.items()
         }
-        rows.append(
-            {
-                "method": name,
-                "published": known.get(name, ""),
-                "parameters": parameter_count(model) - parameter_count(plain),
-                "difference": ((found_BTV - expected_BTV).norm() / expected_BTV.norm()).item(),
-                "loss": _loss(found_BTV, tokens_BT).item(),
-                "own": len(own),
-                "without_gradient": first,
-                "never": never,
-                "dispersion_start": dispersion,
-                "dispersion": dispersion_after,
-                "mixing_moved": ", ".join(f"{kind} {distance:.2g}" for kind, distance in sorted(moved.items())),
-                "asleep": _asleep(never, dispersion_after, moved),
-            }
-        )
+        asleep = [f"{never} without gradient"] if never else []
+        asleep += ["streams"] if dispersion_after < LEAST_APART else []
+        asleep += sorted(kind for kind, distance in moved.items() if distance < LEAST_MOVED)
+        row: dict[str, Any] = {"method": name, "published": known.get(name, "")}
+        row["parameters"] = parameter_count(model) - parameter_count(plain)
+        row["difference"] = ((found_BTV - expected_BTV).norm() / expected_BTV.norm()).item()
+        row |= {"loss": _loss(found_BTV, tokens_BT).item(), "own": len(own), "without_gradient": first, "never": never}
+        row |= {"dispersion_start": dispersion, "dispersion": dispersion_after}
+        row["mixing_moved"] = ", ".join(f"{kind} {distance:.2g}" for kind, distance in sorted(moved.items()))
+        rows.append(row | {"asleep": ", ".join(asleep)})
     return pd.DataFrame(rows)
-
-
-def _asleep(never: int, dispersion: float, moved: Mapping[str, float]) -> str:
-    """What a short training cannot say anything of: tensors without a gradient, streams that are one, mixtures that are
-    where they started."""
-    found = [f"{never} without gradient"] if never else []
-    found += ["streams"] if dispersion < LEAST_APART else []
-    return ", ".join(found + sorted(kind for kind, distance in moved.items() if distance < LEAST_MOVED))
 
 
 def _model(method: Mapping[str, Any], seed: int) -> Llama:
@@ -111,7 +97,6 @@ def _model(method: Mapping[str, Any], seed: int) -> Llama:
 
 
 def _loss(logits_BTV: Tensor, tokens_BT: Tensor) -> Tensor:
-    """Of the tokens that follow."""
     return F.cross_entropy(logits_BTV[:, :-1].flatten(0, 1), tokens_BT[:, 1:].flatten())
 
 

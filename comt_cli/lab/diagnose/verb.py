@@ -23,47 +23,32 @@ _MOST_BYTES = 5 * 10**9
 """Of the weights of one network: what any machine has. Activations are small beside them."""
 _COMPARED = "pre-norm,post-norm,rezero,highway,deepnorm,sas"
 _TRAINED = "ours/modern"
-"""The recipe whose rows are looked at beside the methods as they come: what it compares is trained with these options.
-"""
+"""The recipe whose rows are looked at beside the methods as they come."""
 _ALSO = {"name": "resformer", "learned": True}
 """What no recipe trains, and learns something where the method as it comes has nothing that could."""
-_BRANCHES = "linear-relu,gelu-mlp,llama"
+_BRANCHES = ("linear-relu", "gelu-mlp", "llama")
+
+
+_HELP = {
+    "connections": "Residual connections to compare, or methods that have one, or all connections.",
+    "depths": "Depths, in blocks; of a range at most ten, evenly apart.",
+    "branch": "What the blocks compute: linear-relu and gelu-mlp with LayerNorm, as in the chapter, or llama, our "
+    "language models' block with RMSNorm.",
+    "width": "Width of the networks, a multiple of 16, at most 1104 at the usual depths; each branch has its own if "
+    "not given.",
+    "seeds": "Seeds; the tables show mean and spread.",
+    "methods": "Methods, or rows of the recipe ours/modern, whose language models' start is compared with Pre-LN's, "
+    "and followed for 20 updates; all, or none.",
+}
 
 
 def diagnose(
-    connections: Annotated[
-        str,
-        typer.Option(
-            metavar="A,B", help="Residual connections to compare, or methods that have one, or all connections."
-        ),
-    ] = _COMPARED,
-    depths: Annotated[
-        str, typer.Option(metavar="5-50 or 5,20", help="Depths, in blocks; of a range at most ten, evenly apart.")
-    ] = "5-50",
-    branch: Annotated[
-        str,
-        typer.Option(
-            metavar="A,B",
-            help="What the blocks compute: linear-relu and gelu-mlp with LayerNorm, as in the chapter, or llama, our "
-            "language models' block with RMSNorm.",
-        ),
-    ] = _BRANCHES,
-    width: Annotated[
-        int | None,
-        typer.Option(
-            help="Width of the networks, a multiple of 16, at most 1104 at the usual depths; each branch has its own "
-            "if not given."
-        ),
-    ] = None,
-    seeds: Annotated[str, typer.Option(metavar="1,2 or 1-3", help="Seeds; the tables show mean and spread.")] = "1-3",
-    methods: Annotated[
-        str,
-        typer.Option(
-            metavar="A,B",
-            help="Methods, or rows of the recipe ours/modern, whose language models' start is compared with Pre-LN's, "
-            "and followed for 20 updates; all, or none.",
-        ),
-    ] = "all",
+    connections: Annotated[str, typer.Option(metavar="A,B", help=_HELP["connections"])] = _COMPARED,
+    depths: Annotated[str, typer.Option(metavar="5-50 or 5,20", help=_HELP["depths"])] = "5-50",
+    branch: Annotated[str, typer.Option(metavar="A,B", help=_HELP["branch"])] = ",".join(_BRANCHES),
+    width: Annotated[int | None, typer.Option(help=_HELP["width"])] = None,
+    seeds: Annotated[str, typer.Option(metavar="1,2 or 1-3", help=_HELP["seeds"])] = "1-3",
+    methods: Annotated[str, typer.Option(metavar="A,B", help=_HELP["methods"])] = "all",
     out: options.Out = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
@@ -86,25 +71,26 @@ def diagnose(
     from comt_cli.recipe.load import select
     from comt_cli.runs.plan import parse_seeds
 
-    chosen_depths = _depths(depths)
-    chosen_seeds = parse_seeds(seeds) or []
+    chosen_depths, chosen_seeds, branches = (
+        _depths(depths),
+        parse_seeds(seeds) or [],
+        select(branch, _BRANCHES, "branch"),
+    )
     if width is not None:
         _check_width(width, max(*chosen_depths, _DEPTH))
-    branches = select(branch, _BRANCHES.split(","), "branch")
-    names = _connections(connections)
-    started = _methods(methods)
+    names, started = _connections(connections), _methods(methods)
     loading("the networks")
     import torch
 
-    from comt_cli.lab.bench.origin import origin_on
+    from comt_cli.lab.bench.runner import versions
     from comt_cli.lab.diagnose.claims import claims_frame
-    from comt_cli.lab.diagnose.measure import measured
-    from comt_cli.lab.diagnose.networks import RELU_MLP, SETUPS
+    from comt_cli.lab.diagnose.networks import RELU_MLP, SETUPS, measured
     from comt_cli.lab.diagnose.page import Diagnosis, print_diagnosis, write_diagnosis
     from comt_cli.lab.diagnose.start import starts
+    from comt_cli.training.devices import device_name
 
-    origin = origin_on(torch.device("cpu"))  # before anything is written: it says whether the checkout is clean
-    where = {"device": origin.device, "torch": origin.torch, "git_commit": origin.git_commit}
+    known = versions()  # before anything is written: it says whether the checkout is clean
+    where = {"device": device_name(torch.device("cpu")), "torch": known["torch"], "git_commit": known["git_commit"]}
     setups = [SETUPS[name] for name in branches]
     tables = measured(_wirings(names, setups), setups, chosen_depths, _DEPTH, chosen_seeds, width)
     tables |= {"claims": claims_frame(), "start": starts(started, chosen_seeds[0])}
@@ -142,9 +128,10 @@ def _methods(text: str) -> list[dict[str, Any]]:
 
     if text.strip() == "none":
         return []
+    own = methods("train-lm").items()
     named: list[tuple[str, dict[str, Any]]] = [
         (name, {"name": name})
-        for name, method in methods("train-lm").items()
+        for name, method in own
         if not any(field.is_required() for field in method.model_fields.values())
     ]
     named += [*load_recipe(find_recipe(_TRAINED), catalogue()).methods.items(), (in_words(_ALSO), _ALSO)]
@@ -155,8 +142,8 @@ def _methods(text: str) -> list[dict[str, Any]]:
 
 
 def _wirings(names: list[str] | None, setups: list[Setup]) -> dict[str, Wiring]:
-    """What is called so, or all connections that can be measured. Raises `UserError` where one that is named cannot, or
-    a set-up has no place for it."""
+    """The wirings of these names, or all connections that can be measured. Raises `UserError` where one that is named
+    cannot, or a set-up has no place for it."""
     from comt_cli.lab.diagnose.networks import wirings
     from comt_cli.methods.base import residual_connections
 
@@ -164,18 +151,12 @@ def _wirings(names: list[str] | None, setups: list[Setup]) -> dict[str, Wiring]:
     chosen = [name for name in known if name in residual_connections()] if names is None else names
     for name in chosen:
         if name not in known:
-            raise UserError(
-                f"{name} cannot be diagnosed",
-                "What is measured is the gradient in the one stream between blocks; this hands on more, or is for "
-                "images.",
-            )
+            hint = "Only connections with one stream of tokens are measured; this hands on more, or is for images."
+            raise UserError(f"{name} cannot be diagnosed", hint)
         for setup in setups:
             if not setup.fits(known[name]):
-                raise UserError(
-                    f"{name} is more than a residual connection: the branch {setup.name} has no place for its gates or "
-                    "norms",
-                    "give --branch llama",
-                )
+                said = f"{name} has gates or norms of its own: the branch {setup.name} has no place for its own"
+                raise UserError(said, "give --branch llama")
     return {name: known[name] for name in chosen}
 
 
@@ -185,10 +166,8 @@ def _check_width(width: int, depth: int) -> None:
         raise UserError(f"--width {width}: not a multiple of 16", "for instance 64 or 128")
     most = int((_MOST_BYTES / _BYTES / depth) ** 0.5) // 16 * 16
     if width > most:
-        gigabytes = -(-_BYTES * depth * width**2 // 10**9)  # rounded up, and of a whole number of any size
         raise UserError(
-            f"--width {width}: {depth} blocks that wide can take {gigabytes:,} GB of memory; "
-            f"{_MOST_BYTES // 10**9} GB are the bound",
+            f"--width {width}: {depth} blocks that wide take more than {_MOST_BYTES // 10**9} GB of memory",
             f"At most {most} with {depth} blocks (at least {_DEPTH} are measured, whatever --depths says).",
         )
 
@@ -203,10 +182,7 @@ def _depths(text: str) -> list[int]:
             found = [round(low + (high - low) * step / steps) for step in range(steps + 1)]
     except (ValueError, OverflowError):
         found = [0]
-    if not 1 <= min(found) <= max(found) <= _MOST_DEPTH:
-        raise UserError(
-            f"--depths {text}: depths are whole numbers from 1 to {_MOST_DEPTH}", "for instance 5-50 or 10,20,40"
-        )
-    if "-" in text and found[0] > found[-1]:
-        raise UserError(f"--depths {text}: the range is the wrong way round", f"--depths {found[-1]}-{found[0]}")
+    if not 1 <= min(found) <= max(found) <= _MOST_DEPTH or ("-" in text and found[0] > found[-1]):
+        hint = "for instance 5-50 or 10,20,40"
+        raise UserError(f"--depths {text}: depths are whole numbers from 1 to {_MOST_DEPTH}, the least first", hint)
     return sorted(set(found))

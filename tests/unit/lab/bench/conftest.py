@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,45 +12,37 @@ import torch
 from typer.testing import CliRunner, Result
 
 from comt_cli.app import app
-from comt_cli.lab.bench import decode, decode_translation, rounds
-from comt_cli.lab.bench.shapes import Shape
-from comt_cli.lab.bench.subjects import SUBJECTS, subject_of
+from comt_cli.lab.bench import decode, timing
+from comt_cli.lab.bench.tables import subject_of
 
 _LLAMA = {"size": "tiny", "width": 16, "ffn_width": 20, "layers": 2, "heads": 2}
 _TRANSFORMER = {"size": "nano", "width": 16, "ffn_width": 20, "heads": 2, "encoder_layers": 1}
-TINY: dict[str, tuple[dict, dict, int]] = {
-    "bench": (_LLAMA, {"vocabulary": 32, "sequence_length": 8}, 2),
-    "smoke": (_LLAMA, {"vocabulary": 32, "sequence_length": 8}, 2),
-    "residual-bench": (_LLAMA, {"vocabulary": 32, "sequence_length": 8}, 2),
+TINY: dict[str, tuple[dict, dict]] = {
+    **dict.fromkeys(("bench", "smoke", "residual-bench"), (_LLAMA, {"vocabulary": 32, "sequence_length": 8})),
     "resnet18-b32": (
         {"size": "resnet18", "stem": "3x3", "width": 4, "blocks": (1, 1)},
         {"images": "glyphs10", "size": 8},
-        2,
     ),
-    "mt-bench": (_TRANSFORMER, {"vocabulary_size": 32, "batch_tokens": 24, "max_length": 24}, 2),
-    "caption-bench": (_TRANSFORMER, {"corpus": "mscoco", "vocabulary_size": 32}, 2),
+    "mt-bench": (_TRANSFORMER, {"vocabulary_size": 32, "batch_tokens": 24, "max_length": 24}),
+    "caption-bench": (_TRANSFORMER, {"corpus": "mscoco", "vocabulary_size": 32}),
     "bert-bench": (
         {"size": "tiny", "width": 16, "ffn_width": 20, "heads": 2},
         {"vocabulary": 32, "sequence_length": 20},
-        2,
     ),
 }
-"""By size: model, data, batch."""
+"""By size: model and data."""
 
 
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small, uncompiled and timed in as many rounds as asked for: what the compiler makes of a model is tested where
-    models are, and waiting for times to settle in test_rounds.py."""
-    for size, (model, data, batch) in TINY.items():
-        subject = subject_of(size)
-        named = "bench" if size == "smoke" else size
-        monkeypatch.setitem(subject.shapes, size, Shape(named, subject.command, model, data, batch))
-    assert all(size in TINY for subject in SUBJECTS for size in subject.cpu_sizes)
+    """Small, uncompiled and timed in as many rounds as asked for."""
+    for size, (model, data) in TINY.items():
+        shapes = subject_of(size).shapes
+        monkeypatch.setitem(shapes, size, replace(shapes[size], model=model, data=data, batch=2))
     monkeypatch.setattr(torch, "compile", lambda model, **_: model)
-    monkeypatch.setattr(rounds, "PATIENCE", 0.0)
+    monkeypatch.setattr(timing, "PATIENCE", 0.0)
     monkeypatch.setattr(decode, "PROMPT", 8)
-    monkeypatch.setattr(decode_translation, "TOKENS", 5)
+    monkeypatch.setattr(decode, "TOKENS", 5)
 
 
 @pytest.fixture
@@ -74,9 +67,3 @@ def rows_of(tmp_path: Path) -> Callable[[str], list[dict[str, str]]]:
         return list(csv.DictReader(path.read_text().splitlines()))
 
     return read
-
-
-@pytest.fixture
-def written(tmp_path: Path) -> Callable[[], set[str]]:
-    """The names of all files that were written."""
-    return lambda: {path.name for path in (tmp_path / "bench").glob("*/*")}

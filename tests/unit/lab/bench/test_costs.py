@@ -55,6 +55,7 @@ def test_every_row_of_every_column_is_measured_once(bench, recipe, tmp_path):
     lines = lines_of(tmp_path)
     rows = ["pre-ln", "pre-ln+comt", "dhc"]
     assert [(line["row"], line["column"]) for line in lines] == [(row, at) for at in ("tiny", "longer") for row in rows]
+    assert list(lines[0])[-3:] == ["scale", "network", "baseline_network"]
     for line in lines:
         is_baseline = line["row"] == "pre-ln"
         for ratio in ("flops_ratio", "saved_ratio"):
@@ -95,17 +96,8 @@ def test_a_row_that_cannot_be_built_fails_alone(bench, recipe, tmp_path, monkeyp
     monkeypatch.setattr(costs, "saved_bytes", saved)
     result = bench("costs", str(recipe), "--rows", "dhc", "--columns", "tiny")
     assert result.exit_code == 1
-    assert "dhc, tiny: failed (RuntimeError: no room)" in result.output
+    assert "tiny dhc: failed (RuntimeError: no room)" in result.output
     assert [line["row"] for line in lines_of(tmp_path)] == ["pre-ln"]
-
-
-def test_another_baseline_takes_the_others_with_it(bench, recipe, tmp_path):
-    """What was measured beside one network is not shown beside another."""
-    assert bench("costs", str(recipe), "--rows", "dhc").exit_code == 0
-    recipe.write_text(RECIPE.replace("ffn_width: 20", "ffn_width: 28"), encoding="utf-8")
-    assert bench("costs", str(recipe), "--rows", "pre-ln+comt", "--columns", "tiny").exit_code == 0
-    found = [(line["row"], line["column"]) for line in lines_of(tmp_path)]
-    assert found == [("pre-ln", "tiny"), ("pre-ln+comt", "tiny"), ("pre-ln", "longer"), ("dhc", "longer")]
 
 
 def test_what_refuses_to_be_compiled_is_not():

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import tarfile
-import time
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,8 +15,8 @@ from comt_cli.app import app
 from comt_cli.commit import git_commit
 from comt_cli.errors import RunInterrupted
 from comt_cli.lab.bench import gpu
-from comt_cli.lab.bench.ending import Deadline, NotMeasured
 from comt_cli.lab.bench.gpu import Part, parts_for
+from comt_cli.lab.bench.runner import NotMeasured
 from comt_cli.training import hardware
 
 WELL = ("platform",)
@@ -48,35 +46,24 @@ def states(folder: Path) -> dict[str, str]:
 def test_a_part_that_fails_is_told_and_the_next_call_goes_on(call, tmp_path):
     parts = [Part("a", 20, WELL), Part("b", 20, WRONG), Part("c", 20, WELL), Part("d", 20, WELL, needs_cuda=True)]
     result = call(*parts)
-    assert result.exit_code == 1
     assert isinstance(result.exception, NotMeasured)
-    assert "no CUDA device here; left out: d" in result.output
+    assert result.exit_code == 1
     assert "unrecognized arguments: --nonsense" in result.output, "the end of its log"
     assert states(tmp_path) == {"a": "done", "b": "failed", "c": "done"}
     again = call(*parts[:1], Part("b", 20, WELL), *parts[2:])
     assert again.exit_code == 0, again.output
     assert "a (at most" not in again.output
-    assert "all parts are done" in again.output
     assert call(*parts[:1]).exit_code == 0, "there is nothing left to do"
 
 
 def test_parts_that_have_had_their_time_come_last(call, tmp_path):
-    parts = [Part("long", 0.5, WAITS), Part("next", 20, WELL), Part("much longer", 200, WELL)]
-    result = call(*parts, seconds=30)
-    assert "long: ended after" in result.output
-    assert "much longer: left for the next call" in result.output
-    assert states(tmp_path) == {"long": "too long", "next": "done"}
-    assert "open: much longer, long" in result.output
-
-
-@pytest.mark.parametrize("said", ["60m x: left out for want of time", "60m: cut short and not settled after 2 rounds"])
-def test_a_benchmark_whose_own_time_was_up_is_not_done(call, tmp_path, said):
-    """It ends well; the variants that it has left out are measured in another call."""
+    """So does a benchmark that ends well and has left out variants, which are measured in another call."""
+    said = "60m x: left out for want of time"
     short = ("timeit", "-n", "1", "-r", "1", f"print({said!r})")
-    result = call(Part("steps", 20, short), Part("tuning", 20, short, resumes=True), Part("next", 20, WELL))
-    assert result.exit_code == 0, result.output
-    assert states(tmp_path) == {"steps": "too long", "tuning": "cut short", "next": "done"}
-    assert "open: tuning, steps" in result.output
+    parts = [Part("long", 0.5, WAITS), Part("steps", 20, short), Part("tuning", 20, short, resumes=True)]
+    result = call(*parts, Part("much longer", 200, WELL), seconds=120)
+    assert states(tmp_path) == {"long": "too long", "steps": "too long", "tuning": "cut short"}
+    assert "open: tuning, much longer, long, steps" in result.output
 
 
 def test_another_commit_or_device_begins_anew(tmp_path):
@@ -94,12 +81,10 @@ def test_a_signal_ends_the_part_and_what_there_is_is_written(call, tmp_path, mon
         return run(*arguments)
 
     monkeypatch.setattr(gpu, "_run", interrupted)
-    began = time.monotonic()
     earlier = Part("earlier", 20, WELL)
     gpu.State(tmp_path, commit=git_commit(), device=None).put(earlier, "done")
     result = call(earlier, Part("waits", 60, WAITS))
     assert "parts measured: 1, those cut short not settled" in str(result.exception)
-    assert time.monotonic() - began < 20
     assert isinstance(result.exception, RunInterrupted)
     assert result.exception.exit_status == 128 + signal.SIGTERM
     assert states(tmp_path) == {"earlier": "done", "waits": "cut short"}
@@ -118,36 +103,11 @@ def test_one_table_and_one_archive(call, tmp_path):
                                      "results/small/comt/table3.csv"}  # fmt: skip
 
 
-def test_two_calls_of_nine_minutes_reach_all_but_what_comes_last(tmp_path, monkeypatch):
-    """Each part takes all the seconds that it may; what resumes takes ten more each time."""
-    now, had = 0.0, Counter()
-
-    def pretended(part, seconds, log, deadline):
-        nonlocal now
-        log.touch()
-        needs = part.seconds - had[part.name]
-        now += min(needs, seconds)
-        had[part.name] += seconds - 10 if part.resumes else 0
-        return 0 if needs <= seconds else None
-
-    monkeypatch.setattr(gpu, "_run", pretended)
-    parts = parts_for(tmp_path, on_cuda=True)
-    late = [part for part in parts if part.name.endswith(gpu.LATE)]
-    assert parts[-len(late) :] == late
-    assert len({part.name for part in parts}) == len(parts)
-    for _ in range(2):
-        ends = now + 9 * 60
-        state, deadline = gpu.State(tmp_path), Deadline(9 * 60, clock=lambda: now)
-        said = [*gpu.run_parts(parts, state, tmp_path, deadline)]
-        assert now <= ends - gpu._GRACE - gpu._ENDING
-    assert state.open(parts) == late, said
-    (tuning,) = (part.words for part in parts if part.name == "tuning")
-    assert tuning[tuning.index("--dtypes") + 1] == "bf16", "nothing else is in the other type"
-
-
 @pytest.mark.parametrize("on_cuda", [True, False])
 def test_every_part_is_understood(on_cuda):
-    for part in parts_for(Path("there"), on_cuda=on_cuda):
+    parts = parts_for(Path("there"), on_cuda=on_cuda)
+    assert len({part.name for part in parts}) == len(parts)
+    for part in parts:
         words = [word.format(seconds=9) for word in part.words]
         if words[0] == "pytest":
             continue

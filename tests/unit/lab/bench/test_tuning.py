@@ -14,11 +14,11 @@ import torch
 from comt_cli.kernels import choice, measurements
 from comt_cli.kernels.triton import tiles
 from comt_cli.kernels.triton.tiles import Tile
-from comt_cli.lab.bench import kernel_cases, kernels, rounds, tuning
-from comt_cli.lab.bench.ending import Deadline
-from comt_cli.lab.bench.kernels import Group
+from comt_cli.lab.bench import kernels, runner, tuning
+from comt_cli.lab.bench.kernels import KernelCase
 from comt_cli.lab.bench.record import Record
-from comt_cli.lab.bench.subjects import GATES, LANGUAGE
+from comt_cli.lab.bench.runner import Deadline, Turns
+from comt_cli.lab.bench.tables import GATES, LANGUAGE
 from comt_cli.lab.bench.tuning import compile_all, run_tuning, to_tune
 from comt_cli.tasks.settings.llama import ModelSettings
 
@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 SMALL, LARGE, TOO_LARGE = Tile(16, 64, 1), Tile(32, 64, 2, 8, 255), Tile(64, 64, 4)
 MILLISECONDS = {SMALL: 2.0, LARGE: 1.0}
 KERNELS = [(f"swiglu{end}", kind) for end in ("", "_backward") for kind in ("none", "scalar", "channel")]
-CASE = kernel_cases.case
+OPERATION = kernels.operation
 ROUNDS = 14
 """The fewest that decide anything."""
 
@@ -45,8 +45,8 @@ class Card:
         tuned = {key[:2]: tile for key, tile in tiles._tuned.items()}
         return [tuned.get(kernel, SMALL) for kernel in KERNELS]
 
-    def case(self, *given):
-        built = CASE(*given)
+    def operation(self, *given):
+        built = OPERATION(*given)
         reference = built.forms["reference"]
 
         def fused():
@@ -73,9 +73,10 @@ def card(monkeypatch, tmp_path):
     monkeypatch.setattr(tiles, "TILES", dict.fromkeys(KERNELS, (SMALL, LARGE, TOO_LARGE)))
     monkeypatch.setattr(tiles, "_tuned", {})
     monkeypatch.setattr(choice, "_tuned", {})
-    monkeypatch.setattr(kernels, "case", found.case)
+    monkeypatch.setattr(kernels, "operation", found.operation)
     monkeypatch.setattr(kernels, "computed_by_triton", lambda _: True)
-    monkeypatch.setattr(rounds, "stopwatch_for", lambda *_, **__: found)
+    for module in (runner, tuning):
+        monkeypatch.setattr(module, "stopwatch_for", lambda *_, **__: found)
     monkeypatch.setattr(tuning, "compile_all", lambda *_: iter(()))
     monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: None)
     monkeypatch.setenv("COMT_CACHE", str(tmp_path / "cache"))
@@ -83,13 +84,13 @@ def card(monkeypatch, tmp_path):
     return found
 
 
-def todo(*dtypes: str) -> list[Group]:
+def todo(*dtypes: str) -> list[KernelCase]:
     return to_tune([LANGUAGE.shapes["bench"]], ["swiglu", "projection"], [*GATES], dtypes or ["fp32", "bf16"], CPU)
 
 
 def tune(card: Card, tmp_path, seconds: float = math.inf) -> Record:
     record = Record(tmp_path)
-    record.add("kernels", run_tuning(todo(), [*GATES], CPU, ROUNDS, card.deadline(seconds)))
+    record.add(run_tuning(todo(), CPU, Turns(ROUNDS, card.deadline(seconds))))
     return record
 
 
@@ -97,7 +98,9 @@ def test_each_kernel_takes_the_tiles_that_were_the_fastest(card, tmp_path, capsy
     """Forward and backward, with each kind of gates; those that the card has no room for are left out with a word."""
     record = tune(card, tmp_path)
     assert not record.outcome.failed
-    assert "swiglu gate-up, none, swiglu none 20: 64 64 4 0: failed (RuntimeError: out of" in capsys.readouterr().err
+    assert (
+        "swiglu gate-up none fused: swiglu none 20: 64 64 4 0: failed (RuntimeError: out of" in capsys.readouterr().err
+    )
     rows, damaged = measurements.measurements()
     assert damaged == []
     assert {row.kernel_hash for row in rows} == {measurements.kernel_hash("swiglu")}
@@ -112,7 +115,7 @@ def test_each_kernel_takes_the_tiles_that_were_the_fastest(card, tmp_path, capsy
 
 
 def test_what_has_been_measured_is_not_measured_again(card, tmp_path, monkeypatch):
-    assert [str(group) for group in todo()] == ["bench fp32 swiglu gate-up", "bench bf16 swiglu gate-up"]
+    assert [case.what for case in todo()] == ["bench fp32 swiglu gate-up", "bench bf16 swiglu gate-up"]
     tune(card, tmp_path)
     assert todo() == []
     for where, name, value in [
@@ -127,14 +130,6 @@ def test_what_has_been_measured_is_not_measured_again(card, tmp_path, monkeypatc
     assert len(to_tune([LANGUAGE.shapes["60m"]], ["swiglu"], ["none"], ["fp32"], CPU)) == 1
 
 
-def test_under_another_version_the_older_measurement_stays(card, tmp_path, monkeypatch):
-    tune(card, tmp_path)
-    here = torch.__version__
-    monkeypatch.setattr(torch, "__version__", "99.0.0")
-    tune(card, tmp_path)
-    assert {row.torch for row in measurements.measurements()[0]} == {here, "99.0.0"}
-
-
 def test_it_stops_in_time_and_goes_on(card, tmp_path):
     """What is cut short keeps its whole rounds, which decide nothing, and is measured anew."""
     tune(card, tmp_path)
@@ -143,7 +138,7 @@ def test_it_stops_in_time_and_goes_on(card, tmp_path):
         path.unlink()
     tune(card, tmp_path / "again", 0.7 * whole)
     assert card.now <= 0.7 * whole + 0.2
-    assert [group.dtype for group in todo()] == ["bf16"]
+    assert [case.dtype for case in todo()] == ["bf16"]
     before = card.now
     tune(card, tmp_path / "again")
     assert todo() == []
@@ -158,9 +153,7 @@ def test_everything_is_compiled_first_by_several_processes(monkeypatch):
     jobs = [(str(number),) for number in range(5)]
     assert [*compile_all(jobs, 2, lambda: True)] == ["compiled 5 of 5 parts, 2 at a time"]
     assert sorted(seen) == jobs
-    assert [*compile_all(jobs, 1, lambda: False)] == [
-        "compiled 0 of 5 parts, 1 at a time; the rest is compiled when it is first timed"
-    ]
+    assert "compiled 0 of 5" in next(compile_all(jobs, 1, lambda: False))
 
 
 def test_the_shapes_and_types_of_a_recipe(bench, monkeypatch):

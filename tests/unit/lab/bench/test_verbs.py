@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,16 @@ import torch
 
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.kernels import choice, measurements
-from comt_cli.lab.bench import decode, decode_translation, gemm, gpu, kernel_cases, rounds
-from comt_cli.lab.bench.ending import Deadline, NotMeasured
+from comt_cli.lab.bench import decode, gpu, kernels, runner
+from comt_cli.lab.bench.decode import Uncached, ours, theirs
 from comt_cli.lab.bench.peers import BEGIN, END, Marian
-from comt_cli.lab.bench.shapes import Shape
-from comt_cli.lab.bench.subjects import GATES, KERNELS, LANGUAGE, OPS, TRANSLATION
+from comt_cli.lab.bench.record import pages
+from comt_cli.lab.bench.runner import Deadline, NotMeasured, Turns
+from comt_cli.lab.bench.stages import Stage, reach, run_stages
+from comt_cli.lab.bench.tables import GATES, KERNELS, LANGUAGE, OPS, TRANSLATION, Shape
 from comt_cli.layers import attention, projection
 from comt_cli.models.build import materialise, model_of
+from comt_cli.training.processes import StopSignal
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
@@ -27,20 +31,28 @@ HAS_KERNELS = choice.cpu_obstacle(may_build=False) is None  # whose building is 
 needs_kernels = pytest.mark.skipif(not HAS_KERNELS, reason="no kernels for the CPU here: no compiler")
 
 
-def test_kernels_and_products(bench, rows_of, written):
+def has_its_columns(rows: list[dict[str, str]], name: str) -> bool:
+    """A misspelt column would show as empty everywhere: the rows have what their page asks for."""
+    page = pages()[name]
+    asked = {how.split()[0] for how in page.columns.values()} | {*page.key, *page.sort, *page.order}
+    asked |= {each for goal in page.goals for each in (goal.value, goal.goal)}
+    asked |= {f"{goal.timed}_{end}" for goal in page.goals if goal.timed for end in ("spread", "uncertainty")}
+    return {each for each in asked if "nondeterministic" not in each} <= {*rows[0]}  # CPU steps are deterministic
+
+
+def test_kernels_and_products(bench, rows_of):
     arguments = ("kernels", "--sizes", "bench", "--dtypes", "fp32")
     assert bench(*arguments, "--ops", "heads,projection", "--gates", "none,transponder-r8").exit_code == 0
     assert bench(*arguments, "--gemm").exit_code == 0
-    rows = rows_of("kernels")
-    assert {row["op"] for row in rows} == {"heads", "projection", "gemm"}
-    forms = {row["variant"] for row in rows if row["op"] == "heads"}
+    before = rows_of("kernels")
+    assert has_its_columns(before, "kernels")
+    assert {row["op"] for row in before} == {"heads", "projection", "gemm"}
+    forms = {row["variant"] for row in before if row["op"] == "heads"}
     assert forms == {"reference", "reference-compiled", *(["fused"] if HAS_KERNELS else [])}
-    for row in rows:
+    for row in before:
         if (row["gates"], row["variant"]) in (("none", "reference-compiled"), ("none", "plain")):
             assert row["step_ratio_to_plain_compiled"] == row["forward_ratio_to_plain_compiled"] == "1.0"
         assert (row["step_ms_uncertainty"], row["step_ms_settled"]) == ("", "False"), "of three rounds"
-    assert written() == {f"kernels.{kind}" for kind in ("csv", "md", "png", "pdf", "txt", "tex")}
-    before = rows_of("kernels")
     lesser = bench(*arguments, "--ops", "heads", "--gates", "none")
     assert "not written, since kernels.csv" in lesser.output
     assert rows_of("kernels") == before, "a run of some gates replaces no part of one of more"
@@ -50,8 +62,7 @@ def test_kernels_and_products(bench, rows_of, written):
 def test_the_choice_reads_what_is_written_here(bench, tmp_path, monkeypatch):
     monkeypatch.setenv("COMT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(measurements, "roots", lambda: [measurements.own_folder()])
-    result = bench("kernels", "--ops", "modulate", "--dtypes", "fp32", "--sizes", "bench")
-    assert result.exit_code == 0, result.output
+    assert bench("kernels", "--ops", "modulate", "--dtypes", "fp32", "--sizes", "bench").exit_code == 0
     measured, damaged = choice.measurements()
     assert damaged == []
     assert len(measured) == 6, "one for each product and kind of gates, with all its forms"
@@ -72,7 +83,7 @@ def check_all_forms(op: str, shape: Shape, every: tuple[str, ...] = tuple(GATES)
     """fp32: sums of some 20 terms, so 1e-5 is many times what rounding makes; a wrong form is off by tenths."""
     for part in KERNELS["products"][op]:
         for gates in every:
-            built = kernel_cases.case(op, part, shape, gates, torch.float32, CPU)
+            built = kernels.operation(op, part, shape, gates, torch.float32, CPU)
             values, sizes = {}, {}
             for name, form in built.forms.items():
                 outputs = list(form())
@@ -97,40 +108,39 @@ def test_all_forms_compute_the_same_where_rows_are_aligned(monkeypatch):
     """As on a GPU, where the sites of a product are filled up to multiples of 8: here 21 to 24; and with heads that
     share keys and values."""
     bench = LANGUAGE.shapes["bench"]
-    odd = Shape("bench", "train-lm", {**bench.model, "ffn_width": 21}, bench.data, 2)
-    for module in (attention, projection, kernel_cases, gemm):
+    odd = replace(bench, model={**bench.model, "ffn_width": 21})
+    for module in (attention, projection, kernels):
         monkeypatch.setattr(module, "aligned", lambda width, like: -(-width // 8) * 8)
-    built = kernel_cases.case("swiglu", "gate-up", odd, "transponder-r8", torch.float32, CPU)
+    built = kernels.operation("swiglu", "gate-up", odd, "transponder-r8", torch.float32, CPU)
     assert {name: form()[0].shape[-1] for name, form in built.forms.items()} == {"reference": 24, "fused": 24}
-    assert [(each.N, each.K) for each in gemm.products(odd, CPU)][2:] == [(48, 16), (16, 24)]
+    assert [(each.N, each.K) for each in kernels.products(odd, CPU)][2:] == [(48, 16), (16, 24)]
     check_all_forms("swiglu", odd)
     check_all_forms("projection", odd)
-    shared = Shape("bench", "train-lm", {**bench.model, "width": 32, "heads": 4, "kv_heads": 2}, bench.data, 2)
-    check_all_forms("heads", shared, ("transponder-r8",))
+    check_all_forms("heads", replace(bench, model={**bench.model, "width": 32, "heads": 4, "kv_heads": 2}))
 
 
 def test_decode(bench, rows_of):
     arguments = ("decode", "--sizes", "bench", "--batch", "1,3", "--dtypes", "fp32")
     assert bench(*arguments, "--variants", "plain,transponder").exit_code == 0
     rows = rows_of("decode")
-    assert [(row["batch"], row["variant"]) for row in rows] == [
-        ("1", "plain"), ("1", "transponder"), ("3", "plain"), ("3", "transponder"),
-    ]  # fmt: skip
+    assert has_its_columns(rows, "decode")
+    expected = [(batch, variant) for batch in ("1", "3") for variant in ("plain", "transponder")]
+    assert [(row["batch"], row["variant"]) for row in rows] == expected
     for row in rows:
         assert (row["decode_ratio_to_plain"] == "1.0") == (row["variant"] == "plain")
         speed = 1e3 * int(row["batch"]) / float(row["decode_ms"])
         assert float(row["tokens_per_second"]) == pytest.approx(speed, rel=1e-2)
 
 
-def test_translating(bench, rows_of, written):
+def test_translating(bench, rows_of):
     """Every variant at its widths of the beam; goals at the usual one."""
     result = bench("decode", "--sizes", "mt-bench", "--batch", "3")
     assert result.exit_code == 0, result.output
     rows = rows_of("decode-translation")
+    assert has_its_columns(rows, "decode-translation")
     beams = [("1", "plain"), ("1", "marian"), ("4", "plain"), ("4", "plain-uncached"), ("4", "sas"), ("4", "marian"),
              ("8", "plain"), ("8", "marian")]  # fmt: skip
     assert [(row["beam"], row["variant"]) for row in rows] == beams
-    assert written() == {"decode-translation.csv", "decode-translation.md"}
     goals = {"plain-uncached": "2.0", "marian": "1.0"}
     for row in rows:
         assert (row["ratio_to_plain"] == "1.0") == (row["variant"] == "plain")
@@ -148,24 +158,13 @@ def test_all_searches_take_all_steps_and_the_cache_changes_no_token():
         model = model_of(shape.spec({"name": "post-ln"}))
         materialise(model, CPU, seed)
         model.double().eval()
-        cached = decode_translation._ours(model, source, 4, 7)
-        assert decode_translation._ours(decode_translation.Uncached(model), source, 4, 7) == cached
+        cached = ours(model, source, 4, 7)
+        assert ours(Uncached(model), source, 4, 7) == cached
         assert {len(tokens) for tokens in cached} == {7}
         assert not {0, BEGIN, END} & {token for tokens in cached for token in tokens}
-    theirs = decode_translation._theirs(Marian(shape).eval(), source, 4, 7)
-    assert {len(tokens) for tokens in theirs} == {7}
-    assert not any(END in tokens for tokens in theirs)
-
-
-def test_everything_within_its_minutes(bench, rows_of, tmp_path):
-    """No time at all: everything is left out, and said; a little: the first part alone."""
-    result = bench("all", "--minutes", "0")
-    assert isinstance(result.exception, NotMeasured)
-    assert result.output.count("left out for want of time") == 20
-    assert not (tmp_path / "bench").exists()
-    result = bench("all", "--minutes", "0.4")
-    assert result.exit_code == 0, result.output
-    assert {row["op"] for row in rows_of("kernels")} == {"gemm"}
+    found = theirs(Marian(shape).eval(), source, 4, 7)
+    assert {len(tokens) for tokens in found} == {7}
+    assert not any(END in tokens for tokens in found)
 
 
 def test_pages_anew_from_the_csv(bench, rows_of, tmp_path):
@@ -185,11 +184,8 @@ def test_pages_anew_from_the_csv(bench, rows_of, tmp_path):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["step", "--sizes", "60n"],
-        ["step", "--variants", "transponder-fussed"],
         ["step", "--precision", "bf16"],
         ["step", "--sizes", "60m,resnet18", "--variants", "window-fused"],
-        ["kernels", "--gates", "comt"],
         ["kernels", "--gemm", "--ops", "heads"],
         ["kernels", "--gemm", "--tune"],
         ["kernels", "--tune"],  # on a CPU
@@ -212,45 +208,36 @@ def test_bad_input_has_status_2(arguments, bench, tmp_path):
 # ---- what fails, what is cut short
 
 
-def fails(*_, **__):
-    raise RuntimeError("Triton Error [CUDA]: misaligned address\nand more")
-
-
-def is_told(result, what: str) -> None:
-    line = f"{what}: failed (RuntimeError: Triton Error [CUDA]: misaligned address)"
-    assert isinstance(result.exception, NotMeasured)
-    assert result.exception.exit_status == 1
-    assert line in result.output.splitlines()
-    assert "1 part failed, the rest was measured" in str(result.exception)
-
-
 def test_decoding_that_fails(bench, rows_of, monkeypatch):
     class Failing(decode.Decoder):
         def step(self, tokens_B):
-            gated = any("gates." in name for name, _ in self.model.named_parameters())
-            return fails() if gated else super().step(tokens_B)
+            if any("gates." in name for name, _ in self.model.named_parameters()):
+                raise RuntimeError("Triton Error [CUDA]: misaligned address\nand more")
+            return super().step(tokens_B)
 
     monkeypatch.setattr(decode, "Decoder", Failing)
     result = bench("decode", "--sizes", "bench", "--batch", "1", "--dtypes", "fp32", "--variants", "plain,comt")
-    is_told(result, "bench fp32 batch 1 comt")
+    assert isinstance(result.exception, NotMeasured)
+    assert result.exception.exit_status == 1
+    line = "bench fp32 batch 1 comt: failed (RuntimeError: Triton Error [CUDA]: misaligned address)"
+    assert line in result.output.splitlines()
+    assert "1 part failed, the rest was measured" in str(result.exception)
     assert [row["variant"] for row in rows_of("decode")] == ["plain"]
 
 
 VERBS = {
     "step": ("step", "--sizes", "bench", "--precision", "fp32", "--variants", "plain,comt-eager"),
     "kernels": ("kernels", "--sizes", "bench", "--dtypes", "fp32", "--ops", "modulate", "--gates", "none"),
-    "products": ("kernels", "--sizes", "bench", "--dtypes", "fp32", "--gemm"),
     "decode": ("decode", "--sizes", "bench", "--batch", "1,2", "--dtypes", "fp32", "--variants", "plain,comt"),
     "translate": ("decode", "--sizes", "mt-bench", "--batch", "1,2", "--variants", "plain,sas"),
 }
 every_verb = pytest.mark.parametrize("arguments", VERBS.values(), ids=VERBS)
 
 
-def interrupt_in_third_round(monkeypatch: pytest.MonkeyPatch, act) -> list[int]:
-    """Calls `act` in the first turn of the third round of what is timed first; returns the numbers of turns timed, and
-    of those of a round."""
+def in_the_third_round(monkeypatch: pytest.MonkeyPatch, act) -> None:
+    """Calls `act` in the first turn of the third round of what is timed first."""
     counted = [0, 0]
-    stopwatch_for, in_turns = rounds.stopwatch_for, rounds.in_turns
+    stopwatch_for, in_turns = runner.stopwatch_for, runner.in_turns
 
     def counting(*device, **how):
         stopwatch = stopwatch_for(*device, **how)
@@ -265,11 +252,10 @@ def interrupt_in_third_round(monkeypatch: pytest.MonkeyPatch, act) -> list[int]:
 
     def told(parts, *more, **how):
         counted[1] = counted[1] or len(parts)
-        yield from in_turns(parts, *more, **how)
+        return in_turns(parts, *more, **how)
 
-    monkeypatch.setattr(rounds, "stopwatch_for", counting)
-    monkeypatch.setattr(rounds, "in_turns", told)
-    return counted
+    monkeypatch.setattr(runner, "stopwatch_for", counting)
+    monkeypatch.setattr(runner, "in_turns", told)
 
 
 def two_unsettled_rounds(folder: Path) -> int:
@@ -288,12 +274,11 @@ def test_a_signal(arguments, bench, tmp_path, monkeypatch):
     monkeypatch.setattr(measurements, "own_folder", lambda: tmp_path / "own")
     number = signal.SIGINT if arguments == VERBS["step"] else signal.SIGTERM
     before = signal.getsignal(number)
-    counted = interrupt_in_third_round(monkeypatch, lambda: signal.raise_signal(number))
+    in_the_third_round(monkeypatch, lambda: signal.raise_signal(number))
     error = bench(*arguments, "--rounds", "15").exception
     assert isinstance(error, RunInterrupted)
     assert error.exit_status == 128 + number
     assert f"rows measured: {two_unsettled_rounds(tmp_path)}," in str(error)
-    assert counted[0] == 2 * counted[1] + 1
     assert signal.getsignal(number) is before
 
 
@@ -303,13 +288,52 @@ def test_seconds(arguments, bench, tmp_path, monkeypatch):
     monkeypatch.setattr(measurements, "own_folder", lambda: tmp_path / "own")
     left = [60.0]
     monkeypatch.setattr(Deadline, "left", lambda _: left[0])
-    counted = interrupt_in_third_round(monkeypatch, lambda: left.__setitem__(0, 0.0))
+    in_the_third_round(monkeypatch, lambda: left.__setitem__(0, 0.0))
     result = bench(*arguments, "--seconds", "60", "--rounds", "15")
     assert result.exit_code == 0, result.output
     assert two_unsettled_rounds(tmp_path)
-    assert counted[0] == 2 * counted[1] + 1
     assert ("left out for want of time" in result.output) == (arguments != VERBS["step"])
     assert gpu.INCOMPLETE.search(result.output), "which comt bench gpu goes by"
     nothing = bench(*arguments, "--seconds", "0")
     assert isinstance(nothing.exception, NotMeasured)
     assert re.search("left out for want of time", nothing.output)
+
+
+def test_everything_within_its_minutes(bench, rows_of, tmp_path):
+    """No time at all: everything is left out, and said; a little: the first part alone."""
+    result = bench("all", "--minutes", "0")
+    assert isinstance(result.exception, NotMeasured)
+    assert result.output.count("left out for want of time") == 20
+    assert not (tmp_path / "bench").exists()
+    result = bench("all", "--minutes", "0.4")
+    assert result.exit_code == 0, result.output
+    assert {row["op"] for row in rows_of("kernels")} == {"gemm"}
+
+
+def test_stages_end_in_time_and_learn_how_long_they_take(monkeypatch):
+    """60 s: the first takes 20 instead of 10, so the next two alike are expected at 20 and 60; the last is another."""
+    now, stop = [0.0], StopSignal()
+
+    def pretended(cases, turns):
+        now[0] += cases
+        yield str(turns.deadline())
+
+    monkeypatch.setattr("comt_cli.lab.bench.stages.run_cases", pretended)
+    stages = [
+        Stage("step at 60m", 10, 20),
+        Stage("step at 130m", 10, 10),
+        Stage("step at 1b", 40, 40),
+        Stage("decoding at 60m", 20, 35),
+        Stage("decoding at 1b", 1, 1),
+    ]
+    assert reach(stages, 50).startswith("0.833333 minutes are likely to reach 2 of 5 parts, the last of them: step at")
+    deadline = Deadline(60, stop, lambda: now[0])
+    assert [*run_stages(stages, Turns(3, deadline))] == [
+        *("step at 60m (60 s left)", "True", "step at 130m (40 s left)", "True"),
+        "left out for want of time: step at 1b (about 40 s, 30 s left)",
+        *("decoding at 60m (30 s left)", "False"),  # it took longer than was left, and was told
+        "left out for want of time: decoding at 1b (about 1 s, 0 s left)",
+    ]
+    stop.number = signal.SIGTERM
+    with pytest.raises(KeyboardInterrupt):
+        deadline()

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import gc
-import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from comt_cli.errors import UserError
 from comt_cli.kernels import choice, measurements
-from comt_cli.lab.bench import peers, step, subjects
-from comt_cli.lab.bench.ending import Failed
-from comt_cli.lab.bench.shapes import Shape
-from comt_cli.lab.bench.step import run_step_benchmark, steps_in_turns
-from comt_cli.lab.bench.subjects import (
+from comt_cli.lab.bench import peers, step, tables
+from comt_cli.lab.bench.runner import Deadline, Failed, Rows, Turns, run_cases
+from comt_cli.lab.bench.step import Prepared, StepCase, Variants
+from comt_cli.lab.bench.tables import (
     IMAGES,
     LANGUAGE,
     SUBJECTS,
     TRANSLATION,
     Network,
+    Shape,
     Subject,
     needs_cuda,
     subject_of,
-)
-from comt_cli.lab.bench.variants import Prepared, Variants
+)  # fmt: skip
 from comt_cli.models.flops import parameter_count
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
@@ -32,7 +31,6 @@ pytestmark = pytest.mark.usefixtures("quick_figures")
 CPU = torch.device("cpu")
 HAS_KERNELS = choice.cpu_obstacle(may_build=False) is None  # whose building is left to the first test of them
 MASKED_LM, CONNECTIONS = subject_of("bert-bench"), subject_of("residual-bench")
-every_subject = pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.page)
 EPYC, H200 = "An EPYC, 2 threads", "NVIDIA H200"
 
 
@@ -45,13 +43,18 @@ def here(subject: Subject) -> list[str]:
     return [name for name in subject.variants if (HAS_KERNELS or "fused" not in name) and not needs_cuda(name)]
 
 
-@every_subject
-def test_steps(subject, bench, rows_of, written, monkeypatch, tmp_path):
+def measured(case: StepCase, rounds: int = 1, deadline: Deadline | None = None) -> tuple[list[str], list[dict]]:
+    news = [*run_cases([case], Turns(rounds, deadline or Deadline()))]
+    rows = [row for each in news if isinstance(each, Rows) for row in each.rows]
+    return [each for each in news if not isinstance(each, Rows)], rows
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.page)
+def test_steps(subject, bench, rows_of, monkeypatch, tmp_path):
     monkeypatch.setattr(measurements, "own_folder", lambda: tmp_path / "own")
-    size, page = subject.cpu_sizes[0], subject.page
-    result = bench("step", "--sizes", size, "--precision", "fp32")
+    result = bench("step", "--sizes", subject.cpu_sizes[0], "--precision", "fp32")
     assert result.exit_code == 0, result.output
-    rows = {row["variant"]: row for row in rows_of(page)}
+    rows = {row["variant"]: row for row in rows_of(subject.page)}
     has_peer = subject is not IMAGES  # torchvision has no ResNets of other widths
     assert list(rows) == [name for name in here(subject) if has_peer or not subject.is_peer(name)]
     best = rows["plain"]["best_plain"]
@@ -64,7 +67,6 @@ def test_steps(subject, bench, rows_of, written, monkeypatch, tmp_path):
         speed = 1000 * tiny(subject).units / float(row["step_ms"])
         assert float(row[f"{subject.unit}_per_second"]) == pytest.approx(speed, rel=1e-2)
         assert row["compiled"] == ("whole" if name.endswith(("-compiled", "-fused")) else "no")
-        assert row["peak_mib"] == row["mfu"] == ""
         assert all((row[f"step_ratio_to_{peer}"] != "") == has_peer for peer in subject.peers)
         alike = name.partition("-")[0] in ("plain", *subject.peers)
         assert (float(row["flops_ratio_to_plain"]) > 1) != alike
@@ -75,67 +77,45 @@ def test_steps(subject, bench, rows_of, written, monkeypatch, tmp_path):
     assert [{*each.step_ms} for each in found] == ([{*rows}] if subject.decides_kernels else [])
     gated = max(subject.networks)
     assert float(rows[f"{gated}-eager"]["saved_mib"]) > float(rows["plain"]["saved_mib"])
-    assert written() == {f"{page}.{kind}" for kind in ("csv", "md", "png", "pdf", "txt", "tex")}
+    files = {path.name for path in tmp_path.glob("bench/*/*")}
+    assert files == {f"{subject.page}.{kind}" for kind in ("csv", "md", "png", "pdf", "txt", "tex")}
 
 
-@pytest.mark.parametrize(
-    ("subject", "network", "precision"),
-    [
-        (subject, max(subject.networks), precision)
-        for subject in SUBJECTS
-        for precision in (
-            ["fp32"] if subject.networks[max(subject.networks)].fused is None else ["fp32", subject.precision]
-        )
-    ],
-    ids=lambda of: getattr(of, "page", of),
-)
-def test_all_variants_of_a_network_train_the_same_weights_to_the_same_loss(subject, network, precision):
-    """In fp32 to rounding; in bf16 the loss is a mean over two samples, and a wrong gate is off by tenths."""
-    builder = Variants(subject, tiny(subject), precision, CPU, "whole")
+@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.page)
+def test_all_variants_of_a_network_train_the_same_weights_to_the_same_loss(subject):
+    network = max(subject.networks)
+    builder = Variants(subject, tiny(subject), "fp32", CPU, "whole")
     ready = [builder.prepare(name) for name in here(subject) if name.partition("-")[0] == network]
     losses = [each.loss().item() for each in ready]
-    assert losses == pytest.approx([losses[0]] * len(losses), rel=1e-5 if precision == "fp32" else 0.05)
-    assert len({tuple(map(id, each.parameters)) for each in ready}) == 1
-    other = builder.prepare("plain")
-    assert not {*map(id, other.parameters)} & {*map(id, ready[0].parameters)}
-    before = losses[-1]
+    assert losses == pytest.approx([losses[0]] * len(losses), rel=1e-5)
+    trained = [{*map(id, each.model.parameters())} for each in (*ready, builder.prepare("plain"))]
+    assert all(each == trained[0] for each in trained[:-1])
+    assert not trained[0] & trained[-1]
     for taken in range(200):  # as a rule three do
         ready[0].step()
-        if taken % 3 == 2 and ready[-1].loss().item() < before:
+        if taken % 3 == 2 and ready[-1].loss().item() < losses[-1]:
             break
-    assert ready[-1].loss().item() < before, "a step of one moves the others"
-    if subject is IMAGES:
-        tensors = [builder.inputs[0], *(each for each in ready[0].parameters if each.dim() == 4)]
-        assert all(each.is_contiguous(memory_format=torch.channels_last) for each in tensors)
+    assert ready[-1].loss().item() < losses[-1], "a step of one moves the others"
 
 
 # ---- other libraries
 
 
-def test_transformers_computes_the_same_loss():
+@pytest.mark.parametrize("subject", [LANGUAGE, MASKED_LM], ids=lambda subject: subject.page)
+def test_transformers_computes_the_same_loss(subject):
     """Of its own weights: the mean over all targets, or over the hidden tokens alone, which stand at different places;
     with dropout off, to rounding in fp32."""
-    builder = Variants(LANGUAGE, tiny(LANGUAGE), "fp32", CPU, "whole")
-    theirs = builder.prepare("transformers")
+    builder, (peer,) = Variants(subject, tiny(subject), "fp32", CPU, "whole"), subject.peers
+    loss = builder.prepare(peer).loss
     builder.prepare("plain")
-    theirs_model, ours_model = (builder._networks[name][0] for name in ("transformers", "plain"))
-    tokens, targets = builder.inputs
-    logits = theirs_model(input_ids=tokens).logits.flatten(0, 1)
-    expected = torch.nn.functional.cross_entropy(logits, targets.flatten()).item()
-    assert theirs.loss().item() == pytest.approx(expected, rel=1e-5)
-    assert parameter_count(theirs_model) == parameter_count(ours_model)
-
-    builder = Variants(MASKED_LM, tiny(MASKED_LM), "fp32", CPU, "whole")
-    theirs = builder.prepare("bertformaskedlm")
-    builder.prepare("plain")
-    theirs_model, ours_model = (builder._networks[name][0].eval() for name in ("bertformaskedlm", "plain"))
-    assert parameter_count(theirs_model) == parameter_count(ours_model)
-    tokens, places, targets = builder.inputs
-    assert all(len(set(row)) == 3 for row in places.tolist())
-    logits = theirs_model(input_ids=tokens, attention_mask=tokens != 0).logits
-    hidden = logits.gather(1, places[:, :, None].expand(-1, -1, 32)).flatten(0, 1)
-    expected = torch.nn.functional.cross_entropy(hidden, targets.flatten()).item()
-    assert theirs.loss().item() == pytest.approx(expected, rel=1e-5)
+    theirs, ours = (builder.networks[name].model.eval() for name in (peer, "plain"))
+    tokens, *places, targets = builder.inputs
+    logits = theirs(input_ids=tokens, attention_mask=tokens != 0 if places else None).logits
+    if places:
+        logits = logits.gather(1, places[0][:, :, None].expand(-1, -1, 32))
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).item()
+    assert loss().item() == pytest.approx(expected, rel=1e-5)
+    assert parameter_count(theirs) == parameter_count(ours)
 
 
 def test_torch_translates_as_we_do():
@@ -143,7 +123,7 @@ def test_torch_translates_as_we_do():
     smoothed loss, to rounding in fp32; padding in the middle of sources, and dropout off, whose masks differ."""
     builder = Variants(TRANSLATION, tiny(TRANSLATION), "fp32", CPU, "whole")
     theirs, ours = builder.prepare("torch"), builder.prepare("plain")
-    torch_model, our_model = (builder._networks[name][0].eval() for name in ("torch", "plain"))
+    torch_model, our_model = theirs.model.eval(), ours.model.eval()
     assert (builder.inputs[0] == 0).any()
     weights = our_model.state_dict()
     said = {"embedding.weight": weights["embedding.weight"], "positions_TD": torch_model.positions_TD}
@@ -166,33 +146,25 @@ def test_torch_translates_as_we_do():
                     said[f"{block}.{linear}.{end}"] = weights[f"{block}.mlp.{projection}.{end}"]
     torch_model.load_state_dict(said)
     assert theirs.loss().item() == pytest.approx(ours.loss().item(), rel=1e-5)
-    builder.prepare("marian")  # but for the biases of its attention, 4 numbers a channel, it is as large as ours
-    trained = sum(each.numel() for each in builder._networks["marian"][0].parameters() if each.requires_grad)
-    assert trained == parameter_count(our_model) + 5 * 4 * 16
 
 
 @pytest.mark.parametrize("named", [True, False])
-@pytest.mark.parametrize("subject", [LANGUAGE, MASKED_LM], ids=lambda subject: subject.page)
-def test_without_the_other_library(bench, written, monkeypatch, named, subject):
+def test_without_the_other_library(bench, monkeypatch, named, tmp_path):
     """Asked for by name: an error before anything is built. Otherwise its variants are left out, and all is well."""
 
     def missing(module, *_):
         raise UserError(f"the comparison with {module} needs that library", "pip install it")
 
     monkeypatch.setattr(peers, "import_peer", missing)
-    (peer,) = subject.peers
-    names = ["plain-compiled", peer, f"{peer}-compiled"] if subject.compiles else ["plain", peer]
-    size = tiny(subject).size
+    names = ["plain-compiled", "transformers", "transformers-compiled"]
     if named:
-        monkeypatch.setattr(Variants, "prepare", lambda *_: pytest.fail("something was built"))
-        result = bench("step", "--sizes", size, "--precision", "fp32", "--variants", ",".join(names))
+        result = bench("step", "--sizes", "bench", "--precision", "fp32", "--variants", ",".join(names))
         assert isinstance(result.exception, UserError)
-        assert written() == set()
+        assert not [*tmp_path.glob("bench/*/*")]
         return
-    *news, rows = run_step_benchmark(tiny(subject), "fp32", names, CPU, 1)
+    news, rows = measured(StepCase(tiny(LANGUAGE), "fp32", names, CPU))
     assert [row["variant"] for row in rows] == names[:1]
-    for name in names[1:]:
-        assert any(line.startswith(f"{size} fp32 {name}: left out, the comparison with") for line in news)
+    assert sum("left out, the comparison with" in line for line in news) == 2
     assert not any(isinstance(each, Failed) for each in news)
 
 
@@ -212,6 +184,7 @@ def test_without_the_other_library(bench, written, monkeypatch, named, subject):
         ("resnet18-b32", "pixel-fused-eager", EPYC, "bf16-mixed", {"goal_step_ratio": 1.1}),
         ("resnet18", "plain", H200, "bf16-mixed", {"goal_images_per_second": 60_000}),
         ("base", "plain", H200, "bf16-mixed", {"goal_step_ratio_to_torch": 1.0}),
+        ("base", "plain", "NVIDIA A100", "bf16-mixed", {}),
         ("base", "grc-eager", H200, "bf16-mixed", {}),
         ("residual-bench", "sas-compiled", EPYC, "fp32", {"goal_step_ratio": 1.155}),
         ("residual-bench", "sas-eager", EPYC, "fp32", {}),
@@ -222,41 +195,34 @@ def test_goals(size, variant, device, precision, goals):
     row = {"size": size, "variant": variant, "device": device, "precision": precision, "best_plain": "plain"}
     row |= {"shape": str(subject.shapes[size]), "arithmetic_ratio_to_plain": "1.1"}
     kind = "cpu" if device == EPYC else "cuda"
-    found = subject.goals(row, kind)
+    found = subject.goals_of(row, kind)
     assert {name: goal for name, goal in found.items() if goal is not None} == goals
-    other = subject.goals(row | {"shape": "another batch"}, kind)
+    other = subject.goals_of(row | {"shape": "another batch"}, kind)
     assert not {"goal_images_per_second", "goal_step_ratio_to_torch"} & {n for n, goal in other.items() if goal}
 
 
 # ---- what fails or does not fit
 
 
+def fails(*_):
+    raise RuntimeError("one line\nand more")
+
+
 @pytest.mark.parametrize("when", ["it is built", "it runs"])
 def test_a_step_that_fails(monkeypatch, when):
     prepare = Variants.prepare
 
-    def fails(*_):
-        raise RuntimeError("one line\nand more")
-
     def failing(self, variant):
-        prepared = fails() if variant == "comt-compiled" and when == "it is built" else prepare(self, variant)
-        if variant == "comt-compiled":
-            object.__setattr__(prepared, "forward", fails)
-        return prepared
+        if variant != "comt-compiled":
+            return prepare(self, variant)
+        return replace(prepare(self, variant), forward=fails) if when == "it runs" else fails()
 
     monkeypatch.setattr(Variants, "prepare", failing)
     names = ["plain-compiled", "comt-compiled", "transponder-compiled"]
-    *news, rows = run_step_benchmark(tiny(LANGUAGE), "fp32", names, CPU, 1)
-    assert [each for each in news if isinstance(each, Failed)] == [
-        "bench fp32 comt-compiled: failed (RuntimeError: one line)"
-    ]
+    news, rows = measured(StepCase(tiny(LANGUAGE), "fp32", names, CPU))
+    failed = [each for each in news if isinstance(each, Failed)]
+    assert failed == ["bench fp32 comt-compiled: failed (RuntimeError: one line)"]
     assert [row["variant"] for row in rows] == names[::2]
-
-
-def alive() -> int:
-    """Tensors, parameters among them."""
-    gc.collect()
-    return sum(isinstance(each, torch.Tensor) for each in gc.get_objects())
 
 
 @pytest.mark.parametrize(
@@ -265,61 +231,51 @@ def alive() -> int:
      ("transponder-eager", "forward"), ("transponder-eager", "loss")],
 )  # fmt: skip
 def test_what_does_not_fit_is_freed(monkeypatch, variant, part):
-    """Memory is full at the second call of a part: an uncompiled variant is left out; for the others the batch is
-    halved, for all. Nothing of it stays alive."""
+    """Memory is full: an uncompiled variant is left out; for the others the batch is halved, for all. Nothing of it
+    stays alive."""
     counts: list[int] = []
+    prepare, begin = Variants.prepare, Variants.__init__
 
-    class Full(Variants):
-        def prepare(self, name: str) -> Prepared:
-            prepared = super().prepare(name)
-            calls = iter([False, True] if part in ("step", "forward") else [True])
+    def full(*_):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
-            def full(what: str):
-                def call():
-                    result = getattr(prepared, what)()  # what it made is alive at that moment
-                    if name == variant and self.shape.batch > 1 and what == part and next(calls, False):
-                        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
-                    return result
+    def counted(self, *given):
+        gc.collect()
+        counts.append(sum(isinstance(each, torch.Tensor) for each in gc.get_objects()))
+        begin(self, *given)
 
-                return call
+    def limited(self, name: str) -> Prepared:
+        if name != variant or self.shape.batch == 1:
+            return prepare(self, name)
+        return full() if part == "prepare" else replace(prepare(self, name), **{part: full})
 
-            if part == "prepare" and name == variant and self.shape.batch > 1:
-                raise torch.cuda.OutOfMemoryError("CUDA out of memory")
-            return Prepared(full("step"), full("forward"), full("loss"), prepared.parameters)
-
-    def make(shape: Shape) -> Variants:
-        counts.append(alive())
-        return Full(LANGUAGE, shape, "fp32", CPU, "whole")
-
-    monkeypatch.setattr(step, "peak_beyond", lambda part, device: part() and None)
+    monkeypatch.setattr(Variants, "__init__", counted)
+    monkeypatch.setattr(Variants, "prepare", limited)
     names = ["plain-compiled", "transponder-compiled", "transponder-eager"]
-    for _ in range(2):  # what is made once in a process, such as tables of positions, stays
-        counts.clear()
-        *news, timed = steps_in_turns(tiny(LANGUAGE), "fp32", names, make, CPU, 1, lambda: True)
-        counts.append(alive())
-    if variant == "transponder-eager":
-        assert timed.variants == names[:2]
-        assert f"bench fp32 {variant}: left out, does not fit with 16 tokens" in news
-    else:
-        assert timed.variants == names
-        assert timed.shape == tiny(LANGUAGE).halved()
-        assert "too large: once more with 8 tokens a step" in news
-    del news, timed
+    for _ in range(3):  # what is made once in a process, such as tables of positions, stays
+        del counts[:-1]
+        news, rows = measured(StepCase(tiny(LANGUAGE), "fp32", names, CPU))
+        is_optional = variant == "transponder-eager"
+        assert [row["variant"] for row in rows] == (names[:2] if is_optional else names)
+        assert {row["shape"].rpartition("-")[2] for row in rows} == {"b2x8" if is_optional else "b1x8"}
+        assert any("left out, does not fit" if is_optional else "too large" in line for line in news)
+        del news, rows
     assert len({*counts}) == 1
 
 
 def test_steps_end_when_time_is_up():
     """What is built by then is timed once, which is not settled; the rest is left out."""
-    answers = iter([True, True])
+    deadline, answers = Deadline(), iter([1.0, 1.0, 1.0])
+    deadline.left = lambda: next(answers, 0.0)
     names = ["plain", "sas-eager", "grc-eager"]
-    *news, rows = run_step_benchmark(tiny(TRANSLATION), "fp32", names, CPU, 15, go_on=lambda: next(answers, False))
+    news, rows = measured(StepCase(tiny(TRANSLATION), "fp32", names, CPU), 15, deadline)
     assert "mt-bench fp32 grc-eager: left out for want of time" in news
     found = [(row["variant"], row["rounds"], row["step_ratio_to_best_plain_settled"]) for row in rows]
     assert found == [("plain", 1, False), ("sas-eager", 1, False)]
 
 
 @pytest.mark.usefixtures("copying_task")
-def test_another_task_is_measured_by_an_entry(bench, rows_of, written, monkeypatch):
+def test_another_task_is_measured_by_an_entry(bench, rows_of, monkeypatch):
     """The toy task, which no file of the program names."""
     network = {"size": "tiny", "width": 16, "ffn_width": 20, "layers": 2, "heads": 2}
     copying = Subject(
@@ -333,14 +289,11 @@ def test_another_task_is_measured_by_an_entry(bench, rows_of, written, monkeypat
         cpu_sizes=("copy",),
         networks={"plain": Network({"name": "pre-ln"}, "no gates"), "comt": Network({"name": "comt"}, "CoMT")},
     )
-    monkeypatch.setattr(subjects, "SUBJECTS", (*SUBJECTS, copying))
-    for module in ("step", "record"):
-        monkeypatch.setattr(f"comt_cli.lab.bench.{module}.SUBJECTS", (*SUBJECTS, copying))
+    for module in (tables, step, "comt_cli.lab.bench.record"):
+        where = module if isinstance(module, str) else module.__name__
+        monkeypatch.setattr(f"{where}.SUBJECTS", (*SUBJECTS, copying))
     result = bench("step", "--sizes", "copy", "--precision", "fp32")
     assert result.exit_code == 0, result.output
     rows = {row["variant"]: row for row in rows_of("step-copying")}
     assert list(rows) == here(copying)
-    assert math.isclose(
-        float(rows["plain"]["symbols_per_second"]), 24e3 / float(rows["plain"]["step_ms"]), rel_tol=1e-2
-    )
-    assert not [name for name in rows["plain"] if name.startswith(("goal", "step_ratio_to_t"))]
+    assert float(rows["plain"]["symbols_per_second"]) == pytest.approx(24e3 / float(rows["plain"]["step_ms"]), rel=1e-2)

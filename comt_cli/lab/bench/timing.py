@@ -1,0 +1,323 @@
+"""Timing of variants in turns, all in one process, round after round, until their times settle; and counting memory.
+
+Other work on a machine only slows turns down. The time of a variant is therefore the 20th percentile of its turns:
+that of an undisturbed one, as long as fewer than four in five are disturbed. A ratio is that of two such times. A ratio
+formed within a round is wrong wherever either turn was disturbed (with 30 % of the turns that is every second round),
+and the median of those is too large for the longer variant, which meets more of the disturbances.
+A machine that slows down as a whole slows all variants alike, since they take turns: the same rounds are the quickest
+of all of them. The order turns round with every round, so that none always comes after the same other.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import math
+import time
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from comt_cli.training.devices import synchronise
+
+Part = Callable[[], object]
+"""One thing to time: a whole step, a forward pass, one kernel."""
+Key = TypeVar("Key", bound=Hashable)
+
+PERCENT = 20
+"""The percentile of a variant's turns that is its time."""
+SETTLED = 0.03
+"""Times have settled when the 90 % interval of each is at most so wide, as a part of the time."""
+PATIENCE = 1
+"""Rounds beyond those asked for, for want of settled times, are at most so many times as many as those."""
+_RELIABILITY = ("spread", "uncertainty", "settled")
+_HEAD_START = 8192
+"""Side of the square matrix product (1.5 ms on an H200) that keeps a GPU busy while the host queues what is timed."""
+
+
+def stopwatch_for(device: torch.device, *, head_start: bool = False) -> Callable[[Part], float]:
+    """Measures the seconds of a part, by the clock or by CUDA events of the current stream. With `head_start` the GPU
+    is kept busy until the host has queued the whole part: the device's time, as within a training step, where the host
+    runs ahead."""
+
+    def by_clock(part: Part) -> float:
+        synchronise(device)
+        start = time.perf_counter()
+        part()
+        synchronise(device)
+        return time.perf_counter() - start
+
+    if device.type != "cuda":
+        return by_clock
+    busy = torch.zeros(_HEAD_START, _HEAD_START, device=device, dtype=torch.bfloat16) if head_start else None
+
+    def by_events(part: Part) -> float:
+        with torch.cuda.device(device):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            torch.cuda.synchronize()
+            if busy is not None:
+                busy @ busy
+            begin.record()
+            part()
+            end.record()
+            torch.cuda.synchronize()
+            milliseconds: float = begin.elapsed_time(end)
+        return milliseconds / 1e3
+
+    return by_events
+
+
+@functools.cache
+def interval(n: int) -> tuple[int | None, int]:
+    """The places, from 0, in n ordered turns between which the true `PERCENT`th percentile lies in at least 90 % of all
+    cases, beyond either in at most 5 %, whatever the distribution; None where no turn is low enough for that.
+
+    How many of n turns lie below the true percentile is binomial (David and Nagaraja, Order Statistics, 7.1).
+    """
+    from scipy.stats import binom
+
+    at_most = binom.cdf(range(n), n, PERCENT / 100)
+    low, high = int((at_most <= 0.05).sum()) - 1, int((at_most < 0.95).sum())
+    return low if low >= 0 else None, min(high, n - 1)
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds that one part took, one number a round; `cut_short`: of fewer rounds than were asked for."""
+
+    seconds: tuple[float, ...]
+    cut_short: bool = False
+
+    def percentile(self, percent: int) -> float:
+        """Seconds, without interpolation. The places of p and 100 - p lie equally far from the ends."""
+        ordered = sorted(self.seconds)
+        place = min(percent, 100 - percent) * len(ordered) // 100
+        return ordered[place] if percent < 50 else ordered[-1 - place]
+
+    @property
+    def undisturbed(self) -> float:
+        """Seconds of a turn that nothing else on the machine slowed down: the `PERCENT`th percentile."""
+        return self.percentile(PERCENT)
+
+    @property
+    def spread(self) -> float:
+        """The 90th percentile over the 10th."""
+        return self.percentile(90) / self.percentile(10)
+
+    @property
+    def _ends(self) -> tuple[float, float]:
+        """Of the 90 % interval of `undisturbed`; infinitely low with fewer than 14 turns, whose least may well lie
+        above the true percentile (0.8^13 > 5 %)."""
+        ordered, (low, high) = sorted(self.seconds), interval(len(self.seconds))
+        return -math.inf if low is None else ordered[low], ordered[high]
+
+    @property
+    def uncertainty(self) -> float:
+        """The width of that interval, as a part of `undisturbed`."""
+        low, high = self._ends
+        return (high - low) / self.undisturbed
+
+    @property
+    def reach(self) -> float:
+        """How far its farther end lies from `undisturbed`, as a part of it."""
+        low, high = self._ends
+        return max(self.undisturbed - low, high - self.undisturbed) / self.undisturbed
+
+    @property
+    def settled(self) -> bool:
+        """Whether there are enough turns, for so wide an interval."""
+        return not self.cut_short and self.uncertainty <= SETTLED
+
+    def columns(self, name: str, decimals: int = 4) -> dict[str, float]:
+        """Milliseconds by the columns of a row: `step_ms`, `step_ms_p10`, `step_ms_p90`."""
+        of = {name: self.undisturbed, f"{name}_p10": self.percentile(10), f"{name}_p90": self.percentile(90)}
+        return {column: round(1e3 * seconds, decimals) for column, seconds in of.items()}
+
+
+def in_turns(
+    parts: Mapping[Key, Part],
+    rounds: int,
+    stopwatch: Callable[[Part], float],
+    warm_up: int = 1,
+    go_on: Callable[[], bool] = lambda: True,
+) -> Generator[int, None, dict[Key, Times]]:
+    """Time every part once a round, after `warm_up` untimed rounds: `rounds` times, and then until the times have
+    settled, at most `PATIENCE` times as often again. `go_on` is asked before each turn: where it says no, a round ends
+    at once unless it is the first, and none begins. Yields the number of each finished round, from 1; returns the times
+    of all parts in the finished rounds, also where a `KeyboardInterrupt` ended them.
+
+    Raises:
+        KeyboardInterrupt: before there was one.
+    """
+    taken: list[dict[Key, float]] = []
+
+    def times() -> dict[Key, Times]:
+        return {key: Times(tuple(turns[key] for turns in taken), len(taken) < rounds) for key in taken[0]}
+
+    try:
+        for part in [*parts.values()] * warm_up:
+            go_on()  # which may raise it
+            part()
+        while len(taken) < rounds * (1 + PATIENCE) and (len(taken) < rounds or unsettled(times())):
+            turns: dict[Key, float] = {}
+            for key in [*parts][:: -1 if len(taken) % 2 else 1]:
+                if not go_on() and taken:
+                    break
+                turns[key] = stopwatch(parts[key])
+            if len(turns) < len(parts):
+                break
+            taken.append(turns)
+            yield len(taken)
+    except KeyboardInterrupt:
+        if not taken:
+            raise
+    return times()
+
+
+def finished(turns: Generator[int, None, dict[Key, Times]]) -> dict[Key, Times]:
+    """The times that `in_turns` returns, without its news."""
+    while True:
+        try:
+            next(turns)
+        except StopIteration as end:
+            times: dict[Key, Times] = end.value
+            return times
+
+
+def unsettled(times: Mapping[Key, Times]) -> str | None:
+    """None where all times have settled, else a phrase about the least certain."""
+    if all(each.settled for each in times.values()):
+        return None
+    worst, rounds = max((each.uncertainty, len(each.seconds)) for each in times.values())
+    extent = "too few for an interval" if worst == math.inf else f"to {100 * worst:.0f} % of a time"
+    cut = "cut short and " if any(each.cut_short for each in times.values()) else ""
+    return f"{cut}not settled after {rounds} round{'s' if rounds > 1 else ''} ({extent})"
+
+
+def quickest(times: Mapping[Key, Times], of: Sequence[Key]) -> Key | None:
+    """Which of `of` takes the least time; None where none of them was timed."""
+    return min((key for key in of if key in times), key=lambda key: times[key].undisturbed, default=None)
+
+
+def compared(name: str, times: Mapping[Key, Times], key: Key, to: Key | None) -> dict[str, float | bool | None]:
+    """One time over another, to four decimals, and its `reliability`, by their columns; all None where there is nothing
+    to compare with."""
+    if to is None or to not in times or key not in times:
+        return dict.fromkeys((name, *(f"{name}_{each}" for each in _RELIABILITY)))
+    one, other = times[key], times[to]
+    found = {name: round(one.undisturbed / other.undisturbed, 4), **reliability(name, one, other)}
+    return found | {f"{name}_uncertainty": 0.0} if key == to else found  # it is 1, whatever the time
+
+
+def reliability(name: str, *of: Times) -> dict[str, float | bool | None]:
+    """The error of a time or of a ratio of two, by columns: the greater `spread` of the times, how far the value's 90 %
+    interval reaches as a part of the value, and whether all the times have settled.
+
+    The interval is taken as wide to both sides as to the farther one. The reaches of two times are added as squares, as
+    if their errors were independent; what slows a round down slows both. Of too few turns there is none.
+    """
+    reach = math.hypot(*(each.reach for each in of))
+    values = (
+        round(max(each.spread for each in of), 3),
+        round(reach, 4) if reach < math.inf else None,
+        all(each.settled for each in of),
+    )
+    return dict(zip((f"{name}_{each}" for each in _RELIABILITY), values, strict=True))
+
+
+# ---- memory
+
+
+def saved_bytes(forward: Callable[[], object], parameters: Iterable[Tensor]) -> int:
+    """Bytes that `forward` keeps for the backward pass.
+
+    Counts storages, each once however many tensors look at it, and whole, since a view keeps all of it alive. What
+    belongs to `parameters` is there anyway and is not counted; copies of them (a type for autocast, matrices put
+    side by side) are.
+    """
+    own = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+    kept: dict[int, int] = {}
+    alive: list[Tensor] = []  # a storage freed within the pass would give its address to another
+
+    # Gives nothing: a tensor would be kept by the node of the graph that the tensor itself keeps, a cycle through C++
+    # that no collector sees, and with it all that the pass has saved.
+    def pack(tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+            alive.append(tensor.detach())
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda nothing: nothing):
+        result = forward()
+    del result
+    return sum(kept.values())
+
+
+def peak_beyond(part: Callable[[], object], device: torch.device) -> int | None:
+    """The most bytes that `part` takes on a CUDA device beyond what is held before it; None on other devices, which do
+    not keep count."""
+    if device.type != "cuda":
+        return None
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    part()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+def peak_of(part: Callable[[], object], device: torch.device) -> int:
+    """The most bytes that `part` takes beyond what is held before it. On CUDA as its allocator counts them; elsewhere
+    those of the tensors that are alive at once, without what an operation needs for itself. Slow there."""
+    on_cuda = peak_beyond(part, device)
+    if on_cuda is not None:
+        return on_cuda
+    alive = _Alive()
+    with alive:
+        part()
+    return alive.peak
+
+
+class _Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of storages that operations make, as long as a tensor looks at them: `peak` is the most."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.alive: dict[int, tuple[StorageWeakRef, int]] = {}
+        self.peak = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        given = {storage._cdata for storage in _storages((args, kwargs))}
+        self.alive = {key: each for key, each in self.alive.items() if not each[0].expired()}  # type: ignore[no-untyped-call]
+        for storage in _storages(result):
+            if storage._cdata not in given:  # a view of what was there before is nothing new
+                self.alive[storage._cdata] = StorageWeakRef(storage), storage.nbytes()  # type: ignore[no-untyped-call]
+        self.peak = max(self.peak, sum(size for _, size in self.alive.values()))
+        return result
+
+
+def _storages(of: Any) -> list[torch.UntypedStorage]:
+    return [leaf.untyped_storage() for leaf in tree_leaves(of) if isinstance(leaf, Tensor)]
+
+
+def mebibytes(count: int | None) -> float | None:
+    """MiB to one decimal; to three below one."""
+    if count is None:
+        return None
+    return round(count / 2**20, 1 if count >= 2**20 else 3)
+
+
+def free(device: torch.device) -> None:
+    """Give what is no longer used back to the device, so that the next thing measured finds all of it."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()

@@ -1,0 +1,205 @@
+"""Turns, times and their intervals; memory, counted against what can be counted by hand."""
+
+from __future__ import annotations
+
+import gc
+import math
+import random
+import weakref
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from comt_cli.lab.bench import timing
+from comt_cli.lab.bench.record import Goal
+from comt_cli.lab.bench.timing import (
+    SETTLED,
+    Times,
+    compared,
+    finished,
+    in_turns,
+    interval,
+    mebibytes,
+    peak_beyond,
+    peak_of,
+    quickest,
+    saved_bytes,
+    unsettled,
+)
+
+
+@pytest.fixture(autouse=True)
+def _patience(_tiny, monkeypatch) -> None:
+    monkeypatch.setattr(timing, "PATIENCE", 1)
+
+
+def test_variants_take_turns_and_the_order_turns_round():
+    order: list[str] = []
+    parts = {name: lambda name=name: order.append(name) or 1.0 for name in "abc"}
+    times = finished(in_turns(parts, 14, lambda part: part(), warm_up=1))
+    assert "".join(order) == "abc" + "abccba" * 7
+    assert {each.seconds for each in times.values()} == {(1.0,) * 14}
+    assert unsettled(times) is None
+
+
+def test_a_ratio_is_that_of_undisturbed_times():
+    times = {"a": Times((1.0, 8.0, 1.0)), "b": Times((9.0, 2.0, 3.0))}
+    assert [compared("x", times, *pair)["x"] for pair in ("ab", "ba", "aa")] == [0.5, 2.0, 1.0]
+    assert [compared("x", times, *pair)["x_spread"] for pair in ("ab", "ba", "aa")] == [8.0, 8.0, 8.0]
+    nothing = {"x": None, "x_spread": None, "x_uncertainty": None, "x_settled": None}
+    assert compared("x", times, "a", None) == compared("x", times, "a", "absent") == nothing
+    assert (quickest(times, ["a", "b", "absent"]), quickest(times, ["absent"])) == ("a", None)
+
+
+@pytest.mark.parametrize(
+    ("count", "time", "low", "high"), [(1, 1, 1, 1), (2, 1, 1, 2), (10, 3, 2, 9), (15, 4, 2, 14), (30, 7, 4, 27)]
+)
+def test_percentiles(count, time, low, high):
+    times = Times(tuple(float((7 * number) % count + 1) for number in range(count)))
+    assert times.columns("x_ms") == {"x_ms": 1000 * time, "x_ms_p10": 1000 * low, "x_ms_p90": 1000 * high}
+
+
+@pytest.mark.parametrize("n", [10, 13, 14, 15, 30, 999])
+def test_the_interval_of_the_percentile(n):
+    """K of n turns lie below the true 20th percentile; K is binomial, and the turn at place i is below where K > i.
+    Either end fails in at most 5 % of all cases, and the next turn inwards would not do."""
+    pmf = [math.comb(n, k) * 4 ** (n - k) for k in range(n + 1)]  # of 5^n cases
+    low, high = interval(n)
+    below = [sum(pmf[: k + 1]) for k in range(n + 1)]
+    assert (low is None) == (n < 14)
+    if low is not None:
+        assert 20 * below[low] <= 5**n < 20 * below[low + 1]
+        assert 20 * below[high - 1] < 19 * 5**n <= 20 * below[high]
+
+
+@given(seed=st.integers(0, 2**32), true=st.floats(0.5, 2), share=st.floats(0, 0.3))
+@settings(max_examples=50)
+def test_noise_that_slows_a_part_of_the_turns_leaves_the_ratio(seed, true, share):
+    noise = random.Random(seed)
+
+    def stopwatch(part) -> float:
+        return part() * (noise.uniform(1, 8) if noise.random() < share else 1) * noise.uniform(0.995, 1.005)
+
+    times = finished(in_turns({"a": lambda: true, "b": lambda: 1.0}, 15, stopwatch))
+    assert compared("x", times, "a", "b")["x"] == pytest.approx(true, rel=0.02)
+
+
+def around(width: float) -> Times:
+    """Fifteen turns of about a second; the 90 % interval, from the least to the seventh, has this width."""
+    return Times((*(1 - width / 2 for _ in range(2)), *(1.0 for _ in range(4)), *(1 + width / 2 for _ in range(9))))
+
+
+@given(st.floats(0, 0.2), st.floats(0, 0.2), st.floats(0.8, 1.25))
+def test_the_interval_of_a_ratio(first, second, goal):
+    """As wide as that of either time, at least, and not wider than both; settled where both times are. A goal within it
+    is neither met nor missed."""
+    times = {"a": around(first), "b": around(second)}
+    found = compared("x", times, "a", "b")
+    assert max(first, second) / 2 - 1e-4 <= found["x_uncertainty"] <= (first + second) / 2 + 1e-4
+    is_settled = max(each.uncertainty for each in times.values()) <= SETTLED
+    assert found["x_settled"] == (unsettled(times) is None) == is_settled
+    assert compared("x", times, "a", "a")["x_uncertainty"] == 0
+    row = {name: str(value) for name, value in found.items()} | {"goal": str(goal)}
+    verdict = Goal("x", "goal", "step", timed="x").verdict(row).split(" (")[0]
+    is_far = abs(1 - goal) >= found["x_uncertainty"]
+    assert verdict == f"step {('met' if goal >= 1 else 'missed') if is_far else 'not settled'}"
+
+
+def test_an_interval_to_one_side_is_as_wide_as_its_farther_end():
+    times = {"a": Times((*(1.0 for _ in range(5)), *(1.029 for _ in range(10)))), "b": Times((1.0,) * 15)}
+    assert compared("x", times, "a", "b")["x_uncertainty"] == 0.029
+
+
+def test_rounds_go_on_until_the_times_settle():
+    taken = iter([4.0, 1.5, 3.0, 2.0, 5.0, 1.7, 2.5, 3.5, 4.5])
+    times = finished(in_turns({"a": lambda: next(taken, 1.0)}, 15, lambda part: part(), warm_up=0))
+    assert 15 < len(times["a"].seconds) < 30
+    assert unsettled(times) is None
+    assert unsettled({"a": Times(times["a"].seconds[:-1])}) is not None, "it ended as soon as they had"
+
+
+@pytest.mark.parametrize(("turns", "count"), [(0, 1), (3, 1), (4, 2), (29, 14), (30, 15), (99, 15)])
+def test_no_turn_begins_when_time_is_up(turns, count):
+    """Of the first round all do; a later one that is not whole is dropped. Cut short nothing is settled."""
+    left = iter([True] * turns)
+    parts = {"a": lambda: 1.0, "b": lambda: 1.0}
+    times = finished(in_turns(parts, 15, lambda part: part(), warm_up=0, go_on=lambda: next(left, False)))
+    assert len(times["a"].seconds) == count
+    assert (unsettled(times) is None) == (count == 15)
+
+
+@pytest.mark.parametrize("turn", range(9))
+def test_an_interruption_leaves_whole_rounds(turn):
+    """Two parts, warmed up twice: turns 4 and 5 are the first round. Before its end there is nothing to leave."""
+    done = []
+
+    def part() -> float:
+        if len(done) == turn:
+            raise KeyboardInterrupt
+        done.append(1)
+        return 1.0
+
+    measured = in_turns(dict.fromkeys("ab", part), 15, lambda part: part(), warm_up=2)
+    if turn < 6:
+        with pytest.raises(KeyboardInterrupt):
+            finished(measured)
+        return
+    assert {(len(each.seconds), each.settled) for each in finished(measured).values()} == {((turn - 4) // 2, False)}
+
+
+# ---- memory
+
+
+def test_saved_bytes_by_hand():
+    """fp32: x, which dW1 needs, and sigmoid's output, which sigmoid's derivative and dW2 share. No weight. A view keeps
+    its whole storage, which counts once; what is freed within the pass gives its address to nothing."""
+    model = nn.Sequential(nn.Linear(3, 7, bias=False), nn.Sigmoid(), nn.Linear(7, 2, bias=False))
+    x = torch.randn(5, 3)
+    assert saved_bytes(lambda: model(x), model.parameters()) == 4 * (5 * 3 + 5 * 7)
+    whole = torch.randn(100, requires_grad=True).exp()
+    assert saved_bytes(lambda: (whole[:2].square(), whole[50:].square()), []) == 4 * 100
+    y = torch.randn(1000, requires_grad=True)
+
+    def chain():
+        z = y
+        for _ in range(5):
+            z = torch.sigmoid(z * 1.5)  # keeps its output, and not the product
+        return z
+
+    assert saved_bytes(chain, [y]) == 5 * 4 * 1000
+
+
+def test_what_was_saved_can_be_freed():
+    """A node that keeps its own output must not keep itself alive by it."""
+    saved: list[weakref.ref] = []
+    w = torch.randn(3, 7, requires_grad=True)
+
+    def forward():
+        x = torch.randn(5, 3) @ w
+        saved.extend(map(weakref.ref, (x, y := x.exp())))
+        return y.sum()
+
+    assert saved_bytes(forward, [w]) == 4 * (5 * 3 + 5 * 7)
+    gc.collect()
+    assert [reference() for reference in saved] == [None, None]
+
+
+def test_the_peak_by_hand():
+    """What is alive at once: b and c of 400 bytes each while c is made, then c and 600 of what it is joined
+    to; a view and an operation in place take nothing, nor does what was there before."""
+    a = torch.ones(100)
+
+    def part():
+        b = a.view(10, 10) + 1
+        b.add_(1)
+        c = b.exp()
+        del b
+        return torch.cat([c.flatten(), a[:50]])
+
+    assert peak_of(part, torch.device("cpu")) == 4 * (100 + 150)
+    assert peak_of(lambda: a.view(10, 10), torch.device("cpu")) == 0
+    assert peak_beyond(lambda: None, torch.device("cpu")) is None
+    assert (mebibytes(None), mebibytes(3 * 2**19), mebibytes(2**10)) == (None, 1.5, 0.001)
