@@ -15,8 +15,7 @@ from comt_cli.analysis.figures.block_gradients import BlockGradients
 from comt_cli.analysis.figures.conv_gradients import ConvGradients
 from comt_cli.analysis.figures.gate_maps import GateMaps
 from comt_cli.analysis.figures.gate_summary import GateSummary
-from comt_cli.analysis.figures.residual_shares import ResidualShares
-from comt_cli.analysis.shares import Sums
+from comt_cli.analysis.figures.residual_shares import ResidualShares, Sums
 from comt_cli.analysis.subject import Request, Subject
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedImageModel
@@ -91,6 +90,7 @@ def test_gradients_at_blocks_are_those_of_single_images(net, first_16) -> None:
     of.models = models
     frame = BlockGradients().frame(of)
     assert list(BlockGradients().table(frame)) == ["row", "block", "stage", "mean", "std", "examples"]
+    assert BlockGradients().draw(frame).axes
     assert frame["row"].tolist() == ["plain", "plain", "sas", "sas"]
     assert frame["block"].tolist() == frame["stage"].tolist() == [1, 2, 1, 2]
     for row, one in models.items():
@@ -196,32 +196,25 @@ def inputs_of(model, modules: dict, x: torch.Tensor) -> dict:
 
 
 @torch.no_grad()
-@every_net
-def test_window_gates_are_equation_13(net) -> None:
-    one = loaded({"name": "comt-sliding-window", "ratio": 2}, net)
-    maps = maps_of(one, [3, 0])
-    sites = 3 if net["size"] == "resnet50" else 2
-    assert list(maps) == [(block, f"conv{k}") for block in (1, 2) for k in range(1, sites + 1)]
-    model, (x, labels) = one.model.eval(), seen(one, "validation", 4)
-    convolutions = {
-        (block, name): convolution
-        for block, each in enumerate(model.blocks, start=1)
-        for name, convolution in each.convolutions.items()
-    }
-    read = inputs_of(model, convolutions, x)
-    for place, convolution in convolutions.items():
-        gate = convolution.gate
-        u = F.conv2d(read[place], gate.filters, stride=convolution.stride, padding=convolution.padding)
-        expected = torch.sigmoid(torch.einsum("bhyx,h->byx", torch.sigmoid(u), gate.w[0]))
-        np.testing.assert_allclose(maps[place], expected[[3, 0]].numpy(), rtol=1e-5, atol=1e-6)
+def test_maps_are_next_to_their_images() -> None:
+    one = loaded({"name": "comt-sliding-window", "ratio": 2})
+    assert list(maps_of(one, [3, 0])) == [(block, f"conv{k}") for block in (1, 2) for k in (1, 2)]
     frame = frame_of(GateMaps, one, [3, 0])
+    x, labels = seen(one, "validation", 4)
     image = frame.drop_duplicates("image").set_index("image")
     assert image["label"].to_dict() == {number: "abcdefghij"[labels[number]] for number in (3, 0)}
-    predicted = model(x[[3, 0]]).argmax(dim=1).tolist()
+    predicted = one.model.eval()(x[[3, 0]]).argmax(dim=1).tolist()
     assert image["prediction"].tolist() == ["abcdefghij"[number] for number in predicted]
     green = frame[(frame["image"] == 3) & (frame["block"] == 0) & (frame["site"] == "green")]
     plane = green.pivot(index="y", columns="x", values="value").astype(int)
     assert same_integers(plane, PICTURES.validation.pixels[3, :, :, 1])
+    with pytest.raises(UserError, match="there is no image 20"):
+        frame_of(GateMaps, one, [1, 20])
+    with pytest.raises(UserError, match="trained on other images of glyphs10"):
+        frame_of(GateMaps, loaded("comt-pixel", data_content="another"))
+    one.model.classifier.weight.data.fill_(float("nan"))
+    with pytest.raises(UserError, match="are not finite numbers"):
+        frame_of(GateMaps, one)
 
 
 @torch.no_grad()
@@ -250,18 +243,6 @@ def test_pixel_gates_are_equation_11_and_their_summary_is_over_all_pixels(net, f
         assert line["saturation"] == pytest.approx(((expected < 0.05) | (expected > 0.95)).mean(), abs=0.01)
     assert frame["saturation"].max() > 0.1
     assert set(frame["examples"]) == {16}
-
-
-def test_what_cannot_be_observed_is_said() -> None:
-    with pytest.raises(UserError, match="there is no image 20"):
-        frame_of(GateMaps, loaded("comt-pixel"), [1, 20])
-    with pytest.raises(UserError, match="trained on other images of glyphs10"):
-        frame_of(GateSummary, loaded("comt-pixel", data_content="another"))
-    broken = loaded("comt-pixel")
-    broken.model.classifier.weight.data.fill_(float("nan"))
-    for figure in (GateSummary, BlockGradients):
-        with pytest.raises(UserError, match="are not finite numbers"):
-            frame_of(figure, broken)
 
 
 def logged(epochs: float = 5, **runs: RunDirectory) -> pd.DataFrame:
