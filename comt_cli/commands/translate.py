@@ -21,7 +21,7 @@ from comt_cli.files import conversion, open_file, refuse_same
 
 if TYPE_CHECKING:
     from comt_cli.exchange.loaded import LoadedTranslator
-    from comt_cli.generation.part_file import PartFile
+    from comt_cli.generation.transcript import PartFile
     from comt_cli.generation.translate import Options, Translation, Translator
 
 MOST_FIGURES = 20
@@ -132,7 +132,7 @@ def _part_file(
 ) -> tuple[PartFile, int]:
     """What the output is written to, and how many of the lines an earlier call has translated."""
     from comt_cli.files import canonical_json, sha256
-    from comt_cli.generation.part_file import PartFile
+    from comt_cli.generation.transcript import PartFile
     from comt_cli.generation.translate import POOL
 
     decode = chosen.decode.model_dump(mode="json")

@@ -16,7 +16,7 @@ from comt_cli.app import app
 from comt_cli.data.pairs.corpus import is_blank
 from comt_cli.errors import UserError
 from comt_cli.generation import translate as generation
-from comt_cli.generation.part_file import PartFile
+from comt_cli.generation.transcript import PartFile
 from comt_cli.generation.translate import Translator
 
 pytestmark = pytest.mark.usefixtures("quick_figures")

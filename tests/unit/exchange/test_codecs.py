@@ -13,9 +13,8 @@ from comt_cli.data.glue.corpus import Example
 from comt_cli.data.glue.dataset import GlueSplit
 from comt_cli.data.sentencepiece_tokenizer import SentencePieceTokenizer, train_sentencepiece
 from comt_cli.data.tokenizer import ByteTokenizer
-from comt_cli.exchange.codecs import LibraryCodec, OwnCodec, byte_alphabet
-from comt_cli.exchange.tokenizer_files import tokenizer_files
-from comt_cli.generation.text_stream import TextStream
+from comt_cli.exchange.codecs import LibraryCodec, OwnCodec, byte_alphabet, tokenizer_files
+from comt_cli.generation.completion import TextStream
 
 PROSE = "the gate reads a token and scales what the projection adds to the residual stream"
 TEXT = "naïve café, 日本語 🙂 def f(x):\n    return x"
@@ -93,12 +92,6 @@ def test_pairs_are_exported_as_they_are_trained_on(kind, tmp_path):
     assert (found["input_ids"], found["token_type_ids"]) == ([ids], [segments])
     assert theirs(examples[0].first)["input_ids"] == codec.encode(examples[0].first)
     assert theirs.sep_token_id == tokenizer.special.separator
-
-
-@pytest.mark.parametrize("codec", [BYTES, SENTENCEPIECE], ids=["bytes", "sentencepiece"])
-def test_our_prompts_have_no_end_and_begin_after_one(codec):
-    assert codec.encode("the gate") == [*codec.prompt("the gate"), *codec.end_ids]
-    assert codec.prompt("") == [1] == list(codec.end_ids)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pair_method_cases import TARGET, VOCABULARY, loss_of_logits
 from same_bits import Reason, assert_same_bits
 
 from comt_cli.generation.beam import beam_search
-from comt_cli.generation.drawn import drawn_sequences
+from comt_cli.generation.sampling import drawn_sequences
 from comt_cli.models.build import empty_network, wiring_of
 from comt_cli.models.captioner import Captioner
 from comt_cli.models.flops import flops_per_sample, parameter_count

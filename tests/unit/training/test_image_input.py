@@ -70,19 +70,6 @@ def test_a_crop_is_a_slice_of_the_padded_image(augmentation: Augmentation, size:
     assert {mirrored for *_, mirrored in seen} == ({True, False} if augmentation == "crop-flip" else {False})
 
 
-@pytest.mark.parametrize("augmentation", ["none", "crop", "crop-flip"])
-def test_the_same_for_every_micro_batch(augmentation: Augmentation) -> None:
-    dataset = make_dataset()
-    look = ImageInput(dataset, "train", augmentation, CPU)
-    draws = uniform_draws(2, 40, 7, 3)
-    whole, _ = look(as_batch(dataset, INDICES, draws))
-    parts = [
-        look(as_batch(dataset, INDICES[begin:end], uniform_draws(2, 40 + begin, end - begin, 3)))[0]
-        for begin, end in ((0, 1), (1, 5), (5, 7))
-    ]
-    torch.testing.assert_close(torch.cat(parts), whole, rtol=1e-6, atol=1e-6)
-
-
 def test_images_that_come_with_their_batch_are_mirrored() -> None:
     dataset = make_dataset(whole=False)
     pixels = np.random.default_rng(1).integers(0, 256, (7, 16, 16, 3), dtype=np.uint8)
