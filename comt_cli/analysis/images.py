@@ -30,7 +30,7 @@ from comt_cli.tasks.settings.images import ImageSettings
 from comt_cli.training.devices import pick_device
 
 EXAMPLES = 10_000
-"""What SAS averages its Figures 3 and 4 over."""
+"""Number of images that SAS averages its Figures 3 and 4 over."""
 _PIXELS_AT_ONCE = 100 * 32 * 32
 """Of a batch: what a hundred layers keep of it for their gradients then fits into a laptop's memory."""
 
@@ -80,7 +80,7 @@ class WatchedImages:
         return self._input(batch)[0], batch.labels, pixels
 
     def logits(self, x_BCHW: Tensor) -> Tensor:
-        """What the model makes of images, [B, classes]. Raises `UserError` where it is not finite."""
+        """Logits of images, [B, classes]. Raises `UserError` where it is not finite."""
         logits: Tensor = self._model(x_BCHW)
         if not logits.isfinite().all():
             raise UserError(f"the outputs of {self._loaded.name} are not finite numbers", "Did its training diverge?")

@@ -26,7 +26,7 @@ OPTIONS: Mapping[type[Loaded], tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for: the text, sentence or caption that the network reads; the site whose channel-wise gates
+    """The user's request: the text, sentence or caption that the network reads; the site whose channel-wise gates
     are drawn; numbers of images; how much of the training is drawn. None is the default."""
 
     text: str | None = None
@@ -63,7 +63,7 @@ class Subject:
 
     @cached_property
     def observation(self) -> Observation:
-        """What a network of tokens reads. Raises `UserError` where it cannot read what was asked for."""
+        """Inputs of a network of tokens. Raises `UserError` where it cannot read what was asked for."""
         model, request = self.model, self.request
         if isinstance(model, LoadedText):
             return Observation({"text": tokens_of(model, request.text)})

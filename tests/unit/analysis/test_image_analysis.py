@@ -1,4 +1,4 @@
-"""What is measured of image classifiers, against the same by hand on networks of two blocks."""
+"""Measurements of image classifiers against the same by hand on networks of two blocks."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_shares_of_other_connections(first_16) -> None:
 
 
 def inputs_of(model, modules: dict, x: torch.Tensor) -> dict:
-    """What the modules of these names read."""
+    """Inputs of the modules of these names."""
     read = {}
     handles = [
         module.register_forward_pre_hook(lambda _, given, name=name: read.update({name: given[0]}))

@@ -1,4 +1,4 @@
-"""What is observed of translators, against the gates and the equations of the residual connections themselves."""
+"""Observations of translators against the gates and the equations of the residual connections themselves."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_sentences_that_cannot_be_used_are_refused() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("method", ["transponder"])
 def test_values_are_those_that_the_gates_multiply_with(method) -> None:
-    """What each gate made of its input while the network ran, in the place that its module has in the network."""
+    """Output of each gate while the network ran, in the place that its module has in the network."""
     one = loaded(name=method, residual="post-norm")
     on = observed_pair(one, TEXT)
     model = one.model.eval()

@@ -28,7 +28,7 @@ VOCABULARY = len(BYTE_LEVEL)
 
 
 def permute(weight: np.ndarray, heads: int) -> np.ndarray:
-    """What llama.cpp's converter does to query and key projections, written as its source has it."""
+    """Reordering that llama.cpp's converter does to query and key projections, written as its source has it."""
     return (
         weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
     )

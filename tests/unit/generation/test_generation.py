@@ -28,7 +28,7 @@ def model() -> Llama:
 
 
 def texts(model: Llama, prompts: list[list[int]], count: int = 9, **options) -> list[list[int]]:
-    """What each prompt goes on with."""
+    """Continuation of each prompt."""
     steps = list(generate(model, prompts, max_new_tokens=count, **options))
     assert len(steps) <= count
     assert all(len(step) == len(prompts) for step in steps)

@@ -1,4 +1,4 @@
-"""What a run costs: parameters by hand, FLOPs by the closed form, the plan as JSON, and speed as a share of a peak."""
+"""Cost of a run: parameters by hand, FLOPs by the closed form, the plan as JSON, and speed as a share of a peak."""
 
 from __future__ import annotations
 

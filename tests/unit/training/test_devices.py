@@ -1,4 +1,4 @@
-"""What a process is set to before it computes on a GPU. The settings are PyTorch's own and can be made without one."""
+"""Settings of a process before it computes on a GPU. The settings are PyTorch's own and can be made without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a network reads of an image: crops and mirrors against slicing, the same for every way of cutting a batch."""
+"""Inputs of image classifiers: crops and mirrors against slicing, the same for every way of cutting a batch."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def moments(state: dict) -> Iterable[Tensor]:
     ],
 )
 def test_precisions(tiny_corpus, tmp_path, precision, kept, computed):
-    """What weights and moments are kept in, and what the products run in."""
+    """Types of weights, moments and products."""
     run = training(tiny_spec(tiny_corpus, steps=5, save_every=4, precision=precision, log_every=1), tmp_path)
     seen: set[torch.dtype] = set()
     set_up, save = run._set_up, run._save

@@ -38,7 +38,7 @@ def spec(tiny_corpus: str) -> RunSpec:
 
 
 def logged(directory: RunDirectory) -> Points:
-    """What the run directory's own files say, as trackers should have it."""
+    """Numbers of the run directory's own files, as trackers should have it."""
     points: Points = defaultdict(dict)
     for line in [*directory.metrics(), *directory.timings()]:
         for key, tag in TAGS.items():
