@@ -1,1 +1,2 @@
-"""What a trained network does: the values of its gates, its residual stream, its gradients; and the figures of them."""
+"""Observations of trained networks: the values of its gates, its residual stream, its gradients; and the figures of
+them."""

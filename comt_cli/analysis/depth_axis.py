@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from comt_cli.report.figures.lines import log_ticks
 from comt_cli.report.figures.style import QUIET, layer_axis
 
+MARKERS = "os^Dv"
 _LEAST_RATIO = 1.5
 """A logarithmic axis spans at least this ratio, so that rounding noise does not look like structure."""
 
@@ -28,24 +29,14 @@ def mark_groups(axes: Axes, places: Mapping[str, pd.Series]) -> None:
 
 def block_axis(axes: Axes, frame: pd.DataFrame) -> None:
     """The x-axis over residual blocks with their stages, from rows `block, stage`."""
-    blocks = int(frame["block"].max())
-    layer_axis(axes, blocks)
+    layer_axis(axes, int(frame["block"].max()))
     axes.grid(visible=False, axis="x")
-    places = dict(iter(frame.groupby("stage")["block"]))
-    mark_groups(
-        axes, {f"stage {name}" if own.nunique() - 1 > 0.12 * blocks else f"{name}": own for name, own in places.items()}
-    )
+    mark_groups(axes, {"stage 1" if stage == 1 else str(stage): own for stage, own in frame.groupby("stage")["block"]})
 
 
 def stages_of(blocks: tuple[int, ...]) -> list[int]:
     """The stage of every residual block, from 1, where stages have so many."""
     return [stage for stage, number in enumerate(blocks, start=1) for _ in range(number)]
-
-
-def examples_of(frame: pd.DataFrame) -> str:
-    """How many images there were: `2,000`, or `600 to 2,000` where rows differ."""
-    low, high = int(frame["examples"].min()), int(frame["examples"].max())
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def log_axis(axes: Axes, values: pd.Series[float]) -> None:

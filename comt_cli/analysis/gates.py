@@ -15,10 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from comt_cli.analysis.observed import Observation, observed_text
-from comt_cli.analysis.watch import watch
+from comt_cli.analysis.observed import Observation, watch
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded import Loaded, LoadedText
+from comt_cli.exchange.loaded import Loaded
 from comt_cli.layers.gates import CarriesGates, EvaluatorAdjuster
 from comt_cli.methods.base import PROJECTIONS
 
@@ -35,11 +34,9 @@ class SiteValues:
     Attributes:
         where: the site as columns of a frame: `site`, and before it `stack`, `part` and `text` (the sequence that the
             gate reads) where the network reads several sequences.
-        kind: `scalar` (N = 1), `head` (N = heads) or `channel`; `evaluator`, the e of an Evaluator-Adjuster Unit, x +
-            a e, which multiplies nothing.
+        kind: `scalar` (N = 1), `head` (N = heads), `channel`; `evaluator`, the e of an Evaluator-Adjuster Unit.
         layer: from 1.
-        values: fp32 [T, N].
-        ends: the interval of the values, None for a gate that does not state one.
+        values: fp32 [T, N]; `ends`: their interval, None for a gate that does not state one.
         tokens: the names of the tokens.
     """
 
@@ -63,11 +60,6 @@ def has_gates(loaded: Loaded) -> bool:
 
 def _carriers(loaded: Loaded) -> list[CarriesGates]:
     return [module for module in loaded.model.modules() if isinstance(module, CarriesGates) and module.gates]
-
-
-def gate_values(loaded: LoadedText, text: str | None = None) -> list[SiteValues]:
-    """`observed_gates` of a model of one text on `text` (None: `DEFAULT_TEXT`). Raises as that, and as `tokens_of`."""
-    return observed_gates(loaded, observed_text(loaded, text))
 
 
 def observed_gates(loaded: Loaded, on: Observation) -> list[SiteValues]:
@@ -117,11 +109,6 @@ def observed_gates(loaded: Loaded, on: Observation) -> list[SiteValues]:
         return branches.index(key[:2]), within, keys.index(key)
 
     return [values for _, values in sorted(found, key=lambda item: rank(item[0]))]
-
-
-def sites_of(values: Iterable[SiteValues], kind: str) -> list[str]:
-    """The sites that have values of a kind, in the order of the model."""
-    return list(dict.fromkeys(each.site for each in values if each.kind == kind))
 
 
 def summary_frame(values: Iterable[SiteValues]) -> pd.DataFrame:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,44 +27,34 @@ _MOST_ROWS = 20
 _SEED = 0
 _GAP = 0.06  # of a cell's side
 _MARGIN = 0.55  # inches, for the names of the classes
-_NOTE = 0.2  # inches, below the grid, where not all classes are drawn
 
 
 def plot_images(data: ImageDataSettings, folder: Path) -> None:
     """Draw the first images of each class of the training split in the order of seed 0, augmented as they are then, and
-    write the figure's files. Raises `UserError` where the images are missing, `StorageError` (see `write_figure`)."""
-    dataset = prepare_images(data, _once())
+    write the figure's files."""
+    said = functools.cache(lambda stage: print(f"{stage} ...", file=sys.stderr))  # each stage once
+    dataset = prepare_images(data, lambda stage, *_: said(stage))
     frame = sampled(dataset)
-    drawn = shown_rows(frame)
-    figure = draw_samples(_pictures(dataset, data.augmentation, drawn), drawn, frame["row"].nunique())
+    rows = sorted(frame["row"].unique())
+    count = min(len(rows), _MOST_ROWS)
+    drawn = frame[frame["row"].isin([rows[place * len(rows) // count] for place in range(count)])]
+    figure = draw_samples(_pictures(dataset, data.augmentation, drawn), drawn)
     stem = f"{data.images}-{data.size}" + ("" if data.augmentation == "none" else f"-{data.augmentation}")
     if data.images == "imagenet" and data.folder is not None:  # another folder has other pictures
         stem += f"-{dataset.content_hash[:8]}"
     caption = Caption(
         f"Images of the training split of {data.images}, a row a class",
-        f"{data.size} pixels, augmentation {data.augmentation}, the first of each class in the order of seed {_SEED}",
+        f"{data.size} pixels, augmentation {data.augmentation}, the first of each class in the order of seed {_SEED}; "
+        f"{count} of {len(rows)} classes, at even distances",
     )
     sign(figure, f"{data.images}: {caption.trained}")
     say_written(write_figure(figure, drawn, folder, stem, caption))
     print(
         f"{data.images}: {len(dataset.train):,} images for training, {len(dataset.validation):,} for validation, "
-        f"{len(dataset.class_names)} classes, {data.size} pixels; content {dataset.content_hash}"
+        f"{len(rows)} classes, {data.size} pixels; content {dataset.content_hash}"
     )
-    classes, shown = frame["row"].nunique(), drawn["row"].nunique()
-    if shown < classes:
-        print(f"The figure shows {shown} of the {classes} classes, at even distances.")
-
-
-def _once() -> Callable[[str, int, int | None], None]:
-    """Progress of preparation: each stage once on the error stream."""
-    stages: set[str] = set()
-
-    def report(stage: str, done: int, total: int | None) -> None:  # noqa: ARG001
-        if stage not in stages:
-            stages.add(stage)
-            print(f"{stage} ...", file=sys.stderr)
-
-    return report
+    if count < len(rows):
+        print(f"The figure shows {count} of the {len(rows)} classes, at even distances.")
 
 
 def sampled(dataset: ImageDataset) -> pd.DataFrame:
@@ -80,14 +70,6 @@ def sampled(dataset: ImageDataset) -> pd.DataFrame:
     return pd.DataFrame(cells, columns=["row", "column", "position", "index", "label", "class"])
 
 
-def shown_rows(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows of at most `_MOST_ROWS` classes, at even distances."""
-    rows = sorted(frame["row"].unique())
-    if len(rows) > _MOST_ROWS:
-        rows = [rows[place * len(rows) // _MOST_ROWS] for place in range(_MOST_ROWS)]
-    return frame[frame["row"].isin(rows)]
-
-
 def _pictures(dataset: ImageDataset, augmentation: Augmentation, frame: pd.DataFrame) -> list[NDArray[np.uint8]]:
     """The images of a frame's lines as a network reads them, uint8 [S, S, 3]."""
     look = ImageInput(dataset, "train", augmentation, torch.device("cpu"))
@@ -98,18 +80,12 @@ def _pictures(dataset: ImageDataset, augmentation: Augmentation, frame: pd.DataF
     return pictures
 
 
-def draw_samples(pictures: Sequence[NDArray[np.uint8]], frame: pd.DataFrame, classes: int) -> Figure:
-    """A grid of the images of a frame's lines, one row a class, named at its left; a note states of how many classes
-    where these are not all."""
+def draw_samples(pictures: list[NDArray[np.uint8]], frame: pd.DataFrame) -> Figure:
+    """A grid of the images of a frame's lines, one row a class, named at its left."""
     rows, columns = list(frame.groupby("row")), int(frame["column"].max()) + 1
-    note = _NOTE if classes > len(rows) else 0
-    height = (PAGE_WIDTH - _MARGIN) / columns * len(rows) + note
     with style():
-        figure = Figure(figsize=(PAGE_WIDTH, height))
-        axes = figure.add_axes((_MARGIN / PAGE_WIDTH, note / height, 1 - _MARGIN / PAGE_WIDTH, 1 - note / height))
-        if note:
-            text = f"{len(rows)} of {classes} classes, at even distances"
-            figure.text(_MARGIN / PAGE_WIDTH, note / 2 / height, text, va="center")
+        figure = Figure(figsize=(PAGE_WIDTH, (PAGE_WIDTH - _MARGIN) / columns * len(rows)))
+        axes = figure.add_axes((_MARGIN / PAGE_WIDTH, 0, 1 - _MARGIN / PAGE_WIDTH, 1))
         numbered = iter(pictures)
         for place, (_, own) in enumerate(rows):
             axes.text(-_GAP * 2, place + 0.5, own["class"].iloc[0], ha="right", va="center", fontsize=9)

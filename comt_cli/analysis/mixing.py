@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from comt_cli.analysis.watch import hooked
+from comt_cli.analysis.observed import hooked
 from comt_cli.exchange.loaded import Loaded
 from comt_cli.layers.learned import wide
 from comt_cli.layers.residual.base import Branch, OutputAggregation, ResidualConnection, State
@@ -19,9 +19,8 @@ from comt_cli.models.base import Model, TokenBlock
 READ_OUT = "read-out"
 """The part of what is read behind a stack's last block."""
 DISPERSION = "dispersion"
-"""Distance of the streams at a residual add from their mean, |H - mean| / |H|: 0 where all are one, and the mechanism
-is dead. Of SiameseNorm's two streams, whose sizes tell nothing, it is taken behind the norms that they are read
-through."""
+"""Distance of the streams at a residual add from their mean, |H - mean| / |H|: 0 where all are one. SiameseNorm's two
+streams are taken behind the norms that they are read through."""
 
 
 class Mixed(NamedTuple):
@@ -36,8 +35,9 @@ class Mixed(NamedTuple):
 
 def mixes(loaded: Loaded) -> bool:
     """Whether a residual connection of a network of tokens, or its attention, has mixing weights."""
-    by_connections = any(type(each).mixing is not ResidualConnection.mixing for each in _connections(loaded.model))
-    return by_connections or any(shared.mixing() for _, _, shared in _shared_values(loaded.model))
+    if any(type(each).mixing is not ResidualConnection.mixing for each in _connections(loaded.model)):
+        return True
+    return any(shared.mixing() for _, _, shared in _shared_values(loaded.model))
 
 
 def _connections(model: Model) -> list[ResidualConnection]:

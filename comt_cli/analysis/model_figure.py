@@ -24,7 +24,7 @@ class ModelFigure(ABC):
 
     Attributes:
         name: its file's name, with hyphens; a recipe's `draw` where the task allows it (`Task.drawings`).
-        title: the question that it answers, in a caption.
+        title: in a caption.
         split: columns by which the rows go to figures of their own, where the frame has them.
         shared: whether all panels have one axis and one scale of colours.
     """
@@ -56,24 +56,16 @@ class ModelFigure(ABC):
         """The rows and columns of the CSV file."""
         return frame
 
-    def titled(self, frame: pd.DataFrame) -> str:
-        """The title of a frame's figure."""
-        del frame
-        return self.title
-
     def stem(self, frame: pd.DataFrame) -> str:
         """The name of a frame's files, without their endings."""
-        del frame
         return self.name
 
     def parts(self, frame: pd.DataFrame) -> Iterator[pd.DataFrame]:
         """The frame of every figure (see `split`); none where there are no rows."""
-        if frame.empty:
-            return
-        if self.split and set(self.split) <= {*frame}:
+        if self.split and {*self.split} <= {*frame}:
             for _, own in frame.groupby([*self.split], sort=False):
                 yield own.reset_index(drop=True)
-        else:
+        elif len(frame):
             yield frame
 
     def write(
@@ -82,7 +74,7 @@ class ModelFigure(ABC):
     ) -> list[Path]:  # fmt: skip
         """Draw a frame (see `parts`) and write its files; returns them. The caption also has what was `trained`, and
         sentences about the input, `said`. Raises `StorageError` (see `write_figure`)."""
-        caption = Caption(title or self.titled(frame), trained, (*said, *self.sentences(frame)))
+        caption = Caption(title or self.title, trained, (*said, *self.sentences(frame)))
         figure = self.draw(frame)
         sign(figure, trained)
         return write_figure(figure, self.table(frame), folder, stem or self.stem(frame), caption)
@@ -92,11 +84,6 @@ class ModelFigure(ABC):
 def model_figures() -> Mapping[str, type[ModelFigure]]:
     """Every figure by its name."""
     package = importlib.import_module("comt_cli.analysis.figures")
-    found = {}
-    for info in pkgutil.iter_modules(package.__path__):
-        module = importlib.import_module(f"{package.__name__}.{info.name}")
-        for kind in vars(module).values():
-            is_own = isinstance(kind, type) and issubclass(kind, ModelFigure) and kind.__module__ == module.__name__
-            if is_own and not inspect.isabstract(kind):
-                found[kind.name] = kind
-    return found
+    names = [f"{package.__name__}.{module.name}" for module in pkgutil.iter_modules(package.__path__)]
+    kinds = [kind for name in names for kind in vars(importlib.import_module(name)).values() if inspect.isclass(kind)]
+    return {kind.name: kind for kind in kinds if issubclass(kind, ModelFigure) and not inspect.isabstract(kind)}

@@ -1,14 +1,18 @@
-"""Inputs that a network of tokens is observed on: a text, a sentence and its translation, an image and its caption.
+"""Inputs that a network of tokens is observed on: a text, a sentence and its translation, an image and its caption;
+and one forward pass with observers on some of its modules.
 
 Shapes: T tokens, R regions of an image, F features.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +20,7 @@ from torch import Tensor, nn
 
 from comt_cli.data.prepare import prepare
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded import LoadedCaptioner, LoadedText, LoadedTranslator
+from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedText, LoadedTranslator
 from comt_cli.generation.caption import ImageCaptioner, Seen
 from comt_cli.generation.transcript import one_line
 from comt_cli.generation.translate import Options, translator
@@ -38,28 +42,15 @@ MAX_TOKENS = 512
 
 @dataclass(frozen=True)
 class Tokens:
-    """A text as model input: `ids` int64 [T], and the name of each token."""
+    """A text, or the regions of an image, as model input.
 
-    ids: Tensor
+    Attributes:
+        inputs: a batch of one: ids int64 [1, T], or vectors float32 [1, R, F] and their mask, bool [1, R].
+        pieces: the name of each token or region.
+    """
+
+    inputs: tuple[Tensor, ...]
     pieces: list[str]
-
-    @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        """The ids as a batch of one, int64 [1, T]."""
-        return (self.ids[None],)
-
-
-@dataclass(frozen=True)
-class Regions:
-    """An image as model input: `vectors` float32 [R, F], and the name of each region."""
-
-    vectors: Tensor
-    pieces: list[str]
-
-    @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        """The vectors as a batch of one, [1, R, F], and their mask, bool [1, R]."""
-        return self.vectors[None], torch.ones(1, len(self.vectors), dtype=torch.bool)
 
 
 @dataclass(frozen=True)
@@ -72,7 +63,7 @@ class Observation:
         said: sentences for a caption that state what the sequences are.
     """
 
-    sequences: Mapping[str, Tokens | Regions]
+    sequences: Mapping[str, Tokens]
     read: Mapping[nn.Module, str] = field(default_factory=dict)
     said: tuple[str, ...] = ()
 
@@ -87,15 +78,9 @@ class Observation:
 
 
 def tokens_of(loaded: LoadedText, text: str | None = None) -> Tokens:
-    """`text` as the model's tokens, with the special token that its texts begin with, if any.
-
-    The token that ends a text is not added: nobody wrote it, and gates take other values on it than on words. None is
-    `DEFAULT_TEXT`, cut where the model was trained on shorter texts.
-
-    Raises:
-        UserError: the model has no tokenizer, the text has fewer than two tokens or too many (`MAX_TOKENS`), or the
-            tokenizer belongs to another model.
-    """
+    """`text` (None: `DEFAULT_TEXT`, cut for models of shorter texts) as the model's tokens, with the special token that
+    its texts begin with, but not the one that ends them. Raises `UserError` where it has fewer than two tokens or too
+    many, or the model's tokenizer is missing or another model's."""
     codec = loaded.text_codec()
     limit = min(MAX_TOKENS, loaded.context_length or MAX_TOKENS)
     ids = codec.prompt(DEFAULT_TEXT)[:limit] if text is None else codec.prompt(text)
@@ -105,23 +90,13 @@ def tokens_of(loaded: LoadedText, text: str | None = None) -> Tokens:
         raise UserError(
             f"{loaded.name}: its tokenizer makes the id {max(ids)}, but the model has {loaded.model.vocabulary} tokens"
         )
-    return Tokens(torch.tensor(ids), codec.pieces(ids))
-
-
-def observed_text(loaded: LoadedText, text: str | None = None) -> Observation:
-    """A text for a model that reads one (see `tokens_of`)."""
-    return Observation({"text": tokens_of(loaded, text)})
+    return Tokens((torch.tensor([ids]),), codec.pieces(ids))
 
 
 def observed_pair(loaded: LoadedTranslator, text: str | None = None) -> Observation:
-    """A sentence, `source`, and its translation by beam search with the run's settings, `target`: the tokens that the
-    decoder reads, from the begin token to the last before the end. The model becomes fp32.
-
-    None is the sentence of the source language (`DEFAULT_SENTENCES`), cut for models of short sentences.
-
-    Raises:
-        UserError: the text is empty or too long; the network's outputs are not finite.
-    """
+    """A sentence (None: that of the source language, cut for models of short ones), `source`, and its translation by
+    beam search with the run's settings, `target`, from the begin token to the last before the end. The model becomes
+    fp32. Raises `UserError` where the text is empty or too long, or outputs are not finite."""
     loaded.model.float()
     using = translator(loaded, torch.device("cpu"))
     tokenizer, limit = loaded.tokenizer, min(MAX_TOKENS, loaded.longest or MAX_TOKENS) - 1
@@ -133,22 +108,19 @@ def observed_pair(loaded: LoadedTranslator, text: str | None = None) -> Observat
     source = (*ids, using.end)
     found = using.search([source], Options(loaded.decode))[0][0]
     assert found.hypothesis is not None
-    source_tokens, target_tokens = (
-        Tokens(torch.tensor(each), tokenizer.pieces(each)) for each in (source, (using.begin, *found.hypothesis.tokens))
-    )
+    target = (using.begin, *found.hypothesis.tokens)
     said = f"Source: “{tokenizer.decode(ids)}”; its translation, by the network itself: “{found.text}”."
-    return _encoded_and_decoded(loaded.model, {"source": source_tokens}, {"target": target_tokens}, said)
+    read, written = (Tokens((torch.tensor([each]),), tokenizer.pieces(each)) for each in (source, target))
+    return _encoded_and_decoded(loaded.model, {"source": read, "target": written}, said)
 
 
 def observed_image(loaded: LoadedCaptioner, number: int = 0, text: str | None = None) -> Observation:
-    """A test image of the model's data set, `image`, and a caption of it, `caption`: the words that the decoder reads,
-    from the begin word to the last before the end. None is the caption that beam search finds with the run's settings.
-
-    Images that are not prepared are rendered or read first. The model becomes fp32.
+    """A test image of the model's data set, `image`, and a caption of it (None: by beam search with the run's
+    settings), `caption`, from the begin word to the last before the end. The model becomes fp32.
 
     Raises:
-        UserError: the images are missing, or not those that the model was trained on; there is no image of that
-            number; the text is empty or too long; the network's outputs are not finite.
+        UserError: the images are missing, or not those of the training; there is no image of that number; the text is
+            empty or too long; outputs are not finite.
     """
     dataset = prepare(loaded.data)
     if dataset.content_hash != loaded.run.data_content:
@@ -166,33 +138,58 @@ def observed_image(loaded: LoadedCaptioner, number: int = 0, text: str | None = 
             limit = f"{loaded.name} takes 1 to {using.longest - 1}"
             raise UserError(f"the caption has {len(ids)} words; {limit}", "Give another --text.")
     target = (using.begin, *ids)
-    is_grid, author = pixels is not None, "by the network itself" if text is None else "as it was given"
+    author = "by the network itself" if text is None else "as it was given"
     said = (
         f"Test image {number} of {loaded.data.corpus}; a caption of it, {author}: “{tokenizer.decode(ids)}”; the first "
-        f"of its true ones: “{dataset.texts['test'].references[number][0]}”.",
-        f"The image's tokens are its {len(vectors_RF)} regions{', named by row and column' if is_grid else ''}.",
+        f"of its true ones: “{dataset.texts['test'].references[number][0]}”. The image's tokens are its "
+        f"{len(vectors_RF)} regions{'' if pixels is None else ', named by row and column'}."
     )
     side = math.isqrt(len(vectors_RF))
-    names = [f"{at // side + 1}-{at % side + 1}" if is_grid else "region" for at in range(len(vectors_RF))]
-    image = Regions(torch.from_numpy(vectors_RF), names)
-    caption = Tokens(torch.tensor(target), tokenizer.pieces(target))
-    return _encoded_and_decoded(loaded.model, {"image": image}, {"caption": caption}, *said)
+    grid = [f"{at // side + 1}-{at % side + 1}" for at in range(len(vectors_RF))]  # by row and column
+    vectors_1RF = torch.from_numpy(vectors_RF)[None]
+    mask_1R = torch.ones(vectors_1RF.shape[:2], dtype=torch.bool)
+    image = Tokens((vectors_1RF, mask_1R), ["region"] * len(grid) if pixels is None else grid)
+    caption = Tokens((torch.tensor([target]),), tokenizer.pieces(target))
+    return _encoded_and_decoded(loaded.model, {"image": image, "caption": caption}, said)
 
 
 def other_images(name: str, data_set: str) -> UserError:
     """The error where a model was trained on other images than those of this machine."""
-    return UserError(
-        f"{name} was trained on other images of {data_set} than those that are here",
-        "They were changed, or this version of comt makes others. Train it anew to look into it.",
-    )
+    return UserError(f"{name} was trained on other images of {data_set} than those that are here", "Train it anew.")
 
 
-def _encoded_and_decoded(
-    model: EncoderDecoder, source: Mapping[str, Tokens | Regions], target: Mapping[str, Tokens], *said: str
-) -> Observation:
-    """A source and a target, each by its name: the encoder reads the source, and so do the keys and values of
-    cross-attention."""
-    (name,) = source
+def _encoded_and_decoded(model: EncoderDecoder, sequences: Mapping[str, Tokens], said: str) -> Observation:
+    """A source and a target, by name: the encoder reads the source, and so do cross-attention's keys and values."""
     of_source = [*model.encoder.modules(), *(block.cross.key_value for block in model.decoder_blocks())]
     last = "The decoder's tokens are those that it reads, from the begin token on."
-    return Observation({**source, **target}, dict.fromkeys(of_source, name), (*said, last))
+    return Observation(sequences, dict.fromkeys(of_source, next(iter(sequences))), (said, last))
+
+
+Observer = Callable[[Any, Any], None]
+"""Called with a module's first input and its output."""
+
+
+@contextlib.contextmanager
+def hooked(hooks: Iterable[tuple[nn.Module, Callable[..., None]]]) -> Iterator[None]:
+    """In this context each module calls its forward hook, which changes nothing: `hook(module, inputs, output)`."""
+    handles = [module.register_forward_hook(hook) for module, hook in hooks]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def watch(loaded: Loaded, inputs: Iterable[Tensor], observers: Iterable[tuple[nn.Module, Observer]] = ()) -> None:
+    """Run the model once on its inputs, a batch of one, without gradients and in fp32 (values in a figure should not
+    show the rounding of a storage type), and call each observer as its module runs. Raises `UserError` where the
+    outputs are not finite."""
+    model = loaded.model.float().eval()
+
+    def show(observer: Observer, _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        observer(inputs[0], output)
+
+    with hooked((module, partial(show, observer)) for module, observer in observers), torch.no_grad():
+        logits_BTV = model(*inputs)
+    if not logits_BTV.isfinite().all():
+        raise UserError(f"the outputs of {loaded.name} are not finite numbers", "Did its training diverge?")

@@ -9,7 +9,7 @@ from typing import Any
 
 from comt_cli.analysis.gates import SiteValues, has_gates, observed_gates
 from comt_cli.analysis.images import WatchedImages, watched_images
-from comt_cli.analysis.observed import Observation, observed_image, observed_pair, observed_text
+from comt_cli.analysis.observed import Observation, observed_image, observed_pair, tokens_of
 from comt_cli.errors import UserError
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedImageModel, LoadedText, LoadedTranslator
@@ -26,14 +26,8 @@ OPTIONS: Mapping[type[Loaded], tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for; None is the default.
-
-    Attributes:
-        text: the text, sentence or caption that the network reads.
-        site: the site whose channel-wise gates are drawn.
-        images: numbers of images.
-        epochs: how much of the training is drawn.
-    """
+    """The user's request: the text, sentence or caption that the network reads; the site whose channel-wise gates
+    are drawn; numbers of images; how much of the training is drawn. None is the default."""
 
     text: str | None = None
     site: str | None = None
@@ -69,17 +63,15 @@ class Subject:
 
     @cached_property
     def observation(self) -> Observation:
-        """What a network of tokens reads. Raises `UserError` where it cannot read what was asked for."""
+        """Inputs of a network of tokens. Raises `UserError` where it cannot read what was asked for."""
         model, request = self.model, self.request
         if isinstance(model, LoadedText):
-            return observed_text(model, request.text)
+            return Observation({"text": tokens_of(model, request.text)})
         if isinstance(model, LoadedTranslator):
             return observed_pair(model, request.text)
         number, *others = request.images or [0]
         if others:
-            raise UserError(
-                f"--images: {model.name} is observed on one image at a time", f"Give a number with a comma: {number},"
-            )
+            raise UserError(f"--images: {model.name} is observed on one image at a time", f"Give --images {number},")
         return observed_image(model, number, request.text)
 
     @cached_property

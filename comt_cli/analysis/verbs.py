@@ -8,7 +8,7 @@ from pathlib import Path
 
 from comt_cli import words
 from comt_cli.analysis.gates import has_gates
-from comt_cli.analysis.image_gates import gate_sites
+from comt_cli.analysis.images import gate_sites
 from comt_cli.analysis.model_figure import model_figures
 from comt_cli.analysis.subject import OPTIONS, Request, Subject
 from comt_cli.errors import UserError
@@ -29,12 +29,7 @@ _MOST_RUNS = 7
 
 def analyze_gates(source: str, request: Request, *, shared: bool, out: Path | None, results: Path) -> None:
     """Draw every figure that suits the model at `source`; all numbers are there before the first file is written.
-
-    Raises:
-        UserError: it is no model, or of a kind whose gates are not drawn; it has nothing to draw, or not what the
-            options ask for.
-        StorageError: a file cannot be written.
-    """
+    Raises `UserError` where it is no model, or has nothing to draw, or not what the options ask for."""
     loaded = load(source, Loaded)
     _check_request(source, loaded, request)
     of = Subject(request, loaded=loaded)
@@ -42,10 +37,7 @@ def analyze_gates(source: str, request: Request, *, shared: bool, out: Path | No
     if figures and request.site is not None and not has_gates(loaded):
         raise UserError(f"--site {request.site}: {loaded.name} has no gates on projections or branches")
     if figures and request.images is not None and of.is_image_classifier and not gate_sites(of.model):
-        raise UserError(
-            f"--images: {loaded.name} has no gates that are maps over an image, only those of its residual connections",
-            "Leave --images out: their means are over the validation images.",
-        )
+        raise UserError(f"--images: {loaded.name} has no gates that are maps over an image", "Leave --images out.")
     parts = [(figure, part) for figure in figures for part in figure.parts(figure.frame(of))]
     if not parts:
         raise UserError(f"{loaded.name} has no gates to analyse: it holds {loaded.description}")
@@ -61,10 +53,7 @@ def _check_request(source: str, loaded: Loaded, request: Request) -> None:
     for option in ("text", "site", "images"):
         if getattr(request, option) is not None and option not in takes:
             takers = [kind.kind().partition(" ")[2] + "s" for kind, own in OPTIONS.items() if option in own]
-            raise UserError(
-                f"--{option}: {source} is {loaded.kind()}; --{option} is for {words.listing(takers)}",
-                f"--{takes[0]} states what it is observed on.",
-            )
+            raise UserError(f"--{option}: {source} is {loaded.kind()}; --{option} is for {words.listing(takers)}")
 
 
 def plot_cosine(source: str, text: str | None, *, out: Path | None, results: Path) -> None:
@@ -94,13 +83,8 @@ def plot_gradients(directories: Sequence[RunDirectory], epochs: float, *, out: P
 
 
 def _by_label(directories: Sequence[RunDirectory]) -> dict[str, RunDirectory]:
-    """The runs by their names in the figure: row, column, seed and method, and the id where these are alike.
-
-    A run that is given twice, as itself or as a copy, is taken once, which the error stream says.
-
-    Raises:
-        UserError: there are more than can be distinguished.
-    """
+    """The runs by their names in the figure: row, column, seed and method, and the id where these are alike. A run that
+    is given twice, as itself or as a copy, is taken once, which the error stream says."""
     found: dict[str, RunDirectory] = {}
     labels: dict[str, str] = {}
     for run in directories:
@@ -115,12 +99,8 @@ def _by_label(directories: Sequence[RunDirectory]) -> dict[str, RunDirectory]:
 
 
 def draw_recipe(of: RecipeFigure) -> list[Path]:
-    """Draw a recipe's figure from its runs, and write its files and the list of these runs; returns them.
-
-    Raises:
-        UserError: a checkpoint cannot be read, or holds no such gates.
-        StorageError: a file cannot be written.
-    """
+    """Draw a recipe's figure from its runs, and write its files and the list of these runs; returns them. Raises
+    `UserError` where a checkpoint cannot be read, or holds no such gates."""
     settings = of.settings
     figure = model_figures()[settings.draw]()
     frame = figure.frame(Subject(Request(settings.text, settings.site), of.directories))
@@ -133,11 +113,8 @@ def draw_recipe(of: RecipeFigure) -> list[Path]:
 
 
 def trained_words(loaded: Loaded) -> str:
-    """A figure's words for its network: the run, with its learning rate and the method's options where they are not the
-    defaults, or what is known of a model from elsewhere."""
+    """A figure's words for its network: the run, with learning rate and method, or what is known of a foreign model."""
     spec = loaded.spec
     if spec is None:
         return f"{loaded.name}: {loaded.description}"
-    method = in_words(spec.method)
-    with_options = "" if method == spec.method["name"] else f", {method}"
-    return f"{of_runs([spec])}; learning rate {spec.settings.train.learning_rate:g}{with_options}"
+    return f"{of_runs([spec])}; learning rate {spec.settings.train.learning_rate:g}, {in_words(spec.method)}"

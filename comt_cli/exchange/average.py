@@ -63,15 +63,11 @@ def average(run: Path, last: int, out: Path | None) -> tuple[Path, list[int]]:
         raise no_checkpoint(run)
     kept = kept_weights(run)
     if not kept and (run / "result.json").is_file():
-        raise UserError(
-            f"{run} has ended, and keeps the weights of its last step, or their average, alone",
-            f"checkpoint.pt has them. {KEEPING}; --fresh trains this one anew.",
-        )
+        raise UserError(f"{run} has ended, and keeps the weights of its last step, or their average, alone", KEEPING)
     if len(kept) < last:
-        listed = f" (steps {', '.join(f'{step:,}' for step in kept)})" if kept else ""
         raise UserError(
-            f"{run} keeps the weights of {len(kept)} steps{listed}; {last} cannot be averaged",
-            f"{KEEPING}. While it trains it has those that train.average_last asks for, too.",
+            f"{run} keeps the weights of {len(kept)} steps ({', '.join(map(str, kept))}); {last} cannot be averaged",
+            f"{KEEPING}; while it trains also those that train.average_last asks for.",
         )
     chosen = list(kept)[-last:]
     state = read_state(run / "checkpoint.pt")

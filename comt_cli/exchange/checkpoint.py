@@ -42,11 +42,8 @@ def read_state(path: Path, *, mapped: bool = True, parts: bool = True) -> dict[s
     """The dictionary of a checkpoint file, its tensors on the CPU; nothing in it is executed.
 
     `mapped` tensors are read from the file when they are used, so that a model can be had without its optimizer's
-    state, which is twice as large. The file is read once beforehand and compared with its checksums, about a second a
-    gigabyte. `parts`: it must have what its task needs beside the weights.
-
-    Raises:
-        UserError: the file is not there, damaged, cut short, foreign, or of another format; says what it holds.
+    state. The file is compared with its checksums beforehand, about a second a gigabyte. `parts`: it must have what its
+    task needs beside the weights. Raises `UserError` that says what is wrong, or what else it holds.
     """
     if not path.is_file():
         raise UserError(f"there is no checkpoint {path}")
@@ -109,12 +106,9 @@ class _Writer:
 
 
 def _check_archive(path: Path) -> None:
-    """Compare every record of a file of torch.save with its checksum, which torch.load does not do. Raises `UserError`
-    that names a damaged one.
-
-    Compressed records are refused: torch.save writes none, torch.load would take them for the tensors themselves, and
-    a few bytes of them can stand for gigabytes.
-    """
+    """Compare every record of a file of torch.save with its checksum, which torch.load does not do. Compressed records
+    are refused: torch.load would take them for the tensors themselves, and a few bytes can stand for gigabytes. Raises
+    `UserError`."""
     try:
         with zipfile.ZipFile(path) as archive:
             packed = next((info for info in archive.infolist() if info.compress_type != zipfile.ZIP_STORED), None)
@@ -123,15 +117,9 @@ def _check_archive(path: Path) -> None:
         reason, hint = _why_unreadable(path, error)
         raise UserError(f"{path} cannot be read as a checkpoint: {reason}", hint) from None
     if packed is not None:
-        raise UserError(
-            f"{path} cannot be read as a checkpoint: its record {packed.filename} is compressed",
-            "A tool has packed it anew, and its tensors cannot be used where they lie. Take the file that was written.",
-        )
+        raise UserError(f"{path} cannot be read as a checkpoint: its record {packed.filename} is compressed")
     if damaged is not None:
-        raise UserError(
-            f"{path} is damaged: its record {damaged} does not fit its checksum",
-            "Copy it anew, or take another checkpoint.",
-        )
+        raise UserError(f"{path} is damaged: its record {damaged} does not fit its checksum", "Copy it anew.")
 
 
 def _why_unreadable(path: Path, error: Exception) -> tuple[str, str]:

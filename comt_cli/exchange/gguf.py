@@ -1,22 +1,22 @@
-"""GGUF files (llama.cpp's format) of LLaMA networks, read through the `gguf` package."""
+"""GGUF files (llama.cpp's format) of LLaMA networks, read through the `gguf` package, with their tokenizers."""
 
 from __future__ import annotations
 
 import importlib.util
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from torch import Tensor
 
 from comt_cli.errors import UserError
-from comt_cli.exchange.gguf_tokenizer import gguf_codec
-from comt_cli.exchange.huggingface_layout import context_length
-from comt_cli.exchange.huggingface_llama import LAYOUT
+from comt_cli.exchange.codecs import LibraryCodec
+from comt_cli.exchange.huggingface_layout import LAYOUTS, context_length
 from comt_cli.exchange.loaded import LoadedModel, describe
 from comt_cli.installing import install_extra
 
@@ -48,27 +48,32 @@ _CONFIG = {
     "max_position_embeddings": "context_length",
 }
 _OPTIONAL = ("num_key_value_heads", "rope_theta", "max_position_embeddings")
+_KEY = "tokenizer.ggml."
+_SPECIAL = (3, 4)
+"""llama.cpp's token types for control and user-defined tokens: matched before the text is cut."""
+_LLAMA3_NAMES = ("llama-bpe", "llama3", "llama-v3")
+_LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 def read_gguf(path: Path) -> LoadedModel:
-    """Read a LLaMA from a GGUF file of any quantisation that the `gguf` package can undo; weights become fp32.
-
-    Raises:
-        UserError: the package is not installed; the file is cut short, foreign, or one part of several; or its
-            architecture, an option or its tokenizer is one that comt does not have.
-    """
+    """Read a LLaMA from a GGUF file of any quantisation that the `gguf` package can undo; weights become fp32. Raises
+    `UserError` where the package is not installed; the file is cut short, foreign, or one part of several; or its
+    architecture, an option or its tokenizer is one that comt does not have."""
     if importlib.util.find_spec("gguf") is None:
         raise UserError(f"{path}: reading GGUF files needs the package gguf", install_extra("gguf"))
     metadata, tensors = _read(path)
     config = config_from(metadata, tensors, str(path))
-    settings, vocabulary = LAYOUT.settings_from(config, str(path))
+    settings, vocabulary = LAYOUTS["llama"].settings_from(config, str(path))
     shape, weights = settings.shape(), {}
     _check_head_width(metadata, shape, str(path))
     for name, array in tensors.items():
         heads = {"attn_q.weight": shape.heads, "attn_k.weight": shape.kv_heads}.get(name.split(".", 2)[-1])
         tensor = torch.from_numpy(array)
         weights[_public_name(name)] = tensor if heads is None else unpermute(tensor, heads)
-    model = LAYOUT.join(settings, vocabulary, weights, str(path))
+    model = LAYOUTS["llama"].join(settings, vocabulary, weights, str(path))
     basename, size = metadata.get("general.basename"), metadata.get("general.size_label")
     return LoadedModel(
         model=model,
@@ -86,9 +91,7 @@ def config_from(metadata: Mapping[str, Any], tensors: Mapping[str, NDArray[np.fl
     if architecture != "llama":
         raise UserError(f"{origin} holds a network of architecture {architecture!r}", "comt reads llama.")
     if metadata.get("split.count", 1) > 1:
-        raise UserError(
-            f"{origin} is one of {metadata['split.count']} parts", "Join them first: llama-gguf-split --merge"
-        )
+        raise UserError(f"{origin} is one of several parts", "Join them first: llama-gguf-split --merge")
     if metadata.get("llama.expert_count", 0):
         raise UserError(f"{origin} is a mixture of experts, which comt's LLaMA is not")
     config = {ours: metadata.get(f"llama.{theirs}") for ours, theirs in _CONFIG.items()}
@@ -156,3 +159,89 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:
     except Exception as error:  # the reader trusts the file: whatever is wrong surfaces as any kind of error
         raise UserError(f"{path} is not a whole GGUF file: {error}", "Copy it again.") from None
     return metadata, tensors
+
+
+def gguf_codec(metadata: Mapping[str, Any], origin: str) -> LibraryCodec:
+    """The tokenizer that `metadata` describes, adding a beginning-of-text token where llama.cpp would. Raises
+    `UserError` where it is of a kind, or cuts text by a rule, that comt does not know: no guess is made."""
+    kind = metadata.get(f"{_KEY}model")
+    tokens = metadata.get(f"{_KEY}tokens")
+    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+        raise UserError(f"{origin} holds no token list, so it cannot be fed text")
+    if kind == "gpt2":
+        tokenizer, adds_bos = _byte_level(metadata, tokens, origin)
+    elif kind == "llama":
+        tokenizer, adds_bos = _sentencepiece(metadata, tokens, origin), True
+    else:
+        raise UserError(f"{origin}: comt cannot read a tokenizer of kind {kind!r}", "It reads gpt2 and llama.")
+    types = metadata.get(f"{_KEY}token_type") or []
+    special = [token for token, type_ in zip(tokens, types, strict=False) if type_ in _SPECIAL]
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    bos, *ends = (_token_id(metadata, name, tokens) for name in ("bos", "eos", "eot"))
+    if metadata.get(f"{_KEY}add_bos_token", adds_bos) and bos is not None:
+        # A list is how the library takes a piece whose text has the template's own signs ($, :) in it.
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=[tokens[bos], "$A"], special_tokens=[(tokens[bos], bos)]
+        )
+    return LibraryCodec(tokenizer, bos, [end for end in ends if end is not None])
+
+
+def _token_id(metadata: Mapping[str, Any], name: str, tokens: Sequence[str]) -> int | None:
+    """The id that the file gives a special token; None where it gives none, or one that is no token."""
+    value = metadata.get(f"{_KEY}{name}_token_id")
+    return value if isinstance(value, int) and 0 <= value < len(tokens) else None
+
+
+def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], origin: str) -> tuple[Tokenizer, bool]:
+    """GPT-2's kind: byte-level BPE with merges; and whether text begins with a special token by default."""
+    rule = metadata.get(f"{_KEY}pre")
+    whole = rule in _LLAMA3_NAMES
+    cuts: dict[Any, list[pre_tokenizers.PreTokenizer]] = {
+        "gpt-2": [],
+        "smollm": [pre_tokenizers.Digits(individual_digits=True)],
+        **{name: [pre_tokenizers.Split(Regex(_LLAMA3), "isolated")] for name in _LLAMA3_NAMES},
+    }
+    if rule not in cuts:
+        raise UserError(f"{origin}: comt does not know the cutting rule {rule!r}", f"It knows {', '.join(cuts)}.")
+    merges = [tuple(merge.split(" ", 1)) for merge in metadata.get(f"{_KEY}merges") or []]
+    if not all(len(merge) == 2 for merge in merges):
+        raise UserError(f"{origin}: its list of merges is damaged")
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    try:
+        tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=whole))
+    except Exception as error:  # the library raises bare `Exception`, for instance where a merge makes no token
+        raise UserError(f"{origin}: its tokenizer is damaged: {error}") from None
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not whole)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*cuts[rule], byte_level]) if cuts[rule] else byte_level
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer, whole
+
+
+def _sentencepiece(metadata: Mapping[str, Any], tokens: Sequence[str], origin: str) -> Tokenizer:
+    """LLaMA's kind: SentencePiece BPE. It merges the pair whose joint piece scores highest, so the merges follow."""
+    scores = metadata.get(f"{_KEY}scores")
+    if not isinstance(scores, list) or len(scores) != len(tokens):
+        raise UserError(f"{origin}: its tokenizer has no score for every token")
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    merges = [
+        (-scores[vocabulary[piece]], vocabulary[piece[:cut]], vocabulary[piece[cut:]], (piece[:cut], piece[cut:]))
+        for piece in vocabulary
+        for cut in range(1, len(piece))
+        if piece[:cut] in vocabulary and piece[cut:] in vocabulary
+    ]
+    unknown = metadata.get(f"{_KEY}unknown_token_id", 0)
+    try:
+        model = models.BPE(
+            vocabulary,
+            [pair for *_, pair in sorted(merges)],
+            unk_token=tokens[unknown],
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    except Exception as error:  # as above; IndexError and TypeError where the unknown token's id is not one
+        raise UserError(f"{origin}: its tokenizer is damaged: {error}") from None
+    tokenizer = Tokenizer(model)
+    prefix = [normalizers.Prepend("▁")] if metadata.get(f"{_KEY}add_space_prefix", True) else []
+    tokenizer.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    return tokenizer

@@ -12,10 +12,9 @@ import tokenizers
 from torch import Tensor
 
 from comt_cli.errors import StorageError, UserError
-from comt_cli.exchange.codecs import LibraryCodec
-from comt_cli.exchange.huggingface_layout import Layout, context_length, layout_of, read_here, type_name
+from comt_cli.exchange.codecs import LibraryCodec, tokenizer_files
+from comt_cli.exchange.huggingface_layout import LAYOUTS, READ_HERE, Layout, context_length, type_name
 from comt_cli.exchange.loaded import LoadedText, describe, gated_sites, residual_name
-from comt_cli.exchange.tokenizer_files import tokenizer_files
 from comt_cli.files import atomic_file, read_json, write_json
 from comt_cli.layers.norms import EmbeddingNorm
 from comt_cli.layers.residual.base import ResidualConnection
@@ -28,17 +27,14 @@ HUB_FILES = [CONFIG, "*.safetensors", INDEX, TOKENIZER]
 
 def write_huggingface(loaded: LoadedText, folder: Path) -> list[tuple[Path, str]]:
     """Write `loaded` as a folder that `transformers` reads: as LlamaForCausalLM, BertForMaskedLM, or
-    BertForSequenceClassification. Weights keep their types.
-
-    Returns every path with a few words on what it holds. The configuration is written last, so that a folder whose
-    writing was cut short is not taken for a model.
+    BertForSequenceClassification. Weights keep their types. Returns every path with a few words on what it holds. The
+    configuration is written last: a folder whose writing was cut short is not taken for a model.
 
     Raises:
         UserError: the layout cannot express the network (gates, another residual connection), or the folder is in use.
         StorageError: the disk is full or the folder cannot be written.
     """
-    layout = layout_of(loaded.model.settings.family)
-    assert layout is not None  # of every model of text
+    layout = LAYOUTS[loaded.model.settings.family]
     _refuse_inexpressible(loaded.model, layout)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
@@ -67,16 +63,13 @@ def write_huggingface(loaded: LoadedText, folder: Path) -> list[tuple[Path, str]
 
 def read_huggingface(folder: Path, name: str | None = None) -> LoadedText:
     """Read a LLaMA or BERT from a folder with config.json, model.safetensors (one or several files) and tokenizer.json.
-
-    `name` replaces the folder's name in what is written about the model.
-
-    Raises:
-        UserError: a file is missing, damaged, or of another architecture; or an option is one that our models lack.
-    """
+    `name` replaces the folder's. Raises `UserError` where a file is missing, damaged, or of another architecture, or an
+    option is one that our models lack."""
     config = _read_json(folder / CONFIG)
-    layout, kind = layout_of(config.get("model_type")), config.get("model_type")
-    if layout is None:
-        raise UserError(f"{folder / CONFIG} describes {config.get('architectures')} of type {kind!r}", read_here())
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in LAYOUTS:
+        raise UserError(f"{folder / CONFIG} describes {config.get('architectures')} of type {kind!r}", READ_HERE)
+    layout = LAYOUTS[kind]
     settings, vocabulary = layout.settings_from(config, str(folder / CONFIG))
     model = layout.join(settings, vocabulary, _read_weights(folder), str(folder))
     return layout.loaded(
@@ -97,7 +90,7 @@ def _refuse_inexpressible(model: Any, layout: Layout) -> None:
     if not all(type(connection) in layout.connections for connection in connections):
         reasons.append(f"the residual connection {residual_name(model)}")
     elif not all(isinstance(norm, layout.norm) for norm in norms):
-        reasons.append(f"norms other than {layout.norm_words}")
+        reasons.append(f"norms other than {layout.norm.__name__}")
     if any(isinstance(module, EmbeddingNorm) for module in model.modules()):
         reasons.append("a normalised embedding")
     if any(isinstance(module, SharedValues) for module in model.modules()):

@@ -20,12 +20,8 @@ def load(source: str | Path, kind: type[L]) -> L:
     """Load the model at `source` onto the CPU, in the types that it was stored in.
 
     `source` is a checkpoint file or run directory of comt; or, where `kind` takes files of other programs, a Hugging
-    Face folder, a GGUF file, or, where no such path exists, the name of a hub repository, which is fetched into the
-    hub's cache. `Loaded` itself takes models of any task.
-
-    Raises:
-        UserError: nothing is there, or it is damaged, foreign or of another kind; says what it holds and what was
-            expected.
+    Face folder, a GGUF file, or, where no such path exists, the name of a hub repository. `Loaded` itself takes models
+    of any task. Raises `UserError` that says what is there, and what was expected.
     """
     path = Path(source)
     checkpoint = checkpoint_in(path) if path.is_dir() else None
@@ -49,8 +45,7 @@ def _no(kind: type[Loaded]) -> str:
 
 
 def _read_own(path: Path, wanted: type[Loaded]) -> Loaded:
-    """Read a checkpoint that training wrote; nothing in it is executed. Raises `UserError` where it is cut short,
-    foreign, from another version, of another task, or its parts do not fit together."""
+    """Read a checkpoint that training wrote. Raises `UserError`."""
     state = read_state(path)
     spec = spec_in(state, path)
     if wanted.command not in (None, spec.command):

@@ -3,10 +3,10 @@ says no more than what trains it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Protocol, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, Field, FiniteFloat, PositiveInt, ValidationError
 
@@ -14,7 +14,7 @@ from comt_cli.data.captions.settings import CaptionData
 from comt_cli.data.tokenizer import Tokenizer, tokenizer_from_json
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import name_of, problem_of
-from comt_cli.exchange.codecs import OwnCodec
+from comt_cli.exchange.codecs import OwnCodec, TextCodec
 from comt_cli.exchange.sources import ACCEPTED
 from comt_cli.layers.gates import CarriesGates
 from comt_cli.models.bert import Bert, BertClassifier
@@ -88,31 +88,6 @@ class Loaded:
 
 
 # ---- models that read one text
-
-
-class TextCodec(Protocol):
-    """Text to the token ids that a model was trained to see and back, and the ids' names for the axes of figures.
-
-    `end_ids` are the tokens that end a text; there may be none.
-    """
-
-    end_ids: frozenset[int]
-
-    def encode(self, text: str) -> list[int]:
-        """The ids of one whole text, with the special tokens that this model's texts begin and end with."""
-
-    def prompt(self, text: str) -> list[int]:
-        """The ids of the beginning of a text, which is to be continued: those of `encode` without what ends a text.
-
-        Of an empty beginning that is the token that texts begin after; nothing where there is none.
-        """
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`. Special tokens and ids that are not the tokenizer's are no text; bytes that are not UTF-8,
-        such as a character of which only the beginning is there, are U+FFFD."""
-
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        r"""A name for each id: '▁castle' begins with a space, '</s>' ends a text, '\\n' is a line break."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ for a sentence does not depend on its batch, but through the rounding of the log
 may add in another order.
 
 Shapes: B sentences, K beams, R = B K rows (row b K + k is beam k of sentence b), S source tokens, V vocabulary, C
-candidates, L longest hypothesis.
+candidates, L longest hypothesis, T target tokens, H heads.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from torch import Tensor
 
 from comt_cli.data.special_tokens import PAD, SpecialTokens
 from comt_cli.errors import UserError
+from comt_cli.layers.multi_head import attention_weights
+from comt_cli.models.transformer import DecoderBlock, EncoderDecoder
 from comt_cli.tasks.settings.decoding import BeamSettings
 
 PENALTIES: dict[str, Callable[[float, float], float]] = {
@@ -66,8 +68,8 @@ class Hypothesis:
     """Target tokens, without the begin and the end token.
 
     Attributes:
-        log_probability: the sum of the tokens' log-probabilities, the end's included.
-        score: that divided by the length penalty; the end counts as a token.
+        log_probability: the sum of the tokens' log-probabilities, the end's included; `score`: that divided by the
+            length penalty, the end counting as a token.
         ended: whether it has an end; else it reached the greatest length, and ranks behind all that have one.
     """
 
@@ -106,15 +108,11 @@ def beam_search(
     n_best: int = 1,
     forbidden: Forbidden = NOTHING,
 ) -> list[list[Hypothesis]]:
-    """For each sentence, or whatever else the `source` is of, up to `n_best` different hypotheses, the best first:
-    fewer where so many were not found.
+    """For each sentence of the `source` up to `n_best` different hypotheses, the best first.
 
     A hypothesis has at most its sentence's of `max_lengths` tokens, the end included. What is `forbidden` is never
-    chosen, and neither is `PAD` or `begin`; their probability is lost.
-
-    Raises:
-        NotFinite: the logits are not numbers.
-        ValueError: a number is out of its range.
+    chosen, and neither is `PAD` or `begin`; their probability is lost. Raises `NotFinite` where the logits are not
+    numbers, `ValueError` where a number is out of its range.
     """
     device, B = source[0].device, len(source[0])
     if not (1 <= n_best <= width and alpha >= 0 and len(max_lengths) == B > 0 and min(max_lengths) > 0):
@@ -230,11 +228,9 @@ class _Beams:
 
 
 def _candidates(live: _Beams, logits_RV: Tensor, forbidden: list[int], length: int) -> tuple[_Beams, Tensor]:
-    """The 2 K likeliest continuations of each sentence's beams, and the beams that they continue, int64 [B, 2 K]. At
-    most K of them end, since a beam ends in one way only. Their scores are their sums.
-
-    A single beam has one continuation: where a second, less likely one could end, the search would not be greedy.
-    """
+    """The 2 K likeliest continuations of each sentence's beams, whose scores are their sums, and the beams that they
+    continue, int64 [B, 2 K]. At most K of them end, since a beam ends in one way only. A single beam has one
+    continuation: with a second, less likely one the search would not be greedy."""
     B, K = live.sums.shape
     V = logits_RV.shape[1]
     sums_RV = logits_RV.log_softmax(-1) + live.sums.reshape(-1, 1)
@@ -247,10 +243,8 @@ def _candidates(live: _Beams, logits_RV: Tensor, forbidden: list[int], length: i
 
 
 def top(values_BN: Tensor, wanted: int) -> tuple[Tensor, Tensor]:
-    """The `wanted` greatest values of each row, falling, and their indices; of equal values the lowest indices.
-
-    `torch.topk` leaves open which of equal values it takes, and in which order.
-    """
+    """The `wanted` greatest values of each row, falling, and their indices; of equal values the lowest indices, which
+    `torch.topk` leaves open."""
     values_BC, index_BC = values_BN.topk(min(wanted + 1, values_BN.shape[1]))
     if wanted < values_BC.shape[1] and (values_BC[:, wanted - 1] == values_BC[:, wanted]).any():
         values_BN, index_BN = values_BN.sort(descending=True, stable=True)
@@ -278,3 +272,25 @@ def _hypotheses(finished: _Beams, live: _Beams, place: int, length: int, end: in
             kept = tokens[: tokens.index(end)] if ended else tokens[:length]
             found.append(Hypothesis(tuple(kept), total, score, ended))
     return found[:n_best]
+
+
+@torch.no_grad()
+def attention_of(model: EncoderDecoder, source: tuple[Tensor, ...], target_in: Sequence[int]) -> Tensor:
+    """The weights of the last decoder block's cross-attention, the mean over its heads, over what the encoder reads of
+    one `source` (tensors whose first dimension is 1), in predicting what follows each token of `target_in`, the begin
+    token first: [T, S] in fp32 on the CPU. Rows sum to 1."""
+    block = model.decoder[-1]
+    assert isinstance(block, DecoderBlock)
+    queries: list[Tensor] = []
+
+    def keep(_module: Any, _inputs: Any, outputs: tuple[Tensor, ...]) -> None:
+        queries.append(block.cross.split(outputs[0]))
+
+    handle = block.cross.query.register_forward_hook(keep)
+    try:
+        model.body(*source, torch.tensor([list(target_in)], device=source[0].device))
+    finally:
+        handle.remove()
+    memory = model.encode(*source)
+    weights_BHTS = attention_weights(queries[0], memory.keys[-1], memory.mask_BS[:, None, None, :])
+    return weights_BHTS.mean(1)[0].float().cpu()

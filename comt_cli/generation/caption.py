@@ -22,8 +22,7 @@ from comt_cli.data.images.pictures import CAPTIONED, open_picture
 from comt_cli.data.special_tokens import SpecialTokens
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedCaptioner
-from comt_cli.generation.attention import attention_of
-from comt_cli.generation.beam import Forbidden, Hypothesis, decode
+from comt_cli.generation.beam import Forbidden, Hypothesis, attention_of, decode
 from comt_cli.tasks.settings.decoding import BeamSettings
 
 
@@ -34,8 +33,7 @@ def no_caption(special: SpecialTokens) -> Forbidden:
 
 @dataclass(frozen=True)
 class Seen:
-    """An image as a captioner reads it: `regions` float32 [R, V]; `pixels`, uint8 [S, S, 3], where it is one of
-    pixels."""
+    """An image as a captioner reads it: `regions` float32 [R, V]; `pixels`, uint8 [S, S, 3], where there are any."""
 
     regions: NDArray[np.float32]
     pixels: NDArray[np.uint8] | None
@@ -62,10 +60,7 @@ def look_at(path: Path, data: CaptionData) -> Seen:
     except UserError as error:
         if path.suffix.lower() in (".npy", ".npz") or not path.exists():
             raise
-        raise UserError(
-            f"{path} is no file of features, and this model reads no pictures",
-            "It is given what a detector made of an image: .npy, or .npz with an array `feat`.",
-        ) from error
+        raise UserError(f"{path} is no file of features, and this model reads no pictures") from error
 
 
 def _picture(path: Path, side: int) -> NDArray[np.uint8]:
@@ -80,10 +75,7 @@ def _colours(image: Image.Image, path: Path) -> Image.Image:
     if image.mode.startswith("I;16"):
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))  # convert() would make most of it white
     if image.mode in ("I", "F"):
-        raise UserError(
-            f"{path}: its pixels are single numbers of 32 bits, and nothing says which is white",
-            "Save it with 8 or 16 bits a pixel.",
-        )
+        raise UserError(f"{path} has numbers of 32 bits, of which none is white", "Save it with 8 or 16 bits a pixel.")
     if image.has_transparency_data:
         seen = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen).convert("RGB")

@@ -1,17 +1,20 @@
-"""Texts in, texts out: a model continues prompts, batch by batch, and what it took."""
+"""Texts in, texts out: a model continues prompts, batch by batch; what it took; and tokens as text that is shown at
+once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import count
 from time import perf_counter
 
 from comt_cli.errors import UserError
+from comt_cli.exchange.codecs import TextCodec
 from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.generation.cached import generate
 from comt_cli.generation.sampling import count_copies
-from comt_cli.generation.text_stream import TextStream
 
+BROKEN = "\N{REPLACEMENT CHARACTER}"
 MOST_ROWS = 64
 """Texts that are generated at once; more come one batch after the other."""
 
@@ -101,41 +104,63 @@ def complete(
     show: Callable[[str], None] | None = None,
 ) -> Pace:
     """Fill in the texts of `completions`; `show` is given each piece of text as it comes (for one completion)."""
-    pace = Pace()
+    pace, codec = Pace(), loaded.text_codec()
     for start in range(0, len(completions), MOST_ROWS):
-        _complete_batch(loaded, completions[start : start + MOST_ROWS], sampling, pace, show)
+        batch = completions[start : start + MOST_ROWS]
+        streams = [TextStream(codec, row.ids) for row in batch]
+        ids, copies = [row.ids for row in batch], [row.copy for row in batch]
+        steps = generate(loaded.model, ids, **asdict(sampling), stop_ids=codec.end_ids, copies=copies)
+        for number in count():
+            before = perf_counter()  # decoding and printing the text is not the model's time
+            if (step := next(steps, None)) is None:
+                break
+            pace.add(sum(token is not None for token in step), perf_counter() - before, is_prefill=number == 0)
+            for row, stream, token in zip(batch, streams, step, strict=True):
+                if token is not None:
+                    row.tokens += 1
+                    row.ended = token in codec.end_ids
+                    new = stream.push(token)
+                    if show:
+                        show(new)
+        for row, stream in zip(batch, streams, strict=True):
+            rest = stream.finish()
+            row.text = stream.text
+            if show:
+                show(rest)
     return pace
 
 
-def _complete_batch(
-    loaded: LoadedModel,
-    batch: Sequence[Completion],
-    sampling: Sampling,
-    pace: Pace,
-    show: Callable[[str], None] | None,
-) -> None:
-    codec = loaded.text_codec()
-    streams = [TextStream(codec, row.ids) for row in batch]
-    ids, copies = [row.ids for row in batch], [row.copy for row in batch]
-    steps = generate(loaded.model, ids, **asdict(sampling), stop_ids=codec.end_ids, copies=copies)
-    is_prefill = True
-    while True:
-        before = perf_counter()  # decoding and printing the text is not the model's time
-        step = next(steps, None)
-        if step is None:
-            break
-        pace.add(sum(token is not None for token in step), perf_counter() - before, is_prefill=is_prefill)
-        is_prefill = False
-        for row, stream, token in zip(batch, streams, step, strict=True):
-            if token is None:
-                continue
-            row.tokens += 1
-            row.ended = token in codec.end_ids
-            new = stream.push(token)
-            if show:
-                show(new)
-    for row, stream in zip(batch, streams, strict=True):
-        rest = stream.finish()
-        row.text = stream.text
-        if show:
-            show(rest)
+class TextStream:
+    """The text of the tokens that follow on `prompt`, in pieces that are never taken back.
+
+    A character may be spelled by several tokens, and a piece's leading space depends on what is before it: all tokens
+    so far are decoded together, and the new part is given out once it does not end in a part of a character.
+    """
+
+    def __init__(self, codec: TextCodec, prompt: Sequence[int]) -> None:
+        self.codec, self.ids = codec, list(prompt)
+        self.text = ""
+        self._whole = codec.decode(self.ids)
+        """The prompt's text and what was given out."""
+
+    def push(self, token: int) -> str:
+        """The new text that is certain with this token, often none."""
+        self.ids.append(token)
+        return self._give(self.codec.decode(self.ids).rstrip(BROKEN))
+
+    def finish(self) -> str:
+        """The rest: U+FFFD for bytes that did not become a character."""
+        return self._give(self.codec.decode(self.ids))
+
+    def _give(self, whole: str) -> str:
+        if self._whole.startswith(whole):
+            return ""
+        if whole.startswith(self._whole):
+            new = whole[len(self._whole) :]
+        else:
+            # Some decoders take back the characters before a byte that fits nowhere: U+FFFD for each of their bytes.
+            pairs = enumerate(zip(whole, self._whole, strict=False))
+            shared = next(place for place, (new, old) in pairs if new != old)
+            new = BROKEN + whole[shared:].lstrip(BROKEN)
+        self._whole, self.text = whole, self.text + new
+        return new

@@ -1,6 +1,8 @@
-"""The choice of the next token: the most likely one, or one drawn from the likely ones.
+"""The choice of the next token: the most likely one, or one drawn from the likely ones; and sequences that are drawn
+from a decoder's own distribution.
 
-Shapes: B rows (texts), V vocabulary, N steps.
+Shapes: B rows (texts) or sources, V vocabulary, N steps, K drawn sequences a source, R rows of all sequences, L longest
+sequence.
 """
 
 from __future__ import annotations
@@ -11,6 +13,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+from comt_cli.data.special_tokens import PAD
+from comt_cli.generation.beam import NOTHING, Decodes, Forbidden
 
 COLDEST = 1e-6
 """Temperatures below this count as this: the most likely token is then certain, unless two are equally likely."""
@@ -24,10 +29,8 @@ class Sampler:
     At `temperature` 0 the most likely token is chosen. Otherwise the logits are divided by `temperature`, and a token
     is drawn from the smallest set of tokens whose probability reaches `top_p`. Every text has a stream of random
     numbers of its own, which follows from `seed`, its prompt, and which copy of its prompt it is (`copies`, from 0;
-    counted if not given): what else is in the batch, and how long it gets, does not matter (but through the rounding
-    of the logits, since a matrix product of more rows may add in another order).
-
-    Raises `ValueError` where a number is out of its range.
+    counted if not given): what else is in the batch, and how long it gets, does not matter. Raises `ValueError` where a
+    number is out of its range.
     """
 
     def __init__(
@@ -74,6 +77,42 @@ def nucleus(logits_BV: Tensor, uniform_B: Tensor, temperature: float, top_p: flo
     # device takes in parts may rise where a token of probability 0, which must not be chosen, adds nothing.
     last_B1 = (p_BV > 0).sum(-1, keepdim=True).sub(1).clamp(min=0).minimum(count_B1 - 1)
     return token_BV.gather(-1, place_B1.minimum(last_B1))[:, 0]
+
+
+@torch.no_grad()
+def drawn_sequences(
+    model: Decodes,
+    *source: Tensor,
+    uniform_BKL: Tensor,
+    begin: int,
+    end: int,
+    greedy: bool = False,
+    forbidden: Forbidden = NOTHING,
+) -> Tensor:
+    """`K` sequences for each source, int64 [B, K, l], each closed by the end token unless it has all L tokens, and
+    padded with `PAD`; l is the longest. Token t of sequence k is what `uniform_BKL[b, k, t]`, in [0, 1), picks from the
+    distribution. With `greedy` the likeliest tokens are one more sequence, the first. What is `forbidden` is never
+    drawn, and neither is `PAD` or `begin`; their probability goes to the others in proportion. Nothing of a sequence
+    enters another's draw."""
+    device, B, L = source[0].device, len(source[0]), uniform_BKL.shape[-1]
+    memory = model.encode(*source)
+    uniform_BKL = torch.cat([uniform_BKL.new_zeros(B, int(greedy), L), uniform_BKL], dim=1).to(device)
+    K = uniform_BKL.shape[1]
+    is_greedy_R = torch.arange(B * K, device=device) % K < int(greedy)
+    cache = model.decoding_cache(B * K, L)
+    last_R = torch.full((B * K,), begin, device=device)
+    has_ended_R = torch.zeros(B * K, dtype=torch.bool, device=device)
+    found_RL = torch.full((B * K, L), PAD, device=device)
+    for t in range(L):
+        logits_RV = model.step(last_R[:, None], cache, memory).float()
+        logits_RV[:, forbidden.at(t, begin, end)] = -torch.inf
+        drawn_R = nucleus(logits_RV, uniform_BKL[:, :, t].reshape(-1), temperature=1.0, top_p=1.0)
+        last_R = torch.where(is_greedy_R, logits_RV.argmax(-1), drawn_R)
+        found_RL[:, t] = last_R.masked_fill(has_ended_R, PAD)
+        has_ended_R |= last_R == end
+        if has_ended_R.all():
+            break
+    return found_RL[:, : t + 1].view(B, K, -1)
 
 
 def count_copies(prompts: Sequence[Sequence[int]]) -> list[int]:

@@ -1,11 +1,13 @@
-"""Partial output of decoding a numbered set of sentences, from which a stopped one resumes."""
+"""Partial output of decoding, from which a stopped one resumes: of a numbered set of sentences, and of a file of
+lines."""
 
 from __future__ import annotations
 
 import json
 import os
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 
 from comt_cli.data.storage import make_folder
@@ -32,27 +34,22 @@ def append(path: Path, text: str, hint: str | None = None, *, separator: str = "
 
 class Transcript:
     """The texts of a split, by the numbers of its sentences, while one or several processes write them into a folder
-    that all see: each into a file of its own, `<split>.part-<rank>.jsonl`, a text a line. In the end `finish` writes
-    `<split>.txt`.
+    that all see: each into a file of its own, `<split>.part-<rank>.jsonl`. In the end `finish` writes `<split>.txt`.
 
     A line is `[number, text, checksum]`. What does not fit its checksum is decoded again: a damaged or edited line, one
-    of other weights, and all that versions wrote that had no checksum.
-
-    Attributes:
-        done: the texts that were there at the beginning, of all processes, and those of this one since.
+    of other `weights`, and all that versions wrote that had no checksum. `done` are the texts that were there at the
+    beginning, of all processes, and those of this one since.
     """
 
     def __init__(self, folder: Path, split: str, rank: int = 0, weights: str = "") -> None:
-        """`weights` says whose texts they are, such as a run and its step; every checksum is over it, too. Raises
-        `StorageError` where the folder cannot be made."""
+        """`weights` says whose texts they are, such as a run and its step; every checksum is over it, too."""
         make_folder(folder)
         self.folder, self.split, self._weights = folder, split, weights
         self._own = folder / f"{split}.part-{rank}.jsonl"
         self.done = self._written()
 
     def add(self, texts: Mapping[int, str]) -> None:
-        """Write the texts of some sentences, as lines; they are on disk afterwards. Raises `StorageError` where the
-        disk is full or the folder gone."""
+        """Write the texts of some sentences, as lines; they are on disk afterwards. Raises `StorageError`."""
         texts = {number: one_line(text) for number, text in texts.items()}
         # As ASCII: a line that a kill cut off in the middle of a letter would make the file unreadable.
         lines = "".join(json.dumps([*each, self._checksum(*each)]) + "\n" for each in texts.items())
@@ -68,7 +65,7 @@ class Transcript:
         return None if None in found else [text for text in found if text is not None]
 
     def finish(self, texts: Iterable[str]) -> None:
-        """Write the whole, a line a text. Raises `StorageError` where the disk is full or the folder gone."""
+        """Write the whole, a line a text. Raises `StorageError`."""
         write_text(self.folder / f"{self.split}.txt", "".join(f"{text}\n" for text in texts))
 
     def _checksum(self, number: int, text: str) -> int:
@@ -89,3 +86,51 @@ class Transcript:
                 if checksum == self._checksum(number, text):
                     found[number] = text
         return found
+
+
+class PartFile:
+    """The lines of an output that a kill does not lose: written to `<path>.part` as they come, and to `<path>` in the
+    end.
+
+    `key` says what they are of: it is the first line of `<path>.part`, and what a call with another key left is
+    archived under another name (`aside`). A checksum is before each other line there, and from the first on that does
+    not fit it all are written again. Nothing else may write the file meanwhile.
+    """
+
+    def __init__(self, path: Path, key: str) -> None:
+        self.path, self.key = path, key
+        self.part = path.with_name(f"{path.name}.part")
+        self.lines: list[str] = []
+        self.aside: Path | None = None
+
+    def resume(self, piece: int) -> int:
+        """How many lines of an earlier call are kept, a multiple of `piece`: what was cut short is written again.
+        Raises `StorageError` where the folder cannot be written."""
+        try:
+            first, *stored = read_text(self.part).split("\n")[:-1] or [""]  # what has no line break was cut short
+        except FileNotFoundError:
+            first, stored = self.key, []
+        except (OSError, ValueError):
+            first, stored = "", [""]
+        if first != self.key and stored and self.part.is_file():
+            names = (self.part.with_name(f"{self.part.name}.replaced-{number}") for number in count(1))
+            self.aside = self.part.rename(next(name for name in names if not name.exists()))
+        lines = [line.partition(" ")[2] for line in stored] if first == self.key else []
+        fits = [one == f"{other}\n" for one, other in zip(self._stored(lines), stored, strict=False)]
+        self.lines = lines[: [*fits, False].index(False) // piece * piece]
+        write_text(self.part, "".join([f"{self.key}\n", *self._stored(self.lines)]))
+        return len(self.lines)
+
+    def _stored(self, lines: Sequence[str], first: int = 0) -> list[str]:
+        """Lines, of which the first is number `first`, as the part has them."""
+        return [f"{zlib.crc32(f'{self.key} {n} {line}'.encode()):08x} {line}\n" for n, line in enumerate(lines, first)]
+
+    def add(self, lines: Sequence[str]) -> None:
+        """Write more lines, flushed to the disk. Raises `StorageError`."""
+        append(self.part, "".join(self._stored(lines, len(self.lines))))
+        self.lines += lines
+
+    def finish(self) -> None:
+        """Write `path` and remove the part. Raises `StorageError`."""
+        write_text(self.path, "".join(f"{line}\n" for line in self.lines))
+        self.part.unlink(missing_ok=True)

@@ -18,8 +18,7 @@ from comt_cli.data.special_tokens import PAD
 from comt_cli.data.tokenizer import Tokenizer
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedTranslator
-from comt_cli.generation.attention import attention_of
-from comt_cli.generation.beam import Decodes, Hypothesis, decode
+from comt_cli.generation.beam import Decodes, Hypothesis, attention_of, decode
 from comt_cli.generation.transcript import one_line
 from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.tasks.settings.decoding import DecodeSettings
@@ -40,21 +39,13 @@ class Options:
 
     def __post_init__(self) -> None:
         if not 1 <= self.n_best <= self.decode.beam:
-            raise UserError(
-                f"{self.n_best} translations of each line cannot be had from a beam of {self.decode.beam}",
-                f"Give --beam {max(self.n_best, 1)} or more.",
-            )
+            raise UserError(f"{self.n_best} translations of each line cannot be had from a beam of {self.decode.beam}")
 
 
 @dataclass(frozen=True)
 class Translation:
-    """One translation of a line. Those of an empty line are empty, and have neither source nor scores.
-
-    Attributes:
-        text: without line breaks.
-        source: the line's tokens, the end included.
-        hypothesis: what the search found.
-    """
+    """One translation of a line, without line breaks. Those of an empty line are empty, and have neither `source` (the
+    line's tokens, the end included) nor `hypothesis`."""
 
     text: str
     source: tuple[int, ...] = ()

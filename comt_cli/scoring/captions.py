@@ -32,11 +32,8 @@ Gram = tuple[str, ...]
 
 
 def caption_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    """The scores of one caption an image, given all references of each image: `CAPTION_METRICS`, times 100.
-
-    Raises:
-        ValueError: there are not as many captions as images, none at all, or an image has no reference.
-    """
+    """The scores of one caption an image, given all references of each image: `CAPTION_METRICS`, times 100. Raises
+    `ValueError` where there are not as many captions as images, none at all, or an image has no reference."""
     if len(hypotheses) != len(references) or not hypotheses or not all(references):
         raise ValueError(f"{len(hypotheses)} captions for {len(references)} lists of references")
     candidates = [words_of(text) for text in hypotheses]
@@ -129,10 +126,7 @@ class _Vector:
 
 class Cider:
     """CIDEr-D of single captions, times 100, given every image's references, from which n-grams get their weights.
-
-    Making it counts all references once (about 4 s for 20,000 images of `scenes`). A caption then takes a fraction of a
-    millisecond: self-critical training asks for thousands.
-    """
+    Making it counts all references once; a caption then takes a fraction of a millisecond."""
 
     def __init__(self, references: Sequence[Sequence[str]]) -> None:
         """`references[i]` are the captions of image i. Raises `ValueError` where there are none."""

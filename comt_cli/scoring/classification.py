@@ -19,15 +19,10 @@ _Numbers = NDArray[np.float64]
 def classification_scores(
     predictions: ArrayLike, targets: ArrayLike, measures: Sequence[str]
 ) -> Mapping[str, float | str]:
-    """The measures of these names, or the reason why one has no value.
+    """The measures of these names ("accuracy", "f1" of class 1, "mcc", "pearson", "spearman"), or why one has no value.
 
-    Args:
-        predictions: [N], classes from 0 on for accuracy, F1 and Matthews' correlation; else numbers.
-        targets: [N], the right ones.
-        measures: of "accuracy", "f1" (of class 1), "mcc", "pearson", "spearman".
-
-    Raises:
-        ValueError: there are not as many predictions as targets, or none; or there is no such measure.
+    `predictions` and `targets`, [N], are classes from 0 on, or numbers for the two correlations. Raises `ValueError`
+    where there are not as many predictions as targets, or none; or there is no such measure.
     """
     said, true = np.asarray(predictions), np.asarray(targets)
     if said.shape != true.shape or said.ndim != 1 or not said.size:

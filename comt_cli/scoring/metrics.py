@@ -1,4 +1,5 @@
-"""The metrics by their names in tables, each with sacreBLEU's signature, and the paired bootstrap between two systems.
+"""The metrics by their names in tables, each with sacreBLEU's signature, the paired bootstrap between two systems, and
+whether a translation has the values that it must: dates, amounts, names, each as its language writes it.
 
 Numbers of two names are never comparable: the tokens differ, or their case, or how what is 0 is smoothed.
 """
@@ -28,11 +29,9 @@ class Score:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A system beside a baseline, on the same references.
-
-    `p_value` is the share of resampled test sets whose difference is, by chance alone, larger than the one found (Koehn
-    2004, as sacreBLEU has it: of two equal systems it is not 1, but the smallest there is).
-    """
+    """A system beside a baseline, on the same references. `p_value` is the share of resampled test sets whose
+    difference is, by chance alone, larger than the one found (Koehn 2004, as sacreBLEU has it: of two equal systems it
+    is the smallest there is)."""
 
     score: Score
     baseline: Score
@@ -46,10 +45,8 @@ class Comparison:
 
 @dataclass(frozen=True)
 class TextMetric:
-    """`options` are those of sacreBLEU's class `kind`; `prepare` is done to both sides before.
-
-    `is_of_tokens`: it takes tokens as they are, separated by spaces, where the others take plain text.
-    """
+    """`options` are those of sacreBLEU's class `kind`; `prepare` is done to both sides before. `is_of_tokens`: it takes
+    tokens as they are, separated by spaces, where the others take plain text."""
 
     words: str
     kind: str
@@ -81,9 +78,8 @@ _HYPHEN = re.compile(r"(\S)-(\S)")
 def split_compounds(tokenised: str) -> str:
     r"""A tokenised line with its hyphens as tokens: `rich-text` as `rich ##AT##-##AT## text`.
 
-    German compounds are split so since GNMT, which raises BLEU by 0.7 to 1: it is shown under a name of its own.
-    tensor2tensor's script is a line of Perl, `s{(\S)-(\S)}{$1 ##AT##-##AT## $2}g`, whose matches do not overlap:
-    `a-b-c` is split once.
+    German compounds are split so since GNMT, which raises BLEU by 0.7 to 1. tensor2tensor's script is a line of Perl,
+    `s{(\S)-(\S)}{$1 ##AT##-##AT## $2}g`, whose matches do not overlap: `a-b-c` is split once.
     """
     return _HYPHEN.sub(r"\1 ##AT##-##AT## \2", tokenised)
 
@@ -115,11 +111,8 @@ METRICS: Mapping[str, TextMetric] = {
 
 
 def score(metric: str, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """The score of a test set, one reference for each hypothesis.
-
-    Raises:
-        ValueError: there are none, or not as many of both.
-    """
+    """The score of a test set, one reference for each hypothesis. Raises `ValueError` where there are none, or not as
+    many of both."""
     _check(hypotheses, references)
     of = METRICS[metric]
     given, wanted = of.sides(hypotheses, references)
@@ -131,10 +124,8 @@ def score(metric: str, hypotheses: Sequence[str], references: Sequence[str]) -> 
 def compare(
     metric: str, hypotheses: Sequence[str], baseline: Sequence[str], references: Sequence[str], samples: int = SAMPLES
 ) -> Comparison:
-    """Both scores and the p-value of their difference, by sacreBLEU's paired bootstrap with its seed.
-
-    Raises as `score` does.
-    """
+    """Both scores and the p-value of their difference, by sacreBLEU's paired bootstrap with its seed. Raises as
+    `score`."""
     _check(hypotheses, references)
     _check(baseline, references)
     from sacrebleu.significance import PairedTest
@@ -153,3 +144,36 @@ def compare(
 def _check(hypotheses: Sequence[str], references: Sequence[str]) -> None:
     if not hypotheses or len(hypotheses) != len(references):
         raise ValueError(f"{len(hypotheses)} hypotheses for {len(references)} references")
+
+
+def slot_accuracy(hypotheses: Sequence[str], slots: Sequence[Sequence[str]]) -> Score:
+    """The percentage of the values that are in their hypotheses, letter by letter, anywhere in them.
+
+    A value counts as whole words and whole numbers: `3` is neither in `13` nor in `3.5`, `-3` or `3 000`. One that is
+    asked for twice must be there twice, and none counts as part of a longer one. Raises `ValueError` where there are
+    not as many hypotheses as lists of values, or no values at all.
+    """
+    if len(hypotheses) != len(slots) or not any(slots):
+        raise ValueError(f"{len(hypotheses)} hypotheses for {len(slots)} lists of values")
+    total = sum(map(len, slots))
+    found = sum(map(_found, hypotheses, slots))
+    return Score(100 * found / total, f"slots:{total}|match:exact")
+
+
+def _found(text: str, values: Sequence[str]) -> int:
+    count = 0
+    for value in sorted(values, key=len, reverse=True):
+        text, once = _whole(value).subn("\0", text, count=1)
+        count += once
+    return count
+
+
+def _whole(value: str) -> re.Pattern[str]:
+    """A value between what is no part of its first and last word."""
+    before = r"(?<!\w)" if re.match(r"\w", value) else ""
+    after = r"(?!\w)" if re.search(r"\w\Z", value) else ""
+    before += r"(?<!\d[.,:])(?<![-−])" if value[:1].isdigit() else ""
+    # French groups digits by spaces; two numbers of three digits side by side are taken for one.
+    before += r"(?<!\d )" if re.match(r"\d{3}(?!\d)", value) else ""
+    after += r"(?![.,:]\d)(?! \d{3}(?!\d))" if value[-1:].isdigit() else ""
+    return re.compile(before + re.escape(value) + after)

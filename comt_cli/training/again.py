@@ -32,10 +32,10 @@ class NotAsBefore(UserError):
 def evaluate_again(directory: RunDirectory, world: World) -> tuple[list[str], float]:
     """Evaluate the weights that a run has ended with, and add to its result what that lacks, with when and by what.
     Returns the keys of that, and the largest part of itself by which another value is off. Nothing that is there
-    changes, and texts that the network puts out are not kept.
+    changes.
 
     Raises:
-        NotAsBefore: values do not come out as before; names them. Nothing is added.
+        NotAsBefore: values do not come out as before; nothing is added.
         UserError: the run is not done, or its data or checkpoint is not what it was.
         BeingTrained, StorageError: the result cannot be written.
     """
@@ -72,7 +72,7 @@ def merge(
     each value that is off by more than rounding, and the largest part of itself that one is off by.
 
     `tolerance` is the part of a loss, or of 0.1 where that is more, and of a perplexity's logarithm. What `scores`
-    samples, in per cent, may also be off by one sample: of two answers that are equally probable either is given.
+    samples, in per cent, may also be off by one sample: of two equally probable answers either is given.
     """
     added: list[str] = []
     differing: list[str] = []

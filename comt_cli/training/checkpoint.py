@@ -1,8 +1,7 @@
 """Everything that must survive a stop, in one dictionary and one file; and resuming from it.
 
-The file is written beside the old one, flushed, and renamed over it: a kill at any moment leaves one intact checkpoint.
-It holds tensors and plain values only and is read with `weights_only=True`: a stranger's checkpoint runs no code. A run
-resumes if the checkpoint is its own and every process sees the same one.
+A kill at any moment leaves one intact checkpoint. It holds tensors and plain values only and is read with
+`weights_only=True`: a stranger's checkpoint runs no code.
 """
 
 from __future__ import annotations
@@ -80,14 +79,10 @@ def save_checkpoint(
     *,
     writes: bool = True,
 ) -> None:
-    """Write the state after a step. `progress` has the counters of the loop; `optimizer` is None for a finished run.
-    `parts` is what models of this kind need besides (`TaskRun.checkpoint_parts`).
-
-    Where the model is sharded, all processes call this, and the one that `writes` gets the full tensors.
-
-    Raises:
-        StorageError: the disk is full or the folder gone; the checkpoint written before is intact.
-    """
+    """Write the state after a step. `progress` has the counters of the loop; `optimizer` is None for a finished run;
+    `parts` is what models of this kind need besides (`TaskRun.checkpoint_parts`). Where the model is sharded, all
+    processes call this, and the one that `writes` gets the full tensors. Raises `StorageError`; the checkpoint written
+    before is intact."""
     # First of all: asking a sharded model for its state shards again what an evaluation has left gathered.
     weights = full_tensors(model.state_dict(), keep=writes)
     optimizer_state = None if optimizer is None else full_optimizer_state(model, optimizer, keep=writes)
@@ -106,8 +101,7 @@ def save_checkpoint(
 
 
 def save_weights(path: Path, spec: RunSpec, step: int, model: nn.Module, *, writes: bool = True) -> None:
-    """Write the weights after a step alone, for `load_weights`. As for `save_checkpoint`, all processes call it. Raises
-    `StorageError` where the disk is full or the folder gone."""
+    """Write the weights after a step alone, for `load_weights`. As for `save_checkpoint`, all processes call it."""
     weights = full_tensors(model.state_dict(), keep=writes)
     if writes:
         write_state(path, {"spec": spec.model_dump(mode="json"), "id": spec.id, "step": step, "model": weights})
@@ -125,9 +119,7 @@ def load_weights(paths: Sequence[Path], spec: RunSpec, model: nn.Module) -> None
 
 def full_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool) -> dict[str, Any]:
     """`optimizer.state_dict()` as it is where nothing is sharded: one group, of all parameters in the model's order.
-
-    All processes must take part; those that do not `keep` get no tensors.
-    """
+    All processes must take part; those that do not `keep` get no tensors."""
     parameters = list(model.parameters())
     states = {
         index: full_tensors(optimizer.state[parameter], keep=keep)
@@ -156,10 +148,8 @@ def load_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, sav
 
 
 def random_states(device: torch.device) -> dict[str, Any]:
-    """The state of every generator a step on `device` could draw from, as tensors and plain values.
-
-    Other GPUs are left alone: asking for their states takes memory on each and ties the checkpoint to their number.
-    """
+    """The state of every generator a step on `device` could draw from, as tensors and plain values. Other GPUs are left
+    alone: asking for their states takes memory on each and ties the checkpoint to their number."""
     numpy_state = np.random.get_state(legacy=False)
     assert isinstance(numpy_state, dict)
     return {
@@ -204,18 +194,14 @@ def read_own(path: Path, run: RunSpec, hint: str, *, mapped: bool = True) -> tup
 
 def resume(path: Path, task: TaskRun[Any], optimizer: torch.optim.Optimizer) -> Counters:
     """Put the task's model, the optimiser and the random generators back to where the checkpoint at `path` left them.
-
-    Returns the counters to resume from: those of step 0 where the main process sees no checkpoint.
-
-    Raises:
-        UserError: the checkpoint cannot be read, is another run's, or not the one that the main process sees.
-    """
+    Returns the counters to resume from: those of step 0 where the main process sees no checkpoint. Raises `UserError`
+    where it cannot be read, is another run's, or not the one that the main process sees."""
     spec, world, model = task.spec, task.world, task.model
     if not world.broadcast(path.exists()):
         return Counters()
     anew = f"Delete {path} so that the run starts over; or --fresh trains all runs of the command anew."
-    if path.with_name("result.json").exists():  # it has ended, and would not start over
-        anew = "The weights that the run ended with are lost: the command that trained it does so anew with --fresh."
+    if path.with_name("result.json").exists():
+        anew = "The weights that the run ended with are lost: --fresh trains it anew."
     # Not onto the device: beside the model it would take as much room again. A GPU reads its shard straight from the
     # file; on the CPU the optimiser would keep using the file's own pages.
     state, counters = read_own(path, spec, anew, mapped=world.device.type == "cuda")
@@ -238,11 +224,7 @@ def resume(path: Path, task: TaskRun[Any], optimizer: torch.optim.Optimizer) -> 
 
 @contextlib.contextmanager
 def _naming(path: Path, part: str, hint: str) -> Iterator[None]:
-    """A checkpoint that is intact by its checksums may still hold something else: name the part that does not fit.
-
-    Raises:
-        UserError: in the place of whatever error comes of using the part; not where the device has no room for it.
-    """
+    """A checkpoint that is intact by its checksums may still hold something else: a `UserError` names the part."""
     try:
         yield
     except torch.OutOfMemoryError:

@@ -25,8 +25,8 @@ from comt_cli.training.chips import CHIPS, chip_of
 
 def pick_device(name: str | None, local_rank: int = 0) -> torch.device:
     """`name` if given, else CUDA, else Apple's MPS, else the CPU. With several processes each takes its own GPU. On a
-    GPU fp32 convolutions are in fp32 from then on, in this process; on some CPUs large products are oneDNN's
-    (`kernels.products`). Raises `UserError` where there is no such device here."""
+    GPU fp32 convolutions are in fp32 from then on; on some CPUs large products are oneDNN's (`kernels.products`).
+    Raises `UserError` where there is no such device here."""
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
@@ -52,8 +52,7 @@ def pick_device(name: str | None, local_rank: int = 0) -> torch.device:
 
 
 def device_name(device: torch.device, threads: int | None = None) -> str:
-    """Name of the device for people: `NVIDIA H200`, or the processor with the number of threads used (None: this
-    process's)."""
+    """`NVIDIA H200`, or the processor with the number of threads used (None: this process's)."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads = threads or torch.get_num_threads()
@@ -91,11 +90,9 @@ def synchronise(device: torch.device) -> None:
 
 
 def prepare_process(device: torch.device, *, deterministic: bool = True) -> None:
-    """Settings of the process for training, made before the first step of each run.
-
-    `deterministic` (`train.deterministic`) is for CUDA: whether only kernels that add in a fixed order are used. Those
-    of a CPU always do, for a fixed number of threads.
-    """
+    """Settings of the process for training, made before the first step of each run. `deterministic` is for CUDA:
+    whether only kernels that add in a fixed order are used, as those of a CPU always do for a fixed number of
+    threads."""
     if device.type == "cuda":
         torch.cuda.set_device(device)  # for libraries that launch on the current one
         # cuBLAS reads it once in a process, before its first product: a deterministic run may follow one that is not.
@@ -111,11 +108,8 @@ def prepare_process(device: torch.device, *, deterministic: bool = True) -> None
 
 
 def _keep_freed_memory() -> None:
-    """Have the C library keep freed memory for the next step instead of returning it to the system.
-
-    A step allocates and frees the same large tensors every time; getting them afresh costs a page fault per 4 KiB,
-    which on two cores was 10 % of a plain step's time and a third of an eager gated one's. Linux with glibc only.
-    """
+    """Have the C library (glibc) keep freed memory for the next step, which allocates the same large tensors: getting
+    them afresh costs a page fault per 4 KiB, 10 % to a third of a step's time on two cores."""
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL("libc.so.6").mallopt
         trim_threshold, top_pad, mmap_threshold = -1, -2, -3

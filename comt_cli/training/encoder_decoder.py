@@ -31,8 +31,7 @@ class EncoderDecoderRun(TextRun[B]):
     """An encoder-decoder that predicts every token of a target from its source and the tokens before it.
 
     Attributes:
-        likelihood: the negative log likelihood of targets: what is minimised, unless a task minimises something else,
-            and what is evaluated.
+        likelihood: the negative log likelihood of targets, which is evaluated, and minimised by most tasks.
         counted: what the sources of a split are counted as.
     """
 

@@ -76,10 +76,7 @@ def mean_over(
     """The mean loss a target, the number of targets, and other sums, over the batches of all processes.
 
     `tally(*inputs)` gives a batch's summed loss, its number of targets, and the others, on any device: it is not waited
-    for before the last batch is under way. `module` is evaluating meanwhile, and is training afterwards.
-
-    Raises:
-        ValueError: there is not one target.
+    for before the last batch is under way. Raises `ValueError` where there is not one target.
     """
     module.eval()
     found = []

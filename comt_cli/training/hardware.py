@@ -24,8 +24,7 @@ _NAME = re.compile(r"(cuda|mps|cpu)(?::(\d+))?")
 
 @dataclass(frozen=True)
 class Hardware:
-    """`kind` is cpu, cuda or mps; `name` what people call it; `count` how many there are to train on. `chip`: it is
-    planned for and not here."""
+    """`kind` is cpu, cuda or mps; `count` how many there are to train on; `chip`: it is planned for and not here."""
 
     kind: str
     name: str
@@ -39,7 +38,7 @@ class Hardware:
 
 
 def planned_hardware(name: str, count: int) -> Hardware:
-    """So many of one of `CHIPS`, said in any case, with or without spaces. Raises `UserError` where there is none."""
+    """So many of one of `CHIPS`, whatever its case and spaces. Raises `UserError` where there is none."""
     words = {chip.lower().replace(" ", ""): chip for chip in CHIPS}
     chip = words.get(re.sub("[ _-]", "", name.lower()))
     if chip is None:
@@ -48,8 +47,7 @@ def planned_hardware(name: str, count: int) -> Hardware:
 
 
 def check_device_name(device: str | None) -> None:
-    """Refuse a device that is certainly not here, before anything slow is begun. Raises `UserError` where the device is
-    none that is used, or PyTorch was built without CUDA, or the driver has no such one."""
+    """Refuse a device that is certainly not here, before anything slow is begun. Raises `UserError`."""
     if device is None:
         return
     found = _NAME.fullmatch(device)
@@ -64,8 +62,7 @@ def check_device_name(device: str | None) -> None:
 
 
 def check_count(where: Hardware, processes: int) -> None:
-    """Processes that share a run take a GPU each; on the CPU any number can. Raises `UserError` where there are fewer
-    GPUs."""
+    """Processes that share a run take a GPU each; on the CPU any number can. Raises `UserError`."""
     if where.kind == "cuda" and processes > where.count:
         raise UserError(f"--gpus {processes}: {where.count} CUDA devices are visible here", "comt doctor says why.")
 

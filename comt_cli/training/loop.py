@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 import math
+import operator
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn, get_args
@@ -24,12 +26,11 @@ from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.events import Evaluating, Listener, Note, RunStarted, StepReport
 from comt_cli.training.parallel import World, distribute, share_of_batch
 from comt_cli.training.processes import StopSignal, check_graphs
-from comt_cli.training.record import diverged_result, done_result
+from comt_cli.training.record import RunWriter
 from comt_cli.training.speed import Clock, mfu
 from comt_cli.training.start import load_start
 from comt_cli.training.tasks import task_run
 from comt_cli.training.update import UnseenLosses, Update, Updater
-from comt_cli.training.writer import RunWriter
 
 ASK_EVERY = 8
 """Steps after which several processes ask each other whether one was asked to stop (as well as where something is
@@ -39,7 +40,6 @@ logged or saved): asking waits for the device. A process that is alone looks aft
 class Due(enum.Flag):
     """Actions due at the end of a step, in this order."""
 
-    NOTHING = 0
     LOG = enum.auto()
     OBSERVE = enum.auto()
     KEEP = enum.auto()
@@ -48,8 +48,8 @@ class Due(enum.Flag):
 
 
 def needs_warm_up(settings: Settings, world: World, kernels: Mapping[str, Choice]) -> bool:
-    """Whether the first passes compile something, or settle how processes add: time that is no training's. On CUDA
-    Triton compiles fused operations when they are first called, also those of a model that is not compiled itself."""
+    """Whether the first passes compile something, Triton's kernels included, or settle how processes add: time that is
+    no training's."""
     compiles_kernels = world.device.type == "cuda" and any(choice.fused for choice in kernels.values())
     return settings.compile or world.size > 1 or compiles_kernels
 
@@ -88,8 +88,8 @@ class Training:
         Raises:
             RunInterrupted: a signal came; the state is saved.
             BeingTrained: another process is training the run; raised in all processes of this one's world.
-            UserError: its checkpoint is another run's, the data is not what it was planned with, the weights that it
-                starts from are not there or do not fit, or its passes cannot be captured (`train.cuda_graphs`).
+            UserError: the checkpoint, the data or the weights to start from are not the run's, or its passes cannot be
+                captured (`train.cuda_graphs`).
             StorageError: something could not be written; the last checkpoint is intact.
         """
         with contextlib.ExitStack() as resources:
@@ -101,21 +101,21 @@ class Training:
                 return finished
             if self.world.is_main:
                 self.directory.create(self.spec)
-            self._check_data("The same command plans runs of the data as it is now.")
+            self._check_data()
             self._set_up(resources)
             return self._train()
 
-    def _check_data(self, hint: str) -> None:
+    def _check_data(self) -> None:
         if self.dataset.content_hash != self.spec.data_content:
             name = self.spec.task.data_name(self.spec.settings)
             raise UserError(
                 f"{name} is not the data any more that {self.directory.shown} was planned with",
-                f"It was changed, or files came or went. {hint}",
+                "Put it back; or the same command plans and trains runs of the data as it is now.",
             )
 
     def _take(self, resources: contextlib.ExitStack) -> dict[str, Any] | BeingTrained | None:
-        """The run's lock, or what forbids it; then its result, if there is one. Of one that was killed after it had
-        written that, weights may be left that nobody needs."""
+        """The run's lock, or what forbids it; then its result, if there is one, without weights that nobody needs any
+        more."""
         try:
             resources.enter_context(self.directory.lock())
         except BeingTrained as refused:
@@ -128,7 +128,7 @@ class Training:
     def evaluations(self) -> dict[str, Evaluation]:
         """Of a run that is done, by split, without changing its directory. Raises `UserError` where its data is not
         what it was, or its checkpoint not that of the last step."""
-        self._check_data("With the data as it was, the run can be evaluated again.")
+        self._check_data()
         self.task.captured = False
         self._load()
         if self.counters.step != self.settings.steps:
@@ -181,13 +181,9 @@ class Training:
             said = summary(choices, compiled=self.settings.compile)
             command = TUNE if any(op in get_args(Op) for op in choices) else "comt bench step"
             self._note(f"train.kernels: auto: {said}{'' if command in said else f'; {command} measures anew'}")
-        if self.settings.kernels == "fused":
-            missing: dict[str, list[str]] = {}
-            for op, choice in choices.items():
-                if not choice.fused:
-                    missing.setdefault(choice.reason, []).append(op)
-            for reason, ops in missing.items():
-                self._note(f"train.kernels: fused, but {', '.join(ops)} cannot be: {reason}")
+        missing = [op for op, choice in choices.items() if not choice.fused]
+        if self.settings.kernels == "fused" and missing:
+            self._note(f"train.kernels: fused, but {', '.join(missing)} cannot be: {choices[missing[0]].reason}")
         return choices
 
     def _train(self) -> dict[str, Any]:
@@ -241,10 +237,7 @@ class Training:
             Due.SAVE: step % settings.save_every == 0 or step == steps,
             Due.EVALUATE: _every(settings.evaluate_every, step) and step not in (0, steps),
         }
-        due = Due.NOTHING
-        for each, wanted in is_due.items():
-            due |= each if wanted else Due.NOTHING
-        return due
+        return functools.reduce(operator.or_, (each for each, wanted in is_due.items() if wanted), Due(0))
 
     def _warn(self) -> None:
         """Note what differs between this start and earlier ones, or one device, and changes the run's numbers."""
@@ -275,12 +268,12 @@ class Training:
         step = self.counters.step
         if self.saved_step != step:
             self._save(final=False)
-        where = f"stopped after step {step} of {self.settings.steps}"
+        message = f"stopped after step {step} of {self.settings.steps}"
         if self.saved_step == step:
-            message = f"{where}; everything is saved"
+            message += "; everything is saved"
         else:
             kept = f"the checkpoint of step {self.saved_step} stays" if self.saved_step else "nothing was saved before"
-            message = f"{where}, whose weights are not finite and were not saved; {kept}"
+            message += f", whose weights are not finite and were not saved; {kept}"
         hint = f"The same command resumes from there. The run is in {self.directory.shown}"
         raise RunInterrupted(message, hint, self.stop.number or 15)
 
@@ -343,16 +336,15 @@ class Training:
         if not math.isfinite(evaluation.loss):
             return self._diverged()
         self.writer.evaluation(evaluation)
-        rows = self._evaluation_rows()
-        result = done_result(self.task, counters, self.writer.environment, evaluation, rows) | self._tested()
+        result = self.writer.done(evaluation, self._evaluation_rows()) | self._tested()
         if settings.averaged_steps and "test" in self.task.tests:  # what averaging gains
             load_weights([self.directory.weights_file(counters.step)], self.spec, self.model)
             result |= self._tested("last", {"test"})
         return self.writer.result(result)
 
     def _tested(self, weights: str = "", splits: Collection[str] | None = None) -> dict[str, Any]:
-        """Results on the splits for testing, all or some; `weights` begins the keys where its weights
-        are not those that the run ends with."""
+        """Results on the splits for testing, all or some; `weights` begins the keys where they are not those that the
+        run ends with."""
         found: dict[str, Any] = {}
         for split in self.task.tests if splits is None else splits:
             samples = self.task.tests[split]
@@ -379,7 +371,7 @@ class Training:
         self._save(final=True)
 
     def _diverged(self) -> dict[str, Any]:
-        return self.writer.result(diverged_result(self.task, self.counters, self.writer.environment))
+        return self.writer.result(self.writer.diverged())
 
     def _evaluated_at_once(self) -> list[int]:
         """How many samples of each split go through the model together, once each."""

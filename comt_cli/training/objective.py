@@ -22,9 +22,11 @@ from comt_cli.recipe.settings import Kernels
 
 
 def prepare_compiler(*, versions: int = 8, keep_others: bool = False) -> None:
-    """Make room for so many compiled versions of one function; what was compiled before is forgotten by default."""
-    # All models share their code objects, and a code object has room for only so many compiled versions: without the
-    # reset, and with a limit that only warns, the ninth model in a process would silently run uncompiled.
+    """Make room for so many compiled versions of one function; what was compiled before is forgotten by default.
+
+    All models share their code objects: without the reset, and with a limit that only warns, the ninth model in a
+    process would silently run uncompiled.
+    """
     if not keep_others:
         torch._dynamo.reset()
     torch._dynamo.config.fail_on_recompile_limit_hit = True
@@ -41,8 +43,7 @@ CAPTURED: dict[str, Any] = {
 
 
 def compiled(function: Callable[..., Any], *, captured: bool, fullgraph: bool = True) -> Callable[..., Any]:
-    """`function` under `torch.compile`, for static shapes; `captured`: in CUDA graphs, see `as_one_pass`. With
-    `fullgraph` what cannot be compiled in one piece is an error."""
+    """`function` under `torch.compile`, for static shapes; `captured`: in CUDA graphs, see `as_one_pass`."""
     if not captured:
         return torch.compile(function, dynamic=False, fullgraph=fullgraph)
     return as_one_pass(torch.compile(function, dynamic=False, fullgraph=fullgraph, options=CAPTURED))
@@ -50,7 +51,7 @@ def compiled(function: Callable[..., Any], *, captured: bool, fullgraph: bool = 
 
 def as_one_pass(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function`, which calls code that is captured in CUDA graphs: every call overwrites what such code put out in
-    earlier ones, gradients of their backward passes included. Errors of capturing it are those of `capturing`."""
+    earlier ones, gradients included. Errors of capturing it are those of `capturing`."""
 
     def begin(*inputs: Any, **more: Any) -> Any:
         # Without it the compiler guesses where a pass begins: between two blocks, if they are compiled one by one.
@@ -67,8 +68,7 @@ class NotCaptured(UserError):
 
 @contextlib.contextmanager
 def capturing() -> Iterator[None]:
-    """Around passes that are captured in CUDA graphs. Raises `NotCaptured` where one of them cannot be; other errors
-    stay as they are."""
+    """Around passes that are captured in CUDA graphs. Raises `NotCaptured` where one of them cannot be."""
     try:
         yield
     except RuntimeError as error:
@@ -82,10 +82,7 @@ class Objective(nn.Module, ABC):
     """(inputs, targets) -> the sum over counted targets of -log p(target) by the model that it holds, fp32, in nats.
 
     With label smoothing e, `smoothing` in [0, 1), each target's term is in training (1 - e) (-log p(target)) +
-    e mean_v(-log p(v)), v over all outputs (torch's convention, see `kernels.linear_cross_entropy`). In evaluation, and
-    so in perplexities, it is -log p(target) all the same.
-
-    One module holds model and loss, so that they are wrapped for several devices as one.
+    e mean_v(-log p(v)), v over all outputs (torch's convention). In evaluation it is -log p(target) all the same.
     """
 
     model: nn.Module
@@ -104,19 +101,15 @@ class Objective(nn.Module, ABC):
 
     @abstractmethod
     def compile_model(self, *, keep_others: bool = False, captured: bool = False) -> None:
-        """Compile the model's passes (`torch.compile`, static shapes); with `captured` into CUDA graphs, in whose
-        memory their gradients are.
-
-        Models compiled earlier in this process are forgotten unless `keep_others`.
-        """
+        """Compile the model's passes (static shapes); with `captured` into CUDA graphs, in whose memory their gradients
+        are. Models compiled earlier in this process are forgotten unless `keep_others`."""
 
 
 class SummedLoss(Objective):
     """(the model's inputs, targets [B, T]) -> the summed loss of a model with a head over a vocabulary.
 
     `compile_model` compiles everything below the head: the loss is already blocked, and a compiler would unroll its
-    loop. `kernels` is the recipe's `train.kernels` and chooses between the losses (`kernels.choice.choose_loss`); the
-    model chooses for itself.
+    loop. `kernels` is the recipe's `train.kernels` and chooses between the losses.
     """
 
     model: VocabularyModel

@@ -22,14 +22,11 @@ RATE = "rate"
 def learning_rate(settings: Training, step: int) -> float:
     """The learning rate of update `step`, counted from 0.
 
-    All schedules rise linearly from 0 over `warmup_steps`, so the first update has rate 0, as in the scripts that the
-    papers used; then `cosine` and `linear` fall to `min_lr_ratio` of the peak at `steps`, and `noam` falls as
-    `peak * sqrt(warmup / step)`, which depends on the warm-up alone, not on `steps`. `step` divides by ten once each of
-    the `milestones` updates are done. A `warmup_learning_rate` is that of all of the warm-up.
-
-    noam is the form of Vaswani et al. 2017, Eq. 3, `width^-0.5 * min(step^-0.5, step * warmup^-1.5)`, with the peak
-    given instead: there `width^-0.5 * warmup^-0.5` is the peak. Transponder states "noam" and a base rate of 3e-3;
-    multiplied by Vaswani's factors that rate would peak at 4e-6 for its 60m, and nothing would be learnt.
+    All schedules rise linearly from 0 over `warmup_steps`, so the first update has rate 0, as in the papers' scripts;
+    then `cosine` and `linear` fall to `min_lr_ratio` of the peak at `steps`, and `noam` as `peak * sqrt(warmup / step)`
+    (Vaswani et al. 2017, Eq. 3, with the peak given: Transponder's base rate of 3e-3 times Vaswani's factors would peak
+    at 4e-6). `step` divides by ten once each of the `milestones` updates are done. A `warmup_learning_rate` is that of
+    all of the warm-up.
     """
     peak, warmup = settings.learning_rate, settings.warmup_steps
     if step < warmup:
@@ -89,13 +86,11 @@ def ruled_groups(model: nn.Module) -> list[Group]:
 
 def _parts(model: nn.Module, settings: Training, groups: Sequence[Group]) -> list[dict[str, Any]]:
     """The optimiser's parameter groups, one for all that are updated alike, in `groups` or by rules of the model's own;
-    sharded ones (see `parallel`) separate from the others, since one fused pass takes one kind.
+    sharded ones separate from the others, since one fused pass takes one kind. Raises `ValueError` where groups overlap
+    or are not the model's.
 
     In a group the largest come first. On CUDA one launch updates a few dozen tensors at most: with small ones between
-    the matrices it would leave most of the device idle, and there would be many such launches.
-
-    Raises:
-        ValueError: a parameter is in two groups, or is not the model's.
+    the matrices it would leave most of the device idle.
     """
     group_of: dict[nn.Parameter, Group] = {}
     for group in (*groups, *ruled_groups(model)):

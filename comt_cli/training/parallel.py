@@ -91,10 +91,8 @@ class World:
 def join_world(device_name: str | None) -> Iterator[World]:
     """This process's `World`, from the launcher's environment variables; a world of one without them.
 
-    A group that was left is kept until the interpreter ends. Its last owner may be a DistributedDataParallel that dies
-    with the frames of an interrupted run. That holds Python's lock while the group's destructor waits for gloo's
-    thread, and just behind a collective the thread waits for the lock to let go of a tensor: the process then hangs.
-    The store is kept with the group, so a process joins others only once.
+    A group that was left is kept, with its store, until the interpreter ends: its destructor, run with Python's lock
+    held, may wait for gloo's thread, which waits for the lock. A process therefore joins others only once.
     """
     launched = rank_and_size()
     if launched is None:
@@ -137,14 +135,9 @@ def uses_fsdp(settings: Training, world: World) -> bool:
 
 
 def shard(loss: Objective, world: World, dtype: torch.dtype, seed: int, *, compiled: bool) -> None:
-    """Give the meta model in `loss` initial values, the same as on one process, of which this one keeps its shard.
-
-    One unit after the other is filled and sharded, so a device holds no more than one in full. With `compiled` each
-    block is compiled by itself, since the gathering between them cannot be.
-
-    Raises:
-        UserError: two units hold the very same parameter, which could not be sharded with both.
-    """
+    """Give the meta model in `loss` initial values, the same as on one process, of which this one keeps its shard. One
+    unit after the other is filled and sharded, so a device holds no more than one in full. With `compiled` each block
+    is compiled by itself, since the gathering between them cannot be. Raises `UserError` (see `units_of`)."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -232,10 +225,8 @@ def local_tensor(tensor: Tensor) -> Tensor:
 
 
 def full_tensors(values: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
-    """The values, sharded tensors in full and on the CPU. All processes take part; those that do not `keep` get {}.
-
-    Tensors are gathered one by one, so that no device has to hold all of them.
-    """
+    """The values, sharded tensors in full and on the CPU, gathered one by one. All processes take part; those that do
+    not `keep` get {}."""
     from torch.distributed.tensor import DTensor
 
     kept = {}
@@ -248,11 +239,8 @@ def full_tensors(values: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
 
 def _gathered(tensor: DTensor) -> Tensor:
     """The full tensor of one that `fully_shard` has cut along its first dimension, as `torch.chunk` does: where that
-    does not divide, the last shards are shorter or empty.
-
-    By a plain collective: `DTensor.full_tensor` goes through the functional ones, in which a process was once aborted
-    in native code under gloo, at its first save.
-    """
+    does not divide, the last shards are shorter or empty. By a plain collective: the functional ones of
+    `DTensor.full_tensor` once aborted a process under gloo."""
     size, rows = tensor.device_mesh.size(), tensor.shape[0]
     local = tensor.to_local().detach()
     share = math.ceil(rows / size)

@@ -37,7 +37,7 @@ def rank_and_size() -> tuple[int, int] | None:
         raise UserError(
             f"RANK={rank} and WORLD_SIZE={size} name no process of several, or MASTER_ADDR, MASTER_PORT or LOCAL_RANK "
             "is not set so",
-            "Start comt with torchrun, which sets them all; or alone, with: env -u RANK -u WORLD_SIZE comt ...",
+            "Start comt with torchrun; or alone, with: env -u RANK -u WORLD_SIZE comt ...",
         )
     return int(rank), int(size)
 
@@ -70,8 +70,7 @@ def check_graphs(captures: bool | str, processes: int) -> None:
     """Raises `UserError` where several processes should train in CUDA graphs, whether these can or not."""
     if captures is True and processes > 1:
         raise UserError(
-            f"train.cuda_graphs: true is for one process a run, not for {processes}: they exchange gradients in the "
-            "middle of a backward pass, and a graph hands all over at its end",
+            f"train.cuda_graphs: true is for one process a run, not for {processes}",
             "Say --set train.cuda_graphs=false, or leave --gpus out: then each GPU trains a run of its own.",
         )
 
@@ -93,16 +92,14 @@ def environment_variable(name: str, value: str) -> Iterator[None]:
 class StopSignal:
     """While this context is open, a signal of `SIGNALS` sets `number` instead of ending the process.
 
-    SIGHUP comes when a terminal is closed; where it was ignored from the start, under nohup, it stays so. SIGUSR2 is
-    what Slurm is asked to send before a job's time is over, to every process of the job, SIGXCPU what the system sends
-    every second once the processor time of `ulimit -St` is used up: it is ignored from then on, so that tables are
-    written before the hard limit.
+    SIGHUP comes when a terminal is closed; where it was ignored from the start, under nohup, it stays so. Slurm is
+    asked to send SIGUSR2 before a job's time is over; the system sends SIGXCPU every second once the processor time of
+    `ulimit -St` is used up: it is ignored from then on, so that tables are written before the hard limit.
 
     A second signal gets the treatment it had before, so that nobody is kept waiting by a step that hangs. One that
     comes at once is the first one's echo: a terminal signals every process, and a launcher passes on what it receives.
 
-    `announce(again)` is called at once, in the signal's handler, so that the user sees that it was received: with False
-    at the first signal and with True at the second.
+    `announce(again)` is called in the signal's handler: with False at the first signal and with True at the second.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP, signal.SIGXCPU)
@@ -180,13 +177,11 @@ def _is_ignored(number: int) -> bool:
 
 
 def begin_as_worker() -> None:
-    """First actions of a process that trains for its parent, and is started with the signals of `StopSignal` blocked.
+    """First actions of a process that trains for its parent, and is started with the signals of `StopSignal` blocked:
+    it dies with its parent, and of a signal without a traceback.
 
-    It dies with its parent, and of a signal without a traceback. It still has to unblock them.
-
-    Its libraries meet the start method of the command's own process, "fork". With "spawn", or "forkserver", Inductor's
-    progress bar (tqdm) makes a lock with a name. A worker, which ends by `end_process` or a signal, leaves it to
-    Python's resource tracker: "There appear to be 3 leaked semaphore objects", one for each of three workers.
+    The start method is "fork": with another, the lock of Inductor's progress bar would be left to the resource tracker,
+    which complains of leaked semaphores.
     """
     die_with_parent()
     for number in StopSignal.SIGNALS:
@@ -197,11 +192,8 @@ def begin_as_worker() -> None:
 
 
 def die_with_parent() -> None:
-    """Have this process end when the one that wanted it is killed: an orphan would keep its run locked.
-
-    On Linux the system sees to it. But a process that was forked by a server (`multiprocessing`'s forkserver) has that
-    for a parent, which may live on: there a thread waits for the end of the one that wanted it.
-    """
+    """Have this process end when the one that wanted it is killed: an orphan would keep its run locked. On Linux the
+    system sees to it; one that was forked by a forkserver, which may live on, waits for the other in a thread."""
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid != os.getppid():
         threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
@@ -218,11 +210,8 @@ def _end_after(parent: BaseProcess) -> None:
 
 
 def end_process(status: int) -> NoReturn:
-    """End a process that has saved everything and has left its group, without tearing down its interpreter.
-
-    gloo's threads outlive that: the group is kept (`parallel.join_world`). One that wants something of an interpreter
-    that is going away can make C++ abort: a run that was done would pass for one that failed.
-    """
+    """End a process that has saved everything and has left its group, without tearing down its interpreter: gloo's
+    threads outlive that (`parallel.join_world`), and might make C++ abort."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
             stream.flush()

@@ -1,4 +1,5 @@
-"""The records of a run: its environment, a line per logged step, the table made of them, its result."""
+"""Files of a run that its main process writes: its environment, a line per logged step, the table made of them,
+checkpoints, its result. Others write nothing."""
 
 from __future__ import annotations
 
@@ -9,11 +10,12 @@ import io
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, Self
 
 import torch
+from torch import Tensor, nn
 
 from comt_cli import __version__
 from comt_cli.commit import git_commit
@@ -26,12 +28,13 @@ from comt_cli.kernels.measurements import tiles_text
 from comt_cli.kernels.triton.tiles import TILES
 from comt_cli.models.accounting import cost_of, total_flops
 from comt_cli.runs.directory import NUMERICS, PYTORCH, RunDirectory, read_lines
-from comt_cli.training.checkpoint import Counters
+from comt_cli.training.checkpoint import Counters, save_checkpoint, save_weights
 from comt_cli.training.devices import device_name, peak_memory_bytes
-from comt_cli.training.evaluation import Evaluation
-from comt_cli.training.parallel import World
-from comt_cli.training.speed import counted, mfu
+from comt_cli.training.evaluation import Evaluation, finite
+from comt_cli.training.parallel import World, local_tensor
+from comt_cli.training.speed import Clock, counted, mfu
 from comt_cli.training.tasks.base import TaskRun
+from comt_cli.training.trackers import Trackers, trackers_in_use
 
 NATIVE = "native"
 """The `instructions` of a start whose C++ kernels, if any, were compiled for this very processor."""
@@ -51,24 +54,14 @@ class LineLog:
         self._guard(self._handle.flush)
 
     def durable_length(self) -> int:
-        """Flush to disk; the file's length in bytes.
-
-        Raises:
-            UserError: the file was deleted or replaced since it was opened; what is written goes into nothing.
-            StorageError: so was the folder of all runs: the next would fare no better.
-        """
+        """Flush to disk; the file's length in bytes. Raises `UserError` where the file was deleted or replaced since it
+        was opened, `StorageError` where the folder of all runs was: the next would fare no better."""
         self._guard(lambda: os.fsync(self._handle.fileno()))
         if not self._is_here():
-            all_runs = self.path.parent.parent
-            if not all_runs.is_dir():
-                raise StorageError(
-                    f"{all_runs}, the folder of the runs, was removed while one was writing to it",
-                    "What was trained since is lost. Put it back, then run the same command again.",
-                )
-            raise UserError(
-                f"{self.path} was deleted or replaced while the run was writing to it",
-                "Its lines are lost. Put it back and run the same command again, or train anew with --fresh.",
-            )
+            hint = "What was written since is lost. Put it back and run the same command again, or use --fresh."
+            if not (all_runs := self.path.parent.parent).is_dir():
+                raise StorageError(f"{all_runs}, the folder of the runs, was removed while one was writing to it", hint)
+            raise UserError(f"{self.path} was deleted or replaced while the run was writing to it", hint)
         length: int = self._handle.tell()
         return length
 
@@ -79,8 +72,7 @@ class LineLog:
             return False
 
     def truncate(self, length: int) -> None:
-        """Drop everything after `length` bytes: what was written after the checkpoint that is resumed. Raises
-        `UserError` where there are not that many."""
+        """Drop what was written after the checkpoint that is resumed. Raises `UserError` where the file is shorter."""
         if self._handle.tell() < length:
             raise UserError(
                 f"{self.path} has lost lines that its checkpoint counts on: {self._handle.tell()} bytes of {length}",
@@ -110,17 +102,6 @@ class LineLog:
             ) from error
 
 
-def write_metrics_table(directory: RunDirectory) -> None:
-    """`metrics.csv`: the lines of `metrics.jsonl` with one column a quantity, empty where a line has none."""
-    lines = read_lines(directory.metrics_file)
-    columns = list(dict.fromkeys(key for line in lines for key in line))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    write_text(directory.metrics_table, text.getvalue())
-
-
 def record_environment(
     directory: RunDirectory, task: TaskRun[Any], step: int, kernels: Mapping[str, Choice]
 ) -> dict[str, Any]:
@@ -128,10 +109,7 @@ def record_environment(
 
     `kernels` says for each operation of the model, and for the loss, what computes it, in which tiles. The entry's
     `differs` names what, of all that affects bitwise reproducibility, was not the same in every start since the one at
-    step 0.
-
-    Raises:
-        UserError: the file is damaged.
+    step 0. Raises `UserError` where the file is damaged.
     """
     world, start = task.world, task.spec.start
     entry: dict[str, Any] = {
@@ -179,21 +157,15 @@ def _tuned(choice: Choice) -> str:
 
 
 def _instructions(world: World, kernels: Mapping[str, Choice]) -> str:
-    """For which processor the C++ kernels in use were compiled: `ATEN_CPU_CAPABILITY` may name one without this one's
-    instructions for bf16, in the same class (`cpu.build`)."""
+    """For which processor the C++ kernels in use were compiled (`cpu.build`)."""
     has_kernels = world.device.type == "cpu" and any(choice.fused for choice in kernels.values())
     return build.target().partition("=")[2] if has_kernels else NATIVE
 
 
 def _recorded(start: dict[str, Any], key: str) -> Any:
-    """The recorded value of a setting that affects bitwise reproducibility.
-
-    Starts without a record of sharding were not sharded, those without one of CUDA graphs not captured, those without
-    one of tiles had the defaults, those without one of instructions this processor's; without one of products or of
-    attention these were PyTorch's; without a numerical version it is another, unknown one. Of the kernels only those
-    count that are not the reference, and not the reasons, which change with every measurement. Starts that record them
-    as one text had none.
-    """
+    """The recorded value of a setting that affects bitwise reproducibility, or what it was before it was recorded. Of
+    the kernels only those count that are not the reference, and not the reasons, which change with every
+    measurement."""
     if key != "kernels":
         absent = {"captured": False, "products": PYTORCH, "attention": PYTORCH, "tiles": {}, "instructions": NATIVE}
         return start.get(key, absent.get(key, "none"))
@@ -215,62 +187,172 @@ def _earlier_starts(directory: RunDirectory) -> list[dict[str, Any]]:
     return starts
 
 
-def done_result(
-    task: TaskRun[Any],
-    counters: Counters,
-    environment: dict[str, Any],
-    evaluation: Evaluation,
-    evaluation_rows: int,
-) -> dict[str, Any]:
-    """Result of a run that reached its last step; `evaluation_rows` are those of one batch of one process."""
-    chosen: dict[str, Any] = {}  # of which steps the weights are that it ended with, where they are not simply the last
-    if task.settings.averaged_steps:
-        chosen = {"averaged_steps": list(task.settings.averaged_steps)}
-    elif task.settings.select == "best":
-        chosen = {"chosen_step": counters.best_step}
-    return {
-        "state": "done",
-        **_common(task, counters, environment),
-        "train_loss": counters.last_finite_loss,
-        **evaluation.numbers(),
-        **chosen,
-        "evaluation": {**evaluation.extent, "batch_size": evaluation_rows, "processes": task.world.size},
-    }
+class RunWriter:
+    """Opens the files of a run that resumes from `counters`, and drops later lines. `environment` is that of this start
+    (see `record_environment`); {} where nothing is written."""
+
+    def __init__(
+        self,
+        task: TaskRun[Any],
+        directory: RunDirectory,
+        counters: Counters,
+        resources: contextlib.ExitStack,
+        warn: Callable[[str], None],
+        kernels: Mapping[str, Choice],
+    ) -> None:
+        self._task, self._directory, self._counters = task, directory, counters
+        self._world = world = task.world
+        self._unit = task.spec.task.unit
+        self._observed = list(task.observed()) if task.norms_every is not None else []
+        self.environment: dict[str, Any] = {}
+        files = {"metrics": directory.metrics_file, "timings": directory.timings_file}
+        if self._observed:
+            files["gradients"] = directory.gradients_file
+        self._logs: dict[str, LineLog] = {}
+        if world.is_main:
+            for name, file in files.items():
+                self._logs[name] = resources.enter_context(LineLog(file))
+                self._logs[name].truncate(getattr(counters, f"{name}_bytes"))
+            for leftover in directory.path.glob(".*.tmp"):  # of a process that was killed while saving
+                leftover.unlink(missing_ok=True)
+            self.environment = record_environment(directory, task, counters.step, kernels)
+        names = trackers_in_use() if world.is_main else []
+        self._trackers = resources.enter_context(Trackers(names, task.spec, directory.path, counters.step, warn))
+
+    def step(self, loss: float, rate: float, norm: Tensor | None, clock: Clock) -> None:
+        """A logged step: its loss, learning rate and gradient norm, and how fast it went."""
+        if not self._world.is_main:
+            return
+        counters = self._counters
+        line = {
+            "step": counters.step,
+            self._unit.name: counters.tokens,
+            "loss": loss,
+            "learning_rate": rate,
+            "gradient_norm": None if norm is None else finite(float(norm)),
+        }
+        timing = {
+            "step": counters.step,
+            "seconds": round(counters.seconds, 4),
+            self._unit.per_second: round(clock.rate, 1),
+            "waiting_share": round(clock.waiting_share, 5),
+        }
+        self._logs["metrics"].append(line)
+        self._logs["timings"].append(timing)
+        self._trackers.log({**timing, **line})
+
+    def gradients(self, norms: Tensor) -> None:
+        """The norms of the gradients of the task's observed parameters, in their order, at the step at hand."""
+        if "gradients" in self._logs:
+            by_name = {name: finite(norm) for name, norm in zip(self._observed, norms.tolist(), strict=True)}
+            self._logs["gradients"].append({"step": self._counters.step, "norms": by_name})
+
+    def evaluation(self, evaluation: Evaluation, split: str = "validation") -> None:
+        """An evaluation of the step at hand, or of the weights that were chosen after it, on a split of the data."""
+        if self._world.is_main:
+            chosen = {"chosen": 1} if self._counters.chosen else {}
+            line = {"step": self._counters.step, **chosen, **evaluation.line(split)}
+            self._logs["metrics"].append(line)
+            self._trackers.log(line)
+
+    def checkpoint(self, optimizer: torch.optim.Optimizer | None) -> bool:
+        """Save the step at hand, and wait until it is; False, in all processes, if the weights are not finite (the next
+        step finds it): no such weights replace good ones."""
+        task = self._task
+        if not _all_finite(task.model, self._world):
+            return False
+        counters, is_main = self._counters, self._world.is_main
+        for name, log in self._logs.items():
+            setattr(counters, f"{name}_bytes", log.durable_length())
+        file, parts = self._directory.checkpoint_file, task.checkpoint_parts() if is_main else {}
+        self._trackers.flush()  # before it is saved: a run that resumes here does not log these steps again
+        save_checkpoint(file, task.spec, parts, task.model, optimizer, vars(counters), writes=is_main)
+        if is_main:
+            self._directory.keep_best(counters.best_step)
+        self._world.barrier()
+        return True
+
+    def weights(self, path: Path) -> None:
+        """Save the weights of the step at hand alone, and wait until they are."""
+        save_weights(path, self._task.spec, self._counters.step, self._task.model, writes=self._world.is_main)
+        self._world.barrier()
+
+    def result(self, result: dict[str, Any]) -> dict[str, Any]:
+        """The end of the run; returns its result."""
+        if self._world.is_main:
+            for log in self._logs.values():
+                log.durable_length()  # the result must not outlive its lines
+            write_text(self._directory.metrics_table, _table(read_lines(self._directory.metrics_file)))
+            write_json(self._directory.result_file, result)
+            self._directory.remove_weights(self._task.settings.passing_steps)
+        self._world.barrier()
+        return result
+
+    def done(self, evaluation: Evaluation, rows: int) -> dict[str, Any]:
+        """Result of a run that reached its last step; `rows` are those of one batch of one process in evaluations."""
+        settings, counters = self._task.settings, self._counters
+        chosen: dict[str, Any] = {}  # of which steps the weights are that it ended with, where not simply the last
+        if settings.averaged_steps:
+            chosen = {"averaged_steps": list(settings.averaged_steps)}
+        elif settings.select == "best":
+            chosen = {"chosen_step": counters.best_step}
+        return {
+            "state": "done",
+            **self._common(),
+            "train_loss": counters.last_finite_loss,
+            **evaluation.numbers(),
+            **chosen,
+            "evaluation": {**evaluation.extent, "batch_size": rows, "processes": self._world.size},
+        }
+
+    def diverged(self) -> dict[str, Any]:
+        """Result of a run whose loss was not finite at the step of the counters."""
+        counters = self._counters
+        ending = {"diverged_at": counters.step, "last_finite_loss": counters.last_finite_loss}
+        return {"state": "diverged", **self._common(), **ending}
+
+    def _common(self) -> dict[str, Any]:
+        spec, world, unit = self._task.spec, self._world, self._unit
+        counters, environment = self._counters, self.environment
+        cost = cost_of(spec)
+        # Steps that were timed: a divergence can be noticed some steps later, and those took time too.
+        timed_targets = round(counters.tokens * counters.timed_steps / max(1, counters.step))
+        rate = counted(spec, counters.timed_steps, timed_targets) / max(counters.seconds, 1e-9)
+        return {
+            "id": spec.id,
+            "data_content": spec.data_content,
+            **({} if spec.start is None else {"start": spec.start.run.id}),
+            "step": counters.step,
+            "steps": spec.settings.train.steps,
+            unit.name: counters.tokens,
+            "parameters": cost.parameters,
+            "extra_parameters": cost.extra_parameters,
+            "extra_parameters_percent": cost.extra_parameters_percent,
+            "flops": total_flops(spec),
+            "train_seconds": round(counters.seconds, 3),
+            unit.per_second: round(rate, 1),
+            "mfu": mfu(spec, world, rate),
+            "peak_memory_bytes": peak_memory_bytes(world.device),
+            "waiting_share": round(counters.waiting_seconds / max(counters.seconds, 1e-9), 5),
+            "device": environment.get("device"),
+            "products": environment.get("products"),
+            "attention": environment.get("attention"),
+            "numerics": None if "numerics" in environment.get("differs", ()) else environment.get("numerics"),
+            "processes": world.size,
+            "git_commit": environment.get("git_commit"),
+            "mixed_environment": bool(environment.get("differs")),
+        }
 
 
-def diverged_result(task: TaskRun[Any], counters: Counters, environment: dict[str, Any]) -> dict[str, Any]:
-    """Result of a run whose loss was not finite at the step of the counters."""
-    ending = {"diverged_at": counters.step, "last_finite_loss": counters.last_finite_loss}
-    return {"state": "diverged", **_common(task, counters, environment), **ending}
+def _table(lines: list[dict[str, Any]]) -> str:
+    """`metrics.csv`: the lines of `metrics.jsonl` with one column a quantity, empty where a line has none."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, dict.fromkeys(key for line in lines for key in line), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
 
 
-def _common(task: TaskRun[Any], counters: Counters, environment: dict[str, Any]) -> dict[str, Any]:
-    spec, world, unit = task.spec, task.world, task.spec.task.unit
-    cost = cost_of(spec)
-    # Steps that were timed: a divergence can be noticed some steps later, and those took time too.
-    timed_targets = round(counters.tokens * counters.timed_steps / max(1, counters.step))
-    rate = counted(spec, counters.timed_steps, timed_targets) / max(counters.seconds, 1e-9)
-    return {
-        "id": spec.id,
-        "data_content": spec.data_content,
-        **({} if spec.start is None else {"start": spec.start.run.id}),
-        "step": counters.step,
-        "steps": spec.settings.train.steps,
-        unit.name: counters.tokens,
-        "parameters": cost.parameters,
-        "extra_parameters": cost.extra_parameters,
-        "extra_parameters_percent": cost.extra_parameters_percent,
-        "flops": total_flops(spec),
-        "train_seconds": round(counters.seconds, 3),
-        unit.per_second: round(rate, 1),
-        "mfu": mfu(spec, world, rate),
-        "peak_memory_bytes": peak_memory_bytes(world.device),
-        "waiting_share": round(counters.waiting_seconds / max(counters.seconds, 1e-9), 5),
-        "device": environment.get("device"),
-        "products": environment.get("products"),
-        "attention": environment.get("attention"),
-        "numerics": None if "numerics" in environment.get("differs", ()) else environment.get("numerics"),
-        "processes": world.size,
-        "git_commit": environment.get("git_commit"),
-        "mixed_environment": bool(environment.get("differs")),
-    }
+def _all_finite(model: nn.Module, world: World) -> bool:
+    finite = torch.stack([torch.isfinite(local_tensor(parameter)).all() for parameter in model.parameters()]).all()
+    return int(world.sum(finite.long())) == world.size

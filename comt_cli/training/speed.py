@@ -33,8 +33,7 @@ class Clock:
     """Adds the time of steps to a run's counters.
 
     Attributes:
-        rate: what the task counts (`Task.counts_targets`) per second over all devices, in the stretch of steps before
-            the last `lap`.
+        rate: what the task counts (`Task.counts_targets`) per second over all devices in the steps before the last lap.
         waiting_share: the part of that stretch spent waiting for data.
     """
 
@@ -80,12 +79,9 @@ def mfu(spec: RunSpec, world: World, per_second: float) -> float | None:
 
 
 def measured_step_flops(spec: RunSpec, device: torch.device, threads: int) -> float | None:
-    """FLOP/s of a training step of the run's model on batches of its size, measured here and now: the best of a few
-    within a second, after one that warms up. None where a step would take longer than an estimate may, or its task has
-    none to try (`TaskRun.random_step`).
-
-    Operations are the reference's: a kernel might have to be compiled first.
-    """
+    """FLOP/s of a training step of the run's model on batches of its size, with the reference's operations, measured
+    here and now: the best of a few within a second. None where a step would take longer than an estimate may, or its
+    task has none to try (`TaskRun.random_step`)."""
     train = spec.settings.train
     rows = min(train.micro_batch_size or train.batch_size, train.batch_size)
     flops = float(cost_of(spec).flops_per_row) * rows
@@ -132,7 +128,7 @@ def _step_seconds(
 @functools.lru_cache(maxsize=8)
 def estimated_flops_per_second(device: torch.device, precision: str, share: float) -> float:
     """FLOP/s that a training step is expected to reach: this share of the device's peak where it is known, else of the
-    speed of a matrix product measured here and now (a fifth of a second)."""
+    speed of a matrix product measured here and now."""
     return share * (peak_flops(device, precision) or measured_matmul_flops(device, precision))
 
 

@@ -25,16 +25,10 @@ from comt_cli.training.tasks.base import TaskRun
 Shapes = Mapping[str, Sequence[int]]
 """Of the tensors of a model, by their names."""
 
-SHOWN = 3
-"""How many of the tensors that do not fit are named."""
-
 
 def check_starts(specs: Iterable[RunSpec]) -> None:
-    """Find out before anything is trained that the models of sources and started runs do not fit, or their data.
-
-    Raises:
-        UserError: names the first run of which that is so, and the tensors or settings.
-    """
+    """Find out before anything is trained that the models of sources and started runs do not fit, or their data. Raises
+    `UserError` with the first such run, and the tensors or settings."""
     seen = set()
     for spec in specs:
         start = spec.start
@@ -49,44 +43,32 @@ def check_starts(specs: Iterable[RunSpec]) -> None:
 
 
 def load_start(task: TaskRun[Any], directory: RunDirectory) -> None:
-    """Give the task's model, which has its initial values, the weights that its source's last step has left.
-
-    All processes read the source's checkpoint, and each keeps its shard. Names and shapes are compared with what the
-    file holds. `directory` is the started run's; its source is beside it.
+    """Give the task's model, which has its initial values, the weights that its source's last step has left; each
+    process keeps its shard. `directory` is the started run's; its source is beside it.
 
     Raises:
         UserError: the source has not ended, has diverged, or its checkpoint is not there, damaged or another run's; or
-            its tensors or its tokens are not those of the model: says which.
+            its tensors or its tokens are not those of the model.
     """
     spec, model = task.spec, task.model
     assert spec.start is not None
     state = _final_state(spec, directory.beside(spec.start.run))
     weights, own = state["model"], model.state_dict()
     loaded = loaded_names(spec, _shapes(own), _shapes(weights))
-    _check_vocabulary(spec, task.checkpoint_parts(), state, (weights[name] for name in loaded))
+    here, there = task.checkpoint_parts().get("tokenizer"), state.get("tokenizer")
+    # Equal settings can still mean other tokens: of other text another vocabulary of the same size is made.
+    of_tokens = any(state.get("vocabulary") in weights[name].shape for name in loaded)
+    if here is not None and there is not None and here != there and of_tokens:
+        raise _refused(spec, "its tokens are other texts", _anew(spec.start.run))
     # Not strict, since `loaded_names` is: it has what is new missing, and nothing else.
     model.load_state_dict({name: shard_of(weights[name], own[name]) for name in loaded}, strict=False)
-
-
-def _check_vocabulary(
-    spec: RunSpec, own: Mapping[str, Any], source: Mapping[str, Any], taken: Iterable[torch.Tensor]
-) -> None:
-    """Raise `UserError` where a tensor with a row for each token is taken, and tokens are other texts there than here.
-    Equal settings can still mean that: of other text another vocabulary of the same size is made."""
-    assert spec.start is not None
-    here, there = own.get("tokenizer"), source.get("tokenizer")
-    if here is None or there is None or here == there:
-        return
-    if any(source.get("vocabulary") in tensor.shape for tensor in taken):
-        reason = "its tokens are other texts, so what it learned of them would be given to others"
-        raise _refused(spec, reason, _anew(spec.start.run))
 
 
 def _final_state(spec: RunSpec, source: RunDirectory) -> Mapping[str, Any]:
     assert spec.start is not None
     run, result = spec.start.run, source.result()
     if result is None:
-        raise _refused(spec, "it is not done", f"comt {run.command} trains it, with {_recipe(run)}.")
+        raise _refused(spec, "it is not done", f"comt {run.command} trains it.")
     if result["state"] == "diverged":
         raise _refused(spec, f"it diverged at step {result.get('diverged_at')}", NO_WEIGHTS)
     state, counters = read_own(source.checkpoint_file, run, _anew(run))
@@ -96,34 +78,26 @@ def _final_state(spec: RunSpec, source: RunDirectory) -> Mapping[str, Any]:
 
 
 def _refused(spec: RunSpec, reason: str, hint: str) -> UserError:
-    assert spec.start is not None
-    return UserError(f"{_name(spec)} cannot start from {_name(spec.start.run)}: {reason}", hint)
-
-
-def _recipe(run: RunSpec) -> str:
-    return f"the recipe {run.paper}/{run.table} at scale {run.scale}"
+    start = spec.start
+    assert start is not None
+    own, source = (f"{run.paper}/{run.table} {run.row}, {run.column}, seed {run.seed}" for run in (spec, start.run))
+    return UserError(f"{own} cannot start from {source}: {reason}", hint)
 
 
 def _anew(run: RunSpec) -> str:
-    return f"comt {run.command} --fresh trains it anew, with {_recipe(run)}."
+    return f"comt {run.command} --fresh trains it anew, with the recipe {run.paper}/{run.table} at scale {run.scale}."
 
 
 def loaded_names(spec: RunSpec, own: Shapes, source: Shapes) -> list[str]:
     """The names of the tensors of a started model, of shapes `own`, that are loaded from a source of shapes `source`.
-
-    Raises:
-        UserError: a tensor is neither loaded nor new, is of another shape, or is not taken nor dropped; or no tensor is
-            of a part that is called new or dropped. Names them.
-    """
+    Raises `UserError` that names tensors which are neither loaded nor new, of another shape, or not taken nor dropped,
+    and parts without a tensor."""
     start = spec.start
     assert start is not None
     wrong = list(_unfitting(start, own, source))
     if wrong:
-        more = f"; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
-        hint = (
-            "start.new names the parts that the source does not have, start.drop those of its own that are not taken."
-        )
-        raise _refused(spec, f"{'; '.join(wrong[:SHOWN])}{more}", hint)
+        hint = "start.new names the parts that the source lacks, start.drop those of its own that are not taken."
+        raise _refused(spec, "; ".join(wrong[:3]) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""), hint)
     return [name for name in own if not _is_in(name, start.new)]
 
 
@@ -153,7 +127,3 @@ def _is_in(name: str, parts: Iterable[str]) -> bool:
 
 def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, list[int]]:
     return {name: list(tensor.shape) for name, tensor in tensors.items()}
-
-
-def _name(spec: RunSpec) -> str:
-    return f"{spec.paper}/{spec.table} {spec.row}, {spec.column}, seed {spec.seed}"

@@ -31,8 +31,8 @@ _WAIT_SECONDS: Final = 60.0
 
 
 class TensorBoard:
-    """TensorBoard's event files in `tensorboard/` within the run directory, of one start of a run, after `step`.
-    `tensorboard --logdir runs` shows them all. Readers drop what an earlier start logged beyond that step."""
+    """Event files in `tensorboard/` within the run directory, of one start of a run, after `step`: readers drop what an
+    earlier start logged beyond that step."""
 
     def __init__(self, spec: RunSpec, folder: Path, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -47,7 +47,7 @@ class TensorBoard:
             self._writer.add_scalar(name, value, step)
 
     def flush(self) -> None:
-        """A checkpoint is saved: what was logged must not be lost. By itself the writer flushes every two minutes."""
+        """Lose nothing of what was logged before a checkpoint."""
         self._writer.flush()
 
     def close(self, *, ended: bool) -> None:
@@ -56,11 +56,8 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run with this run's id, in the project that WANDB_PROJECT names, else `comt`. Every start continues there.
-
-    WANDB_MODE=offline keeps everything in `wandb/` within the run directory; `wandb sync` uploads it later. Steps that
-    were logged before a kill are not logged again, and would be equal.
-    """
+    """A run with this run's id, in the project that WANDB_PROJECT names, else `comt`. Every start continues there. With
+    WANDB_MODE=offline everything is kept in `wandb/` within the run directory."""
 
     def __init__(self, spec: RunSpec, folder: Path, step: int) -> None:
         import wandb
@@ -84,7 +81,7 @@ class WeightsAndBiases:
         self._run.log(dict(values), step=step)
 
     def flush(self) -> None:
-        """Nothing to do: wandb writes as it goes, and uploads from another process."""
+        """Nothing to do: wandb writes as it goes."""
 
     def close(self, *, ended: bool) -> None:
         """Upload what is left, within reason. A run that was stopped is shown as not finished."""
@@ -119,27 +116,20 @@ def check_trackers(names: Sequence[str]) -> None:
         try:
             importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            raise UserError(
-                f"--track {name} needs the package {name}, which is not installed here", install_extra(name)
-            ) from None
+            raise UserError(f"--track {name}: the package {name} is not installed", install_extra(name)) from None
     if "wandb" in names and os.environ.get("WANDB_MODE", "online") in ("online", "shared"):
         import wandb
 
         try:
             wandb.login()  # asks for the key now, on a terminal, and not in the middle of training
         except Exception as error:
-            raise UserError(
-                f"--track wandb: {error}", "Log in with: wandb login, or keep it all here with: WANDB_MODE=offline"
-            ) from None
+            raise UserError(f"--track wandb: {error}", "Log in with: wandb login, or set WANDB_MODE=offline") from None
 
 
 @contextlib.contextmanager
 def tracking(names: Sequence[str] | None) -> Iterator[None]:
-    """Runs that are trained, or submitted, in this context have these trackers; None: those of the environment.
-
-    Raises:
-        UserError: see `check_trackers`.
-    """
+    """Runs that are trained, or submitted, in this context have these trackers; None: those of the environment. Raises
+    `UserError` (see `check_trackers`)."""
     wanted = list(dict.fromkeys(names)) if names is not None else trackers_in_use()
     check_trackers(wanted)
     with environment_variable(VARIABLE, ",".join(wanted)):

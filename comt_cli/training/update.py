@@ -50,17 +50,12 @@ class Updater(Generic[B]):
 
     def warm_up(self, sizes: Sequence[int], evaluated: Sequence[int] = ()) -> str | None:
         """A forward and backward pass for every size of micro-batch, thrown away: nothing moves, no state is drawn on,
-        and running statistics are put back.
-
-        The compiler does its work in it. And DistributedDataParallel settles only after its first backward pass how it
-        groups the gradients: without this the first step of every start would add them up in another order.
+        and running statistics are put back. The compiler does its work in it, and DistributedDataParallel settles how
+        it groups the gradients: else the first step of every start would add them up in another order.
 
         Where passes are captured in CUDA graphs, those of evaluations on `evaluated` samples at a time are tried, too,
-        beside as much memory as steps will take: if one cannot be, and the recipe does not insist, none is from now on.
-        Returns the reason.
-
-        Raises:
-            NotCaptured: the recipe insists.
+        beside as much memory as steps will take: if one cannot be, none is from now on. Returns the reason. Raises
+        `NotCaptured` where the recipe insists.
         """
         before = random_states(self.world.device)
         statistics = [(buffer, buffer.clone()) for buffer in self.task.model.buffers()]
@@ -87,8 +82,7 @@ class Updater(Generic[B]):
         return refused
 
     def _kept_by_steps(self) -> Iterator[Tensor]:
-        """Parameters like which steps keep something, as often: the optimiser's states, which a resumed run has, and
-        the gradients of several micro-batches."""
+        """Parameters like which steps keep something, as often: states of the optimiser, sums of gradients."""
         accumulates = self.settings.batch_size > self.task.rows_at_once
         for group in self.optimizer.param_groups:
             states = 2 if "betas" in group else group["momentum"] != 0
@@ -160,10 +154,8 @@ class Updater(Generic[B]):
 
 
 def complete_gradients(gradients: Sequence[Tensor], world: World) -> None:
-    """Average over processes the gradients that FSDP did not: those of single numbers, which are not sharded.
-
-    Does nothing where no gradient is sharded: DistributedDataParallel has averaged all.
-    """
+    """Average over processes the gradients that FSDP did not: those of single numbers, which are not sharded. Does
+    nothing where no gradient is sharded."""
     if not any(is_sharded(gradient) for gradient in gradients):
         return
     full = [gradient for gradient in gradients if not is_sharded(gradient)]

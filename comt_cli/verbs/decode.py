@@ -23,7 +23,7 @@ from comt_cli.files import canonical_json, sha256
 from comt_cli.generation import completion
 from comt_cli.generation import translate as translation
 from comt_cli.generation.caption import ImageCaptioner, Said, Seen, look_at
-from comt_cli.generation.part_file import PartFile
+from comt_cli.generation.transcript import PartFile
 from comt_cli.models import kernels as model_kernels
 from comt_cli.recipe.settings import Kernels as Wanted
 from comt_cli.report import figures

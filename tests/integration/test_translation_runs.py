@@ -25,7 +25,7 @@ from comt_cli.errors import RunInterrupted
 from comt_cli.generation.beam import Hypothesis, NotFinite
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
-from comt_cli.scoring.slots import slot_accuracy
+from comt_cli.scoring.metrics import slot_accuracy
 from comt_cli.training import encoder_decoder
 from comt_cli.training.events import Evaluating, Event
 from comt_cli.training.loop import Training

@@ -3,17 +3,16 @@ Figure 3)."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure, SubFigure
-from mpl_toolkits.mplot3d import Axes3D  # type: ignore[import-untyped]
 
 from comt_cli.analysis.figures.gate_values import spread
-from comt_cli.analysis.gates import has_gates, sites_of
+from comt_cli.analysis.gates import has_gates
 from comt_cli.analysis.model_figure import ModelFigure
 from comt_cli.analysis.subject import Subject
 from comt_cli.errors import UserError
@@ -34,8 +33,6 @@ _LONG = 24
 class ChannelGates(ModelFigure):
     """Above a surface a layer, for at most four, below a map of token x channel, for at most eight, of long texts four;
     all of one scale. A few values far from all others do not rule the colours: they have the one of the scale's end.
-
-    Channels that are not next to each other are taken as thinned out, and the axis says so.
     """
 
     name: ClassVar = "channel-gates"
@@ -53,31 +50,28 @@ class ChannelGates(ModelFigure):
         Raises:
             UserError: the site that is asked for has no channel-wise gates; says which have.
         """
-        sites, site = sites_of(of.gates, "channel"), of.request.site
+        gates = [each for each in of.gates if each.kind == "channel"]
+        sites, site = list(dict.fromkeys(each.site for each in gates)), of.request.site
         if site is not None and not sites:
-            raise UserError(
-                f"--site {site}: the gates of {of.model.name} are scalars", "--site is for channel-wise gates."
-            )
+            raise UserError(f"--site {site}: the gates of {of.model.name} are scalars, not channel-wise")
         if site is not None and site not in sites:
-            have = ", ".join(sites)
-            raise UserError(f"there are no channel-wise gates at {site}", f"Sites that have them: {have}.")
+            raise UserError(f"there are no channel-wise gates at {site}", f"Sites that have them: {', '.join(sites)}.")
         chosen = site or ("down_proj" if "down_proj" in sites else sites[-1] if sites else None)
-        frames = []
-        for each in of.gates:
-            if each.kind == "channel" and each.site == chosen:
-                tokens, width = each.values.shape
-                channels = np.arange(0, width, -(-width // MAX_CHANNELS))
-                columns = {
-                    **{key: name for key, name in each.where.items() if key != "site"},
-                    "layer": each.layer,
-                    "position": np.repeat(np.arange(tokens), len(channels)),
-                    "token": np.repeat(np.array(each.tokens, dtype=object), len(channels)),
-                    "channel": np.tile(channels, tokens),
-                    "value": each.values[:, channels].ravel(),
-                    "site": chosen,
-                }
-                frames.append(pd.DataFrame(columns))
-        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+        frames = [pd.DataFrame()]
+        for each in (each for each in gates if each.site == chosen):
+            tokens, width = each.values.shape
+            channels = np.arange(0, width, -(-width // MAX_CHANNELS))
+            columns = {
+                **{key: name for key, name in each.where.items() if key != "site"},
+                "layer": each.layer,
+                "position": np.repeat(np.arange(tokens), len(channels)),
+                "token": np.repeat(np.array(each.tokens, dtype=object), len(channels)),
+                "channel": np.tile(channels, tokens),
+                "value": each.values[:, channels].ravel(),
+                "site": chosen,
+            }
+            frames.append(pd.DataFrame(columns))
+        return pd.concat(frames[1:] or frames, ignore_index=True)
 
     def table(self, frame: pd.DataFrame) -> pd.DataFrame:
         return lines.drawn_tokens(frame).drop(columns="site")
@@ -85,12 +79,9 @@ class ChannelGates(ModelFigure):
     def stem(self, frame: pd.DataFrame) -> str:
         return "-".join(["gate-values-by-channel", *_place(frame)])
 
-    def titled(self, frame: pd.DataFrame) -> str:
-        return f"Channel-wise gates at {' '.join(_place(frame))} on every token"
-
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        reading = "Above surfaces, below maps of token and channel, that titles name; one scale of colours."
-        return [reading, *spread(self.table(frame), ["layer", "channel"])]
+        reading = f"Gates at {' '.join(_place(frame))}: above surfaces, below maps of token and channel, of one scale."
+        return [reading, spread(self.table(frame), ["layer", "channel"])]
 
     def draw(self, frame: pd.DataFrame) -> Figure:
         drawn, tokens = self.table(frame), frame["position"].nunique()
@@ -109,23 +100,21 @@ class ChannelGates(ModelFigure):
             for number, (axes, layer) in enumerate(zip(grid.ravel(), deep, strict=False)):
                 here = drawn[drawn["layer"] == layer]
                 table = here.pivot(index="position", columns="channel", values="value").sort_index()
-                channel_C = table.columns.to_numpy(dtype=float)
-                step = float(channel_C[1] - channel_C[0]) if len(channel_C) > 1 else 1.0
-                edges = (channel_C[0] - step / 2, channel_C[-1] + step / 2, len(table) - 0.5, -0.5)
+                channels = table.columns.to_numpy(dtype=int)
+                step = channels[1] - channels[0] if len(channels) > 1 else 1
+                edges = (channels[0] - step / 2, channels[-1] + step / 2, len(table) - 0.5, -0.5)
                 axes.imshow(table, aspect="auto", extent=edges, cmap=SEQUENCE, norm=norm, interpolation="nearest")
                 axes.grid(visible=False)
                 axes.set_title(f"layer {layer}")
                 axes.locator_params(axis="x", nbins=4)
+                axes.set_yticks([])
                 if number % _ABREAST == 0:
                     axes.set_yticks(range(len(table)), token_labels(lines.token_names(here)), fontsize=6)
                     axes.tick_params(axis="y", length=0, pad=2)
                     axes.set_ylabel(f"token{lines.shown_tokens(shown, tokens)}")
-                else:
-                    axes.set_yticks([])
             for axes in grid.ravel()[len(deep) :]:
                 axes.set_axis_off()
-            thinned = "all" if step == 1 else f"one in {step:g}"
-            below.supxlabel(f"channel of {' '.join(_place(frame))} ({thinned})", fontsize=8)
+            below.supxlabel(f"channel of {' '.join(_place(frame))} (one in {step})", fontsize=8)
             extend = lines.extension(drawn["value"], ends)
             mappable = ScalarMappable(norm, SEQUENCE)
             below.colorbar(mappable, ax=grid, pad=0.01, aspect=30, extendfrac=0.04, extend=extend, label="gate value")
@@ -149,30 +138,18 @@ def _surfaces(part: SubFigure, drawn: pd.DataFrame, layers: list[int], norm: Nor
     size = min(width, 1.75 / PAGE_WIDTH * 1.15)
     for number, layer in enumerate(layers):
         left = (number + 0.5) * width - size / 2
-        axes = part.add_axes((left, 0.1, size * 0.9, 0.82), projection="3d")
+        axes: Any = part.add_axes((left, 0.1, size * 0.9, 0.82), projection="3d")
         axes.set_in_layout(False)
-        _surface(axes, drawn[drawn["layer"] == layer], norm, (drawn["value"].min(), drawn["value"].max()))
+        table = drawn[drawn["layer"] == layer].pivot(index="position", columns="channel", values="value")
+        axes.plot_surface(
+            table.columns.to_numpy(dtype=float)[None, :], table.index.to_numpy(dtype=float)[:, None] + 1,
+            table.to_numpy(), cmap=SEQUENCE, norm=norm, rcount=table.shape[0], ccount=table.shape[1], linewidth=0,
+            antialiased=False, rasterized=True,  # tens of thousands of patches would make the PDF heavy
+        )  # fmt: skip
         axes.set_title(f"layer {layer}", y=0.98, pad=0)
-
-
-def _surface(axes: Axes3D, frame: pd.DataFrame, norm: Normalize, ends: tuple[float, float]) -> None:
-    table = frame.pivot(index="position", columns="channel", values="value")
-    axes.plot_surface(
-        table.columns.to_numpy(dtype=float)[None, :],
-        table.index.to_numpy(dtype=float)[:, None] + 1,
-        table.to_numpy(),
-        cmap=SEQUENCE,
-        norm=norm,
-        rcount=table.shape[0],
-        ccount=table.shape[1],
-        linewidth=0,
-        antialiased=False,
-        rasterized=True,  # tens of thousands of patches would make the PDF heavy; text and axes stay vectors
-    )
-    axes.set_zlim(*ends)
-    axes.set_xlabel("channel", labelpad=-10, fontsize=6.5)
-    axes.set_ylabel("token", labelpad=-10, fontsize=6.5)
-    axes.set_zlabel("gate value", labelpad=-10, fontsize=6.5)
-    axes.tick_params(labelsize=5.5, pad=-4)
-    axes.locator_params(nbins=3)
-    axes.view_init(elev=28, azim=-55)
+        axes.set_zlim(drawn["value"].min(), drawn["value"].max())
+        for label, name in ((axes.set_xlabel, "channel"), (axes.set_ylabel, "token"), (axes.set_zlabel, "gate value")):
+            label(name, labelpad=-10, fontsize=6.5)
+        axes.tick_params(labelsize=5.5, pad=-4)
+        axes.locator_params(nbins=3)
+        axes.view_init(elev=28, azim=-55)

@@ -11,7 +11,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from comt_cli.analysis.image_gates import gate_sites, run_with_maps
+from comt_cli.analysis.images import gate_sites, run_with_maps
 from comt_cli.analysis.model_figure import ModelFigure
 from comt_cli.analysis.subject import Subject
 from comt_cli.report.figures.style import PAGE_WIDTH, SEQUENCE, page_figure, style
@@ -23,15 +23,13 @@ MOST_MAPS = 6
 _COLOURS = ("red", "green", "blue")
 _LEAST_SPAN = 1e-4
 """A scale's colours span at least this much, so that rounding noise does not look like structure."""
-_MARGIN = 1.1
-"""Inches that are not images: names on the left, and air between columns."""
 
 
 class GateMaps(ModelFigure):
     """The images on the left, to the right of each the values of gates over its pixels, stretched to the image's size.
 
-    All maps share their colours, which the bar explains, so that a gate that is almost constant looks so; where they
-    are not `shared`, those of a column do, and small differences are seen.
+    All maps share their colours, so that a gate that is almost constant looks so; where they are not `shared`, those of
+    a column do, and small differences are seen.
     """
 
     name: ClassVar = "gate-maps"
@@ -42,11 +40,8 @@ class GateMaps(ModelFigure):
 
     def frame(self, of: Subject) -> pd.DataFrame:
         """Rows `image` (its number), `label, prediction, block, site, y, x` (of the map's own pixels) and `value`. The
-        image's own pixels, 0 to 255, are block 0, with their colours as sites.
-
-        Raises:
-            UserError: there is no such image; see `watched_images`.
-        """
+        image's own pixels, 0 to 255, are block 0, with their colours as sites. Raises `UserError` where there is no
+        such image; see `watched_images`."""
         sites = list(gate_sites(of.model).items())
         places = np.unique(np.linspace(0, len(sites) - 1, min(MOST_MAPS, len(sites))).round().astype(int))
         numbers = range(IMAGES) if of.request.images is None else of.request.images
@@ -72,62 +67,41 @@ class GateMaps(ModelFigure):
 
     def draw(self, frame: pd.DataFrame) -> Figure:
         drawn, shown = self.table(frame), frame.drop_duplicates("image")
-        gates = list(dict.fromkeys(zip(drawn["block"], drawn["site"], strict=True)))
-        side = (PAGE_WIDTH - _MARGIN) / (len(gates) + 1)
+        gates = list(drawn.groupby(["block", "site"], sort=False))
+        side = (PAGE_WIDTH - 1.1) / (len(gates) + 1)
         with style():
             figure = page_figure(0.85 + (side + 0.06) * len(shown))
             panels = figure.subplots(len(shown), len(gates) + 1, squeeze=False)
             for axes in panels.ravel():
-                axes.set_xticks([])
-                axes.set_yticks([])
+                axes.set(xticks=[], yticks=[])
                 axes.spines[:].set_visible(False)
-            for line, (_, one) in zip(panels, shown.iterrows(), strict=True):
-                own = frame[frame["image"] == one["image"]]
-                planes = [_plane(own[(own["block"] == 0) & (own["site"] == colour)]) for colour in _COLOURS]
-                line[0].imshow(np.stack(planes, axis=-1).astype(np.uint8), interpolation="nearest")
-                # As a colour bar anchors the maps: else they are apart where a cell is not square.
-                line[0].set_anchor("S")
-                line[0].set_ylabel(_name(one), rotation=0, ha="right", va="center", fontsize=6.5)
+            for axes, (_, image) in zip(panels[:, 0], shown.iterrows(), strict=True):
+                own = frame[(frame["image"] == image["image"]) & (frame["block"] == 0)]
+                planes = [_plane(own[own["site"] == colour]) for colour in _COLOURS]
+                axes.imshow(np.stack(planes, axis=-1).astype(np.uint8), interpolation="nearest")
+                axes.set_anchor("S")  # as a colour bar anchors the maps
+                label, taken = str(image["label"]), str(image["prediction"])
+                said = label if taken == label else f"{label},\ntaken for\n{taken}"
+                axes.set_ylabel(said, rotation=0, ha="right", va="center", fontsize=6.5)
             panels[0][0].set_title("image")
-            for column, (block, site) in zip(panels.T[1:], gates, strict=True):
-                own = drawn[(drawn["block"] == block) & (drawn["site"] == site)]
-                ends = _ends(drawn["value"] if self.shared else own["value"])
-                norm = Normalize(*ends)
+            for column, ((block, site), own) in zip(panels.T[1:], gates, strict=True):
+                values = drawn["value"] if self.shared else own["value"]
+                air = max(_LEAST_SPAN - (values.max() - values.min()), 0) / 2
+                norm = Normalize(values.min() - air, values.max() + air)
                 for axes, (_, one) in zip(column, own.groupby("image", sort=False), strict=True):
                     axes.imshow(_plane(one), norm=norm, cmap=SEQUENCE, interpolation="nearest", extent=(0, 1, 1, 0))
                 column[0].set_title(f"block {block}\n{site}")
                 if not self.shared:
-                    bar = figure.colorbar(
-                        ScalarMappable(norm, SEQUENCE), ax=list(column), location="bottom", pad=0.02, aspect=9,
-                        ticks=ends, shrink=0.95,
-                    )  # fmt: skip
-                    digits = max(2, 1 - int(np.floor(np.log10(ends[1] - ends[0]))))
-                    bar.ax.xaxis.set_major_formatter(f"{{x:.{digits}f}}")
-                    bar.ax.tick_params(labelsize=6, length=2)
-                    for label, inwards in zip(bar.ax.get_xticklabels(), ("left", "right"), strict=True):
-                        label.set(horizontalalignment=inwards)
+                    bar = _bar(figure, norm, list(column), aspect=9, shrink=0.95, ticks=[norm.vmin, norm.vmax])
+                    bar.ax.tick_params(labelsize=5, length=2)
             if self.shared:
-                figure.colorbar(
-                    ScalarMappable(norm, SEQUENCE), ax=list(panels[:, 1:].ravel()), location="bottom", pad=0.02,
-                    aspect=40, shrink=0.6, label="gate value",
-                )  # fmt: skip
+                _bar(figure, norm, list(panels[:, 1:].ravel()), aspect=40, shrink=0.6, label="gate value")
         return figure
+
+
+def _bar(figure: Figure, norm: Normalize, axes: list[Any], **how: Any) -> Any:
+    return figure.colorbar(ScalarMappable(norm, SEQUENCE), ax=axes, location="bottom", pad=0.02, **how)
 
 
 def _plane(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.pivot(index="y", columns="x", values="value")
-
-
-def _name(one: Any) -> str:
-    """The class of an image, and its prediction where that is another."""
-    label, taken = str(one["label"]), str(one["prediction"])
-    if taken == label:
-        return label
-    # Letters have short names: they fit on a line, and names of animals and cars do not.
-    return f"{label}, taken\nfor {taken}" if len(label) < 4 else f"{label},\ntaken for\n{taken}"
-
-
-def _ends(values: pd.Series[float]) -> tuple[float, float]:
-    low, high = float(values.min()), float(values.max())
-    air = max(_LEAST_SPAN - (high - low), 0) / 2
-    return low - air, high + air

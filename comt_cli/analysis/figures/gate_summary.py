@@ -9,10 +9,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
 
 from comt_cli.analysis.gates import SiteValues, Values, has_gates, summary_frame
-from comt_cli.analysis.image_gates import gate_sites, run_with_maps
+from comt_cli.analysis.images import gate_sites, run_with_maps
 from comt_cli.analysis.model_figure import ModelFigure
 from comt_cli.analysis.subject import Subject
 from comt_cli.report.figures.lines import site_names
@@ -24,14 +23,12 @@ _MEASURES = {"mean": "mean", "std": "standard deviation", "saturation": "saturat
 _KINDS = ("scalar", "head", "channel", "evaluator")
 _BARE = 10
 """Of more layers than this the cells have no room for numbers."""
-_SHOWN = 0.005
-"""A share that stays below this would be a map of one colour: the caption states it instead."""
 
 
 class GateSummary(ModelFigure):
-    """Maps (sites down, layers across) for each kind of value: the mean, the standard deviation, and the saturated
-    share where any is saturated. A measure has one scale of colours for all kinds. Cells without a value (a layer
-    without this gate; the saturation of a gate of unknown range) are empty."""
+    """Maps (sites down, layers across) of the mean, the standard deviation and the saturated share for each kind of
+    value. A measure has one scale of colours for all kinds. Cells without a value (a layer without this gate; the
+    saturation of a gate of unknown range) are empty."""
 
     name: ClassVar = "gate-summary"
     title: ClassVar = "Mean, spread and saturation of the gates"
@@ -58,38 +55,28 @@ class GateSummary(ModelFigure):
         return summary_frame(values).assign(examples=seen)
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        said = ["A measure has one scale of colours for all kinds of values."]
+        said = ["The saturated share is that of values within 5 % of either end of a gate's range."]
         if (frame["kind"] == "evaluator").any():
             said.append("An Evaluator-Adjuster Unit computes x + a e: shown is e, the evaluator; it is no factor of x.")
-        shares = frame["saturation"].dropna()
-        if len(shares):
-            said.append("The saturated share is that of values within 5 % of either end of a gate's range.")
-            if not _has_saturated(frame):
-                said.append(f"It is at most {100 * float(shares.max()):.2g} % everywhere, and not drawn.")
         return said
 
     def draw(self, frame: pd.DataFrame) -> Figure:
         kinds = [kind for kind in _KINDS if (frame["kind"] == kind).any()]
         named = frame.assign(site=site_names(frame))
         sites = list(dict.fromkeys(named["site"]))
-        shown = {key: name for key, name in _MEASURES.items() if key != "saturation" or _has_saturated(frame)}
         with style():
-            width = PAGE_WIDTH if len(shown) > 2 else 5.6
-            figure = page_figure((0.6 + 0.19 * len(sites) + 0.45) * len(kinds) + 0.1, width)
-            panels = figure.subplots(len(kinds), len(shown), squeeze=False, sharey=True)
-            for column, (measure, title) in zip(panels.T, shown.items(), strict=True):
-                ends = (0.0, 1.0) if measure == "saturation" else _ends(frame[measure].to_numpy(dtype=float))
+            figure = page_figure((0.6 + 0.19 * len(sites) + 0.45) * len(kinds) + 0.1, PAGE_WIDTH)
+            panels = figure.subplots(len(kinds), len(_MEASURES), squeeze=False, sharey=True)
+            for column, (measure, title) in zip(panels.T, _MEASURES.items(), strict=True):
+                low, high = (0.0, 1.0) if measure == "saturation" else (frame[measure].min(), frame[measure].max())
+                # A map of one value everywhere must not blow rounding noise up to full contrast.
+                ends = (low, high) if high - low > 1e-2 else (low - 5e-3, high + 5e-3)
                 for axes, kind in zip(column, kinds, strict=True):
                     _map(axes, named[named["kind"] == kind], measure, sites, ends)
                     axes.set_title(f"{kind}: {title}")
             for axes in panels[-1]:
                 axes.set_xlabel(f"block ({frame['examples'].max():,} images)" if "examples" in frame else "layer")
         return figure
-
-
-def _has_saturated(frame: pd.DataFrame) -> bool:
-    """Whether a share of saturated values is large enough to be seen."""
-    return bool((frame["saturation"] >= _SHOWN).any())
 
 
 def _map(axes: Axes, frame: pd.DataFrame, measure: str, sites: list[str], ends: tuple[float, float]) -> None:
@@ -101,18 +88,10 @@ def _map(axes: Axes, frame: pd.DataFrame, measure: str, sites: list[str], ends: 
     axes.set_yticks(range(len(sites)), sites)
     axes.set_xticks(layer_ticks(max(layers)))
     axes.grid(visible=False)
-    if len(layers) <= _BARE:
-        middle = sum(ends) / 2
-        for (down, across), number in np.ndenumerate(values):
-            if np.isfinite(number):
-                axes.text(layers[across], down, f"{number:.2f}", ha="center", va="center", fontsize=5.5,
-                          color="black" if number > middle else "white")  # fmt: skip
+    for (down, across), number in np.ndenumerate(values if len(layers) <= _BARE else values[:0]):
+        if np.isfinite(number):
+            colour = "black" if number > sum(ends) / 2 else "white"
+            axes.text(layers[across], down, f"{number:.2f}", ha="center", va="center", fontsize=5.5, color=colour)
     bar = axes.figure.colorbar(image, ax=axes, pad=0.03)
     bar.ax.tick_params(labelsize=6)
     bar.ax.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=ROUND, min_n_ticks=3))
-
-
-def _ends(values: NDArray[np.float64]) -> tuple[float, float]:
-    """The colours' ends; a map of one value everywhere must not blow rounding noise up to full contrast."""
-    low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    return (low, high) if high - low > 1e-2 else (low - 5e-3, high + 5e-3)

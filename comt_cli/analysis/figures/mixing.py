@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.colors import Normalize, SymLogNorm
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from comt_cli.analysis.mixing import DISPERSION, READ_OUT, mixes, mixtures
 from comt_cli.analysis.model_figure import ModelFigure
+from comt_cli.analysis.observed import watch
 from comt_cli.analysis.subject import Subject
-from comt_cli.analysis.watch import watch
 from comt_cli.errors import UserError
 from comt_cli.report.figures.style import OKABE_ITO, PAGE_WIDTH, page_figure, style
 
@@ -23,14 +20,8 @@ _SIAMESE = "x-y"
 """SiameseNorm's shares of its two streams."""
 _MATRICES = ("mix", "write", "heads")
 """Weights with a line for every target."""
-_COLOURS = "PuOr_r"
-"""White is 0, and its two ends are told apart by the colour blind."""
-_ABSENT = "#D0D0D0"
-"""The colour where a residual add has no such source, which is no weight of 0."""
 _LINEAR = 4
 """The greatest weight beyond which colours are logarithmic above 1: one large weight would make all others white."""
-_NUMBERED = 40
-"""Lines beyond which a number does not fit into each."""
 _WIDEST = 16
 """Columns beyond which a map gets no wider: those of all heads would leave no place for the others."""
 _TITLES = {
@@ -51,11 +42,9 @@ _NOTES = {
     "stream": "Shares in the stream are those behind the branch.",
     READ_OUT: "The read-out is what the final norm reads behind the last block.",
     "heads": "Heads that keys and values come from count from the first block's first head on.",
-    _SIAMESE: "A branch reads s = N_post(x) + N_pre(y), the read-out N_x(x) + N_y(y): of the normed stream x and of "
-    "the free one, y. The share of a part a of s is <a, s> / <s, s>, so that the two add up to 1; norms make both "
-    "equally large but for what they learn, which alone moves the shares from one half.",
-    DISPERSION: "Dispersion, on an axis of its own, is |H - mean| / |H| of the streams at a residual add (of "
-    "SiameseNorm's, behind the norms through which they are read).",
+    _SIAMESE: "A branch reads s = N_post(x) + N_pre(y), the read-out N_x(x) + N_y(y); the share of a part a of s is "
+    "<a, s> / <s, s>.",
+    DISPERSION: "Dispersion is |H - mean| / |H| of the streams at a residual add.",
 }
 """Explanations of weights, by their name, and of the read-out."""
 _SOURCES = {"first-own": ("first", "own"), _SIAMESE: ("x", "y")}
@@ -90,7 +79,8 @@ class Mixing(ModelFigure):
         rows = []
         for place in mixtures(model.model, lambda: watch(model, of.observation.inputs)):
             for name, weight in place.weights.items():
-                numbers = _by_token(weight, 2 if name in _MATRICES else 1)
+                targets = weight.double().cpu() if name in _MATRICES else weight.double().cpu().unsqueeze(-2)
+                numbers = targets.reshape(-1, *targets.shape[-2:])  # of one token where they do not depend on it
                 means, spreads = numbers.mean(0), numbers.std(0, unbiased=False)
                 for target in range(means.shape[0]):
                     for source in range(means.shape[1]):
@@ -99,17 +89,17 @@ class Mixing(ModelFigure):
         return pd.DataFrame(rows, columns=["stack", "layer", "part", "weight", "target", "source", "mean", "std"])
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        of_maps = frame[~frame["weight"].isin([_SIAMESE, DISPERSION])]["mean"].abs()
-        said = ["A line is a residual add, from the first at the top; means over the tokens."]
-        if len(of_maps):
-            above = ", logarithmic above 1" if of_maps.max() > _LINEAR else ""
-            said.append(
-                "A column is a source (streams and outputs count from 0, the embedding being output 0), or target ← "
-                f"source; one scale of colours{above}, white being 0 and grey no such source."
-            )
         named = {*frame["weight"], *frame["part"]}
-        said += [note for name, note in _NOTES.items() if name in named]
-        return [*said, *_findings(frame)]
+        said = [
+            "A line is a residual add, from the first at the top; means over the tokens. A column is a source (streams "
+            "and outputs count from 0, the embedding being output 0), or target ← source; white is 0, grey no source.",
+            *(note for name, note in _NOTES.items() if name in named),
+        ]
+        for weight, own in frame.groupby("weight", sort=False):
+            mean = own.loc[own["target"] != own["source"], "mean"].abs() if weight == "mix" else own["mean"]
+            off = " off the diagonal" if weight == "mix" else ""
+            said.append(f"{weight}{off}: {mean.min():.2g} to {mean.max():.2g}, {mean.mean():.2g} on average.")
+        return said
 
     def draw(self, frame: pd.DataFrame) -> Figure:
         named = frame.assign(add=_adds(frame))
@@ -120,70 +110,29 @@ class Mixing(ModelFigure):
             figure = page_figure(min(6.5, 1.3 + 0.16 * len(lines)), PAGE_WIDTH)
             widths = [2 + min(len(table.columns), _WIDEST) for table in tables.values()] + [6 for _ in bars]
             row = figure.subplots(1, len(widths), squeeze=False, sharey=True, width_ratios=widths)[0]
-            for axes, kind in zip(row, (*tables, *bars), strict=True):
+            end = max((float(np.nanmax(np.abs(table.to_numpy()))) for table in tables.values()), default=1.0)
+            norm = SymLogNorm(1, vmin=-end, vmax=end) if end > _LINEAR else Normalize(-end, end)
+            for axes, (kind, table) in zip(row, {**tables, **bars}.items(), strict=True):
                 axes.set_title(_TITLES.get(kind, kind), fontsize=7)
+                if kind in bars:
+                    start = np.zeros(len(table))
+                    for column, colour in zip(table.columns, OKABE_ITO, strict=False):
+                        axes.barh(range(len(table)), table[column], height=0.7, left=start, color=colour)
+                        start = start + table[column].to_numpy()
+                    axes.grid(visible=False, axis="y")
+                    axes.tick_params(axis="x", rotation=60)
+                    continue
+                drawn = axes.imshow(table.to_numpy(), cmap="PuOr_r", norm=norm, aspect="auto")
+                axes.set_facecolor("#D0D0D0")  # where a residual add has no such source
+                axes.grid(visible=False)
+                step = max(1, len(table.columns) // 8)
+                axes.set_xticks(range(0, len(table.columns), step), list(table.columns)[::step], rotation=60)
             if tables:
-                _draw_maps(figure, row[: len(tables)], list(tables.values()))
-            for axes, (kind, table) in zip(row[len(tables) :], bars.items(), strict=True):
-                _draw_bars(axes, table, shares=kind == _SIAMESE)
+                label = "weight, mean over the tokens"
+                figure.colorbar(drawn, ax=figure.axes, location="right", pad=0.01, aspect=30, label=label)
             row[0].set_yticks(range(len(lines)), lines)
             row[0].set_ylim(len(lines) - 0.5, -0.5)
         return figure
-
-
-def _by_token(weights: Tensor, dimensions: int) -> Tensor:
-    """[tokens, targets, sources], one token where they do not depend on it."""
-    weights = weights.double().cpu()
-    if dimensions == 1:
-        weights = weights.unsqueeze(-2)
-    return weights.reshape(-1, *weights.shape[-2:])
-
-
-def _findings(frame: pd.DataFrame) -> Iterator[str]:
-    """The main numbers of each kind of weight."""
-    for weight, own in frame.groupby("weight", sort=False):
-        if weight == "mix":
-            off = own.loc[own["target"] != own["source"], "mean"].abs()
-            yield f"Off the diagonal, mixing matrices have {off.mean():.2g} on average and {off.max():.2g} at most."
-        else:
-            mean = own["mean"]
-            yield f"{weight}: {mean.min():.2g} to {mean.max():.2g}, {mean.mean():.2g} on average."
-
-
-def _draw_maps(figure: Figure, row: Sequence[Axes], tables: Sequence[pd.DataFrame]) -> None:
-    """The maps, and right of everything the bar of their colours."""
-    end = max(float(np.nanmax(np.abs(table.to_numpy()))) for table in tables)
-    norm = SymLogNorm(1, vmin=-end, vmax=end) if end > _LINEAR else Normalize(-end, end)
-    for axes, table in zip(row, tables, strict=True):
-        drawn = axes.imshow(table.to_numpy(), cmap=_COLOURS, norm=norm, aspect="auto")
-        axes.set_facecolor(_ABSENT)
-        axes.grid(visible=False)
-        step = max(1, len(table.columns) // 8)
-        axes.set_xticks(range(0, len(table.columns), step), list(table.columns)[::step], rotation=60)
-    bar = figure.colorbar(drawn, ax=figure.axes, location="right", pad=0.01, aspect=30)
-    bar.set_label("weight, mean over the tokens")
-    if end > _LINEAR:
-        ticks = [tick for tick in (1, 3, 10, 30, 100, 300, 1000) if tick <= end]
-        signed = [*(-tick for tick in reversed(ticks)), 0, *ticks]
-        bar.set_ticks(signed, labels=[f"{tick:g}" for tick in signed])
-        bar.minorticks_off()
-
-
-def _draw_bars(axes: Axes, table: pd.DataFrame, *, shares: bool) -> None:
-    """A bar a residual add; of shares, which add up to 1, one behind the other, with the first one's number."""
-    places, start = range(len(table)), np.zeros(len(table))
-    for column, colour in zip(table.columns, OKABE_ITO, strict=False):
-        axes.barh(places, table[column], height=0.7, left=start, color=colour)
-        start = start + table[column].to_numpy()
-    axes.grid(visible=False, axis="y")
-    axes.tick_params(axis="x", rotation=60)
-    if not shares:
-        axes.set_xlim(0, max(1.05 * float(table.max().max()), 1e-3))
-        return
-    axes.set_xlim(0, 1)
-    if len(table) <= _NUMBERED:
-        for place, number in zip(places, table[table.columns[0]], strict=True):
-            axes.text(0.02, place, f"{number:.2f}", color="white", fontsize=6, va="center")
 
 
 def _adds(frame: pd.DataFrame) -> pd.Series[str]:

@@ -1,23 +1,31 @@
-"""Learned shares of residual connections over the depth of a network, one panel a share (SAS, 2019, Figure 3)."""
+"""Learned shares of residual connections, the factors of skip path and branch, over the depth of a network, one panel a
+share (SAS, 2019, Figure 3)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from operator import itemgetter
 from typing import Any, ClassVar
 
+import numpy as np
 import pandas as pd
+import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from torch import Tensor, nn
 
-from comt_cli.analysis.depth_axis import block_axis, examples_of, mark_groups, stages_of
+from comt_cli.analysis.depth_axis import MARKERS, mark_groups, stages_of
 from comt_cli.analysis.images import EXAMPLES
 from comt_cli.analysis.model_figure import ModelFigure
-from comt_cli.analysis.shares import shares_of, summed_shares
+from comt_cli.analysis.observed import hooked, watch
 from comt_cli.analysis.subject import Subject
-from comt_cli.analysis.watch import watch
 from comt_cli.errors import UserError
 from comt_cli.layers.residual.base import ResidualConnection
+from comt_cli.layers.residual.channel_gates import GatedResidual, Highway
+from comt_cli.layers.residual.laurel import LaurelRW, LaurelRWLR
+from comt_cli.layers.residual.sas import GatedShare, SelfAdaptiveScaling
+from comt_cli.layers.residual.scaled import ReZero, ScaledBranch
 from comt_cli.report.figures.style import OKABE_ITO, PAGE_WIDTH, ROUND, layer_ticks, page_figure, style
 
 _TITLES = {
@@ -31,11 +39,13 @@ _TITLES = {
     "b": "b, of x",
     "scale": "scale of F(x)",
 }
-_MARKERS = "os^Dv"
 _LEAST_SPAN = 0.1
 """A panel shows at least this much of the axis, so that rounding noise does not look like structure."""
-_ALONE = 3.6
-"""Inches of a figure with one panel."""
+_MOST = 1 << 16
+"""Numbers of a share that its percentiles are taken of."""
+
+Share = tuple[tuple[nn.Module, ...], Callable[..., Tensor]]
+"""The gates that a factor of a connection is computed from, and how."""
 
 
 class ResidualShares(ModelFigure):
@@ -68,72 +78,63 @@ class ResidualShares(ModelFigure):
             raise UserError(
                 f"the residual connections of {model.name} have no learned shares: it holds {model.description}"
             )
+        outputs: dict[nn.Module, Tensor] = {}
+
+        def keep(gate: nn.Module, _: tuple[Tensor, ...], output: Tensor) -> None:
+            outputs[gate] = output
+
+        known = [shares_of(connection) for connection in connections]
+        sums = [{name: Sums() for name in shares} for shares in known]
+        gates = {gate for shares in known for own, _ in shares.values() for gate in own}
         seen = 0
-
-        def passes() -> Iterator[None]:
-            nonlocal seen
-            if not of.is_image_classifier:
-                watch(model, of.observation.inputs)
-                yield
-                return
-            for x_BCHW, labels_B in of.validation_images.first(EXAMPLES):
-                of.validation_images.logits(x_BCHW)
-                seen += len(labels_B)
-                yield
-
-        sums = summed_shares(connections, passes())
-        stages = stages_of(model.model.settings.shape().blocks) if of.is_image_classifier else []
+        with hooked((gate, keep) for gate in gates), torch.no_grad():
+            for inputs in _passes(of):
+                seen += inputs
+                for shares, found in zip(known, sums, strict=True):
+                    for name, (own, factor) in shares.items():
+                        found[name].add(factor(*(outputs[gate] for gate in own)))
         rows: list[dict[str, Any]] = []
-        for number, (connection, own) in enumerate(zip(connections, sums, strict=True)):
-            if of.is_image_classifier:
-                place: dict[str, Any] = {"block": number + 1, "stage": stages[number]}
-                count = {"examples": seen}
-            else:
-                at, on = connection.site, of.observation
-                place = {"stack": at.stack, "layer": at.layer + 1, "part": at.part}
+        for connection, place, found in zip(connections, _places(of), sums, strict=True):
+            count = {"examples": seen}
+            if not of.is_image_classifier:
+                on = of.observation
                 count = {"tokens": len(on.sequences[on.read_by(connection)].pieces)}
-            rows += [{**place, "share": name, **each.moments(), **count} for name, each in own.items()]
+            rows += [{**place, "share": name, **each.moments(), **count} for name, each in found.items()]
         return pd.DataFrame(rows)
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
         inputs = "validation images" if "block" in frame else "the tokens (and channels)"
-        said = [f"Means over {inputs}, with bars from the 10th to the 90th percentile."]
-        if frame["share"].nunique() > 1:
-            said.append("All axes span as much, each about its own middle.")
-        if "block" in frame:
-            return [*said, f"Over {frame['block'].nunique()} residual blocks: {_ranges(frame)}."]
-        return said + [
-            f"{str(stack).capitalize()}, {own['tokens'].iloc[0]} tokens, means at its "
-            f"{len(own[['layer', 'part']].drop_duplicates())} residual adds: {_ranges(own)}."
-            for stack, own in frame.groupby("stack", sort=False)
-        ]
+        means = frame.groupby("share", sort=False)["mean"]
+        ranges = ", ".join(f"{share} {own.min():.3g} to {own.max():.3g}" for share, own in means)
+        return [f"Means over {inputs}, with bars from the 10th to the 90th percentile.", f"Means: {ranges}."]
 
     def draw(self, frame: pd.DataFrame) -> Figure:
-        of_blocks, shares = "block" in frame, list(dict.fromkeys(frame["share"]))
-        limits = _limits(frame)
-        spread = "; bars: 10 to 90 %" if (frame["high"] > frame["low"]).any() else ""
+        placed, groups = _placed(frame), "stage" if "block" in frame else "stack"
+        shares = list(dict.fromkeys(frame["share"]))
+        ends = frame.groupby("share")[["mean", "low", "high"]].agg(["min", "max"])
+        low, high = ends.min(axis=1), ends.max(axis=1)
+        half = 0.58 * max(_LEAST_SPAN, float((high - low).max()))
         with style():
-            figure = page_figure(2.3 if of_blocks else 2.6, min(_ALONE + 1.8 * (len(shares) - 1), PAGE_WIDTH))
+            figure = page_figure(2.6, min(3.6 + 1.8 * (len(shares) - 1), PAGE_WIDTH))
             row = figure.subplots(1, len(shares), squeeze=False)[0]
-            for number, (axes, share) in enumerate(zip(row, shares, strict=True)):
-                if of_blocks:
-                    own = frame[frame["share"] == share].sort_values("block")
-                    _line(axes, own.assign(place=own["block"]), OKABE_ITO[number])
-                    block_axis(axes, own)
-                else:
-                    _lines_of_branches(axes, frame, share)
+            for axes, share in zip(row, shares, strict=True):
+                _lines(axes, placed[placed["share"] == share])
+                ticks = placed.dropna(subset="tick").drop_duplicates("tick").set_index("tick")["number"]
+                axes.set_xlim(0.4, placed["place"].max() + 0.6)
+                axes.set_xticks(ticks.index, ticks.astype(str))
+                axes.grid(visible=False, axis="x")
+                names = placed[groups].replace({1: "stage 1"}).astype(str)
+                mark_groups(axes, {str(name): own for name, own in placed.groupby(names, sort=False)["place"]})
                 axes.set_title(_TITLES.get(share, share), pad=13)
-                axes.set_ylim(*limits[share])
+                axes.set_ylim((low[share] + high[share]) / 2 - half, (low[share] + high[share]) / 2 + half)
                 axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=ROUND))
             row[0].set_ylabel("factor")
-            if not of_blocks:
+            if groups == "stack":
                 handles, labels = row[0].get_legend_handles_labels()
                 named = dict(zip(labels, handles, strict=True))
                 figure.legend(named.values(), named.keys(), loc="outside upper center", ncols=len(named))
-            over = f"residual block (mean over {examples_of(frame)} validation images" if of_blocks else (
-                "layer (mean over the tokens"
-            )  # fmt: skip
-            figure.supxlabel(f"{over}{spread})", fontsize=8)
+            over = "residual block (mean over validation images" if groups == "stage" else "layer (mean over the tokens"
+            figure.supxlabel(f"{over}; bars: 10 to 90 %)", fontsize=8)
         return figure
 
 
@@ -144,48 +145,114 @@ def _connections(of: Subject) -> list[ResidualConnection]:
     return [branch.connection for blocks in model.stacks.values() for block in blocks for branch in block.branches]
 
 
-def _ranges(frame: pd.DataFrame) -> str:
-    """The least and the greatest mean of each share."""
-    means = frame.groupby("share", sort=False)["mean"]
-    return ", ".join(f"{share} {own.min():.3g} to {own.max():.3g}" for share, own in means)
+def _places(of: Subject) -> list[dict[str, Any]]:
+    """The first columns of every connection's rows."""
+    if of.is_image_classifier:
+        stages = stages_of(of.model.model.settings.shape().blocks)
+        return [{"block": block, "stage": stage} for block, stage in enumerate(stages, start=1)]
+    sites = (connection.site for connection in _connections(of))
+    return [{"stack": at.stack, "layer": at.layer + 1, "part": at.part} for at in sites]
 
 
-def _limits(frame: pd.DataFrame) -> dict[str, tuple[float, float]]:
-    """The ends of each share's axis: all span as much, each about its own middle."""
-    own = frame.groupby("share")[["mean", "low", "high"]]
-    ends = pd.DataFrame({"low": own.min().min(axis=1), "high": own.max().max(axis=1)})
-    half = 0.58 * max(_LEAST_SPAN, float((ends["high"] - ends["low"]).max()))
-    middles = (ends["low"] + ends["high"]) / 2
-    return {str(share): (middle - half, middle + half) for share, middle in middles.items()}
+def _passes(of: Subject) -> Iterator[int]:
+    """Run the network on all that it is observed on, and yield after each pass how many inputs it had."""
+    if not of.is_image_classifier:
+        watch(of.model, of.observation.inputs)
+        yield 1
+        return
+    for x_BCHW, labels_B in of.validation_images.first(EXAMPLES):
+        of.validation_images.logits(x_BCHW)
+        yield len(labels_B)
 
 
-def _line(axes: Axes, own: pd.DataFrame, colour: str, marker: str = "o", label: str = "") -> None:
-    """The means over `place`, with bars between the percentiles, which a mean may lie beyond."""
-    reach = [(own["mean"] - own["low"]).clip(lower=0), (own["high"] - own["mean"]).clip(lower=0)]
-    axes.errorbar(
-        own["place"], own["mean"], reach, color=colour, marker=marker, label=label, markersize=3, linewidth=0.8,
-        elinewidth=0.7,
-    )  # fmt: skip
-
-
-def _lines_of_branches(axes: Axes, frame: pd.DataFrame, share: str) -> None:
-    """One share over the residual adds: a line for each branch of each stack, with the layers' numbers in the middle of
-    their own."""
+def _placed(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with each row's `place` on the x-axis, the place of the `tick` of its block or layer, and its
+    `number` there, NaN where that is not shown."""
+    if "block" in frame:
+        placed = frame.assign(place=frame["block"], tick=frame["block"], number=frame["block"], part="")
+        return placed.assign(tick=placed["tick"].where(placed["number"].isin(layer_ticks(frame["block"].max()))))
     adds = frame[["stack", "layer", "part"]].drop_duplicates()
     adds = adds.assign(place=range(1, len(adds) + 1))
-    in_stacks = [list(dict.fromkeys(own["part"])) for _, own in adds.groupby("stack", sort=False)]
-    # As in the stack with the most branches: the others have fewer of the same.
-    parts = list(dict.fromkeys(part for own in sorted(in_stacks, key=len, reverse=True) for part in own))
-    placed = frame[frame["share"] == share].merge(adds)
-    for number, part in enumerate(parts):
-        for _, line in placed[placed["part"] == part].groupby("stack", sort=False):
-            _line(axes, line, OKABE_ITO[number], _MARKERS[number % len(_MARKERS)], part)
-    ticks: dict[float, int] = {}
-    for _, own in adds.groupby("stack", sort=False):
-        middles = (own.groupby("layer")["place"].min() + own.groupby("layer")["place"].max()) / 2
-        shown = layer_ticks(int(own["layer"].max()))
-        ticks |= {middle: int(str(layer)) for layer, middle in middles.items() if layer in shown}
-    axes.set_xlim(0.4, len(adds) + 0.6)
-    axes.grid(visible=False, axis="x")
-    axes.set_xticks(list(ticks), [str(layer) for layer in ticks.values()])
-    mark_groups(axes, {str(stack): own["place"] for stack, own in adds.groupby("stack", sort=False)})
+    layers = adds.groupby(["stack", "layer"])["place"]
+    adds["tick"] = (layers.transform("min") + layers.transform("max")) / 2
+    shown = adds.groupby("stack")["layer"].transform(lambda layer: layer.isin(layer_ticks(layer.max())))
+    return frame.merge(adds.assign(tick=adds["tick"].where(shown.astype(bool)), number=adds["layer"]))
+
+
+def _lines(axes: Axes, own: pd.DataFrame) -> None:
+    """The means of one share over `place`: a line for each branch of each stack, with bars between the percentiles,
+    which a mean may lie beyond."""
+    for number, (part, of_part) in enumerate(own.groupby("part", sort=False)):
+        for _, line in of_part.groupby("stack", sort=False) if "stack" in own else [(0, of_part.sort_values("place"))]:
+            reach = [(line["mean"] - line["low"]).clip(lower=0), (line["high"] - line["mean"]).clip(lower=0)]
+            axes.errorbar(
+                line["place"], line["mean"], reach, color=OKABE_ITO[number], marker=MARKERS[number % len(MARKERS)],
+                label=str(part), markersize=3, linewidth=0.8, elinewidth=0.7,
+            )  # fmt: skip
+
+
+def shares_of(connection: ResidualConnection) -> Mapping[str, Share]:
+    """The shares of a connection by name; none where it has learned none.
+
+    SAS: `alpha` of x, `beta` of F, and `(1-alpha)(1-beta)` of N(x + F), or `gamma` where that has a gate of its own.
+    Highway, and one scaling gate: `gate` of F, what is left of x. GRC: `g` of F; ReZero: `a` of F; a learned scale:
+    `scale` of F; x keeps 1. LAuReL's weights: `a` of F and `b` of x.
+    """
+    shares: dict[str, Share] = {}
+    match connection:
+        case SelfAdaptiveScaling(alpha_gate=alpha, beta_gate=beta, gamma_gate=gamma):
+            shares = {"alpha": ((alpha,), _itself), "beta": ((beta,), _itself)}
+            if gamma is None:
+                shares["(1-alpha)(1-beta)"] = (alpha, beta), lambda a, b: (1 - a) * (1 - b)
+            else:
+                shares["gamma"] = (gamma,), _itself
+        case Highway(transform_gate=gate):
+            shares["gate"] = (gate,), torch.sigmoid
+        case GatedShare(gate=gate, reads_x_alone=is_raw):
+            shares["gate"] = (gate,), torch.sigmoid if is_raw else _itself
+        case GatedResidual(gate=nn.Module() as gate):
+            shares["g"] = (gate,), torch.sigmoid
+        case LaurelRW(weights=numbers) | LaurelRWLR(weights=numbers):
+            shares = {"a": ((numbers,), itemgetter(0)), "b": ((numbers,), itemgetter(1))}
+        case ReZero(a=number):
+            shares["a"] = (number,), _itself
+        case ScaledBranch(learned=nn.Module() as number):
+            shares["scale"] = (number,), _itself
+    return shares
+
+
+def _itself(gate: Tensor) -> Tensor:
+    return gate
+
+
+class Sums:
+    """Mean and standard deviation of numbers that come in parts, summed in fp64 about the first part's mean, and the
+    10th and 90th percentile: of all numbers, or of `_MOST` that are drawn from all of them, the same ones every
+    time."""
+
+    def __init__(self) -> None:
+        self.count, self.shift, self.total, self.squares = 0, 0.0, 0.0, 0.0
+        self.drawn, self.ranks = torch.empty(0, dtype=torch.float64), torch.empty(0, dtype=torch.float64)
+        self._chance = torch.Generator().manual_seed(0)
+
+    def add(self, values: Tensor) -> None:
+        """Count in numbers of any shape."""
+        numbers = values.cpu().double().flatten()
+        # Each number has a random rank, and the lowest stay: every one of all parts is as likely to be among them.
+        ranks = torch.rand(len(numbers), generator=self._chance, dtype=torch.float64)
+        self.drawn, self.ranks = torch.cat([self.drawn, numbers]), torch.cat([self.ranks, ranks])
+        if len(self.ranks) > _MOST:
+            self.ranks, kept = self.ranks.topk(_MOST, largest=False)
+            self.drawn = self.drawn[kept]
+        if not self.count:
+            self.shift = float(numbers.mean())
+        self.count += numbers.numel()
+        self.total += float((numbers - self.shift).sum())
+        self.squares += float((numbers - self.shift).square().sum())
+
+    def moments(self) -> dict[str, float]:
+        """`mean` and `std` (of the population) of all so far, and `low` and `high`, their 10th and 90th percentile."""
+        mean = self.total / self.count
+        std = max(self.squares / self.count - mean**2, 0.0) ** 0.5
+        low, high = np.percentile(self.drawn.numpy(), [10, 90])
+        return {"mean": self.shift + mean, "std": std, "low": float(low), "high": float(high)}

@@ -16,9 +16,8 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from comt_cli.analysis.model_figure import ModelFigure
-from comt_cli.analysis.observed import Tokens, tokens_of
+from comt_cli.analysis.observed import Observer, Tokens, tokens_of, watch
 from comt_cli.analysis.subject import Subject
-from comt_cli.analysis.watch import Observer, watch
 from comt_cli.exchange.loaded import LoadedText
 from comt_cli.layers.residual.base import State, final_stream
 from comt_cli.report.figures import lines
@@ -27,8 +26,6 @@ from comt_cli.report.figures.style import page_figure, style
 
 _MARKED = {"cosine": {0.2: "0.2: CoMT\nsays of\nLLaMA2-7B"}, "norm_ratio": {1.0: "unchanged"}}
 """CoMT's paper, of LLaMA2-7B: the mean cosine similarity over tokens and layers is generally around 0.2."""
-_LOG = {"cosine": False, "norm_ratio": True}
-"""The columns that are drawn, and whether on a logarithmic scale."""
 _LABELS = {
     "cosine": ("(a) direction kept by each layer", "cosine(input, output)"),
     "norm_ratio": ("(b) growth of the norm in each layer", "norm of output / input"),
@@ -37,28 +34,54 @@ _LABELS = {
 
 class ResidualStream(ModelFigure):
     """Column (a) the cosine similarity, column (b) the norm ratio on a logarithmic scale: a thin line a token with
-    their median, and under it the map of token x layer, in which each can be found. Outliers (of the first layer, as a
-    rule) are on a broken axis, and have the colour of the scale's end."""
+    their median, and under it the map of token x layer. Outliers are on a broken axis, and have the colour of the
+    scale's end."""
 
     name: ClassVar = "residual-stream"
-    title: ClassVar = "What each layer makes of the residual stream"
+    title: ClassVar = "The residual stream from layer to layer"
 
     def frame(self, of: Subject) -> pd.DataFrame:
-        return residual_stream(of.model, of.request.text)
+        """Compare every decoder layer's input x with its output y, on each token of the text.
+
+        Where more than a stream goes from block to block, x is what the connection reads of it
+        (`ResidualConnection.read`), and y what that of the next block does, or the final norm.
+
+        Rows `layer` (from 1), `position` (from 0), `token`, and
+
+            cosine           <x, y> / (|x| |y|)
+            angle            arccos(cosine) / pi, the angular distance: 0 same direction, 0.5 orthogonal, 1 opposite
+            update_cosine    <x, y - x> / (|x| |y - x|): whether the layer's update points along its input
+            norm_ratio       |y| / |x|, L2 norms
+
+        Raises:
+            UserError: see `tokens_of` and `watch`.
+        """
+        tokens = tokens_of(of.model, of.request.text)
+        frames = []
+        for layer, (x_TD, y_TD) in enumerate(itertools.pairwise(_streams(of.model, tokens)), start=1):
+            cosine_T = F.cosine_similarity(x_TD, y_TD, dim=-1).clamp(-1, 1)
+            frame = {
+                "layer": layer,
+                "position": np.arange(len(tokens.pieces)),
+                "token": tokens.pieces,
+                "cosine": cosine_T.numpy(),
+                "angle": cosine_T.arccos().numpy() / np.pi,
+                "update_cosine": F.cosine_similarity(x_TD, y_TD - x_TD, dim=-1).numpy(),
+                "norm_ratio": (y_TD.norm(dim=-1) / x_TD.norm(dim=-1)).numpy(),
+            }
+            frames.append(pd.DataFrame(frame))
+        return pd.concat(frames, ignore_index=True)
 
     def table(self, frame: pd.DataFrame) -> pd.DataFrame:
         return lines.drawn_tokens(frame)
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
         drawn = self.table(frame)
-        said = ["(a) cosine similarity and (b) ratio of the norms of each layer's output and input.", lines.READING]
-        ends = {key: robust_ends(drawn[key].to_numpy(), log=log) for key, log in _LOG.items()}
-        if any(lines.extension(drawn[key], own) != "neither" for key, own in ends.items()):
-            said.append("Values far from all others are on a broken axis, with their least and greatest.")
-        late = drawn[drawn["layer"] > 1]
-        behind = f" ({late['cosine'].mean():.2f} behind the first layer)" if len(late) else ""
-        said.append(f"Mean over tokens and layers of the cosine similarity: {drawn['cosine'].mean():.2f}{behind}.")
-        return [*said, f"Median of the norm ratio: {drawn['norm_ratio'].median():.2f}."]
+        return [
+            "(a) cosine similarity and (b) ratio of the norms of each layer's output and input.",
+            f"{lines.READING} Values far from all others are on a broken axis.",
+            f"Mean cosine similarity {drawn['cosine'].mean():.2f}, median ratio {drawn['norm_ratio'].median():.2f}.",
+        ]
 
     def draw(self, frame: pd.DataFrame) -> Figure:
         drawn, tokens = self.table(frame), frame["position"].nunique()
@@ -69,7 +92,7 @@ class ResidualStream(ModelFigure):
             figure = page_figure(1.35 + sum(heights))
             panels = figure.subplots(2, 2, gridspec_kw={"height_ratios": heights})
             for (value, (title, label)), (above, below) in zip(_LABELS.items(), panels.T, strict=True):
-                log = _LOG[value]
+                log = value == "norm_ratio"
                 ends = robust_ends(drawn[value].to_numpy(), log=log)
                 lines.token_lines(above, drawn, value)
                 lines.value_axis(above, ends, log=log, least=0.05)
@@ -88,39 +111,6 @@ class ResidualStream(ModelFigure):
             panels[0][0].legend(handles=[panels[0][0].get_lines()[shown]], loc="best")
             figure.set_figheight(figure.get_figheight() + strips)
         return figure
-
-
-def residual_stream(loaded: LoadedText, text: str | None = None) -> pd.DataFrame:
-    """Compare every decoder layer's input x with its output y, on each token of `text` (None: `DEFAULT_TEXT`).
-
-    Where more than a stream goes from block to block, x is what the connection reads of it (`ResidualConnection.read`),
-    and y what that of the next block does, or the final norm.
-
-    Rows `layer` (from 1), `position` (from 0), `token`, and
-
-        cosine           <x, y> / (|x| |y|)
-        angle            arccos(cosine) / pi, the angular distance: 0 same direction, 0.5 orthogonal, 1 opposite
-        update_cosine    <x, y - x> / (|x| |y - x|): whether the layer's update points along its input
-        norm_ratio       |y| / |x|, L2 norms
-
-    Raises:
-        UserError: see `tokens_of` and `watch`.
-    """
-    tokens = tokens_of(loaded, text)
-    frames = []
-    for layer, (x_TD, y_TD) in enumerate(itertools.pairwise(_streams(loaded, tokens)), start=1):
-        cosine_T = F.cosine_similarity(x_TD, y_TD, dim=-1).clamp(-1, 1)
-        frame = {
-            "layer": layer,
-            "position": np.arange(len(tokens.pieces)),
-            "token": tokens.pieces,
-            "cosine": cosine_T.numpy(),
-            "angle": cosine_T.arccos().numpy() / np.pi,
-            "update_cosine": F.cosine_similarity(x_TD, y_TD - x_TD, dim=-1).numpy(),
-            "norm_ratio": (y_TD.norm(dim=-1) / x_TD.norm(dim=-1)).numpy(),
-        }
-        frames.append(pd.DataFrame(frame))
-    return pd.concat(frames, ignore_index=True)
 
 
 def _streams(loaded: LoadedText, tokens: Tokens) -> list[torch.Tensor]:

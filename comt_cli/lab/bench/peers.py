@@ -18,7 +18,7 @@ from comt_cli.data.images.torchvision_import import make_torchvision_importable
 from comt_cli.data.special_tokens import PAD
 from comt_cli.data.split import IGNORE
 from comt_cli.errors import UserError
-from comt_cli.exchange.huggingface_bert import LAYOUT as BERT
+from comt_cli.exchange.huggingface_layout import LAYOUTS
 from comt_cli.installing import install_package
 from comt_cli.lab.bench.tables import Shape
 from comt_cli.layers.multi_head import sinusoids
@@ -98,9 +98,9 @@ class TransformersLoss(Objective):
 def transformers_bert(shape: Shape) -> nn.Module:
     """transformers' BERT of a shape, with its head for hidden tokens. Raises `UserError` without the library."""
     library = import_peer("transformers")
-    ours = model_of(shape.spec({"name": BERT.method}))
+    ours = model_of(shape.spec({"name": LAYOUTS["bert"].method}))
     assert isinstance(ours, Bert)
-    model: nn.Module = library.BertForMaskedLM(library.BertConfig.from_dict(BERT.config(ours, None)))
+    model: nn.Module = library.BertForMaskedLM(library.BertConfig.from_dict(LAYOUTS["bert"].config(ours, None)))
     return model
 
 

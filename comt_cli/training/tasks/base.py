@@ -40,8 +40,7 @@ TESTS = ("test", "unseen")
 
 
 def is_captured(settings: Training, world: World) -> bool:
-    """Whether compiled passes are to be captured in CUDA graphs. Several processes are refused where the recipe asks
-    for it (`processes.check_graphs`)."""
+    """Whether compiled passes are to be captured in CUDA graphs."""
     return bool(settings.captures) and world.device.type == "cuda" and world.size == 1
 
 
@@ -50,10 +49,8 @@ class TaskRun(ABC, Generic[B]):
 
     Attributes:
         captured: whether compiled passes are captured in CUDA graphs.
-        train, validation: the splits of its data; `tests`: by name those that only the weights that the run ends with
-            are evaluated on. Many a data set has none.
-        outputs: a folder for what an evaluation puts out sample by sample, by the loop; an evaluation that was stopped
-            resumes from what is there.
+        train, validation: the splits of its data; `tests`: by name those of the final weights alone.
+        outputs: a folder for what an evaluation puts out sample by sample, from which one that was stopped resumes.
         evaluation_rows: how many samples go through the model together in evaluations; None: as many as in training.
         evaluation_targets: how many targets an evaluation goes over; None: all of the split.
         norms_every: after how many steps the gradient norms of the parameters in `observed` are logged; None: never.
@@ -130,7 +127,7 @@ class TaskRun(ABC, Generic[B]):
 
     @property
     def attention(self) -> str:
-        """How the model attends in short sequences (`kernels.attend`); of one that has none it is PyTorch's way."""
+        """How the model attends in short sequences (`kernels.attend`), or PyTorch's way."""
         task = self.spec.task
         has_short = task.counts_targets or task.positions(self.spec.settings) <= MOST_TOKENS
         if not (isinstance(task, TokenTask) and has_short):
@@ -144,7 +141,7 @@ class TaskRun(ABC, Generic[B]):
 
     def caution(self, local_rows: int) -> str | None:
         """A note for the user when the run starts: of data that is left out, or where each process taking `local_rows`
-        rows of the batch changes more than rounding."""
+        rows changes more than rounding."""
         return None
 
     def observed(self) -> dict[str, nn.Parameter]:
@@ -170,16 +167,23 @@ class TaskRun(ABC, Generic[B]):
 
     @classmethod
     def random_step(cls, spec: RunSpec, rows: int) -> tuple[Objective, tuple[Tensor, ...]] | None:
-        """A model like that of the run, on the meta device, in its objective with the reference kernels, and what this
-        takes of a batch of `rows` random samples: for estimating the run's time. None: a step must not be tried."""
+        """A model like that of the run, on the meta device, in its objective with the reference kernels, and its inputs
+        for `rows` random samples: for estimating the run's time. None: a step must not be tried."""
         model = model_of(spec)
         inputs = cls.random_inputs(model, rows)
         return None if inputs is None else (cls.reference_objective(model), inputs)
 
     @staticmethod
-    def random_inputs(model: Any, rows: int) -> tuple[Tensor, ...] | None:  # noqa: ARG004
-        """The inputs of `random_step`."""
-        return None
+    def random_inputs(model: Any, rows: int) -> tuple[Tensor, ...] | None:
+        """The inputs of `random_step`: as `Model.example`, and as many targets as its last input has tokens."""
+        if not isinstance(model, VocabularyModel):
+            return None
+        inputs, vocabulary = [], int(model.vocabulary)  # type: ignore[arg-type]  # every such model has one
+        for number, like in enumerate(model.example(rows)):
+            most = model.places.get(number, vocabulary)
+            kinds = {torch.float32: torch.randn(like.shape), torch.bool: torch.ones(like.shape, dtype=torch.bool)}
+            inputs.append(kinds.get(like.dtype, torch.randint(min(1, most - 1), most, like.shape)))
+        return *inputs, torch.randint(1, vocabulary, inputs[-1].shape)
 
     @staticmethod
     def reference_objective(model: Any) -> Objective:

@@ -6,12 +6,9 @@ Self-critical training (Rennie et al. 2017) draws K captions w of every image fr
     - E_w r(w),   whose gradient is estimated by   - (r(w) - b) d log p(w),
 
 r(w) being CIDEr-D over 100 against the image's own captions, with document frequencies of the training captions, and b
-the reward of the greedy caption, or the mean reward of the image's other K - 1 (the advantages then sum to zero).
-p is the network without dropout, in drawing and in the pass that is trained: with it the captions would be another
-distribution's, and the gradient not that of the expected reward. Nothing is drawn that no caption has (padding, begin,
-an unknown word, no word at all), and log p is over the others alone. The reward has no token for a caption's end, as in
-the COCO toolkit: one that was cut at the greatest length loses nothing but by what it says. What chance picks is a pure
-function of (seed, step, sample).
+the reward of the greedy caption, or the mean reward of the image's other K - 1. p is the network without dropout, in
+drawing and in the pass that is trained. Nothing is drawn that no caption has (padding, begin, an unknown word, no word
+at all), and log p is over the others alone. What chance picks is a pure function of (seed, step, sample).
 
 Shapes: B images, K captions of each, R = B K, T words, V vocabulary.
 """
@@ -34,7 +31,7 @@ from comt_cli.data.special_tokens import PAD
 from comt_cli.data.split import IGNORE, Split
 from comt_cli.generation.beam import Forbidden
 from comt_cli.generation.caption import no_caption
-from comt_cli.generation.drawn import drawn_sequences
+from comt_cli.generation.sampling import drawn_sequences
 from comt_cli.layers.dropout import Dropout
 from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.runs.plan import RunSpec
@@ -54,11 +51,8 @@ _SIGNATURES = {"cider": f"{_COCO}|form:d|sigma:6", "scene_f1": "facts:all"}
 
 
 class Drawn(Split[CaptionBatch]):
-    """The samples of a training split, each with so many words that count, whatever its own caption has.
-
-    Not those that are drawn, which only the step knows, but as many as cost is counted for (`Captioning.dimensions`): a
-    run's words, its speed and its FLOPs are then of one kind, and a step's are known before it is made.
-    """
+    """The samples of a training split, each with as many words that count as cost is counted for
+    (`Captioning.dimensions`), whatever its own caption has: only the step knows those that are drawn."""
 
     def __init__(self, split: Split[CaptionBatch], drawn: int) -> None:
         self.split, self.drawn = split, drawn
@@ -233,9 +227,3 @@ class CaptioningRun(EncoderDecoderRun[CaptionBatch]):
         if spec.settings_as(CaptioningSettings).train.samples:
             return None  # most of such a step is drawing and rewards, which FLOPs do not tell
         return super().random_step(spec, rows)
-
-    @staticmethod
-    def random_inputs(model: EncoderDecoder, rows: int) -> tuple[Tensor, ...]:
-        regions, mask, words = model.example(rows)
-        target = torch.randint(1, model.vocabulary, words.shape)
-        return torch.randn(regions.shape), torch.ones(mask.shape, dtype=torch.bool), target, target

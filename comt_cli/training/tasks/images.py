@@ -1,10 +1,8 @@
 """Image classification as the loop sees it, and its evaluation.
 
-Batch normalisation makes the samples of a batch depend on each other, which two things follow from. With several
-processes each normalises with its own part of the batch, as the papers' runs on eight GPUs did, and a micro-batch with
-itself: another number of either changes results by more than rounding, which a run notes (`caution`). And the
-running statistics, of which every process has its own, are part of a model's state: the main process's are those that
-are saved, and that all processes evaluate with.
+Batch normalisation makes the samples of a batch depend on each other. Several processes each normalise with their own
+part of the batch, and a micro-batch with itself: another number of either changes results by more than rounding
+(`caution`). The running statistics of the main process are saved, and all processes evaluate with them.
 """
 
 from __future__ import annotations
@@ -54,10 +52,7 @@ class ImageRun(TaskRun[ImageBatch]):
         alone = self.settings.micro_batch_size or self.settings.batch_size
         if local_rows % alone == 0:
             return None
-        return (
-            f"batch norms see as few as {local_rows % alone} images at a time on {self.world.size} devices, and "
-            f"{alone} on one: the numbers are not those of a run on one device"
-        )
+        return f"batch norms see {local_rows % alone} images at a time, and {alone} on one device: the numbers differ"
 
     def observed(self) -> dict[str, nn.Parameter]:
         """Every convolution: what has four dimensions."""
@@ -94,15 +89,9 @@ class ImageRun(TaskRun[ImageBatch]):
 def evaluate_images(
     objective: ClassifierLoss, batches: Iterable[tuple[Tensor, ...]], precision: Precision, world: World
 ) -> Evaluation:
-    """Evaluate on this process's batches of (images [B, 3, H, W], labels [B]), and sum over all processes.
-
-    The accuracies are in per cent of the images: the label has the highest of the classes' numbers, or one of the five
-    highest. Every image counts once, whatever the batch size and the number of processes. Labels that are `IGNORE` do
-    not count. The loss may be NaN if the model's is.
-
-    Raises:
-        ValueError: there is not one image.
-    """
+    """Evaluate on this process's batches of (images [B, 3, H, W], labels [B]), and sum over all processes. The
+    accuracies are in per cent of the images: the label has the highest of the classes' numbers, or one of the five
+    highest. Labels that are `IGNORE` do not count. Raises `ValueError` where there is not one image."""
 
     def tally(images_BCHW: Tensor, labels_B: Tensor) -> Tensor:
         """Loss, images, right at first, right among five."""

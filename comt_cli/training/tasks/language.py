@@ -53,11 +53,6 @@ class LanguageRun(TextRun[Batch]):
         pairs = map(self.tensors, batches)
         return evaluate(self.objective, pairs, self.settings.precision, self.world, split.tokens_per_byte)
 
-    @staticmethod
-    def random_inputs(model: Llama, rows: int) -> tuple[Tensor, ...]:
-        tokens = torch.randint(model.vocabulary, (rows, model.length))
-        return tokens, tokens
-
 
 def evaluate(
     module: nn.Module,
@@ -70,13 +65,9 @@ def evaluate(
 
     `perplexity` is exp of the token-weighted mean over all targets. `galore_perplexity` is what the public scripts
     print: exp of the unweighted mean over batches of each batch's mean, times n / (n + 1), because their count of
-    batches starts at one; n is of one process, and the processes' numbers are averaged. It depends on the batch size
-    and the number of processes and lies below the truth; it is here for comparison only. `bits_per_byte` is the loss
-    in bits, times the tokens a byte of the whole validation split (`tokens_per_byte`): other than a perplexity it can
-    be compared between vocabularies. The extent counts tokens, and the batches of all processes that had a target.
-
-    Raises:
-        ValueError: there is not one target to predict.
+    batches starts at one; n is of one process, and the processes' numbers are averaged. It lies below the truth; it is
+    here for comparison only. `bits_per_byte` is the loss in bits, times the tokens a byte of the whole validation split
+    (`tokens_per_byte`). Raises `ValueError` where there is not one target to predict.
     """
 
     def tally(tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:

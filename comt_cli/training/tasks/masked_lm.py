@@ -55,9 +55,3 @@ class MaskedRun(TextRun[MaskedBatch]):
             "masked_accuracy": 100 * right / tokens,
         }
         return Evaluation(loss, metrics, {"tokens": tokens})
-
-    @staticmethod
-    def random_inputs(model: Bert, rows: int) -> tuple[Tensor, ...]:
-        tokens = torch.randint(1, model.vocabulary, (rows, model.length))
-        places = torch.randint(model.length, (rows, model.masked))
-        return tokens, places, tokens.gather(1, places)

@@ -7,16 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from comt_cli.data.pairs.dataset import PairBatch, PairBuckets, PairDataset
 from comt_cli.data.split import Split
-from comt_cli.models.transformer import Transformer
 from comt_cli.runs.plan import RunSpec
-from comt_cli.scoring.metrics import METRICS, Score, score
-from comt_cli.scoring.slots import slot_accuracy
+from comt_cli.scoring.metrics import METRICS, Score, score, slot_accuracy
 from comt_cli.tasks.settings.translation import TranslationSettings
 from comt_cli.training.encoder_decoder import EncoderDecoderRun
 from comt_cli.training.parallel import World
@@ -66,8 +63,3 @@ class TranslationRun(EncoderDecoderRun[PairBatch]):
         if own.slots is not None:
             found["slot_accuracy"] = slot_accuracy(texts, [own.slots[pair] for pair in numbers])
         return found
-
-    @staticmethod
-    def random_inputs(model: Transformer, rows: int) -> tuple[Tensor, ...]:
-        source, target = (torch.randint(1, model.vocabulary, each.shape) for each in model.example(rows))
-        return source, target, target

@@ -9,22 +9,18 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import torch.nn.functional as F
-from same_bits import Reason, assert_same_bits
 
 from comt_cli.analysis.figures.channel_gates import ChannelGates
 from comt_cli.analysis.figures.gate_values import GateValues
 from comt_cli.analysis.figures.mixing import Mixing
-from comt_cli.analysis.figures.residual_stream import residual_stream
-from comt_cli.analysis.gates import SiteValues, gate_values, summary_frame
+from comt_cli.analysis.figures.residual_stream import ResidualStream
+from comt_cli.analysis.gates import SiteValues, observed_gates, summary_frame
 from comt_cli.analysis.mixing import DISPERSION, READ_OUT, recorded_states
-from comt_cli.analysis.observed import DEFAULT_TEXT, observed_text, tokens_of
+from comt_cli.analysis.observed import DEFAULT_TEXT, Observation, tokens_of, watch
 from comt_cli.analysis.subject import Request, Subject
-from comt_cli.analysis.watch import watch
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedModel, describe
 from comt_cli.layers.attention import rotation_table
-from comt_cli.layers.gates import TransponderGate
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.residual.base import State
 from comt_cli.layers.residual.siamese_norm import shares_of_sum
@@ -63,22 +59,8 @@ def loaded(**options) -> LoadedModel:
     return LoadedModel(model, options["name"], describe(model, options["name"]), Letters(), 64)
 
 
-def site_inputs(model: Llama) -> dict[tuple[str, int], torch.Tensor]:
-    """What each projection reads on `TEXT`, recomputed step by step from the block's parts; layers from 1."""
-    ids = torch.tensor([Letters().prompt(TEXT)])
-    x = model.embedding(ids)
-    rotation = rotation_table(ids.shape[1], 8, model.settings.rope_theta, x)
-    inputs = {}
-    for layer, block in enumerate(model.blocks, start=1):
-        h = block.attention_connection.norm(x)
-        inputs |= {(site, layer): h[0] for site in ("q_proj", "k_proj", "v_proj")}
-        middle = x + block.attention(h, rotation)
-        h = block.mlp_connection.norm(middle)
-        inputs |= {(site, layer): h[0] for site in ("gate_proj", "up_proj")}
-        gate, up = block.mlp.gate_up(h)
-        inputs["down_proj", layer] = (F.silu(gate) * up)[0]
-        x = middle + block.mlp(h)
-    return inputs
+def gate_values(source: LoadedModel, text: str) -> list[SiteValues]:
+    return observed_gates(source, Observation({"text": tokens_of(source, text)}))
 
 
 def by_site(values: list[SiteValues]) -> dict[tuple[str, str], dict[int, np.ndarray]]:
@@ -92,58 +74,20 @@ def frame_of(figure, source: LoadedModel, text: str = TEXT, site: str | None = N
     return figure().frame(Subject(Request(text, site), loaded=source))
 
 
-def sigmoid(value: float) -> float:
-    return 1 / (1 + math.exp(-value))
-
-
-def hidden(A: torch.Tensor, x: torch.Tensor) -> list[float]:
-    return [sigmoid(sum(a * b for a, b in zip(row, x.tolist(), strict=True))) for row in A.tolist()]
-
-
-def module_at(model: Llama, site: str, layer: int):
-    block = model.blocks[layer - 1]
-    for module in (block.attention.qkv, block.attention.output, block.mlp.gate_up, block.mlp.down):
-        if site in [known.name for known in module.sites]:
-            return module.gate(site)
-    raise AssertionError(site)
-
-
-@torch.no_grad()
-def test_comt_gate_values_are_the_formula() -> None:
-    source = loaded(name="comt")
-    frame = frame_of(GateValues, source)
-    tokens = len(TEXT)
-    assert len(frame) == 7 * 3 * tokens
-    assert frame["token"].tolist()[:tokens] == list(TEXT)
-    found = frame.set_index(["site", "layer", "position"])["value"]
-    for (site, layer), x_TD in site_inputs(source.model).items():
-        gate = module_at(source.model, site, layer)
-        for position in range(tokens):
-            z = sum(b * h for b, h in zip(gate.B[0].tolist(), hidden(gate.A, x_TD[position]), strict=True))
-            assert found[site, layer, position] == pytest.approx(sigmoid(z), abs=1e-5)
-    assert frame.groupby("site")["value"].std().min() > 1e-4  # the tokens do differ
-
-
-@torch.no_grad()
-def test_transponder_gate_values_are_the_formula_and_channels_are_thinned_out(monkeypatch) -> None:
+def test_frames_have_the_values_of_gates_and_channels_are_thinned_out(monkeypatch) -> None:
     source = loaded(name="transponder", rank=4)
+    values = by_site(gate_values(source, TEXT))
+    scalar = frame_of(GateValues, source)
+    assert scalar["token"].tolist()[: len(TEXT)] == list(TEXT)
+    for (site, layer), own in scalar.groupby(["site", "layer"]):
+        np.testing.assert_allclose(own["value"], values[site, "scalar"][layer][:, 0], rtol=1e-6)
+    assert len(scalar) == 7 * 3 * len(TEXT)
     monkeypatch.setattr("comt_cli.analysis.figures.channel_gates.MAX_CHANNELS", 11)
-    scalar = frame_of(GateValues, source).set_index(["site", "layer", "position"])["value"]
     channel = frame_of(ChannelGates, source)
     assert sorted(channel["channel"].unique()) == list(range(0, 32, 3))
-    assert len(channel) == 3 * len(TEXT) * 11
-    found = channel.set_index(["layer", "position", "channel"])["value"]
-    alpha = math.exp(0.3)
-    inputs = site_inputs(source.model)
-    for layer in (1, 3):
-        gate = module_at(source.model, "down_proj", layer)
-        for position in (0, 4, len(TEXT) - 1):
-            h = hidden(gate.A, inputs["down_proj", layer][position])
-            z = sum(b * v for b, v in zip(gate.B_scalar[0].tolist(), h, strict=True))
-            assert scalar["down_proj", layer, position] == pytest.approx(2 * sigmoid(alpha * z), abs=1e-5)
-            for number in (0, 3, 30):
-                z = sum(b * v for b, v in zip(gate.B_channel[number].tolist(), h, strict=True))
-                assert found[layer, position, number] == pytest.approx(2 * sigmoid(alpha * z), abs=1e-5)
+    for layer, own in channel.groupby("layer"):
+        found = own.pivot(index="position", columns="channel", values="value").to_numpy()
+        np.testing.assert_allclose(found, values["down_proj", "channel"][layer][:, ::3], rtol=1e-6)
     with pytest.raises(UserError, match="no channel-wise gates at nose") as caught:
         frame_of(ChannelGates, source, site="nose")
     assert "q_proj, k_proj" in str(caught.value)
@@ -164,101 +108,6 @@ def test_the_summary_counts_what_it_says() -> None:
     assert frame["saturation"].max() > 0
 
 
-def test_a_gate_of_unknown_range_has_no_saturation(monkeypatch) -> None:
-    monkeypatch.setattr(TransponderGate, "factor_range", None)
-    frame = summary_frame(gate_values(loaded(name="transponder"), TEXT))
-    assert frame[["saturation", "low", "high"]].isna().all(axis=None)
-    assert frame["mean"].notna().all()
-
-
-@pytest.mark.parametrize("method", ["pre-ln", "deepnorm"])
-def test_cosine_and_norm_ratio_by_explicit_loops(method) -> None:
-    source = loaded(name=method)
-    frame = residual_stream(source, TEXT).set_index(["layer", "position"])
-    ids = torch.tensor([Letters().prompt(TEXT)])
-    with torch.no_grad():
-        x = source.model.embedding(ids)
-        rotation = rotation_table(ids.shape[1], 8, source.model.settings.rope_theta, x)
-        for layer, block in enumerate(source.model.blocks, start=1):
-            y = block(State(x), rotation).stream
-            for position in range(ids.shape[1]):
-                a, b = x[0, position].tolist(), y[0, position].tolist()
-                dot = sum(u * v for u, v in zip(a, b, strict=True))
-                norm_a, norm_b = math.sqrt(sum(u * u for u in a)), math.sqrt(sum(v * v for v in b))
-                change = [v - u for u, v in zip(a, b, strict=True)]
-                norm_c = math.sqrt(sum(u * u for u in change))
-                row = frame.loc[(layer, position)]
-                assert row["cosine"] == pytest.approx(dot / norm_a / norm_b, abs=1e-6)
-                assert row["angle"] == pytest.approx(math.acos(dot / norm_a / norm_b) / math.pi, abs=1e-6)
-                assert row["norm_ratio"] == pytest.approx(norm_b / norm_a, rel=1e-6)
-                along = sum(u * v for u, v in zip(a, change, strict=True)) / norm_a / norm_c
-                assert row["update_cosine"] == pytest.approx(along, abs=1e-6)
-            x = y
-    assert len(frame) == 3 * ids.shape[1]
-
-
-def test_texts_that_cannot_be_used_are_refused() -> None:
-    source = loaded(name="comt")
-    with pytest.raises(UserError, match="the text has 1 tokens; comt takes 2 to 64"):
-        tokens_of(source, "")
-    with pytest.raises(UserError, match="the text has 100 tokens"):
-        tokens_of(source, "a" * 100)
-    short = replace(source, context_length=20)
-    assert "".join(tokens_of(short).pieces) == DEFAULT_TEXT[:20]
-    with pytest.raises(UserError, match="no tokenizer"):
-        tokens_of(LoadedModel(source.model, "m", "d"), TEXT)
-
-
-def test_a_diverged_network_is_named_and_no_hook_stays() -> None:
-    source = loaded(name="comt")
-    with torch.no_grad():
-        source.model.head.weight[0, 0] = np.nan
-    with pytest.raises(UserError, match="not finite"):
-        residual_stream(source, TEXT)
-    assert not any(module._forward_hooks for module in source.model.modules())
-
-
-def test_weights_of_a_small_type_are_observed_in_fp32() -> None:
-    source = loaded(name="comt")
-    source.model.to(torch.bfloat16)
-    assert by_site(gate_values(source, TEXT))["q_proj", "scalar"][1].dtype == np.float32
-
-
-GATED = {
-    "attention's output": ({"name": "sdpa-gate"}, {("sdpa", "channel"): 32}),
-    "its heads": ({"name": "sdpa-gate", "granularity": "headwise"}, {("sdpa", "head"): 4}),
-    "whole branches": ({"name": "transponder-path"}, {("attention", "scalar"): 1, ("mlp", "scalar"): 1}),
-    "static": ({"name": "transponder-static", "sites": ["o_proj"]}, {("o_proj", "channel"): 32}),
-    "behind a memory": ({"name": "comt", "residual": "laurel-pa", "sites": ["q_proj"]}, {("q_proj", "scalar"): 1}),
-}
-
-
-@pytest.mark.parametrize(("options", "widths"), GATED.values(), ids=list(GATED))
-def test_gates_anywhere_are_found_and_summed_up(options, widths) -> None:
-    network = loaded(**options)
-    values = gate_values(network, TEXT)
-    assert {key: by_layer[1].shape for key, by_layer in by_site(values).items()} == {
-        key: (len(TEXT), width) for key, width in widths.items()
-    }
-    summary = summary_frame(values)
-    assert len(summary) == 3 * len(widths)
-    assert summary["saturation"].between(0, 1).all()
-    assert len(residual_stream(network, TEXT)) == 3 * len(TEXT)
-
-
-def test_a_path_gate_is_observed_on_what_it_reads() -> None:
-    network = loaded(name="transponder-path", granularity="channel")
-    block, x = network.model.blocks[0], network.model.embedding(torch.tensor([Letters().prompt(TEXT)]))
-    gate, h = block.attention_path.gate("attention"), block.attention_connection.norm(x)
-    with torch.no_grad():
-        gamma = 2 * torch.sigmoid(gate.log_alpha_channel.exp() * torch.sigmoid(h @ gate.A.T) @ gate.B_channel.T)
-    found = by_site(gate_values(network, TEXT))["attention", "channel"][1]
-    np.testing.assert_allclose(found, gamma[0].numpy(), rtol=1e-5)
-
-
-# ---- what residual connections mix
-
-
 def mixture_of(**options):
     one = loaded(**options)
     return one, frame_of(Mixing, one)
@@ -267,27 +116,6 @@ def mixture_of(**options):
 def one_weight(frame, weight: str, layer: int, part: str):
     own = frame[(frame["weight"] == weight) & (frame["layer"] == layer) & (frame["part"] == part)]
     return own.pivot(index="target", columns="source", values="mean").to_numpy()
-
-
-def test_streams_at_the_start_are_read_in_turns_and_not_mixed():
-    """Three blocks, four streams: junction k reads stream k mod 4; and they are equal."""
-    _, frame = mixture_of(name="hyper-connections", dynamic=False)
-    for k in range(6):
-        place = 1 + k // 2, ("attention", "mlp")[k % 2]
-        assert one_weight(frame, "read", *place).tolist() == [[float(i == k % 4) for i in range(4)]]
-        assert_same_bits(one_weight(frame, "mix", *place), np.eye(4), Reason.IDENTITY)
-        assert one_weight(frame, "write", *place).tolist() == [[1.0]] * 4
-    apart = frame[frame["weight"] == "dispersion"]
-    assert len(apart) == 5  # the first junction is handed one stream
-    assert (apart["mean"] < 1e-6).all()
-
-
-def test_mixing_matrices_are_doubly_stochastic_and_nearly_the_identity():
-    _, frame = mixture_of(name="mhc")
-    matrix = one_weight(frame, "mix", 2, "mlp")
-    np.testing.assert_allclose(matrix.sum(1), 1, atol=1e-6)
-    np.testing.assert_allclose(matrix.sum(0), 1, atol=1e-3)
-    assert 0.99 < np.diag(matrix).min() < 1
 
 
 def test_attention_over_depth_is_what_the_junction_makes_of_its_sources():
@@ -306,14 +134,6 @@ def test_attention_over_depth_is_what_the_junction_makes_of_its_sources():
     assert "step" not in vars(one.model.blocks[0].attention_connection)
 
 
-def test_weights_that_are_the_same_for_every_token():
-    _, frame = mixture_of(name="denseformer")
-    assert one_weight(frame, "stream", 2, "mlp").tolist() == [[0, 0, 1]]
-    assert (frame["std"] == 0).all()
-    _, frame = mixture_of(name="start-lambdas", start="graded")
-    assert one_weight(frame, "stream", 1, "attention")[0] == pytest.approx([0.2, 1.15])
-
-
 def test_the_shares_of_multiway_dense_connections_make_what_a_block_begins_with():
     one, frame = mixture_of(name="muddformer")
     for weight in ("queries", "keys", "values", "stream"):
@@ -324,7 +144,7 @@ def test_the_shares_of_multiway_dense_connections_make_what_a_block_begins_with(
     connection = one.model.blocks[2].attention_connection
     changed = frame_of(Mixing, one)
     with recorded_states([connection]) as states:
-        watch(one, observed_text(one, TEXT).inputs)
+        watch(one, tokens_of(one, TEXT).inputs)
     (state,) = states
     query_BTD, _, value_BTD = state.qkv
     for name, way_BTD in (("queries", query_BTD), ("values", value_BTD), ("stream", state.x)):
@@ -334,13 +154,75 @@ def test_the_shares_of_multiway_dense_connections_make_what_a_block_begins_with(
         assert (changed.loc[changed["weight"] == name, "std"] > 0).any()
 
 
-def test_what_the_last_mixtures_are_made_of():
-    """At the start MUDD's is the last block's output alone, and DeepCrossAttention's the plain sum."""
-    _, frame = mixture_of(name="muddformer")
-    assert one_weight(frame, "stream", 3, READ_OUT).tolist() == [[0, 0, 0, 1]]
-    assert list(frame["part"].unique()) == ["attention", READ_OUT]
-    _, frame = mixture_of(name="deep-cross-attention")
-    np.testing.assert_allclose(one_weight(frame, "stream", 3, READ_OUT), [[1] * 4], atol=0.01)
+@pytest.mark.parametrize("method", ["pre-ln", "deepnorm"])
+def test_cosine_and_norm_ratio_are_those_of_every_blocks_stream(method) -> None:
+    source = loaded(name=method)
+    frame = frame_of(ResidualStream, source).set_index(["layer", "position"])
+    ids = torch.tensor([Letters().prompt(TEXT)])
+    with torch.no_grad():
+        x = source.model.embedding(ids)
+        rotation = rotation_table(ids.shape[1], 8, source.model.settings.rope_theta, x)
+        for layer, block in enumerate(source.model.blocks, start=1):
+            y = block(State(x), rotation).stream
+            a, b = x[0].double().numpy(), y[0].double().numpy()
+            sizes = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1), np.linalg.norm(b - a, axis=1)
+            cosine, row = (a * b).sum(1) / sizes[0] / sizes[1], frame.loc[layer]
+            np.testing.assert_allclose(row["cosine"], cosine, atol=1e-6)
+            np.testing.assert_allclose(row["angle"], np.arccos(cosine) / np.pi, atol=1e-6)
+            np.testing.assert_allclose(row["norm_ratio"], sizes[1] / sizes[0], rtol=1e-6)
+            along = (a * (b - a)).sum(1) / sizes[0] / sizes[2]
+            np.testing.assert_allclose(row["update_cosine"], along, atol=1e-6)
+            x = y
+
+
+def test_texts_and_networks_that_cannot_be_used_are_refused() -> None:
+    source = loaded(name="comt")
+    for text, count in (("", 1), ("a" * 100, 100)):
+        with pytest.raises(UserError, match=f"the text has {count} tokens; comt takes 2 to 64"):
+            tokens_of(source, text)
+    assert "".join(tokens_of(replace(source, context_length=20)).pieces) == DEFAULT_TEXT[:20]
+    with pytest.raises(UserError, match="mixes no streams, outputs or values"):
+        frame_of(Mixing, source)
+    source.model.to(torch.bfloat16)
+    assert by_site(gate_values(source, TEXT))["q_proj", "scalar"][1].dtype == np.float32
+    with torch.no_grad():
+        source.model.head.weight[0, 0] = np.nan
+    with pytest.raises(UserError, match="not finite"):
+        frame_of(ResidualStream, source)
+    assert not any(module._forward_hooks for module in source.model.modules())
+
+
+GATED = {
+    "heads": ({"name": "sdpa-gate", "granularity": "headwise"}, {("sdpa", "head"): 4}),
+    "branches": ({"name": "transponder-path"}, {("attention", "scalar"): 1, ("mlp", "scalar"): 1}),
+    "static": ({"name": "transponder-static", "sites": ["o_proj"]}, {("o_proj", "channel"): 32}),
+}
+
+
+@pytest.mark.parametrize(("options", "widths"), GATED.values(), ids=list(GATED))
+def test_gates_anywhere_are_found_and_summed_up(options, widths) -> None:
+    network = loaded(**options)
+    values = gate_values(network, TEXT)
+    assert {key: by_layer[1].shape for key, by_layer in by_site(values).items()} == {
+        key: (len(TEXT), width) for key, width in widths.items()
+    }
+    summary = summary_frame(values)
+    assert len(summary) == 3 * len(widths)
+    assert summary["saturation"].between(0, 1).all()
+    unknown = summary_frame([replace(each, ends=None) for each in values])
+    assert unknown[["saturation", "low", "high"]].isna().all(axis=None)
+
+
+@pytest.mark.parametrize("name", ["hyper-connections", "muddformer", "siamese-norm"])
+def test_the_stream_of_compound_states_is_compared_from_layer_to_layer(name):
+    """At the start that of Hyper-Connections and MUDD is Pre-LN's, but for an epsilon of the norms."""
+    frame = frame_of(ResidualStream, loaded(name=name))
+    assert sorted(frame["layer"].unique()) == [1, 2, 3]
+    assert np.isfinite(frame[["cosine", "norm_ratio"]]).all(axis=None)
+    if name != "siamese-norm":
+        expected = frame_of(ResidualStream, loaded(name="pre-ln"))
+        np.testing.assert_allclose(frame["cosine"], expected["cosine"], atol=1e-3)
+        np.testing.assert_allclose(frame["norm_ratio"], expected["norm_ratio"], rtol=1e-3)
 
 
 def test_two_siamese_streams_begin_as_one_and_share_what_branches_read():
@@ -384,34 +266,3 @@ def test_the_values_of_earlier_blocks_that_attention_reads():
     assert router.mixing()["heads"][0, 2] == 1 + router.router[0, 2].float()  # not rounded, as in `forward`
     weights_1S, values, mixed = mixed_values("first-own", name="resformer", learned=True)
     torch.testing.assert_close(mixed, torch.einsum("s,sbkte->bkte", weights_1S[0], values[[0, 2]]))
-
-
-@pytest.mark.parametrize("name", ["comt", "resformer", "svformer"])
-def test_a_plain_network_mixes_nothing(name):
-    one = loaded(name=name)
-    with pytest.raises(UserError, match="mixes no streams, outputs or values"):
-        frame_of(Mixing, one)
-
-
-@pytest.mark.parametrize(
-    "name", ["hyper-connections", "mhc", "attention-residuals", "denseformer", "muddformer", "siamese-norm", "prores"]
-)
-def test_the_stream_of_compound_states_is_compared_from_layer_to_layer(name):
-    """Finite, of every layer; of a start like Pre-LN's it is what Pre-LN's is, and one that shares values changes
-    nothing about it."""
-    frame = residual_stream(loaded(name=name), TEXT)
-    assert sorted(frame["layer"].unique()) == [1, 2, 3]
-    assert np.isfinite(frame[["cosine", "norm_ratio"]]).all(axis=None)
-    if name == "prores":
-        return
-    if name != "siamese-norm":
-        expected = residual_stream(loaded(name="pre-ln"), TEXT)
-        # Norms have an epsilon, which a stream of another size feels.
-        exact = name in ("denseformer", "muddformer")
-        np.testing.assert_allclose(frame["cosine"], expected["cosine"], atol=1e-6 if exact else 1e-3)
-        if name != "attention-residuals":  # whose stream is a mean where Pre-LN's is a sum
-            np.testing.assert_allclose(frame["norm_ratio"], expected["norm_ratio"], rtol=1e-3)
-    if name != "muddformer":
-        connection = {"mhc": "manifold-hyper-connections"}.get(name, name)
-        shared = loaded(name="resformer", own=1.0, first=0.0, residual=connection)
-        pd.testing.assert_frame_equal(residual_stream(shared, TEXT), frame, rtol=1e-5, atol=1e-6)  # cosines near 0

@@ -1,4 +1,4 @@
-"""What is measured of image classifiers, against the same by hand on networks of two blocks."""
+"""Measurements of image classifiers against the same by hand on networks of two blocks."""
 
 from __future__ import annotations
 
@@ -12,17 +12,14 @@ from same_bits import same_integers
 from tiny_runs import image_spec, pictures, train
 
 from comt_cli.analysis.figures.block_gradients import BlockGradients
-from comt_cli.analysis.figures.conv_gradients import SET_IMAGES, ConvGradients
+from comt_cli.analysis.figures.conv_gradients import ConvGradients
 from comt_cli.analysis.figures.gate_maps import GateMaps
 from comt_cli.analysis.figures.gate_summary import GateSummary
-from comt_cli.analysis.figures.residual_shares import ResidualShares
-from comt_cli.analysis.shares import Sums
+from comt_cli.analysis.figures.residual_shares import ResidualShares, Sums
 from comt_cli.analysis.subject import Request, Subject
-from comt_cli.data.images.sets import glyphs
 from comt_cli.errors import UserError
-from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedImageModel
-from comt_cli.layers.convolution import EPSILON, Convolution
+from comt_cli.layers.convolution import EPSILON
 from comt_cli.layers.initialise import initialise
 from comt_cli.models.build import model_of
 from comt_cli.runs.directory import RunDirectory
@@ -50,7 +47,10 @@ def loaded(method, net=NETS["basic"], **changes) -> LoadedImageModel:
 
 
 def frame_of(figure, one: LoadedImageModel, images=None) -> pd.DataFrame:
-    return figure().frame(Subject(Request(images=images), loaded=one))
+    frame = figure().frame(Subject(Request(images=images), loaded=one))
+    assert figure().draw(frame).axes
+    assert all(sentence.endswith(".") for sentence in figure().sentences(frame))
+    return frame
 
 
 def maps_of(one: LoadedImageModel, images) -> dict[tuple[int, str], np.ndarray]:
@@ -90,6 +90,7 @@ def test_gradients_at_blocks_are_those_of_single_images(net, first_16) -> None:
     of.models = models
     frame = BlockGradients().frame(of)
     assert list(BlockGradients().table(frame)) == ["row", "block", "stage", "mean", "std", "examples"]
+    assert BlockGradients().draw(frame).axes
     assert frame["row"].tolist() == ["plain", "plain", "sas", "sas"]
     assert frame["block"].tolist() == frame["stage"].tolist() == [1, 2, 1, 2]
     for row, one in models.items():
@@ -170,16 +171,6 @@ def test_shares_of_other_connections(first_16) -> None:
     for block, both in enumerate(gates_by_hand(one, 16)):
         expected = sas_gate(one.model.blocks[block].connection.gate, both).mean()
         assert frame["mean"][block] == pytest.approx(float(expected), rel=1e-5)
-    one = loaded({"name": "scaling-gate", "gate": "transform"})
-    frame = frame_of(ResidualShares, one)
-    for block, both in enumerate(gates_by_hand(one, 16)):
-        gate, width = one.model.blocks[block].connection.gate, both.shape[1] // 2
-        expected = torch.sigmoid(both[:, :width] @ gate.weight.T + gate.bias)
-        assert frame["mean"][block] == pytest.approx(float(expected.mean()), rel=1e-5)
-        assert frame["std"][block] == pytest.approx(float(expected.std(correction=0)), rel=1e-4)
-    frame = frame_of(ResidualShares, loaded("highway"))
-    assert frame["share"].tolist() == ["gate"] * 2
-    assert frame["mean"].between(0.02, 0.5).all()  # its bias is -2
     for method, share in (("rezero", "a"), ({"name": "scaled", "scale": "learned"}, "scale")):
         one = loaded(method)
         frame = frame_of(ResidualShares, one)
@@ -187,13 +178,12 @@ def test_shares_of_other_connections(first_16) -> None:
         numbers = [float(next(block.connection.parameters())) for block in one.model.blocks]
         np.testing.assert_allclose(frame["mean"], numbers, rtol=1e-6)
         assert frame["std"].max() < 1e-6
-    for method in ("addition", {"name": "scaled", "scale": 0.1}, "comt-pixel"):
-        with pytest.raises(UserError, match="have no learned shares: it holds a network"):
-            frame_of(ResidualShares, loaded(method))
+    with pytest.raises(UserError, match="have no learned shares: it holds a network"):
+        frame_of(ResidualShares, loaded("addition"))
 
 
 def inputs_of(model, modules: dict, x: torch.Tensor) -> dict:
-    """What the modules of these names read."""
+    """Inputs of the modules of these names."""
     read = {}
     handles = [
         module.register_forward_pre_hook(lambda _, given, name=name: read.update({name: given[0]}))
@@ -206,32 +196,25 @@ def inputs_of(model, modules: dict, x: torch.Tensor) -> dict:
 
 
 @torch.no_grad()
-@every_net
-def test_window_gates_are_equation_13(net) -> None:
-    one = loaded({"name": "comt-sliding-window", "ratio": 2}, net)
-    maps = maps_of(one, [3, 0])
-    sites = 3 if net["size"] == "resnet50" else 2
-    assert list(maps) == [(block, f"conv{k}") for block in (1, 2) for k in range(1, sites + 1)]
-    model, (x, labels) = one.model.eval(), seen(one, "validation", 4)
-    convolutions = {
-        (block, name): convolution
-        for block, each in enumerate(model.blocks, start=1)
-        for name, convolution in each.convolutions.items()
-    }
-    read = inputs_of(model, convolutions, x)
-    for place, convolution in convolutions.items():
-        gate = convolution.gate
-        u = F.conv2d(read[place], gate.filters, stride=convolution.stride, padding=convolution.padding)
-        expected = torch.sigmoid(torch.einsum("bhyx,h->byx", torch.sigmoid(u), gate.w[0]))
-        np.testing.assert_allclose(maps[place], expected[[3, 0]].numpy(), rtol=1e-5, atol=1e-6)
+def test_maps_are_next_to_their_images() -> None:
+    one = loaded({"name": "comt-sliding-window", "ratio": 2})
+    assert list(maps_of(one, [3, 0])) == [(block, f"conv{k}") for block in (1, 2) for k in (1, 2)]
     frame = frame_of(GateMaps, one, [3, 0])
+    x, labels = seen(one, "validation", 4)
     image = frame.drop_duplicates("image").set_index("image")
     assert image["label"].to_dict() == {number: "abcdefghij"[labels[number]] for number in (3, 0)}
-    predicted = model(x[[3, 0]]).argmax(dim=1).tolist()
+    predicted = one.model.eval()(x[[3, 0]]).argmax(dim=1).tolist()
     assert image["prediction"].tolist() == ["abcdefghij"[number] for number in predicted]
     green = frame[(frame["image"] == 3) & (frame["block"] == 0) & (frame["site"] == "green")]
     plane = green.pivot(index="y", columns="x", values="value").astype(int)
     assert same_integers(plane, PICTURES.validation.pixels[3, :, :, 1])
+    with pytest.raises(UserError, match="there is no image 20"):
+        frame_of(GateMaps, one, [1, 20])
+    with pytest.raises(UserError, match="trained on other images of glyphs10"):
+        frame_of(GateMaps, loaded("comt-pixel", data_content="another"))
+    one.model.classifier.weight.data.fill_(float("nan"))
+    with pytest.raises(UserError, match="are not finite numbers"):
+        frame_of(GateMaps, one)
 
 
 @torch.no_grad()
@@ -262,35 +245,14 @@ def test_pixel_gates_are_equation_11_and_their_summary_is_over_all_pixels(net, f
     assert set(frame["examples"]) == {16}
 
 
-def test_only_some_gates_of_many_are_mapped_from_the_first_to_the_last() -> None:
-    one = loaded("comt-pixel", {"size": "resnet18", "blocks": (3, 4)})
-    shown = list(maps_of(one, [0]))
-    assert len(shown) == 6
-    assert (shown[0], shown[-1]) == ((1, "norm1"), (7, "norm2"))
-
-
-def test_what_cannot_be_observed_is_said() -> None:
-    with pytest.raises(UserError, match="there is no image 20"):
-        frame_of(GateMaps, loaded("comt-pixel"), [1, 20])
-    with pytest.raises(UserError, match="trained on other images of glyphs10"):
-        frame_of(GateSummary, loaded("comt-pixel", data_content="another"))
-    broken = loaded("comt-pixel")
-    broken.model.classifier.weight.data.fill_(float("nan"))
-    for figure in (GateSummary, BlockGradients):
-        with pytest.raises(UserError, match="are not finite numbers"):
-            frame_of(figure, broken)
-
-
 def logged(epochs: float = 5, **runs: RunDirectory) -> pd.DataFrame:
     return ConvGradients().frame(Subject(Request(epochs=epochs), runs))
 
 
-def test_the_networks_own_convolutions_are_listed_from_the_input(tmp_path) -> None:
+def test_logged_norms_are_listed_from_the_input_on(tmp_path) -> None:
     spec = image_spec(method="comt-sliding-window", steps=12, gradient_norms_every=4)
     run = train(spec, tmp_path)
     frame = logged(window=run, again=run)
-    assert list(frame) == ["row", "convolution", "depth", "step", "epoch", "norm"]
-    assert frame["row"].unique().tolist() == ["window", "again"]
     one = frame[frame["row"] == "window"]
     names = ["stem", "blocks.0.conv1", "blocks.0.conv2", "blocks.1.conv1", "blocks.1.conv2", "blocks.1.shortcut"]
     assert one["step"].unique().tolist() == [1, 4, 8, 12]
@@ -300,30 +262,13 @@ def test_the_networks_own_convolutions_are_listed_from_the_input(tmp_path) -> No
     lines = {line["step"]: line["norms"] for line in run.gradients()}
     for line in one.itertuples():
         assert line.norm == lines[line.step][f"{line.convolution}.convolution.weight"]
-    model = load(run.path, LoadedImageModel).model
-    inside = {name: module for name, module in model.named_modules() if isinstance(module, Convolution)}
-    order = [name.removesuffix(".convolution") for name in inputs_of(model, inside, torch.randn(2, 3, 8, 8))]
-    assert [name for name in order if "shortcut" not in name] == names[:-1]
-    early = logged(window=run, epochs=5 * 8 / 50_000)
-    assert early["step"].unique().tolist() == [1, 4]
-
-
-def test_runs_without_a_log_say_how_to_get_one(tmp_path) -> None:
-    run = train(image_spec(steps=1), tmp_path)
-    with pytest.raises(UserError, match="has logged no gradient norms") as told:
-        logged(row=run)
-    assert "--set train.gradient_norms_every=10" in told.value.hint
-    spec = image_spec(steps=9, gradient_norms_every=4)
-    begun = RunDirectory.of(tmp_path, spec)
-    begun.create(spec)
-    with pytest.raises(UserError, match="has logged no gradient norms") as told:
-        logged(row=begun)
-    assert told.value.hint == "It is to log them every 4 steps: wait until it has, or train it."
-    begun.gradients_file.write_text('{"step": 4, "norms": {"stem.convolution.weight": 1.0}}\n')
-    with pytest.raises(UserError, match="within the first 0 epochs"):
-        logged(row=begun, epochs=0)
-
-
-def test_an_epoch_is_the_images_that_are_used() -> None:
-    assert SET_IMAGES["glyphs10"] == SET_IMAGES["glyphs100"] == glyphs.TRAIN_IMAGES
-    assert pd.Series(SET_IMAGES).gt(0).all()
+    assert logged(window=run, epochs=5 * 8 / 50_000)["step"].unique().tolist() == [1, 4]
+    frame.loc[(frame["depth"] == 2) & (frame["step"] == 1), "norm"] = 0.0  # a branch that is switched off
+    table = ConvGradients().table(frame)
+    seen = frame[frame["row"] == "window"].pivot(index="depth", columns="step", values="norm").replace(0, np.nan)
+    mine = table[table["row"] == "window"]
+    np.testing.assert_allclose(mine["median"], seen.median(axis=1))
+    np.testing.assert_allclose(mine["greatest"], seen.max(axis=1))
+    np.testing.assert_allclose(mine[["step 1", "step 4", "step 8", "step 12"]], seen.fillna(0))
+    with pytest.raises(UserError, match="has logged no gradient norms"):
+        logged(row=train(image_spec(steps=1), tmp_path))

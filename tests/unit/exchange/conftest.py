@@ -1,10 +1,9 @@
-"""Small models, and the library that exports are compared with."""
+"""Small models."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,14 +17,6 @@ from comt_cli.tasks.settings.language import Settings, TrainSettings
 from comt_cli.tasks.settings.llama import ModelSettings
 
 SMALL = {"size": "tiny", "width": 64, "ffn_width": 96, "layers": 2, "heads": 4, "kv_heads": 2, "rope_theta": 500.0}
-
-
-@pytest.fixture(scope="session")
-def transformers() -> SimpleNamespace:
-    """What is needed of transformers."""
-    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
-
-    return SimpleNamespace(AutoTokenizer=AutoTokenizer, LlamaConfig=LlamaConfig, LlamaForCausalLM=LlamaForCausalLM)
 
 
 MakeLlama = Callable[..., Llama]

@@ -13,9 +13,8 @@ from comt_cli.data.glue.dataset import GlueSplit
 from comt_cli.data.glue.settings import Example
 from comt_cli.data.tokenizer import ByteTokenizer, SentencePieceTokenizer
 from comt_cli.data.vocabulary import train_sentencepiece
-from comt_cli.exchange.codecs import LibraryCodec, OwnCodec, byte_alphabet
-from comt_cli.exchange.tokenizer_files import tokenizer_files
-from comt_cli.generation.text_stream import TextStream
+from comt_cli.exchange.codecs import LibraryCodec, OwnCodec, byte_alphabet, tokenizer_files
+from comt_cli.generation.completion import TextStream
 
 PROSE = "the gate reads a token and scales what the projection adds to the residual stream"
 TEXT = "naïve café, 日本語 🙂 def f(x):\n    return x"
@@ -95,12 +94,6 @@ def test_pairs_are_exported_as_they_are_trained_on(kind, tmp_path):
     assert theirs.sep_token_id == tokenizer.special.separator
 
 
-@pytest.mark.parametrize("codec", [BYTES, SENTENCEPIECE], ids=["bytes", "sentencepiece"])
-def test_our_prompts_have_no_end_and_begin_after_one(codec):
-    assert codec.encode("the gate") == [*codec.prompt("the gate"), *codec.end_ids]
-    assert codec.prompt("") == [1] == list(codec.end_ids)
-
-
 @pytest.mark.parametrize(
     ("single", "begin", "ends", "of_a", "of_nothing"),
     [
@@ -124,7 +117,7 @@ def test_prompts_keep_what_stands_before_a_text(single, begin, ends, of_a, of_no
 @every_codec
 @given(data=st.data())
 def test_any_tokens_come_out_once_and_in_order(codec, data):
-    """What a bad model may say: halves of characters, special tokens, ids of no token."""
+    """Output of a bad model: halves of characters, special tokens, ids of no token."""
     ids = data.draw(st.lists(st.integers(0, 400), max_size=30))
     prompt = codec.prompt("the gate")
     stream = TextStream(codec, prompt)
@@ -136,14 +129,3 @@ def test_any_tokens_come_out_once_and_in_order(codec, data):
     # Where bytes are decoded together, one that fits nowhere spoils those before it, which were given out already.
     assert "\ufffd" in whole or codec.decode(prompt) + stream.text == whole
     assert whole.endswith(stream.text.rpartition("\ufffd")[2])
-
-
-def test_a_text_goes_on_after_bytes_that_fit_nowhere():
-    """This decoder turns every character of a run of bytes into U+FFFD when one byte does not fit."""
-    codec = CODECS["exported sentencepiece"]
-    king, stray = codec.prompt("the 日")[1:], codec.prompt("日")[1]
-    assert codec.decode([*king, stray]).count("\ufffd") == 4
-    stream = TextStream(codec, codec.prompt("the"))
-    pieces = [stream.push(token) for token in (*king, stray, stray, *codec.prompt("gate"))]
-    assert "".join(pieces) == " 日\ufffd gate"
-    assert stream.finish() == ""

@@ -15,10 +15,10 @@ from comt_cli.exchange.huggingface import read_huggingface, write_huggingface
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedModel
 
+transformers = pytest.importorskip("transformers")
+
 TOKENS = torch.randint(61, (2, 17), generator=torch.Generator().manual_seed(3))
 SHAPES = {
-    "untied": {"kv_heads": 4},
-    "grouped": {"kv_heads": 2},
     "one-key-head": {"kv_heads": 1, "rope_theta": 1e5, "norm_eps": 1e-5},
     "tied": {"tied_embeddings": True},
 }
@@ -42,15 +42,19 @@ def close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
-def test_transformers_computes_the_same_from_an_export(shape, make_llama, transformers, tmp_path) -> None:
+def test_transformers_computes_the_same_from_an_export(shape, make_llama, tmp_path) -> None:
     model = make_llama(**shape)
+    expected = logits(model)
     theirs = transformers.LlamaForCausalLM.from_pretrained(export(model, tmp_path / "out"))
+    model.to(torch.bfloat16)
+    back = read_huggingface(export(model, tmp_path / "bf16")).model.state_dict()
+    assert_same_bits(back, model.state_dict(), Reason.SAVED)
     assert theirs.config.max_position_embeddings == 128
-    close(logits(model), logits(theirs))
+    close(expected, logits(theirs))
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
-def test_a_folder_of_transformers_loads_here(shape, make_llama, transformers, tmp_path) -> None:
+def test_a_folder_of_transformers_loads_here(shape, make_llama, tmp_path) -> None:
     ours = make_llama(**shape)
     config = transformers.LlamaConfig.from_pretrained(export(ours, tmp_path / "out"))
     torch.manual_seed(5)
@@ -67,21 +71,10 @@ def test_a_folder_of_transformers_loads_here(shape, make_llama, transformers, tm
     assert loaded.model.settings.rope_theta == ours.settings.rope_theta
 
 
-def test_bf16_weights_come_back_bit_for_bit(make_llama, transformers, tmp_path) -> None:
-    model = make_llama().to(torch.bfloat16)
-    folder = export(model, tmp_path / "out")
-    back = read_huggingface(folder).model.state_dict()
-    assert {tensor.dtype for tensor in back.values()} == {torch.bfloat16}
-    assert_same_bits(back, model.state_dict(), Reason.SAVED)
-    theirs = transformers.LlamaForCausalLM.from_pretrained(folder)
-    assert theirs.dtype == torch.bfloat16
-
-
 @pytest.mark.parametrize(
     ("method", "words"),
     [
         ({"name": "comt", "sites": ["q_proj", "down_proj"]}, "gates at q_proj, down_proj$"),
-        ({"name": "deepnorm"}, "the residual connection deepnorm$"),
         ({"name": "comt", "residual": "post-norm"}, "gates at .* and the residual connection post-norm$"),
         ({"name": "dyt"}, "norms other than RMSNorm$"),
         ({"name": "embedding-norm"}, "a normalised embedding$"),
@@ -107,8 +100,6 @@ def edited(folder: Path, **changes) -> Path:
     ("changes", "words"),
     [
         ({"model_type": "mistral"}, "mistral"),
-        ({"architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification"),
-        ({"attention_bias": True}, "attention_bias = true"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling"),
         ({"head_dim": 32}, "head_dim = 32"),
         ({"hidden_size": "absent"}, "does not say hidden_size"),
@@ -116,8 +107,6 @@ def edited(folder: Path, **changes) -> Path:
         ({"num_hidden_layers": 10**9}, "layers: Input should be less than or equal to 1000"),
         ({"vocab_size": 2**62}, "vocab_size = 4611686018427387904 is not a number of tokens"),
         ({"vocab_size": 62}, r"embed_tokens.weight is \[61, 64\], not \[62, 64\]"),
-        ({"num_hidden_layers": 1}, "model.layers.1.input_layernorm.weight has no place"),
-        ({"intermediate_size": 95}, r"gate_proj.weight is \[96, 64\]"),
     ],
 )
 def test_configurations_that_do_not_fit_are_refused_by_name(changes, words, make_llama, tmp_path) -> None:
@@ -146,11 +135,3 @@ def test_pickles_damaged_files_and_paths_outside_are_refused(make_llama, tmp_pat
     index.write_text(json.dumps({"weight_map": {"lm_head.weight": "gone.safetensors"}}))
     with pytest.raises(UserError, match=r"lacks gone\.safetensors"):
         load(folder, LoadedModel)
-
-
-def test_bytes_convert_exactly(save_run, tmp_path) -> None:
-    loaded = load(save_run(), LoadedModel)
-    write_huggingface(loaded, tmp_path / "out")
-    back = load(tmp_path / "out", LoadedModel).text_codec()
-    for text in ("Once", "日本\n\x00 ½", "a  b"):
-        assert [*back.encode(text), 1] == loaded.text_codec().encode(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
 
 import pytest
@@ -9,23 +10,19 @@ import torch
 from same_bits import Reason, assert_same_bits
 from tiny_runs import image_spec, pictures, train
 from torch import nn
+from toy_translation import TOKENIZER, toy_model, toy_spec, write_run
 
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.exchange.load import load
-from comt_cli.exchange.loaded import Loaded, LoadedImageModel, LoadedModel
+from comt_cli.exchange.loaded import LoadedImageModel, LoadedModel, LoadedTranslator
 from comt_cli.layers.image_input import ImageInput
-from comt_cli.layers.initialise import initialise
-from comt_cli.models.build import model_of
-from comt_cli.runs.plan import RunSpec
-from comt_cli.training.checkpoint import save_checkpoint
+from comt_cli.tasks.settings.decoding import DecodeSettings
 
 TOKENS = torch.randint(258, (2, 17), generator=torch.Generator().manual_seed(3))
 
 
-@pytest.mark.parametrize(
-    "method", [{"name": "comt"}, {"name": "transponder", "rank": 4}, {"name": "deepnorm"}], ids=str
-)
+@pytest.mark.parametrize("method", [{"name": "comt"}, {"name": "deepnorm"}], ids=str)
 def test_a_checkpoint_loads_with_its_method(method, save_run, make_llama) -> None:
     path = save_run(method)
     for source in (path, str(path), path.parent):
@@ -37,10 +34,6 @@ def test_a_checkpoint_loads_with_its_method(method, save_run, make_llama) -> Non
         assert loaded.context_length == 128
     codec = loaded.text_codec()
     assert codec.pieces(codec.encode("ab")) == ["a", "b", "</s>"]
-
-
-def test_weights_keep_their_type(save_run) -> None:
-    assert load(save_run(dtype=torch.bfloat16), LoadedModel).model.embedding.weight.dtype == torch.bfloat16
 
 
 @pytest.fixture(scope="module")
@@ -62,21 +55,15 @@ def test_an_image_classifier_loads_and_says_what_it_was_evaluated_at(trained):
     images, labels = ImageInput(dataset, "validation", "none", torch.device("cpu"))(
         dataset.validation.batch(torch.arange(20).numpy())
     )
-    for source in (trained.checkpoint_file, str(trained.checkpoint_file), trained.path):
-        loaded = load(source, LoadedImageModel)
-        loaded.model.eval()
-        with torch.no_grad():
-            logits = loaded.model(images)
-        right = 100 * float((logits.argmax(1) == labels).double().mean())
-        assert right == pytest.approx(trained.result()["accuracy"])
-        loss = float(nn.functional.cross_entropy(logits, labels))
-        assert loss == pytest.approx(trained.result()["loss"], rel=1e-5)
-        assert loaded.name == "a-row-tiny-seed1"
-        assert loaded.class_names == tuple("abcdefghij")
-        assert (loaded.mean, loaded.std, loaded.size) == ((0.25, 0.24, 0.25), (0.17, 0.15, 0.15), 8)
-        assert loaded.spec == trained.spec()
-        assert "comt-sliding-window" in loaded.description
-        assert "10 classes" in loaded.description
+    loaded = load(trained.path, LoadedImageModel)
+    loaded.model.eval()
+    with torch.no_grad():
+        logits = loaded.model(images)
+    assert 100 * float((logits.argmax(1) == labels).double().mean()) == pytest.approx(trained.result()["accuracy"])
+    assert float(nn.functional.cross_entropy(logits, labels)) == pytest.approx(trained.result()["loss"], rel=1e-5)
+    assert (loaded.name, loaded.class_names) == ("a-row-tiny-seed1", tuple("abcdefghij"))
+    assert (loaded.mean, loaded.std, loaded.size) == ((0.25, 0.24, 0.25), (0.17, 0.15, 0.15), 8)
+    assert loaded.spec == trained.spec()
 
 
 def changed(path, **changes):
@@ -92,15 +79,17 @@ def changed(path, **changes):
         ({"format": 7}, "format 7"),
         ({"spec": None}, "it holds a dictionary with format"),
         ({"spec": {"paper": "comt"}}, "its spec does not fit this version of comt: table: Field required"),
-        ({"model": [1]}, "its model is a list"),
         ({"model": {"w": torch.ones(2, dtype=torch.int8)}}, "not floating-point tensors"),
         ({"model": {"w": torch.ones(2)}}, "is missing"),
+        ({"spec": {"method": {"name": "teleport"}}}, "'teleport', which this comt does not have"),
         ({"tokenizer": None}, "lacks tokenizer"),
         ({"tokenizer": {"format": 1, "kind": "morse"}}, "unknown kind 'morse'"),
     ],
 )
 def test_checkpoints_that_do_not_fit_are_refused_by_name(changes, words, save_run) -> None:
     path = save_run()
+    if "method" in (changes.get("spec") or ()):
+        changes = {"spec": read_state(path)["spec"] | changes["spec"]}
     changed(path, **changes)
     with pytest.raises(UserError, match=words):
         load(path, LoadedModel)
@@ -111,12 +100,9 @@ def test_checkpoints_that_do_not_fit_are_refused_by_name(changes, words, save_ru
     [
         ({"model": {"w": torch.ones(2)}}, "is missing"),
         ({"classes": None, "std": None}, "lacks classes and std"),
-        ({"classes": "abc"}, "classes"),
         ({"classes": ["a", "b"]}, "classes"),
         ({"size": -3}, "size: "),
-        ({"mean": [0.1, 0.2]}, "mean: "),
         ({"std": [0.1, 0.2, 0.0]}, "std.2: "),
-        ({"mean": [0.1, 0.2, float("nan")]}, "mean.2: "),
     ],
 )
 def test_image_classifiers_that_do_not_fit_are_refused_by_name(changes, words, of_images) -> None:
@@ -145,26 +131,20 @@ def test_a_flipped_bit_is_noticed(save_run) -> None:
     assert noticed > len(places) // 2, "nearly all of the file is weights"
 
 
-def test_a_packed_archive_is_refused(save_run) -> None:
-    """torch would map its compressed records as the weights themselves; and a few bytes can stand for gigabytes."""
-    path = save_run()
-    packed = path.with_name("packed.pt")
-    with zipfile.ZipFile(path) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as target:
-        for info in source.infolist():
-            target.writestr(info.filename, source.read(info))
-    with pytest.raises(UserError, match=r"its record .* is compressed"):
-        read_state(packed)
-
-
-def test_methods_that_are_not_here_are_named(save_run) -> None:
-    path = save_run()
-    state = changed(path)
-    changed(path, spec={**state["spec"], "method": {"name": "teleport"}})
-    with pytest.raises(UserError, match="'teleport', which this comt does not have"):
-        load(path, LoadedModel)
-    changed(path, spec={**state["spec"], "method": {"name": "comt"}})
-    with pytest.raises(UserError, match=r"blocks\.0\.attention\.qkv\.gates.* is missing.*more"):
-        load(path, LoadedModel)
+def test_a_translator_has_its_tokenizer_and_settings(tmp_path) -> None:
+    spec = toy_spec()
+    run = write_run(tmp_path / "run", spec, toy_model(spec))
+    for source in (run, run / "checkpoint.pt"):
+        loaded = load(source, LoadedTranslator)
+        source_BS, target_BT = torch.tensor([[9, 8, 1]]), torch.tensor([[258, 5]])
+        expected = toy_model(spec)(source_BS, target_BT)
+        assert_same_bits(loaded.model.eval()(source_BS, target_BT), expected, Reason.SAVED)
+        assert (loaded.decode, loaded.longest, loaded.name) == (DecodeSettings(), 40, "post-ln-c-seed1")
+        assert loaded.tokenizer.to_json() == TOKENIZER.to_json()
+    with pytest.raises(UserError, match="holds no translator"):
+        load(tmp_path, LoadedTranslator)
+    with pytest.raises(UserError, match="is a checkpoint of comt train-mt, not of a language model"):
+        load(run, LoadedModel)
 
 
 def test_damaged_and_foreign_files_give_an_error_for_people(save_run, tmp_path) -> None:
@@ -174,32 +154,14 @@ def test_damaged_and_foreign_files_give_an_error_for_people(save_run, tmp_path) 
         path.write_bytes(content[:length])
         with pytest.raises(UserError, match=r"not a checkpoint|cannot be read as a checkpoint: it is cut short, after"):
             load(path, LoadedModel)
+    with zipfile.ZipFile(io.BytesIO(content)) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        for info in source.infolist():  # torch would map its compressed records as the weights themselves
+            packed.writestr(info.filename, source.read(info))
+    with pytest.raises(UserError, match=r"its record .* is compressed"):
+        load(path, LoadedModel)
     torch.save(nn.Linear(2, 2), path)  # a whole module: a pickle that would run code
     with pytest.raises(UserError, match="cannot be read as a checkpoint"):
         load(path, LoadedModel)
     torch.save(nn.Linear(2, 2).state_dict(), path)
     with pytest.raises(UserError, match=r"it holds 2 tensors \(weight, bias, \.\.\.\)"):
         load(path, LoadedModel)
-
-
-@pytest.mark.usefixtures("copying_task")
-def test_a_model_of_another_task_loads_without_a_file_for_it(tmp_path, of_images) -> None:
-    """The toy task, which no file of the program names."""
-    network = {"size": "tiny", "width": 16, "ffn_width": 24, "layers": 2, "heads": 2}
-    settings = {"model": network, "data": {}, "train": {"steps": 1}}
-    labels = {"paper": "mine", "table": "copy", "scale": "smoke", "row": "gated", "column": "whole", "seed": 1}
-    spec = RunSpec(
-        command="train-copying", method={"name": "comt"}, settings=settings, data_fingerprint="none", **labels
-    )
-    model = model_of(spec).to_empty(device="cpu")
-    initialise(model, 0)
-    path = tmp_path / "checkpoint.pt"
-    save_checkpoint(path, spec, {"data": "none"}, model, None, {"step": 1})
-    loaded = load(path, Loaded)
-    assert (loaded.name, loaded.spec) == ("gated-whole-seed1", spec)
-    assert "method comt, LLaMA tiny on 4 random symbols" in loaded.description
-    tokens = torch.tensor([[1, 2, 0, 1]])
-    assert_same_bits(loaded.model(tokens), model(tokens), Reason.SAVED)
-    with pytest.raises(UserError, match="is a checkpoint of comt train-copying, not of a language model") as refused:
-        load(path, LoadedModel)
-    assert refused.value.hint is None

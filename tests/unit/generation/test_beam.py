@@ -7,12 +7,11 @@ import itertools
 import pytest
 import torch
 from decided import search_without_rounding
-from same_bits import Reason, assert_same_bits
 from toy_decoder import BEGIN, END, ToyDecoder
 
 from comt_cli.data.special_tokens import PAD
 from comt_cli.errors import UserError
-from comt_cli.generation.beam import PENALTIES, Forbidden, Hypothesis, beam_search, top
+from comt_cli.generation.beam import PENALTIES, Forbidden, Hypothesis, beam_search
 
 SOURCES = [[5, 3, 1], [4, 1], [3, 3, 5, 4, 1], [5, 1], [1], [4, 5, 4, 3, 3, 1], [3, 1]]
 
@@ -122,11 +121,6 @@ def test_a_sentence_does_not_depend_on_its_batch(many, levels, monkeypatch):
         assert in_batches(model, many, order, size) == alone  # the numbers too
 
 
-def test_padded_columns_change_nothing():
-    model = ToyDecoder(12)
-    assert search(model, columns=9, n_best=3) == search(model, n_best=3)
-
-
 def test_n_best_are_distinct_sorted_and_begin_with_the_best(monkeypatch):
     search_without_rounding(monkeypatch)
     for seed in range(5):
@@ -137,6 +131,14 @@ def test_n_best_are_distinct_sorted_and_begin_with_the_best(monkeypatch):
             assert len({each.tokens for each in hypotheses}) == 4
             keys = [(not each.ended, -each.score) for each in hypotheses]
             assert keys == sorted(keys)
+
+
+def test_what_is_no_number_is_an_error():
+    model = ToyDecoder(8)
+    with torch.no_grad():
+        model.table[:, 4] = float("nan")
+    with pytest.raises(UserError, match="not finite numbers"):
+        search(model)
 
 
 class Scripted(ToyDecoder):
@@ -154,21 +156,3 @@ def test_the_shortest_hypothesis_is_not_taken_for_the_best():
     assert found[0][0].log_probability == pytest.approx(torch.tensor(0.6 * 0.95).log().item())
     with_average = search(Scripted(5), [[1]], width=2, n_best=2, alpha=1.0, length_penalty="average")
     assert with_average[0][0].score == pytest.approx(torch.tensor(0.6 * 0.95).log().item() / 3)
-
-
-@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
-def test_what_is_no_number_is_an_error(broken):
-    model = ToyDecoder(8)
-    with torch.no_grad():
-        model.table[:, 4] = broken
-    with pytest.raises(UserError, match="not finite numbers"):
-        search(model)
-
-
-def test_of_equal_values_the_first_are_taken():
-    values_BN = torch.tensor([[1.0, 3, 3, 2, 3, 2], [5, 4, 3, 2, 1, 0], [0, 0, 0, 0, 0, 0]])
-    values_BC, index_BC = top(values_BN, 4)
-    assert index_BC.tolist() == [[1, 2, 4, 3], [0, 1, 2, 3], [0, 1, 2, 3]]
-    assert_same_bits(values_BC, values_BN.gather(1, index_BC), Reason.MOVED)
-    assert top(values_BN[1:2], 4)[1].tolist() == [[0, 1, 2, 3]]  # without equals
-    assert top(values_BN, 9)[1].shape == (3, 6)

@@ -61,15 +61,6 @@ def test_one_batch_size_gives_what_another_does(network):
             assert_same_but_for_ties(*scored)
 
 
-def test_scores_of_a_transformer_are_those_of_a_forced_pass(network):
-    for each in next(network.translate(["some words"], Options(DecodeSettings(max_extra=12), n_best=4))):
-        tokens = each.hypothesis.tokens
-        target = [*tokens, END] if each.hypothesis.ended else list(tokens)
-        logits_TV = network.model(torch.tensor([each.source]), torch.tensor([[BEGIN, *target[:-1]]]))[0]
-        total = logits_TV.log_softmax(-1)[range(len(target)), target].sum().item()
-        assert each.hypothesis.log_probability == pytest.approx(total, rel=1e-4)
-
-
 def test_batches_have_at_most_so_many_tokens():
     draw = torch.Generator().manual_seed(0)
     sources = [[1] * int(length) for length in torch.randint(0, 30, (100,), generator=draw)]

@@ -11,7 +11,7 @@ from same_bits import Reason, assert_same_bits
 from small_networks import CAPTIONER, MASK, REGIONS, SMALL, TARGET, pair_loss
 
 from comt_cli.generation.beam import beam_search
-from comt_cli.generation.drawn import drawn_sequences
+from comt_cli.generation.sampling import drawn_sequences
 from comt_cli.models.build import empty_network, wiring_of
 from comt_cli.models.captioner import Captioner
 from comt_cli.models.flops import flops_per_sample, parameter_count

@@ -49,18 +49,6 @@ def hostile(count: int) -> tuple[list[str], list[list[str]]]:
     return hypotheses, references
 
 
-@pytest.mark.parametrize("count", [1, 500])
-def test_scores_equal_pycocoevalcap_where_it_is_installed(count: int, capsys: pytest.CaptureFixture[str]) -> None:
-    bleu = pytest.importorskip("pycocoevalcap.bleu.bleu")
-    rouge, cider = (pytest.importorskip(f"pycocoevalcap.{name}.{name}") for name in ("rouge", "cider"))
-    hypotheses, references = hostile(count)
-    truths, captions = dict(enumerate(references)), {number: [text] for number, text in enumerate(hypotheses)}
-    scores, _ = bleu.Bleu(4).compute_score(truths, captions, verbose=0)
-    theirs = [*scores, *(metric.compute_score(truths, captions)[0] for metric in (rouge.Rouge(), cider.Cider()))]
-    ours = caption_scores(hypotheses, references)
-    assert [ours[name] / 100 for name in CAPTION_METRICS] == pytest.approx(theirs, rel=0, abs=1e-9)
-
-
 def test_cider_of_single_captions_is_that_of_the_corpus() -> None:
     hypotheses, references = hostile(60)
     cider = Cider(references)
@@ -85,6 +73,7 @@ def test_scores_need_a_caption_for_every_image() -> None:
         ("Two black-and-white cats; one is on the table!", "two black-and-white cats one is on the table"),
         ('a "quoted" sign... reads $5 & up', "a quoted sign reads $ 5 & up"),
         ("An 8x10 photo/print of 1,000 people at 5:30", "an 8x10 photo/print of 1,000 people at 5:30"),
+        ("A <unk> dog, <unk>.", "a <unk> dog <unk>"),
         ("boys' toys -- and girls' too", "boys toys and girls too"),
         ("what’s this? I'll go; we've been", "what 's this i 'll go we 've been"),
     ],
@@ -92,14 +81,6 @@ def test_scores_need_a_caption_for_every_image() -> None:
 def test_words_are_those_of_java(text: str, words: str) -> None:
     """As Stanford's PTBTokenizer and COCO's list of punctuation cut these."""
     assert " ".join(words_of(text)) == words
-
-
-def test_an_unknown_word_is_one_word() -> None:
-    assert words_of("A <unk> dog, <unk>.") == ["a", "<unk>", "dog", "<unk>"]
-    references = [["a red dog", "one dog"], ["two cats on grass"]]
-    assert caption_scores(["a <unk> dog", "two cats"], references) == caption_scores(
-        ["a zzz dog", "two cats"], references
-    )
 
 
 def test_what_java_lacks_is_missing_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from comt_cli.scoring.metrics import METRICS, compare, score, split_compounds
-from comt_cli.scoring.slots import slot_accuracy
+from comt_cli.scoring.metrics import METRICS, compare, score, slot_accuracy, split_compounds
 
 REFERENCES = [
     "Der Zug nach München fährt um 14:05 Uhr, am 3. Mai 2024.",

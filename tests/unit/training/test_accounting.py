@@ -1,4 +1,4 @@
-"""What a run costs: parameters by hand, FLOPs by the closed form, the plan as JSON, and speed as a share of a peak."""
+"""Cost of a run: parameters by hand, FLOPs by the closed form, the plan as JSON, and speed as a share of a peak."""
 
 from __future__ import annotations
 
@@ -42,14 +42,6 @@ def test_flops_of_the_plain_model(tiny_corpus):
     assert total_flops(spec) == expected * 8 * 30
 
 
-def test_gates_cost_little_more_and_never_less(tiny_corpus):
-    plain, comt, transponder = (cost_of(tiny_spec(tiny_corpus, method=name)).flops_per_row for name in EXTRA)
-    # At least the products with A and B, forward and backward; the rest of a gate is no matrix product.
-    assert comt - plain >= 6 * T * EXTRA["comt"] * 0.99
-    assert transponder - plain >= 6 * T * (EXTRA["transponder"] - LAYERS * 14) * 0.99
-    assert transponder < 2 * plain
-
-
 def test_memory_grows_with_what_it_should(tiny_corpus):
     def needed(rows: int, **train) -> int:
         return training_bytes(tiny_spec(tiny_corpus, method="pre-ln", **train), rows)
@@ -71,11 +63,8 @@ NAMES = {
     "NVIDIA H200": 989.5e12,
     "NVIDIA H200 MIG 1g.18gb": None,
     "NVIDIA H100 PCIe": 756e12,
-    "NVIDIA H100 NVL": 835e12,
-    "NVIDIA A100-SXM4-80GB": 312e12,
     "NVIDIA GeForce RTX 4090": 165.2e12,
     "NVIDIA GeForce RTX 4090 Laptop GPU": None,
-    "NVIDIA B200": None,
 }
 
 

@@ -7,16 +7,12 @@ from functools import partial
 import pytest
 import torch
 import torch._inductor.config
-from connection_stacks import D, branch, stack
 from method_cases import METHODS, TOKENS, built, wiring_of
-from naive import close, normal
 from tiny_runs import image_spec, train
 from torch._dynamo.utils import counters
 
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.layers.gates import ComtGate, TransponderGate
-from comt_cli.layers.residual.base import State
-from comt_cli.layers.residual.hyper_connections import StreamsConnection
 from comt_cli.methods.base import Wiring, residual_connection
 from comt_cli.models.build import empty_network, materialise
 from comt_cli.tasks.settings.llama import ModelSettings
@@ -70,40 +66,6 @@ def test_a_state_that_is_more_than_a_stream_is_compiled_as_one_graph(name):
     with torch.no_grad():
         compiled = torch.compile(model, backend="eager", fullgraph=True)(TOKENS)
         torch.testing.assert_close(compiled, model(TOKENS), rtol=0, atol=1e-6)
-
-
-CONNECTIONS = {
-    "dynamic": ("hyper-connections", {}),
-    "sinkhorn": ("manifold-hyper-connections", {}),
-    "sources": ("attention-residuals", {}),
-    "ways": ("mudd", {}),
-}
-
-
-@pytest.mark.parametrize("name", CONNECTIONS)
-def test_a_compiled_connection_has_the_eager_ones_gradients(name):
-    """Through the compiler's front end and its derivation of the backward pass: of the first block's adds, without
-    a model; of several streams, whose adds are all alike and have another form there, of one."""
-    connection, options = CONNECTIONS[name]
-    connections, _ = stack(connection, **options)
-    first, used, state = 0, connections[:2], State(normal(2, 3, D))
-    if isinstance(connections[0], StreamsConnection):
-        first, used, state = 1, connections[1:2], State(normal(2, 3, connections[0].n, D), has_streams=True)
-    parameters = [parameter.requires_grad_() for each in used for parameter in each.parameters()]
-
-    def result(state):
-        for k, each in enumerate(used, first):
-            state = each.step(state, partial(branch, k))
-        return state.stream
-
-    gradients = []
-    for function in (result, torch.compile(result, backend="aot_eager", fullgraph=True)):
-        gradients.append(torch.autograd.grad(function(state).square().sum(), parameters, allow_unused=True))
-    for mine, expected in zip(*gradients, strict=True):
-        assert (mine is None) == (expected is None)
-        if expected is not None:
-            close(mine, expected, atol=1e-9)
-    assert any(each is not None and each.any() for each in gradients[0])
 
 
 def test_a_compiled_image_run_trains_and_evaluates_as_an_eager_one(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""What a process is set to before it computes on a GPU. The settings are PyTorch's own and can be made without one."""
+"""Settings of a process before it computes on a GPU. The settings are PyTorch's own and can be made without one."""
 
 from __future__ import annotations
 
@@ -41,17 +41,12 @@ def test_no_convolution_is_rounded_to_tf32(name):
     assert torch.backends.cuda.matmul.fp32_precision != "tf32"
 
 
-def test_only_a_deterministic_run_forbids_kernels(cuda):
-    """Whatever an earlier run of the process asked for."""
-    for deterministic in (True, False, True):
-        prepare_process(cuda, deterministic=deterministic)
-        assert torch.are_deterministic_algorithms_enabled() is deterministic
-
-
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_cublas_is_bound_before_its_first_product(cuda, deterministic):
-    """Also in a run that need not repeat: a deterministic one may follow in this process."""
+def test_only_a_deterministic_run_forbids_kernels(cuda, deterministic):
+    """Whatever an earlier run of the process asked for; cuBLAS is bound all the same, since one may follow."""
+    prepare_process(cuda, deterministic=not deterministic)
     prepare_process(cuda, deterministic=deterministic)
+    assert torch.are_deterministic_algorithms_enabled() is deterministic
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 

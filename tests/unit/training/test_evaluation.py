@@ -49,11 +49,16 @@ def test_what_the_published_script_prints(batches, printed):
 
 
 def test_tokens_weigh_the_loss_and_batches_the_other():
-    found = evaluate(FixedLoss(2.0, 5.0), [batch(9, 1), batch(1, 9)], "fp32", WORLD, 0.25)
+    """A batch of padding alone has no weight in either."""
+    found = evaluate(FixedLoss(2.0, 5.0, 7.0), [batch(9, 1), batch(1, 9), batch(0, 5)], "fp32", WORLD, 0.25)
     assert found.loss == pytest.approx((9 * 2 + 1 * 5) / 10)
     assert found.metrics["bits_per_byte"] == pytest.approx(2.3 / math.log(2) / 4)  # four bytes a token
     assert found.metrics["galore_perplexity"] == pytest.approx(math.exp((2 + 5) / 3))
     assert found.extent == {"tokens": 10, "batches": 2}
+    assert math.isnan(evaluate(FixedLoss(2.0, math.nan), [batch(4), batch(4)], "fp32", WORLD, 0.25).loss)
+    assert bounded_exp(699.0) < math.inf == bounded_exp(701.0)
+    with pytest.raises(ValueError, match="nothing to evaluate"):
+        evaluate(FixedLoss(1.0), [batch(0, 3)], "fp32", WORLD, 0.25)
 
 
 def test_what_the_script_prints_with_two_processes():
@@ -70,25 +75,6 @@ def test_what_the_script_prints_with_two_processes():
     )
     assert found.loss == pytest.approx(2.5)
     assert found.extent["batches"] == 6
-
-
-def test_a_batch_of_nothing_but_padding_does_not_count():
-    found = evaluate(FixedLoss(2.0, 7.0), [batch(4), batch(0, 5)], "fp32", WORLD, 0.25)
-    assert (found.loss, found.extent) == (2.0, {"tokens": 4, "batches": 1})
-
-
-def test_nothing_to_evaluate():
-    with pytest.raises(ValueError, match="nothing to evaluate"):
-        evaluate(FixedLoss(1.0), [batch(0, 3)], "fp32", WORLD, 0.25)
-
-
-def test_a_loss_that_is_no_number_stays_one():
-    found = evaluate(FixedLoss(2.0, math.nan), [batch(4), batch(4)], "fp32", WORLD, 0.25)
-    assert math.isnan(found.loss)
-
-
-def test_a_perplexity_beyond_floats():
-    assert bounded_exp(699.0) < math.inf == bounded_exp(701.0)
 
 
 def test_against_a_naive_loop():

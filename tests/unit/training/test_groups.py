@@ -39,6 +39,16 @@ def groups(model: nn.Sequential) -> list[Group]:
     ]
 
 
+def test_groups_are_of_the_model_and_begin_with_the_largest():
+    model = network()
+    (part,) = optimizer_of(model, settings()).param_groups
+    assert [each.numel() for each in part["params"]] == [12, 8, 4, 4, 4, 2]
+    with pytest.raises(ValueError, match="two groups"):
+        optimizer_of(model, settings(), [Group([model[0].weight]), Group([model[0].weight])])
+    with pytest.raises(ValueError, match="not the model's"):
+        optimizer_of(model, settings(), [Group(network().parameters())])
+
+
 def test_each_group_has_its_own_rate_and_decay():
     model = network()
     before = {name: each.detach().clone() for name, each in model.named_parameters()}
@@ -80,13 +90,6 @@ def test_update_rules_of_connections(method):
     assert RULED[method].keys() <= found.keys()
 
 
-def test_without_groups_all_are_one():
-    """The largest first."""
-    (part,) = optimizer_of(network(), settings()).param_groups
-    assert [each.numel() for each in part["params"]] == [12, 8, 4, 4, 4, 2]
-    assert part["weight_decay"] == 0.1
-
-
 def test_states_of_groups_are_saved_by_parameter():
     model, again = network(), network()
     one = optimizer_of(model, settings(), groups(model))
@@ -99,11 +102,3 @@ def test_states_of_groups_are_saved_by_parameter():
         step(model, one)
         step(again, other)
     assert_same_bits([*again.parameters()], [*model.parameters()], Reason.SAME_RUN)
-
-
-def test_a_group_must_be_of_the_model():
-    model = network()
-    with pytest.raises(ValueError, match="two groups"):
-        optimizer_of(model, settings(), [Group([model[0].weight]), Group([model[0].weight])])
-    with pytest.raises(ValueError, match="not the model's"):
-        optimizer_of(model, settings(), [Group(network().parameters())])

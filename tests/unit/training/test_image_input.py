@@ -1,4 +1,4 @@
-"""What a network reads of an image: crops and mirrors against slicing, the same for every way of cutting a batch."""
+"""Inputs of image classifiers: crops and mirrors against slicing, the same for every way of cutting a batch."""
 
 from __future__ import annotations
 
@@ -68,19 +68,6 @@ def test_a_crop_is_a_slice_of_the_padded_image(augmentation: Augmentation, size:
     assert x.is_contiguous(memory_format=torch.channels_last)
     assert {top for top, _, _ in seen} == {left for _, left, _ in seen} == set(range(2 * edge + 1))
     assert {mirrored for *_, mirrored in seen} == ({True, False} if augmentation == "crop-flip" else {False})
-
-
-@pytest.mark.parametrize("augmentation", ["none", "crop", "crop-flip"])
-def test_the_same_for_every_micro_batch(augmentation: Augmentation) -> None:
-    dataset = make_dataset()
-    look = ImageInput(dataset, "train", augmentation, CPU)
-    draws = uniform_draws(2, 40, 7, 3)
-    whole, _ = look(as_batch(dataset, INDICES, draws))
-    parts = [
-        look(as_batch(dataset, INDICES[begin:end], uniform_draws(2, 40 + begin, end - begin, 3)))[0]
-        for begin, end in ((0, 1), (1, 5), (5, 7))
-    ]
-    torch.testing.assert_close(torch.cat(parts), whole, rtol=1e-6, atol=1e-6)
 
 
 def test_images_that_come_with_their_batch_are_mirrored() -> None:
