@@ -114,9 +114,8 @@ def having(overrides: Sequence[str]) -> Callable[[KnownRun], bool]:
         UserError: an argument is wrong for every kind of run.
     """
     from comt_cli.recipe.merge import parse_arguments
-    from comt_cli.recipe.overrides import overrides_of
     from comt_cli.recipe.problems import Problem, RecipeError
-    from comt_cli.recipe.settings import RunSettings
+    from comt_cli.recipe.settings import RunSettings, overrides_of
     from comt_cli.tasks import tasks
 
     if not overrides:
