@@ -11,8 +11,7 @@ from pair_method_cases import NEEDED, TARGET, VOCABULARY
 from comt_cli.methods import methods
 from comt_cli.runs.plan import RunSpec, RunStart
 from comt_cli.tasks import tasks
-from comt_cli.tasks.settings.captioner import CaptionerSettings
-from comt_cli.tasks.settings.captioning import CaptioningSettings
+from comt_cli.tasks.settings.captioning import CaptionerSettings, CaptioningSettings
 from comt_cli.tasks.settings.transformer import ENCODER_DECODER_SITES
 
 # Unlike in every number, and without dropout, which is on in training alone.

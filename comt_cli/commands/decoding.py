@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from comt_cli.generation.beam import Hypothesis
-    from comt_cli.tasks.settings.decoding import BeamSettings
+    from comt_cli.tasks.settings.transformer import BeamSettings
 
     Decode = TypeVar("Decode", bound=BeamSettings)
 

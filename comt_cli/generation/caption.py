@@ -24,7 +24,7 @@ from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedCaptioner
 from comt_cli.generation.attention import attention_of
 from comt_cli.generation.beam import Forbidden, Hypothesis, decode
-from comt_cli.tasks.settings.decoding import BeamSettings
+from comt_cli.tasks.settings.transformer import BeamSettings
 
 
 def no_caption(special: SpecialTokens) -> Forbidden:

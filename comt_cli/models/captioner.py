@@ -19,7 +19,7 @@ from comt_cli.layers.dropout import Dropout
 from comt_cli.layers.initialise import Draw, Initialised, xavier_std
 from comt_cli.methods.base import Wiring
 from comt_cli.models.transformer import EncoderDecoder
-from comt_cli.tasks.settings.captioner import CaptionerSettings
+from comt_cli.tasks.settings.captioning import CaptionerSettings
 
 SETTINGS = CaptionerSettings
 

@@ -11,7 +11,7 @@ from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import write_state
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedTranslator
-from comt_cli.tasks.settings.decoding import DecodeSettings
+from comt_cli.tasks.settings.transformer import DecodeSettings
 
 
 @pytest.fixture
