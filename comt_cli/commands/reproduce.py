@@ -135,8 +135,8 @@ def print_all(tables: list[Planned], runs: Path, trained: Trained, site: Site | 
     from comt_cli.campaign.estimate import finished_runs
     from comt_cli.commands.plan_costs import Counting, checked_hardware, estimator_for, time_left
     from comt_cli.report.format import duration
-    from comt_cli.runs.contents import adopt_contents
     from comt_cli.runs.directory import ENDED, RunDirectory
+    from comt_cli.runs.known import adopt_contents
     from comt_cli.runs.shared import needed_runs
 
     where = checked_hardware(trained, [spec for planned in tables for spec in planned.specs]) if site is None else None

@@ -53,8 +53,7 @@ def rm(
     from comt_cli.report import format
     from comt_cli.report.run_list import computing_seconds, described, print_runs, summary_text
     from comt_cli.report.terminal import say
-    from comt_cli.runs.known import known_runs
-    from comt_cli.runs.remove import remove_runs
+    from comt_cli.runs.known import known_runs, remove_runs
 
     if not selectors and not replaced:
         raise UserError("say which runs to delete", "comt runs lists them; comt rm --help has examples.")
@@ -130,7 +129,7 @@ def _at(path: Path, runs: Path) -> KnownRun:
 
 def _refuse_at_work(chosen: list[KnownRun], runs: Path) -> None:
     """Raises `UserError` where one of `chosen` is being trained, or waits in Slurm's queue."""
-    from comt_cli.campaign.slurm_queue import job_standings, readable_jobs
+    from comt_cli.campaign.slurm import job_standings, readable_jobs
     from comt_cli.errors import UserError
     from comt_cli.runs.known import Standing
 

@@ -183,7 +183,7 @@ def _of_grids(table: SelectedTable, runs: Path) -> tuple[frozenset[str], dict[st
     of its grids."""
     from comt_cli.commands.planning import plan_loaded
     from comt_cli.report.collect import ENDED, collect
-    from comt_cli.runs.contents import adopt_contents
+    from comt_cli.runs.known import adopt_contents
 
     passed_over: set[str] = set()
     waited_for: dict[str, list[int]] = {}

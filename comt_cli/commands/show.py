@@ -114,7 +114,7 @@ def plan_rows(
     """
     from comt_cli.campaign.estimate import finished_runs
     from comt_cli.commands.plan_costs import Counting, Trained, checked_hardware, estimator_for
-    from comt_cli.runs.contents import adopt_contents
+    from comt_cli.runs.known import adopt_contents
 
     trained = trained or Trained()
     where = checked_hardware(trained, planned.specs)
@@ -229,8 +229,8 @@ def print_plan(
     from comt_cli.campaign.estimate import finished_runs
     from comt_cli.commands.plan_costs import Counting, checked_hardware, estimator_for
     from comt_cli.report.format import plural
-    from comt_cli.runs.contents import adopt_contents
     from comt_cli.runs.directory import ENDED
+    from comt_cli.runs.known import adopt_contents
 
     where = checked_hardware(trained, planned.specs) if site is None else None
     finished = finished_runs(runs, where, trained.gpus) if where is not None and costs else []

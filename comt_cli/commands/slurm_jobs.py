@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from comt_cli.campaign.slurm_queue import Job
+    from comt_cli.campaign.slurm import Job
     from comt_cli.campaign.slurm_site import Site
     from comt_cli.runs.plan import RunSpec
 
@@ -75,7 +75,7 @@ def add_standings(tables: Iterable[dict[str, Any]], jobs: Mapping[str, Job]) -> 
 
     Of a run that some process is training, only a queued job is shown: another job may be training it.
     """
-    from comt_cli.campaign.slurm_queue import job_standings
+    from comt_cli.campaign.slurm import job_standings
 
     standings = job_standings(jobs.values())
     for run in (run for table in tables for run in table.get("open", ())):

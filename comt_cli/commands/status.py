@@ -14,7 +14,7 @@ import typer
 from comt_cli.commands import completion, options
 
 if TYPE_CHECKING:
-    from comt_cli.campaign.slurm_queue import Job
+    from comt_cli.campaign.slurm import Job
     from comt_cli.recipe.load import LoadedRecipe
     from comt_cli.report.collect import Collection, Run
 
@@ -126,14 +126,14 @@ class Progress:
 def _tables(loaded: LoadedRecipe, asked: Asked, runs: Path, jobs: dict[str, Job]) -> list[Progress]:
     """The scale asked for; without one that of a training, where a recipe is named, and every other with a run. `jobs`
     gets Slurm's, by run id."""
-    from comt_cli.campaign.slurm_queue import readable_jobs
+    from comt_cli.campaign.slurm import readable_jobs
     from comt_cli.commands.planning import plan_loaded
     from comt_cli.errors import UserError
     from comt_cli.report.collect import collect
     from comt_cli.report.progress_table import cells_as_json
     from comt_cli.report.sweep import read_sweep
-    from comt_cli.runs.contents import adopt_contents
     from comt_cli.runs.directory import RunState
+    from comt_cli.runs.known import adopt_contents
     from comt_cli.runs.plan import sources_of
 
     tables = []

@@ -23,8 +23,8 @@ def sweep_cost(planned: Planned, runs: Path, trained: Trained | None) -> str:
     from comt_cli.models.accounting import total_flops
     from comt_cli.report.format import duration, plural
     from comt_cli.report.sweep import read_sweep
-    from comt_cli.runs.contents import adopt_contents
     from comt_cli.runs.directory import ENDED, RunDirectory
+    from comt_cli.runs.known import adopt_contents
 
     known = adopt_contents(planned.specs, runs, ambiguous=True)
     state = read_sweep(planned.loaded, planned.scale, known, runs)

@@ -79,7 +79,7 @@ def train_recipe(
     from comt_cli.commands.sweep_training import check_edges, check_processes, known_runs, print_cost, train_planned
     from comt_cli.methods import catalogue
     from comt_cli.recipe.load import find_recipe, load_recipe
-    from comt_cli.runs.contents import adopt_contents
+    from comt_cli.runs.known import adopt_contents
     from comt_cli.runs.shared import set_aside
     from comt_cli.training.processes import is_main_process
     from comt_cli.training.trackers import tracking
