@@ -25,7 +25,7 @@ from comt_cli.models.build import wiring_of
 from comt_cli.models.transformer import Transformer
 from comt_cli.tasks import task_of
 from comt_cli.tasks.settings.bert import BertSettings
-from comt_cli.tasks.settings.captioner import CaptionerSettings
+from comt_cli.tasks.settings.captioning import CaptionerSettings
 from comt_cli.tasks.settings.llama import ModelSettings
 from comt_cli.tasks.settings.resnet import ResNetSettings
 from comt_cli.tasks.settings.transformer import ENCODER_DECODER_SITES, TransformerSettings

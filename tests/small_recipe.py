@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from comt_cli.methods import catalogue
-from comt_cli.recipe.load import LoadedRecipe, load_recipe_text
+from comt_cli.recipe.load import LoadedRecipe, load_recipe, load_recipe_text
 from comt_cli.recipe.problems import RecipeError
 
 SMALL = """\
@@ -72,6 +74,12 @@ def load() -> Callable[..., LoadedRecipe]:
         return load_recipe_text(text, catalogue(), overrides, scale)
 
     return load_text
+
+
+@functools.cache
+def shipped(name: str) -> LoadedRecipe:
+    """A recipe that comes with the program, read once."""
+    return load_recipe(Path(__file__).parents[1] / f"recipes/{name}.yaml", catalogue())
 
 
 def problems_of(text: str, load: Callable[..., LoadedRecipe], *overrides: str) -> list[str]:

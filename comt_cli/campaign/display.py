@@ -3,7 +3,6 @@ starts or ends and one every half minute in between."""
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import time
@@ -15,10 +14,10 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Column
 from rich.text import Text
 
+from comt_cli.campaign.estimate import RunProgress, TimeLeft
 from comt_cli.campaign.outcomes import RunOutcome, run_name
 from comt_cli.campaign.queue import RunQueue
-from comt_cli.campaign.time_left import RunProgress, TimeLeft
-from comt_cli.runs.plan import RunSpec, point_in_words
+from comt_cli.runs.plan import RunSpec
 from comt_cli.training.events import Event, Note, RunStarted
 from comt_cli.words import duration, plural
 
@@ -83,8 +82,6 @@ class ProgressDisplay(Display):
         if stage != self._stage:
             self._stage, self._stage_began = stage, time.monotonic()
             self._print_line(f"{stage} ...")
-            if self._bars is not None:
-                self._bars.hide("stage")
         elif self._is_silent():
             self._print_line(f"{stage}: {count or 'at work'}, {_took(self._stage_began)}")
         if self._bars is not None:
@@ -96,19 +93,16 @@ class ProgressDisplay(Display):
         self._stage, self._workers = "", workers
         self._every, waiting = ([shared.spec for shared in runs] for runs in (queue.every, queue.open))
         self._done = len(self._every) - len(waiting)
-        timed = finished_alike(queue, device, processes)
-        self.time_left = TimeLeft(waiting, timed, time.monotonic)
+        self.time_left = TimeLeft(waiting, time.monotonic)
         if waiting:
-            seconds, steps = self.all_left(), [spec.settings.train.steps for spec in waiting]
-            at_once, before = min(len(workers), len(waiting)), plural(len(timed), "finished run")
+            steps = sorted({spec.settings.train.steps for spec in waiting})
             folders = {str(queue.runs / Path(*spec.relative_path.parts[:2])) for spec in self._every}
-            each = " to ".join(f"{number:,}" for number in sorted({min(steps), max(steps)}))
+            each = " to ".join(f"{number:,}" for number in dict.fromkeys((steps[0], steps[-1])))
             finished = f", {self._done} of {len(self._every)} are finished" if self._done else ""
+            where = f"{processes} x {device}" if processes > 1 else device
             self._print(
-                f"runs:  {len(waiting)} to train of {each} steps{finished} ({_tables(self._every)})",
-                f"where: {at_once} at a time on {f'{processes} x ' if processes > 1 else ''}{device}; "
-                f"files in {os.path.commonpath(folders)}",
-                "time:  not known yet" if seconds is None else f"time:  about {duration(seconds)}, by {before}",
+                f"runs:  {len(waiting)} to train of {each} steps{finished}; files in {os.path.commonpath(folders)}",
+                f"where: {min(len(workers), len(waiting))} at a time on {where}",
                 "stop:  Ctrl-C saves what runs; the same command resumes from there",
             )
         self._draw()
@@ -122,7 +116,8 @@ class ProgressDisplay(Display):
     def run_event(self, worker: int, event: Event) -> None:
         run = self.time_left.running.get(worker)
         if isinstance(event, Note):
-            self._print(f"{self._worker(worker)}note: {event.text}")
+            name = "" if len(self._workers) < 2 else f"{self._workers[worker]}: "
+            self._print(f"{name}note: {event.text}")
         elif isinstance(event, RunStarted) and run is not None:
             resumed = f", resumed after step {event.step:,}" if event.step else ""
             name = self._name(worker, run.spec)
@@ -146,15 +141,22 @@ class ProgressDisplay(Display):
 
     def tick(self) -> None:
         if self._is_silent() and self.time_left.running:
-            runs = "; ".join(
+            runs = (
                 f"{self._name(worker, run.spec)}: {self._progress(worker, run)}"
                 for worker, run in sorted(self.time_left.running.items())
             )
-            self._print_line(f"{self._count} {runs}{self._all_left('; all runs: about ')}")
+            left = self._all_left()
+            self._print_line(f"{self._count} {'; '.join(runs)}{left and f'; all runs: about {left}'}")
         self._draw()
 
     def stopping(self, again: bool) -> None:
-        text = _stop_text(self.time_left.running.values(), self._stage, again=again)
+        begun = [run.spec.settings.train.save_every for run in self.time_left.running.values() if run.began]
+        text = f"stopping: {self._stage} is broken off, what is ready is kept ..." if self._stage else "stopping ..."
+        if again:
+            text = f"ending at once: up to {max(begun)} steps of each run are lost" if begun else "ending at once"
+        elif begun:
+            second = f"a second signal ends at once, and loses up to {max(begun)} steps of each"
+            text = f"stopping: saving {plural(len(begun), 'run')} after the step at hand ... ({second})"
         if self._bars is not None:
             self._bars.stop_text = text
             return
@@ -168,15 +170,11 @@ class ProgressDisplay(Display):
         if self._bars is not None:
             self._bars.stop()
 
-    def all_left(self) -> float | None:
-        """Seconds until all runs of the command have ended; None while that is not known."""
-        return self.time_left.of_all(max(1, len(self._workers)))
-
     # ---- texts
 
-    def _all_left(self, before: str) -> str:
-        left = self.all_left()
-        return "" if left is None else f"{before}{duration(left)} left"
+    def _all_left(self) -> str:
+        left = self.time_left.of_all(max(1, len(self._workers)))
+        return "" if left is None else f"{duration(left)} left"
 
     def _progress(self, worker: int, run: RunProgress) -> str:
         if not run.began:
@@ -195,18 +193,15 @@ class ProgressDisplay(Display):
     def _run(self, spec: RunSpec) -> str:
         return run_name(spec, with_table=len({(each.paper, each.table) for each in self._every}) > 1)
 
-    def _worker(self, worker: int) -> str:
-        return f"{self._workers[worker]}: " if len(self._workers) > 1 else ""
-
     def _name(self, worker: int, spec: RunSpec) -> str:
-        return f"{self._worker(worker)}{self._run(spec)}"
+        return f"{self._workers[worker]}: {self._run(spec)}" if len(self._workers) > 1 else self._run(spec)
 
     def _draw(self) -> None:
         if self._bars is None:
             return
         total, running = len(self._every), self.time_left.running
         done = self._done + sum(run.step / run.total for run in running.values())
-        self._bars.show("all", f"{self._done} of {plural(total, 'run')}", done, total, self._all_left(""))
+        self._bars.show("all", f"{self._done} of {plural(total, 'run')}", done, total, self._all_left())
         for worker in range(len(self._workers)):
             if (run := running.get(worker)) is None:
                 self._bars.hide(worker)
@@ -272,39 +267,6 @@ def make_display(is_main: bool = True) -> Display:
         return Display()
     on_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     return ProgressDisplay(Console(stderr=True) if on_terminal else None)
-
-
-def _stop_text(runs: Iterable[RunProgress], stage: str, *, again: bool) -> str:
-    every = list(runs)
-    begun = [run for run in every if run.began]
-    lost = max((run.spec.settings.train.save_every for run in begun), default=0)
-    if again:
-        return f"ending at once: up to {lost} steps of each run are lost" if begun else "ending at once"
-    if begun:
-        return (
-            f"stopping: saving {plural(len(begun), 'run')} after the step at hand ... "
-            f"(a second signal ends at once, and loses up to {lost} steps of each)"
-        )
-    if every:
-        return "stopping: no run has begun, there is nothing to save ..."
-    return f"stopping: {stage} is broken off, what is ready is kept ..." if stage else "stopping ..."
-
-
-def finished_alike(queue: RunQueue, device: str, processes: int) -> list[tuple[RunSpec, float]]:
-    """Runs of the queue that were trained to their end as its others will be, and the seconds of their steps."""
-    as_here = {"state": "done", "device": device, "processes": processes}
-    results = [(each.spec, each.result) for each in queue.summary().outcomes if each.result is not None]
-    times = [(spec, result.get("train_seconds")) for spec, result in results if as_here.items() <= result.items()]
-    return [(spec, took) for spec, took in times if isinstance(took, int | float) and 0 < took < math.inf]
-
-
-def _tables(specs: Sequence[RunSpec]) -> str:
-    """`comt/table3: 3 rows, 1 column, 2 seeds`."""
-    tables = {f"{spec.paper}/{spec.table}" for spec in specs}
-    sizes = [plural(len({getattr(spec, key) for spec in specs}), key) for key in ("row", "column", "seed")]
-    points = {point_in_words(spec.point) for spec in specs}
-    sizes += [f"a grid of {len(points)}"] if len(points) > 1 else []
-    return f"{tables.pop()}: {', '.join(sizes)}" if len(tables) == 1 else f"{len(tables)} tables"
 
 
 def _took(since: float) -> str:

@@ -1,4 +1,6 @@
-"""Estimated time of runs before they are trained. Torch-free except where a step is measured.
+"""Estimated time of runs: before they are trained (`Estimator`), and what is left while they are (`TimeLeft`).
+
+Torch-free except where a step is measured.
 
 The time of a run is its FLOPs, evaluations included, over the FLOP/s that training reaches. These come from the first
 that is there of: the most similar finished run of this device (the same network and batch, else the same network, else
@@ -12,20 +14,24 @@ worker takes the next one as soon as it is free, plus the start of a worker.
 from __future__ import annotations
 
 import csv
+import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from statistics import fmean
+from time import monotonic
 from typing import Any
 
 from comt_cli.campaign.jobs import usable_cores, usual_threads
-from comt_cli.campaign.time_left import makespan
-from comt_cli.files import read_json
-from comt_cli.line_cache import LineCache, line_cache
+from comt_cli.files import canonical_json, read_json
+from comt_cli.line_cache import line_cache
 from comt_cli.models.accounting import code_version, cost_of, total_flops
 from comt_cli.models.cost import network_of
 from comt_cli.runs.plan import BY_ID, RunSpec
 from comt_cli.training.chips import chip_of
+from comt_cli.training.events import Evaluating, Event, RunStarted, StepReport
 from comt_cli.training.hardware import Hardware
 
 START_SECONDS = 10.0
@@ -173,21 +179,23 @@ class Estimator:
         if self.where.chip is not None:
             return _planned_speed(spec, self.where, self.processes)
         kind = _kind(spec)
-        if kind not in self._reached:
-            self._reached[kind] = self._remembered(spec) or self._measure(spec)
-        return self._reached[kind]
-
-    def _key(self, spec: RunSpec) -> list[Any]:
+        if kind in self._reached:
+            return self._reached[kind]
         network, train = network_of(spec), spec.settings.train
         rows = min(train.micro_batch_size or train.batch_size, train.batch_size)
         device = [self.where.kind, self.where.name, self.threads if self.where.kind == "cpu" else 0, self.processes]
-        return [*device, network.model, network.dimensions, rows, *_kind(spec)[1:]]
-
-    def _remembered(self, spec: RunSpec) -> tuple[float, str] | None:
-        match _speeds().get(self._key(spec)):
+        speeds, key = (
+            line_cache("speeds", code_version()),
+            [*device, network.model, network.dimensions, rows, *kind[1:]],
+        )
+        match speeds.get(key):
             case [float(reached), str(source)] if 0 < reached < math.inf:
-                return reached, source
-        return None
+                pass
+            case _:
+                reached, source = self._measure(spec)
+                speeds.put(key, [reached, source])
+        self._reached[kind] = reached, source
+        return reached, source
 
     def _measure(self, spec: RunSpec) -> tuple[float, str]:
         import torch
@@ -201,10 +209,8 @@ class Estimator:
             precision, share = spec.settings.train.precision, spec.task.typical_share
             reached = speed.estimated_flops_per_second(device, precision, share)
             source = "the speed of matrix products here, and rough"
-        if self.where.kind == "cuda":  # each has its own; on the CPU they share the cores
-            reached *= self.processes
-        _speeds().put(self._key(spec), [reached, source])
-        return reached, source
+        # On CUDA each process has a device of its own; on the CPU they share the cores.
+        return reached * (self.processes if self.where.kind == "cuda" else 1), source
 
 
 def _kind(spec: RunSpec) -> tuple[str, str, Any]:
@@ -217,10 +223,6 @@ def _kind(spec: RunSpec) -> tuple[str, str, Any]:
 def _model(spec: RunSpec) -> dict[str, Any]:
     """The network's settings as `spec.json` has them."""
     return spec.settings.model.model_dump(mode="json")
-
-
-def _speeds() -> LineCache:
-    return line_cache("speeds", code_version())
 
 
 def _planned_speed(spec: RunSpec, where: Hardware, processes: int) -> tuple[float, str]:
@@ -253,3 +255,138 @@ def _benchmarked(chip: str, variant: str) -> dict[str, str] | None:
         except (OSError, ValueError, KeyError):
             continue
     return None
+
+
+SETTLED_SECONDS = 2.0
+"""How long a run's own steps must have been observed before their pace is used."""
+
+
+@dataclass
+class RunProgress:
+    """Progress of one run since the time `since`; `first` and `last` report of a step, as (time, step). The first step
+    may have compiled something: paces count from its end."""
+
+    spec: RunSpec
+    since: float = 0.0
+    began: bool = False
+    step: int = 0
+    report: StepReport | None = None
+    evaluating: Evaluating | None = None
+    first: tuple[float, int] | None = None
+    last: tuple[float, int] = (0.0, 0)
+
+    def receive(self, event: Event, now: float) -> None:
+        """Take in an event of the run."""
+        match event:
+            case RunStarted(step):
+                self.began, self.step, self.since = True, step, now
+            case StepReport(step):
+                self.step, self.report, self.evaluating = step, event, None
+                self.last = (now, step)
+                self.first = self.first or self.last
+            case Evaluating():
+                self.evaluating = event
+
+    @property
+    def total(self) -> int:
+        """The run's steps."""
+        return self.spec.settings.train.steps
+
+    @property
+    def pace(self) -> float | None:
+        """Seconds a step, once enough of them were observed."""
+        if self.first is None or self.last[1] == self.first[1]:
+            return None
+        seconds = self.last[0] - self.first[0]
+        settled = seconds >= SETTLED_SECONDS or self.step >= self.total
+        return seconds / (self.last[1] - self.first[1]) if settled else None
+
+    @cached_property
+    def kind(self) -> str:
+        """The settings that runs of one pace share."""
+        return f"{self.spec.command} {self.spec.settings.model_dump_json()} {canonical_json(self.spec.method)}"
+
+    @cached_property
+    def work(self) -> float:
+        """The work of a step, in the task's unit."""
+        settings = self.spec.settings
+        return settings.train.batch_size * self.spec.task.work(settings)
+
+
+class TimeLeft:
+    """Remaining time of the `waiting` runs of a command, in the order in which they will begin, and of those that are
+    `running`, by worker.
+
+    A run's time is its steps times its pace (seconds a step, evaluations included), and the time from its last step to
+    its result. The pace is that of the run itself; before its own steps have settled, the mean of runs of the same
+    kind; else of all runs, by the work of a step.
+    """
+
+    def __init__(self, waiting: Iterable[RunSpec], clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self.running: dict[int, RunProgress] = {}
+        self._waiting = {spec.id: RunProgress(spec) for spec in waiting}
+        self._ended: list[tuple[RunProgress, float]] = []
+        self._tails: list[float] = []
+
+    def take(self, worker: int, spec: RunSpec) -> None:
+        """A worker has a run, and sets it up."""
+        self._waiting.pop(spec.id, None)
+        self.running[worker] = RunProgress(spec, self._clock())
+
+    def receive(self, worker: int, event: Event) -> None:
+        """Something happened to the worker's run."""
+        if worker in self.running:
+            self.running[worker].receive(event, self._clock())
+
+    def give_back(self, worker: int) -> None:
+        """The worker's run is the next one again."""
+        if run := self.running.pop(worker, None):
+            self._waiting = {run.spec.id: RunProgress(run.spec), **self._waiting}
+
+    def end(self, worker: int, *, completed: bool) -> None:
+        """The worker's run has its result (`completed`), or has ended otherwise, which tells nothing of others."""
+        run = self.running.pop(worker, None)
+        if run is not None and completed and run.first is not None:
+            self._tails.append(self._clock() - run.last[0])
+            if run.pace is not None:
+                self._ended.append((run, run.pace))
+
+    def of_run(self, worker: int) -> float | None:
+        """Seconds until the worker's run has its result; None while that is not known."""
+        run = self.running.get(worker)
+        if run is None:
+            return None
+        since, found = self._clock() - run.last[0] if run.first is not None else 0.0, run.evaluating
+        if run.step >= run.total and found is not None and found.done and run.first is not None:
+            return since / found.done * (found.total - found.done)
+        pace = run.pace or self._pace(run)
+        return None if pace is None else max(0.0, pace * (run.total - run.step) - since) + self._tail
+
+    def of_all(self, workers: int) -> float | None:
+        """Seconds until `workers` workers have trained everything; None while that is not known."""
+        free = [self.of_run(worker) for worker in self.running]
+        paces = [(run, self._pace(run)) for run in self._waiting.values()]
+        if None in free or any(pace is None for _, pace in paces):
+            return None
+        waiting = [(pace or 0.0) * run.total + self._tail for run, pace in paces]
+        return makespan(waiting, [seconds or 0.0 for seconds in free] + [0.0] * (workers - len(free)))
+
+    @property
+    def _tail(self) -> float:
+        return fmean(self._tails) if self._tails else 0.0
+
+    def _pace(self, run: RunProgress) -> float | None:
+        known = self._ended + [(other, other.pace) for other in self.running.values() if other.pace is not None]
+        if same := [pace for other, pace in known if other.kind == run.kind]:
+            return fmean(same)
+        return run.work * fmean(pace / other.work for other, pace in known) if known else None
+
+
+def makespan(seconds: Iterable[float], free: Sequence[float]) -> float:
+    """When the last of these runs ends, if each worker takes the next one as soon as it is free, from `free` on."""
+    ends = list(free)
+    heapq.heapify(ends)
+    for length in seconds:
+        heapq.heapreplace(ends, ends[0] + length)
+    return max(ends, default=0.0)

@@ -122,9 +122,9 @@ def train_here(queue: RunQueue, device: str | None, datasets: Mapping[str, AnyDa
 
 
 def _train_in_workers(queue: RunQueue, device: str | None, jobs: int | None) -> None:
-    """Prepare the data while the device probe imports PyTorch and compiles kernels; then train in the workers that it
-    found room for, or here where that is one."""
-    from comt_cli.campaign.probe import device_probe
+    """Prepare the data while the device probe imports PyTorch; then train in the workers that it found room for, or
+    here where that is one."""
+    from comt_cli.campaign.server import device_probe
     from comt_cli.campaign.workers import WorkerPool
 
     with (

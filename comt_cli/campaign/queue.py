@@ -10,7 +10,7 @@ from pathlib import Path
 from comt_cli.campaign.outcomes import Ending, RunOutcome, Summary, run_name
 from comt_cli.data.storage import ProgressCallback
 from comt_cli.errors import RunInterrupted, StorageError, UserError
-from comt_cli.runs.contents import adopt_contents
+from comt_cli.runs.known import adopt_contents
 from comt_cli.runs.plan import NO_WEIGHTS, RunSpec, with_sources
 from comt_cli.runs.shared import SharedRun, needed_runs, shared_runs
 from comt_cli.tasks.base import AnyDataset

@@ -26,8 +26,8 @@ from comt_cli.models.transformer import EncoderDecoder, Transformer
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import Task, task_of
 from comt_cli.tasks.settings.captioning import CaptioningSettings
-from comt_cli.tasks.settings.decoding import BeamSettings, DecodeSettings
 from comt_cli.tasks.settings.images import ImageSettings
+from comt_cli.tasks.settings.transformer import BeamSettings, DecodeSettings
 
 
 @dataclass(frozen=True)

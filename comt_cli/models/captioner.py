@@ -20,7 +20,7 @@ from comt_cli.layers.initialise import Draw, Initialised, xavier_std
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import ids
 from comt_cli.models.transformer import EncoderDecoder
-from comt_cli.tasks.settings.captioner import CaptionerSettings
+from comt_cli.tasks.settings.captioning import CaptionerSettings
 
 
 class RegionMap(Initialised):

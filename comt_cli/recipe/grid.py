@@ -2,27 +2,31 @@
 
 Each combination of values is a point of the sweep's grid. Which point a cell shows is decided by a metric of
 validation, for every cell by itself, once all its runs have ended (`report.collect`). With seeds of its own a sweep has
-trials, and the table's runs are trained at the points that these choose (`report.sweep`).
+trials, and the table's runs are trained at the points that these choose (`report.sweep`). `with_sweep` gives a recipe
+the sweep of the command line: `--sweep train.learning_rate=1e-3,2e-3,4e-3`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from comt_cli.recipe.merge import Arguments, Origin, Origins, Point
-from comt_cli.recipe.overrides import Overrides
-from comt_cli.recipe.problems import KeyPath, Problem, dotted, known_as, nearest, unknown_key
+from comt_cli.errors import UserError
+from comt_cli.recipe.merge import Arguments, Given, Merged, Origin
+from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted, known_as, nearest, unknown_key
 from comt_cli.recipe.schema import Recipe, Sweep, TaskOptions
-from comt_cli.recipe.settings import RunSettings
+from comt_cli.recipe.settings import Overrides, RunSettings
 from comt_cli.recipe.validate import every_key, valid_keys, validate
-from comt_cli.recipe.yaml_lines import Document
+from comt_cli.recipe.yaml_lines import Document, parse
 
 OF_TEST = ("test_", "unseen_", "last_")
 """How the names of metrics begin that are of other splits than validation."""
+TRIAL_SEEDS = (101, 102)
+"""Of the trials of a sweep that the command line gives, and the recipe does not have."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +40,12 @@ class LoadedGrid:
     seeds: tuple[int, ...] = ()
 
     @property
-    def points(self) -> list[Point]:
+    def points(self) -> list[Given]:
         """All combinations of the values, the last key's changing first."""
         return [dict(zip(self.values, each, strict=True)) for each in itertools.product(*self.values.values())]
 
     @property
-    def planned(self) -> list[Point]:
+    def planned(self) -> list[Given]:
         """The points that runs can have: with trials the recipe's own values, as the point of number 0, and `points`
         from 1 on; without trials `points`."""
         return [{}, *self.points] if self.seeds else self.points
@@ -128,14 +132,11 @@ def _checked(
             report(("settings", key), wrong)
     validation = [name for name in task.metrics if not name.startswith(OF_TEST)]
     if recipe.command == task.command and sweep.metric not in validation:  # a wrong command is reported elsewhere
+        message = f"{sweep.metric!r} is not one of {', '.join(validation)}; {nearest(sweep.metric, validation)}"
         if sweep.metric in task.metrics:
-            message = (
-                f"{sweep.metric} is not computed on validation data, and other data must decide nothing; choose by "
-            )
-            report(("metric",), f"{message}{', '.join(validation)}")
-        else:
-            message = f"{sweep.metric!r} is not one of {', '.join(validation)}; {nearest(sweep.metric, validation)}"
-            report(("metric",), message)
+            said = f"{sweep.metric} is not computed on validation data, and other data must decide nothing"
+            message = f"{said}; choose by {', '.join(validation)}"
+        report(("metric",), message)
     return LoadedGrid(path, sweep.metric, values, tuple(sweep.seeds or ()))
 
 
@@ -207,11 +208,7 @@ def overridden(
         yield document.problem(path, message)
 
 
-def same_runs(
-    grids: Mapping[str, LoadedGrid],
-    settings: Mapping[str, Mapping[tuple[str, str], Sequence[tuple[RunSettings, Origins]]]],
-    document: Document,
-) -> Iterator[Problem]:
+def same_runs(grids: Mapping[str, LoadedGrid], settings: Mapping[str, Merged], document: Document) -> Iterator[Problem]:
     """Points of different values that a run's settings do not tell apart, such as shares of the same whole step: for
     each grid the first cell. `settings` are those of every point by scale and cell."""
     found: set[KeyPath] = set()
@@ -224,3 +221,58 @@ def same_runs(
                 path = (*grid.path, "settings")
                 message = f"two of its points are the same run: {row} under {column} has the same settings there"
                 yield document.problem(path, message)
+
+
+def with_sweep(
+    document: Document, arguments: Sequence[str], scale: str, task: TaskOptions, overrides: Sequence[str] = ()
+) -> Document:
+    """`document` at `scale` alone, with a sweep of these values in place of the one that it has there.
+
+    Metric and seeds of the trials are those of the recipe's sweep; without one, the task's first metric and
+    `TRIAL_SEEDS`. Columns that show a metric of validation, which chooses, show the same metric of the test split.
+    Ablations of the recipe are left out: they compare rows under equal settings. `overrides` are the `--set` arguments.
+
+    Raises:
+        UserError: an argument is not KEY=VALUE,VALUE,...; two have the same key; `--set` gives the key too.
+    """
+    fixed = {override.partition("=")[0].strip() for override in overrides}
+    settings: dict[str, Any] = {}
+    said_by = {f"scales.{scale}.sweep": "--sweep", "metric": "--sweep"}
+    for argument in arguments:
+        key, _, text = argument.partition("=")
+        key, values = key.strip(), None
+        if text.strip():
+            with contextlib.suppress(RecipeError):
+                values = parse(f"[{text}]", "--sweep")
+        if key in settings or key in fixed:
+            other = "twice" if key in settings else "by --set too"
+            raise UserError(f"--sweep {key} is given {other}", "Leave one of them out; one --sweep has all values.")
+        if values is None or values.problems or not isinstance(values.data, list):
+            form = "as in train.learning_rate=1e-3,2e-3,4e-3"
+            raise UserError(f"--sweep {argument}: should be SECTION.KEY=VALUE,VALUE,...", form)
+        settings[key] = values.data
+        said_by[f"scales.{scale}.sweep.settings.{key}"] = f"--sweep {argument}"
+    data: dict[str, Any] = {"metric": task.metric, **document.data}
+    scales: Any = data.get("scales")
+    own: Any = scales.get(scale) if isinstance(scales, dict) else None
+    if not isinstance(own, dict):  # which is reported elsewhere
+        return document
+    before = own.get("sweep", data.get("sweep"))
+    said = before if isinstance(before, dict) else {}
+    sweep = {"metric": task.metric, **said, "settings": settings}
+    sweep["seeds"] = said.get("seeds") or list(TRIAL_SEEDS)
+    data["scales"] = {scale: {**_tested(own, task), "sweep": sweep}}
+    data.pop("ablations", None)
+    return replace(document, data=_tested(data, task), arguments=document.arguments | said_by)
+
+
+def _tested(place: Mapping[str, Any], task: TaskOptions) -> dict[str, Any]:
+    """A recipe, a scale or a column whose metric, and those of its columns, are of the test split."""
+    found, metric, columns = dict(place), place.get("metric"), place.get("columns")
+    if f"test_{metric}" in task.metrics and not str(metric).startswith(OF_TEST):
+        found["metric"] = f"test_{metric}"
+    if isinstance(columns, dict):
+        found["columns"] = {
+            name: _tested(column, task) if isinstance(column, dict) else column for name, column in columns.items()
+        }
+    return found

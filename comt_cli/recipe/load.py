@@ -5,25 +5,21 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from comt_cli.errors import UserError
 from comt_cli.recipe.find import DEFAULT_PAPER, also_called, available_recipes, find_recipe, is_named, place_of
-from comt_cli.recipe.grid import LoadedGrid, load_grids, overridden, same_runs
-from comt_cli.recipe.merge import Arguments, Origins, merged_settings, parse_arguments
-from comt_cli.recipe.names import Settings, disagreements, undrawable, unmeasured
-from comt_cli.recipe.overrides import overrides_of, typed_settings
+from comt_cli.recipe.grid import LoadedGrid, load_grids, overridden, same_runs, with_sweep
+from comt_cli.recipe.merge import Arguments, Merger, Origins, changes, parse_arguments
+from comt_cli.recipe.names import Also, Settings, disagreements, fits, row_methods, undrawable, unmeasured, with_rows
 from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, nearest
-from comt_cli.recipe.row_methods import Also, fits, row_methods, with_rows
 from comt_cli.recipe.schema import Catalogue, Column, Recipe, TaskOptions
-from comt_cli.recipe.settings import RunSettings
-from comt_cli.recipe.setups import load_setups
-from comt_cli.recipe.starts import LoadedStart, Starts, load_starts
-from comt_cli.recipe.sweep_argument import with_sweep
+from comt_cli.recipe.settings import Overrides, RunSettings, overrides_of
+from comt_cli.recipe.sources import LoadedStart, StartedFrom, Starts, load_setups
 from comt_cli.recipe.validate import salvage, validate
-from comt_cli.recipe.variant import as_arguments, changes, table_name
+from comt_cli.recipe.variant import as_arguments, table_name
 from comt_cli.recipe.yaml_lines import UNREADABLE, Document, parse, read
 
 Cell = tuple[str, str]
@@ -43,7 +39,7 @@ class LoadedRecipe:
         starts: by scale, the cells that start from a run of another recipe.
         grids: by scale.
         document: the file.
-        changes: by scale the settings that `--set` changed, by dotted key (`variant.changes`).
+        changes: by scale the settings that `--set` changed, by dotted key (`merge.changes`).
         added: the rows of `--also`.
     """
 
@@ -198,12 +194,12 @@ def check_recipe(
     if set(document.data) <= sections:
         message = "is a setup, not a recipe: a recipe names it, as `setup` of a column or at its top"
         raise RecipeError(path, [Problem("", message)])
-    problems = list(document.problems)
-    task = catalogue.task(document.data.get("command"))
+    problems, found = list(document.problems), list[Problem]()
+    task, also = catalogue.task(document.data.get("command")), also or {}
     if not also_fits_all:
-        also = {name: given for name, given in (also or {}).items() if fits(given, task, catalogue)}
+        also = {name: given for name, given in also.items() if fits(given, task, catalogue)}
     resolved = row_methods(document, catalogue, task, problems)
-    document = with_rows(document, also or {}, catalogue, task, resolved, problems)
+    document = with_rows(document, also, catalogue, task, resolved, problems)
     if sweep and scale is not None:
         document = with_sweep(document, sweep, scale, task, overrides)
     unreadable = {problem.key for problem in problems if problem.message == UNREADABLE}
@@ -212,41 +208,41 @@ def check_recipe(
     recipe = validate(Recipe, data, (), document.line, shape)
     whole = recipe or salvage(Recipe, data, {**_STAND_INS, "command": task.command, "metric": task.metric})
     kind = overrides_of(task.settings)
-    given = {} if whole is None else typed_settings(whole, kind, document.line, shape)
+    given = {} if whole is None else _typed_settings(whole, kind, document, shape)
     grids = {} if whole is None else load_grids(whole, task, kind, document, shape)
     problems.extend(problem for problem in shape if problem.key not in unreadable)
     arguments = parse_arguments(overrides, kind, problems)
-    if whole is None:
-        raise RecipeError(path, [document.blamed(problem) for problem in problems])
-    if many := list(_too_many_cells(whole, document)):
-        raise RecipeError(path, [document.blamed(problem) for problem in (*problems, *many)])
+    if whole is None or (many := _too_many_cells(whole, document)):
+        every = problems if whole is None else [*problems, *many]
+        raise RecipeError(path, [document.blamed(problem) for problem in every])
     setups = load_setups(whole, path, document, catalogue, task, problems)
-    found = list(disagreements(whole, resolved, catalogue, task, document))
+    found.extend(disagreements(whole, resolved, catalogue, task, document))
     found.extend(overridden(whole, grids, given, document))
     changed = {str(name): arguments if scale in (None, name) else Arguments() for name in whole.scales}
-    merge: Any = functools.partial(
-        merged_settings, whole, task.settings, given, document, setups, grids, complete=not problems
-    )
-    merged = {str(name): merge(str(name), changed[name], found) for name in whole.scales}
+    merger = Merger(whole, task.settings, given, document, setups, grids, complete=not problems)
+    merged = {name: merger.settings(name, theirs, found) for name, theirs in changed.items()}
     tried = {name: left for name, grid in grids.items() if (left := grid.without(changed[name])) is not None}
     found.extend(same_runs(tried, merged, document))
     points = {
         name: {cell: tuple(each for each, _ in every) for cell, every in cells.items()}
         for name, cells in merged.items()
     }
-    origins = {
-        scale: {cell: origins for cell, (_, origins) in cells.items()} for scale, cells in _first(merged).items()
-    }
     settings = _first(points)
     found.extend(undrawable(whole, task, resolved, settings, document))
     found.extend(unmeasured(whole, task, settings, document))
-    sources = _Sources(document, path, catalogue, also or {}, (*started, path.resolve()), problems).load
-    starts = load_starts(whole, document, sources, found)
+    started = (*started, path.resolve())
+
+    def source(theirs: Path) -> LoadedRecipe:
+        """`--set` is not for it. Rows of `--also` are, since a run starts from the row of its own name."""
+        return check_recipe(read(theirs), theirs, catalogue, also=also, also_fits_all=False, started=started)
+
+    starts = StartedFrom(document, path, started, source, problems).starts(whole, found)
     problems.extend([problem for problem in found if not _follows(problem, problems)])
     if recipe is None or problems:
         raise RecipeError(path, [document.blamed(problem) for problem in problems])
-    new = {name: changes(theirs, task, functools.partial(merge, name)) for name, theirs in changed.items()}
-    return LoadedRecipe(path, recipe, task, resolved, points, origins, starts, tried, document, new, tuple(also or ()))
+    origins = {name: {cell: where for cell, (_, where) in cells.items()} for name, cells in _first(merged).items()}
+    new = {name: changes(theirs, task, functools.partial(merger.settings, name)) for name, theirs in changed.items()}
+    return LoadedRecipe(path, recipe, task, resolved, points, origins, starts, tried, document, new, tuple(also))
 
 
 T = TypeVar("T")
@@ -257,50 +253,18 @@ def _first(points: Mapping[str, Mapping[Cell, Sequence[T]]]) -> dict[str, dict[C
     return {scale: {cell: every[0] for cell, every in cells.items()} for scale, cells in points.items()}
 
 
-@dataclass
-class _Sources:
-    """The recipes that `start` names in one file, each read once. What is wrong becomes problems: of the key where no
-    recipe is found, of its own file where that has some."""
-
-    document: Document
-    path: Path
-    catalogue: Catalogue
-    also: Also
-    started: tuple[Path, ...]
-    problems: list[Problem]
-    _known: dict[str, LoadedRecipe | None] = field(default_factory=dict)
-
-    def load(self, name: str, key: KeyPath) -> LoadedRecipe | None:
-        """The recipe called `name` at `key`: a file beside the one at hand, else as `find_recipe` finds it.
-
-        It has its own settings: `--set` is not for it. Rows of `--also` are, since a run starts from the row of its
-        own name.
-        """
-        if name not in self._known:
-            self._known[name] = self._load(name, key)
-        return self._known[name]
-
-    def _load(self, name: str, key: KeyPath) -> LoadedRecipe | None:
-        beside = self.path.parent / name
-        try:
-            path = beside if beside.is_file() else find_recipe(name)
-        except UserError as error:
-            message = f"{error.message}; {error.hint}" if error.hint else error.message
-            self.problems.append(self.document.problem(key, message))
-            return None
-        if path.resolve() in self.started:
-            files = [file.name for file in (*self.started, path)]
-            message = f"goes round in a circle: {' -> '.join(files[self.started.index(path.resolve()) :])}"
-            self.problems.append(self.document.problem(key, message))
-            return None
-        try:
-            return check_recipe(
-                read(path), path, self.catalogue, also=self.also, also_fits_all=False, started=self.started
-            )
-        except RecipeError as error:
-            theirs = (replace(problem, source=problem.source or str(path)) for problem in error.problems)
-            self.problems.extend(problem for problem in theirs if problem not in self.problems)
-            return None
+def _typed_settings(
+    recipe: Recipe, kind: type[Overrides], document: Document, problems: list[Problem]
+) -> dict[KeyPath, Overrides]:
+    """The settings of every place of `recipe` that has some, by that place. What is wrong in them becomes problems, and
+    is left out."""
+    typed: dict[KeyPath, Overrides] = {}
+    for place_path, place in recipe.places():
+        if place.settings is not None:
+            path = (*place_path, "settings")
+            checked = validate(kind, place.settings, path, document.line, problems)
+            typed[path] = checked or salvage(kind, place.settings, {}) or kind()
+    return typed
 
 
 MAX_CELLS = 3_000
@@ -308,24 +272,19 @@ MAX_CELLS = 3_000
 No published table has more than a few hundred."""
 
 
-def _too_many_cells(recipe: Recipe, document: Document) -> Iterable[Problem]:
+def _too_many_cells(recipe: Recipe, document: Document) -> list[Problem]:
     """What would keep a command busy for minutes before it says anything."""
     cells = 0
-    for name in recipe.scales:
-        scale = recipe.scales[name]
-        rows, columns = len(recipe.rows), len(scale.columns or recipe.columns)
-        sweep = recipe.sweep_at(name)
+    for name, scale in recipe.scales.items():
+        rows, columns, sweep = len(recipe.rows), len(recipe.columns_at(name)), recipe.sweep_at(name)
         points = 1 if sweep is None else sweep.size
         cells += rows * columns * points
         if cells > MAX_CELLS:
             key: KeyPath = ("scales", name, "columns") if scale.columns else ("columns",)
             times = f" x {points:,} points of its grid" if points > 1 else ""
-            message = (
-                f"{rows:,} rows x {columns:,} columns{times} are too many: at most {MAX_CELLS:,} cells in all scales; "
-                "divide the table"
-            )
-            yield document.problem(key, message)
-            return
+            message = f"{rows:,} rows x {columns:,} columns{times} are too many"
+            return [document.problem(key, f"{message}: at most {MAX_CELLS:,} cells in all scales; divide the table")]
+    return []
 
 
 def _follows(problem: Problem, earlier: Iterable[Problem]) -> bool:

@@ -1,13 +1,18 @@
-"""Names within a recipe that must agree: the baseline, the paper's cells, the rows of an ablation, what is drawn."""
+"""Names within a recipe that must agree: the rows' methods, those of `--also METHOD` too, the baseline, the paper's
+cells, the rows of an ablation, what is drawn."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from comt_cli.recipe.problems import KeyPath, Problem, nearest
-from comt_cli.recipe.schema import Ablation, Catalogue, Recipe, Row, TaskOptions
+from comt_cli.recipe.problems import KeyPath, Problem, dotted, nearest
+from comt_cli.recipe.schema import NAME_FORM, NAME_PATTERN, Ablation, Catalogue, Figure, Recipe, Row, TaskOptions
 from comt_cli.recipe.settings import RunSettings
+from comt_cli.recipe.validate import LineOf, validate
 from comt_cli.recipe.yaml_lines import Document
 
 LADDER_SIZES = 3
@@ -27,14 +32,14 @@ def disagreements(
     recipe: Recipe, methods: Methods, catalogue: Catalogue, task: TaskOptions, document: Document
 ) -> Iterator[Problem]:
     """Everything in `recipe` that names what is not there, or says what contradicts something else."""
-    has_paper = document.data.get("paper") is not None  # one that is no name is reported elsewhere
-    for path, message in _disagreements(recipe, methods, catalogue, task, has_paper=has_paper):
+    for path, message in _disagreements(recipe, methods, catalogue, task, document):
         yield document.problem(path, message)
 
 
 def _disagreements(
-    recipe: Recipe, methods: Methods, catalogue: Catalogue, task: TaskOptions, *, has_paper: bool
+    recipe: Recipe, methods: Methods, catalogue: Catalogue, task: TaskOptions, document: Document
 ) -> Wrong:
+    has_paper = document.data.get("paper") is not None  # one that is no name is reported elsewhere
     if recipe.command not in catalogue.tasks:
         yield ("command",), _not_one_of(recipe.command, catalogue.tasks)
     else:
@@ -47,8 +52,11 @@ def _disagreements(
     if not has_paper and recipe.table is not None:
         yield ("table",), "says which table of a paper it is, but the recipe has no `paper`"
     for name, row in recipe.rows.items():
-        for key, message in [*(_printed if has_paper else _without_paper)(row, recipe), *_notes(row, recipe)]:
+        for key, message in _printed(row, recipe) if has_paper else _without_paper(row):
             yield ("rows", name, *key), message
+        for scale in row.notes:
+            if scale not in recipe.scales:
+                yield ("rows", name, "notes", scale), _not_one_of(scale, recipe.scales)
     for ablation_name, ablation in recipe.ablations.items():
         yield from _ablation(("ablations", ablation_name), ablation, recipe, methods)
     yield from _compared_columns(recipe, has_paper=has_paper)
@@ -95,13 +103,7 @@ def _compared_columns(recipe: Recipe, *, has_paper: bool) -> Wrong:
             yield ("columns", name, "compare_to"), "belongs to the columns of a scale: this is the paper's own"
 
 
-def _notes(row: Row, recipe: Recipe) -> Wrong:
-    for scale in row.notes:
-        if scale not in recipe.scales:
-            yield ("notes", scale), _not_one_of(scale, recipe.scales)
-
-
-def _without_paper(row: Row, _: Recipe) -> Wrong:
+def _without_paper(row: Row) -> Wrong:
     """A paper's numbers given by a row of a recipe that has no paper."""
     for key in ("paper", "paper_increase"):
         if getattr(row, key):
@@ -171,16 +173,14 @@ def undrawable(
     recipe: Recipe, task: TaskOptions, methods: Methods, settings: Settings, document: Document
 ) -> Iterator[Problem]:
     """Everything that keeps the recipe's figure, where it is one, from being drawn."""
-    for key, message in _undrawable(recipe, task, methods.get(recipe.baseline, {}), settings):
-        yield document.problem(("figure", key), message)
+    if recipe.figure is not None:
+        for key, message in _undrawable(recipe, recipe.figure, task, methods.get(recipe.baseline, {}), settings):
+            yield document.problem(("figure", key), message)
 
 
 def _undrawable(
-    recipe: Recipe, task: TaskOptions, method: Mapping[str, Any], settings: Settings
+    recipe: Recipe, figure: Figure, task: TaskOptions, method: Mapping[str, Any], settings: Settings
 ) -> Iterator[tuple[str, str]]:
-    figure = recipe.figure
-    if figure is None:
-        return
     draw, drawing = figure.draw, task.drawings.get(figure.draw)
     if drawing is None:
         yield "draw", f"{draw} is not drawn of what {task.command} trains; {nearest(draw, task.drawings)}"
@@ -205,3 +205,94 @@ def _undrawable(
         yield "site", f"{none}: {figure.site!r}; {nearest(figure.site, sites)}"
     if figure.text is not None and not drawing.takes_text:
         yield "text", f"{draw} reads none; leave the key out"
+
+
+Also = Mapping[str, Any]
+"""Name of the row -> its method, as a recipe's row would say it: a name, or a group with `name` and options."""
+
+
+def row_methods(
+    document: Document, catalogue: Catalogue, task: TaskOptions, problems: list[Problem]
+) -> dict[str, dict[str, Any]]:
+    """Every row's method, its options filled in. Works on the raw data, so that a broken row hides no other."""
+    rows = document.data.get("rows")
+    found: dict[str, dict[str, Any]] = {}
+    for name, row in rows.items() if isinstance(rows, dict) else ():
+        given = row.get("method") if isinstance(row, dict) else None
+        method = _resolved(given, ("rows", name, "method"), document.line, catalogue, task, problems)
+        if method is not None:
+            found[name] = method
+    return found
+
+
+def fits(given: Any, task: TaskOptions, catalogue: Catalogue) -> bool:
+    """Whether a method, as a row says it, is for the task, or is none at all, which is reported elsewhere."""
+    name = given.get("name") if isinstance(given, dict) else given
+    return not isinstance(name, str) or name not in catalogue.methods or catalogue.methods[name].fits(task.sites)
+
+
+def _resolved(
+    given: Any, path: KeyPath, line_of: LineOf, catalogue: Catalogue, task: TaskOptions, problems: list[Problem]
+) -> dict[str, Any] | None:
+    """A method as a row says it, with its name and all its options; None where something is wrong."""
+    if isinstance(given, dict) and not isinstance(given.get("name"), str):
+        problems.append(Problem(dotted((*path, "name")), "is missing: say which method", line_of(path)))
+        return None
+    if not isinstance(given, str | dict):
+        return None  # missing or of a wrong type: the schema says so
+    options = dict(given) if isinstance(given, dict) else {"name": given}
+    name = options.pop("name")
+    if name not in catalogue.methods or not catalogue.methods[name].fits(task.sites):
+        fitting = [each for each, kind in catalogue.methods.items() if kind.fits(task.sites)]
+        is_other = name in catalogue.methods
+        wrong = f"the method {name} is not for {task.command}" if is_other else f"no method is called {name!r}"
+        problems.append(Problem(dotted(path), f"{wrong}; {nearest(name, fitting)}", line_of(path)))
+        return None
+    config = validate(catalogue.methods[name], options, path, line_of, problems)
+    if config is None:
+        return None
+    absent = config.absent(task.sites)
+    problems += [Problem(dotted((*path, key)), text, line_of((*path, key))) for key, text in absent.items()]
+    return None if absent else {"name": name, **config.stored()}
+
+
+def with_rows(
+    document: Document,
+    also: Also,
+    catalogue: Catalogue,
+    task: TaskOptions,
+    methods: dict[str, dict[str, Any]],
+    problems: list[Problem],
+) -> Document:
+    """`document` with the rows of `also` at the end of its own, and `methods` with theirs. Problems name the argument.
+    A row that the recipe has already, with the same method, is not added again: one argument can serve many recipes.
+    """
+    rows = document.data.get("rows")
+    if not also or not isinstance(rows, dict):
+        return document
+    added: dict[str, Any] = {}
+    arguments = dict(document.arguments)
+    for name, given in also.items():
+        found: list[Problem] = []
+        if not re.fullmatch(NAME_PATTERN, name):
+            found.append(Problem("", f"{name!r} cannot be the name of a row: use {NAME_FORM}"))
+        method = _resolved(given, (), lambda _: None, catalogue, task, found)
+        if method is None and not found:
+            found.append(Problem("", "is no method: give its name, or {name: ..., and its options}"))
+        if name in methods and not found and methods[name] != method:
+            free = next(each for number in range(2, len(rows) + 3) if (each := f"{name}-{number}") not in rows)
+            message = f"the recipe has another row {name!r}; give yours another name, for instance {free}="
+            found.append(Problem("", message))
+        problems.extend(Problem(_shown(name, given), str(problem)) for problem in found)
+        if method is not None and not found and name not in rows:
+            added[name], methods[name] = {"method": given, "in_paper": False}, method
+            arguments[f"rows.{name}"] = _shown(name, given)
+    return replace(document, data={**document.data, "rows": {**rows, **added}}, arguments=arguments)
+
+
+def _shown(name: str, given: Any) -> str:
+    """The argument as it may have been written."""
+    if isinstance(given, dict):
+        options = ", ".join(f"{key}: {json.dumps(value).replace(chr(34), '')}" for key, value in given.items())
+        return f"--also {name}={{{options}}}"
+    return f"--also {given}" if given == name else f"--also {name}={given}"

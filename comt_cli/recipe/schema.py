@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol
 
@@ -40,13 +40,16 @@ ScaleName = Annotated[
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 
 
-def _once_each(seeds: list[int]) -> list[int]:
-    if len(set(seeds)) < len(seeds):
-        raise ValueError("a seed stands twice")
-    return seeds
+def _once_each(what: str) -> AfterValidator:
+    def checked(given: Sequence[Any]) -> Sequence[Any]:
+        if len(set(given)) < len(given):
+            raise ValueError(f"a {what} stands twice")
+        return given
+
+    return AfterValidator(checked)
 
 
-Seeds = Annotated[list[Seed], Field(min_length=1), AfterValidator(_once_each)]
+Seeds = Annotated[list[Seed], Field(min_length=1), _once_each("seed")]
 
 
 def _increase(text: str) -> str:
@@ -92,19 +95,6 @@ class MethodOptions(Section):
         return self.model_dump(mode="json", exclude=self.later_at_default)
 
 
-class DrawingRule(Protocol):
-    """What recipes know of a drawing (`tasks.base.Drawing`)."""
-
-    @property
-    def from_log(self) -> str | None: ...
-    @property
-    def of_method(self) -> str | None: ...
-    @property
-    def takes_site(self) -> bool: ...
-    @property
-    def takes_text(self) -> bool: ...
-
-
 class TaskOptions(Protocol):
     """What recipes know of a task (`tasks.base.Task`)."""
 
@@ -119,7 +109,7 @@ class TaskOptions(Protocol):
     @property
     def sites(self) -> Sites: ...
     @property
-    def drawings(self) -> Mapping[str, DrawingRule]: ...
+    def drawings(self) -> Mapping[str, Any]: ...
     @property
     def runtime_keys(self) -> Mapping[str, frozenset[str]]: ...
     def lacks(self, settings: Any, metric: str) -> str | None: ...
@@ -140,13 +130,7 @@ class Catalogue:
 
 
 Given = dict[str, Any]
-"""Settings as the file has them: `overrides.typed_settings` checks them."""
-
-
-def _named_once(parts: tuple[str, ...]) -> tuple[str, ...]:
-    if len(set(parts)) < len(parts):
-        raise ValueError("a part stands twice")
-    return parts
+"""Settings as the file has them: `load` checks them."""
 
 
 Part = Annotated[
@@ -154,7 +138,7 @@ Part = Annotated[
     matching(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*", "is no part of a model: letters, digits and _, with dots between"),
 ]
 """A part of a model, by the beginning of its parameters' names: `classifier` for `classifier.weight`."""
-Parts = Annotated[tuple[Part, ...], AfterValidator(_named_once)]
+Parts = Annotated[tuple[Part, ...], _once_each("part")]
 
 
 class Start(Section):

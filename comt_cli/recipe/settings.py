@@ -6,13 +6,23 @@ default are in its class and nowhere else; `recipes/README.md` explains each onc
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction as Exact
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PositiveFloat, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveFloat,
+    create_model,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from comt_cli.recipe.problems import closest, nearest
@@ -276,3 +286,26 @@ class RunSettings(Section):
     model: NetworkSettings
     data: Section
     train: Training
+
+
+class Overrides(Section):
+    """Keys of a run's sections, all optional, as one place of a recipe gives them: complete only after merging, and
+    checked as a whole then. `overrides_of` makes the class for each kind of settings."""
+
+
+@functools.cache
+def overrides_of(settings: type[RunSettings]) -> type[Overrides]:
+    """What one place may say of such settings: any of their keys, moments of the training as shares of it too."""
+    sections: dict[str, Any] = {}
+    for name, info in settings.model_fields.items():
+        section: Any = info.annotation
+        wider = section.moments if issubclass(section, Training) else {}
+        keys: dict[str, Any] = {
+            key: (
+                wider.get(key, Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation),
+                None,
+            )
+            for key, field in section.model_fields.items()
+        }
+        sections[name] = (create_model(f"Partial{section.__name__}", __base__=Section, **keys) | None, None)
+    return create_model(f"Overrides{settings.__name__}", __base__=Overrides, **sections)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import copy
+import functools
 import json
+import operator
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -34,10 +35,6 @@ _EXPECTED = {
 """pydantic's kinds of complaint in the words of a recipe."""
 
 
-RENAMED = {"grid": "sweep"}
-"""Keys that recipes had once, with their names today."""
-
-
 def validate(model: type[Model], data: Any, prefix: KeyPath, line_of: LineOf, problems: list[Problem]) -> Model | None:
     """Check `data` against `model`, strictly (no "200" for 200); on failure append to `problems` and return None.
 
@@ -46,10 +43,10 @@ def validate(model: type[Model], data: Any, prefix: KeyPath, line_of: LineOf, pr
     try:
         return model.model_validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
-        found = [problem for detail in _details(error) for problem in _problems(model, data, detail, prefix, line_of)]
         first_of_key: dict[str, Problem] = {}
-        for problem in found:
-            first_of_key.setdefault(problem.key, problem)  # a union complains once for each of its types
+        for detail in error.errors(include_url=False):
+            for problem in _problems(model, data, detail, prefix, line_of):
+                first_of_key.setdefault(problem.key, problem)  # a union complains once for each of its types
         problems.extend(first_of_key.values())
         return None
 
@@ -59,73 +56,54 @@ def salvage(model: type[Model], data: Any, stand_ins: Mapping[str, Any]) -> Mode
 
     Only for finding further problems: nothing is ever run from it.
     """
-    kept = copy.deepcopy(data)
+    kept = json.loads(json.dumps(data))
     stood_in: set[KeyPath] = set()
     while True:
         try:
             return model.model_validate_json(json.dumps(kept), strict=True)
         except ValidationError as error:
-            wrong = {_without_union_tags(kept, detail["loc"]): detail["type"] for detail in error.errors()}
+            wrong = {_key_path(kept, detail): detail["type"] for detail in error.errors()}
         for path in sorted(wrong, reverse=True):  # the inner before the outer, the later item before the earlier
-            if not path:
+            is_missing = wrong[path] == "missing"
+            # A stand-in that is wrong itself would only come back.
+            if not path or path in stood_in or (is_missing and path[-1] not in stand_ins):
                 return None
-            parent = kept
-            for part in path[:-1]:
-                parent = parent[part]
-            if path in stood_in:  # a stand-in that is wrong itself: taking it out would only bring it back
-                return None
-            if wrong[path] != "missing":
-                del parent[path[-1]]
-            elif path[-1] in stand_ins:
+            parent = functools.reduce(operator.getitem, path[:-1], kept)
+            if is_missing:
                 parent[path[-1]] = stand_ins[str(path[-1])]
                 stood_in.add(path)
             else:
-                return None
-
-
-def _details(error: ValidationError) -> list[ErrorDetails]:
-    """What pydantic complains of, without those that a list is too short only because its items were refused."""
-    details = error.errors(include_url=False)
-    return [detail for detail in details if not (detail["type"] == "too_short" and detail["input"])]
+                del parent[path[-1]]
 
 
 def _problems(
-    model: type[BaseModel], data: Any, detail: Mapping[str, Any], prefix: KeyPath, line_of: LineOf
+    model: type[BaseModel], data: Any, detail: ErrorDetails, prefix: KeyPath, line_of: LineOf
 ) -> Iterator[Problem]:
     """A complaint of pydantic's; one of our own validators may hold several, each an argument of its error."""
-    if detail["type"] != "value_error":
-        yield _problem(model, data, detail, prefix, line_of)
-        return
-    path: KeyPath = (*prefix, *_without_union_tags(data, detail["loc"]))
-    for text in map(str, detail["ctx"]["error"].args):  # `key: what is wrong`
-        key, _, rest = text.partition(": ")
-        if rest and key.isidentifier():
-            yield Problem(dotted((*path, key)), rest, line_of((*path, key)))
-        else:
-            yield Problem(dotted(path), text, line_of(path))
-
-
-def _problem(model: type[BaseModel], data: Any, detail: Mapping[str, Any], prefix: KeyPath, line_of: LineOf) -> Problem:
-    kind, local = detail["type"], _without_union_tags(data, detail["loc"])
+    kind, local, given = detail["type"], _key_path(data, detail), detail["input"]
     path: KeyPath = (*prefix, *local)
+    if kind == "too_short" and given:
+        return  # only because its items were refused
+    if kind == "value_error":
+        for text in map(str, detail["ctx"]["error"].args):  # `key: what is wrong`
+            key, _, rest = text.partition(": ")
+            at, said = ((*path, key), rest) if rest and key.isidentifier() else (path, text)
+            yield Problem(dotted(at), said, line_of(at))
+        return
     if kind == "extra_forbidden":
-        known = valid_keys(model, local[:-1])
+        known, name = valid_keys(model, local[:-1]), str(local[-1])
         # Within a value that a validator of its own took apart, nothing is known of the keys that would be right.
         elsewhere = every_key(model, but=str(local[0]))
-        message = unknown_key(str(local[-1]), known, elsewhere) if known or len(local) == 1 else "unknown key"
-        now = RENAMED.get(str(local[-1]))
-        if now in known:
-            message = f"was renamed to {now}"
+        message = unknown_key(name, known, elsewhere) if known or len(local) == 1 else "unknown key"
     elif kind == "missing":
         message = "is missing"
     elif kind == "literal_error":
-        given = detail["input"]
         options = [option.strip("' ") for option in str(detail["ctx"]["expected"]).replace(" or ", ", ").split(",")]
         message = f"{given!r} is not one of {', '.join(options)}; {nearest(str(given), options)}"
     else:
         wanted = _EXPECTED.get(kind) or f"{detail['msg'][0].lower()}{detail['msg'][1:]}"
-        message = f"{_shown(detail['input'])} does not fit: {wanted.removeprefix('input ')}"
-    return Problem(dotted(path), message, line_of(path))
+        message = f"{_shown(given)} does not fit: {wanted.removeprefix('input ')}"
+    yield Problem(dotted(path), message, line_of(path))
 
 
 def _shown(value: Any) -> str:
@@ -134,59 +112,40 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _without_union_tags(data: Any, location: tuple[str | int, ...]) -> KeyPath:
-    """Drop the parts that pydantic adds for the branches of a union and for dictionary keys: they name no key."""
+def _key_path(data: Any, detail: ErrorDetails) -> KeyPath:
+    """Where a complaint belongs, without what pydantic adds for the branches of a union and for dictionary keys."""
     path: list[str | int] = []
-    here = data
-    for position, part in enumerate(location):
-        is_last = position == len(location) - 1
-        is_item = isinstance(here, list) and isinstance(part, int) and part < len(here)
-        if is_item or (isinstance(here, Mapping) and part in here):
+    for part in detail["loc"]:
+        is_item = isinstance(data, list) and isinstance(part, int) and part < len(data)
+        if is_item or (isinstance(data, Mapping) and part in data):
             path.append(part)
-            here = here[part]
-        elif is_last and isinstance(here, Mapping) and part != "[key]":
-            path.append(part)  # a missing key, or an unknown one
-    return tuple(path)
+            data = data[part]
+    return (*path, detail["loc"][-1]) if detail["type"] == "missing" else tuple(path)
 
 
 def valid_keys(model: type[BaseModel], path: KeyPath) -> list[str]:
     """The keys that may stand at `path` below `model`; empty where any name may."""
     annotation: Any = model
     for part in path:
-        current = _section(annotation)
-        if current is not None:
-            field = current.model_fields.get(str(part))
-            if field is None:
-                return []
-            annotation = field.annotation
-        else:
-            annotation = _value_type(annotation)
-    section = _section(annotation)
-    return list(section.model_fields) if section is not None else []
+        kinds = list(_kinds(annotation))
+        sections = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        field = sections[0].model_fields.get(str(part)) if sections else None
+        values = [typing.get_args(kind)[1] for kind in kinds if typing.get_origin(kind) is dict]
+        annotation = field.annotation if field is not None else None if sections or not values else values[0]
+    sections = [kind for kind in _kinds(annotation) if isinstance(kind, type) and issubclass(kind, BaseModel)]
+    return list(sections[0].model_fields) if sections else []
+
+
+def _kinds(annotation: Any) -> Iterator[Any]:
+    """The types of a union, or the only one."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        for option in typing.get_args(annotation):
+            yield from _kinds(option)
+    else:
+        yield annotation
 
 
 def every_key(settings: type[BaseModel], but: str = "") -> list[str]:
     """`train.steps` and the other keys of settings, without those of one section; none of what is no settings."""
     sections = [section for section in settings.model_fields if section != but and "train" in settings.model_fields]
     return [f"{section}.{key}" for section in sections for key in valid_keys(settings, (section,))]
-
-
-def _section(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        for option in typing.get_args(annotation):
-            found = _section(option)
-            if found is not None:
-                return found
-    return None
-
-
-def _value_type(annotation: Any) -> Any:
-    """The type of a dictionary's values, through an optional."""
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        for option in typing.get_args(annotation):
-            if typing.get_origin(option) is dict:
-                annotation = option
-    arguments = typing.get_args(annotation)
-    return arguments[1] if typing.get_origin(annotation) is dict else None

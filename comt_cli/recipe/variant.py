@@ -1,17 +1,14 @@
-"""What `--set` changes of a recipe, and the name of the table that it makes so: `steps-12` of `table3@steps-12`."""
+"""The names of tables of changed settings: `steps-12` of `table3@steps-12`."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from comt_cli.files import canonical_json, sha256
-from comt_cli.recipe.merge import Arguments
-from comt_cli.recipe.overrides import overrides_of
-from comt_cli.recipe.schema import TaskOptions
 from comt_cli.recipe.settings import RunSettings
 from comt_cli.recipe.validate import valid_keys
 
@@ -19,31 +16,6 @@ MARK = "@"
 """Between the name of a table and that of its settings; no recipe's name has it."""
 _LONGEST = 48
 _DIGITS = 8
-
-
-def changes(arguments: Arguments, task: TaskOptions, merge: Callable[..., Mapping[Any, Any]]) -> dict[str, Any]:
-    """Those of the `--set` arguments that change what is trained, by dotted key, in the order of the keys, as given.
-
-    Left out is what changes no number (`runtime_keys`), and what has the value anyway in every cell, with the other
-    arguments. `merge` is `merged_settings` of arguments and problems.
-    """
-    if not arguments.origin:
-        return {}
-
-    def settings(given: Arguments) -> list[list[RunSettings]]:
-        return [[each for each, _ in points] for points in merge(given, []).values()]
-
-    whole, left = settings(arguments), arguments
-    for path in sorted(arguments.origin):
-        if settings(left.without(*path)) == whole:
-            left = left.without(*path)
-    given = overrides_of(task.settings).model_validate(left.values).model_dump(mode="json", exclude_unset=True)
-    return {
-        f"{section}.{name}": value
-        for section, values in sorted(given.items())
-        for name, value in sorted(values.items())
-        if name not in task.runtime_keys.get(section, ())
-    }
 
 
 def as_arguments(changed: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,24 +1,29 @@
-"""The runs in a folder, of all recipes: what `comt runs` lists and selectors choose from.
+"""The runs in a folder, of all recipes: what `comt runs` lists and selectors choose from, and `comt rm` deletes; and on
+which data they were trained, for a machine that has them and not the data itself.
 
-Reads only. What is asked of a run is read when it is asked, so that a folder of thousands can be searched by name.
+What is asked of a run is read when it is asked, so that a folder of thousands can be searched by name.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Mapping
+import secrets
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from comt_cli.errors import UserError, of_surroundings
+from comt_cli.errors import StorageError, UserError, of_surroundings
 from comt_cli.files import read_json
 from comt_cli.recipe.variant import MARK
-from comt_cli.runs.directory import READING_ERRORS, RunDirectory, RunState
-from comt_cli.runs.plan import BY_ID, RunSpec
+from comt_cli.runs.directory import READING_ERRORS, BeingTrained, RunDirectory, RunState
+from comt_cli.runs.plan import BY_ID, CHANGED, RunSpec, with_sources
 
 FOLDER_NAME = re.compile(r"([0-9a-f]{12})(?:\.replaced-(\d+))?")
 """What a folder that holds a run is called: its id, and a number once it was set aside."""
@@ -232,3 +237,114 @@ def folder_size(folder: Path) -> int:
     except OSError:  # it is being removed, or is another user's
         pass
     return total
+
+
+_REMOVED = ".removed-"
+"""In the name of a folder that is being deleted. It begins with a dot, so that no reader takes it for a run."""
+
+
+def remove_runs(chosen: Sequence[KnownRun], runs: Path) -> None:
+    """Delete `chosen`. Each loses its links and is renamed first: a reader, and a process that is stopped half-way,
+    sees it whole or not at all. What an earlier call was stopped at is deleted too.
+
+    Raises:
+        BeingTrained: another process is training one of them; says which. None of them is deleted, unless it was begun
+            meanwhile: then those before are.
+        UserError: one of them is no folder of a run below `runs`. None of them is deleted.
+        StorageError: the system refuses; those before are deleted.
+    """
+    folder = runs / BY_ID
+    for run in chosen:
+        path = run.directory.path
+        if path.parent != folder or not FOLDER_NAME.fullmatch(path.name) or path.is_symlink():
+            raise UserError(f"{path} is no run below {runs}", "comt rm deletes nothing else.")
+    for run in chosen:
+        if (owner := _owner(run)) is not None:
+            message = f"{run.directory.shown} is being trained by {owner}"
+            raise BeingTrained(message, "Wait for it, or stop it; then run this again.", owner)
+    for run in chosen:
+        with _held(run):
+            _remove(run, runs)
+    for left in folder.glob(f".*{_REMOVED}*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _has_lock(run: KnownRun) -> bool:
+    """Whether the folder has a lock that a training could hold: of a damaged one it may be a link, or a pipe."""
+    return run.directory.lock_file.is_file() and not run.directory.lock_file.is_symlink()
+
+
+def _owner(run: KnownRun) -> str | None:
+    return run.directory.owner() if _has_lock(run) else None
+
+
+def _held(run: KnownRun) -> contextlib.AbstractContextManager[None]:
+    return run.directory.lock() if _has_lock(run) else contextlib.nullcontext()
+
+
+def _remove(run: KnownRun, runs: Path) -> None:
+    path = run.directory.path
+    aside = path.with_name(f".{path.name}{_REMOVED}{secrets.token_hex(4)}")
+    try:
+        for link in run.links:
+            link.unlink(missing_ok=True)
+            _remove_empty(link.parent, runs)
+        path.rename(aside)
+        shutil.rmtree(aside)
+    except FileNotFoundError:  # another process deleted it
+        return
+    except OSError as error:
+        raise StorageError(f"cannot delete {path}: {error.strerror or error}") from error
+
+
+def _remove_empty(folder: Path, runs: Path) -> None:
+    """Delete `folder` and those around it, as far as they are below `runs` and empty but for their settings."""
+    while folder != runs and runs in folder.parents:
+        try:
+            if [path.name for path in folder.iterdir()] == [CHANGED]:
+                (folder / CHANGED).unlink()
+            folder.rmdir()  # refuses what is not empty
+        except OSError:
+            return
+        folder = folder.parent
+
+
+def adopt_contents(specs: Sequence[RunSpec], runs: Path, *, ambiguous: bool = False) -> list[RunSpec]:
+    """`specs`, those whose data is not prepared here with the content that the runs below `runs` were trained on.
+
+    Raises:
+        UserError: the runs that were asked the same were trained on different data, so that no table can hold them
+            all; unless `ambiguous`, which leaves the content of these unknown.
+    """
+    every = with_sources(specs)
+    unknown = {spec.data_fingerprint for spec in every if spec.data_content is None}
+    if not unknown:
+        return list(specs)
+    asked = {spec.request: spec.data_fingerprint for spec in every}
+    contents: dict[str, Counter[str]] = {fingerprint: Counter() for fingerprint in asked.values()}
+    for run in known_runs(runs):
+        if run.is_replaced or run.label("data_fingerprint") not in contents or run.label("data_content") == "?":
+            continue
+        of_run = run.spec  # none of what is damaged: whoever reads the run says what is wrong
+        # What was begun and has no checkpoint was perhaps refused its data, and says nothing.
+        if of_run is not None and of_run.request in asked and run.directory.is_begun:
+            for each in (of_run, *of_run.sources):  # of a source that is not here any more the started run knows it
+                if each.data_content is not None and each.data_fingerprint in contents:
+                    contents[each.data_fingerprint][each.data_content] += 1
+    several = {fingerprint: counts for fingerprint, counts in contents.items() if len(counts) > 1}
+    if several and not ambiguous:
+        fingerprint, counts = next(iter(several.items()))
+        listed = ", ".join(f"{content} ({count} run{'s'[: count != 1]})" for content, count in counts.most_common())
+        spec = next(spec for spec in every if spec.data_fingerprint == fingerprint)
+        name = spec.task.data_name(spec.settings)
+        raise UserError(
+            f"the runs on {name} in {runs} were trained on data of different content: {listed}",
+            "They cannot stand in one column. Training prepares the data here and so says which content is meant; or "
+            "keep the runs of one content only (spec.json of each has data_content).",
+        )
+    only = {
+        fingerprint: next(iter(counts))
+        for fingerprint, counts in contents.items()
+        if fingerprint in unknown and len(counts) == 1
+    }
+    return [spec.with_contents(only) for spec in specs]

@@ -87,7 +87,7 @@ class RunSpec(Section):
     """The values that it has of its recipe's grid, by dotted key: a label, since they are among the settings. Stored
     only where there is a grid."""
     changed: dict[str, Any] = Field(default_factory=dict)
-    """What `--set` changed of its recipe (`variant.changes`): a label, too, and stored only where there is some."""
+    """What `--set` changed of its recipe (`merge.changes`): a label, too, and stored only where there is some."""
 
     @model_serializer(mode="wrap")
     def _without_empty_labels(self, as_usual: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -306,7 +306,7 @@ class _Planner:
         """The run of a cell, at the point of that number of the grid, where there is one.
 
         Raises:
-            UserError: its data cannot be identified.
+            UserError: its data cannot be identified, or the table reads it from another folder, too.
         """
         settings = loaded.points[self._scale][row, column][point]
         grid = loaded.grids.get(self._scale)
@@ -315,8 +315,13 @@ class _Planner:
         if key not in self._data:
             self._data[key] = task_of(command).identify(settings)
         fingerprint, content = self._data[key]
-        folder = getattr(settings.data, "folder", None)
-        _one_folder(loaded, self._folders, fingerprint, folder, f"{row} at {column}")
+        folder, cell = getattr(settings.data, "folder", None), f"{row} at {column}"
+        first, where = self._folders.setdefault(fingerprint, (folder, cell))
+        if first != folder:
+            raise UserError(
+                f"{loaded.path}: {where} and {cell} read the same data from two folders, {first} and {folder}",
+                "One data set is read from one folder: give data.folder once, or make two tables.",
+            )
         start = loaded.starts[self._scale].get((row, column))
         return RunSpec(
             paper=loaded.folder,
@@ -339,16 +344,4 @@ class _Planner:
             ),
             point={} if grid is None else grid.of(settings),
             changed=loaded.changes.get(self._scale, {}),
-        )
-
-
-def _one_folder(
-    loaded: LoadedRecipe, folders: dict[str, tuple[str | None, str]], fingerprint: str, folder: str | None, cell: str
-) -> None:
-    """Check that the table reads each data set from one folder only. Raises `UserError` where it names two."""
-    first, where = folders.setdefault(fingerprint, (folder, cell))
-    if first != folder:
-        raise UserError(
-            f"{loaded.path}: {where} and {cell} read the same data from two folders, {first} and {folder}",
-            "One data set is read from one folder: give data.folder once, or make two tables.",
         )

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from comt_cli.data.storage import ProgressCallback
     from comt_cli.recipe.schema import Sites
     from comt_cli.recipe.settings import RunSettings
+    from comt_cli.tasks.settings.captioning import CaptioningSettings
+    from comt_cli.tasks.settings.language import Settings
+    from comt_cli.tasks.settings.masked_lm import MaskedSettings
+    from comt_cli.tasks.settings.translation import TranslationSettings
 
 S = TypeVar("S", bound="RunSettings")
 K = TypeVar("K")
@@ -103,19 +107,12 @@ class Metric:
         return value is not None and self.collapsed_above is not None and value > self.collapsed_above
 
 
-def percentage(words: str, label: str, brief: str, **more: Any) -> Metric:
-    """A share of the samples in per cent, the more the better; `more` are other fields of the metric."""
-    return Metric(words, label, brief, "higher", POINTS, " %", **more)
-
-
-def score(words: str, label: str, brief: str, **more: Any) -> Metric:
-    """A score that is no share of anything, the more the better."""
-    return Metric(words, label, brief, "higher", SCORE_POINTS, **more)
-
-
-def relative(words: str, label: str, brief: str, **more: Any) -> Metric:
-    """A perplexity or another number whose ratios count, the less the better."""
-    return Metric(words, label, brief, "lower", PERCENT, **more)
+percentage = functools.partial(Metric, better="higher", difference=POINTS, sign=" %")
+"""A share of the samples in per cent, the more the better."""
+score = functools.partial(Metric, better="higher", difference=SCORE_POINTS)
+"""A score that is no share of anything, the more the better."""
+relative = functools.partial(Metric, better="lower", difference=PERCENT)
+"""A perplexity or another number whose ratios count, the less the better."""
 
 
 @dataclass(frozen=True)
@@ -169,9 +166,7 @@ class Task(ABC, Generic[S]):
         typical_share: the share of a matrix product's speed that a training step usually reaches.
         shows_median: whether tables show the median over seeds beside the mean, since single runs fail.
         at_scale: what an overview adds about a scale where tables of this task are among its tables.
-        provenance: what an overview says of the runs: `{column}` stands for the distinct values of a column of
-            `<table>-runs.csv`, `{column:span}` for the least and the greatest, `{column:done}` for the same of the runs
-            that are done, `{model:networks}` for sizes as `networks` has them, with a comma behind.
+        models: what its models are called in the plural, and `trained_on`: their data, for the overview (`provenance`).
     """
 
     name: ClassVar[str]
@@ -192,7 +187,8 @@ class Task(ABC, Generic[S]):
     typical_share: ClassVar[float] = 0.4
     shows_median: ClassVar[bool] = False
     at_scale: ClassVar[Mapping[str, str]] = {}
-    provenance: ClassVar[Sequence[str]]
+    models: ClassVar[str] = "Networks"
+    trained_on: ClassVar[str]
 
     @functools.cached_property
     def settings(self) -> type[S]:
@@ -254,9 +250,9 @@ class Task(ABC, Generic[S]):
     def data_name(self, settings: S) -> str:
         """What the data is called in a recipe: `python-docs`, `glyphs10`."""
 
-    def identify(self, settings: S, progress: ProgressCallback | None = None) -> tuple[str, str | None]:
+    def identify(self, settings: S) -> tuple[str, str | None]:
         """`fingerprint` and `known_content`. Raises `UserError`."""
-        name = self.fingerprint(settings, progress)
+        name = self.fingerprint(settings)
         return name, self.known_content(settings, name)
 
     # ---- the model
@@ -302,6 +298,14 @@ class Task(ABC, Generic[S]):
         """What it shows of this task alone."""
         return {}
 
+    @property
+    def provenance(self) -> tuple[str, ...]:
+        """What an overview says of the runs: `{column}` stands for the distinct values of a column of
+        `<table>-runs.csv`, `{column:span}` for the least and the greatest, `{column:done}` for the same of the runs
+        that are done, `{model:networks}` for sizes as `networks` has them, with a comma behind."""
+        seen = f"{self.amount[0].upper()}{self.amount[1:]}: {{{self.unit.name}:done}}."
+        return f"{self.models}: {{model:networks}}{{parameters}}.", self.trained_on, seen
+
     def networks(self, sizes: Sequence[str]) -> str:
         """Sizes of models as papers write them, in a list."""
         return words.listing(sizes)
@@ -324,3 +328,74 @@ class Task(ABC, Generic[S]):
             *(self.unit.per_second, "mfu", "peak_memory_bytes", "waiting_share", "device", "products", "attention"),
             *("numerics", "git_commit"),
         )
+
+
+Text = TypeVar("Text", bound="Settings | MaskedSettings")
+Coded = TypeVar("Coded", bound="CaptioningSettings | TranslationSettings")
+
+
+class TokenTask(Task[S]):
+    """Networks read or write tokens of a vocabulary; `family` is what they are called."""
+
+    family: ClassVar[str]
+    unit: ClassVar = Unit("tokens", "tok")
+    differs: ClassVar = "whose width and vocabulary are other ones"
+    runtime_keys: ClassVar = {
+        "train": frozenset({"save_every", "keep_every", "sharding", "kernels", "cuda_graphs"}),
+        "data": frozenset({"folder"}),
+    }
+    checkpoint_parts: ClassVar = ("vocabulary", "tokenizer")
+
+    @abstractmethod
+    def step(self, settings: S) -> str:
+        """What a step is of: `32 images`."""
+
+    def network_and_data(self, settings: S, size: Sequence[str] = ()) -> str:
+        shape, data = settings.model.shape(), self.data_name(settings)
+        data = data if ":" in data else words.in_words(data)
+        layers = getattr(shape, "layers", None) or f"{shape.encoder_layers}+{shape.decoder_layers}"
+        what = ", ".join([f"{layers} layers", f"{shape.width} wide", *size])
+        steps = f"{words.plural(settings.train.steps, 'step')} of {self.step(settings)}"
+        return f"{self.family} {settings.model.size} ({what}) on {data}, {steps}"
+
+    def networks(self, sizes: Sequence[str]) -> str:
+        return f"{self.family} {words.listing(sizes)}"
+
+
+class TextTask(TokenTask[Text]):
+    """Networks read sequences of so many tokens of a corpus."""
+
+    def data_name(self, settings: Text) -> str:
+        return settings.data.corpus
+
+    def positions(self, settings: Text) -> int:
+        return settings.data.sequence_length
+
+    def work(self, settings: Text) -> float:
+        shape = settings.model.shape()
+        return float(settings.data.sequence_length * shape.layers * shape.width**2)
+
+    def step(self, settings: Text) -> str:
+        return f"{settings.train.batch_size:,} x {settings.data.sequence_length:,} tokens"
+
+    def own_columns(self, settings: Text) -> dict[str, Any]:
+        data = settings.data
+        return {"corpus": data.corpus, "vocabulary": data.vocabulary_size, "sequence_length": data.sequence_length}
+
+
+class EncoderDecoderTask(TokenTask[Coded]):
+    """Networks encode a source of any kind and decode a text."""
+
+    plain_method: ClassVar = "post-ln"
+    counts_targets: ClassVar = True
+
+    @property
+    def sites(self) -> Sites:
+        from comt_cli.tasks.settings.transformer import ENCODER_DECODER_SITES
+
+        return ENCODER_DECODER_SITES
+
+
+def perplexity(of: str, label: str) -> Metric:
+    """The metric `target_perplexity`: that of the tokens of texts, each given those before it."""
+    return relative(f"perplexity of {of}, given those before it", label, "perplexity")

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli import words
-from comt_cli.tasks.base import Metric, percentage, score
-from comt_cli.tasks.tokens import EncoderDecoderTask, perplexity
+from comt_cli.tasks.base import EncoderDecoderTask, Metric, percentage, perplexity, score
 
 if TYPE_CHECKING:
     from comt_cli.recipe.settings import RunSettings
@@ -83,12 +82,9 @@ class Captioning(EncoderDecoderTask["CaptioningSettings"]):
         "image, a vocabulary of {data.vocabulary_size:,}; {train.steps:,} steps of {images}{amount}, {learns}; beam "
         "{decode.beam}"
     )
-    amount: ClassVar = "words a run"
-    provenance: ClassVar = (
-        "Captioners: {model:networks}{parameters}.",
-        "Captioned images: {corpus}.",
-        "Words a run, sampled ones included: {tokens:done}.",
-    )
+    amount: ClassVar = "words a run, sampled ones included"
+    models: ClassVar = "Captioners"
+    trained_on: ClassVar = "Captioned images: {corpus}."
 
     def lacks(self, settings: CaptioningSettings, metric: str) -> str | None:
         if metric.removeprefix("test_") == "scene_f1" and settings.data.corpus != "scenes":

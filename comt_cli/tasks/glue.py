@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli import words
-from comt_cli.tasks.base import Metric, Unit, percentage, score
-from comt_cli.tasks.tokens import TokenTask
+from comt_cli.tasks.base import Metric, TokenTask, Unit, percentage, score
 
 if TYPE_CHECKING:
     from comt_cli.recipe.schema import Sites
@@ -77,12 +76,9 @@ class Glue(TokenTask["GlueSettings"]):
         "{predicted}, {data.vocabulary_size:,} tokens ({data.tokenizer}, of {corpus}); {train.steps:,} steps of "
         "{step}{amount}"
     )
-    amount: ClassVar = "a run"
-    provenance: ClassVar = (
-        "Fine-tuned networks: {model:networks}{parameters}.",
-        "Tasks: {task}.",
-        "Examples a run, repeated ones included: {examples:done}.",
-    )
+    amount: ClassVar = "examples a run, repeated ones included"
+    models: ClassVar = "Fine-tuned networks"
+    trained_on: ClassVar = "Tasks: {task}."
 
     @property
     def sites(self) -> Sites:
@@ -130,9 +126,6 @@ class Glue(TokenTask["GlueSettings"]):
 
     def step(self, settings: GlueSettings) -> str:
         return words.plural(settings.train.batch_size, "example")
-
-    def network_and_data(self, settings: GlueSettings, size: Sequence[str] = ()) -> str:
-        return self._titled(settings, str(settings.model.shape().layers), settings.data.task, size)
 
     def phrases(self, settings: GlueSettings) -> dict[str, Any]:
         classes = settings.data.classes

@@ -72,11 +72,8 @@ class ImageClassification(Task["ImageSettings"]):
         "of {train.batch_size}{amount}"
     )
     amount: ClassVar = "images a run"
-    provenance: ClassVar = (
-        "Networks for images: {model:networks}{parameters}.",
-        "Images: {image_set}, of {image_size:span} pixels.",
-        "Images a run: {images:done}.",
-    )
+    models: ClassVar = "Networks for images"
+    trained_on: ClassVar = "Images: {image_set}, of {image_size:span} pixels."
 
     @property
     def sites(self) -> Sites:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from comt_cli.tasks.base import Drawing, Metric, relative
-from comt_cli.tasks.tokens import TextTask
+from comt_cli.tasks.base import Drawing, Metric, TextTask, relative
 
 if TYPE_CHECKING:
     from comt_cli.recipe.schema import Sites
@@ -92,11 +91,7 @@ class LanguageModelling(TextTask["Settings"]):
         "{data.sequence_length}{amount}"
     )
     amount: ClassVar = "tokens a run, padding apart"
-    provenance: ClassVar = (
-        "Networks: {model:networks}{parameters}.",
-        "Text: {corpus}.",
-        "Tokens a run, padding apart: {tokens:done}.",
-    )
+    trained_on: ClassVar = "Text: {corpus}."
 
     @property
     def sites(self) -> Sites:

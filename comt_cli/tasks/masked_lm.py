@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from comt_cli.tasks.base import DifferenceUnit, Metric, percentage, relative
-from comt_cli.tasks.tokens import TextTask
+from comt_cli.tasks.base import DifferenceUnit, Metric, TextTask, percentage, relative
 
 if TYPE_CHECKING:
     from comt_cli.recipe.schema import Sites
@@ -66,11 +65,7 @@ class MaskedLanguageModelling(TextTask["MaskedSettings"]):
         "{train.steps:,} steps of {train.batch_size} x {data.sequence_length}{amount}"
     )
     amount: ClassVar = "hidden tokens a run"
-    provenance: ClassVar = (
-        "Networks: {model:networks}{parameters}.",
-        "Text: {corpus}.",
-        "Hidden tokens a run: {tokens:done}.",
-    )
+    trained_on: ClassVar = "Text: {corpus}."
 
     @property
     def sites(self) -> Sites:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli import words
-from comt_cli.tasks.base import Metric, percentage, score
-from comt_cli.tasks.tokens import EncoderDecoderTask, perplexity
+from comt_cli.tasks.base import EncoderDecoderTask, Metric, percentage, perplexity, score
 
 if TYPE_CHECKING:
     from comt_cli.tasks.settings.translation import TranslationSettings
@@ -92,11 +91,8 @@ class Translation(EncoderDecoderTask["TranslationSettings"]):
         "({decode.penalty})"
     )
     amount: ClassVar = "target tokens a run"
-    provenance: ClassVar = (
-        "Translators: {model:networks}{parameters}.",
-        "Parallel text: {corpus}, {languages}.",
-        "Target tokens a run: {tokens:done}.",
-    )
+    models: ClassVar = "Translators"
+    trained_on: ClassVar = "Parallel text: {corpus}, {languages}."
 
     def data_name(self, settings: TranslationSettings) -> str:
         data = settings.data

@@ -19,7 +19,7 @@ from comt_cli.generation.transcript import Transcript
 from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.runs.plan import RunSpec
 from comt_cli.scoring.metrics import Score
-from comt_cli.tasks.settings.decoding import BeamSettings, DecoderTrainSettings
+from comt_cli.tasks.settings.transformer import BeamSettings, DecoderTrainSettings
 from comt_cli.training.devices import compute_context
 from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, mean_over
 from comt_cli.training.objective import Objective, SummedLoss

@@ -21,7 +21,7 @@ from comt_cli.errors import UserError
 from comt_cli.exchange.sources import check_source
 from comt_cli.files import conversion, open_file, read_text, refuse_same
 from comt_cli.recipe.settings import Kernels as Wanted
-from comt_cli.tasks.settings.decoding import BeamSettings
+from comt_cli.tasks.settings.transformer import BeamSettings
 from comt_cli.training.hardware import check_device_name
 from comt_cli.verbs.loading import loading
 from comt_cli.verbs.select import model_source, run_directories

@@ -11,19 +11,17 @@ from typing import Any
 
 import typer
 
-from comt_cli.campaign.slurm_queue import job_standings, readable_jobs
+from comt_cli.campaign.slurm import job_standings, readable_jobs
 from comt_cli.errors import UserError
 from comt_cli.recipe.load import select
 from comt_cli.recipe.merge import parse_arguments
-from comt_cli.recipe.overrides import overrides_of
 from comt_cli.recipe.problems import Problem, RecipeError
-from comt_cli.recipe.settings import RunSettings
+from comt_cli.recipe.settings import RunSettings, overrides_of
 from comt_cli.report import format
 from comt_cli.report.run_list import computing_seconds, described, print_runs, summary_text
 from comt_cli.report.terminal import say
-from comt_cli.runs.known import KnownRun, Place, Standing, known_runs
+from comt_cli.runs.known import KnownRun, Place, Standing, known_runs, remove_runs
 from comt_cli.runs.plan import BY_ID, parse_seeds
-from comt_cli.runs.remove import remove_runs
 from comt_cli.tasks import tasks
 from comt_cli.verbs.plan import also_rows
 from comt_cli.verbs.select import runs_of_table, select_runs

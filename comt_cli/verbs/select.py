@@ -20,9 +20,8 @@ from comt_cli.recipe.problems import nearest
 from comt_cli.recipe.variant import split_variant
 from comt_cli.report.collect import ENDED, collect
 from comt_cli.report.run_list import described, settings_text
-from comt_cli.runs.contents import adopt_contents
 from comt_cli.runs.directory import RunDirectory
-from comt_cli.runs.known import KnownRun, Place, Standing, known_runs
+from comt_cli.runs.known import KnownRun, Place, Standing, adopt_contents, known_runs
 from comt_cli.runs.plan import plan
 from comt_cli.tasks import FIRST
 from comt_cli.verbs.table import SelectedTable, dashed, recipes_by_name

@@ -22,9 +22,8 @@ from comt_cli.models import accounting
 from comt_cli.recipe.find import find_recipe
 from comt_cli.recipe.load import LoadedRecipe, load_recipe, select
 from comt_cli.recipe.merge import Origin
-from comt_cli.runs.contents import adopt_contents
 from comt_cli.runs.directory import ENDED, RunDirectory
-from comt_cli.runs.known import Standing
+from comt_cli.runs.known import Standing, adopt_contents
 from comt_cli.runs.plan import RunSpec
 from comt_cli.runs.shared import needed_runs
 from comt_cli.training.hardware import Hardware

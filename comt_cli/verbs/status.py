@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from comt_cli.campaign.slurm_queue import Job, job_standings, readable_jobs
+from comt_cli.campaign.slurm import Job, job_standings, readable_jobs
 from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
 from comt_cli.recipe.find import available_recipes
@@ -21,9 +21,8 @@ from comt_cli.report import format
 from comt_cli.report.collect import Collection, Run, collect, tables_with_runs
 from comt_cli.report.progress_table import cells_as_json, print_progress
 from comt_cli.report.sweep import read_sweep
-from comt_cli.runs.contents import adopt_contents
 from comt_cli.runs.directory import RunDirectory, RunState
-from comt_cli.runs.known import known_runs
+from comt_cli.runs.known import adopt_contents, known_runs
 from comt_cli.runs.plan import RunSpec, point_in_words, sources_of
 from comt_cli.tasks import tasks
 from comt_cli.verbs.plan import also_rows, check_added, plan_loaded

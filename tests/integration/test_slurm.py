@@ -11,8 +11,7 @@ import pytest
 from one_node_slurm import Cluster, one_node_slurm
 from tiny_runs import assert_same_run, tiny_spec, train
 
-from comt_cli.campaign.slurm import submit
-from comt_cli.campaign.slurm_queue import job_of, job_standings
+from comt_cli.campaign.slurm import job_of, job_standings, submit
 from comt_cli.campaign.slurm_site import Site
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec

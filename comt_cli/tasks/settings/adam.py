@@ -1,14 +1,45 @@
-"""How networks learn that Adam trains: the keys that several tasks share."""
+"""The optimisers that recipes can name, and the keys of Adam that several tasks share. Torch-free."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat
 
 from comt_cli.recipe.settings import Count, StepsOrShare, Training
-from comt_cli.tasks.settings.optimizers import AdamName
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """A class of `torch.optim`, and the arguments that settings give it beside the learning rate and weight decay."""
+
+    torch_class: str
+    arguments: Callable[[Any], dict[str, Any]]
+
+
+def _adam(settings: Any) -> dict[str, Any]:
+    return {"betas": (settings.beta1, settings.beta2), "eps": settings.epsilon, "fused": True}
+
+
+def _sgd(settings: Any) -> dict[str, Any]:
+    """`g = gradient + weight_decay * w`, `v = momentum * v + g` from `v = g`, `w = w - rate * v` (Nesterov's: `w - rate
+    * (g + momentum * v)`); the decay is of all parameters, biases and norms too, as in the published scripts."""
+    return {"momentum": settings.momentum, "nesterov": settings.nesterov, "fused": True}
+
+
+OPTIMIZERS: Mapping[str, Optimizer] = {
+    "adam": Optimizer("Adam", _adam),
+    "adamw": Optimizer("AdamW", _adam),
+    "sgd": Optimizer("SGD", _sgd),
+}
+"""All in the fused form, one pass over the states."""
+
+if TYPE_CHECKING:
+    AdamName = str
+else:
+    AdamName = Literal[tuple(name for name, each in OPTIMIZERS.items() if each.arguments is _adam)]
 
 
 class AdamSettings(Training):

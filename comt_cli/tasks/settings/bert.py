@@ -21,8 +21,7 @@ from comt_cli.recipe.settings import (
     WholeNumber,
     Width,
 )
-from comt_cli.tasks.settings.adam import AdamSettings
-from comt_cli.tasks.settings.optimizers import AdamName
+from comt_cli.tasks.settings.adam import AdamName, AdamSettings
 from comt_cli.tasks.settings.transformer import Dropped
 
 

@@ -1,4 +1,4 @@
-"""The settings of a run of a captioner."""
+"""The settings of a captioner, an encoder-decoder that reads the regions of an image, and of a run of one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,26 @@ from pydantic import Field, model_validator
 
 from comt_cli.data.captions.settings import CaptionData
 from comt_cli.recipe.settings import RunSettings, WholeNumber
-from comt_cli.tasks.settings.captioner import CaptionerSettings
-from comt_cli.tasks.settings.decoding import MAX_BEAM, BeamSettings, DecoderTrainSettings
+from comt_cli.tasks.settings.transformer import (
+    MAX_BEAM,
+    BeamSettings,
+    DecoderTrainSettings,
+    Dropped,
+    EncoderDecoderSettings,
+)
+
+
+class CaptionerSettings(EncoderDecoderSettings):
+    """An encoder-decoder over regions, whose vectors a linear map with ReLU and `region_dropout` takes to the width.
+
+    `region_positions`: `learned` adds a learned vector to each place, for patches of a grid; `none` leaves the regions
+    a set, as detectors give them.
+    """
+
+    family: Literal["captioner"] = "captioner"
+    region_positions: Literal["learned", "none"] = "none"
+    region_dropout: Dropped = 0.5
+
 
 MAX_SAMPLES = 1000
 

@@ -1,4 +1,4 @@
-"""The settings of encoder-decoder Transformers, and the sizes that a recipe can name.
+"""The settings of encoder-decoder Transformers, the sizes that a recipe can name, and how they learn and decode.
 
 `base` and `big` are those of Vaswani et al. 2017, Table 3, with dropout where they have it (residual branches and
 embeddings), as in tensor2tensor's first version; its later versions have 0.1 on the weights of attention and behind the
@@ -7,13 +7,14 @@ ReLU too. `tiny` is tensor2tensor's, `nano` half of it, for laptops.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, PositiveFloat, model_validator
 
 from comt_cli.recipe.schema import Sites
-from comt_cli.recipe.settings import FFNWidth, Layers, NetworkSettings, Section, Width
+from comt_cli.recipe.settings import MAX_LENGTH, FFNWidth, Layers, NetworkSettings, Section, WholeNumber, Width
+from comt_cli.tasks.settings.adam import AdamSettings
 
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 _PROJECTIONS = (*_ATTENTION, "up_proj", "down_proj")
@@ -117,3 +118,38 @@ class TransformerSettings(EncoderDecoderSettings):
     """An encoder-decoder Transformer over tokens."""
 
     family: Literal["transformer"] = "transformer"
+
+
+MAX_BEAM = 1000
+
+
+class BeamSettings(Section):
+    """Beam search. `beam` is the number of live hypotheses (1: greedy), `penalty` and `alpha` what log-probabilities
+    are divided by (`generation.beam.PENALTIES`)."""
+
+    beam: Annotated[WholeNumber, Field(gt=0, le=MAX_BEAM)] = 4
+    alpha: Annotated[float, Field(ge=0, le=10)] = 0.6  # beyond that scores leave what a float can hold
+    penalty: Literal["gnmt", "average"] = "gnmt"
+
+
+class DecodeSettings(BeamSettings):
+    """Beam search, where a target has at most `max_extra` tokens more than its source."""
+
+    max_extra: Annotated[WholeNumber, Field(ge=0, le=MAX_LENGTH)] = 50
+
+
+class DecoderTrainSettings(AdamSettings):
+    """How an encoder-decoder learns: by the schedule and with the Adam of Vaswani et al. unless it is said."""
+
+    learning_rate: PositiveFloat = 6.99e-4
+    schedule: Literal["cosine", "linear", "noam", "constant"] = "noam"
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.98
+    epsilon: PositiveFloat = 1e-9
+    label_smoothing: Annotated[float, Field(ge=0, le=0.9)] = 0.0
+
+    def _contradictions(self) -> Iterator[str]:
+        yield from super()._contradictions()
+        if self.compile:
+            yield "compile: every batch has another shape, and each would be compiled anew; leave it out"
+        if self.sharding == "fsdp":
+            yield "sharding: beam search steps as often as its sentences need, which shards cannot follow; leave it out"

@@ -8,8 +8,7 @@ from pydantic import Field
 
 from comt_cli.data.pairs.settings import PairData
 from comt_cli.recipe.settings import Count, RunSettings
-from comt_cli.tasks.settings.decoding import DecoderTrainSettings, DecodeSettings
-from comt_cli.tasks.settings.transformer import TransformerSettings
+from comt_cli.tasks.settings.transformer import DecoderTrainSettings, DecodeSettings, TransformerSettings
 
 
 class TranslationTrainSettings(DecoderTrainSettings):

@@ -28,7 +28,7 @@ from comt_cli.models.kernels import use_kernels
 from comt_cli.recipe.settings import Training
 from comt_cli.runs.directory import PYTORCH
 from comt_cli.runs.plan import RunSpec
-from comt_cli.tasks.tokens import TokenTask
+from comt_cli.tasks.base import TokenTask
 from comt_cli.training.devices import parameter_dtype, product_dtype
 from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.objective import Objective, SummedLoss

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import json
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from rich.console import Console
 from tiny_runs import tiny_spec
 
-from comt_cli.campaign.display import Display, ProgressDisplay, finished_alike, make_display
+from comt_cli.campaign.display import Display, ProgressDisplay, make_display
 from comt_cli.campaign.outcomes import Ending, RunOutcome, Summary, TrainingFailed
 from comt_cli.campaign.queue import RunQueue
-from comt_cli.campaign.workers import reporter
 from comt_cli.runs.shared import SharedRun
 from comt_cli.tasks.base import Unit
 from comt_cli.training.events import Evaluating, Note, RunStarted, StepReport
@@ -99,45 +95,12 @@ def test_a_file_has_a_line_when_something_starts_or_ends_and_every_half_minute(s
     lines = said.err.splitlines()
     assert [line.partition(":")[0] for line in lines] == [
         *("tokenising documents ...", "tokenising documents"),
-        *("runs", "where", "time", "stop", "a", "a", "b", "[1/4] a", "[2/4] post-ln, tiny, seed 2", "b"),
+        *("runs", "where", "stop", "a", "a", "b", "[1/4] a", "[2/4] post-ln, tiny, seed 2", "b"),
         "[2/4] pre-ln, tiny, seed 1",
     ]
     for part in ("step 44 of 240", "evaluating 3 of 40 batches", "loss 3.220", "b: pre-ln, tiny, seed 1: starting"):
-        assert part in lines[9]
-    assert lines[9].count(" left") == 2, "of the run, and of all runs"
-
-
-@pytest.mark.parametrize("width", [40, 80, 120])
-def test_a_terminal_has_bars_that_go_away(shared, clock, width, tmp_path):
-    screen = io.StringIO()
-    display = ProgressDisplay(Console(file=screen, force_terminal=True, width=width, color_system=None))
-    assert display._bars is not None
-    train_for_a_while(display, shared, clock, tmp_path)
-    display.stopping(False)
-    shown = Console(file=io.StringIO(), width=width)
-    shown.print(*display._bars.get_renderables())
-    text = " ".join(shown.file.getvalue().split())
-    assert max(len(line) for line in shown.file.getvalue().splitlines()) <= width
-    for part in ("1 of", "step", "stopping: saving 1 run after"):
-        assert part in text
-    display.run_ended(0, RunOutcome.of(shared[1], Path("runs"), Ending.failed, "RuntimeError: [red] is no colour here"))
-    display.close()
-    assert screen.getvalue().endswith("\x1b[2K"), "the bars are erased"
-    assert "[red] is" in screen.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("odd", "pace"),
-    [
-        ({}, 61.4),
-        *[({key: odd}, None) for key, odd in (("train_seconds", "61"), ("processes", 2), ("device", "NVIDIA H200"))],
-    ],
-)
-def test_finished_runs_tell_the_time_that_were_trained_as_these_will_be(shared, odd, pace, tmp_path):
-    queue, display = queue_of(shared, tmp_path, DONE | odd), ProgressDisplay()
-    display.queue_started(queue, ["a", "b"], DEVICE)
-    assert len(finished_alike(queue, DEVICE, 1)) == (pace is not None)
-    assert display.all_left() == (None if pace is None else pytest.approx(2 * pace))  # three runs, two workers
+        assert part in lines[8]
+    assert lines[8].count(" left") == 2, "of the run, and of all runs"
 
 
 def test_a_signal_is_answered_by_what_it_costs(shared, clock, capfd, tmp_path):
@@ -165,15 +128,3 @@ def test_the_summary(shared, tmp_path):
     Summary(outcomes[:2]).check()  # nothing failed, and what is open has its trainer
     with pytest.raises(TrainingFailed, match="1 of 3 runs are left to do"):
         Summary(outcomes).check()
-
-
-def test_a_worker_reports_a_few_steps_a_second_and_all_other_events(clock):
-    sent = []
-    report_event = reporter(SimpleNamespace(send=sent.append), 6)
-    events = [RunStarted(0), *(report(step) for step in range(1, 7)), *(Evaluating(done, 3) for done in range(4))]
-    for event in [*events, Note("a note")]:
-        report_event(event)
-        clock[0] += 0.08
-    assert sent == [
-        RunStarted(0), report(1), report(4), report(6), Evaluating(0, 3), Evaluating(1, 3), Note("a note"),
-    ]  # fmt: skip

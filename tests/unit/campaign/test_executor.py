@@ -11,14 +11,11 @@ from types import SimpleNamespace
 import pytest
 from tiny_runs import image_spec, train
 
-import comt_cli.campaign
-from comt_cli.campaign import executor, group, inline, jobs, probe, server
+from comt_cli.campaign import executor, inline, jobs, server
 from comt_cli.campaign.display import Display
 from comt_cli.campaign.outcomes import TrainingFailed
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.errors import RunInterrupted, UserError
-from comt_cli.runs.directory import RunDirectory
-from comt_cli.runs.shared import shared_runs
 from comt_cli.tasks import Task
 from comt_cli.training.processes import StopSignal
 
@@ -51,9 +48,8 @@ def test_a_signal_while_it_starts_is_an_interruption(trained, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("known", [("another", "content"), ("tiny-pictures", None), None])
-def test_what_ended_a_group_is_told_whatever_became_of_the_data(tmp_path, monkeypatch, known):
+def test_the_error_that_ended_a_group_is_told_whatever_became_of_the_data(tmp_path, monkeypatch, known):
     """Data that changed meanwhile, or is gone, says nothing of the runs that were planned."""
-    spec = image_spec().with_content(None)
 
     def identify(self, settings):
         if known is None:
@@ -66,20 +62,7 @@ def test_what_ended_a_group_is_told_whatever_became_of_the_data(tmp_path, monkey
     monkeypatch.setattr(Task, "identify", identify)
     monkeypatch.setattr(executor, "train_in_group", interrupted)
     with pytest.raises(RunInterrupted):
-        executor.train_on(2, [spec], tmp_path, "cpu")
-
-
-def test_what_a_group_prepared_is_known_in_the_end(tmp_path, monkeypatch):
-    spec = image_spec()
-
-    def train_in_group(*_):
-        RunDirectory.of(tmp_path, spec).create(spec)
-        RunDirectory.of(tmp_path, spec).result_file.write_text('{"state": "done"}')
-
-    monkeypatch.setattr(Task, "identify", lambda self, settings: (spec.data_fingerprint, spec.data_content))
-    monkeypatch.setattr(executor, "train_in_group", train_in_group)
-    summary = executor.train_on(2, [spec.with_content(None)], tmp_path, "cpu")
-    assert [outcome.ended for outcome in summary.outcomes] == [True]
+        executor.train_on(2, [image_spec().with_content(None)], tmp_path, "cpu")
 
 
 @pytest.mark.parametrize(
@@ -98,20 +81,6 @@ def test_gpus_that_cannot_be_are_refused_before_any_process_starts(tmp_path, mon
     assert refused.value.exit_status == 2
 
 
-def test_a_process_can_be_ended_before_it_imports_torch(monkeypatch):
-    """Importing takes seconds, in which the launcher may be killed: what ends it with the launcher comes first."""
-
-    def reach() -> None:
-        raise Reached
-
-    monkeypatch.delitem(sys.modules, "comt_cli.campaign.inline", raising=False)
-    monkeypatch.delattr(comt_cli.campaign, "inline", raising=False)
-    monkeypatch.setattr(group, "begin_as_worker", reach)
-    with pytest.raises(Reached):
-        group._member(0, 1, 1, [], None, None, None, None)  # type: ignore[arg-type]
-    assert "comt_cli.campaign.inline" not in sys.modules
-
-
 # ---- the device probe
 
 
@@ -123,7 +92,7 @@ def test_what_is_done_already_does_not_change_the_threads(tmp_path, monkeypatch)
         asked.append(len(every))
         raise Reached
 
-    monkeypatch.setattr(probe, "device_probe", plan)
+    monkeypatch.setattr(server, "device_probe", plan)
     specs = [image_spec(seed=seed) for seed in (1, 2, 3)]
     train(specs[0], tmp_path)
     with pytest.raises(Reached):
@@ -145,38 +114,9 @@ class Ended:
 
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGTERM, RunInterrupted), (None, TrainingFailed)])
 def test_a_probe_that_a_signal_to_all_ended_first_is_no_failure(number, error):
-    ended = probe.DeviceProbe(*Pipe(), Ended())  # type: ignore[arg-type]
+    ended = server.DeviceProbe(*Pipe(), Ended())  # type: ignore[arg-type]
     ended._starter.join()
     stop = StopSignal()
     stop.number = number
     with pytest.raises(error):
         ended.workers(stop)
-
-
-def test_a_probe_is_ended_by_its_parent_alone(monkeypatch, tmp_path):
-    """Slurm warns every process of a job; what the kernel does with SIGUSR2 by default is to end it."""
-    heard = []
-
-    def plan(*_):
-        heard.extend(signal.getsignal(number) for number in StopSignal.SIGNALS if number != signal.SIGTERM)
-        raise UserError("enough")
-
-    monkeypatch.setattr(server, "die_with_parent", lambda: None)
-    monkeypatch.setattr(probe, "plan_workers", plan)
-    checked: list = []
-    monkeypatch.setattr(probe, "check_methods", checked.extend)
-    begun, fresh = image_spec(seed=1), image_spec(seed=2)
-    directory = RunDirectory.of(tmp_path, begun)
-    directory.create(begun)
-    directory.checkpoint_file.touch()
-    before = {number: signal.getsignal(number) for number in StopSignal.SIGNALS}
-    ours, theirs = Pipe()
-    try:
-        ours.send(shared_runs([begun, fresh]))
-        probe._probe(theirs, "cpu", None, tmp_path)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    assert heard == [signal.SIG_IGN] * 4
-    assert str(ours.recv()) == "enough"
-    assert checked == [fresh], "a run that has begun goes on, whatever is wrong with its method's file"

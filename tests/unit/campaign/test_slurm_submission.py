@@ -1,4 +1,4 @@
-"""Which runs become jobs, what Slurm is asked for, and what is said of them afterwards. The Slurm here is a fake."""
+"""The site file of `--slurm`; which runs become jobs, what a fake Slurm is asked for, and what is said of them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,25 @@ from pathlib import Path
 
 import pytest
 from fake_slurm import FakeSlurm
+from hypothesis import given
+from hypothesis import strategies as st
 from tiny_runs import tiny_spec
 
-from comt_cli.campaign.slurm import TrainJob, begin_anew, submit
-from comt_cli.campaign.slurm_queue import JOB_FILE, job_of, job_standings, log_folder, readable_jobs
-from comt_cli.campaign.slurm_site import Site
-from comt_cli.errors import StorageError, UserError
+from comt_cli.campaign.slurm import (
+    JOB_FILE,
+    TrainJob,
+    begin_anew,
+    job_of,
+    job_standings,
+    log_folder,
+    readable_jobs,
+    submit,
+)
+from comt_cli.campaign.slurm_site import Site, minutes, read_site
+from comt_cli.errors import UserError
 from comt_cli.files import write_json
 from comt_cli.installing import install_extra
+from comt_cli.recipe.problems import RecipeError
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 
@@ -166,12 +177,6 @@ def test_without_slurm_or_submitit_it_is_said_what_is_missing(specs, runs, monke
     assert not runs.exists()
 
 
-def test_a_folder_that_cannot_be_written_is_a_storage_error(slurm, specs, tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match="cannot lock"):
-        numbers(specs, tmp_path / "file")
-
-
 def test_queued_runs_are_not_trained_anew(slurm, specs, runs):
     assert begin_anew(specs, runs) == []
     numbers(specs, runs)
@@ -180,17 +185,84 @@ def test_queued_runs_are_not_trained_anew(slurm, specs, runs):
     assert refused.value.hint == "End their jobs first: scancel 1 2"
 
 
-def test_a_damaged_note_is_named_and_hides_no_other_run(slurm, specs, runs):
-    numbers(specs, runs)
-    (log_folder(runs, specs[0].request) / JOB_FILE).write_text("{", encoding="utf-8")
-    with pytest.raises(UserError, match=JOB_FILE):
-        numbers(specs, runs)
-    assert words(runs, specs) == ["queued (job 2)"]
-
-
 def test_a_job_that_cannot_train_says_why_and_ends_with_its_status(specs, runs, capsys, monkeypatch):
     monkeypatch.setenv("COMT_TRACK", "")
     with pytest.raises(SystemExit) as ended:
         TrainJob()(specs[0].model_dump(mode="json"), str(runs), "cpu:3000", 2, [])
     assert ended.value.code == 2
     assert "comt: --device cpu:3000 names one device for 2 processes" in capsys.readouterr().err
+
+
+WHOLE = """\
+# A cluster's ways.
+partition: gpu
+time: 12:00:00
+gpus: 2
+cpus: 16
+memory: 64G
+account: mine
+qos: high
+constraint: a100|h100
+sbatch: {mail-type: END, exclusive: true, nice: 100}
+setup:
+  - module load cuda
+  - source /shared/venv/bin/activate
+warning: 300
+requeues: 20
+"""
+
+
+def site_of(tmp_path: Path, text: str) -> Site:
+    path = tmp_path / "site.yaml"
+    path.write_text(text, encoding="utf-8")
+    return read_site(path)
+
+
+def test_everything_that_it_may_say_and_the_time_that_it_must(tmp_path):
+    site = site_of(tmp_path, WHOLE)
+    assert site.setup == ("module load cuda", "source /shared/venv/bin/activate")
+    assert site.sbatch == {"mail-type": "END", "exclusive": True, "nice": 100}
+    assert (site.partition, site.memory, site.constraint, site.requeues) == ("gpu", "64G", "a100|h100", 20)
+    assert (site.minutes, site.processes) == (720, 2)
+    site = site_of(tmp_path, "time: 90\n")
+    assert (site.minutes, site.processes, site.warning) == (90, 1, 120)
+    times = {"00:30:00": 30, "100:00:30": 6001, "2-00": 2880, "1-06:30": 1830, "1-00:00:01": 1441}
+    assert {text: minutes(text) for text in times} == times
+
+
+@given(st.integers(0, 30), st.integers(0, 23), st.integers(0, 59), st.integers(0, 59))
+def test_all_ways_to_write_a_time_agree(days, hours, minute, second):
+    seconds = ((days * 24 + hours) * 60 + minute) * 60 + second
+    for text in (f"{days}-{hours}:{minute:02}:{second:02}", f"{days * 24 + hours}:{minute:02}:{second:02}"):
+        assert minutes(text) * 60 - seconds in range(60)
+
+
+BROKEN = [
+    ("partition: gpu", "partion: gpu", "line 2: partion: unknown key; did you mean partition?"),
+    ("time: 12:00:00\n", "", "time: is missing"),
+    ("gpus: 2", "gpus: two", "line 4: gpus: "),
+    ("12:00:00", "12:00", "line 3: time: '12:00' is not a time"),
+    ("12:00:00", "1:70:00", "line 3: time: '1:70:00' is not a time"),
+    ("12:00:00", "00:00:00", "line 3: time: should be more than no time at all"),
+    ("12:00:00", "00:05:00", "line 14: warning: 300 seconds are all of the time that a job has"),
+    ("64G", "64 GB", "line 6: memory: '64 GB' is not an amount of memory"),
+    ("mail-type: END", "mem: 1G", "line 10: sbatch: mem is said with the key memory"),
+    ("mail-type: END", "gpus-per-task: 1", "line 10: sbatch: gpus-per-task is said with the key gpus"),
+    ("mail-type: END", "no-requeue: true", "line 10: sbatch: no-requeue is said with the key requeues"),
+    ("mail-type: END", "output: here", "line 10: sbatch: output is decided by comt"),
+    ("mail-type: END", "--nice: 3", "line 10: sbatch: '--nice' is no long option of sbatch"),
+    ("mail-type: END", "exclude: [a, b]", "line 10: sbatch.exclude: "),
+    ("module load cuda", '"a\\nb"', "line 12: setup[0]: should be one line of text"),
+    ("partition: gpu", 'partition: "gpu\\nrm -r"', "line 2: partition: should be one line of text"),
+    ("qos: high", "qos: !!python/name:os.system x", "line 8: a tag is not allowed"),
+    ("qos: high", "gpus: 3", "line 8: gpus: stands twice, first on line 4"),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "expected"), BROKEN)
+def test_a_mistake_names_its_line_and_what_would_be_right(tmp_path, before, after, expected):
+    with pytest.raises(RecipeError) as refused:
+        site_of(tmp_path, WHOLE.replace(before, after))
+    (problem,) = refused.value.problems
+    assert str(problem).startswith(expected)
+    assert refused.value.exit_status == 2

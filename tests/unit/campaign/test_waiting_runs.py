@@ -14,8 +14,8 @@ from comt_cli.campaign.queue import RunQueue
 from comt_cli.campaign.slurm import submit
 from comt_cli.campaign.slurm_site import Site
 from comt_cli.files import write_json
-from comt_cli.runs.contents import adopt_contents
 from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.known import adopt_contents
 from comt_cli.runs.plan import RunSpec, RunStart
 from comt_cli.runs.shared import needed_runs
 from comt_cli.tasks import Task

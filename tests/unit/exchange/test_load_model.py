@@ -17,7 +17,7 @@ from comt_cli.exchange.checkpoint import read_state
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedImageModel, LoadedModel, LoadedTranslator
 from comt_cli.layers.image_input import ImageInput
-from comt_cli.tasks.settings.decoding import DecodeSettings
+from comt_cli.tasks.settings.transformer import DecodeSettings
 
 TOKENS = torch.randint(258, (2, 17), generator=torch.Generator().manual_seed(3))
 

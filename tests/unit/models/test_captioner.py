@@ -15,7 +15,7 @@ from comt_cli.generation.sampling import drawn_sequences
 from comt_cli.models.build import empty_network, wiring_of
 from comt_cli.models.captioner import Captioner
 from comt_cli.models.flops import flops_per_sample, parameter_count
-from comt_cli.tasks.settings.captioner import CaptionerSettings
+from comt_cli.tasks.settings.captioning import CaptionerSettings
 
 close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)
 BATCH, DIMENSIONS = SMALL["train-caption"].batch, SMALL["train-caption"].dimensions

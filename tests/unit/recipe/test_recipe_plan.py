@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+import pytest
 
 from comt_cli.data.text.settings import DataSettings
 from comt_cli.methods import catalogue
 from comt_cli.recipe.load import available_recipes, find_recipe, load_recipe
+from comt_cli.recipe.variant import split_variant, table_name
 from comt_cli.recipe.yaml_lines import parse
 from comt_cli.runs.plan import plan
 from comt_cli.tasks import Task
@@ -93,14 +97,6 @@ def test_the_order_of_a_plan_fills_the_table_evenly(small, load, monkeypatch):
     assert [(run.column, run.seed, run.row) for run in chosen] == [("c4/250m", 5, "plain"), ("c4/250m", 5, "extra")]
 
 
-def test_compared_columns(small, load):
-    loaded = load(small)
-    assert loaded.compared_column("smoke", "tiny") == "c4/130m"
-    assert loaded.compared_column("paper", "c4/250m") == "c4/250m"
-    alone = load(small.replace("        compare_to: c4/130m\n", ""))
-    assert alone.compared_column("smoke", "tiny") is None
-
-
 def test_recipes_are_found_by_path_and_by_name(tmp_path, monkeypatch, small):
     shipped = find_recipe("table3.yaml").resolve()
     assert shipped.parts[-3:] == ("recipes", "comt", "table3.yaml")
@@ -122,3 +118,51 @@ def test_recipes_are_found_by_path_and_by_name(tmp_path, monkeypatch, small):
     (tmp_path / "table3").write_text(small)  # a file as it stands comes before any name
     assert find_recipe("table3") == Path("table3")
     assert load_recipe(Path("table3"), catalogue()).path == Path("table3")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name"),
+    [
+        ((), "recipe"),
+        (("train.steps=12",), "recipe@steps-12"),
+        (("train.steps=12", "train.learning_rate=0.010"), "recipe@learning_rate-0.01+steps-12"),
+        (("train.steps=12", "train.kernels=reference", "train.save_every=3"), "recipe@steps-12"),
+        (("train.steps=100", "model.size=tiny"), "recipe"),  # as the recipe has them
+        (("train.steps=100", "train.warmup_steps=0.1"), "recipe"),
+        (("train.steps=12", "model.size=tiny"), "recipe@steps-12"),
+        (("train.warmup_steps=0.5",), "recipe@warmup_steps-0.5"),  # as given, not the steps that it comes to
+        (("train.learning_rate=1e+18",), "recipe@learning_rate-1e18"),
+    ],
+)
+def test_names_of_changed_settings(small, load, overrides, name):
+    loaded = load(small, *overrides, scale="smoke")
+    assert loaded.outputs("smoke") == name
+    assert loaded.outputs("paper") == "recipe", "the settings are for one scale"
+
+
+def test_the_name_in_the_readme_is_that_of_its_example():
+    text = " ".join((Path(__file__).parents[3] / "recipes/README.md").read_text(encoding="utf-8").split())
+    said = re.search(r"train-lm --recipe table3.yaml --scale smoke --set (train.steps=\S+) --set (\S+) ", text)
+    assert said is not None
+    loaded = load_recipe(find_recipe("table3"), catalogue(), said.groups(), "smoke")
+    assert f"`{loaded.outputs('smoke')}.*` beside `table3.*`" in text
+
+
+def test_no_two_settings_share_a_name():
+    told = ["files:a/b", "files:a-b", "files-a-b", "files:a/b*", "files-a", "x" * 60, "x" * 61, "-", "a+b", "é", ""]
+    names = [table_name("t", {"data.corpus": each}, Settings).removeprefix("t@") for each in told]
+    assert len(set(names)) == len(told)
+    assert all(re.fullmatch(r"[A-Za-z0-9+._-]{1,48}", name) for name in names)
+    assert names[0].startswith("corpus-files-a-b-")
+    assert table_name("t", {}, Settings) == "t"
+    one, other = {"train.steps": 1, "train.seed": 2}, {"train.steps": 12}
+    assert table_name("t", one, Settings) != table_name("t", other, Settings)
+
+
+def test_names_of_tables_come_apart(tmp_path):
+    assert split_variant("comt/table3@steps-12") == ("comt/table3", "steps-12")
+    assert split_variant("table3") == ("table3", "")
+    assert split_variant("me@home/table3") == ("me@home/table3", "")
+    path = tmp_path / "a@b.yaml"
+    path.touch()
+    assert split_variant(str(path)) == (str(path), "")

@@ -13,11 +13,11 @@ from typing import get_args
 from pydantic_core import PydanticUndefined
 
 from comt_cli.methods import catalogue, methods
-from comt_cli.methods.base import CONVOLUTIONS, NORMS, PROJECTIONS, SITE_SETS
+from comt_cli.methods.base import CONVOLUTIONS, NORMS, SITE_SETS
 from comt_cli.recipe.find import available_recipes
 from comt_cli.recipe.load import load_recipe_text
-from comt_cli.recipe.overrides import overrides_of
 from comt_cli.recipe.schema import Ablation, AblationName, Column, Figure, Published, Recipe, Row, Scale, Start, Sweep
+from comt_cli.recipe.settings import overrides_of
 from comt_cli.runs.plan import plan
 from comt_cli.tasks import FIRST, Task, tasks
 
@@ -98,11 +98,6 @@ def printed_default(field) -> str:
     return "`{}`"
 
 
-def test_the_readme_explains_every_section():
-    headings = set(re.findall(r"^### (.*)$", README, re.MULTILINE))
-    assert headings == {*HEADINGS, "method options"}
-
-
 def test_the_tables_of_keys_are_those_of_the_schema():
     assert page(README) == README, "python tests/unit/recipe/test_recipes_page.py --write; then explain what is new"
     assert all(all(row) for heading in HEADINGS for row in table_under(heading))
@@ -133,14 +128,6 @@ def test_the_readmes_own_recipe_is_right(monkeypatch):
     monkeypatch.setattr(Task, "identify", lambda *_: ("print", "content"))
     (text,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
     assert len(plan(load_recipe_text(text, catalogue()), "smoke")) == 9
-
-
-def test_the_readme_explains_every_set_of_sites():
-    text = README[README.index("### method options") :].replace("\n", " ")
-    for name, sites in SITE_SETS.items():
-        if sites != PROJECTIONS:
-            said = [site.removesuffix("_proj").removeprefix(f"{name}.") for site in sites]
-            assert f"`{name}` ({', '.join(said)})" in text
 
 
 def test_the_readme_lists_every_recipe():

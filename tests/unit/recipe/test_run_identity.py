@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 from planning_on import plan_on
 
 from comt_cli.runs.plan import RunSpec, RunStart, with_sources
-from comt_cli.tasks import task_of, tasks
+from comt_cli.tasks import tasks
 
 BASES = {
     "train-lm": {"model": {"size": "tiny"}, "data": {"vocabulary": 300}},
@@ -26,50 +24,15 @@ BASES = {
 }
 TRAIN = {"steps": 100, "batch_size": 32, "warmup_steps": 1}
 NO_NUMBER = {
-    *(("train", key) for key in ("save_every", "keep_every", "kernels", "cuda_graphs")),
+    *(("train", key) for key in ("save_every", "keep_every", "kernels", "cuda_graphs", "sharding")),
     *(("data", key) for key in ("folder", "glue_folder")),
 }
-"""No part of an id; nor is `sharding`, but that of a task which has it refused."""
-MSCOCO = {"corpus": "mscoco", "vocabulary_rule": "karpathy-gt5"}
-BESIDE: dict[str, list[dict[str, Any]]] = {
-    "corpus": [
-        {"corpus": "c4", "max_train_tokens": 5, "validation_fraction": None},
-        {"corpus": "python-source"},
-        MSCOCO,
-        {"corpus": "wmt14-en-de"},
-    ],
-    "max_train_tokens": [{"corpus": "c4", "task": "cola", "max_train_tokens": 9, "validation_fraction": None}],
-    "min_lr_ratio": [{"schedule": "cosine"}],
-    "features": [MSCOCO],
-    "regions": [MSCOCO],
-    "vocabulary_size": [MSCOCO],
-    "tokenizer": [{"tokenizer": "bytes", "vocabulary": None}, {"tokenizer": "bytes", "vocabulary_size": None}],
-    "vocabulary_rule": [{"corpus": "mscoco", "vocabulary_rule": "nltk-ge5"}],
-    "folder": [
-        {"corpus": "wikitext-103", "validation_fraction": None},
-        {"images": "cifar10", "size": 32, "augmentation": "none"},
-        MSCOCO,
-        {"corpus": "wmt14-en-de"},
-    ],
-    "task": [{"task": "scene-nli"}],
-    "glue_folder": [{"task": "cola"}],
-    "select": [{"evaluate_every": 50}],
-    "average_last": [{"average_every": 5, "average_last": 2}],
-    "average_every": [{"average_every": 5, "average_last": 2}],
-    "cuda_graphs": [{"compile": True}],
-    "milestones": [{"milestones": [5], "schedule": "step", "min_lr_ratio": None}],
-    "warmup_learning_rate": [{"warmup_steps": 5}],
-    "samples": [{"objective": "cider"}],
-    "self_critical_baseline": [{"objective": "cider"}],
+"""Settings that are no part of an id."""
+LATER: dict[tuple[str, str], dict[str, Any]] = {
+    ("train-lm", "train"): {"select": "best", "evaluate_every": 5, "deterministic": False, "test_share": 0.5},
+    ("train-mt", "train"): {"average_last": 2, "average_every": 5},
 }
-"""What a value needs beside it, by key: the first that the task's settings allow."""
-ONLY_ONE = {"family"}
-FILES = {"validation_files", "test_files", "validation_fraction", "test_fraction"}
-"""Of corpora of one's own alone."""
-REFUSED = {
-    *((command, "sharding") for command in ("train-bert", "finetune", "train-caption", "train-mt")),
-    *((command, "compile") for command in ("finetune", "train-caption", "train-mt")),
-}
+"""Settings that came when there were runs already: part of an id where they have not their default."""
 
 
 def spec_of(command: str, settings: dict[str, Any]) -> RunSpec:
@@ -80,64 +43,29 @@ def spec_of(command: str, settings: dict[str, Any]) -> RunSpec:
     }))  # fmt: skip
 
 
-def values(annotation: Any, default: Any) -> Iterator[Any]:
-    """What a key might have instead of its default."""
-    options = [annotation, *get_args(annotation)]
-    yield from (each for option in options for each in get_args(option) if isinstance(each, str))
-    if isinstance(default, bool):
-        yield not default
-    yield from (
-        "60m",
-        "tiny",
-        "mini",
-        "resnet50",
-        "glyphs100",
-        "vi",
-        [1, 1],
-        2,
-        4,
-        8,
-        16,
-        64,
-        128,
-        8192,
-        0.05,
-        0.5,
-        "c",
-        True,
-    )
-
-
-def pairs_of(command: str, section: str, key: str, field: Any) -> tuple[RunSpec, RunSpec]:
-    """Two runs that differ in one key."""
-    base = {**BASES[command], "train": TRAIN}
-    for beside, value in itertools.product([{}, *BESIDE.get(key, [])], values(field.annotation, field.default)):
-        before = {**base, section: {**base.get(section, {}), **beside}}
-        if key in beside:
-            before, changed = base, before
-        else:
-            changed = {**before, section: {**before[section], key: value}}
-        try:
-            one, other = (spec_of(command, settings) for settings in (before, changed))
-        except ValueError:
-            continue
-        if one.settings != other.settings:
-            return one, other
-    raise AssertionError(f"no other value was found of {command}: {section}.{key}")
-
-
-SETTINGS = [(command, section) for command, task in tasks().items() for section in task.settings.model_fields]
-
-
-@pytest.mark.parametrize(("command", "section"), SETTINGS)
-def test_every_setting_that_can_change_a_number_is_part_of_the_id(command, section):
+@pytest.mark.parametrize("command", BASES)
+def test_every_setting_that_can_change_a_number_is_part_of_the_id(command):
     assert BASES.keys() == tasks().keys()
-    fields = task_of(command).settings.model_fields[section].annotation.model_fields
-    for key, field in fields.items():
-        if key in ONLY_ONE | FILES or (command, key) in REFUSED:
-            continue
-        one, other = pairs_of(command, section, key, field)
-        assert (one.id == other.id) == ((section, key) in NO_NUMBER or key == "sharding"), key
+    spec = spec_of(command, {**BASES[command], "train": TRAIN})
+    for section, field in tasks()[command].settings.model_fields.items():
+        keys = set(field.annotation.model_fields)
+        left_out = {key for of, key in NO_NUMBER if of == section} | getattr(field.annotation, "later", frozenset())
+        assert keys - set(spec.identity[section]) == keys & left_out
+
+
+@pytest.mark.parametrize(("command", "section"), LATER)
+def test_settings_that_came_later_count_where_they_have_not_their_default(command, section):
+    said = LATER[command, section]
+    base = {**BASES[command], "train": TRAIN}
+    spec = spec_of(command, {**base, section: {**base[section], **said}})
+    assert said.items() <= spec.identity[section].items()
+    assert not (said.keys() - {"evaluate_every"}) & spec_of(command, base).identity[section].keys()
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "c"]), st.integers(0, 2)), st.integers(0, 2))
+def test_any_other_method_or_seed_is_another_run(method, seed):
+    found = SPEC.model_copy(update={"method": {"name": "comt", **method}, "seed": seed})
+    assert (found.id == SPEC.id) == (found.method == SPEC.method and seed == SPEC.seed)
 
 
 LANGUAGE = {**BASES["train-lm"], "train": {"steps": 100}}
@@ -150,6 +78,8 @@ def test_the_ids_of_runs_are_the_same_tomorrow():
         update={"method": {"name": "comt-pixel", "hidden": 2}}
     )
     assert (SPEC.id, image.id, started().id) == ("8bcee96d0f57", "140bed221d8a", "ce710b41b019")
+    assert SPEC.with_content(None).id == SPEC.request == SPEC.model_copy(update={"data_content": "4567"}).request
+    assert started(SPEC.with_content(None)).with_contents({"abc": "0123"}).id == started().id
     for spec in (SPEC, image, started(started(), new=("head",))):
         assert RunSpec.model_validate_json(spec.model_dump_json()) == spec
 
@@ -171,17 +101,6 @@ def test_labels_are_no_part_of_the_id_and_all_else_is(change, same):
         *("paper", "table", "row", "column", "scale", "point", "changed", "method", "data_fingerprint"),
         *("command", "seed", "data_content"),
     }
-
-
-def test_what_is_asked_for_has_a_name_before_the_data_is_prepared():
-    unprepared = SPEC.with_content(None)
-    assert unprepared.id == unprepared.request == SPEC.request != SPEC.id
-    assert unprepared.with_content("0123").id == SPEC.id
-    assert SPEC.model_copy(update={"data_fingerprint": "abd"}).request != SPEC.request
-    unknown = started(unprepared)
-    assert unknown.id == unknown.request == started().request
-    assert (unknown.is_known, started().is_known) == (False, True)
-    assert unknown.with_contents({"abc": "0123"}).id == started().id
 
 
 def test_a_methods_defaults_are_part_of_the_id(small, load):

@@ -9,9 +9,8 @@ import pytest
 
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.errors import UserError
-from comt_cli.runs.contents import adopt_contents
 from comt_cli.runs.directory import RunDirectory
-from comt_cli.runs.known import Standing, known_runs
+from comt_cli.runs.known import Standing, adopt_contents, known_runs
 from tests.tiny_runs import PICTURES, image_spec
 
 
@@ -30,12 +29,6 @@ def test_what_is_not_prepared_here_is_what_the_runs_were_trained_on(tmp_path):
     assert adopt_contents([spec(None)], tmp_path) == [spec(None)]  # there are no runs to say so
     write_run(tmp_path, "one")
     assert adopt_contents([spec(None), spec(None, seed=2)], tmp_path) == [spec("one"), spec("one", seed=2)]
-
-
-def test_what_is_prepared_here_counts(tmp_path):
-    write_run(tmp_path, "one")
-    assert adopt_contents([spec("two")], tmp_path) == [spec("two")]
-    assert len(RunQueue([spec("two")], tmp_path).open) == 1
 
 
 def test_runs_on_other_settings_say_nothing(tmp_path):

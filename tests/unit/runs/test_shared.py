@@ -12,7 +12,7 @@ from comt_cli.errors import StorageError, UserError
 from comt_cli.files import write_json
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
-from comt_cli.runs.shared import link_runs, set_aside, shared_runs
+from comt_cli.runs.shared import link_runs, set_aside
 
 
 @pytest.fixture
@@ -35,13 +35,6 @@ def finished(spec: RunSpec, runs: Path) -> RunDirectory:
 
 def dangling(runs: Path) -> list[Path]:
     return [path for path in runs.rglob("*") if path.is_symlink() and not path.exists()]
-
-
-def test_a_training_stands_once_under_all_its_names(spec, twin):
-    more = spec.model_copy(update={"seed": 99})
-    shared = shared_runs([spec, more, twin])
-    assert [run.specs for run in shared] == [(spec, twin), (more,)]
-    assert [run.id for run in shared] == [spec.id, more.id]
 
 
 def test_a_run_is_stored_once_and_linked_from_each_table(spec, twin, tmp_path):
@@ -99,12 +92,6 @@ def test_what_is_moved_aside_takes_the_links_of_all_tables_with_it(spec, twin, t
             assert not (tmp_path / each.relative_path).is_symlink()
     assert len(list((tmp_path / "by-id").iterdir())) == 2
     assert set_aside([spec], tmp_path) == []
-
-
-def test_a_run_without_links_is_moved_aside_too(spec, tmp_path):
-    directory = finished(spec, tmp_path)
-    (tmp_path / spec.relative_path).unlink()
-    assert set_aside([spec], tmp_path) == [directory.path.with_name(f"{spec.id}.replaced-1")]
 
 
 def test_a_run_in_progress_is_not_moved(spec, tmp_path):

@@ -1,17 +1,56 @@
-"""Recipes for `train-resnet`: their settings at every place, and what is wrong with them."""
+"""Settings of runs: shares of the steps, and what those of classifiers and translators refuse and imply."""
 # ruff: noqa: E501 (a case is a line)
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from planning_on import plan_on
 from small_recipe import assert_only_problem, problems_of
 
-from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.errors import UserError
+from comt_cli.methods import catalogue
+from comt_cli.recipe.load import LoadedRecipe, load_recipe_text
+from comt_cli.recipe.problems import RecipeError
+from comt_cli.recipe.settings import steps_of
 from comt_cli.tasks.settings.images import ImageSettings
+from comt_cli.tasks.settings.language import TrainSettings
+from comt_cli.tasks.settings.translation import TranslationTrainSettings
 
-SMALL = """\
+# ---- moments as shares of the steps
+
+
+def test_a_share_and_the_steps_it_comes_to_are_one_run(small, load):
+    shared = small.replace("warmup_steps: 10", "warmup_steps: 0.1")
+    by_share, by_steps = (plan_on(load(text), "paper", lambda _: ("print", None)) for text in (shared, small))
+    assert by_share == by_steps  # settings, and with them ids
+    for text, override, steps in (
+        (small, "train.warmup_steps=0.25", 25), (shared, "train.steps=40", 4), (small, "train.steps=40", 10),
+    ):  # fmt: skip
+        assert load(text, override).settings["smoke"]["plain", "tiny"].train.warmup_steps == steps
+
+
+@given(st.integers(1, 10**6), st.integers(1, 9999))
+def test_a_share_is_the_nearest_whole_step_and_at_least_one(steps, hundredths_of_per_cent):
+    share = hundredths_of_per_cent / 10_000
+    found = steps_of(share, steps)
+    exact = Fraction(hundredths_of_per_cent, 10_000) * steps
+    assert 1 <= found <= steps
+    assert found == 1 or abs(found - exact) <= Fraction(1, 2)
+    assert TrainSettings(steps=steps, warmup_steps=share).warmup_steps == found  # type: ignore[arg-type]
+
+
+def test_a_half_is_rounded_up_whatever_its_binary_fraction():
+    assert 0.29 * 50 < 14.5  # in binary
+    assert steps_of(0.29, 50) == 15
+
+
+# ---- image classifiers
+
+IMAGES = """\
 title: A small table
 paper: mine
 table: table1
@@ -51,17 +90,16 @@ scales:
     description: as published
 """
 
-# What is put in the place of what stands in the small recipe, and the place of the one problem that must come.
 BROKEN = {
     "command of the other kind": ("train-resnet", "train-resent", "line 4: command -> train-resnet"),
     "key of the other command": ("learning_rate: 0.1", "learning_rate: 0.1\n    evaluation_tokens: 9", "line 12: settings.train.evaluation_tokens -> evaluation_batch_size"),
     "number for a list": ("steps: 100", "milestones: 3\n    steps: 100", "line 10: settings.train.milestones"),
     "text in a list": ("steps: 100", "milestones: [a]\n    steps: 100", "line 10: settings.train.milestones[0]"),
-    "unknown images": ("images: cifar100", "images: cifar1000", "line 25: columns.cifar100/resnet18.settings.data.images -> cifar100"),
     "unknown size": ("settings:\n          train", "settings:\n          model: {size: resnet19}\n          train", "line 35: scales.smoke.columns.tiny.settings.model.size -> resnet18"),
     "augmentation of other images": ("data: {images: cifar100}", "data: {images: imagenet}", "line 8: settings.data.augmentation"),
     "milestones of no step": ("steps: 100", "steps: 100\n    milestones: [50]", "line 11: settings.train.milestones"),
     "milestones after the end": ("steps: 100", "steps: 100\n    schedule: step\n    milestones: [50, 100]", "line 12: settings.train.milestones"),
+    "milestones that fall": ("steps: 100", "steps: 100\n    schedule: step\n    milestones: [0.5, 40]", "line 12: settings.train.milestones"),
     "warm-up rate of no warm-up": ("steps: 100", "steps: 100\n    warmup_learning_rate: 0.1", "line 11: settings.train.warmup_learning_rate"),
     "metric of the other command": ("baseline: plain", "metric: perplexity\nbaseline: plain", "line 5: metric"),
     "method of the other command": ("name: comt-pixel\n      hidden: 4", "name: scaled-init", "line 17: rows.gated.method -> scaled"),
@@ -74,11 +112,11 @@ BROKEN = {
 
 @pytest.mark.parametrize(("old", "new", "expected"), BROKEN.values(), ids=list(BROKEN))
 def test_broken(old, new, expected, load):
-    assert_only_problem(SMALL, old, new, expected, load)
+    assert_only_problem(IMAGES, old, new, expected, load)
 
 
 def test_all_that_few_steps_contradict_is_told_at_once(load):
-    text = SMALL.replace("steps: 100", "steps: 100\n    schedule: step\n    milestones: [50]\n    warmup_steps: 30")
+    text = IMAGES.replace("steps: 100", "steps: 100\n    schedule: step\n    milestones: [50]\n    warmup_steps: 30")
     text = text.partition("  smoke:")[0] + "  paper:" + text.rpartition("  paper:")[2]  # the scale paper alone
     found = problems_of(text, load, "train.steps=20", "train.nesterov=true", "train.momentum=0")
     assert [": ".join(problem.split(": ")[:2]) for problem in found[:2]] == [
@@ -88,42 +126,94 @@ def test_all_that_few_steps_contradict_is_told_at_once(load):
     assert found[2].startswith("--set train.nesterov=true with --set train.momentum=0: ")
 
 
-def test_what_a_run_is_told_comes_from_every_place(load):
-    loaded = load(SMALL, "train.momentum=0.8", "train.schedule=step", "train.milestones=[5, 7]")
-    assert loaded.recipe.metric == "accuracy"
+def test_settings_come_from_every_place(load):
+    loaded = load(IMAGES, "train.momentum=0.8", "train.schedule=step", "train.milestones=[5, 0.5]")
     tiny = loaded.settings["smoke"]["gated", "tiny"]
     assert isinstance(tiny, ImageSettings)
     assert (tiny.model.size, tiny.model.width) == ("resnet18", 8)  # the column's setup
     assert (tiny.data.size, tiny.data.augmentation) == (16, "none")  # recipe's settings < scale's setup
     assert (tiny.train.steps, tiny.train.batch_size) == (500, 4)  # scale's setup < column's settings
-    assert (tiny.train.momentum, tiny.train.milestones) == (0.8, (5, 7))  # the command line last
+    assert (tiny.train.momentum, tiny.train.milestones) == (0.8, (5, 250))  # the command line last
     assert tiny.train.min_lr_ratio is None
     paper = loaded.settings["paper"]["plain", "cifar100/resnet18"]
     assert (paper.data.images, paper.data.augmentation, paper.train.steps) == ("cifar100", "crop-flip", 100)
-    assert [run.command for run in plan_on(loaded, "paper", lambda _: ("x", "content"))] == ["train-resnet"] * 8
 
 
 def test_gradients_are_drawn_where_they_are_logged(load):
-    text = SMALL.replace("rows:", "figure: {draw: conv-gradients}\nrows:", 1)
+    text = IMAGES.replace("rows:", "figure: {draw: conv-gradients}\nrows:", 1)
     for logged, scales in ((text, 3), (text.replace("{batch_size: 4}", "{gradient_norms_every: 5}"), 2)):
         found = problems_of(logged, load)
         assert len(found) == scales
         assert all(problem.startswith("line 12: figure.draw: ") for problem in found)
-        assert all("train.gradient_norms_every" in problem for problem in found)
     assert load(text, "train.gradient_norms_every=5").recipe.figure.draw == "conv-gradients"
-
-
-def test_letters_lie_in_no_folder_of_ones_own():
-    with pytest.raises(ValueError, match="folder: glyphs100 is drawn into the cache"):
-        ImageDataSettings(images="glyphs100", folder="/somewhere")
-    assert ImageDataSettings(images="cifar100", folder="/somewhere").folder == "/somewhere"
 
 
 def test_one_data_set_is_read_from_one_folder(load):
     """Two folders would be prepared as one, and one row would show numbers of the other's images."""
-    head, _, scales = SMALL.partition("  smoke:")
+    head, _, scales = IMAGES.partition("  smoke:")
     one = head + scales[scales.index("  paper:") :]
     two = one.replace("    in_paper: false", "    in_paper: false\n    settings: {data: {folder: /elsewhere}}")
     assert plan_on(load(one), "paper", lambda settings: (settings.data.images, None))
     with pytest.raises(UserError, match=r"gated at .* read the same data from two folders, None and /elsewhere"):
         plan_on(load(two), "paper", lambda settings: (settings.data.images, None))
+
+
+# ---- translators
+
+PAIRS = """\
+title: A small table
+command: train-mt
+baseline: plain
+seeds: [1]
+settings:
+  model: {size: nano}
+  data: {vocabulary_size: 1000}
+  train: {steps: 200, warmup_steps: 0.1, average_last: 5, average_every: 0.05}
+rows:
+  plain: {method: post-ln}
+columns:
+  one: {}
+scales:
+  smoke: {description: quick}
+"""
+
+
+def translator(*overrides: str) -> LoadedRecipe:
+    return load_recipe_text(PAIRS, catalogue(), overrides)
+
+
+def train_of(*overrides: str) -> TranslationTrainSettings:
+    train = translator(*overrides).settings["smoke"]["plain", "one"].train
+    assert isinstance(train, TranslationTrainSettings)
+    return train
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        *((f"{key}={value}", key) for key, value in (("train.compile", "true"), ("train.sharding", "fsdp"))),
+        *((f"{key}={value}", key) for key, value in (("train.min_lr_ratio", 0.1), ("train.warmup_steps", 0))),
+        *((f"{key}={value}", key) for key, value in (("train.label_smoothing", 1), ("data.batch_tokens", 100))),
+        ("train.average_every=0.3", "train.average_last"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(override, key):
+    with pytest.raises(RecipeError) as refused:
+        translator(override)
+    (only,) = map(str, refused.value.problems)
+    assert only.startswith(f"--set {override}: ")
+    assert (key in only) or override.startswith(key)
+
+
+def test_steps_between_averaged_weights_may_be_a_share_and_other_schedules_have_a_floor():
+    train = train_of()
+    assert (train.warmup_steps, train.average_every, train.schedule, train.min_lr_ratio) == (20, 10, "noam", None)
+    assert train.averaged_steps == (160, 170, 180, 190, 200)
+    assert train_of("train.steps=40").averaged_steps == (32, 34, 36, 38, 40)
+    assert train_of("train.average_every=10", "train.schedule=noam") == train
+    assert train_of("train.average_last=1", "train.average_every=null").averaged_steps == ()
+    assert (train_of("train.schedule=constant").min_lr_ratio, train_of("train.schedule=cosine").min_lr_ratio) == (
+        None,
+        0.1,
+    )
+    assert train_of("train.schedule=linear", "train.min_lr_ratio=0.2").min_lr_ratio == 0.2
