@@ -122,7 +122,7 @@ def _draw(using: ImageCaptioner, stem: str, image: Seen, best: Said, loaded: Loa
     from comt_cli.report import figures
     from comt_cli.report.caption import Caption
     from comt_cli.report.terminal import say_written
-    from comt_cli.report.trained import of_runs
+    from comt_cli.report.words import of_runs
 
     weights_TR, words = using.attention(image, best)
     if image.pixels is not None:

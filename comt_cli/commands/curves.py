@@ -48,7 +48,7 @@ def curves(
     from comt_cli.errors import UserError
     from comt_cli.recipe.problems import nearest
     from comt_cli.report.exhibits.curves import Curves
-    from comt_cli.report.figures.folders import of_all
+    from comt_cli.report.figures.write import of_all
     from comt_cli.report.terminal import say_written
     from comt_cli.report.write import place, write_exhibit
 

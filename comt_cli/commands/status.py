@@ -130,7 +130,7 @@ def _tables(loaded: LoadedRecipe, asked: Asked, runs: Path, jobs: dict[str, Job]
     from comt_cli.commands.planning import plan_loaded
     from comt_cli.errors import UserError
     from comt_cli.report.collect import collect
-    from comt_cli.report.progress_table import cells_as_json
+    from comt_cli.report.layout import cells_as_json
     from comt_cli.report.sweep import read_sweep
     from comt_cli.runs.contents import adopt_contents
     from comt_cli.runs.directory import RunState
@@ -250,7 +250,7 @@ def _described(run: Run, runs: Path) -> dict[str, Any]:
 
 def _print(progress: Progress) -> None:
     from comt_cli.report import format
-    from comt_cli.report.progress_table import print_progress
+    from comt_cli.report.terminal import print_progress
     from comt_cli.runs.directory import RunState
     from comt_cli.runs.plan import point_in_words
 
@@ -266,8 +266,7 @@ def _print(progress: Progress) -> None:
 
     typer.echo(f"{heading}: {counted(table)}")
     if progress.cells is not None:
-        rows, columns = (dict.fromkeys(names) for names in zip(*progress.cells.cells, strict=True))
-        print_progress(progress.cells, progress.metrics, list(rows), list(columns))
+        print_progress(progress.cells, progress.metrics)
     for name, states in table["others"].items():
         typer.echo(f"  besides, {name}: {', '.join(f'{count} {state}' for state, count in states.items())}")
     for source in table["sources"]:

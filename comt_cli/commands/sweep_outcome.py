@@ -70,7 +70,7 @@ def _write(
     from comt_cli.files import write_text
     from comt_cli.recipe.grid import OF_TEST
     from comt_cli.report.collect import ENDED
-    from comt_cli.report.exhibits.rates import Rates
+    from comt_cli.report.exhibits.sweep import Rates
     from comt_cli.report.frame import frame_csv
     from comt_cli.report.sweep import read_sweep, sweep_frame, whole_columns
     from comt_cli.report.write import ReportFiles, write_exhibits, write_report
@@ -101,10 +101,12 @@ def _write(
 
 
 def _print(planned: Planned, rates: pd.DataFrame, cells: set[tuple[str, str]]) -> None:
-    from comt_cli.report.exhibits.rates import Rates, shown, texts
+    from comt_cli.report.exhibits.sweep import Rates, texts
+    from comt_cli.report.frame import part_of
     from comt_cli.report.terminal import print_texts, say
 
-    head, *lines = texts(shown(rates, cells))
+    shown = [cell in cells for cell in zip(rates["row"], rates["column"], strict=True)]
+    head, *lines = texts(part_of(rates, shown))
     say(f"{planned.loaded.recipe.title} ({planned.loaded.name}), sweep at scale {planned.scale}")
     print_texts(head, lines, most=110)
     for sentence in Rates().sentences(rates):  # what was not chosen is why no whole table is, whatever is shown

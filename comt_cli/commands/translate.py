@@ -153,7 +153,7 @@ def _draw(using: Translator, number: int, best: Translation, loaded: LoadedTrans
     from comt_cli.report import figures
     from comt_cli.report.caption import Caption
     from comt_cli.report.terminal import say_written
-    from comt_cli.report.trained import of_runs
+    from comt_cli.report.words import of_runs
 
     weights_TS, target, source = using.attention(best)
     figure, frame = figures.draw_attention(weights_TS.numpy(), target, source)

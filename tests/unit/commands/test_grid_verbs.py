@@ -14,7 +14,7 @@ from comt_cli.campaign.outcomes import TrainingFailed, run_name
 from comt_cli.commands import sweep_training
 from comt_cli.commands.run_selectors import model_source, run_folders
 from comt_cli.errors import UserError
-from comt_cli.report.figures.folders import run_figure_folder
+from comt_cli.report.figures.write import run_figure_folder
 from comt_cli.runs.plan import RunSpec
 from tests.shelf import GATES, Shelf, shelf
 

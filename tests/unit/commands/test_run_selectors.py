@@ -11,7 +11,7 @@ from comt_cli.app import app
 from comt_cli.commands import completion
 from comt_cli.commands.run_selectors import model_source, run_folders, select_runs
 from comt_cli.errors import UserError
-from comt_cli.report.figures.folders import run_figure_folder
+from comt_cli.report.figures.write import run_figure_folder
 from comt_cli.runs.shared import link_runs, set_aside
 from tests.shelf import Shelf, shelf
 
