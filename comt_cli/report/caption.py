@@ -1,10 +1,13 @@
-"""The caption of a figure: what it shows, what was trained, and how to read it; beside it as text and as LaTeX."""
+r"""Captions of figures, and LaTeX: text that is printed as it is, and the `table` and `figure` floats to `\input`.
+
+Tables need booktabs, figures graphicx.
+"""
 
 from __future__ import annotations
 
+import unicodedata
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-from comt_cli.report.latex import escaped
 
 FIGURE_FILES = ("png", "pdf", "txt", "tex", "csv")
 """The files of a figure, in the order in which they are written: picture, page, caption, and the numbers last."""
@@ -16,15 +19,98 @@ _IN_FILE_NAMES = {
     **{letter: rf"\string{letter}" for letter in "#~^"},
 }
 """What LaTeX does not read as it stands in the name of a file; it does underscores, dollar signs and ampersands."""
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': "''",
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+    "[": "{[}",  # after a line's end a bare one would be read as its optional argument
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "−": "$-$",
+    "–": "--",
+    "—": "---",
+    "…": r"\ldots{}",
+    "‘": "`",
+    "’": "'",
+    "“": "``",
+    "”": "''",
+    "α": r"$\alpha$",
+    "β": r"$\beta$",
+    "γ": r"$\gamma$",
+    "λ": r"$\lambda$",
+    "σ": r"$\sigma$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+}
+
+
+def table_float(
+    caption: str, label: Sequence[str], columns: str, head: Sequence[str], body: Iterable[str], notes: Iterable[str],
+    written_from: str,
+) -> str:  # fmt: skip
+    r"""The float: `\label{tab:<label>}`, the lines of its body between booktabs' rules, and the notes below."""
+    return "\n".join(
+        [
+            rf"% Needs \usepackage{{booktabs}}. Written by comt report from {written_from}.",
+            r"\begin{table}[htbp]",
+            r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
+            rf"\caption{{{caption}}}",
+            rf"\label{{tab:{'-'.join(map(_label, label))}}}",
+            rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}",
+            r"\toprule",
+            rf"{' & '.join(map(escaped, head))} \\",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}",
+            *(rf"\par\smallskip\raggedright {note}" for note in notes),
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def _label(text: str) -> str:
+    return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in text)
+
+
+def number(text: str) -> str:
+    """A number's sign as a minus; a lone dash stays a dash."""
+    return escaped(text.replace("-", "−") if any(letter.isdigit() for letter in text) else text)
+
+
+_ACCENTS = (
+    "\u0300\u0301\u0302\u0303\u0308\u030a\u0327\u030c"  # grave, acute, circumflex, tilde, dots, ring, cedilla, caron
+)
+_LETTERS = "æÆøØœŒßłŁ"
+"""Accents on Latin letters, and letters beside them, that plain LaTeX sets without further packages."""
+
+
+def escaped(text: str) -> str:
+    r"""Text that LaTeX prints as it stands. What it has no glyph for without further packages is spelt `U+2603`."""
+    return "".join(_letter(letter) for letter in unicodedata.normalize("NFC", text))
+
+
+def _letter(letter: str) -> str:
+    if letter in _LATEX:
+        return _LATEX[letter]
+    if ord(letter) < 0x20:
+        return " "
+    decomposed = unicodedata.normalize("NFD", letter)
+    base, accents = decomposed[0], decomposed[1:]
+    if letter in _LETTERS or (base.isascii() and base.isprintable() and all(accent in _ACCENTS for accent in accents)):
+        return letter
+    return f"U+{ord(letter):04X}"
 
 
 @dataclass(frozen=True)
 class Caption:
-    """`title` is the question that the figure answers, `trained` which networks, on what and for how long.
-
-    `reading` explains the marks, `findings` say what the numbers come to. All of `trained` stands in the picture too: a
-    picture that is copied into slides keeps saying what it is of.
-    """
+    """`title` is the question that the figure answers, `trained` which networks, on what and for how long, which stands
+    in the picture too; `reading` explains the marks, `findings` say what the numbers come to."""
 
     title: str
     trained: str = ""
@@ -34,7 +120,8 @@ class Caption:
     @property
     def sentences(self) -> list[str]:
         """Title, training, reading and findings, each a sentence or several."""
-        return [_sentence(each) for each in (self.title, self.trained, *self.reading, *self.findings) if each]
+        texts = (each.strip() for each in (self.title, self.trained, *self.reading, *self.findings))
+        return [text if text.endswith((".", "!", "?")) else f"{text}." for text in texts if text]
 
     def text(self) -> str:
         """One paragraph, for a document of any kind."""
@@ -45,7 +132,6 @@ class Caption:
         takes this share of a line's width."""
         title, *others = self.sentences
         said = " ".join([rf"\textbf{{{escaped(title)}}}", *map(escaped, others)])
-        key = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in label)
         file = "".join(_IN_FILE_NAMES.get(letter, letter) for letter in stem)
         width = r"\linewidth" if share > 0.99 else rf"{share:.2f}\linewidth"
         return "\n".join(
@@ -55,13 +141,8 @@ class Caption:
                 r"\centering",
                 rf"\includegraphics[width={width}]{{{file}.pdf}}",
                 rf"\caption{{{said}}}",
-                rf"\label{{fig:{key}}}",
+                rf"\label{{fig:{_label(label)}}}",
                 r"\end{figure}",
                 "",
             ]
         )
-
-
-def _sentence(text: str) -> str:
-    text = text.strip()
-    return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -2,83 +2,73 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from comt_cli.recipe.grid import OF_TEST
 from comt_cli.recipe.load import LoadedRecipe
-from comt_cli.report import notes
-from comt_cli.report.collect import Cell
-from comt_cli.report.csv_tables import GRID
-from comt_cli.report.equal_time import at_equal_time
-from comt_cli.report.frame import Record, cells_of, frame_of, rows_of
+from comt_cli.report.collect import Cell, Run
+from comt_cli.report.frame import GRID, Record, cells_of, frame_of, part_of, rows_of
+from comt_cli.report.logs import curve
 from comt_cli.report.statistics import Paired, detectable, difference, p_value, paired_difference, summarise
 from comt_cli.report.verdict import Outcome, corrected, judge, published_direction
+from comt_cli.report.words import cell_notes, grid_notes, of_table, other_settings, run_notes, selection_notes
 from comt_cli.runs.directory import RunState
-from comt_cli.runs.plan import RunSpec
-from comt_cli.tasks.base import Metric
+from comt_cli.tasks.base import DifferenceUnit, Metric
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _OF_PAPER = ("data.", "model.", "train.steps=", "train.batch_size=")
-"""How those settings begin that make a run another than the one that the paper's number stands beside."""
+"""Changed settings, by their beginning, with which a run is no longer the one that the paper's number is of."""
 
 
 def cells_frame(runs: pd.DataFrame, loaded: LoadedRecipe) -> pd.DataFrame:
-    """One record a cell, columns outermost: the table's CSV, and beside it as objects what was made of the runs.
+    """One record a cell, columns outermost: the table's CSV, with the objects that it was computed from.
 
     `_cell`, `_metric`; `_ours` (`Summary`), `_apart` (`Paired`, the difference to the baseline), `_detectable`,
     `_equal_time`, `_verdict`; `_paper_apart` and `_direction` of the paper's difference, 0 where it shows none; `_best`
-    asks for bold; `_remarks` are the footnotes of the cell; `_costs` those of a training step.
-    `attrs` say what the table is (`table_attrs`).
+    asks for bold; `_remarks` are the footnotes of the cell; `_costs` those of a training step (`costs.with_costs`).
+    `attrs` describe the table (`_attrs`).
     """
-    recipe, cells = loaded.recipe, cells_of(runs)
-    scale = str(runs["scale"].iloc[0])
-    changed, published = loaded.changed(scale), is_published(runs, loaded)
-    found: list[Record] = []
-    for column in dict.fromkeys(column for _, column in cells):
-        here = [
-            _cell(
-                loaded,
-                cell,
-                cells.get((recipe.baseline, column)),
-                loaded.compared_column(scale, column) if published else None,
-                None if changed else recipe.rows[cell.row].notes.get(scale),  # of runs with the recipe's settings
-            )
-            for cell in cells.values()
-            if cell.column == column
-        ]
-        best = _best(here, recipe.baseline)
-        found += [{**record, "_best": record["row"] in best} for record in here]
-    tested = {number: (each["_verdict"], each["_apart"], each["_metric"].difference) for number, each in
-              enumerate(found)}  # fmt: skip
-    adjusted = corrected(tested)
+    cells, scale = cells_of(runs), str(runs["scale"].iloc[0])
+    published, changed = is_published(runs, loaded), loaded.changed(scale)
+    compared = {column: loaded.compared_column(scale, column) if published else None for _, column in cells}
+    found = []
+    for (row, column), cell in cells.items():
+        note = None if changed else loaded.recipe.rows[row].notes.get(scale)  # on runs with the recipe's settings
+        found.append(_record(loaded, cell, cells.get((loaded.recipe.baseline, column)), compared[column], note))
+    adjusted = corrected({n: (each["_verdict"], each["_apart"], each["_metric"].difference)
+                          for n, each in enumerate(found)})  # fmt: skip
     costs = {(row, column): each for row, column, each in
              zip(runs["row"], runs["column"], runs["_costs"], strict=True)} if "_costs" in runs else {}  # fmt: skip
-    shared = {"recipe": loaded.origin, "changed_settings": shlex.join(changed)}
-    frame = frame_of(
-        {key: adjusted.get(number) if key == "p_value_holm" else value for key, value in record.items()}
-        | shared
-        | {"_costs": costs.get((record["row"], record["column"]))}
-        for number, record in enumerate(found)
-    )
-    frame.attrs |= table_attrs(runs, loaded, published=published)
+    for number, record in enumerate(found):
+        record |= {"p_value_holm": adjusted.get(number)}
+        record |= {"recipe": loaded.origin, "changed_settings": shlex.join(changed)}
+        record |= {"_costs": costs.get((record["row"], record["column"])), "_best": _is_best(record, found)}
+    frame = frame_of(found)
+    frame.attrs |= _attrs(runs, loaded, cells, published=published)
+    frame.attrs["trained"] = of_table(frame)
     return frame
 
 
-def table_attrs(runs: pd.DataFrame, loaded: LoadedRecipe, *, published: bool) -> dict[str, Any]:
-    """What is said of a table as a whole: its names and those of its recipe, seeds, notes, devices, commits, data.
+def _attrs(
+    runs: pd.DataFrame, loaded: LoadedRecipe, cells: Mapping[tuple[str, str], Cell], *, published: bool
+) -> dict[str, Any]:
+    """The table as a whole: its names and those of its recipe, seeds, notes, devices, commits, data.
 
-    `paper` and `printed_table` are None where no number of a paper is shown; `overrides` are the `--set` arguments.
+    `metrics` and `specs` have by column the key of what it shows and the baseline's run (the first row's, where the
+    baseline was not selected). `paper` and `printed_table` are None where no number of a paper is shown; `overrides`
+    are the `--set` arguments.
     """
-    recipe, scale = loaded.recipe, str(runs["scale"].iloc[0])
-    cells = cells_of(runs)
+    recipe, scale, every = loaded.recipe, str(runs["scale"].iloc[0]), list(runs["_run"])
     rows, columns = (list(dict.fromkeys(name[axis] for name in cells)) for axis in (0, 1))
     metrics = {column: recipe.metric_at(scale, column) for column in columns}
-    grid, changed, every = loaded.grids.get(scale), loaded.changed(scale), list(runs["_run"])
-    first = {(spec.row, spec.column): spec for spec in runs["_first"]}
-    first = {name: first[name] for name in sorted(first, key=lambda name: list(recipe.rows).index(name[0]))}
+    grid, changed = loaded.grids.get(scale), loaded.changed(scale)
+    first = recipe.baseline if recipe.baseline in rows else rows[0]
+    results = [run for run in every if run.result]
     return {
         "title": recipe.title,
         "paper": recipe.paper if published else None,
@@ -90,58 +80,56 @@ def table_attrs(runs: pd.DataFrame, loaded: LoadedRecipe, *, published: bool) ->
         "scale": scale,
         "scale_description": recipe.scales[scale].description,
         "baseline": recipe.baseline,
+        "task": every[0].spec.task,
+        "metrics": metrics,
+        "specs": {column: (cells.get((first, column)) or _first(cells, column)).runs[0].spec for column in columns},
         "seeds": tuple(sorted({run.spec.seed for run in every})),
         "overrides": changed,
         "is_ladder": recipe.ladder,
         "notes": (
-            *notes.selection(loaded, rows, columns, scale, changed),
-            *(notes.grid(grid, metrics.values()) if grid is not None else ()),
-            *notes.other_settings(list(first.values()), recipe.baseline),
-            *notes.of_runs(every, metrics),
+            *selection_notes(loaded, rows, columns, scale, changed),
+            *(grid_notes(grid, metrics.values()) if grid is not None else ()),
+            *other_settings(sorted((run.spec for run in every), key=lambda spec: rows.index(spec.row)),
+                                  recipe.baseline),
+            *run_notes(every, metrics),
             *runs.attrs["notes"],
         ),
-        "devices": tuple(sorted(distinct(every, "device"))),
-        "commits": tuple(sorted(distinct(every, "git_commit"))),
-        "contents": tuple(dict.fromkeys(run.content for run in every if run.result and run.content)),
+        "devices": tuple(sorted(_distinct(every, "device"))),
+        "commits": tuple(sorted(_distinct(every, "git_commit"))),
+        "contents": tuple(dict.fromkeys(run.content for run in results if run.content)),
         "costs_devices": runs.attrs.get("costs_devices", ()),
         "costs_commits": runs.attrs.get("costs_commits", ()),
-    }
+    }  # fmt: skip
 
 
-def distinct(runs: Iterable[Any], key: str) -> set[str]:
-    """What the results of runs have under a key."""
+def _first(cells: Mapping[tuple[str, str], Cell], column: str) -> Cell:
+    return next(cell for (_, each), cell in cells.items() if each == column)
+
+
+def _distinct(runs: Iterable[Run], key: str) -> set[str]:
     return {str(run.result[key]) for run in runs if run.result and run.result.get(key) is not None}
 
 
 def is_published(runs: pd.DataFrame, loaded: LoadedRecipe) -> bool:
-    """Whether a paper's numbers may stand beside these runs: not where they have a text of one's own (`files:GLOB`), or
-    another size or length."""
+    """Whether a paper's numbers may be shown with these runs: not where they have a text of one's own (`files:GLOB`),
+    or another size or length."""
     changed = loaded.changed(str(runs["scale"].iloc[0]))
-    return (
-        loaded.is_published
-        and not any(each.startswith(_OF_PAPER) for each in changed)
-        and not any(":" in corpus(run.spec) for run in runs["_run"])
-    )
+    is_own_text = any(":" in str(getattr(run.spec.settings.data, "corpus", "")) for run in runs["_run"])
+    return loaded.is_published and not is_own_text and not any(each.startswith(_OF_PAPER) for each in changed)
 
 
-def corpus(spec: RunSpec) -> str:
-    """The text that a run is trained on, where its task has such a setting."""
-    return str(getattr(spec.settings.data, "corpus", ""))
-
-
-def _cell(loaded: LoadedRecipe, cell: Cell, base: Cell | None, compared: str | None, note: str | None) -> Record:
+def _record(loaded: LoadedRecipe, cell: Cell, base: Cell | None, compared: str | None, note: str | None) -> Record:
     recipe, spec = loaded.recipe, cell.runs[0].spec
-    row, column, scale, task = cell.row, cell.column, spec.scale, spec.task
-    key = recipe.metric_at(scale, column)
+    row, column, task = cell.row, cell.column, spec.task
+    key = recipe.metric_at(spec.scale, column)
     metric: Metric = task.metrics[key]
-    unit, is_baseline = metric.difference, row == recipe.baseline
+    unit, is_baseline, own = metric.difference, row == recipe.baseline, recipe.rows[row]
     values, theirs = cell.values(key), base.values(key) if base else {}
     ours = summarise(list(values.values()))
     apart = None if is_baseline else paired_difference(values, theirs, unit)
-    paper = recipe.rows[row].paper.get(compared) if compared else None
-    paper_base = recipe.rows[recipe.baseline].paper.get(compared) if compared else None
-    either_collapsed = metric.collapsed(paper) or metric.collapsed(paper_base)
-    paper_apart = None if is_baseline or either_collapsed else difference(paper, paper_base, unit)
+    paper, paper_base = (each.paper.get(compared) if compared else None for each in (own, recipe.rows[recipe.baseline]))
+    has_apart = not (is_baseline or metric.collapsed(paper) or metric.collapsed(paper_base))
+    paper_apart = difference(paper, paper_base, unit) if has_apart else None
     verdict = judge(
         is_baseline=is_baseline,
         ours=_outcome(cell, values),
@@ -154,13 +142,13 @@ def _cell(loaded: LoadedRecipe, cell: Cell, base: Cell | None, compared: str | N
     found = None if apart is None else detectable(apart, unit)
     equal_time = None if apart is None or base is None else at_equal_time(cell, base, key, unit)
     beside = None if metric.beside is None else summarise(list(cell.values(metric.beside).values()))
-    published, note = recipe.rows[row].published, note if values else None
-    point = {} if cell.choice is None else dict.fromkeys(spec.point) | dict(cell.choice.point or {})
+    note = note if values else None
+    point = dict.fromkeys(spec.point) | dict(cell.point or {}) if cell.points else {}
     return {
         "row": row,
         "column": column,
         "metric": key,
-        "scale": scale,
+        "scale": spec.scale,
         "mean": ours and ours.mean,
         "stderr": ours and ours.stderr,
         **({"median": ours and ours.median} if task.shows_median else {}),
@@ -180,14 +168,14 @@ def _cell(loaded: LoadedRecipe, cell: Cell, base: Cell | None, compared: str | N
         # most runs are evaluated at their end alone
         **(_paired(equal_time, f"equal_time_{unit.name}", "equal_time_") if equal_time else {}),
         f"paper_difference_{unit.name}": paper_apart,
-        **({} if published is None else {"published_percent": published.percent}),
+        **({} if own.published is None else {"published_percent": own.published.percent}),
         "verdict": verdict.value,
         **({} if note is None else {"note": note}),
         "extra_parameters_percent": cell.average("extra_parameters_percent"),
-        "paper_increase": loaded.printed_increase(scale, row, column) if compared else None,
+        "paper_increase": loaded.printed_increase(spec.scale, row, column) if compared else None,
         task.unit.per_second: cell.average(task.unit.per_second),
-        "devices": "; ".join(sorted(distinct(cell.runs, "device"))),
-        "git_commits": "; ".join(sorted(distinct(cell.runs, "git_commit"))),
+        "devices": "; ".join(sorted(_distinct(cell.runs, "device"))),
+        "git_commits": "; ".join(sorted(_distinct(cell.runs, "git_commit"))),
         "data_contents": " ".join(dict.fromkeys(run.content for run in cell.runs if run.result and run.content)),
         "run_ids": " ".join(run.spec.id for run in cell.runs if run.result is not None and not cell.is_open),
         "_cell": cell,
@@ -199,56 +187,36 @@ def _cell(loaded: LoadedRecipe, cell: Cell, base: Cell | None, compared: str | N
         "_verdict": verdict,
         "_paper_apart": paper_apart,
         "_direction": 0 if is_baseline else published_direction(paper, paper_base, metric),
-        "_remarks": tuple(notes.of_cell(cell, key, apart, metric, paper, published, note)),
+        "_remarks": tuple(cell_notes(cell, key, apart, metric, paper, own.published, note)),
     }
 
 
 def _paired(apart: Paired | None, mean: str, ends: str) -> dict[str, float | None]:
-    told = (None, None, None) if apart is None else (apart.mean, apart.low, apart.high)
-    return dict(zip((mean, f"{ends}low", f"{ends}high"), told, strict=True))
+    numbers = (None, None, None) if apart is None else (apart.mean, apart.low, apart.high)
+    return dict(zip((mean, f"{ends}low", f"{ends}high"), numbers, strict=True))
 
 
 def _outcome(cell: Cell | None, values: Mapping[int, float]) -> Outcome:
     return Outcome(len(values), len(cell.having(RunState.diverged)) if cell and not cell.is_open else 0)
 
 
-def _best(cells: Sequence[Record], baseline: str) -> set[str]:
-    """The row in bold, with those that are the same runs: the best mean, where its difference to the baseline is
-    resolved and an improvement.
+def _is_best(record: Record, cells: Sequence[Record]) -> bool:
+    """Whether a cell has the best mean of its column and its difference to the baseline is a resolved improvement.
 
     Only cells of which every seed has a value compete, and the baseline must be one of them.
     """
-    better = 1 if cells[0]["_metric"].better == "higher" else -1
-    whole = [each for each in cells if each["_ours"] is not None and each["n"] == len(each["_cell"].runs)]
-    means = {each["row"]: better * each["mean"] for each in whole}
-    if baseline not in means:
-        return set()
-    return {
-        each["row"]
-        for each in whole
-        if means[each["row"]] == max(means.values())
-        and each["_apart"] is not None
-        and each["_apart"].excludes_zero
-        and better * each["_apart"].mean > 0
-    }
+    sign = 1 if record["_metric"].better == "higher" else -1
+    whole = {each["row"]: sign * each["mean"] for each in cells
+             if each["column"] == record["column"] and each["n"] == len(each["_cell"].runs)}  # fmt: skip
+    apart: Paired | None = record["_apart"]
+    is_better = apart is not None and apart.excludes_zero and sign * apart.mean > 0
+    is_compared = {record["row"], record["baseline"]} <= whole.keys()
+    return is_better and is_compared and whole[record["row"]] == max(whole.values())
 
 
 def only(cells: pd.DataFrame, rows: Iterable[str], columns: Iterable[str]) -> pd.DataFrame:
     """The part of a table that was chosen to be shown; its numbers are those of the whole."""
-    chosen = cells[cells["row"].isin({*rows}) & cells["column"].isin({*columns})]
-    chosen.attrs = dict(cells.attrs)
-    return chosen
-
-
-def footnotes(cells: pd.DataFrame) -> list[str]:
-    """The remarks of all cells in order of appearance, each once."""
-    return list(dict.fromkeys(text for remarks in cells["_remarks"] for text in remarks))
-
-
-def reference(cells: Sequence[Record], column: str) -> Record:
-    """The baseline's cell under a column, or the first row's where the baseline was not selected."""
-    here = [each for each in cells if each["column"] == column]
-    return next((each for each in here if each["row"] == each["baseline"]), here[0])
+    return part_of(cells, cells["row"].isin({*rows}) & cells["column"].isin({*columns}))
 
 
 def under_columns(cells: pd.DataFrame) -> dict[str, list[Record]]:
@@ -257,3 +225,48 @@ def under_columns(cells: pd.DataFrame) -> dict[str, list[Record]]:
     for record in rows_of(cells):
         found.setdefault(record["column"], []).append(record)
     return found
+
+
+def at_equal_time(cell: Cell, baseline: Cell, metric: str, unit: DifferenceUnit) -> Paired | None:
+    """The difference to the baseline over common seeds, when all of them have trained as long as the quickest took.
+
+    Time is that of training as it was measured, without evaluations. Between two evaluations the metric is taken from
+    the straight line, in logarithms where differences are ratios. Of a test metric the same one on validation data is
+    read.
+
+    None where a seed diverged or has not ended, where a log has no evaluation before and after that time, and where the
+    table shows the best or averaged weights: logs have those of the step.
+    """
+    every = [run for each in (cell, baseline) for run in each.runs]
+    if cell.is_open or baseline.is_open or any(run.state is not RunState.done for run in every):
+        return None
+    trains = [run.spec.settings.train for run in every]
+    # Without evaluations between, logs have the end alone.
+    if any(each.evaluate_every is None or each.select == "best" or each.averaged_steps for each in trains):
+        return None
+    prefix = next((each for each in OF_TEST if metric.startswith(each)), "")
+    key = f"validation_{metric.removeprefix(prefix)}"
+    ours, theirs = (
+        {run.spec.seed: curve(run.directory, run.result or {}, "time", key) for run in each.runs}
+        for each in (cell, baseline)
+    )
+    seeds = ours.keys() & theirs.keys()
+    curves = [each[seed] for each in (ours, theirs) for seed in seeds]
+    if not curves or not all(curves):
+        return None
+    used = min(points[-1][0] for points in curves)
+    if any(used < points[0][0] for points in curves):
+        return None
+    read = [{seed: read_at(each[seed], used, logarithms=unit.is_relative) for seed in seeds} for each in (ours, theirs)]
+    return paired_difference(read[0], read[1], unit)
+
+
+def read_at(points: Sequence[tuple[float, float]], used: float, *, logarithms: bool) -> float:
+    """The value of a curve at a time not before its first point, by the straight line between its neighbours, of the
+    values or of their logarithms; after its last point the last value."""
+    import numpy as np
+
+    times, values = zip(*points, strict=True)
+    if logarithms:
+        return math.exp(np.interp(used, times, np.log(values)))
+    return float(np.interp(used, times, values))

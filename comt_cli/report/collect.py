@@ -1,4 +1,4 @@
-"""From the plan and the folder of run directories to cells: what every seed ended with, and what is missing."""
+"""The planned runs of a table, as far as their directories go, and the cells that they make."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Progress:
 
 @dataclass(frozen=True)
 class Run:
-    """One planned run and what its directory holds. `problem` says why a directory could not be read;
-    `chosen` whether its cell shows it, None where there is no grid, or nothing is chosen of it yet."""
+    """A planned run and its directory's content. `problem`: why the directory could not be read; `chosen`: whether its
+    cell shows it, None without a grid and while nothing is chosen."""
 
     spec: RunSpec
     state: RunState
@@ -61,18 +61,18 @@ class Run:
             return None
         return float(found)
 
-    def signature(self, metric: str) -> str | None:
-        """How a metric was computed, where its evaluation says so."""
-        return self._said("signatures", metric)
+    def value(self, metric: str) -> float | None:
+        """The metric of a run that is done; a diverged run has none."""
+        return self.number(metric) if self.state is RunState.done else None
 
-    def missing(self, metric: str) -> str | None:
-        """Why the run has no number for a metric, where its evaluation says so: `needs Java`."""
-        return self._said("missing", metric)
-
-    def remark(self, metric: str) -> str | None:
-        """What the evaluation that gave a metric says of itself: `predicts one class`."""
-        said = self._evaluation(metric)[1].get("remark")
-        return None if said is None else str(said)
+    def reported(self, key: str, metric: str) -> str | None:
+        """An entry of the evaluation that gave a metric: its `remark`, or, of this metric, one of its `signatures` or
+        of the reasons why it is `missing`."""
+        prefix, evaluation = self._evaluation(metric)
+        found = evaluation.get(key)
+        if key != "remark":
+            found = found.get(metric.removeprefix(prefix)) if isinstance(found, dict) else None
+        return None if found is None else str(found)
 
     def scored_on(self, metric: str) -> tuple[int, str, str] | None:
         """How many samples gave a metric, of which split, and what they are."""
@@ -81,19 +81,11 @@ class Run:
         return found and (found[0], prefix.strip("_").replace("_", " ") or "validation", found[1])
 
     def _evaluation(self, metric: str) -> tuple[str, dict[str, Any]]:
-        """The evaluation that gave a metric, with its prefix: that of validation, or of the split whose name the metric
-        begins with."""
+        """The evaluation that gave a metric, with its prefix, which is that of the metric; validation has none."""
         result = self.result or {}
         found = {key.removesuffix("evaluation"): value for key, value in result.items() if key.endswith("_evaluation")}
         prefix = max((each for each in found if metric.startswith(each)), key=len, default="")
         return prefix, found.get(prefix, result)
-
-    def _said(self, what: str, metric: str) -> str | None:
-        """What an evaluation says of a metric."""
-        prefix, evaluation = self._evaluation(metric)
-        by_metric = evaluation.get(what, {})
-        said = by_metric.get(metric.removeprefix(prefix)) if isinstance(by_metric, dict) else None
-        return None if said is None else str(said)
 
     @property
     def content(self) -> str | None:
@@ -101,47 +93,36 @@ class Run:
         found = (self.result or {}).get("data_content") or self.spec.data_content
         return str(found) if found else None
 
-    def value(self, metric: str) -> float | None:
-        """The metric of a run that is done; a diverged run has none."""
-        return self.number(metric) if self.state is RunState.done else None
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What a cell shows of the grid of its recipe.
-
-    Attributes:
-        point: the values of the runs that are shown, by dotted key; None while a run of the cell has not ended: nothing
-            is chosen from a part.
-        others: the runs of the other points.
-        points: how many points there are; `without`: how many have no mean, since a run diverged or has no value.
-    """
-
-    point: Mapping[str, Any] | None
-    others: tuple[Run, ...] = ()
-    points: int = 1
-    without: int = 0
-
 
 @dataclass(frozen=True)
 class Cell:
-    """One row under one column: a run per seed. With a grid, those of the point that was chosen, or all while nothing
-    is: then the cell has no values."""
+    """One row under one column: a run per seed, of a grid those of the chosen point.
+
+    Attributes:
+        runs: those that are shown; all, while not every run of a grid has ended: then the cell has no values.
+        others: those of the other points.
+        points: how many points the grid has, 0 without one; `without`: how many of them have no mean, since a run
+            diverged or has no value.
+        is_open: whether nothing is chosen yet.
+    """
 
     row: str
     column: str
     runs: tuple[Run, ...]
-    choice: Choice | None = None
+    others: tuple[Run, ...] = ()
+    points: int = 0
+    without: int = 0
+    is_open: bool = False
 
     @property
-    def is_open(self) -> bool:
-        """Whether there is something to choose, and not every run has ended."""
-        return self.choice is not None and self.choice.point is None
+    def point(self) -> Mapping[str, Any] | None:
+        """The chosen values by dotted key; None without a grid and while nothing is chosen."""
+        return self.runs[0].spec.point if self.points and not self.is_open else None
 
     @property
     def every(self) -> tuple[Run, ...]:
         """All planned runs, those that are shown first."""
-        return self.runs if self.choice is None else (*self.runs, *self.choice.others)
+        return (*self.runs, *self.others)
 
     def values(self, metric: str) -> dict[int, float]:
         """The metric by seed, of the runs that are done. While a choice is open there is none."""
@@ -162,11 +143,8 @@ class Cell:
     @property
     def state(self) -> str:
         """`done`, `missing`, ...; where seeds differ, `2 done, 1 running`."""
-        counts = {state: len(self.having(state)) for state in _ORDER}
-        present = {state: count for state, count in counts.items() if count}
-        if len(present) == 1:
-            return next(iter(present))
-        return ", ".join(f"{count} {state}" for state, count in present.items())
+        counts = {state: count for state in _ORDER if (count := len(self.having(state)))}
+        return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{n} {state}" for state, n in counts.items())
 
 
 ENDED = (RunState.done, RunState.diverged)
@@ -186,13 +164,7 @@ class Collection:
             yield from cell.every
 
     def check_contents(self) -> None:
-        """Refuse to set numbers beside each other that were computed on different data.
-
-        Rows that ask for other data settings than their neighbours are not meant: the table names those settings.
-
-        Raises:
-            UserError: under one column, runs of equal data settings were trained on different contents; names them.
-        """
+        """Raise `UserError` where runs of a column with equal data settings were trained on different contents."""
         found: dict[tuple[str, str], dict[str, list[Run]]] = {}
         for run in self.runs():
             if run.result is not None and run.content is not None:
@@ -204,18 +176,14 @@ class Collection:
 
 
 def _different_contents(column: str, contents: Mapping[str, Sequence[Run]]) -> UserError:
-    def named(runs: Sequence[Run]) -> str:
-        shown = [f"{run.spec.row} seed {run.spec.seed} ({run.spec.id})" for run in runs[:_NAMED]]
-        more = len(runs) - len(shown)
-        return ", ".join(shown) + (f" and {more} more" if more else "")
-
-    listed = "\n".join(f"  {content[:12]}: {named(runs)}" for content, runs in contents.items())
-    fewest = min(contents.values(), key=len)
-    rows = ",".join(dict.fromkeys(run.spec.row for run in fewest))
+    listed = ""
+    for content, runs in contents.items():
+        shown = ", ".join(f"{run.spec.row} seed {run.spec.seed} ({run.spec.id})" for run in runs[:_NAMED])
+        listed += f"\n  {content[:12]}: {shown}{' ...' if len(runs) > _NAMED else ''}"
+    rows = ",".join(dict.fromkeys(run.spec.row for run in min(contents.values(), key=len)))
     return UserError(
-        f"the runs under {column} were trained on different data, by the hash of its content:\n{listed}",
-        "Their numbers cannot be compared. Train the same command with --fresh and "
-        f"--rows {rows}, or leave those rows or seeds out with --rows and --seeds.",
+        f"the runs under {column} were trained on different data, by the hash of its content:{listed}",
+        f"Train the same command with --fresh and --rows {rows}, or leave those rows or seeds out.",
     )
 
 
@@ -242,9 +210,8 @@ def collect(
     """Look up every planned run below the folder `runs` by its id, whichever table it was trained for.
 
     Of the points of a grid, a cell shows the one with the best mean of the metric `choose_by` over its seeds.
-    With `metrics`, by column, a run that is done but holds no such number, and does not say why, is remarked on. A
-    directory that cannot be read counts as unfinished and is remarked on: one broken run must not hide a table.
-    Without `remarks` nothing is said of other runs in the cells' folders, such as the trials of a sweep.
+    A directory that cannot be read counts as unfinished and gets a note, as does a run that is done but has no number
+    for its column's metric (`metrics`). Without `remarks` there is no note on other runs in the cells' folders.
     """
     grouped: dict[tuple[str, str], list[Run]] = {}
     for spec in specs:
@@ -258,34 +225,34 @@ def collect(
 
 def _cell(row: str, column: str, found: Iterable[Run], choose_by: str | None) -> Cell:
     runs = tuple(sorted(found, key=lambda run: run.spec.seed))
+    if not runs[0].spec.point:
+        return Cell(row, column, runs)
+    points = by_point(runs)
+    if len(points) > 1 and (choose_by is None or any(run.state not in ENDED for run in runs)):
+        return Cell(row, column, runs, points=len(points), is_open=True)
+    means = {} if choose_by is None else {key: mean_of(each, choose_by) for key, each in points.items()}
+    known = {key: mean for key, mean in means.items() if mean is not None}
+    whole = (key for key, each in points.items() if all(run.state is RunState.done for run in each))
+    sign = 1 if choose_by and runs[0].spec.task.metrics[choose_by].better == "higher" else -1
+    first = next(whole, next(iter(points)))
+    shown = max(known, key=lambda key: sign * known[key], default=first)  # of equal ones the first
+    chosen = tuple(replace(run, chosen=True) for run in points[shown])
+    others = tuple(replace(run, chosen=False) for key, each in points.items() if key != shown for run in each)
+    return Cell(row, column, chosen, others, len(points), len(points) - len(known))
+
+
+def by_point(runs: Iterable[Run]) -> dict[str, list[Run]]:
+    """Runs by the point of their grid, in the order of the runs."""
     points: dict[str, list[Run]] = {}
     for run in runs:
         points.setdefault(canonical_json(run.spec.point), []).append(run)
-    if not runs[0].spec.point:
-        return Cell(row, column, runs)
-    if len(points) > 1 and (choose_by is None or any(run.state not in ENDED for run in runs)):
-        return Cell(row, column, runs, Choice(None, points=len(points)))
-    means = {} if choose_by is None else _means(points, choose_by)
-    lasting = (point for point, each in points.items() if all(run.state is RunState.done for run in each))
-    first = next(lasting, next(iter(points)))
-    shown = max(means, key=lambda point: means[point], default=first)  # of equal ones the first
-    chosen = tuple(replace(run, chosen=True) for run in points.pop(shown))
-    others = tuple(replace(run, chosen=False) for each in points.values() for run in each)
-    every = len(points) + 1
-    return Cell(row, column, chosen, Choice(chosen[0].spec.point, others, every, every - len(means)))
+    return points
 
 
-def _means(points: Mapping[str, Sequence[Run]], metric: str) -> dict[str, float]:
-    """The mean of each point over its runs, the greatest being the best; without the points of which a run has no
-    value."""
-    found: dict[str, float] = {}
-    for point, runs in points.items():
-        values = [run.value(metric) for run in runs]
-        numbers = [value for value in values if value is not None]
-        if len(numbers) == len(runs):
-            better = 1 if runs[0].spec.task.metrics[metric].better == "higher" else -1
-            found[point] = better * math.fsum(numbers) / len(numbers)
-    return found
+def mean_of(runs: Sequence[Run], metric: str) -> float | None:
+    """The mean of a metric; None where a run has no value."""
+    values = [value for run in runs if (value := run.value(metric)) is not None]
+    return math.fsum(values) / len(values) if len(values) == len(runs) else None
 
 
 def _look_up(spec: RunSpec, runs: Path, metric: str | None) -> Run:
@@ -299,8 +266,9 @@ def _look_up(spec: RunSpec, runs: Path, metric: str | None) -> Run:
         reason = error.message if isinstance(error, UserError) else f"{directory.path} cannot be read: {error!r}"
         return Run(spec, RunState.unfinished, problem=reason, place=directory)
     run = Run(spec, state, result, progress, place=directory)
-    if metric is not None and state is RunState.done and run.value(metric) is None and run.missing(metric) is None:
-        return replace(run, progress=None, problem=f"{directory.result_file} has no {metric}")
+    has_value = metric is None or run.value(metric) is not None or run.reported("missing", metric) is not None
+    if state is RunState.done and not has_value:
+        return replace(run, problem=f"{directory.result_file} has no {metric}")
     return run
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, get_args
 
 from comt_cli.errors import UserError
 from comt_cli.files import read_json
 from comt_cli.report import format
-from comt_cli.report.collect import ENDED, Run
+from comt_cli.report.collect import ENDED, Cell, Run
 from comt_cli.report.frame import Record, frame_of
 from comt_cli.report.logs import Budget, curve
 from comt_cli.report.statistics import Paired, Summary, detectable, p_value, paired_difference, summarise
@@ -40,32 +40,26 @@ def comparison(runs: pd.DataFrame) -> pd.DataFrame:
     """The second side of a frame of sides (`sides_frame`) against the first, its baseline.
 
     A line for each setting, circumstance, metric, cost and budget, by `section` (`HEADS`): `_texts`, and in `_found`
-    what they are made of. `attrs["unfair"]` says why the metrics cannot be set beside each other, or not as a
-    difference between methods alone.
+    what they are made of. `attrs["unfair"]` says why the metrics cannot be compared, or not as those of methods alone.
 
     Raises:
         UserError: the sides are of different tasks.
     """
-    base, other = ([run for run, side in zip(runs["_run"], runs["side"], strict=True) if side == which]
-                   for which in ("baseline", "run"))  # fmt: skip
-    first, second = base[0].spec, other[0].spec
+    sides = {side: tuple(own) for side, own in runs.groupby("side", sort=False)["_run"]}
+    base, other = (Cell(own[0].spec.row, own[0].spec.column, own) for own in (sides["baseline"], sides["run"]))
+    first, second = base.runs[0].spec, other.runs[0].spec
     if first.command != second.command:
+        one, another = runs["name"].iloc[0], runs["name"].iloc[-1]
         raise UserError(
-            f"{runs['name'].iloc[0]} is {first.task.model_kind}, and {runs['name'].iloc[-1]} {second.task.model_kind}",
+            f"{one} is {first.task.model_kind}, and {another} {second.task.model_kind}",
             "Runs of one task can be compared.",
         )
-    differing = list(_differing("settings", _settings(first), _settings(second)))
-    frame = frame_of(
-        [
-            *differing,
-            *_differing("circumstances", _circumstances(base), _circumstances(other)),
-            *_metrics(base, other),
-            *_costs(base, other),
-            *_budgets(base, other),
-        ]
-    )
+    settings = list(_differing("settings", _settings(first), _settings(second)))
+    circumstances = _differing("circumstances", _circumstances(base.runs), _circumstances(other.runs))
+    measured = [*_metrics(base, other), *_costs(base, other), *_budgets(base, other)]
+    frame = frame_of([*settings, *circumstances, *measured])
     names = dict(zip(runs["side"], runs["name"], strict=True))
-    frame.attrs |= {"sides": (_side(base), _side(other)), "unfair": tuple(_unfair(base, other, names, differing))}
+    frame.attrs |= {"sides": (_side(base), _side(other)), "unfair": tuple(_unfair(base, other, names, settings))}
     return frame
 
 
@@ -91,38 +85,28 @@ def as_json(frame: pd.DataFrame) -> dict[str, Any]:
     found: dict[str, Any] = {"baseline": base, "run": other, "unfair": list(frame.attrs["unfair"])}
     for section in HEADS:
         lines = frame.loc[frame["section"] == section, "_found"]
-        found[section] = [{key: _plain(value) for key, value in line.items()} for line in lines]
+        found[section] = [
+            {key: asdict(value) if isinstance(value, Summary | Paired) else value for key, value in line.items()}
+            for line in lines
+        ]
     return found
 
 
-def _plain(value: Any) -> Any:
-    return asdict(value) if isinstance(value, Summary | Paired) else value
-
-
 def _line(section: str, texts: Sequence[str], **found: Any) -> Record:
-    """A line: what was found, and its texts, the first being its name."""
+    """What was found, and its texts, the first being its name."""
     return {"section": section, "name": texts[0], "_found": found, "_texts": [*texts]}
 
 
-def _side(runs: Sequence[Run]) -> dict[str, Any]:
-    spec = runs[0].spec
+def _side(cell: Cell) -> dict[str, Any]:
+    spec = cell.runs[0].spec
     return {
         "row": spec.row,
         "column": spec.column,
         "table": f"{spec.paper}/{spec.table}",
         "scale": spec.scale,
-        "ids": {run.spec.seed: run.spec.id for run in runs},
-        "diverged": _diverged(runs),
+        "ids": {run.spec.seed: run.spec.id for run in cell.runs},
+        "diverged": [run.spec.seed for run in cell.having(RunState.diverged)],
     }
-
-
-def _diverged(runs: Sequence[Run]) -> list[int]:
-    return [run.spec.seed for run in runs if run.state is RunState.diverged]
-
-
-def _values(runs: Sequence[Run], key: str) -> dict[int, float]:
-    """A number of the results, by seed, of the runs that have it and did not diverge."""
-    return {run.spec.seed: value for run in runs if (value := run.value(key)) is not None}
 
 
 def _settings(spec: RunSpec) -> dict[str, Any]:
@@ -140,7 +124,7 @@ def _settings(spec: RunSpec) -> dict[str, Any]:
 def _circumstances(runs: Sequence[Run]) -> dict[str, Any]:
     """Data, device, commit and kernels of the runs; several values are joined."""
 
-    def joined(values: Iterator[Any]) -> str:
+    def joined(values: Iterable[Any]) -> str:
         return ", ".join(sorted({str(each) for each in values}))
 
     recorded = ("data_content", "device", "git_commit", "numerics")
@@ -150,9 +134,8 @@ def _circumstances(runs: Sequence[Run]) -> dict[str, Any]:
     known = dict.fromkeys(("torch", "compiled", "sharding"), "not recorded")
     otherwise = {**known, "captured": False, "products": PYTORCH, "attention": PYTORCH}
     found |= {key: joined(each.get(key, default) for each in last) for key, default in otherwise.items()}
-    operations = dict.fromkeys(operation for each in last for operation in each.get("kernels") or {})
-    for name in operations:
-        kernels = (each.get("kernels") or {} for each in last)
+    kernels = [each.get("kernels") or {} for each in last]
+    for name in dict.fromkeys(name for each in kernels for name in each):
         found[f"kernel of {name}"] = joined(str(each[name]).partition(" (")[0] for each in kernels if name in each)
     return found
 
@@ -167,71 +150,67 @@ def _environment(directory: RunDirectory) -> Mapping[str, Any]:
 
 def _differing(section: str, base: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[Record]:
     for key in dict.fromkeys([*base, *other]):
-        if base.get(key) != other.get(key):
-            sides = {"baseline": base.get(key), "run": other.get(key)}
-            shown = (
-                "-" if each is None else each if isinstance(each, str) else json.dumps(each) for each in sides.values()
-            )
+        sides = {"baseline": base.get(key), "run": other.get(key)}
+        if sides["baseline"] != sides["run"]:
+            shown = ("-" if each is None else each if isinstance(each, str) else json.dumps(each)
+                     for each in sides.values())  # fmt: skip
             yield _line(section, [key, *shown], key=key, **sides)
 
 
-def _unfair(
-    base: Sequence[Run], other: Sequence[Run], names: Mapping[str, str], settings: Sequence[Record]
-) -> Iterator[str]:
-    if base[0].spec.scale != other[0].spec.scale:
-        yield f"the scales differ: {base[0].spec.scale} and {other[0].spec.scale}"
-    contents = [{(run.result or {}).get("data_content") for run in side} for side in (base, other)]
+def _unfair(base: Cell, other: Cell, names: Mapping[str, str], settings: Sequence[Record]) -> Iterator[str]:
+    scales = [cell.runs[0].spec.scale for cell in (base, other)]
+    if scales[0] != scales[1]:
+        yield f"the scales differ: {scales[0]} and {scales[1]}"
+    contents = [{(run.result or {}).get("data_content") for run in cell.runs} for cell in (base, other)]
     if contents[0] != contents[1]:
         yield "the data differ by the hash of their content: no metric can be compared"
     beside = [each["name"] for each in settings if each["name"].partition(".")[0] not in ("method", "start")]
     if beside:
         yield f"not the method alone differs: {', '.join(beside)}"
-    for name, side in zip(names.values(), (base, other), strict=True):
-        if seeds := _diverged(side):
-            yield (f"{name} diverged with seed {', '.join(map(str, seeds))}: the seeds that did not are the lucky ones")
+    for name, cell in zip(names.values(), (base, other), strict=True):
+        if seeds := [str(run.spec.seed) for run in cell.having(RunState.diverged)]:
+            yield f"{name} diverged with seed {', '.join(seeds)}: the seeds that did not are the lucky ones"
 
 
-def _metrics(base: Sequence[Run], other: Sequence[Run]) -> Iterator[Record]:
+def _metrics(base: Cell, other: Cell) -> Iterator[Record]:
     """The second side's difference to the first over the seeds both have; the verdict is that of a table's row without
     a published value."""
-    for key, metric in base[0].spec.task.metrics.items():
-        theirs, ours = _values(base, key), _values(other, key)
+    lost = [len(cell.having(RunState.diverged)) for cell in (base, other)]
+    for key, metric in base.runs[0].spec.task.metrics.items():
+        theirs, ours, unit = base.values(key), other.values(key), metric.difference
         first, second = summarise(list(theirs.values())), summarise(list(ours.values()))
         if first is None or second is None:
             continue
-        paired = paired_difference(ours, theirs, metric.difference)
+        paired = paired_difference(ours, theirs, unit)
         verdict = judge(
             is_baseline=False,
-            ours=Outcome(second.n, len(_diverged(other))),
-            baseline=Outcome(first.n, len(_diverged(base))),
+            ours=Outcome(second.n, lost[1]),
+            baseline=Outcome(first.n, lost[0]),
             difference=paired,
             paper=None,
             paper_baseline=None,
             metric=metric,
-        )
-        unit = metric.difference
-        ends = None if paired is None else detectable(paired, unit)
+        ).value
+        ends, p = (None, None) if paired is None else (detectable(paired, unit), p_value(paired, unit))
         would = "-" if ends is None else f"{ends[0]:+.3g} or {ends[1]:+.3g} {unit.sign}"
-        texts = [metric.label, _summary(first), _summary(second), *_paired(paired, unit.sign), verdict.value, would]
-        yield _line(
-            "metrics", texts, key=key, baseline=first, run=second, unit=unit.name, difference=paired,
-            p_value=None if paired is None else p_value(paired, unit), detectable=ends, verdict=verdict.value,
-        )  # fmt: skip
+        texts = [metric.label, _summary(first), _summary(second), *_paired(paired, unit.sign), verdict, would]
+        found = {"baseline": first, "run": second, "unit": unit.name, "difference": paired, "p_value": p}
+        yield _line("metrics", texts, key=key, **found, detectable=ends, verdict=verdict)
 
 
-def _costs(base: Sequence[Run], other: Sequence[Run]) -> Iterator[Record]:
-    for key in (*_COSTS, base[0].spec.task.unit.per_second):
-        theirs, ours = (summarise(list(_values(side, key).values())) for side in (base, other))
+def _costs(base: Cell, other: Cell) -> Iterator[Record]:
+    for key in (*_COSTS, base.runs[0].spec.task.unit.per_second):
+        theirs, ours = (summarise(list(cell.values(key).values())) for cell in (base, other))
         if theirs is not None and ours is not None:
             ratio = f"{ours.mean / theirs.mean:.3f}" if theirs.mean else "-"
             texts = [key, f"{theirs.mean:.4g}", f"{ours.mean:.4g}", ratio]
             yield _line("costs", texts, key=key, baseline=theirs.mean, run=ours.mean)
 
 
-def _budgets(base: Sequence[Run], other: Sequence[Run]) -> Iterator[Record]:
+def _budgets(base: Cell, other: Cell) -> Iterator[Record]:
     """The training losses when both sides have used as much as the one that ended with less, at equal steps, FLOPs and
     time, where the logs of a common seed have them."""
-    sides = [{run.spec.seed: run for run in side if run.state is RunState.done} for side in (base, other)]
+    sides = [{run.spec.seed: run for run in cell.having(RunState.done)} for cell in (base, other)]
     seeds = [seed for seed in sides[0] if seed in sides[1]]
     for budget in get_args(Budget):
         curves = [

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,25 +20,9 @@ if TYPE_CHECKING:
 _DIGITS = 12
 
 
-@dataclass(frozen=True)
-class RowCosts:
-    """Ratios to the baseline's training step: `flops`, `bytes` that compiled passes read and write, what is `saved` for
-    the backward pass, and times of the step, uncompiled and compiled, which may be off by the part `..._error` (90 %).
-    None where it was not measured, of an error where there were too few rounds for one."""
-
-    flops: float | None
-    bytes: float | None
-    saved: float | None
-    step: float | None
-    step_error: float | None
-    compiled: float | None
-    compiled_error: float | None
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether every ratio of times has an interval."""
-        times = ((self.step, self.step_error), (self.compiled, self.compiled_error))
-        return all(ratio is None or error is not None for ratio, error in times)
+def is_settled(costs: Mapping[str, float | None]) -> bool:
+    """Whether every ratio of times has an interval."""
+    return all(costs[how] is None or costs[f"{how}_error"] is not None for how in ("step", "compiled"))
 
 
 def network_key(spec: RunSpec) -> str:
@@ -55,7 +38,12 @@ def network_key(spec: RunSpec) -> str:
 
 def with_costs(runs: pd.DataFrame, files: Iterable[Path], baseline: str) -> pd.DataFrame:
     """A frame of runs with the costs of those rows whose networks were measured beside its baseline, in `_costs`; from
-    the first of the files that has any of them. `attrs` say the devices and commits of the measurement.
+    the first of the files that has any of them.
+
+    They are ratios to the baseline's training step by `_RATIOS`: counted FLOPs, bytes that compiled passes read and
+    write, what is saved for the backward pass, and times of the step, uncompiled and compiled, which may be off by the
+    part `..._error` (90 %). None where it was not measured, of an error where there were too few rounds for one.
+    `attrs` have the devices and commits of the measurement.
 
     Raises:
         UserError: a file is not one that `write_costs` wrote.
@@ -75,10 +63,11 @@ def with_costs(runs: pd.DataFrame, files: Iterable[Path], baseline: str) -> pd.D
             break
     else:
         return runs
-    names = (*_COUNTED, *ratio_columns("step"), *ratio_columns("compiled_step"))
     try:
         found = {
-            (line["row"], line["column"]): RowCosts(*(float(line[name]) if line[name] else None for name in names))
+            (line["row"], line["column"]): {
+                key: float(line[name]) if line[name] else None for key, name in _RATIOS.items()
+            }
             for line in lines
         }
     except ValueError as error:
@@ -96,8 +85,17 @@ def other_device(path: Path, device: str) -> str | None:
     return next((line["device"] for line in costs_lines(path) if line["device"] != device), None)
 
 
-_COUNTED = ("flops_ratio", "bytes_ratio", "saved_ratio")
-_NEEDED = ("row", "column", "network", "baseline", "baseline_network", "device", "git_commit", *_COUNTED)
+_RATIOS = {
+    "flops": "flops_ratio",
+    "bytes": "bytes_ratio",
+    "saved": "saved_ratio",
+    "step": "step_ratio",
+    "step_error": "step_ratio_uncertainty",
+    "compiled": "compiled_step_ratio",
+    "compiled_error": "compiled_step_ratio_uncertainty",
+}
+"""The columns of the file by key of `_costs`."""
+_NEEDED = ("row", "column", "network", "baseline", "baseline_network", "device", "git_commit", *_RATIOS.values())
 
 
 def costs_lines(path: Path) -> list[dict[str, str]]:
@@ -112,8 +110,7 @@ def costs_lines(path: Path) -> list[dict[str, str]]:
         return []
     except Unreadable as error:
         raise _unreadable(path) from error
-    needed = (*_NEEDED, *ratio_columns("step"), *ratio_columns("compiled_step"))
-    if any(line.get(name) is None for line in lines for name in needed):
+    if any(line.get(name) is None for line in lines for name in _NEEDED):
         raise _unreadable(path)
     return lines
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from comt_cli.files import write_text
 from comt_cli.report.costs import costs_lines, ratio_columns
-from comt_cli.report.csv_tables import csv_text
+from comt_cli.report.frame import csv_text
 from comt_cli.report.markdown import escaped, pipes
 
 

@@ -5,13 +5,15 @@ Columns that begin with `_` are objects for exhibits, such as the run itself, an
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from comt_cli.recipe.load import LoadedRecipe
+from comt_cli.report import format
 from comt_cli.report.collect import Cell, Run, collect
-from comt_cli.report.csv_tables import GRID, csv_text
 from comt_cli.runs.plan import RunSpec
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 """A row of a frame by column."""
+GRID = "grid."
+"""How the columns begin that have the values of a grid's keys."""
 
 
 def runs_frame(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path) -> pd.DataFrame:
@@ -26,8 +30,8 @@ def runs_frame(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path) -> pd
     of the chosen point first.
 
     Columns: `row`, `column`, `seed`, `id`, `state`; with a grid `grid.<key>` and `chosen`; recipe, command, scale, hash
-    of the data; the settings and results that the task names (metrics, costs, circumstances); `_run`, `_cell` and
-    `_first`, the first planned run of its cell. `attrs["notes"]` has what the folder has beside them.
+    of the data; the settings and results that the task names (metrics, costs, circumstances); `_run` and `_cell`.
+    `attrs["notes"]` has what the folder has beside them.
 
     Raises:
         UserError: runs of one column were trained on different data.
@@ -39,14 +43,9 @@ def runs_frame(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path) -> pd
     remarks = not loaded.has_trials(scale)
     collection = collect(specs, runs, metrics, None if grid is None else grid.metric, remarks=remarks)
     collection.check_contents()
-    first: dict[tuple[str, str], RunSpec] = {}
-    for spec in specs:
-        first.setdefault((spec.row, spec.column), spec)
-    rows, columns = list(loaded.recipe.rows), list(loaded.columns(scale))
-    order = sorted(collection.cells, key=lambda name: (columns.index(name[1]), rows.index(name[0])))
-    frame = frame_of(
-        record for name in order for record in cell_records(collection.cells[name], loaded.origin, first[name])
-    )
+    rows, columns = list(loaded.recipe.rows), list(metrics)
+    ordered = sorted(collection.cells.values(), key=lambda cell: (columns.index(cell.column), rows.index(cell.row)))
+    frame = frame_of(record for cell in ordered for record in cell_records(cell, loaded.origin))
     frame.attrs["notes"] = collection.notes
     return frame
 
@@ -60,28 +59,42 @@ def frame_of(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame([[record.get(key) for key in keys] for record in every], columns=keys, dtype=object)
 
 
-def records_of(frame: pd.DataFrame) -> list[Record]:
-    """The rows of a frame, without the columns that are not written."""
-    shown = [str(key) for key in frame.columns if not str(key).startswith("_")]
-    return [dict(zip(shown, values, strict=True)) for values in frame[shown].itertuples(index=False, name=None)]
-
-
 def rows_of(frame: pd.DataFrame) -> list[Record]:
     """The rows of a frame, with the objects."""
     keys = [str(key) for key in frame.columns]
     return [dict(zip(keys, values, strict=True)) for values in frame.itertuples(index=False, name=None)]
 
 
+def records_of(frame: pd.DataFrame) -> list[Record]:
+    """The rows of a frame, without the columns that are not written."""
+    return [{key: value for key, value in each.items() if not key.startswith("_")} for each in rows_of(frame)]
+
+
+def part_of(frame: pd.DataFrame, mask: Any) -> pd.DataFrame:
+    """The rows of a frame for which `mask` is true, with the attributes of the whole."""
+    part: pd.DataFrame = frame[mask]
+    part.attrs = dict(frame.attrs)
+    return part
+
+
+def csv_text(records: Sequence[Mapping[str, Any]], digits: int = 8) -> str:
+    """At least one record as CSV under its keys; see `format.machine` for the numbers."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(records[0])
+    writer.writerows([format.machine(value, digits) for value in record.values()] for record in records)
+    return text.getvalue()
+
+
 def frame_csv(frame: pd.DataFrame, without: tuple[str, ...] = (), digits: int = 8) -> str:
-    """What is written of a frame, with so many significant digits; columns whose names begin as one of `without` are
-    left out."""
+    """What is written of a frame; columns whose names begin as one of `without` are left out."""
     records = records_of(frame)
     return csv_text([{k: v for k, v in each.items() if not k.startswith(without)} for each in records], digits)
 
 
-def runs_csv(runs: Iterable[Run], recipe: str, without: tuple[str, ...] = ()) -> str:
-    """Runs as the CSV beside what is shown of them; `recipe` is the file (`LoadedRecipe.origin`)."""
-    return frame_csv(frame_of(_record(run, recipe) for run in runs), without)
+def runs_csv(runs: Iterable[Run], recipe: str) -> str:
+    """Runs as the CSV beside a figure of them; `recipe` is the file (`LoadedRecipe.origin`)."""
+    return frame_csv(frame_of(_record(run, recipe) for run in runs))
 
 
 def cells_of(runs: pd.DataFrame) -> dict[tuple[str, str], Cell]:
@@ -89,29 +102,29 @@ def cells_of(runs: pd.DataFrame) -> dict[tuple[str, str], Cell]:
     return {(cell.row, cell.column): cell for cell in runs["_cell"]}
 
 
-def cell_records(cell: Cell, recipe: str, first: RunSpec) -> list[Record]:
-    """The records of a cell's runs; `first` is the first that was planned of them."""
-    return [{**_record(run, recipe), "_cell": cell, "_first": first} for run in cell.every]
+def cell_records(cell: Cell, recipe: str) -> list[Record]:
+    """The records of a cell's runs."""
+    return [{**_record(run, recipe), "_cell": cell} for run in cell.every]
 
 
 def _record(run: Run, recipe: str) -> Record:
     spec, result = run.spec, run.result
-    who = {"row": spec.row, "column": spec.column, "seed": spec.seed, "id": spec.id, "state": run.state.value}
-    tried = {**{f"{GRID}{key}": value for key, value in spec.point.items()}, "chosen": run.chosen}
     if result is None and run.progress is not None:
         result = {"step": run.progress.step, "steps": run.progress.steps}
+    result = result or {}
+    tried = {**{f"{GRID}{key}": value for key, value in spec.point.items()}, "chosen": run.chosen}
     task, train = spec.task, spec.settings.train
     shown = list(task.result_keys)
     shown += (["chosen_step"] if train.select == "best" else []) + (["averaged_steps"] if train.averaged_steps else [])
-    shown += [key for key in task.metrics if key not in shown and key in (result or {})]
+    shown += [key for key in task.metrics if key not in shown and key in result]
     return {
-        **who,
+        **{"row": spec.row, "column": spec.column, "seed": spec.seed, "id": spec.id, "state": run.state.value},
         **(tried if spec.point else {}),
         "recipe": recipe,
         "command": spec.command,
         "scale": spec.scale,
         "data_content": run.content if run.result else None,
         **task.columns(spec.settings),
-        **{key: (result or {}).get(key) for key in shown},
+        **{key: result.get(key) for key in shown},
         "_run": run,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.recipe.schema import Figure
 from comt_cli.report.caption import FIGURE_FILES
 from comt_cli.report.collect import Run, collect
-from comt_cli.report.trained import of_runs
+from comt_cli.report.words import of_runs
 from comt_cli.report.write import other_recipe, place
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
@@ -80,9 +80,8 @@ class RecipeFigure:
         """
         if not self.is_there or [line.get("id") for line in self._drawn()] != [run.spec.id for run in self.runs]:
             return False
-        sources = [source for source in map(self._source, self.directories.values()) if source.exists()]
         oldest = min(path.stat().st_mtime for path in self.files)
-        return all(source.stat().st_mtime <= oldest for source in sources)
+        return all(source.stat().st_mtime <= oldest for source in map(self._source, self.runs) if source.exists())
 
     @property
     def is_of_another_selection(self) -> bool:
@@ -99,25 +98,23 @@ class RecipeFigure:
         except (FileNotFoundError, Unreadable):
             return []
 
-    def _source(self, directory: RunDirectory) -> Path:
-        return directory.gradients_file if self.log_setting else directory.checkpoint_file
+    def _source(self, run: Run) -> Path:
+        return run.directory.gradients_file if self.log_setting else run.directory.checkpoint_file
 
     @property
     def undrawable(self) -> str | None:
         """Why there is nothing to draw from; None if there is."""
-        return "; ".join(self._obstacles()) or None
+        return "; ".join(filter(None, map(self._obstacle, self.runs))) or None
 
-    def _obstacles(self) -> Iterator[str]:
-        for run in self.runs:
-            spec = run.spec
-            who = f"{spec.row}, {spec.column}, seed {spec.seed}"
-            if run.problem:
-                yield run.problem
-            elif run.state is not RunState.done:
-                yield f"its run ({who}) is {run.state}"
-            elif not self._source(self.directories[spec.row]).exists():
-                logged = f"its run ({who}) has logged no gradient norms ({self.log_setting})"
-                yield logged if self.log_setting else f"the checkpoint of its run ({who}) is gone"
+    def _obstacle(self, run: Run) -> str | None:
+        who = f"{run.spec.row}, {run.spec.column}, seed {run.spec.seed}"
+        if run.problem or run.state is not RunState.done:
+            return run.problem or f"its run ({who}) is {run.state}"
+        if self._source(run).exists():
+            return None
+        if self.log_setting:
+            return f"its run ({who}) has logged no gradient norms ({self.log_setting})"
+        return f"the checkpoint of its run ({who}) is gone"
 
 
 def recipe_figure(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, results: Path) -> RecipeFigure | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import IO, Any
 
 from comt_cli.recipe.load import LoadedRecipe
@@ -41,15 +42,14 @@ def _order(known: tuple[KnownRun, Place]) -> tuple[str, ...]:
 
 
 def _described(run: KnownRun, place: Place, recipe_of: RecipeOf) -> dict[str, Any]:
-    scale = run.label("scale")
-    steps = None if run.spec is None else run.spec.settings.train.steps
-    loaded = None if run.spec is None else recipe_of(place.recipe, (), scale)
+    scale, spec = run.label("scale"), run.spec
+    loaded = None if spec is None else recipe_of(place.recipe, (), scale)
     metric = _metric(run, place, loaded)
-    settings = None if run.spec is None or loaded is None else _changed(run.spec, place, loaded, recipe_of)
+    settings = None if spec is None or loaded is None else _changed(spec, place, loaded, recipe_of)
     value = run.result.get(metric) if metric is not None else None
-    method = {} if run.spec is None else {f"method.{key}": option for key, option in run.spec.method.items()}
+    method = {} if spec is None else {f"method.{key}": option for key, option in spec.method.items()}
     return {
-        "_all": {} if run.spec is None else _told(run.spec.settings, run.spec.task) | method,
+        "_all": {} if spec is None else _told(spec.settings, spec.task) | method,
         "command": run.label("command"),
         "recipe": place.recipe,
         "tables": list(run.tables),
@@ -64,10 +64,10 @@ def _described(run: KnownRun, place: Place, recipe_of: RecipeOf) -> dict[str, An
         "metric": metric,
         "value": value if isinstance(value, int | float) and not isinstance(value, bool) else None,
         "step": _step(run),
-        "steps": steps,
+        "steps": None if spec is None else spec.settings.train.steps,
         "settings": settings,
-        "trained": "" if run.spec is None else _trained(run.spec, place, settings),
-        "data_content": None if run.spec is None else run.spec.data_content,
+        "trained": "" if spec is None else _trained(spec, place, settings),
+        "data_content": None if spec is None else spec.data_content,
         "written": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(run.written)),
         "bytes": run.size,
         "train_seconds": run.result.get("train_seconds"),
@@ -128,8 +128,9 @@ def differing(spec: RunSpec, place: Place, loaded: LoadedRecipe) -> dict[str, An
     planned = cells.get((place.row, place.column)) or cells.get((loaded.recipe.baseline, place.column)) or ()
     grid = loaded.grids.get(spec.scale)
     tried = {} if grid is None else {key: ours[key] for key in grid.values if key in ours}  # said of every run
-    found = min((_unequal(ours, _told(point, spec.task)) for point in planned), key=len, default={})
-    found = tried | found
+    theirs = [_told(point, spec.task) for point in planned]
+    unequal = ({key: value for key, value in ours.items() if each.get(key) != value} for each in theirs)
+    found = tried | min(unequal, key=len, default={})
     method = loaded.methods.get(place.row)
     if method is None or method["name"] != spec.method["name"]:
         if method is not None or spec.method["name"] != place.row:
@@ -140,39 +141,34 @@ def differing(spec: RunSpec, place: Place, loaded: LoadedRecipe) -> dict[str, An
 
 
 def _told(settings: RunSettings, task: Task[Any]) -> dict[str, Any]:
-    """The settings that tell runs apart: those of their identity, and with which kernels."""
-    return _flat(identity_of(settings, task)) | {"train.kernels": settings.train.kernels}
-
-
-def _unequal(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in ours.items() if theirs.get(key) != value}
-
-
-def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"{section}.{key}": value for section, keys in settings.items() for key, value in keys.items()}
+    """The settings that tell runs apart by dotted key: those of their identity, and with which kernels."""
+    sections = identity_of(settings, task).items()
+    found = {f"{section}.{key}": value for section, keys in sections for key, value in keys.items()}
+    return found | {"train.kernels": settings.train.kernels}
 
 
 def _tell_apart(rows: Sequence[dict[str, Any]]) -> None:
     """Give the runs that no recipe is known of the settings that differ among those of their cell; and those that
     differ in nothing but the content of their data, that."""
-    cells: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        if row["settings"] is None:
-            cells.setdefault((row["recipe"], row["scale"], row["row"], row["column"]), []).append(row)
-    for alike in cells.values():
+    for alike in _alike((row for row in rows if row["settings"] is None), "recipe", "scale", "row", "column"):
         every = [row["_all"] for row in alike]
         for row in alike:
             mine = row["_all"].items()
             row["settings"] = {key: value for key, value in mine if any(each.get(key) != value for each in every)}
-    contents: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        del row["_all"]
-        names = (row[key] for key in ("recipe", "scale", "row", "column", "seed"))
-        contents.setdefault((*names, settings_text(row)), []).append(row)
-    for alike in contents.values():
+    for alike in _alike(rows, "recipe", "scale", "row", "column", "seed", "settings"):
         if len({row["data_content"] for row in alike}) > 1:
             for row in alike:
                 row["settings"] = {**row["settings"], "data": str(row["data_content"])[:8]}
+    for row in rows:
+        del row["_all"]
+
+
+def _alike(rows: Iterable[dict[str, Any]], *keys: str) -> list[list[dict[str, Any]]]:
+    """The rows in groups of equal values."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(repr([row[key] for key in keys]), []).append(row)
+    return list(found.values())
 
 
 def settings_text(row: Mapping[str, Any]) -> str:
@@ -197,14 +193,7 @@ def outcome_text(row: Mapping[str, Any]) -> str:
 
 def print_runs(rows: Sequence[Mapping[str, Any]], file: IO[str] | None = None) -> None:
     """Print the runs, those of one table, scale, column and differing settings under one heading."""
-    from itertools import groupby
-
-    from rich.table import Table
-    from rich.text import Text
-
-    from comt_cli.report.terminal import console_for, print_grid, say
-
-    console = console_for(file)
+    from comt_cli.report.terminal import console_for, print_texts, say
 
     def heading(row: Mapping[str, Any]) -> tuple[str, ...]:
         return row["recipe"], row["scale"], row["column"], settings_text(row), row["trained"], row["metric"] or ""
@@ -212,19 +201,16 @@ def print_runs(rows: Sequence[Mapping[str, Any]], file: IO[str] | None = None) -
     for position, (names, group) in enumerate(groupby(sorted(rows, key=heading), heading)):
         *named, metric = names
         if position:
-            console.print()
+            print(file=file)
         say(", ".join(filter(None, named)), file, style="bold")
-        grid = Table(box=None, pad_edge=False, show_edge=False)
-        for title, side in (("row", "left"), ("seed", "right"), (metric.replace("_", " ") or "result", "right")):
-            grid.add_column(title, justify=side, no_wrap=title == "seed", overflow="fold")  # type: ignore[arg-type]
-        for title in ("written", "size", "id"):
-            grid.add_column(title, justify="right" if title == "size" else "left", no_wrap=True)
+        lines = []
         for row in group:
             seed = "?" if row["seed"] is None else str(row["seed"])
-            day, _, clock = row["written"].partition("T")
-            cells = (row["row"], seed, outcome_text(row), f"{day} {clock[:5]}", format.size(row["bytes"]), row["name"])
-            grid.add_row(*map(Text, cells))
-        print_grid(console, grid)
+            written = row["written"].replace("T", " ")[:16]
+            lines.append([row["row"], seed, outcome_text(row), written, format.size(row["bytes"]), row["name"]])
+        head = ["row", "seed", metric.replace("_", " ") or "result", "written", "size", "id"]
+        left = [title in ("row", "written", "id") for title in head]
+        print_texts(head, lines, file, most=console_for(file).width, left=left, folded=(0, 2))
 
 
 def summary_text(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -1,7 +1,4 @@
-"""Mean, standard error, and the paired difference to a baseline: its interval, its p-value, what n seeds can detect.
-
-The distributions are scipy's, which is imported for the first difference over several seeds.
-"""
+"""Mean, standard error, and the paired difference to a baseline: its interval, its p-value, what n seeds can detect."""
 
 from __future__ import annotations
 
@@ -22,8 +19,7 @@ POWER = 0.8
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean over n seeds and its standard error, s / sqrt(n) with the sample deviation s, None for one seed; and the
-    median."""
+    """Mean and median over n seeds; standard error s / sqrt(n) with the sample deviation s, None for one seed."""
 
     mean: float
     stderr: float | None
@@ -45,11 +41,11 @@ class Paired:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether the interval lies wholly on one side of zero. One seed has no interval."""
+        """Whether the interval lies wholly on one side of zero."""
         return self.excludes(0.0)
 
     def excludes(self, apart: float | None) -> bool:
-        """Whether a difference, in the same unit, lies outside of the interval. One seed has none."""
+        """Whether a difference, in the same unit, lies outside of the interval; of one seed nothing does."""
         if self.low is None or self.high is None or apart is None:
             return False
         return not self.low <= apart <= self.high
@@ -70,7 +66,7 @@ def summarise(values: Sequence[float]) -> Summary | None:
 def paired_difference(ours: Mapping[int, float], baseline: Mapping[int, float], unit: DifferenceUnit) -> Paired | None:
     """Mean over common seeds s of d_s, and mean +- t(0.975, n - 1) times its standard error.
 
-    Pairing by seed takes out what the seeds share: the same order of samples, and the same initial weights.
+    Pairing takes out what runs of one seed share: the order of samples and the initial weights.
 
     Points are d_s = ours - baseline. A relative difference is d_s = log(ours / baseline), of which mean and ends are
     given as 100 (exp(.) - 1): the geometric mean of the ratios, and an interval that cannot go below -100 %. Of
@@ -122,10 +118,7 @@ def p_value(paired: Paired, unit: DifferenceUnit) -> float | None:
 
 def detectable(paired: Paired, unit: DifferenceUnit) -> tuple[float, float] | None:
     """The smallest true differences below and above zero that n seeds resolve with probability `POWER`, if differences
-    spread as these do.
-
-    They are `detectable_effect` times the standard deviation of the differences; relative ones are as far from zero in
-    logarithms, and not in per cent.
+    spread as these do: `detectable_effect` standard deviations, of relative ones in logarithms.
 
     None where there is no interval, or one that cannot be read back, or where the differences do not vary.
     """
@@ -196,7 +189,7 @@ def detectable_effect(n: int) -> float:
     t-test resolves at level `ALPHA` with probability `POWER` (Cohen 1988, Statistical Power Analysis, chapter 2).
 
     It is nc / sqrt(n) with P(T > t(0.975, n - 1)) = 0.8 for the noncentral t of n - 1 degrees of freedom and
-    noncentrality nc. To be resolved with the wrong sign, which has a probability below 1e-5, is not to be detected.
+    noncentrality nc; resolved with the wrong sign, a probability below 1e-5, does not count.
     """
     from scipy.special import nctdtrinc
 

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from comt_cli.files import canonical_json
 from comt_cli.recipe.grid import LoadedGrid
 from comt_cli.recipe.load import LoadedRecipe
-from comt_cli.report.collect import ENDED, Cell, Run, collect
-from comt_cli.report.frame import Record, cell_records, frame_of
+from comt_cli.report.collect import ENDED, Cell, Run, by_point, collect, mean_of
+from comt_cli.report.frame import cell_records, frame_of
 from comt_cli.runs.plan import RunSpec, chosen_runs
 
 if TYPE_CHECKING:
@@ -152,12 +151,11 @@ def whole_columns(chosen: Mapping[CellName, list[RunSpec]]) -> dict[CellName, li
 def sweep_frame(state: SweepState, runs: Path) -> pd.DataFrame:
     """The frame of all runs of a sweep: the trials, and at each place the runs that are shown there (`place`)."""
     shown = {place: [spec for specs in each.values() for spec in specs] for place, each in state.shown.items()}
-    order = list(state.tuned)
-    records: list[Record] = []
+    order, records = list(state.tuned), []
     for place, specs in (("trial", state.trials), *shown.items()):
         cells = collect(specs, runs, remarks=False).cells
         for name in sorted(cells, key=order.index):
-            own = cell_records(cells[name], state.loaded.origin, cells[name].runs[0].spec)
+            own = cell_records(cells[name], state.loaded.origin)
             if place == "trial":  # point by point, as the table of trials has them
                 point_by_point = [run.spec.id for run in state.tuned[name].runs]
                 own.sort(key=lambda each: point_by_point.index(each["id"]))
@@ -168,21 +166,19 @@ def sweep_frame(state: SweepState, runs: Path) -> pd.DataFrame:
 
 
 def tuned_cell(cell: Cell, grid: LoadedGrid) -> Tuned:
-    """What the trials of a cell come to."""
+    """What the trials of a cell come to: the best mean, of equal ones the nearest to the centre of the grid."""
     first = cell.runs[0].spec
-    points: dict[str, list[Run]] = {}
-    for run in cell.runs:  # by seed, and so every seed's points in the order of the grid
-        points.setdefault(canonical_json(run.spec.point), []).append(run)
-    tried = tuple(Tried(each[0].spec.point, tuple(each), _mean(each, grid.metric)) for each in points.values())
-    if any(run.state not in ENDED for each in tried for run in each.runs):
+    # By seed, and so every seed's points in the order of the grid.
+    tried = tuple(Tried(each[0].spec.point, tuple(each), mean_of(each, grid.metric))
+                  for each in by_point(cell.runs).values())  # fmt: skip
+    if any(run.state not in ENDED for run in cell.runs):
         return Tuned(tried)
     means = {number: each.mean for number, each in enumerate(tried) if each.mean is not None}
     where = f"{first.row} at {first.column}"
     if not means:
         return Tuned(tried, None, f"{where}: at every value a trial diverged, or has no {grid.metric}: try others")
     sign = 1 if first.task.metrics[grid.metric].better == "lower" else -1
-    tops = [number for number, mean in means.items() if mean == min(means.values(), key=lambda each: sign * each)]
-    best = min(tops, key=lambda number: _off_centre(tried[number].point, tried))
+    best = min(means, key=lambda number: (sign * means[number], *_off_centre(tried[number].point, tried)))
     return Tuned(tried, best, "; ".join(_at_edges(tried, best, grid, where)) or None)
 
 
@@ -220,9 +216,3 @@ def _wider(key: str, values: Sequence[float]) -> str:
         return f"give {key} also values {'above' if first > second else 'below'} {first!r}"
     wider = sorted([float(f"{beyond:.4g}") if isinstance(beyond, float) else beyond, *values])
     return f"widen the grid: {key}: [{', '.join(map(repr, wider))}]"
-
-
-def _mean(runs: Sequence[Run], metric: str) -> float | None:
-    values = [run.value(metric) for run in runs]
-    found = [value for value in values if value is not None]
-    return math.fsum(found) / len(found) if len(found) == len(runs) else None

@@ -45,6 +45,11 @@ class Verdict(StrEnum):
         """Whether it says on which side of zero an interval lies."""
         return self in (Verdict.agrees, Verdict.disagrees, Verdict.better, Verdict.worse)
 
+    @property
+    def is_of_one_seed(self) -> bool:
+        """Whether there is a difference without an interval."""
+        return self.startswith("one seed")
+
 
 _KeyT = TypeVar("_KeyT", bound=Hashable)
 

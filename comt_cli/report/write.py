@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -12,14 +12,13 @@ from comt_cli.errors import StorageError
 from comt_cli.files import Unreadable, read_csv, read_text, write_text
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report import format, words
-from comt_cli.report.cells import footnotes, only
+from comt_cli.report.cells import only
 from comt_cli.report.costs import with_costs
-from comt_cli.report.csv_tables import GRID
 from comt_cli.report.exhibits import Exhibit, exhibits, ladder
-from comt_cli.report.exhibits.table import Table
-from comt_cli.report.frame import cells_of, frame_csv, records_of, runs_frame
-from comt_cli.report.layout import Sheet
-from comt_cli.report.terminal import print_table, say, say_written
+from comt_cli.report.exhibits.table import Table, print_table
+from comt_cli.report.frame import GRID, cells_of, frame_csv, records_of, runs_frame
+from comt_cli.report.layout import footnotes
+from comt_cli.report.terminal import say, say_written
 from comt_cli.runs.plan import RunSpec
 from comt_cli.runs.shared import link_runs
 
@@ -56,7 +55,7 @@ class ReportFiles:
         """The paths. The table of a sweep, or of changed settings, never takes the place of the recipe's own."""
         end = "-sweep" if loaded.has_trials(scale) else ""
         folder, name = place(results, scale, loaded.folder, f"{loaded.outputs(scale)}{end}")
-        return cls(folder / f"{name}.csv", folder / f"{name}-runs.csv", folder / f"{name}.md", folder / f"{name}.tex")
+        return cls(*(folder / f"{name}{kind}" for kind in (".csv", "-runs.csv", ".md", ".tex")))
 
 
 @dataclass(frozen=True)
@@ -72,8 +71,8 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """The table as plain data: its cells as in the CSV, its remarks, the paths."""
-        attrs, sheet, trends = self.cells.attrs, Sheet(self.cells), ladder.trends(self.cells)
-        metric = next(iter(sheet.metrics().values()))
+        attrs, trends = self.cells.attrs, ladder.trends(self.cells)
+        metric = next(iter(attrs["metrics"].values()))
         return {
             "title": attrs["title"],
             "trained": attrs["trained"],
@@ -83,14 +82,14 @@ class Report:
             "recipe": attrs["origin"],
             "scale": attrs["scale"],
             "metric": metric,
-            "direction": sheet.task.metrics[metric].better,
+            "direction": attrs["task"].metrics[metric].better,
             "baseline": attrs["baseline"],
             "seeds": list(attrs["seeds"]),
             "cells": records_of(self.cells),
-            "verdict": words.verdict(sheet),
+            "verdict": words.verdict(self.cells),
             "footnotes": footnotes(self.cells),
             "notes": list(attrs["notes"]),
-            **({"ladder": [asdict(trend) for trend in trends]} if trends else {}),
+            **({"ladder": trends} if trends else {}),
             "files": {key: str(path) for key, path in vars(self.files).items()} if self.files else None,
             "unwritten": self.unwritten,
         }
@@ -195,8 +194,12 @@ def _is_drawn(folder: Path, stem: str, texts: dict[str, Any]) -> bool:
 def _kept(files: ReportFiles, loaded: LoadedRecipe, ended: Sequence[RunSpec]) -> str | None:
     """Why the table that is there is not replaced; None if it is, or there is none."""
     lost = other_recipe((files.csv, files.runs_csv), loaded)
-    if ended and loaded.has_trials(ended[0].scale):  # whose choices change as values are added, and so the runs
-        lost = lost or _other_sweep(files.csv, loaded.grids[ended[0].scale].values)
+    if lost is None and ended and loaded.has_trials(ended[0].scale):  # choices change with the values, and so the runs
+        there = [
+            key.removeprefix(GRID) for line in (_lines(files.csv) or ())[:1] for key in line if key.startswith(GRID)
+        ]
+        if there and there != list(loaded.grids[ended[0].scale].values):
+            lost = f"{files.csv} is of a sweep of {format.listing(there)}"
     if lost is None and (lost := _would_be_lost(files, ended)) is not None:
         lost += ". comt report, with the --seeds, --rows and --also of both, writes one table of all of them"
     if lost is None:
@@ -216,29 +219,25 @@ def other_recipe(written: Iterable[Path], loaded: LoadedRecipe) -> str | None:
     return None
 
 
-def _other_sweep(path: Path, keys: Iterable[str]) -> str | None:
-    """The keys of the sweep that the table at `path` is of, if they are others; None if they are these."""
-    for line in (_lines(path) or ())[:1]:
-        there = [key.removeprefix(GRID) for key in line if key.startswith(GRID)]
-        if there != list(keys):
-            return f"{path} is of a sweep of {format.listing(there)}"
-    return None
-
-
 def _would_be_lost(files: ReportFiles, ended: Iterable[RunSpec]) -> str | None:
     """What the table that is there holds that would be lost: finished runs of a cell with seeds that `ended` lacks."""
     lines, every = _lines(files.csv), _lines(files.runs_csv)
     if lines is None or every is None:
         return f"{files.csv if lines is None else files.runs_csv} cannot be read"
-    here = {(spec.row, spec.column, str(spec.seed)) for spec in ended}
-    seeds = {line.get("id"): line.get("seed") for line in every}
+    here: dict[tuple[str, str], set[str]] = {}
+    for spec in ended:
+        here.setdefault((spec.row, spec.column), set()).add(str(spec.seed))
+    seeds = {line.get("id"): line.get("seed") or "" for line in every}
     for line in lines:
         row, column = line.get("row") or "", line.get("column") or ""
-        there = {(row, column, seeds.get(run, run)) for run in (line.get("run_ids") or "").split()}
-        if there - here:
-            runs, ours = format.plural(len(there), "finished run"), sum(each[:2] == (row, column) for each in here)
-            others = "" if len(there) > ours else " with other seeds"
-            return f"{files.csv} has {runs} of {row} at {column}, and this table {ours}{others}"
+        there, ours = (
+            {seeds.get(run, run) for run in (line.get("run_ids") or "").split()},
+            here.get((row, column), set()),
+        )
+        if there - ours:
+            others = "" if len(there) > len(ours) else " with other seeds"
+            runs = format.plural(len(there), "finished run")
+            return f"{files.csv} has {runs} of {row} at {column}, and this table {len(ours)}{others}"
     return None
 
 

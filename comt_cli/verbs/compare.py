@@ -63,7 +63,7 @@ def draw_curves(
     results: Path,
 ) -> None:
     """Draw the curves of a recipe's runs. Raises `UserError` where nothing was logged, or is chosen yet."""
-    from comt_cli.report.figures.folders import of_all  # and matplotlib
+    from comt_cli.report.figures.write import of_all
 
     added = also_rows(also)
     planned = plan_recipe(

@@ -29,7 +29,7 @@ from comt_cli.recipe.settings import Kernels as Wanted
 from comt_cli.report import figures
 from comt_cli.report.caption import Caption
 from comt_cli.report.terminal import say_written
-from comt_cli.report.trained import of_runs
+from comt_cli.report.words import of_runs
 from comt_cli.training.devices import pick_device
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ from comt_cli.files import write_text
 from comt_cli.recipe.find import available_recipes
 from comt_cli.recipe.grid import OF_TEST
 from comt_cli.report.collect import ENDED
-from comt_cli.report.exhibits.rates import Rates, texts
-from comt_cli.report.exhibits.rates import shown as shown_rates
-from comt_cli.report.frame import frame_csv, records_of
+from comt_cli.report.exhibits.sweep import Rates, texts
+from comt_cli.report.frame import frame_csv, part_of, records_of
 from comt_cli.report.recipe_figure import RecipeFigure, recipe_figure
 from comt_cli.report.sweep import read_sweep, sweep_frame, whole_columns
 from comt_cli.report.terminal import print_texts, say, say_written
@@ -64,7 +63,8 @@ def write_outcome(
     cells = {(spec.row, spec.column) for spec in (shown or planned).specs}
     table = _write_table(planned, runs, results, overwrite=overwrite)
     if table.rates is not None:
-        head, *lines = texts(shown_rates(table.rates, cells))
+        is_shown = [cell in cells for cell in zip(table.rates["row"], table.rates["column"], strict=True)]
+        head, *lines = texts(part_of(table.rates, is_shown))
         say(f"{planned.loaded.recipe.title} ({planned.loaded.name}), sweep at scale {planned.scale}")
         print_texts(head, lines, most=110)
         for sentence in Rates().sentences(table.rates):  # what was not chosen is why no whole table is

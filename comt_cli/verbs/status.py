@@ -19,8 +19,9 @@ from comt_cli.recipe.load import LoadedRecipe, load_recipe
 from comt_cli.recipe.variant import MARK
 from comt_cli.report import format
 from comt_cli.report.collect import Collection, Run, collect, tables_with_runs
-from comt_cli.report.progress_table import cells_as_json, print_progress
+from comt_cli.report.layout import cells_as_json
 from comt_cli.report.sweep import read_sweep
+from comt_cli.report.terminal import print_progress
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.known import adopt_contents, known_runs
 from comt_cli.runs.plan import RunSpec, point_in_words, sources_of
@@ -250,8 +251,7 @@ def _print(progress: Progress) -> None:
 
     typer.echo(f"{heading}: {counted(table)}")
     if progress.cells is not None:
-        rows, columns = (dict.fromkeys(names) for names in zip(*progress.cells.cells, strict=True))
-        print_progress(progress.cells, progress.metrics, list(rows), list(columns))
+        print_progress(progress.cells, progress.metrics)
     for name, states in table["others"].items():
         typer.echo(f"  besides, {name}: {', '.join(f'{count} {state}' for state, count in states.items())}")
     for source in table["sources"]:

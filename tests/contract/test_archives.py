@@ -7,8 +7,8 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from comt_cli.report.csv_tables import csv_text
 from comt_cli.report.format import machine
+from comt_cli.report.frame import csv_text
 from comt_cli.report.written import Line, read_lines
 
 EVENING = Path(__file__).resolve().parents[2] / "results/evening"

@@ -163,7 +163,7 @@ def beside(name: str) -> Sequence[Paired]:
         flops = {line["column"]: float(line["flops"]) for line in read_lines(ladder)}
         lines = [fitted([flops[column] for column in each], list(each.values())) for each in gains.values()
                  if len(each) == len(flops)]  # fmt: skip
-        found += [Paired(line.slope, line.low, line.high, len(flops)) for line in lines]
+        found += [Paired(line["slope"], line["low"], line["high"], len(flops)) for line in lines]
     return found
 
 

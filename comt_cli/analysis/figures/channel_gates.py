@@ -17,9 +17,8 @@ from comt_cli.analysis.model_figure import ModelFigure
 from comt_cli.analysis.subject import Subject
 from comt_cli.errors import UserError
 from comt_cli.report.figures import lines
-from comt_cli.report.figures.broken import robust_ends
+from comt_cli.report.figures.lines import robust_ends, token_labels
 from comt_cli.report.figures.style import PAGE_WIDTH, SEQUENCE, page_figure, style
-from comt_cli.report.figures.tokens import token_labels
 
 MAX_CHANNELS = 64
 """More channels than this are thinned out: finer ridges than that cannot be seen in print."""

@@ -12,7 +12,7 @@ from comt_cli.analysis.gates import has_gates
 from comt_cli.analysis.model_figure import ModelFigure
 from comt_cli.analysis.subject import Subject
 from comt_cli.report.figures import lines
-from comt_cli.report.figures.broken import Ends, robust_ends
+from comt_cli.report.figures.lines import Ends, robust_ends
 from comt_cli.report.figures.style import page_figure, style
 
 _ABREAST = 8

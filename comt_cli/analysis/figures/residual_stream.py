@@ -21,7 +21,7 @@ from comt_cli.analysis.subject import Subject
 from comt_cli.exchange.loaded import LoadedText
 from comt_cli.layers.residual.base import State, final_stream
 from comt_cli.report.figures import lines
-from comt_cli.report.figures.broken import robust_ends
+from comt_cli.report.figures.lines import robust_ends
 from comt_cli.report.figures.style import page_figure, style
 
 _MARKED = {"cosine": {0.2: "0.2: CoMT\nsays of\nLLaMA2-7B"}, "norm_ratio": {1.0: "unchanged"}}

@@ -5,9 +5,70 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+from abc import ABC, abstractmethod
 from functools import cache
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from comt_cli.report.exhibits.base import Exhibit
+from comt_cli.recipe.load import LoadedRecipe
+from comt_cli.report.caption import Caption
+from comt_cli.report.frame import frame_csv
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+class Exhibit(ABC):
+    """What is shown of a frame of runs: its numbers, its sentences, and its figure where it has one.
+
+    A subclass in a file of this folder is found; no entry names it. The writer (`report.write`) makes the files
+    `<table>-<name>.*` of it: CSV from `frame`, a page and LaTeX where it is a table, and else PNG, PDF and caption.
+
+    Attributes:
+        name: ends the names of its files.
+        of: which frame it is made from, and so when it is written: the runs of every table, those of a sweep
+            (`sweep.sweep_frame`), or those that a command of its own selects.
+        digits: significant ones in the CSV.
+    """
+
+    name: str
+    of: ClassVar[Literal["table", "sweep", "command"]] = "table"
+    digits: ClassVar[int] = 6
+
+    @classmethod
+    def all_of(cls, loaded: LoadedRecipe) -> list[Exhibit]:  # noqa: ARG003 - of most kinds there is one
+        """The exhibits of this kind that a recipe has: one."""
+        return [cls()]
+
+    @abstractmethod
+    def frame(self, runs: pd.DataFrame, loaded: LoadedRecipe) -> pd.DataFrame:
+        """What is shown, one record a line: the CSV. Empty where there is nothing to show yet.
+
+        `attrs["title"]` and `attrs["trained"]` begin the caption of a figure."""
+
+    @abstractmethod
+    def sentences(self, frame: pd.DataFrame) -> list[str]:
+        """How to read it, and what the numbers come to."""
+
+    def draw(self, frame: pd.DataFrame) -> Figure | None:
+        """The figure; None of a table."""
+        return None
+
+    def page(self, frame: pd.DataFrame) -> str | None:
+        """The Markdown page of a table; None of a figure."""
+        return None
+
+    def latex(self, frame: pd.DataFrame) -> str | None:
+        """The LaTeX of a table; None of a figure, whose caption is LaTeX."""
+        return None
+
+    def csv(self, frame: pd.DataFrame) -> str:
+        """The numbers of a frame."""
+        return frame_csv(frame.astype(object).where(frame.notna(), None), digits=self.digits)
+
+    def caption(self, frame: pd.DataFrame) -> Caption:
+        """Title, what was trained, and the sentences."""
+        return Caption(frame.attrs["title"], frame.attrs["trained"], tuple(self.sentences(frame)))
 
 
 @cache
@@ -21,6 +82,3 @@ def exhibits() -> tuple[type[Exhibit], ...]:
         if isinstance(value, type) and issubclass(value, Exhibit) and value.__module__ == module.__name__
         and not inspect.isabstract(value)
     )  # fmt: skip
-
-
-__all__ = ["Exhibit", "exhibits"]

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-import statistics
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.recipe.schema import AblationName
-from comt_cli.report import format, notes
+from comt_cli.report import format
 from comt_cli.report.cells import cells_frame, only
-from comt_cli.report.exhibits.base import Exhibit
+from comt_cli.report.exhibits import Exhibit
 from comt_cli.report.frame import Record, frame_of, rows_of
-from comt_cli.report.trained import of_table
-from comt_cli.report.words import paper_name
+from comt_cli.report.words import other_settings, paper_name
 from comt_cli.tasks.base import Metric
 from comt_cli.words import in_words
 
@@ -57,13 +55,6 @@ _NEAR_FLOOR = 2
 """An accuracy of at most so many times that of guessing is no learning to speak of."""
 _LARGEST = 1e100
 """Of numbers so large, or so near to 0, a drawing's own arithmetic overflows."""
-_SPREAD = 30
-"""Numbers of which not all are positive are on a linear axis while none is so many times the smallest but 0."""
-_OUTLIER = 1.6
-"""A value so many times worse than its panel's median is an outlier, as a collapsed one is, if it is also farther from
-the others than those are from each other: it is a triangle at the panel's end, with its number."""
-_WIDE = 2.5
-"""A bar so many times as long as the shorter half of its panel's does not set the scale: it is cut at the frame."""
 _COLOURS = {"ours": "#0072B2", "paper": "#D55E00"}
 _FIELDS = ("panel", "column", "row", "baseline", "x", "value", "stderr", "n", "state", "collapsed", "printed_increase",
            "difference", "interval_low", "interval_high", "position")  # fmt: skip
@@ -86,46 +77,42 @@ class Ablation(Exhibit):
         """One line a point, in the columns of the recipe's own metric; of each column the baseline's first.
 
         `panel` is `ours` or `paper`; `x` the option's value, or for the cost the extra parameters in per cent, None of
-        a category; `position` where an axis of numbers has it if not there: at the share that it amounts to. `value` is
-        the mean over n seeds, or the printed one. Empty while none of its rows but the baseline has ended.
+        a category; `position` that value, or the share that it amounts to. `value` is the mean over n seeds, or the
+        printed one. Empty while none of its rows but the baseline has ended.
         """
         import pandas as pd
 
         recipe, key = loaded.recipe, loaded.recipe.metric
         cells = cells_frame(runs, loaded)
         elsewhere = list(dict.fromkeys(cells.loc[cells["metric"] != key, "column"]))
-        chosen = [row for row in ablation_rows(loaded, self.name) if row in {*cells["row"]}]
-        columns = [column for column in dict.fromkeys(cells["column"]) if column not in elsewhere]
-        if not columns:
+        cells = only(cells, {*cells["row"]}, {*cells["column"]} - {*elsewhere})
+        if cells.empty:
             return pd.DataFrame()
-        cells = only(cells, dict.fromkeys(cells["row"]), columns)
-        others = [row for row in chosen if row != recipe.baseline]
-        numbers = {} if self.name == COST else _numbers(loaded, self.name, others)
+        rows = [row for row in ablation_rows(loaded, self.name) if row in {*cells["row"]}]
+        numbers = {} if self.name == COST else _numbers(loaded, self.name, [r for r in rows if r != recipe.baseline])
         axis = "cost" if self.name == COST else "number" if numbers else "category"
-        ordered = sorted(others, key=lambda row: numbers.get(row, 0.0)) if axis == "number" else others
-        rows = [row for row in chosen if row == recipe.baseline] + ordered
+        rows.sort(key=lambda row: (row != recipe.baseline, numbers.get(row, 0.0)))
         metric: Metric = cells["_metric"].iloc[0]
         points = [*_ours(cells, rows, axis, numbers)]
         if cells.attrs["paper"] is not None:  # no number of the paper's beside runs of another text, size or length
             points += _papers(loaded, metric, rows, axis, numbers)
         if not any(p["panel"] == "ours" and not p["baseline"] and (p["n"] or "diverged" in p["state"]) for p in points):
             return pd.DataFrame()
-        option = recipe.ablations[self.name].option
-        share = _SHARES.get(option or "") if axis == "number" else None
+        option = recipe.ablations[self.name].option or ""
+        share = _SHARES.get(option) if axis == "number" else None
         frame = frame_of(
-            {key: point.get(key) for key in _FIELDS}
+            {field: point.get(field) for field in _FIELDS}
             | {"position": share(point["x"]) if share and point["x"] is not None else point["x"]}
             for point in points
         )
-        guessed = columns if key == cells["_cell"].iloc[0].runs[0].spec.task.metric else []
-        ours = [run.spec for cell in cells["_cell"] if cell.row in rows for run in cell.every]
+        shown = [run.spec for cell in cells["_cell"] if cell.row in rows for run in cell.every]
+        specs = {column: cells.attrs["specs"][column] for column in dict.fromkeys(cells["column"])}
         frame.attrs = {
             "title": _QUESTIONS[self.name],
-            "trained": of_table(cells),
+            "trained": cells.attrs["trained"],
             "axis": axis,
             "quantity": "parameters beyond the plain model, %" if axis == "cost" else
-            _OPTIONS.get(option, option.replace("_", " ")) if option else "",
-            "is_share": share is not None,
+            _OPTIONS.get(option, option.replace("_", " ")),
             "metric": metric.label,
             "better": metric.better,
             "is_relative": metric.difference.is_relative,
@@ -133,41 +120,43 @@ class Ablation(Exhibit):
             "scale": cells.attrs["scale"],
             "paper": paper_name(cells.attrs["paper"] or ""),
             "seeds": cells.attrs["seeds"],
-            "floors": {name: floor for name in guessed if (floor := _floor(cells, name)) is not None},
+            "floors": {column: spec.task.chance(spec.settings) for column, spec in specs.items()
+                       if key == spec.task.metric},
             "notes": (
-                *notes.other_settings(ours, recipe.baseline),
+                *other_settings(shown, recipe.baseline),
                 *([f"Not drawn, since they show another metric: {format.listing(elsewhere)}."] if elsewhere else []),
             ),
         }  # fmt: skip
         return frame
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        """What bars and marks are, seeds that are absent, rows that were trained otherwise, what could not be drawn."""
+        """The bars and marks, seeds that are absent, rows that were trained otherwise, what could not be drawn."""
         return [*_reading(frame), *frame.attrs["notes"]]
 
     def draw(self, frame: pd.DataFrame) -> Figure:
         """Ours on the left and the paper's on the right, one panel a column, each with its own axis of values.
 
         A broken line is the baseline. Bars are the paired intervals that verdicts are taken from, drawn from that line.
-        An outlier is a triangle with its number at the end of the worse values, and a run without a value a word at the
-        other.
+        A value beyond the scale is a triangle with its number, and a run without a value a word.
         """
-        from comt_cli.report.figures.labels import place_labels
-        from comt_cli.report.figures.style import PAGE_WIDTH, letters_on, page_figure, style
+        from comt_cli.report.figures.style import PAGE_WIDTH, letters_on, page_figure, place_labels, style
 
-        attrs = frame.attrs
-        sides = {panel: _curves(frame, panel) for panel in ("ours", "paper") if panel in {*frame["panel"]}}
-        widest = max(frame.loc[frame["panel"] == panel, "row"].nunique() for panel in sides)
+        attrs, sides = frame.attrs, list(dict.fromkeys(frame["panel"]))
+        columns = frame.groupby("panel")["column"].nunique().max()
+        widest = frame.groupby("panel")["row"].nunique().max()
         width = min(PAGE_WIDTH, max(3.6, len(sides) * max(2.6, 0.7 + 0.42 * widest)))
         named = []
         with style():
-            figure = page_figure(1.3 + 1.5 * max(map(len, sides.values())), width)
+            figure = page_figure(1.3 + 1.5 * columns, width)
             parts = figure.subfigures(1, len(sides), squeeze=False)[0]
-            for part, (panel, curves) in zip(parts, sides.items(), strict=True):
+            for part, panel in zip(parts, sides, strict=True):
+                here = frame[frame["panel"] == panel]
+                rows = [row for row in dict.fromkeys(here["row"]) if row != attrs["baseline"]]
+                curves = dict([*here.groupby("column", sort=False)])
                 panels = part.subplots(len(curves), 1, squeeze=False, sharex=True)[:, 0]
-                for axes, (column, points) in zip(panels, curves.items(), strict=True):
-                    named.append((axes, _draw_panel(axes, frame, panel, column, points)))
-                _x_axis(panels[-1], frame, panel)
+                for axes, own in zip(panels, curves.values(), strict=True):
+                    named.append((axes, _draw_panel(axes, own, rows, attrs, _COLOURS[panel])))
+                _x_axis(panels[-1], here, rows, attrs["axis"])
                 origin = f"trained here, scale {attrs['scale']}" if panel == "ours" else f"printed in {attrs['paper']}"
                 part.suptitle(origin, fontsize=8)
                 part.supxlabel(textwrap.fill(attrs["quantity"], letters_on(width / len(sides), 8)), fontsize=8)
@@ -198,7 +187,7 @@ def ablation_rows(loaded: LoadedRecipe, name: AblationName) -> list[str]:
 
 
 def _numbers(loaded: LoadedRecipe, name: AblationName, rows: Iterable[str]) -> dict[str, float]:
-    """The varied option of every row, where each has a number of its own that an axis can hold; else nothing."""
+    """The varied option of every row, where each has a number of its own; else nothing."""
     option = loaded.recipe.ablations[name].option
     values = {row: loaded.methods[row].get(option) for row in rows} if option else {}
     numbers = {row: float(value) for row, value in values.items()
@@ -258,44 +247,14 @@ def _increase(printed: str | None) -> float | None:
     return number / 2 if printed.startswith("<") else number
 
 
-def _floor(cells: pd.DataFrame, column: str) -> float | None:
-    """What guessing gets, where that is known."""
-    spec = cells.loc[cells["column"] == column, "_cell"].iloc[0].runs[0].spec
-    floor: float | None = spec.task.chance(spec.settings)
-    return floor
+def scale_of(points: Sequence[Record], bars: Iterable[tuple[float, float] | None]) -> tuple[float, float]:
+    """The ends of a panel's axis of values: all values and bars but the collapsed ones and a few outliers."""
+    from comt_cli.report.figures.lines import robust_ends
 
-
-def _curves(frame: pd.DataFrame, panel: str) -> dict[str, list[Record]]:
-    """The points of one side by column, the baseline among them."""
-    found: dict[str, list[Record]] = {}
-    for point in rows_of(frame[frame["panel"] == panel]):
-        found.setdefault(point["column"], []).append(point)
-    return found
-
-
-def outliers(points: Sequence[Record], better: str) -> list[Record]:
-    """The points of a panel that are collapsed, or so bad that the others could not be distinguished beside them."""
-    known = [p["value"] for p in points if not p["baseline"] and p["value"] is not None and not p["collapsed"]]
-    middle = statistics.median(known) if known else 0.0
-
-    def is_bad(value: float) -> bool:
-        return value > _OUTLIER * middle if better == "lower" else value < middle / _OUTLIER
-
-    near = [value for value in known if not is_bad(value)]
-
-    def is_off(point: Record) -> bool:
-        if point["collapsed"] or point["value"] is None or not near:
-            return bool(point["collapsed"])
-        gap = min(abs(point["value"] - value) for value in near)
-        return is_bad(point["value"]) and gap > max(near) - min(near)
-
-    return [point for point in points if is_off(point)]
-
-
-def _line(points: Sequence[Record], better: str) -> float | None:
-    """Where the baseline's line is in a panel: nowhere if it has no value, or is an outlier."""
-    off = outliers(points, better)
-    return next((point["value"] for point in points if point["baseline"] and point not in off), None)
+    values = [p["value"] for p in points if p["value"] is not None and not p["collapsed"]]
+    ends = robust_ends([*values, *(end for each in bars if each for end in each)])
+    span = max(ends.high - ends.low, 0.004 * abs(ends.high), 1e-6)
+    return ends.low - 0.1 * span, ends.high + 0.1 * span
 
 
 def bar(point: Record, baseline: float | None, *, relative: bool) -> tuple[float, float] | None:
@@ -311,93 +270,63 @@ def bar(point: Record, baseline: float | None, *, relative: bool) -> tuple[float
     return None if stderr is None or point["baseline"] else (value - stderr, value + stderr)
 
 
-def limits(values: Sequence[float], bars: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The ends of an axis: all values, and every bar but those that are far longer than most and than the values' span,
-    or reach far beyond all values."""
-    low, high = min(values), max(values)
-    lengths = sorted(top - bottom for bottom, top in bars)
-    longest = max(_WIDE * lengths[(len(lengths) - 1) // 2], 2 * (high - low)) if lengths else 0.0
-    usual = [each for each in bars if each[1] - each[0] <= longest and each[1] <= 2 * high]
-    low, high = min([low, *(each[0] for each in usual)]), max([high, *(each[1] for each in usual)])
-    span = max(high - low, (0.05 if len(values) == 1 else 0.004) * abs(high), 1e-6)
-    return (low + high) / 2 - 0.6 * span, (low + high) / 2 + 0.6 * span
-
-
 def _draw_panel(
-    axes: Axes, frame: pd.DataFrame, panel: str, column: str, points: Sequence[Record]
+    axes: Axes, own: pd.DataFrame, rows: Sequence[str], attrs: Any, colour: str
 ) -> list[tuple[float, float, str]]:
     """Draw the points of a column; returns where they are, with their names."""
-    attrs, colour = frame.attrs, _COLOURS[panel]
-    rows = [row for row in dict.fromkeys(frame.loc[frame["panel"] == panel, "row"]) if row != attrs["baseline"]]
-    off, worse_is_up = outliers(points, attrs["better"]), attrs["better"] == "lower"
-    base, line = next((p for p in points if p["baseline"]), None), _line(points, attrs["better"])
-    shown = [p for p in points if p["value"] is not None and p not in off]
-    axes.set_title(f"{in_words(column)}   - - {attrs['baseline']} {_text(base)}", loc="left", fontsize=7)
-    bars = {p["row"]: bar(p, None if base is None else base["value"], relative=attrs["is_relative"]) for p in shown}
-    guessed = [attrs["floors"][column]] if any(_is_at_floor(p, attrs["floors"]) for p in shown) else []
-    if shown:
-        axes.set_ylim(*limits([*(p["value"] for p in shown), *guessed], [each for each in bars.values() if each]))
-    low, high = axes.get_ylim()
+    points = rows_of(own)
+    base = next((p for p in points if p["baseline"]), None)
+    line = None if base is None else base["value"]
+    axes.set_title(f"{in_words(points[0]['column'])}   - - {attrs['baseline']} {_text(base)}", loc="left", fontsize=7)
+    bars = {p["row"]: bar(p, line, relative=attrs["is_relative"]) for p in points if p["value"] is not None}
+    low, high = scale_of(points, bars.values())
+    axes.set_ylim(low, high)
     if line is not None:
         axes.axhline(line, color="#606060", linewidth=0.9, linestyle="--", zorder=1)
-    for floor in guessed:
-        axes.axhline(floor, color=_COLOURS["paper"], linewidth=0.7, linestyle=":", zorder=1)
-    marked = [p for p in points if attrs["axis"] == "cost" or not p["baseline"]]
-    places = [rows.index(p["row"]) if attrs["axis"] == "category" else p["position"] for p in marked]
-    placed = [(x, p) for x, p in zip(places, marked, strict=True) if x is not None]
-    if attrs["axis"] == "number":  # a point that is missing, or an outlier, breaks the line
-        heights = [math.nan if p["value"] is None or p in off else p["value"] for _, p in placed]
-        axes.plot([x for x, _ in placed], heights, color=colour, zorder=2)
-    names = []
-    for x, point in placed:
-        value, ends = point["value"], bars.get(point["row"])
-        if value is None or point in off:
-            up = worse_is_up == (value is not None)
-            axes.plot([x], [high if up else low], "^" if up else "v", color=colour if value is not None else "none",
-                      markersize=4, clip_on=False)  # fmt: skip
-            named = f"{point['row']} {_text(point)}" if attrs["axis"] == "cost" else _text(point)
-            beside: dict[str, Any] = {"ha": "center", "va": "top" if up else "bottom", "rotation": 90, "fontsize": 6.5}
-            axes.annotate(named, (x, high if up else low), (0, -4 if up else 4), textcoords="offset points",
-                          color=colour, **beside)  # fmt: skip
+    named = []
+    for point in points:
+        value, is_baseline = point["value"], point["baseline"]
+        if is_baseline and attrs["axis"] != "cost":
             continue
-        is_whole = point["state"] in ("done", "printed") and not point["baseline"]
-        axes.plot([x], [value], "s" if point["baseline"] else "o", color="#606060" if point["baseline"] else colour,
-                  markersize=3.6, markerfacecolor=None if is_whole else "white", zorder=4)  # fmt: skip
-        if ends is not None:
+        x = point["x"] if attrs["axis"] == "cost" else rows.index(point["row"])
+        if x is None:
+            continue
+        if value is None or not low <= value <= high:
+            is_up = value > high if value is not None else attrs["better"] == "higher"
+            name = f"{point['row']} {_text(point)}" if attrs["axis"] == "cost" else _text(point)
+            end, shade = high if is_up else low, colour if value is not None else "none"
+            axes.plot([x], [end], "^" if is_up else "v", color=shade, markersize=4, clip_on=False)
+            axes.annotate(name, (x, end), (0, -4 if is_up else 4), textcoords="offset points", color=colour,
+                          ha="center", va="top" if is_up else "bottom", rotation=90, fontsize=6.5)  # fmt: skip
+            continue
+        is_whole = point["state"] in ("done", "printed") and not is_baseline
+        axes.plot([x], [value], "s" if is_baseline else "o", color="#606060" if is_baseline else colour, markersize=3.6,
+                  markerfacecolor=None if is_whole else "white", zorder=4)  # fmt: skip
+        if (ends := bars[point["row"]]) is not None:
             axes.plot([x, x], ends, "_-", color=colour, markersize=5, zorder=3,
                       linewidth=0.5 if point["interval_low"] is None else 0.9)  # fmt: skip
-        names.append((float(x), float(value), point["row"].replace("_", " ")))
-    axes.set_ylim(low, high)
-    return names
+        named.append((float(x), float(value), point["row"].replace("_", " ")))
+    if attrs["axis"] == "number":
+        axes.plot([x for x, *_ in named], [y for _, y, _ in named], color=colour, zorder=2)
+    return named
 
 
-def _x_axis(axes: Axes, frame: pd.DataFrame, panel: str) -> None:
-    """The axis of a side: categories by name; options that are numbers on an axis of base 2, and where not all are
-    positive on a linear one, or, if they are spread out, on one that is linear around 0; the cost linear up to 1 %."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+def _x_axis(axes: Axes, here: pd.DataFrame, rows: Sequence[str], axis: str) -> None:
+    """The axis of a side: rows by their number or name, side by side; the cost is a number, linear up to 1 %."""
+    from matplotlib.ticker import FuncFormatter, NullLocator
 
-    attrs, here = frame.attrs, frame[frame["panel"] == panel]
-    if attrs["axis"] == "category":
-        names = [row.replace("_", " ") for row in dict.fromkeys(here["row"]) if row != attrs["baseline"]]
-        is_long = max(map(len, names)) > 8
-        turned: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if is_long else {}
-        axes.set_xlim(-0.5, len(names) - 0.5)
-        axes.set_xticks(range(len(names)), names, **turned)
-        return
-    numbers = sorted({*here["position"].dropna()})
-    sizes = [abs(number) for number in numbers if number] or [1.0]
-    if attrs["axis"] == "cost":
-        if max(sizes) > 3:
+    if axis == "cost":
+        if here["x"].dropna().abs().max() > 3:
             axes.set_xscale("symlog", linthresh=1)
         axes.margins(x=0.3)
-    elif min(numbers) > 0 and not attrs["is_share"]:
-        axes.set_xscale("log", base=2)
-    elif max(sizes) > _SPREAD * min(sizes):
-        axes.set_xscale("symlog", linthresh=min(sizes))
-    if attrs["axis"] == "number":
-        axes.xaxis.set_major_locator(FixedLocator(numbers))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:.3g}"))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:.3g}"))
+        return
+    numbers = dict(zip(here["row"], here["position"], strict=True))
+    names = [row.replace("_", " ") if axis == "category" else f"{numbers[row]:.3g}" for row in rows]
+    turned: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
+    axes.set_xlim(-0.5, len(names) - 0.5)
+    axes.set_xticks(range(len(names)), names, **(turned if max(map(len, names)) > 8 else {}))
 
 
 def _text(point: Record | None) -> str:
@@ -409,43 +338,34 @@ def _text(point: Record | None) -> str:
     return f"{point['value']:.0f}" if point["collapsed"] else format.value(point["value"])
 
 
-def _is_at_floor(point: Record, floors: dict[str, float]) -> bool:
-    """Whether a point of ours is so near to what guessing gets that its network has learned nothing to speak of."""
-    floor = floors.get(point["column"]) if point["panel"] == "ours" else None
-    return floor is not None and point["value"] is not None and bool(point["value"] <= _NEAR_FLOOR * floor)
-
-
 def _reading(frame: pd.DataFrame) -> Iterator[str]:
-    attrs, points = frame.attrs, rows_of(frame)
-    ours = [point for point in points if point["panel"] == "ours"]
+    attrs = frame.attrs
+    ours, printed = ([each for each in rows_of(frame) if each["panel"] == panel] for panel in ("ours", "paper"))
     seeds, several = format.seeds(attrs["seeds"]), len({point["column"] for point in ours}) > 1
 
     def named(chosen: Iterable[Record]) -> str:
         return format.listing(f"{p['row']} at {in_words(p['column'])}" if several else p["row"] for p in chosen)
 
-    curves = [curve for panel in ("ours", "paper") for curve in _curves(frame, panel).values()]
-    if any(_line(each, attrs["better"]) is not None for each in curves):
-        yield f"Broken line (- -): {attrs['baseline']}."
+    yield f"Broken line (- -): {attrs['baseline']}; triangles: values beyond the scale."
     if any(point["interval_low"] is not None for point in ours):
         yield (
-            f"Bars: 95 % interval of the difference to {attrs['baseline']}, paired by seed ({seeds}), drawn from the "
-            "broken line; a bar that reaches the line is not resolved."
+            f"Bars: 95 % interval of the difference to {attrs['baseline']}, paired by seed ({seeds}); one that reaches "
+            "the broken line is not resolved."
         )
     if any(p["stderr"] is not None and p["interval_low"] is None for p in ours if not p["baseline"]):
         yield f"Thin bars: mean ± standard error over the seeds ({seeds}), without a pair of seeds to compare."
     elif len(attrs["seeds"]) == 1:
         yield "Ours: one seed, so no error bars."
-    if any(outliers(each, attrs["better"]) for each in curves):
-        yield "Triangles at a panel's end: outliers, with their numbers; a printed one above 1000 is a collapsed run."
-    if low := [point for point in ours if _is_at_floor(point, attrs["floors"])]:
-        yield f"Hardly anything was learned by {named(low)}: at most {_NEAR_FLOOR} times what guessing gets (dotted)."
+    low = [p for p in ours if p["value"] is not None and (floor := attrs["floors"].get(p["column"])) is not None
+           and p["value"] <= _NEAR_FLOOR * floor]  # fmt: skip
+    if low:
+        yield f"Hardly anything was learned by {named(low)}: at most {_NEAR_FLOOR} times what guessing gets."
     if partial := [point for point in ours if point["n"] and point["state"] != "done"]:
         yield f"Hollow, since seeds diverged or are absent: {named(partial)}."
     if absent := [point for point in ours if not point["n"]]:
-        listed = [f"{named([point])} ({point['state']})" for point in absent]
-        yield f"Without a value: {format.listing(listed)}."
-    printed = [point for point in points if point["panel"] == "paper" and not point["baseline"]]
+        reasons = [f"{named([point])} ({point['state']})" for point in absent]
+        yield f"Without a value: {format.listing(reasons)}."
     if attrs["axis"] == "cost" and printed:
         yield "An increase printed as <1 % is drawn at 0.5 %."
-        if lost := {point["row"] for point in printed if point["x"] is None}:
+        if lost := {p["row"] for p in printed if p["x"] is None and not p["baseline"]}:
             yield f"The paper prints no increase for {format.listing(sorted(lost))}."

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report import format
 from comt_cli.report.cells import cells_frame, under_columns
-from comt_cli.report.costs import RowCosts
-from comt_cli.report.exhibits.base import Exhibit
+from comt_cli.report.exhibits import Exhibit
 from comt_cli.report.statistics import Paired
-from comt_cli.report.trained import of_table
 from comt_cli.report.words import costs_rule
 
 if TYPE_CHECKING:
@@ -36,16 +34,16 @@ class Costs(Exhibit):
 
         if "_costs" not in runs:
             return pd.DataFrame()
-        cells = cells_frame(runs, loaded)
-        known: list[RowCosts] = [each for each in cells["_costs"] if each is not None]
-        are_compiled = all(each.compiled is not None for each in known)
-        baseline = loaded.recipe.baseline
+        cells, baseline = cells_frame(runs, loaded), loaded.recipe.baseline
+        is_compiled = all(each["compiled"] is not None for each in cells["_costs"] if each is not None)
+        key = "compiled" if is_compiled else "step"
         lines: list[dict[str, Any]] = []
         for column, records in under_columns(cells).items():
             sign = 1 if records[0]["_metric"].better == "lower" else -1
             here = []
             for each in records:
-                step, error = _time(each["_costs"], are_compiled=are_compiled)
+                costs = each["_costs"] or {}
+                step, error = costs.get(key), costs.get(f"{key}_error")
                 apart = Paired(0.0, None, None, 0) if each["row"] == baseline else each["_apart"]
                 if step is None or error is None or apart is None:  # without an interval a time says nothing
                     continue
@@ -57,12 +55,12 @@ class Costs(Exhibit):
             return pd.DataFrame()
         frame = pd.DataFrame(lines).astype({"error": float, "low": float, "high": float})
         metrics = list(dict.fromkeys(cells["_metric"]))
-        how = "of a compiled training step" if are_compiled else "of a training step"
+        how = f"of a {'compiled ' if is_compiled else ''}training step"
         frame.attrs = {
             "title": f"{loaded.recipe.title}: differences against the time {how}",
-            "trained": of_table(cells),
+            "trained": cells.attrs["trained"],
             "how": how,
-            "rule": costs_rule(cells.attrs, are_settled=all(each.is_settled for each in known)),
+            "rule": costs_rule(cells),
             "baseline": baseline,
             "unit": "/".join(dict.fromkeys(metric.difference.sign for metric in metrics)),
             "lower": all(metric.better == "lower" for metric in metrics),
@@ -76,16 +74,15 @@ class Costs(Exhibit):
         names = [f"{row} at {column}" if several else str(row) for row, column in best]
         return [
             frame.attrs["rule"],
-            "All rows have as many steps: this is no comparison at equal time, which would give the slower ones fewer",
+            "All rows have as many steps: at equal time the slower ones would have fewer",
             "Bars are 95 % intervals of differences and 90 % intervals of times"
             + ("; below and to the left is better" if frame.attrs["lower"] else ""),
-            f"No other row is both better and as quick, by means and whatever their intervals: {format.listing(names)}",
+            f"No other row is both better and as quick as {format.listing(names)}, by means",
         ]
 
     def draw(self, frame: pd.DataFrame) -> Figure:
         """A panel a column. A line joins the rows that no other beats in both."""
-        from comt_cli.report.figures.labels import place_labels
-        from comt_cli.report.figures.style import OKABE_ITO, QUIET, page_figure, style
+        from comt_cli.report.figures.style import OKABE_ITO, QUIET, page_figure, place_labels, style
 
         baseline, columns = frame.attrs["baseline"], list(dict.fromkeys(frame["column"]))
         with style():
@@ -110,12 +107,6 @@ class Costs(Exhibit):
                 here = frame[frame["column"] == column]
                 place_labels(axes, list(zip(here["step"], here["difference"], here["row"], strict=True)))
         return figure
-
-
-def _time(costs: RowCosts | None, *, are_compiled: bool) -> tuple[float | None, float | None]:
-    if costs is None:
-        return None, None
-    return (costs.compiled, costs.compiled_error) if are_compiled else (costs.step, costs.step_error)
 
 
 def front(places: Sequence[tuple[float, float]]) -> list[bool]:

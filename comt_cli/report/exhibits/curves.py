@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report import format
 from comt_cli.report.collect import Run
-from comt_cli.report.exhibits.base import Exhibit
+from comt_cli.report.exhibits import Exhibit
 from comt_cli.report.logs import Log, logged, quantities, width_for, window_means
 from comt_cli.report.statistics import paired_difference, summarise
-from comt_cli.report.trained import of_runs
+from comt_cli.report.words import of_runs
 from comt_cli.runs.directory import RunState
 from comt_cli.tasks.base import POINTS
 
@@ -54,32 +54,29 @@ class Curves(Exhibit):
         logs: dict[str, Log] = {run.spec.id: run.directory.metrics() for run in every}
         values = {run.spec.id: logged(logs[run.spec.id], self.quantity) for run in every}
         points: list[Point] = []
-        for column in dict.fromkeys(run.spec.column for run in every):
-            here = [run for run in every if run.spec.column == column]
-            width = width_for(max(len(values[run.spec.id]) for run in here))
+        for column, own in runs.groupby("column", sort=False)["_run"]:
+            width = width_for(max(len(values[run.spec.id]) for run in own))
             seeds: dict[str, dict[int, dict[int, float]]] = {}
-            for run in here:
+            for run in own:
                 means = dict(_means(run, values[run.spec.id], width))
                 seeds.setdefault(run.spec.row, {})[run.spec.seed] = means
-            counts = {line["step"]: line[unit] for run in here for line in logs[run.spec.id] if unit in line}
+            counts = {line["step"]: line[unit] for run in own for line in logs[run.spec.id] if unit in line}
             for row, curves in seeds.items():
                 others = {} if row == baseline else seeds.get(baseline, {})
-                where = {"column": column, "row": row}
-                points += [{**where, "step": step, unit: counts.get(step), **line}
+                points += [{"column": column, "row": row, "step": step, unit: counts.get(step), **line}
                            for step, line in _points(curves, others)]  # fmt: skip
-        known = list(dict.fromkeys(key for log in logs.values() for key in quantities(log)))
         drawn = [run for run in every if values[run.spec.id]]
-        numbers = dict.fromkeys(("difference", "low", "high"), float)
-        frame = pd.DataFrame(points).astype(numbers) if points else pd.DataFrame()
-        said = self.quantity.replace("_", " ")
-        said = "training loss" if said == "loss" else said
+        frame = pd.DataFrame(points)
+        if points:
+            frame = frame.astype(dict.fromkeys(("difference", "low", "high"), float))
+        said = "training loss" if self.quantity == "loss" else self.quantity.replace("_", " ")
         frame.attrs = {
             "title": f"{loaded.recipe.title}: {said} while training",
             "trained": of_runs([run.spec for run in drawn], loaded.changed(every[0].spec.scale)) if drawn else "",
             "quantity": said,
             "unit": unit,
             "baseline": baseline,
-            "known": tuple(known),
+            "known": tuple(dict.fromkeys(key for log in logs.values() for key in quantities(log))),
             "findings": tuple(_findings(points, every, drawn, baseline, unit)),
         }
         return frame
@@ -88,8 +85,8 @@ class Curves(Exhibit):
         """How to read it, and from when on differences are resolved."""
         return [
             "Left: means over seeds, each point of a fiftieth of the training or less; bands span the seeds",
-            f"Right: differences to {frame.attrs['baseline']} at equal steps, paired by seed; bands are 95 % intervals "
-            "of Student's t, which single seeds have not",
+            f"Right: differences to {frame.attrs['baseline']} at equal steps, paired by seed, with 95 % intervals of "
+            "Student's t",
             f"Values of the first {_BEGINNING:.0%} of training may lie beyond the axes",
             *frame.attrs["findings"],
         ]
@@ -115,15 +112,12 @@ class Curves(Exhibit):
                 late = here[here["step"] >= _BEGINNING * here["step"].max()]
                 for row, line in here.groupby("row", sort=False):
                     look = looks[str(row)]
+                    band: dict[str, Any] = {"color": look["color"], "alpha": 0.15, "linewidth": 0}
                     levels.plot(line[x], line["mean"], label=str(row), **look)
-                    levels.fill_between(
-                        line[x], line["least"], line["greatest"], color=look["color"], alpha=0.15, linewidth=0
-                    )
+                    levels.fill_between(line[x], line["least"], line["greatest"], **band)
                     if line["difference"].notna().any():
                         apart.plot(line[x], line["difference"], **look)
-                        apart.fill_between(
-                            line[x], line["low"], line["high"], color=look["color"], alpha=0.15, linewidth=0
-                        )
+                        apart.fill_between(line[x], line["low"], line["high"], **band)
                 apart.axhline(0, color="black", linewidth=0.8)
                 _range(levels, late["least"], late["greatest"])
                 # of two seeds intervals may reach so far that nothing else could be seen

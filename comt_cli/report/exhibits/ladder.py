@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.recipe.names import LADDER_SIZES
 from comt_cli.report import format
 from comt_cli.report.cells import cells_frame, under_columns
-from comt_cli.report.exhibits.base import Exhibit
+from comt_cli.report.exhibits import Exhibit
 from comt_cli.report.frame import Record
-from comt_cli.report.layout import NOTHING, STANDS
+from comt_cli.report.layout import NOTHING
 from comt_cli.report.statistics import ALPHA, Paired, holm
-from comt_cli.report.trained import of_table
 from comt_cli.report.verdict import stands
+from comt_cli.report.words import STANDS
 from comt_cli.runs.directory import RunState
 from comt_cli.sums import added
 from comt_cli.tasks.base import Metric
@@ -32,6 +31,18 @@ _FAR = 2
 _MARKERS = "osD^vP*Xph"
 _ASIDE = 0.012
 """How far the rows of a size are drawn beside each other, as a share of the axis, so that no bar hides another."""
+Line = dict[str, float]
+"""gain = `intercept` + `slope` x log10(FLOPs): the slope is the gain for ten times the compute, `low` and `high` bound
+its 95 % interval, and `p_value` is that of no slope; both of Student's t with two degrees of freedom fewer than sizes.
+"""
+Trend = Record
+"""A row of a ladder: `row`; `rungs`, one for each size; `line`, None where there is none, and `verdict` then says why;
+`adjusted`, the p-value of the slope after Holm's correction over the rows.
+
+A rung has `column`, `flops` (those of the baseline's training there, so all rows of a size stand at one place), `gain`
+(the mean over `pairs` of equal seeds, `gain_of`), and `low` and `high`, its 95 % interval, None of one seed and where
+an end of it is beyond what numbers hold.
+"""
 
 
 class Ladder(Exhibit):
@@ -47,28 +58,22 @@ class Ladder(Exhibit):
             return pd.DataFrame()
         cells = cells_frame(runs, loaded)
         found = trends(cells)
-        if not any(trend.rungs for trend in found):
+        if not any(trend["rungs"] for trend in found):
             return pd.DataFrame()
         lines = []
         for trend in found:
-            line = trend.line
-            own = {
-                "intercept": line and line.intercept,
-                "slope": line and line.slope,
-                "slope_low": line and line.low,
-                "slope_high": line and line.high,
-                "p_value": line and line.p_value,
-                "p_value_holm": trend.adjusted,
-                "verdict": trend.verdict,
-            }
-            for rung in trend.rungs or (None,):
-                keys = ("column", "flops", "gain", "low", "high", "pairs")
-                lines.append({"row": trend.row, **{key: rung and getattr(rung, key) for key in keys}, **own})
+            line = trend["line"] or {}
+            slope = {f"slope{end}": line.get(end.strip("_") or "slope") for end in ("", "_low", "_high")}
+            own = {"intercept": line.get("intercept"), **slope, "p_value": line.get("p_value")}
+            own |= {"p_value_holm": trend["adjusted"], "verdict": trend["verdict"]}
+            keys = ("column", "flops", "gain", "low", "high", "pairs")
+            for rung in trend["rungs"] or [{}]:
+                lines.append({"row": trend["row"], **{key: rung.get(key) for key in keys}, **own})
         numbers = [key for key in lines[0] if key not in ("row", "column", "pairs", "verdict")]
         frame = pd.DataFrame(lines).astype(dict.fromkeys(numbers, float)).astype({"pairs": "Int64"})
         frame.attrs = {
             "title": f"{cells.attrs['title']}: {HEADING.lower()}",
-            "trained": of_table(cells),
+            "trained": cells.attrs["trained"],
             "reading": (
                 rule(cells, found),
                 "Bars are the 95 % intervals of each size; a dashed line has a slope that is not resolved",
@@ -118,53 +123,6 @@ class Ladder(Exhibit):
         return figure
 
 
-@dataclass(frozen=True)
-class Rung:
-    """A row at one size. `flops` are those of the baseline's training there, so all rows of a size stand at one place.
-
-    `gain` is the mean over `pairs` of equal seeds (`gain_of`), `low` and `high` its 95 % interval, None of one seed and
-    where an end of it is beyond what numbers hold.
-    """
-
-    column: str
-    flops: float
-    gain: float
-    low: float | None
-    high: float | None
-    pairs: int
-
-
-@dataclass(frozen=True)
-class Line:
-    """gain = intercept + slope x log10(FLOPs): the slope is the gain for ten times the compute.
-
-    `low` and `high` bound its 95 % interval, `p_value` is that of no slope; both of Student's t with two degrees of
-    freedom fewer than there are sizes.
-    """
-
-    intercept: float
-    slope: float
-    low: float
-    high: float
-    p_value: float
-
-    def at(self, flops: float) -> float:
-        """The gain that the line has there."""
-        return self.intercept + self.slope * math.log10(flops)
-
-
-@dataclass(frozen=True)
-class Trend:
-    """A row of a ladder. `line` is None where there is none, and `verdict` then says why; `adjusted` is the p-value of
-    its slope after Holm's correction over the rows."""
-
-    row: str
-    rungs: tuple[Rung, ...]
-    line: Line | None
-    verdict: str
-    adjusted: float | None = None
-
-
 def gain_of(difference: float, metric: Metric) -> float:
     """A difference to the baseline as a gain, above zero where the row is better.
 
@@ -185,65 +143,67 @@ def fitted(flops: Sequence[float], gains: Sequence[float]) -> Line:
     from scipy.stats import linregress
 
     if min(gains) == max(gains):  # of which linregress has no standard error and no p-value
-        return Line(gains[0], 0.0, 0.0, 0.0, 1.0)
+        return {"intercept": gains[0], "slope": 0.0, "low": 0.0, "high": 0.0, "p_value": 1.0}
     found = linregress([math.log10(each) for each in flops], gains)
     slope, margin = float(found.slope), float(stdtrit(len(gains) - 2, 1 - ALPHA / 2) * found.stderr)
-    return Line(float(found.intercept), slope, slope - margin, slope + margin, float(found.pvalue))
+    ends = {"low": slope - margin, "high": slope + margin}
+    return {"intercept": float(found.intercept), "slope": slope, **ends, "p_value": float(found.pvalue)}
 
 
-def trends(cells: pd.DataFrame) -> tuple[Trend, ...]:
+def trends(cells: pd.DataFrame) -> list[Trend]:
     """The trend of every row of a ladder's table but the baseline; none of another table, or where the baseline was not
     selected."""
     by_column = [{each["row"]: each for each in records} for records in under_columns(cells).values()]
     baseline = cells.attrs["baseline"]
     if not cells.attrs["is_ladder"] or baseline not in by_column[0]:
-        return ()
-    rows = [row for row in by_column[0] if row != baseline]
-    found = [_trend([(column[row], column[baseline]) for column in by_column], by_column[0][baseline]["_metric"])
-             for row in rows]  # fmt: skip
-    adjusted = holm({each.row: each.line.p_value for each in found if each.line is not None})
-    return tuple(replace(each, adjusted=adjusted.get(each.row)) for each in found)
+        return []
+    found = [_trend(row, [(column[row], column[baseline]) for column in by_column])
+             for row in by_column[0] if row != baseline]  # fmt: skip
+    adjusted = holm({each["row"]: each["line"]["p_value"] for each in found if each["line"] is not None})
+    return [{**each, "adjusted": adjusted.get(each["row"])} for each in found]
 
 
-def _trend(pairs: Sequence[tuple[Record, Record]], metric: Metric) -> Trend:
+def _trend(row: str, pairs: Sequence[tuple[Record, Record]]) -> Trend:
     """A size at which a seed diverged has no gain, as in tables: the seeds that did not are the lucky ones."""
     rungs, diverged, missing = [], [], []
     for own, base in pairs:
-        column, difference, flops = own["column"], own["_apart"], base["_cell"].average("flops")
+        metric, difference, flops = own["_metric"], own["_apart"], base["_cell"].average("flops")
         if any(each.having(RunState.diverged) and not each.is_open for each in (own["_cell"], base["_cell"])):
-            diverged.append(column)
+            diverged.append(own["column"])
         elif difference is None or flops is None or (metric.difference.is_relative and difference.mean <= -100):
-            missing.append(column)
+            missing.append(own["column"])
         else:
-            rungs.append(_rung(column, flops, difference, metric))
-    row = pairs[0][0]["row"]
+            rungs.append(_rung(own["column"], flops, difference, metric))
+    line = None
     if diverged:
-        return Trend(row, tuple(rungs), None, f"no line: a run diverged at {format.listing(diverged)}")
-    if missing:
-        return Trend(row, tuple(rungs), None, f"no line yet: no difference at {format.listing(missing)}")
-    if len({rung.flops for rung in rungs}) < LADDER_SIZES:
-        return Trend(row, tuple(rungs), None, f"no line: that takes {LADDER_SIZES} sizes")
-    line = fitted([rung.flops for rung in rungs], [rung.gain for rung in rungs])
-    return Trend(row, tuple(rungs), line, _verdict(line, added(rung.gain for rung in rungs)))
+        verdict = f"no line: a run diverged at {format.listing(diverged)}"
+    elif missing:
+        verdict = f"no line yet: no difference at {format.listing(missing)}"
+    elif len({rung["flops"] for rung in rungs}) < LADDER_SIZES:
+        verdict = f"no line: that takes {LADDER_SIZES} sizes"
+    else:
+        line = fitted([rung["flops"] for rung in rungs], [rung["gain"] for rung in rungs])
+        verdict = _verdict(line, added(rung["gain"] for rung in rungs))
+    return {"row": row, "rungs": rungs, "line": line, "verdict": verdict, "adjusted": None}
 
 
-def _rung(column: str, flops: float, difference: Paired, metric: Metric) -> Rung:
-    gain = gain_of(difference.mean, metric)
+def _rung(column: str, flops: float, difference: Paired, metric: Metric) -> dict[str, Any]:
+    ends: list[float | None] = [None, None]
     # An end that is -100 % to the last digit has no logarithm: of two seeds that lie far apart.
     endless = metric.difference.is_relative and difference.low is not None and difference.low <= -100
-    if difference.low is None or difference.high is None or endless:
-        return Rung(column, flops, gain, None, None, difference.n)
-    low, high = sorted(gain_of(each, metric) for each in (difference.low, difference.high))
-    return Rung(column, flops, gain, low, high, difference.n)
+    if difference.low is not None and difference.high is not None and not endless:
+        ends = sorted(gain_of(each, metric) for each in (difference.low, difference.high))  # type: ignore[assignment]
+    gain = gain_of(difference.mean, metric)
+    return {"column": column, "flops": flops, "gain": gain, "low": ends[0], "high": ends[1], "pairs": difference.n}
 
 
 def _verdict(line: Line, whole: float) -> str:
     """Which way the line goes, if its slope is resolved; `whole` says on which side of zero the row lies on average."""
-    if line.low <= 0 <= line.high:
+    if line["low"] <= 0 <= line["high"]:
         return NOT_RESOLVED
     if whole > 0:
-        return "gain grows" if line.slope > 0 else "gain shrinks"
-    return "deficit shrinks" if line.slope > 0 else "deficit grows"
+        return "gain grows" if line["slope"] > 0 else "gain shrinks"
+    return "deficit shrinks" if line["slope"] > 0 else "deficit grows"
 
 
 def unit(cells: pd.DataFrame) -> str:
@@ -256,52 +216,48 @@ def texts(found: Sequence[Trend], columns: Sequence[str]) -> list[list[str]]:
     """The lines as a table of texts, the headings first: the gain at every size, the slope, the verdict."""
     made = [["method", *columns, "gain for 10 x compute [95 %]", "verdict"]]
     for trend in found:
-        gains = {rung.column: format.signed(rung.gain) for rung in trend.rungs}
-        slope = NOTHING if trend.line is None else _slope(trend.line)
-        verdict = trend.verdict + (STANDS if _is_marked(trend) else "")
-        made.append([trend.row, *(gains.get(column, NOTHING) for column in columns), slope, verdict])
+        gains = {rung["column"]: format.signed(rung["gain"]) for rung in trend["rungs"]}
+        slope = NOTHING if trend["line"] is None else _slope(trend["line"])
+        verdict = trend["verdict"] + (STANDS if _is_marked(trend) else "")
+        made.append([trend["row"], *(gains.get(column, NOTHING) for column in columns), slope, verdict])
     return made
 
 
 def _is_marked(trend: Trend) -> bool:
-    return trend.verdict != NOT_RESOLVED and stands(trend.adjusted)
+    return trend["verdict"] != NOT_RESOLVED and stands(trend["adjusted"])
 
 
 def rule(cells: pd.DataFrame, found: Sequence[Trend]) -> str:
-    """How the lines are made, in a paragraph."""
+    """How the lines are made."""
     sizes = cells["column"].nunique()
     gains = f"Gains over {cells.attrs['baseline']} in {unit(cells)}, paired by seed; above zero is better."
     if sizes < LADDER_SIZES:
         return f"{gains} A line takes {LADDER_SIZES} sizes."
-    holm_rule = (
-        f" {STANDS}: resolved after Holm's correction over the rows, too." if any(map(_is_marked, found)) else ""
-    )
+    mark = f" {STANDS}: resolved after Holm's correction over the rows, too." if any(map(_is_marked, found)) else ""
     return (
-        f"{gains} Lines are ordinary least squares of a size's mean gain against log10 of the training FLOPs of the "
-        f"baseline there; intervals are of Student's t with {sizes - 2} degrees of freedom, two fewer than there are "
-        f"sizes.{holm_rule}"
+        f"{gains} Lines: ordinary least squares of the mean gains against log10 of the baseline's training FLOPs, with "
+        f"intervals of Student's t with {sizes - 2} degrees of freedom.{mark}"
     )
 
 
 def sentences(found: Sequence[Trend]) -> Iterator[str]:
     """One for each row: which way its gain goes, by how much, and where a line that falls to zero reaches it."""
     for trend in found:
-        if trend.line is None:
-            yield f"{trend.row}: {trend.verdict}"
+        if (line := trend["line"]) is None:
+            yield f"{trend['row']}: {trend['verdict']}"
             continue
-        said = f"{trend.row}: {trend.verdict}, {_slope(trend.line)} for ten times the compute"
-        if trend.verdict.endswith("shrinks"):
-            said += f"; {zero(trend.line, max(rung.flops for rung in trend.rungs))}"
-        yield said
+        zero = f"; {zero_of(line, max(rung['flops'] for rung in trend['rungs']))}"
+        falls = trend["verdict"].endswith("shrinks")
+        yield f"{trend['row']}: {trend['verdict']}, {_slope(line)} for ten times the compute{zero if falls else ''}"
 
 
-def zero(line: Line, largest: float) -> str:
+def zero_of(line: Line, largest: float) -> str:
     """Where a line that falls to zero reaches it, unless that is far from what was trained."""
-    reached = -line.intercept / line.slope
+    reached = -line["intercept"] / line["slope"] if line["slope"] else math.inf
     if reached > math.log10(largest) + _FAR:
         return f"the line is not zero before {10**_FAR} times the largest compute"
     return f"the line is zero at {10**reached:.1e} FLOPs"
 
 
 def _slope(line: Line) -> str:
-    return f"{format.signed(line.slope)} [{format.signed(line.low)}, {format.signed(line.high)}]"
+    return f"{format.signed(line['slope'])} [{format.signed(line['low'])}, {format.signed(line['high'])}]"

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
+from comt_cli.report.figures.lines import token_labels
 from comt_cli.report.figures.style import OKABE_ITO, PAGE_WIDTH, QUIET, SEQUENCE, page_figure, style
-from comt_cli.report.figures.tokens import token_labels
 
 _CELL = 0.21
 """Inches of a token at most: room for its label."""

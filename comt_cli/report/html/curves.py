@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from comt_cli.files import parse_json, read_text, write_changed
-from comt_cli.report.csv_tables import csv_text
+from comt_cli.report.frame import csv_text
 from comt_cli.report.logs import Log, logged, quantities, width_for, window_means
 from comt_cli.report.written import Line, Written
 from comt_cli.runs.directory import READING_ERRORS

@@ -17,7 +17,7 @@ from comt_cli.errors import UserError
 from comt_cli.files import write_changed
 from comt_cli.recipe.yaml_lines import read
 from comt_cli.report import format, overview
-from comt_cli.report.csv_tables import GRID
+from comt_cli.report.frame import GRID
 from comt_cli.report.html.curves import charts, logs_file, shown_runs, write_logs
 from comt_cli.report.html.grids import Grid, distinct, grid
 from comt_cli.report.html.pictures import Pictures

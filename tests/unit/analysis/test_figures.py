@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from comt_cli.errors import StorageError
 from comt_cli.report import figures
 from comt_cli.report.caption import Caption
-from comt_cli.report.figures.broken import robust_ends
-from comt_cli.report.figures.tokens import token_labels
+from comt_cli.report.figures.lines import robust_ends, token_labels
 
 # A dollar sign (a formula to matplotlib), signs that the font lacks, spaces, a line break, a very long word.
 PIECES = ["▁Once", "▁a", "▁king", "dom", "$", "日本", "▁", "\\n", "<0x0A>", "▁incomprehensibilities", "_x", "</s>"]

@@ -12,10 +12,9 @@ from planning_on import plan_on
 
 from comt_cli.methods import catalogue
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
-from comt_cli.report.cells import footnotes
 from comt_cli.report.exhibits.table import Table
 from comt_cli.report.frame import Record, records_of, rows_of, runs_frame
-from comt_cli.report.layout import Sheet
+from comt_cli.report.layout import footnotes
 from comt_cli.report.words import verdict
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
@@ -106,13 +105,12 @@ scales:
     description: As published
 """
 
+_OF_TEXT = ("tokens", "tokens_per_second", "galore_perplexity", "bits_per_byte")
 IMAGE_RESULT: dict[str, Any] = {
-    "state": "done",
-    "step": 200,
-    "steps": 200,
+    **{key: RESULT[key] for key in RESULT if key not in _OF_TEXT},
     "images": 12_800,
-    "loss": 0.6,
     "top5_accuracy": 97.5,
+    "loss": 0.6,
     "train_loss": 0.55,
     "parameters": 701_466,
     "extra_parameters": 9818,
@@ -120,11 +118,6 @@ IMAGE_RESULT: dict[str, Any] = {
     "flops": 2.5e12,
     "train_seconds": 10.5,
     "images_per_second": 1219.0,
-    "mfu": None,
-    "peak_memory_bytes": None,
-    "waiting_share": 0.01,
-    "device": "a test CPU",
-    "git_commit": "0123456789ab",
 }
 
 
@@ -134,11 +127,10 @@ class Shown:
     def __init__(self, loaded: LoadedRecipe, specs: list[RunSpec], runs: Path) -> None:
         self.runs = runs_frame(loaded, specs, runs)
         self.cells = Table().frame(self.runs, loaded)
-        self.attrs = self.cells.attrs
-        self.sheet = Sheet(self.cells)
-        self.records = records_of(self.cells)
+        self.attrs, self.records = self.cells.attrs, records_of(self.cells)
         self.markdown, self.latex = Table().page(self.cells), Table().latex(self.cells)
-        self.verdict, self.footnotes, self.notes = verdict(self.sheet), footnotes(self.cells), self.attrs["notes"]
+        self.verdict, self.footnotes, self.notes = verdict(self.cells), footnotes(self.cells), self.attrs["notes"]
+        self.best = list(self.cells.loc[self.cells["_best"], "row"])
 
     def at(self, row: str, column: str | None = None) -> Record:
         """The cell of a row, under the first column if none is named."""

@@ -25,18 +25,6 @@ def test_the_table_has_the_names_of_the_tokens():
     np.testing.assert_allclose(read.drop(columns="target").to_numpy(), drawn, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (120, 90), (140, 400)])
-def test_any_length_has_room_on_a_page(rows, columns):
-    figure, _ = figures.draw_attention(weights(rows, columns), ["▁từ"] * rows, ["▁word"] * columns)
-    width, height = figure.get_size_inches()
-    assert 2 < width <= 7.2
-    assert 2 < height <= 9
-    axes = figure.axes[0]
-    for labels, inches in ((axes.get_yticklabels(), height), (axes.get_xticklabels(), width)):
-        assert 4 <= labels[0].get_fontsize() <= 72 * inches / len(labels)
-    assert ("named" in axes.get_xlabel(), "named" in axes.get_ylabel()) == (columns > 80, rows > 120)
-
-
 def test_regions_are_coloured_under_the_ink_of_the_image():
     pixels = np.full((48, 48, 3), (229, 207, 158), dtype=np.uint8)
     pixels[4:12, 8:16] = 255, 210, 0  # nearly as bright as the paper

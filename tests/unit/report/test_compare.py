@@ -72,16 +72,6 @@ def test_losses_are_read_at_what_the_side_with_less_has_used(bench: Bench) -> No
     assert budgets["time"]["run"]["mean"] == pytest.approx(losses[1])  # half as fast
 
 
-def test_what_is_not_fair_is_said(bench: Bench) -> None:
-    trained(bench, BASELINE, {1: 100.0, 2: 101.0})
-    trained(bench, OURS, {1: 95.0}, data_content="another")
-    bench.diverged(OURS, 2)
-    found = sides(bench)
-    assert "the data differ by the hash of their content: no metric can be compared" in found["unfair"]
-    assert f"{OURS} diverged with seed 2: the seeds that did not are the lucky ones" in found["unfair"]
-    assert {each["key"] for each in found["circumstances"]} >= {"data_content"}
-
-
 def test_the_command_prints_and_gives_json(bench: Bench) -> None:
     trained(bench, BASELINE, {1: 100.0, 2: 110.0, 3: 105.0})
     trained(bench, OURS, {1: 95.0, 2: 104.0, 3: 100.0})

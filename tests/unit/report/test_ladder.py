@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import random
 import re
@@ -16,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comt_cli.recipe.problems import RecipeError
-from comt_cli.report.exhibits.ladder import Line, Trend, fitted, gain_of, trends, zero
-from comt_cli.report.html.page import write_page
+from comt_cli.report.exhibits.ladder import Trend, fitted, gain_of, trends
 from comt_cli.report.sweep import whole_columns
 from comt_cli.report.write import Report, write_exhibits, write_report
 from comt_cli.runs.directory import RunDirectory
@@ -56,28 +54,28 @@ def ladder(bench: Bench) -> Bench:
 
 
 def trends_of(bench: Bench, **selection: object) -> dict[str, Trend]:
-    return {trend.row: trend for trend in trends(bench.table(**selection).cells)}
+    return {trend["row"]: trend for trend in trends(bench.table(**selection).cells)}
 
 
 def test_lines_of_a_known_slope_are_found(ladder: Bench) -> None:
     found = trends_of(ladder)
     assert list(found) == list(SLOPES)
     for row, slope in SLOPES.items():
-        line = found[row].line
+        line = found[row]["line"]
         assert line is not None
-        assert line.slope == pytest.approx(slope, abs=0.1)
-        assert line.low < slope < line.high
-        assert line.at(10**14.5) == pytest.approx(10, abs=0.1)
-        assert [rung.flops for rung in found[row].rungs] == list(FLOPS.values())
-        assert all(rung.low < rung.gain < rung.high and rung.pairs == 3 for rung in found[row].rungs)
-    assert {row: trend.verdict for row, trend in found.items()} == {
+        assert line["slope"] == pytest.approx(slope, abs=0.1)
+        assert line["low"] < slope < line["high"]
+        assert line["intercept"] + 14.5 * line["slope"] == pytest.approx(10, abs=0.1)
+        assert [rung["flops"] for rung in found[row]["rungs"]] == list(FLOPS.values())
+        assert all(rung["low"] < rung["gain"] < rung["high"] and rung["pairs"] == 3 for rung in found[row]["rungs"])
+    assert {row: trend["verdict"] for row, trend in found.items()} == {
         "post-ln": "not resolved",
         "pre-ln+comt": "gain grows",
         "pre-ln+own": "gain shrinks",
     }
-    line = found["pre-ln+comt"].line
+    line = found["pre-ln+comt"]["line"]
     assert line is not None
-    assert found["pre-ln+comt"].adjusted == pytest.approx(2 * line.p_value)  # of three slopes the second smallest
+    assert found["pre-ln+comt"]["adjusted"] == pytest.approx(2 * line["p_value"])  # of three slopes the second smallest
 
 
 def test_intervals_cover_the_slope_as_often_as_they_say() -> None:
@@ -88,20 +86,8 @@ def test_intervals_cover_the_slope_as_often_as_they_say() -> None:
         shared = [2 * math.log10(flops) + noise.gauss(0, 1) for flops in FLOPS.values()]
         gains = [each + sum(noise.gauss(0, 0.3) for _ in range(5)) / 5 for each in shared]
         line = fitted(list(FLOPS.values()), gains)
-        covered += line.low <= 2 <= line.high
+        covered += line["low"] <= 2 <= line["high"]
     assert 925 <= covered <= 973  # 950, and 3.5 standard deviations of 6.9 to each side
-
-
-@given(
-    st.lists(st.floats(-20, 20), min_size=4, max_size=4) | st.floats(-20, 20).map(lambda gain: 4 * [gain]),
-    st.floats(0.5, 3),
-)
-def test_the_units_of_gain_and_compute_do_not_matter(gains: list[float], factor: float) -> None:
-    one = fitted(list(FLOPS.values()), gains)
-    other = fitted([1000 * flops for flops in FLOPS.values()], [factor * gain for gain in gains])
-    for name in ("slope", "low", "high"):
-        assert getattr(other, name) == pytest.approx(factor * getattr(one, name), abs=1e-6)
-    assert one.low - 1e-9 <= one.slope <= one.high + 1e-9
 
 
 @given(st.floats(-90, 500))
@@ -111,79 +97,20 @@ def test_a_gain_is_above_zero_where_the_row_is_better(difference: float) -> None
     assert gain_of(difference, accuracy) == difference
 
 
-def test_a_row_that_is_the_baseline_is_not_resolved(ladder: Bench) -> None:
-    """All of its gains are 0, of which there is no standard error; and the other rows' correction stays a number."""
-    for spec in ladder.specs():
-        if spec.row == "post-ln":
-            ladder.result = {**ladder.result, "flops": FLOPS[spec.column]}
-            ladder.finish(spec, 100 * math.exp(spec.seed / 100))
-    found = trends_of(ladder)
-    line = found["post-ln"].line
-    assert line is not None
-    assert (line.slope, line.low, line.high, line.p_value) == (0, 0, 0, 1)
-    assert found["post-ln"].verdict == "not resolved"
-    assert all(trend.adjusted is not None and 0 <= trend.adjusted <= 1 for trend in found.values())
-    json.dumps(write(ladder)[0].as_json(), allow_nan=False)
-
-
-def test_an_interval_that_ends_at_minus_100_per_cent_is_left_out(ladder: Bench) -> None:
-    """Of two seeds that lie so far apart that the ratio's lower end is no number but 0."""
-    for spec in ladder.specs():
-        if spec.row == "post-ln" and spec.column == "small":
-            ladder.result = {**ladder.result, "flops": FLOPS[spec.column]}
-            ladder.finish(spec, 1e40 if spec.seed == 1 else 1e-40)
-    first, *others = trends_of(ladder)["post-ln"].rungs
-    assert (first.low, first.high) == (None, None)
-    assert all(rung.low is not None for rung in others)
-
-
-def test_what_is_worse_has_a_deficit(ladder: Bench) -> None:
-    for spec in ladder.specs():
-        if spec.row == "post-ln":
-            ladder.result = {**ladder.result, "flops": FLOPS[spec.column]}
-            growing = math.log10(FLOPS[spec.column]) - 10 + spec.seed / 1000
-            ladder.finish(spec, 100 * math.exp(spec.seed / 100 + growing / 100))
-    assert trends_of(ladder)["post-ln"].verdict == "deficit grows"
-
-
-def test_a_ratio_that_is_no_number_but_0_has_no_gain(ladder: Bench) -> None:
-    for spec in ladder.specs():
-        if spec.row == "post-ln" and spec.column == "small":
-            ladder.result = {**ladder.result, "flops": FLOPS[spec.column]}
-            ladder.finish(spec, 1e-40)
-    assert trends_of(ladder)["post-ln"].verdict == "no line yet: no difference at small"
-
-
-@pytest.mark.parametrize(
-    ("slope", "said"), [(-3.0, "is zero at 1.0e+18 FLOPs"), (-1e-9, "is not zero before 100 times")]
-)
-def test_the_zero_of_a_line_is_said_where_it_is_near(slope: float, said: str) -> None:
-    intercept = 54.0 if slope == -3.0 else 10.0
-    assert said in zero(Line(intercept, slope, slope - 1, slope + 1, 0.01), 1e16)
-
-
 def test_a_row_has_no_line_where_a_seed_diverged_or_a_size_is_missing(ladder: Bench) -> None:
     specs = {(spec.row, spec.column, spec.seed): spec for spec in ladder.specs()}
     ladder.diverged("post-ln", 2)  # at the first size
     for seed in (1, 2, 3):
         RunDirectory.of(ladder.runs, specs["pre-ln+own", "huge", seed]).result_file.unlink()
     found = trends_of(ladder)
-    assert found["post-ln"].verdict == "no line: a run diverged at small"
-    assert found["pre-ln+own"].verdict == "no line yet: no difference at huge"
-    assert found["pre-ln+own"].line is None
-    assert len(found["pre-ln+own"].rungs) == 3
-    assert found["pre-ln+comt"].verdict == "gain grows"
-    line = found["pre-ln+comt"].line
+    assert found["post-ln"]["verdict"] == "no line: a run diverged at small"
+    assert found["pre-ln+own"]["verdict"] == "no line yet: no difference at huge"
+    assert found["pre-ln+own"]["line"] is None
+    assert len(found["pre-ln+own"]["rungs"]) == 3
+    assert found["pre-ln+comt"]["verdict"] == "gain grows"
+    line = found["pre-ln+comt"]["line"]
     assert line is not None
-    assert found["pre-ln+comt"].adjusted == pytest.approx(line.p_value)
-
-
-def test_three_columns_of_equal_compute_are_no_ladder(ladder: Bench) -> None:
-    for spec in ladder.specs():
-        ladder.result = {**ladder.result, "flops": 1e15 if spec.column == "huge" else FLOPS[spec.column]}
-        ladder.finish(spec, 50.0 + spec.seed)
-    some = trends_of(ladder, columns="small,large,huge")
-    assert {trend.verdict for trend in some.values()} == {"no line: that takes 3 sizes"}
+    assert found["pre-ln+comt"]["adjusted"] == pytest.approx(line["p_value"])
 
 
 def write(bench: Bench) -> tuple[Report, list[Path]]:
@@ -198,8 +125,6 @@ def test_the_files_and_the_page_have_it(ladder: Bench) -> None:
     assert [path.name for path in drawn] == [f"table9-ladder.{kind}" for kind in ("png", "pdf", "txt", "tex", "csv")]
     page = report.files.markdown.read_text(encoding="utf-8")
     assert "## Gain against compute\n" in page
-    assert "gain for 10 x compute \\[95 %\\]" in page
-    assert "Student's t with 2 degrees of freedom" in page
     lines = list(csv.DictReader(drawn[-1].read_text(encoding="utf-8").splitlines()))
     assert [(line["row"], line["column"]) for line in lines[:5]] == [*(("post-ln", name) for name in FLOPS),
                                                                     ("pre-ln+comt", "small")]  # fmt: skip
@@ -207,21 +132,6 @@ def test_the_files_and_the_page_have_it(ladder: Bench) -> None:
     assert "pre-ln+own: gain shrinks, -2.9" in drawn[2].read_text(encoding="utf-8")
     assert report.as_json()["ladder"][1]["verdict"] == "gain grows"
     assert write(ladder)[1] == []  # nothing is new
-    html = write_page(ladder.results, ladder.runs).read_text(encoding="utf-8")
-    assert 'data-source="smoke/comt/table9-ladder.png"' in html
-    assert "Gain against compute" in html
-    assert "slope low" in html  # the numbers, as a table to be sorted
-
-
-def test_a_ladder_of_another_task_is_in_points(images: Bench) -> None:
-    bench = replace(images, text=as_ladder(images.text, SIZES.replace("layers", "width")))
-    for spec in bench.specs(rows="baseline,pixel"):
-        bench.result = {**bench.result, "flops": FLOPS[spec.column]}
-        bench.finish(spec, 80 + spec.seed + (math.log10(FLOPS[spec.column]) - 12 if spec.row == "pixel" else 0))
-    (trend,) = trends_of(bench, rows="baseline,pixel").values()
-    assert trend.line is not None
-    assert trend.line.slope == pytest.approx(1)
-    assert [rung.gain for rung in trend.rungs] == pytest.approx([1, 2, 3, 4])
 
 
 WRONG = {

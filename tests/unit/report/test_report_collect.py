@@ -48,15 +48,6 @@ def test_a_locked_run_is_running_with_its_progress(bench: Bench) -> None:
     assert state(cell, "perplexity") == "1 running, 2 missing (step 30 of 200)"
 
 
-def test_a_line_cut_short_by_a_crash_is_left_out(bench: Bench) -> None:
-    directory = bench.started("pre-ln", 1)
-    with directory.metrics_file.open("a") as handle:
-        handle.write('{"step": 40, "lo')
-    (run,) = cell_of(collect(bench.specs(), bench.runs), "pre-ln").having(RunState.unfinished)
-    assert run.progress is not None
-    assert run.progress.step == 30
-
-
 @pytest.mark.parametrize("content", ['{"state": "do', "[]", "{}", ""])
 def test_a_torn_result_is_remarked_on_and_hides_no_other(bench: Bench, content: str) -> None:
     bench.done("pre-ln", {1: 100.0, 2: 110.0})
@@ -67,12 +58,6 @@ def test_a_torn_result_is_remarked_on_and_hides_no_other(bench: Bench, content: 
     assert (
         "cannot be read" in note or "does not hold a JSON object" in note or "does not say that the run is done" in note
     )
-
-
-def test_a_torn_line_within_metrics_is_remarked_on(bench: Bench) -> None:
-    bench.started("pre-ln", 1).metrics_file.write_text('{"step": 1\n{"step": 2}\n')
-    (note,) = collect(bench.specs(), bench.runs).notes
-    assert "line 1 is not JSON" in note
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf"), "12", True])
@@ -87,15 +72,6 @@ def test_a_result_without_the_metric_is_remarked_on(bench: Bench, value: object)
 def test_other_finished_seeds_are_named_with_the_option_that_shows_them(mixed: Bench) -> None:
     (note,) = collect(mixed.specs(seeds=[1]), mixed.runs).notes
     assert note == "Seeds that are finished and not shown here: 2-3 (--seeds 1-3 shows them)."
-
-
-def test_runs_with_other_settings_are_counted(mixed: Bench) -> None:
-    specs = mixed.specs(overrides=("train.steps=100",))
-    assert collect(specs, mixed.runs).notes == (), "they have a table of their own"
-    (note,) = collect([spec.model_copy(update={"changed": {}}) for spec in specs], mixed.runs).notes
-    assert note == (
-        "10 finished runs of this table were made with other settings or data (comt runs comt/table9 lists them)."
-    )
 
 
 def test_runs_of_another_scale_and_replaced_ones_are_not_counted(bench: Bench) -> None:
@@ -158,34 +134,6 @@ def test_runs_that_were_computed_in_two_ways_are_told(bench: Bench, precision, k
     assert told in bench.table().notes
 
 
-def test_code_of_several_numerical_versions_is_told(bench: Bench) -> None:
-    """A result without a version is older than the record, and its version unknown."""
-
-    def told() -> list[str]:
-        return [note for note in bench.table().notes if "numerical versions" in note]
-
-    bench.done("pre-ln", {1: 100.0, 2: 110.0})
-    bench.done("pre-ln+comt", {1: 95.0, 2: 101.0})
-    assert told() == []
-    bench.done("pre-ln+comt", {1: 95.0, 2: 101.0}, numerics=1)
-    (note,) = told()
-    assert "(1 and unknown)" in note
-    bench.done("pre-ln", {1: 100.0, 2: 110.0}, numerics=1)
-    assert told() == []
-
-
-def test_how_many_samples_were_scored_is_said_and_where_they_are_few(bench: Bench) -> None:
-    bench.done("pre-ln", {1: 100.0}, evaluation={"samples": 112, "tokens": 9}, test_evaluation={"samples": 6})
-    (run, *_) = [run for run in bench.table().runs["_run"] if run.result]
-    assert run.scored_on("perplexity") == (112, "validation", "sequences")
-    assert run.scored_on("test_perplexity") == (6, "test", "sequences")
-    said = "Scored on 112 validation sequences."
-    assert said in bench.table().notes
-    bench.done("pre-ln", {1: 100.0}, evaluation={"tokens": 9, "sentences": 6, "samples": 6})
-    said = "Scored on 6 validation sentences: fewer than 100, so a difference may be chance."
-    assert said in bench.table().notes
-
-
 def test_signatures_are_those_of_the_columns_metric(bench: Bench) -> None:
     """Two of them in a column are both named: such numbers are not comparable."""
     signed = {"signature": "first", "signatures": {"perplexity": "first", "other": "second"}}
@@ -193,7 +141,7 @@ def test_signatures_are_those_of_the_columns_metric(bench: Bench) -> None:
     table = bench.table()
     assert "Signature of perplexity: first." in table.notes
     (run, *_) = [run for run in table.runs["_run"] if run.result]
-    assert [run.signature(key) for key in ("other", "test_perplexity", "test_other", "loss")] == [
+    assert [run.reported("signatures", key) for key in ("other", "test_perplexity", "test_other", "loss")] == [
         "second", "of test", None, None
     ]  # fmt: skip
     bench.done("pre-ln+comt", {1: 95.0}, signatures={"perplexity": "another"})

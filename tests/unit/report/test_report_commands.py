@@ -32,33 +32,15 @@ def comt(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments, catch_exceptions=True)
 
 
-def test_report_writes_and_prints(mixed: Bench) -> None:
-    result = comt("report")
-    assert result.exit_code == 0, result.output
-    assert "99.67 ± 2.60 (3)" in result.output
-    assert "wrote runs/results/smoke/comt/table9.{csv,md,tex}\n" in result.output
-    assert Path("runs/results/smoke/comt/table9.tex").exists()
-
-
-def test_report_as_json(mixed: Bench) -> None:
-    result = comt("report", "table9.yaml", "--rows", "pre-ln,pre-ln+comt", "--seeds", "1-2", "--json")
-    (table,) = json.loads(result.stdout)
-    assert [cell["row"] for cell in table["cells"]] == ["pre-ln", "pre-ln+comt"]
-    assert table["cells"][1]["n"] == 2
-    assert table["cells"][1]["verdict"] in ("agrees", "not resolved")
-    assert table["notes"][-1] == "Seeds that are finished and not shown here: 3 (--seeds 1-3 shows them)."
-    assert table["files"]["csv"] == "runs/results/smoke/comt/table9.csv"
-
-
 def test_report_says_what_it_did_not_write_and_how_to(mixed: Bench) -> None:
-    comt("report")
+    first = comt("report")
+    assert "99.67 ± 2.60 (3)" in first.output
+    assert "wrote runs/results/smoke/comt/table9.{csv,md,tex}\n" in first.output
     path = Path("runs/results/smoke/comt/table9.csv")
     whole = path.read_bytes()
     result = comt("report", "table9", "--seeds", "1")
     assert result.exit_code == 1
-    first = " ".join(result.stderr.split())
-    assert first.startswith(f"{path} has 3 finished runs of post-ln at tiny, and this table 1. comt report, ")
-    assert "Nothing is written:" in first
+    assert f"{path} has 3 finished runs of post-ln at tiny, and" in " ".join(result.stderr.split())
     assert "wrote" not in result.output
     assert path.read_bytes() == whole
     assert "wrote" in comt("report", "table9", "--seeds", "1", "--results", "elsewhere").output
@@ -84,7 +66,6 @@ def test_report_writes_a_page_for_browsers(mixed: Bench) -> None:
     assert result.exit_code == 0, result.output
     assert result.output == "wrote runs/results/index.html\n"
     page = Path("runs/results/index.html").read_text()
-    assert "Made by <code>comt report --html</code>" in page
     assert "Learning curves" in page
     both = comt("report", "table9", "--overview", "--html")
     assert both.output.endswith("wrote runs/results/README.md\nwrote runs/results/index.html\n")
@@ -93,13 +74,6 @@ def test_report_writes_a_page_for_browsers(mixed: Bench) -> None:
     assert isinstance(nowhere, UserError)
     assert "there are no tables below nowhere" in str(nowhere)
     assert not Path("nowhere").exists()
-
-
-def test_report_names_the_recipes_of_runs_that_are_none_of_comts() -> None:
-    folder = Path("runs/by-id/0123456789ab")
-    folder.mkdir(parents=True)
-    (folder / "spec.json").write_text('{"paper": "own", "table": "mine", "row": "a", "column": "b"}')
-    assert "of no recipe that came with comt, but of own/mine\n  comt report FILE" in str(comt("report").exception)
 
 
 def test_report_leaves_out_a_broken_recipe_that_was_not_named(mixed: Bench) -> None:
@@ -122,13 +96,6 @@ def test_status_counts_and_shows_progress(mixed: Bench) -> None:
         f"failed: RuntimeError: a defect ({failed}/error.txt)",
         f"  pre-ln+own, tiny, seed 3: running by {me}, step 30 of 200, loss 8.700, 1,024 tokens/s, 85 s to go",
     ]
-
-
-def test_status_as_json(mixed: Bench) -> None:
-    (table,) = json.loads(comt("status", "table9.yaml", "--scale", "smoke", "--json").stdout)
-    assert (table["runs"], table["done"], table["diverged"], table["missing"]) == (12, 9, 1, 1)
-    assert table["open"][0]["step"] == 30
-    assert table["open"][0]["eta_seconds"] is None
 
 
 @pytest.mark.parametrize(("verbs", "heavy"), [("status recipes", "pandas"), ("report", "matplotlib")])

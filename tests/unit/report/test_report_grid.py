@@ -14,11 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from comt_cli.recipe.grid import OF_TEST
-from comt_cli.report import notes
 from comt_cli.report.collect import Cell, Run, _cell, collect
-from comt_cli.report.layout import state
-from comt_cli.report.progress_table import cell_text
+from comt_cli.report.layout import cell_text, state
 from comt_cli.report.verdict import Verdict
 from comt_cli.report.write import write_report
 from comt_cli.runs.directory import RunDirectory, RunState
@@ -67,16 +64,6 @@ def cell_of(bench: Bench, row: str = "pre-ln") -> Cell:
     return collect(bench.specs(), bench.runs, choose_by="bits_per_byte").cells[row, "tiny"]
 
 
-def test_the_best_mean_is_chosen_whatever_is_shown(gridded: Bench) -> None:
-    finish(gridded, "pre-ln", CLEAR)
-    cell = cell_of(gridded)
-    assert cell.choice is not None
-    assert cell.choice.point == {KEY: 1e-3}
-    assert cell.values("perplexity") == {1: 101.0, 2: 102.0, 3: 103.0}
-    assert len(cell.every) == 9
-    assert [run.chosen for run in cell.every] == [True] * 3 + [False] * 6
-
-
 def test_before_all_have_ended_nothing_is_chosen(gridded: Bench) -> None:
     part = CLEAR | {3e-4: {1: (2.5, 90.0), 2: None}}
     finish(gridded, "pre-ln", part)
@@ -106,11 +93,14 @@ def test_a_point_with_a_diverged_run_is_worse_than_any_without(
 ) -> None:
     finish(gridded, "pre-ln", {each: CLEAR[each] | ({2: None} if each in diverged else {}) for each in RATES})
     cell = cell_of(gridded)
-    assert cell.choice is not None
-    assert (cell.choice.point, cell.choice.without) == ({KEY: rate}, without)
+    assert cell.points == 3
+    assert (cell.point, cell.without) == ({KEY: rate}, without)
     said = list(gridded.table().at("pre-ln")["_remarks"])
     if without == 3:
-        assert said[0] == "Of its grid learning_rate 0.0003: every point has a run that diverged, or that has no value."
+        assert (
+            said[0]
+            == "Chosen of its grid: learning_rate 0.0003; every point had a run that diverged, or that has no value."
+        )
         assert said[1].startswith("1 of 3 seeds diverged (seed 2 at step 120)")
     else:
         lost = f"; {without} of 3 points had a run that diverged, or that has no value"
@@ -150,10 +140,9 @@ def test_the_choice_is_the_best_and_never_reads_what_is_shown(
             for seed, outcome in enumerate(point)
         ]
         cell = _cell("row", "column", runs, metric)
-        assert cell.choice is not None
-        assert cell.choice.point is not None
+        assert cell.point is not None
         assert {id(run.result) for run in cell.every} == {id(run.result) for run in runs}
-        return cell.choice.point[KEY], [run.spec.seed for run in cell.runs]
+        return cell.point[KEY], [run.spec.seed for run in cell.runs]
 
     shown, seeds = chosen(0.0)
     assert chosen(shift) == (shown, seeds)
@@ -215,31 +204,6 @@ def test_every_file_names_what_was_chosen(whole: Bench) -> None:
     assert not any("differs from the baseline" in note for note in report.cells.attrs["notes"])
 
 
-def test_numbers_of_a_chosen_point_are_those_of_a_table_of_it_alone(whole: Bench) -> None:
-    """A cell is what the table of its point, set by hand, has in its place."""
-    table = whole.table()
-    for row, rate in CHOSEN.items():
-        ours, theirs = table.at(row), whole.table(overrides=(f"{KEY}={rate}",)).at(row)
-        for key in ("_ours", "paper", "tokens_per_second", "run_ids"):
-            assert ours[key] == theirs[key]
-
-
-def test_runs_of_a_grid_are_none_that_nobody_planned(whole: Bench) -> None:
-    assert collect(whole.specs(), whole.runs, choose_by="bits_per_byte").notes == ()
-    (note,) = collect(whole.specs(seeds=[1, 2]), whole.runs, choose_by="bits_per_byte").notes
-    assert note.startswith("Seeds that are finished and not shown here: 3 ")
-    overrides = (f"{KEY}=1e-3",)
-    specs = [spec.model_copy(update={"changed": {}}) for spec in whole.specs(overrides=overrides)]
-    (note,) = collect(specs, whole.runs).notes
-    assert note.startswith("24 finished runs of this table were made with other settings")
-
-
-def test_a_table_says_where_its_numbers_are_of_the_data_that_chose(gridded: Bench) -> None:
-    grid = gridded.loaded().grids["smoke"]
-    assert len(list(notes.grid(grid, ["perplexity"]))) == 2
-    assert len(list(notes.grid(grid, [f"{prefix}bleu" for prefix in OF_TEST]))) == 1
-
-
 def test_a_choice_that_is_written_is_not_lost_to_one_that_is_open_again(whole: Bench) -> None:
     """Though of all points together more runs have ended than the table has."""
     assert write_report(whole.loaded(), whole.specs(), whole.runs, whole.results).files is not None
@@ -248,12 +212,3 @@ def test_a_choice_that_is_written_is_not_lost_to_one_that_is_open_again(whole: B
     again = write_report(whole.loaded(), whole.specs(), whole.runs, whole.results)
     assert again.unwritten is not None
     assert "has 3 finished runs of pre-ln at tiny, and this table 0" in again.unwritten
-
-
-def test_a_table_with_an_open_choice_is_written_over_as_runs_end(gridded: Bench) -> None:
-    for seeds in ((1,), (1, 2), (1, 2, 3)):
-        finish(gridded, "pre-ln", {rate: {seed: CLEAR[rate][seed] for seed in seeds} for rate in RATES})
-        report = write_report(gridded.loaded(), gridded.specs(), gridded.runs, gridded.results)
-        assert report.files is not None
-        (line,) = (line for line in lines(report.files.csv) if line["row"] == "pre-ln")
-        assert (line["n"], len(line["run_ids"].split())) == (("3", 3) if len(seeds) == 3 else ("0", 0))

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from comt_cli.app import app
 from comt_cli.errors import UserError
-from comt_cli.report.csv_tables import csv_text
+from comt_cli.report.frame import csv_text
 from comt_cli.report.html.grids import grid, heading, shown
 from comt_cli.report.html.page import write_page
 from comt_cli.report.html.pictures import Pictures, embedded

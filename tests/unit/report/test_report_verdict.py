@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,9 +11,7 @@ from comt_cli.report.verdict import (
     Outcome,
     Verdict,
     corrected,
-    excludes_published,
     judge,
-    published_direction,
     stands,
 )
 from comt_cli.tasks import tasks
@@ -122,17 +118,6 @@ def test_without_a_printed_value_the_interval_alone_decides(mean, half, n, metri
     assert found == expected
 
 
-@given(mean=st.floats(-50, 50), half=st.floats(0, 50), n=st.integers(1, 9), published=st.floats(-60, 60))
-def test_only_an_unresolved_difference_excludes_the_published_one(mean, half, n, published) -> None:
-    """By an interval that holds zero, and not the published one."""
-    ours = Paired(mean, *((None, None) if n == 1 else (mean - half, mean + half)), n)
-    found = verdict(difference=ours, paper=100 + published, paper_baseline=100.0)
-    spans_zero = n > 1 and mean - half <= 0 <= mean + half
-    beyond = published > mean + half or published < mean - half
-    assert excludes_published(found, ours, published) == (found == "not resolved" and spans_zero and beyond)
-    assert not excludes_published(found, ours, None)
-
-
 def test_the_family_of_holms_correction_is_every_difference_that_a_verdict_was_taken_from() -> None:
     """Resolved or not, in whatever unit; not one of a row with a seed that diverged, nor of one seed."""
     cells = {
@@ -150,27 +135,6 @@ def test_the_family_of_holms_correction_is_every_difference_that_a_verdict_was_t
     assert found[least] == pytest.approx(3 * alone[least])
     assert {key: corrected({key: cells[key]})[key] for key in found} == alone
     assert [stands(p) for p in (None, 0.0499, 0.05, 1.0)] == [False, True, False, False]
-
-
-def test_no_combination_is_left_out() -> None:
-    outcomes = [ALL, SOME_DIVERGED, ALL_DIVERGED, NONE]
-    papers = [None, 23.0, 26.0, 1400.0]
-    differences = [None, RESOLVED_LOWER, UNRESOLVED, Paired(1.0, None, None, 1)]
-    for ours, baseline, paper, paper_baseline, difference in itertools.product(
-        outcomes, outcomes, papers, papers, differences
-    ):
-        found = verdict(ours=ours, baseline=baseline, difference=difference, paper=paper, paper_baseline=paper_baseline)
-        compared = found in (Verdict.agrees, Verdict.disagrees, Verdict.not_resolved) or "one seed" in found
-        if compared:
-            assert difference is not None
-            assert not ours.diverged
-            assert not baseline.diverged
-            if paper is None:  # the row itself is judged, and nothing is said of the paper's direction
-                assert found in (Verdict.not_resolved, Verdict.one_seed)
-            else:
-                assert published_direction(paper, paper_baseline, METRICS["perplexity"]) != 0
-        if found in (Verdict.better, Verdict.worse):
-            assert paper is None
 
 
 def test_only_a_perplexity_collapses_by_being_large() -> None:

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,8 +15,7 @@ from hypothesis import strategies as st
 from comt_cli.recipe.grid import LoadedGrid
 from comt_cli.recipe.merge import Origin
 from comt_cli.report.collect import Cell, Run
-from comt_cli.report.exhibits.rates import lacking
-from comt_cli.report.exhibits.trials import Trials, shades_of
+from comt_cli.report.exhibits.sweep import lacking, shades_of
 from comt_cli.report.statistics import summarise
 from comt_cli.report.sweep import tuned_cell
 from comt_cli.runs.directory import RunState
@@ -101,12 +99,6 @@ def test_nothing_is_chosen_from_a_part_of_the_trials():
     assert (found.best, found.chosen, found.problem) == (None, None, None)
 
 
-def test_where_every_point_diverged_that_is_said():
-    found = tuned([1, 2, 3], [[None], [None], [None]])
-    assert found.chosen is None
-    assert found.problem == "gated at tiny: at every value a trial diverged, or has no loss: try others"
-
-
 @pytest.mark.parametrize(
     ("losses", "edge", "wider"),
     [
@@ -148,33 +140,6 @@ def test_a_rate_of_the_recipe_that_the_grid_lacks_and_that_is_better_is_named(be
     assert said(best, worse).endswith(f"{best:.2f} against {worse:.2f}.")
     assert said(worse, best) is None
     assert said(best, worse, 2.0) is None, "the grid has it"
-
-
-ROWS = 12
-
-
-def frame_of(lines: list[dict[str, Any]], decimals: int = 2) -> pd.DataFrame:
-    frame = pd.DataFrame(lines)
-    frame.attrs = {"key": "learning rate", "metric": "perplexity", "lower": True, "decimals": decimals}
-    return frame
-
-
-def test_the_figure_is_a_map_with_the_best_first_and_the_chosen_framed():
-    lines = [
-        {"column": "small", "row": f"row-{row}", "value": value, "mean": mean, "least": mean, "greatest": mean,
-         "ended": (row, value) != (5, 4.0), "chosen": value == 2.0}
-        for row in range(ROWS + 1)
-        for value, mean in ((1.0, 30.0 - row), (2.0, 20.0 - row), (4.0, math.nan if row in (4, 5) else 900.0))
-    ]  # fmt: skip
-    axes, bar = Trials().draw(frame_of(lines)).axes
-    assert (axes.get_xlabel(), bar.get_ylabel()) == ("learning rate", "times worse")
-    order = [label.get_text() for label in axes.get_yticklabels()]
-    assert order == [f"row-{row}" for row in reversed(range(ROWS + 1))]
-    said = {text.get_position()[::-1]: text.get_text() for text in axes.texts}
-    assert said[0, 1] == f"{20 - ROWS}.00"
-    assert said[order.index("row-4"), 2] == "×"
-    assert (order.index("row-5"), 2) not in said  # has not ended
-    assert len(axes.patches) == ROWS + 1
 
 
 def test_values_of_any_sign_have_shades():
