@@ -12,17 +12,18 @@ from comt_cli.files import read_bytes, sha256
 from comt_cli.report import format
 from comt_cli.report.written import Reader
 
-WIDEST = 1000
+WIDEST = 960
 """Pixels: what a page has room for beside its contents. The files have more."""
-_COLOURS = 32, 48
+_COLOURS = 32, 48, 96
 """The fewest that will do."""
-_LARGEST_DIFFERENCE = 1.5
+_LARGEST_DIFFERENCE = 2.0
 """Between a figure and itself in few colours: the mean over its pixels, of 255, in any of red, green and blue."""
 _HASH_DIGITS = 12
+_MORE = Markup("<details><summary>What it shows, and how to read it</summary>{}</details>")
 _FIGURE = Markup(
     '<figure id="{name}"><div class="paper"><img src="{source}" alt="{alt}" width="{width}" height="{height}" '
     'loading="lazy" decoding="async" data-source="{name}" data-sha256="{hash}"></div>'
-    '<figcaption>{text} <a href="{name}">{name}</a></figcaption></figure>'
+    '<figcaption>{title} <a href="{name}">{name}</a>{more}</figcaption></figure>'
 )
 
 
@@ -50,8 +51,17 @@ class Pictures:
         except Exception as error:  # Pillow's are of many kinds
             self.reader.leave_out(path, error)
             return Markup("<p>Figure: {} cannot be read.</p>").format(name)
-        alt, known = format.one_line(text.partition(". ")[0] or path.stem), sha256(content)[:_HASH_DIGITS]
-        return _FIGURE.format(name=name, source=source, alt=alt, width=width, height=height, hash=known, text=text)
+        title, dot, rest = text.partition(". ")
+        return _FIGURE.format(
+            name=name,
+            source=source,
+            alt=format.one_line(title or path.stem),
+            width=width,
+            height=height,
+            hash=sha256(content)[:_HASH_DIGITS],
+            title=f"{title}{dot}",
+            more=_MORE.format(rest) if rest else "",
+        )
 
 
 def size_on_page(size: tuple[int, int]) -> tuple[int, int]:
