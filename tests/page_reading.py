@@ -10,6 +10,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 VOID = {"meta", "img", "br", "hr", "input", "link"}
+IMPLIED = {"td": ("td", "th"), "th": ("td", "th"), "tr": ("td", "th", "tr")}
+"""What the begin of an element ends: HTML asks for no end tags of cells and rows."""
 LOADING = {"src", "srcset", "poster", "data", "background", "action", "formaction", "manifest"}
 
 
@@ -21,7 +23,7 @@ class Table:
 
 
 class Page(HTMLParser):
-    """`elements` are (tag, attributes); `tables` those with a head; `text` is what is outside scripts and styles."""
+    """`elements` are (tag, attributes); `text` is what is outside scripts and styles."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -35,6 +37,8 @@ class Page(HTMLParser):
         assert self._open == [], "elements that are not closed"
 
     def handle_starttag(self, tag, attributes):
+        while self._open and self._open[-1] in IMPLIED.get(tag, ()):
+            self._open.pop()
         self.elements.append((tag, dict(attributes)))
         if tag not in VOID:
             self._open.append(tag)
@@ -50,6 +54,8 @@ class Page(HTMLParser):
             self.scripts.append("")
 
     def handle_endtag(self, tag):
+        while tag in ("thead", "tbody", "table") and self._open[-1] in IMPLIED["tr"]:
+            self._open.pop()
         assert self._open.pop() == tag
 
     def handle_data(self, data):
@@ -65,8 +71,9 @@ class Page(HTMLParser):
     def ids(self) -> list[str]:
         return [attributes["id"] for _, attributes in self.elements if attributes.get("id")]
 
-    def addresses(self) -> list[str]:
-        return [attributes["href"] for tag, attributes in self.elements if tag == "a"]
+    def levels(self) -> list[int]:
+        """Of the headings, in their order."""
+        return [int(tag[1]) for tag, _ in self.elements if re.fullmatch("h[1-6]", tag)]
 
 
 read = functools.lru_cache(maxsize=2)(Page)
@@ -96,9 +103,10 @@ def dead_links(html: str, folder: Path) -> list[str]:
     """Addresses that lead nowhere: within the page, or to files beside it."""
     page = read(html)
     ids = set(page.ids())
+    addresses = [attributes["href"] for tag, attributes in page.elements if tag == "a"]
     return [
         address
-        for address in page.addresses()
+        for address in addresses
         if not re.match(r"https?:", address)
         and not (
             unquote(address[1:]) in ids

@@ -9,7 +9,8 @@ from typing import Any
 from comt_cli.files import write_text
 from comt_cli.report.costs import costs_lines, ratio_columns
 from comt_cli.report.frame import csv_text
-from comt_cli.report.markdown import escaped, pipes
+from comt_cli.report.markdown import pipes
+from comt_cli.report.overview import template
 
 
 def write_costs(
@@ -63,27 +64,13 @@ def _is_lesser(line: Mapping[str, str], older: Mapping[str, str], intervals: Map
 
 def _page(lines: Sequence[Mapping[str, str]], title: str) -> str:
     """The costs of every column as Markdown, with the numbers that the ratios are of."""
+    heads = ["row", "parameters", "FLOPs", "bytes, MiB", "saved, MiB", "step, ms", "compiled step, ms"]
+    tables = {
+        column: pipes([heads, *(_texts(line) for line in lines if line["column"] == column)])
+        for column in dict.fromkeys(line["column"] for line in lines)
+    }
     commits = sorted({line["git_commit"] or "unknown" for line in lines})
-    parts = [
-        f"# {escaped(f'Costs: {title}')}",
-        escaped(
-            f"Measured on {lines[0]['device']} at commit {', '.join(commits)}. Beside each number its ratio to that "
-            f"of {lines[0]['baseline']}, measured in the same run. A step is a forward and a backward pass over "
-            "a batch, or a micro-batch where the recipe has them, and an update. FLOPs: those of matrix products and "
-            "convolutions in uncompiled code, counted: a mixture of streams or sources is in them where it is written "
-            "as a product, and not where it is written as a sum. Bytes: what the compiled forward and backward passes "
-            "read and write, as PyTorch's compiler counts it: every input and output of a fused kernel, of a matrix "
-            "product and of an operator of ours; not those of a vocabulary's head with its loss and of the update, "
-            "which are not compiled. Saved: what a forward pass, compiled where that is possible, keeps for the "
-            "backward pass. Steps took turns; a time is the 20th percentile of its turns, since other work only slows "
-            "them, and ± the reach of the ratio's 90 % interval."
-        ),
-    ]
-    for column in dict.fromkeys(line["column"] for line in lines):
-        heads = ["row", "parameters", "FLOPs", "bytes, MiB", "saved, MiB", "step, ms", "compiled step, ms"]
-        rows = [_texts(line) for line in lines if line["column"] == column]
-        parts += [f"## {escaped(column)}", pipes([heads, *rows])]
-    return "\n\n".join(parts) + "\n"
+    return template("costs.md.jinja").render(lines=lines, title=title, commits=commits, tables=tables)
 
 
 def _texts(line: Mapping[str, str]) -> list[str]:

@@ -1,115 +1,98 @@
-"""One page over everything that was written: what it was made on, and what agrees with the papers and what does not.
+"""What a results folder comes to: its main results, what was trained on what, and every verdict at every scale.
 
-It is made from the files below the results folder alone, so that it can be made again in any clone, with equal bytes.
+All of it is made from the files below the folder alone, so that it can be made again in any clone, with equal bytes.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 from urllib.parse import quote
 
+import jinja2
+
 from comt_cli.errors import UserError
 from comt_cli.files import write_changed
 from comt_cli.report import format
 from comt_cli.report.markdown import escaped
-from comt_cli.report.statistics import ALPHA, POWER, detectable
+from comt_cli.report.statistics import ALPHA, POWER
 from comt_cli.report.verdict import Verdict, excludes_published, stands
 from comt_cli.report.written import Line, Reader, Written, WrittenCell, scales_below, written_below
-from comt_cli.tasks import Task, tasks
-from comt_cli.tasks.base import DifferenceUnit
+from comt_cli.tasks import tasks
 
-_SCALES = {
-    "smoke": (
-        "Networks and texts so small that a laptop trains them in minutes. This says that the programs work, and what "
-        "a method does at the very beginning of training. It is no evidence about networks of the papers' sizes: an "
-        "agreement here confirms nothing there, and a disagreement refutes nothing."
-    ),
-    "evening": (
-        "The networks of scale smoke trained for longer (translators as long, with more seeds), so that seeds differ "
-        "by one to two per cent and most differences are resolved. What is said here is said of this size and length "
-        "alone."
-    ),
-    "small": (
-        "Networks of the papers' smallest class on local text, with far fewer tokens than the papers'. What is said "
-        "here is said of this size and this length alone."
-    ),
-    "paper": "The published sizes, texts and lengths.",
-}
-_OWN_SCALE = "A scale of one's own recipes. What is said here is said of that size and length alone."
+HIGHLIGHTS = "highlights.csv"
+"""Below the results: the cells that an overview begins with, in its order: `table`, `row`, `column`, `method`, `on`."""
 SUPERSEDED = "superseded.csv"
 """Below the results: runs of one id that ended with several numbers, of which the tables keep one."""
 NOT_ARCHIVED = "not-archived.csv"
 """Below a scale: the runs of its tables that no archive has."""
 _DEFAULT = Path("runs/results")
 """The folder that the command line means where none is named."""
+_TILES = 12
+ENDED = ("done", "diverged")
 
-INTRODUCTION = (
-    "A table compares each of its rows with its baseline, seed by seed. *Agrees* and *disagrees*: over several seeds, "
-    "the 95 % interval of the difference lies wholly on the published side of zero, or wholly on the other. *Not "
-    "resolved*: it spans zero; where it does not hold the published difference either, that is said. *One seed*: there "
-    "is no interval, so the direction alone is given. Where the paper "
-    "prints no value, *better* and *worse* say on which side of zero the interval lies. Each interval is taken by "
-    "itself: of twenty differences that are not there, one would seem resolved. *Holm's p* is the p-value of the "
-    "paired t-test after Holm's correction over all differences of the table from which verdicts are taken: where it "
-    f"is below {ALPHA:g}, the difference is resolved after the correction, too. What as many seeds *would show* are "
-    f"the smallest true differences that they resolve with probability {POWER:g}, if these spread as those that were "
-    "measured. Differences in per cent are of the geometric mean of the seeds' ratios, with the interval of Student's "
-    "t on their logarithms.",
-    "",
-)
-"""What the verdicts mean: lines of Markdown."""
-
-_GROUPS: tuple[tuple[str, str, tuple[Verdict, ...]], ...] = (
-    ("agree", "Agrees with the paper", (Verdict.agrees,)),
-    ("disagree", "Disagrees with the paper", (Verdict.disagrees,)),
-    ("better", "Better than the baseline; the paper prints no value", (Verdict.better,)),
-    ("worse", "Worse than the baseline; the paper prints no value", (Verdict.worse,)),
-    ("not resolved", "Not resolved: the interval spans zero", (Verdict.not_resolved,)),
-    (
-        "one seed",
-        "One seed, so nothing is claimed",
-        (Verdict.one_seed_same, Verdict.one_seed_opposite, Verdict.one_seed_equal, Verdict.one_seed),
+GROUPS: Mapping[str, tuple[Verdict, ...]] = {
+    "agree": (Verdict.agrees,),
+    "disagree": (Verdict.disagrees,),
+    "better": (Verdict.better,),
+    "worse": (Verdict.worse,),
+    "not resolved": (Verdict.not_resolved,),
+    "one seed": (Verdict.one_seed_same, Verdict.one_seed_opposite, Verdict.one_seed_equal, Verdict.one_seed),
+    "diverged": (
+        *(Verdict.diverged, Verdict.diverged_here, Verdict.diverged_in_both),
+        *(Verdict.baseline_diverged, Verdict.baseline_diverged_here, Verdict.baseline_diverged_in_both),
     ),
-    (
-        "diverged",
-        "Diverged",
-        (
-            Verdict.diverged,
-            Verdict.diverged_here,
-            Verdict.diverged_in_both,
-            Verdict.baseline_diverged,
-            Verdict.baseline_diverged_here,
-            Verdict.baseline_diverged_in_both,
-        ),
-    ),
-    ("no result", "Without a result so far", (Verdict.no_result, Verdict.no_baseline, Verdict.no_common_seed)),
-    (
-        "no direction",
-        "Without a published direction",
-        (Verdict.no_baseline_in_paper, Verdict.equal_in_paper, Verdict.both_collapsed_in_paper),
-    ),
-)
-"""Heading of the count, heading of the list, verdicts. Every verdict is in one, but that of the baseline itself."""
+    "no result": (Verdict.no_result, Verdict.no_baseline, Verdict.no_common_seed),
+    "no direction": (Verdict.no_baseline_in_paper, Verdict.equal_in_paper, Verdict.both_collapsed_in_paper),
+}
+"""Every verdict is in one, but that of the baseline itself."""
 
 
-def all_written(results: Path, reader: Reader) -> dict[str, list[Written]]:
-    """Every table and figure, by scale.
+@dataclass(frozen=True)
+class Highlight:
+    """A main result: a cell of a table, and what its row is called."""
 
-    Raises:
-        UserError: there is none below `results`, or none that can be read.
-    """
-    written = {scale: found for scale in scales_below(results) if (found := written_below(results, scale, reader))}
-    if not written:
-        damaged = next(iter(reader.damaged.values()), None)
-        raise UserError(
-            damaged or f"there are no tables below {results}", "comt train-lm --recipe table3.yaml makes one."
+    method: str
+    on: str
+    cell: WrittenCell
+    table: Written
+
+
+@dataclass(frozen=True)
+class Overview:
+    """`written` are all tables and figures by scale; `trained` the lines of the table of what was trained on what."""
+
+    results: Path
+    written: Mapping[str, Sequence[Written]]
+    highlights: Sequence[Highlight]
+    trained: Sequence[Mapping[str, str]]
+    scales: Sequence[Mapping[str, Any]]
+
+    @classmethod
+    def of(cls, results: Path, reader: Reader) -> Overview:
+        """Read everything below `results`.
+
+        Raises:
+            UserError: there is no table there, or none that can be read.
+        """
+        written = {scale: found for scale in scales_below(results) if (found := written_below(results, scale, reader))}
+        if not written:
+            damaged = next(iter(reader.damaged.values()), None)
+            raise UserError(
+                damaged or f"there are no tables below {results}", "comt train-lm --recipe table3.yaml makes one."
+            )
+        return cls(
+            results,
+            written,
+            list(_highlights(results, written, reader)),
+            [line for scale, found in written.items() for line in _trained(scale, found)],
+            [_scale(results, scale, found, reader) for scale, found in written.items()],
         )
-    return written
 
 
 def write_overview(results: Path, reader: Reader | None = None) -> Path:
@@ -119,16 +102,44 @@ def write_overview(results: Path, reader: Reader | None = None) -> Path:
         UserError: there is no table below `results`.
         StorageError: the page cannot be written.
     """
-    reader = reader or Reader()
-    written = all_written(results, reader)
+    found = Overview.of(results, reader or Reader())
     page = results / "README.md"
-    by = command(results, "--overview")
-    made = f"Made by `{by}` from the files in this folder; every number below is in one of them."
-    lines = ["# Results", "", made, "", *INTRODUCTION]
-    for scale, found in written.items():
-        lines += _scale(results, scale, found, reader)
-    write_changed(page, "\n".join([*lines, *_others(results)]).rstrip() + "\n")
+    text = template("overview.md.jinja", results).render(
+        overview=found, command=command(results, "--overview"), besides=_besides(results)
+    )
+    write_changed(page, re.sub(r"\n{3,}", "\n\n", text).strip() + "\n")
     return page
+
+
+def template(name: str, results: Path = _DEFAULT) -> jinja2.Template:
+    """A template of this folder. It escapes what it shows in HTML; in Markdown the filter `md` does."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=jinja2.select_autoescape(["html.jinja"]),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "md": escaped,
+        "plural": format.plural,
+        "listing": format.listing,
+        "probability": format.probability,
+        "shell": shlex.quote,
+        "drawn_from": _drawn_from,
+        "address": lambda path: address(results, path),
+    }
+    environment.tests["outside"] = lambda cell: excludes_published(cell.verdict, cell.difference, cell.paper_difference)
+    environment.globals |= {
+        "alpha": ALPHA,
+        "power": POWER,
+        "groups": GROUPS,
+        "ours": ours,
+        "in_paper": in_paper,
+        "counts": counts,
+        "page_of": lambda one: next((path for path in one.files if path.suffix == ".md"), one.files[0]),
+    }
+    return environment.get_template(name)
 
 
 def command(results: Path, option: str) -> str:
@@ -140,109 +151,124 @@ def command(results: Path, option: str) -> str:
     return f"comt report {option} --results {shlex.quote(str(shown))}"
 
 
-def _scale(results: Path, scale: str, written: Sequence[Written], reader: Reader) -> Iterator[str]:
-    yield from (f"## Scale {scale}", "", *summary(results, scale, written, reader))
-    for one in written:
-        yield from _table(results, one) if one.cells else ()
-    for one in written:
-        yield from () if one.cells else _figure(results, one)
-    runs = sorted(path for path in (results / scale).glob("*/figures/*") if path.is_dir())
-    if runs:
-        yield from ("### What single networks do", "")
-        for folder in runs:
-            links = ", ".join(_link(results, path, path.stem) for path in sorted(folder.glob("*.png")))
-            yield f"- {escaped(folder.name)}: {links}"
-        yield ""
+def address(results: Path, path: Path) -> str:
+    """The relative address, with signs that end a link spelled out."""
+    return quote(path.relative_to(results).as_posix(), safe="/+-._")
 
 
-def summary(results: Path, scale: str, written: Sequence[Written], reader: Reader) -> Iterator[str]:
-    """What a scale is, on what its runs were made, and how many verdicts of each kind there are: lines of Markdown,
-    with addresses relative to `results`."""
-    tables = [one for one in written if one.cells and not one.changed_settings]
-    there = [task for task in tasks().values() if any(one.task is task for one in written)]
-    about = [_SCALES.get(scale, _OWN_SCALE), *(task.at_scale[scale] for task in there if scale in task.at_scale)]
-    yield from (" ".join(about), "")
-    yield from (f"- {line}" for line in _provenance(results, written, reader))
-    yield ""
-    if tables:
-        if any(cell.direction for one in tables for cell in one.cells):
-            yield from (_tally(scale, tables), "")
-        yield from (*_counts(results, tables), "")
+def counts(one: Written) -> dict[str, int]:
+    """How many cells of a table are in each group of verdicts."""
+    return {word: sum(cell.verdict in verdicts for cell in one.cells) for word, verdicts in GROUPS.items()}
 
 
-def _provenance(results: Path, written: Sequence[Written], reader: Reader) -> Iterator[str]:
-    """Devices, networks, data, how much of it, seeds, commits: of the runs that ended, each counted once."""
-    ended = {run["id"]: (one.task, run) for one in written for run in one.runs if run["state"] in ("done", "diverged")}
-    runs = [run for _, run in ended.values()]
-    again = _trained_again(results, written[0].scale, ended, reader)
-    yield f"{format.plural(len(runs), 'run')}; tables that ask for the same training share it.{again}"
-    yield f"Devices: {_distinct(runs, 'device') or 'not recorded'}."
-    for task in tasks().values():
-        own = [run for of, run in ended.values() if of is task]
-        for template in task.provenance if own else ():
-            yield _filled(template, task, own)
-    yield f"Seeds: {format.seeds(int(seed) for seed in _values(runs, 'seed')) or 'none'}."
-    yield f"Commits: {_distinct(runs, 'git_commit') or 'not recorded'}."
-    yield from _archives(results, results / written[0].scale, reader)
+def _drawn_from(one: Written) -> str:
+    """The runs of a figure: `comt, tiny, seed 1`."""
+    drawn: dict[str, list[str]] = {}
+    for run in one.runs:
+        drawn.setdefault(f"{run['column']}, seed {run['seed']}", []).append(run["row"])
+    return format.listing(f"{format.listing(rows)}, {where}" for where, rows in drawn.items())
 
 
-def _trained_again(results: Path, scale: str, shown: Container[str], reader: Reader) -> str:
-    """Of the runs that are `shown`, those of which a table of this scale once had another number, as `superseded.csv`
-    has it, and how far the two are apart. Nothing where there are none."""
-    path = results / SUPERSEDED
+def ours(cell: WrittenCell) -> str:
+    """`-14.6 % [-17.0, -12.1]`, or why there is no difference."""
+    if cell.difference is None:
+        return cell.verdict.value if cell.state == "done" else cell.state
+    number, _, interval = format.difference(cell.difference).partition(" ")
+    return f"{number} {cell.unit.spoken} {interval}".rstrip()
+
+
+def in_paper(cell: WrittenCell) -> str:
+    """`-11.1 % (c4/130m)`, or which of the two collapsed; nothing where the paper has no difference."""
+    if cell.paper is None:
+        return ""
+    where = f" ({cell.paper_column})" if cell.paper_column != cell.column else ""
+    if cell.metric.collapsed(cell.paper):
+        return f"collapsed, {format.value(cell.paper)}{where}"
+    if cell.metric.collapsed(cell.paper_baseline):
+        return f"{format.value(cell.paper)} where {cell.baseline} collapsed{where}"
+    if cell.paper_difference is None:
+        return ""
+    return f"{format.signed(cell.paper_difference)} {cell.unit.spoken}{where}"
+
+
+def _highlights(results: Path, written: Mapping[str, Sequence[Written]], reader: Reader) -> Iterator[Highlight]:
+    """The cells that `highlights.csv` names; without it, of the first scale's tables the largest gains that are
+    resolved after Holm's correction, one a table."""
+    every = {one.path: one for found in written.values() for one in found}
+    path = results / HIGHLIGHTS
     try:
-        lines = [line for line in reader.lines(path) if line["id"] in shown and f" {scale}/" in f" {line['tables']}"]
-        ends = [(float(line["before"]), float(line["after"])) for line in lines]
-        apart = sorted(100 * (max(pair) / min(pair) - 1) for pair in ends)
-    except (KeyError, ValueError, ZeroDivisionError) as error:
+        for line in (lines := reader.lines(path)):
+            table = every[line["table"]]
+            at = next(cell for cell in table.cells if (cell.row, cell.column) == (line["row"], line["column"]))
+            yield Highlight(line["method"], line["on"], at, table)
+    except (LookupError, StopIteration) as error:
         reader.leave_out(path, error)
-        return ""
-    if not lines:
-        return ""
-    return (
-        f" {len(lines)} of them had been trained twice, for tables that were made in separate clones, by code that "
-        f"rounds otherwise, to [two numbers]({SUPERSEDED}) that are {median(apart):.2g} % apart in the middle and "
-        f"{apart[-1]:.2g} % at most: all tables show that of the newer commit."
-    )
+    if lines:
+        return
+    best: dict[tuple[str, str, str], Highlight] = {}
+    for one in next(iter(written.values())):
+        gains = [cell for cell in one.cells if improves(cell) and stands(cell.adjusted) and not one.changed_settings]
+        if gains:
+            cell = max(gains, key=_size)
+            best.setdefault(cell.comparison, Highlight(cell.row, cell.column, cell, one))
+    yield from sorted(best.values(), key=lambda each: -_size(each.cell))[:_TILES]
 
 
-def _archives(results: Path, folder: Path, reader: Reader) -> Iterator[str]:
-    """The archives of run directories beside a scale's tables, and how many runs they lack, where there are any."""
-    if archives := sorted(folder.glob("*.tar.xz")):
-        links, path = format.listing(_link(results, each, each.name) for each in archives), folder / NOT_ARCHIVED
-        lack = ""
-        if count := len(reader.lines(path)):
-            link = _link(results, path, path.name)
-            lack = f"; {count} that tables or trials show are in none ({link})"
-        yield f"Run directories, without weights: {links}{lack}."
+def improves(cell: WrittenCell) -> bool | None:
+    """Whether a difference is on the better side, where it is resolved."""
+    if cell.difference is None or not cell.verdict.is_resolved:
+        return None
+    return (cell.difference.mean < 0) == (cell.metric.better == "lower")
 
 
-def _filled(template: str, task: Task[Any], runs: Sequence[Line]) -> str:
-    """A sentence of `Task.provenance`: what the runs have in every column that it names, as it asks for it."""
+def _size(cell: WrittenCell) -> float:
+    return abs(cell.difference.mean) if cell.difference else 0.0
 
-    def said(asked: re.Match[str]) -> str:
+
+def _trained(scale: str, written: Sequence[Written]) -> Iterator[Mapping[str, str]]:
+    """For each task of a scale what its runs that ended are of, each counted once."""
+    for task in tasks().values():
+        own = [one for one in written if one.task is task]
+        runs = list({run["id"]: run for one in own for run in one.runs if run["state"] in ENDED}.values())
+        if not runs:
+            continue
+        network, data, amount = (_filled(each, task.networks, runs) for each in task.provenance)
+        yield {
+            "scale": scale,
+            "task": f"{re.sub('^an? ', '', task.model_kind)}s",
+            "tables": str(sum(bool(one.cells) for one in own)),
+            "networks": network,
+            "data": data,
+            "length": f"{amount} {task.unit.name}" if amount[0].isdigit() else amount,
+            "runs": str(len(runs)),
+            "seeds": format.seeds(int(seed) for seed in values(runs, "seed")),
+            "device": format.listing(values(runs, "device")) or "not recorded",
+        }
+
+
+def _filled(sentence: str, networks: Any, runs: Sequence[Line]) -> str:
+    """A sentence of `Task.provenance` without its first words: what the runs have in every column that it names."""
+
+    def column(asked: re.Match[str]) -> str:
         key, kind = asked[1], asked[2]
         if key == "parameters":  # `1.2 M parameters, fp32`
-            return ", ".join([f"{_span(runs, key)} parameters", *_values(runs, "precision")])
+            return ", ".join([f"{_span(runs, key)} parameters", *values(runs, "precision")])
         if kind in ("span", "done"):
-            return _span(runs, key, ("done",) if kind == "done" else ("done", "diverged"))
+            return _span(runs, key, ("done",) if kind == "done" else ENDED)
         if kind == "networks":
-            sizes = _values(runs, key)
-            return f"{task.networks(sizes)}, " if sizes else ""
-        return _distinct(runs, key) or "not recorded"
+            sizes = values(runs, key)
+            return f"{networks(sizes)}, " if sizes else ""
+        return format.listing(values(runs, key)) or "not recorded"
 
-    return re.sub(r"\{(\w+):?(\w*)\}", said, template)
-
-
-def _values(runs: Iterable[Line], key: str) -> list[str]:
-    return sorted({run[key] for run in runs if run.get(key)})
+    return re.sub(r"\{(\w+):?(\w*)\}", column, sentence.partition(": ")[2].removesuffix("."))
 
 
-def _distinct(runs: Iterable[Line], key: str) -> str:
-    return format.listing(map(escaped, _values(runs, key)))
+def values(lines: Iterable[Line], key: str) -> list[str]:
+    """The values of a column, each once, in order."""
+    return sorted({line[key] for line in lines if line.get(key)})
 
 
-def _span(runs: Iterable[Line], key: str, states: Iterable[str] = ("done", "diverged")) -> str:
+def _span(runs: Iterable[Line], key: str, states: Iterable[str] = ENDED) -> str:
     """`100 k`, `100 k to 1.2 M`."""
     numbers = [float(run[key]) for run in runs if run.get(key) and run["state"] in states]
     if not numbers:
@@ -251,160 +277,53 @@ def _span(runs: Iterable[Line], key: str, states: Iterable[str] = ("done", "dive
     return low if low == high else f"{low} to {high}"
 
 
-def _tally(scale: str, tables: Sequence[Written]) -> str:
+def _scale(results: Path, scale: str, written: Sequence[Written], reader: Reader) -> dict[str, Any]:
+    """What `scale.md.jinja` says of a scale: its tables and figures, and how many verdicts of each kind there are."""
+    tables = [one for one in written if one.cells and not one.changed_settings]
     judged = [cell for one in tables for cell in one.cells if cell.direction]
-    counts = [(word, sum(cell.verdict in verdicts for cell in judged)) for word, _, verdicts in _GROUPS]
-    phrase = ", ".join(f"{word} {count}" for word, count in counts if count)
-    distinct = len({cell.comparison for cell in judged})
-    shared = (
-        f" They rest on {format.plural(distinct, 'comparison')} of runs: where several tables have the same row, or "
-        "print different values for it, one comparison is judged against each."
-        if distinct < len(judged)
-        else ""
-    )
-    resolved = [cell for cell in judged if cell.verdict.is_resolved]
-    left = (
-        f" Holm's correction over each table leaves {sum(stands(cell.adjusted) for cell in resolved) or 'none'} of the "
-        f"{len(resolved)} resolved."
-        if resolved
-        else ""
-    )
-    excluding = sum(excludes_published(cell.verdict, cell.difference, cell.paper_difference) for cell in judged)
-    excluded = (
-        f" Of the intervals of those not resolved {excluding or 'none'} {'does' if excluding == 1 else 'do'} not hold "
-        "the published difference."
-        if any(cell.verdict is Verdict.not_resolved for cell in judged)
-        else ""
-    )
-    directions = format.plural(len(judged), "published direction")
-    return f"**Of {directions} at scale {scale}: {phrase or 'none to judge'}.**{left}{excluded}{shared}"
+    ended = {run["id"]: run for one in written for run in one.runs if run["state"] in ENDED}
+    there = [task for task in tasks().values() if any(one.task is task for one in written)]
+    path = results / scale / NOT_ARCHIVED
+    return {
+        "name": scale,
+        "written": written,
+        "tables": tables,
+        "tasks": [task.at_scale[scale] for task in there if scale in task.at_scale],
+        "judged": judged,
+        "comparisons": len({cell.comparison for cell in judged}),
+        "resolved": [cell for cell in judged if cell.verdict.is_resolved],
+        "runs": len(ended),
+        "commits": values(ended.values(), "git_commit"),
+        "again": _trained_again(results, scale, ended, reader),
+        "archives": sorted((results / scale).glob("*.tar.xz")),
+        "not_archived": (path, len(reader.lines(path))),
+        "of_runs": {
+            folder.name: sorted(folder.glob("*.png"))
+            for folder in sorted((results / scale).glob("*/figures/*"))
+            if folder.is_dir()
+        },
+    }
 
 
-def _counts(results: Path, tables: Sequence[Written]) -> Iterator[str]:
-    """Into which groups the cells of each table fall, all but those of its baseline; and how many are resolved after
-    Holm's correction."""
-    yield f"| table | compared | {' | '.join(word for word, _, _ in _GROUPS)} | resolved after Holm |"
-    yield "| :--- | ---: |" + " ---: |" * (len(_GROUPS) + 1)
-    for one in tables:
-        compared = [cell for cell in one.cells if cell.verdict is not Verdict.baseline]
-        counts = [len(compared), *(sum(cell.verdict in verdicts for cell in compared) for _, _, verdicts in _GROUPS)]
-        counts.append(sum(stands(cell.adjusted) for cell in compared))
-        yield f"| {_name(results, one)} | {' | '.join(str(count) for count in counts)} |"
+def _trained_again(results: Path, scale: str, shown: Mapping[str, Line], reader: Reader) -> list[float]:
+    """Of the runs that are `shown`, those of which a table of this scale once had another number, as `superseded.csv`
+    has it: how far the two are apart, in per cent, and how far in the middle and at most."""
+    path = results / SUPERSEDED
+    try:
+        lines = [line for line in reader.lines(path) if line["id"] in shown and f" {scale}/" in f" {line['tables']}"]
+        ends = [(float(line["before"]), float(line["after"])) for line in lines]
+        apart = [100 * (max(pair) / min(pair) - 1) for pair in ends]
+    except (KeyError, ValueError, ZeroDivisionError) as error:
+        reader.leave_out(path, error)
+        return []
+    return [len(apart), median(apart), max(apart)] if apart else []
 
 
-def _table(results: Path, one: Written) -> Iterator[str]:
-    baseline = one.cells[0].baseline
-    columns = dict.fromkeys(cell.column for cell in one.cells)
-    at = "" if len(columns) > 1 else f" at {next(iter(columns))}"
-    yield from (*_heading(results, one), "")
-    if one.changed_settings:
-        arguments = " ".join(f"--set {shlex.quote(argument)}" for argument in one.changed_settings)
-        yield from (f"Trained with `{arguments}`, not with the recipe's settings: not counted above.", "")
-    metrics = dict.fromkeys(cell.metric for cell in one.cells)
-    better = "; ".join(f"{metric.words}, {metric.better} is better" for metric in metrics)
-    yield from (f"Differences to {escaped(baseline + at)} with their 95 % intervals; {better}.", "")
-    for _, heading, verdicts in _GROUPS:
-        cells = [cell for cell in one.cells if cell.verdict in verdicts]
-        if cells:
-            yield from (f"{heading}:", "", *(f"- {_sentence(cell, len(columns) > 1)}" for cell in cells), "")
-    for path in one.pictures:
-        yield from (f"![{escaped(path.stem)}]({_address(results, path)})", "")
-
-
-def _figure(results: Path, one: Written) -> Iterator[str]:
-    yield from (*_heading(results, one), "")
-    if one.caption:
-        yield from (escaped(one.caption), "")
-    drawn: dict[str, list[str]] = {}
-    for run in one.runs:
-        drawn.setdefault(f"{escaped(run['column'])}, seed {run['seed']}", []).append(escaped(run["row"]))
-    phrase = format.listing(f"{format.listing(rows)}, {where}" for where, rows in drawn.items())
-    yield from (f"Drawn from {phrase}.", "")
-    for path in one.pictures:
-        yield from (f"![{escaped(path.stem)}]({_address(results, path)})", "")
-
-
-def _heading(results: Path, one: Written) -> Iterator[str]:
-    """Name, title, and links to the files."""
-    yield f"### {escaped(one.paper)}, {escaped(one.name)}"
-    yield ""
-    links = ", ".join(_link(results, path, path.name) for path in one.files)
-    yield f"{one.title}. {links}" if one.title else links
-
-
-def _sentence(cell: WrittenCell, several_columns: bool) -> str:
-    """`pre-ln+comt at tiny: 5.07 % lower [-5.95, -4.20], Holm's p 0.004; in the paper 11.1 % lower (c4/130m).`"""
-    who = f"{cell.row} at {cell.column}" if several_columns else cell.row
-    return escaped(f"{who}: {'; '.join([_ours(cell), *_paper(cell)])}.")
-
-
-def _ours(cell: WrittenCell) -> str:
-    if cell.difference is None:
-        return cell.verdict.value if cell.state == "done" else cell.state
-    apart = cell.difference
-    phrase = _apart(apart.mean, cell.unit)
-    if apart.low is not None and apart.high is not None:
-        phrase += f" [{format.signed(apart.low)}, {format.signed(apart.high)}]"
-    if cell.verdict.is_resolved and cell.adjusted is not None:
-        phrase += f", Holm's p {format.probability(cell.adjusted)}"
-    least = detectable(apart, cell.unit)
-    if cell.verdict is Verdict.not_resolved and least is not None:
-        phrase += f"; {apart.n} seeds would show {format.detectable(least, cell.unit)}"
-    return f"{phrase}, {_REMARKS[cell.verdict]}" if cell.verdict in _REMARKS else phrase
-
-
-_REMARKS = {
-    Verdict.one_seed_same: "the paper's direction",
-    Verdict.one_seed_opposite: "against the paper's direction",
-    **{verdict: verdict.value for word, _, verdicts in _GROUPS if word == "diverged" for verdict in verdicts},
-}
-"""What verdicts say beyond the heading that they stand under."""
-
-
-def _paper(cell: WrittenCell) -> Iterator[str]:
-    """What the paper has beside it: a difference, or which of the two collapsed."""
-    if cell.paper is None:
-        return
-    where = f"({cell.paper_column})" if cell.paper_column != cell.column else ""
-    if cell.metric.collapsed(cell.paper):
-        phrase = f"in the paper collapsed, {format.value(cell.paper)}"
-    elif cell.metric.collapsed(cell.paper_baseline):
-        phrase = f"in the paper {format.value(cell.paper)} where {cell.baseline} collapsed"
-    elif cell.paper_difference is not None:
-        phrase = f"in the paper {_apart(cell.paper_difference, cell.unit)}"
-    else:
-        return
-    outside = excludes_published(cell.verdict, cell.difference, cell.paper_difference)
-    yield f"{phrase} {where}".rstrip() + (", outside of the interval" if outside else "")
-
-
-def _apart(difference: float, unit: DifferenceUnit) -> str:
-    """`5.07 % lower`, `0.25 points higher`, `equal`."""
-    number = format.signed(difference).lstrip("+-")
-    return f"{number} {unit.spoken} {'lower' if difference < 0 else 'higher'}" if float(number) else "equal"
-
-
-def _others(results: Path) -> Iterator[str]:
+def _besides(results: Path) -> dict[str, list[Path]]:
     """What has no scale: residual connections before any training, figures of other models, and measured speeds."""
-    diagnosis = results / "diagnose" / "diagnose.md"
-    pictures = sorted((results / "figures").glob("*/*.png"))
-    speeds = sorted((results / "bench").glob("*/*.md"))
-    named = [(diagnosis, "residual connections at the start of training")] if diagnosis.is_file() else []
-    named += [(path, f"{path.parent.name}, {path.stem}") for path in [*pictures, *speeds]]
-    if named:
-        yield from ("## Besides", "")
-        yield from (f"- {_link(results, path, text)}" for path, text in named)
-
-
-def _name(results: Path, one: Written) -> str:
-    page = next((path for path in one.files if path.suffix == ".md"), one.files[0])
-    return _link(results, page, f"{one.paper}, {one.name}")
-
-
-def _link(results: Path, path: Path, text: str) -> str:
-    return f"[{escaped(text)}]({_address(results, path)})"
-
-
-def _address(results: Path, path: Path) -> str:
-    """The relative address, with signs that end a link spelled out."""
-    return quote(path.relative_to(results).as_posix(), safe="/+-._")
+    found = {
+        "Residual connections at the start of training": results.glob("diagnose/diagnose.md"),
+        "Figures of trained networks": results.glob("figures/*/*.png"),
+        "Speed": results.glob("bench/*/*.md"),
+    }
+    return {title: sorted(paths) for title, paths in found.items()}

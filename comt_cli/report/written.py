@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,11 @@ Line = Mapping[str, str]
 
 @dataclass(frozen=True)
 class WrittenCell:
-    """One row and column of a table that was written. Differences are in `unit`."""
+    """One row and column of a table that was written. Differences are in `unit`.
+
+    `comparison` is the metric, the ids of the runs and of the baseline's: several tables may have the same cell.
+    `adjusted` is the p-value after Holm's correction over the table, computed from the intervals that were written.
+    """
 
     row: str
     column: str
@@ -39,10 +43,7 @@ class WrittenCell:
     paper_difference: float | None
     paper_baseline: float | None
     comparison: tuple[str, str, str]
-    """A cell's metric, the ids of its runs and of the baseline's: the same cell may stand in several tables."""
     adjusted: float | None = None
-    """The p-value of the difference after Holm's correction over the table (`verdict.corrected`), computed from the
-    intervals that were written."""
 
     @property
     def unit(self) -> DifferenceUnit:
@@ -55,9 +56,8 @@ class Written:
     """A table (`cells`) or a figure of a paper (no cells), with the runs of a task behind it and its pictures.
 
     `title` is a table's; of a figure, `caption` has its title, what was trained, and how it is read.
-    `changed_settings` are the `--set` arguments behind the runs. `of_sweep` are, at every row's own best, the table of
-    all rates and the trials; `of_ladder` is its gains against compute, `of_costs` what steps cost. All are among
-    `files`.
+    `changed_settings` are the `--set` arguments behind the runs. `beside` are, by the end of their names, a sweep's
+    `rates` and `trials`, the gains against compute (`ladder`) and what steps cost (`costs`); they are among `files`.
     """
 
     task: Task[Any]
@@ -70,10 +70,13 @@ class Written:
     cells: tuple[WrittenCell, ...]
     runs: tuple[Line, ...]
     files: tuple[Path, ...]
-    of_sweep: tuple[Path, ...]
-    of_ladder: tuple[Path, ...]
-    of_costs: tuple[Path, ...]
+    beside: Mapping[str, Path]
     pictures: tuple[Path, ...]
+
+    @property
+    def path(self) -> str:
+        """`evening/comt/table3`."""
+        return f"{self.scale}/{self.paper}/{self.name}"
 
 
 def scales_below(results: Path) -> list[str]:
@@ -118,23 +121,29 @@ def written_below(results: Path, scale: str, reader: Reader) -> list[Written]:
     file is damaged are left out."""
     found = []
     for folder in sorted(path for path in (results / scale).iterdir() if path.is_dir()):
-        tables = {path.stem: lines for path in folder.glob("*.csv") if _is_table(lines := reader.lines(path))}
+        read = {path.stem: reader.lines(path) for path in folder.glob("*.csv")}
+        tables = {name: lines for name, lines in read.items() if lines and {"verdict", "run_ids"} <= lines[0].keys()}
         for path in folder.glob("*-runs.csv"):
             name = path.stem.removesuffix("-runs")
-            if name in tables or (folder / f"{name}.png").exists():
+            if path not in reader.damaged and (name in tables or (folder / f"{name}.png").exists()):
                 try:
-                    found.append(_written(folder, scale, name, tables, reader))
+                    found.append(_written(folder, scale, name, tables, read[path.stem], reader))
                 except UserError as error:
                     reader.leave_out(path, error)
                 except (LookupError, ValueError, ArithmeticError) as error:
                     reader.leave_out(folder / f"{name}.csv", error)
-    return sorted(found, key=lambda one: (one.paper, not one.cells, _natural(one.name)))
+
+    def natural(name: str) -> list[tuple[int, str]]:  # `table10` after `table9`
+        return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
+
+    return sorted(found, key=lambda one: (one.paper, not one.cells, natural(one.name)))
 
 
-def _written(folder: Path, scale: str, name: str, tables: Mapping[str, list[Line]], reader: Reader) -> Written:
-    lines, runs = tables.get(name, []), read_lines(folder / f"{name}-runs.csv")
+def _written(
+    folder: Path, scale: str, name: str, tables: Mapping[str, list[Line]], runs: list[Line], reader: Reader
+) -> Written:
+    lines = tables.get(name, [])
     task = _task(folder / f"{name}-runs.csv", runs)
-    title = reader.text(folder / f"{name}.md").partition("\n")[0].removeprefix("# ")
     # Of a table the ablations' pictures, but not those of another table whose name begins with this one's.
     others = [other for other in tables if other.startswith(f"{name}-")]
     pictures = [
@@ -143,24 +152,23 @@ def _written(folder: Path, scale: str, name: str, tables: Mapping[str, list[Line
         if lines and not any(path.stem == other or path.stem.startswith(f"{other}-") for other in others)
     ]
     own = folder / f"{name}.png"
-    files = [folder / f"{name}.{kind}" for kind in ("md", "csv", "tex", "pdf")] + [folder / f"{name}-runs.csv"]
-    of_sweep = [path for path in (folder / f"{name}-{part}.csv" for part in ("rates", "trials")) if path.exists()]
-    of_ladder = [path for path in (folder / f"{name}-ladder.csv",) if lines and path.exists()]
-    of_costs = [path for path in (folder / f"{name.removesuffix('-sweep')}-costs.csv",) if lines and path.exists()]
+    stems = {"rates": name, "trials": name, **({"ladder": name, "costs": name.removesuffix("-sweep")} if lines else {})}
+    beside = {end: path for end, stem in stems.items() if (path := folder / f"{stem}-{end}.csv").exists()}
+    files = [folder / f"{name}{end}" for end in (".md", ".csv", ".tex", ".pdf", "-runs.csv")]
+    cells = list(_cells(lines, task))
+    adjusted = corrected({number: (cell.verdict, cell.difference, cell.unit) for number, cell in enumerate(cells)})
     return Written(
         task=task,
         scale=scale,
         paper=folder.name,
         name=name,
-        title=title,
+        title=reader.text(folder / f"{name}.md").partition("\n")[0].removeprefix("# "),
         caption="" if lines else reader.text(folder / f"{name}.txt"),
         changed_settings=tuple(shlex.split(next((line.get("changed_settings") or "" for line in lines), ""))),
-        cells=tuple(_corrected(list(_cells(lines, task)))),
+        cells=tuple(replace(cell, adjusted=adjusted.get(number)) for number, cell in enumerate(cells)),
         runs=tuple(runs),
-        files=tuple(path for path in (*files, *of_sweep, *of_ladder, *of_costs) if path.exists()),
-        of_sweep=tuple(of_sweep),
-        of_ladder=tuple(of_ladder),
-        of_costs=tuple(of_costs),
+        files=tuple(path for path in (*files, *beside.values()) if path.exists()),
+        beside=beside,
         pictures=(*((own,) if own.exists() and not lines else ()), *pictures),
     )
 
@@ -173,11 +181,6 @@ def _task(path: Path, runs: list[Line]) -> Task[Any]:
         if first.get("command", task.command) == task.command and task.unit.name in first:
             return task
     raise UserError(f"{path} cannot be read: its runs are of no task that is known here")
-
-
-def _corrected(cells: Sequence[WrittenCell]) -> Iterator[WrittenCell]:
-    adjusted = corrected({number: (cell.verdict, cell.difference, cell.unit) for number, cell in enumerate(cells)})
-    return (replace(cell, adjusted=adjusted.get(number)) for number, cell in enumerate(cells))
 
 
 def _cells(lines: list[Line], task: Task[Any]) -> Iterator[WrittenCell]:
@@ -217,10 +220,6 @@ def _difference(line: Line, baseline: Line | None, unit: str) -> Paired | None:
     return Paired(mean, low, high, n)
 
 
-def _is_table(lines: list[Line]) -> bool:
-    return bool(lines) and {"verdict", "run_ids"} <= lines[0].keys()
-
-
 _OF_RUNS, _OF_LOGS = {"row", "column", "seed", "id", "state"}, {"id", "step"}
 _NUMBERS = {"parameters", "tokens", "images", "examples", "image_size", "loss"}
 """Columns of runs that are read as numbers."""
@@ -255,8 +254,3 @@ def read_lines(path: Path) -> list[Line]:
 
 def _number(text: str) -> float | None:
     return float(text) if text else None
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """`table10` after `table9`."""
-    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]

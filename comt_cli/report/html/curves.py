@@ -21,10 +21,12 @@ ROUNDING = 1e-6
 machines differ by."""
 _FEWEST = 3
 """With fewer points a curve is none."""
+WIDTH, HEIGHT = 640, 260
+"""Of a chart, in its own units."""
 
 
 def logs_file(results: Path, table: Written) -> Path:
-    """Where the thinned logs of a table's runs stand."""
+    """The file of the thinned logs of a table's runs."""
     return results / table.scale / table.paper / f"{table.name}-logs.csv"
 
 
@@ -85,36 +87,38 @@ def thinned(log: Log) -> Log:
 
 
 def charts(lines: Sequence[Line], runs: Iterable[Line]) -> Iterator[dict[str, Any]]:
-    """One chart for each quantity and column of a table: its steps, and of each row mean, least and greatest over the
-    seeds at every step that all of them have; None at the others."""
-    cells: dict[str, dict[str, dict[str, None]]] = {}
+    """One chart for each quantity and column of a table: of each row the points of the mean over its seeds, at every
+    step that all of them have, as an SVG has them; the range of steps, and of values on a logarithmic axis."""
+    cells: dict[str, dict[str, dict[str, list[Line]]]] = {}
     for run in runs:
-        cells.setdefault(run["column"], {}).setdefault(run["row"], {})[run["id"]] = None
-    logs: dict[str, dict[int, Line]] = {}
+        cells.setdefault(run["column"], {}).setdefault(run["row"], {})[run["id"]] = []
     for line in lines:
-        logs.setdefault(line["id"], {})[int(line["step"])] = line
+        for row in (row for rows in cells.values() for row in rows.values() if line["id"] in row):
+            row[line["id"]].append(line)
     for column, rows in cells.items():
         for key in (key for key in (lines[0] if lines else {}) if key not in ("id", "step")):
+            found = {row: _means(logs.values(), key) for row, logs in rows.items()}
+            at = sorted({point for curve in found.values() for point in curve})
+            if len({step for step, _ in at}) < _FEWEST:
+                continue
+            (first, last), values = (at[0][0], at[-1][0]), sorted(value for _, value in at)
+            tall = math.log(values[-1] / values[0]) or 1.0
             curves = {
-                row: seeds
-                for row, ids in rows.items()
-                if (seeds := [at for run in ids if (at := _numbers(logs.get(run, {}), key))])
+                row: " ".join(
+                    f"{WIDTH * (step - first) / (last - first):.0f},{HEIGHT * math.log(values[-1] / value) / tall:.0f}"
+                    for step, value in curve
+                )
+                for row, curve in found.items()
+                if curve
             }
-            steps = sorted({step for seeds in curves.values() for at in seeds for step in at})
-            if len(steps) >= _FEWEST:
-                series = [_series(row, seeds, steps) for row, seeds in curves.items()]
-                yield {"column": column, "quantity": key.replace("_", " "), "steps": steps, "series": series}
+            quantity = key.replace("_", " ")
+            yield {"column": column, "quantity": quantity, "steps": (first, last), "curves": curves,
+                   "range": (values[0], values[-1])}  # fmt: skip
 
 
-def _numbers(log: Mapping[int, Line], key: str) -> dict[int, float]:
-    return {step: float(line[key]) for step, line in log.items() if line.get(key)}
-
-
-def _series(row: str, seeds: Sequence[Mapping[int, float]], steps: Iterable[int]) -> dict[str, Any]:
-    at_steps = [[at[step] for at in seeds] if all(step in at for at in seeds) else [] for step in steps]
-    found: dict[str, Any] = {"row": row, "n": len(seeds)}
-    found["mean"] = [float(f"{added(values) / len(values):.5g}") if values else None for values in at_steps]
-    if len(seeds) > 1:
-        found["low"] = [min(values, default=None) for values in at_steps]
-        found["high"] = [max(values, default=None) for values in at_steps]
-    return found
+def _means(logs: Iterable[Sequence[Line]], key: str) -> list[tuple[int, float]]:
+    """Step and mean over the seeds that have a log, where all of these have a value and the mean has a logarithm."""
+    seeds = [at for log in logs if (at := {int(line["step"]): float(line[key]) for line in log if line.get(key)})]
+    steps = sorted(set.intersection(*map(set, seeds))) if seeds else []
+    means = [(step, added(at[step] for at in seeds) / len(seeds)) for step in steps]
+    return [(step, mean) for step, mean in means if mean > 0]

@@ -4,66 +4,69 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 from comt_cli.errors import UserError
 from comt_cli.files import write_changed
 from comt_cli.recipe.yaml_lines import read
-from comt_cli.report import format, overview
+from comt_cli.report import format
 from comt_cli.report.frame import GRID
-from comt_cli.report.html.curves import charts, logs_file, shown_runs, write_logs
-from comt_cli.report.html.grids import Grid, distinct, grid
+from comt_cli.report.html import curves
+from comt_cli.report.html.grids import Grid, grid
 from comt_cli.report.html.pictures import Pictures
 from comt_cli.report.html.prose import Prose
-from comt_cli.report.written import Line, Reader, Written
+from comt_cli.report.overview import ENDED, Overview, command, counts, improves, template, values
+from comt_cli.report.written import Line, Reader, Written, WrittenCell
 from comt_cli.runs.plan import BY_ID
 
 _HERE = Path(__file__).parent
-_ENDED = ("done", "diverged")
+_CIRCUMSTANCES = {
+    *("peak_memory_bytes", "waiting_share", "train_seconds", "mfu", "flops", "products", "data_content", "train_loss"),
+    *("extra_parameters", "extra_parameters_percent"),
+}
+"""Columns of runs that the page leaves to their CSV."""
+
+
+Fact = tuple[str, Sequence[tuple[str, str]]]
+"""How something was made: a word for it, and texts with the addresses that they link to (empty for none)."""
 
 
 @dataclass(frozen=True)
-class Fact:
-    """How something was made: a word for it, and texts with the addresses that they link to (empty for none)."""
-
-    name: str
-    texts: list[tuple[str, str]]
-    is_code: bool = False
-
-
-@dataclass(frozen=True)
-class Section:
+class Part:
     """A table, a figure or a page of the results. `name` is short, for the contents; `anchor` its id on the page.
 
-    `logs` says which runs' learning curves there are.
+    `reading` explains the body; `badges` count verdicts; `logs` says which runs' learning curves there are.
     """
 
     anchor: str
     name: str
     title: str
-    body: Markup
-    figures: list[Markup] = field(default_factory=list)
-    charts: list[dict[str, Any]] = field(default_factory=list)
+    body: str = ""
+    reading: str = ""
+    badges: Mapping[str, int] = field(default_factory=dict)
+    figures: Sequence[Markup] = ()
+    charts: Sequence[Mapping[str, Any]] = ()
     logs: str = ""
-    facts: list[Fact] = field(default_factory=list)
-    grids: list[Grid] = field(default_factory=list)
+    facts: Sequence[Fact] = ()
+    grids: Sequence[Grid] = ()
 
 
 @dataclass(frozen=True)
 class Group:
-    """The sections of a scale, or of another folder of the results."""
+    """The parts of a scale, or of another folder of the results. `more` is what its introduction rests on."""
 
     anchor: str
     title: str
-    body: Markup
-    sections: list[Section]
+    parts: Sequence[Part]
+    body: str = ""
+    more: str = ""
 
 
 def write_page(results: Path, runs: Path, reader: Reader | None = None) -> Path:
@@ -77,139 +80,179 @@ def write_page(results: Path, runs: Path, reader: Reader | None = None) -> Path:
         StorageError: a file cannot be written.
     """
     reader = reader or Reader()
-    for table in (one for found in overview.all_written(results, reader).values() for one in found):
-        logs = logs_file(results, table)
+    overview = Overview.of(results, reader)
+    for table in (one for found in overview.written.values() for one in found):
+        logs = curves.logs_file(results, table)
         before = reader.lines(logs)
         if logs not in reader.damaged:
-            write_logs(results, runs, table, before)
+            curves.write_logs(results, runs, table, before)
     page = results / "index.html"
-    write_changed(page, page_text(results, reader))
+    write_changed(page, _Page(overview, reader).text())
     return page
 
 
-def page_text(results: Path, reader: Reader | None = None) -> str:
-    """The page of the files below `results`.
-
-    Raises:
-        UserError: there is no table there.
-    """
-    return _Page(results, reader or Reader()).text()
+def page_text(results: Path) -> str:
+    """The page of the files below `results`. Raises `UserError` where there is no table."""
+    reader = Reader()
+    return _Page(Overview.of(results, reader), reader).text()
 
 
 class _Page:
-    def __init__(self, results: Path, reader: Reader) -> None:
-        self.results, self.written, self.reader = results, overview.all_written(results, reader), reader
-        self.others = sorted(path for path in results.iterdir() if path.is_dir() and path.name not in self.written)
-        pages = [path for folder in (*self.others, *self._scale_folders()) for path in folder.rglob("*.md")]
-        sections = {self._name(path): self._name(path.with_suffix("")) for path in [*pages, results / "FINDINGS.md"]}
-        self.pictures = Pictures(results, reader)
-        self.prose = Prose(results, sections, self.pictures)
-
-    def _scale_folders(self) -> list[Path]:
-        return [self.results / scale for scale in self.written]
+    def __init__(self, overview: Overview, reader: Reader) -> None:
+        self.overview, self.results, self.reader = overview, overview.results, reader
+        self.others = sorted(
+            path for path in self.results.iterdir() if path.is_dir() and path.name not in overview.written
+        )
+        scales = [self.results / scale for scale in overview.written]
+        pages = [path for folder in (*self.others, *scales) for path in folder.rglob("*.md")]
+        sections = {
+            self._name(path): self._name(path.with_suffix("")) for path in [*pages, self.results / "FINDINGS.md"]
+        }
+        self.pictures = Pictures(self.results, reader)
+        self.prose = Prose(self.results, sections, self.pictures)
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.results).as_posix()
 
     def text(self) -> str:
-        """The page."""
-        environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(_HERE),
-            autoescape=True,
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        findings = self.results / "FINDINGS.md"
-        groups = [self._document_group(findings, said)] if (said := self.reader.text(findings)) else []
-        groups += [self._scale(scale, found) for scale, found in self.written.items()]
-        groups += [group for folder in self.others if (group := self._other(folder)).sections]
-        has_charts = any(section.charts for group in groups for section in group.sections)
-        return environment.get_template("page.html.jinja").render(
-            command=overview.command(self.results, "--html"),
-            introduction=self.prose.parts("\n".join(overview.INTRODUCTION), "", 2)[1],
+        """The page, without the end tags of cells and rows, which HTML does not ask for."""
+        from matplotlib.colors import to_hex  # which takes a second
+
+        from comt_cli.report.figures.style import OKABE_ITO, QUIET, series_colours
+
+        markdown: Any = template("scale.md.jinja", self.results).module
+        groups = [self._scale(scale, markdown) for scale in self.overview.scales]
+        groups = [*self._findings(), *groups]  # last, so that tables have their figures, and these links to them
+        groups += [group for folder in self.others if (group := self._other(folder)).parts]
+        page = template("html/page.html.jinja", self.results).render(
+            command=command(self.results, "--html"),
+            reading=self._markdown(markdown.how_to_read()),
+            overview=self.overview,
+            tallies=[self._markdown(markdown.tally(scale)) for scale in self.overview.scales],
+            ranking=ranking(self.overview),
+            improves=improves,
             groups=groups,
+            palette=[*OKABE_ITO, QUIET],
+            colours=lambda count: [to_hex(each) for each in series_colours(count)],
+            size=(curves.WIDTH, curves.HEIGHT),
             style=_raw("page.css"),
-            scripts=[_raw(name) for name in ("sort.js", "page.js", *(["curves.js"] if has_charts else []))],
+            scripts=[_raw("sort.js"), _raw("page.js")],
+        )
+        return re.sub(r"\s*</(?:td|th|tr)>\s*", "", page)
+
+    def _markdown(self, text: str) -> Markup:
+        return self.prose.parts(text, "", 4)[1]
+
+    def _findings(self) -> Iterator[Group]:
+        """`FINDINGS.md`, a part for each of its sections."""
+        path = self.results / "FINDINGS.md"
+        if text := self.reader.text(path):
+            head, *sections = re.split(r"(?m)^## ", text)
+            title, body = self.prose.parts(head, "", 3)
+            parts = []
+            for number, (name, _, section) in enumerate((each.partition("\n") for each in sections), 1):
+                parts.append(Part(f"FINDINGS/{number}", name.strip(), "", self.prose.parts(section, "", 3)[1]))
+            yield Group("FINDINGS", title or "Findings", parts, body)
+
+    def _scale(self, scale: Mapping[str, Any], markdown: Any) -> Group:
+        name, found = scale["name"], scale["written"]
+        parts = [self._table(one) for one in found]
+        costs = [one.beside["costs"].with_suffix(".md") for one in found if "costs" in one.beside]
+        parts += [self._document(path, f"{path.parent.name}, {path.stem}") for path in dict.fromkeys(costs)]
+        return Group(
+            f"scale/{name}",
+            f"Scale {name}",
+            [*parts, *self._left(self.results / name)],
+            self._markdown(markdown.about(scale)),
+            self._markdown(f"{markdown.provenance(scale)}\n\n{markdown.verdicts(scale)}"),
         )
 
-    def _document_group(self, path: Path, said: str) -> Group:
-        title, body = self.prose.parts(said, "", 3)
-        return Group(self._name(path.with_suffix("")), title, body, [])
-
-    def _scale(self, scale: str, found: Sequence[Written]) -> Group:
-        _, body = self.prose.parts("\n".join(overview.summary(self.results, scale, found, self.reader)), "", 2)
-        sections = [self._table(one) for one in found]
-        costs = [path.with_suffix(".md") for one in found for path in one.of_costs]
-        sections += [self._document(path, f"{path.parent.name}, {path.stem}") for path in dict.fromkeys(costs)]
-        return Group(f"scale/{scale}", f"Scale {scale}", body, [*sections, *self._left(self.results / scale)])
-
-    def _table(self, one: Written) -> Section:
+    def _table(self, one: Written) -> Part:
         """A table or figure of a paper."""
         folder = self.results / one.scale / one.paper
-        anchor = self._name(folder / one.name)
-        page, csv = folder / f"{one.name}.md", folder / f"{one.name}.csv"
-        title, body = self.prose.parts(self.reader.text(page), self._name(folder), 4)
-        lines, logs = self.reader.lines(csv) if one.cells else [], self.reader.lines(logs_file(self.results, one))
-        every = {run["id"] for run in shown_runs(one)}
+        title, body, reading = self.prose.table_page(self.reader.text(folder / f"{one.name}.md"), self._name(folder), 4)
+        shown = curves.shown_runs(one)
+        logs, every = self.reader.lines(curves.logs_file(self.results, one)), {run["id"] for run in shown}
         known = every & {line["id"] for line in logs}
+        is_drawn = any(path.stem == f"{one.name}-curves" for path in one.pictures)
         beside = self.results.parent / BY_ID  # where the folders of runs and results are those of the command line
         folders = {run: f"../{BY_ID}/{run}/" for run in sorted(every) if (beside / run).is_dir()}
-        grids = [grid(f"Every column of {csv.name}", lines, anchor)] if lines else []
-        grids += [
-            grid(path.name, self.reader.lines(path), anchor) for path in (*one.of_sweep, *one.of_ladder, *one.of_costs)
-        ]
-        return Section(
-            anchor=anchor,
-            name=f"{one.paper}, {one.name}",
-            title=title,
-            body=body,
-            figures=[self.pictures.figure(path) for path in one.pictures],
-            charts=list(charts(logs, shown_runs(one))),
-            logs=f"{len(known)} of {format.plural(len(every), 'run')}" if known else "",
-            facts=list(self._facts(one)),
-            grids=[*grids, grid(f"{format.plural(len(one.runs), 'run')} behind it", one.runs, anchor, folders)],
+        tables = [grid(path.name, self.reader.lines(path)) for path in one.beside.values()]
+        return Part(
+            self._name(folder / one.name),
+            f"{one.paper}, {one.name}",
+            title,
+            body,
+            reading,
+            {word: count for word, count in counts(one).items() if count},
+            [self.pictures.figure(path) for path in one.pictures],
+            [] if is_drawn else list(curves.charts(logs, shown)),
+            f"{len(known)} of {format.plural(len(every), 'run')}" if known else "",
+            list(self._facts(one)),
+            [*tables, grid(f"{format.plural(len(one.runs), 'run')} behind it", one.runs, folders, _CIRCUMSTANCES)],
         )
 
     def _facts(self, one: Written) -> Iterator[Fact]:
-        ended = [run for run in one.runs if run["state"] in _ENDED]
-        for recipe in distinct(one.runs, "recipe"):
+        ended = [run for run in one.runs if run["state"] in ENDED]
+        for recipe in values(one.runs, "recipe"):
             path = self.results.parent / "recipes" / recipe
-            address = os.path.relpath(path, self.results) if path.is_file() else ""
-            yield Fact("recipe", [(recipe, address)], is_code=True)
-            seeds = format.seeds(int(seed) for seed in distinct(one.runs, "seed"))
+            where = os.path.relpath(path, self.results) if path.is_file() else ""
+            yield "recipe", [(recipe, where)]
+            seeds = format.seeds(int(seed) for seed in values(one.runs, "seed"))
             words = ["comt", one.task.command, "--recipe", recipe, "--scale", one.scale, "--seeds", seeds]
             words += _selection(path, one, ended) if one.cells else []
             words += [word for setting in one.changed_settings for word in ("--set", setting)]
-            words += [word for path in one.of_sweep[-1:] for word in _swept(self.reader.lines(path))]
-            yield Fact("command", [(shlex.join(words), "")], is_code=True)
+            words += _swept(self.reader.lines(one.beside["trials"])) if "trials" in one.beside else []
+            yield "command", [(shlex.join(words), "")]
         for name, key in (("device", "device"), ("commit", "git_commit"), ("data, hash", "data_content")):
-            yield Fact(name, [(text, "") for text in distinct(ended, key) or ["not recorded"]])
-        yield Fact("files", [(path.name, self._name(path)) for path in one.files])
+            yield name, [(text, "") for text in values(ended, key) or ["not recorded"]]
+        yield "files", [(path.name, self._name(path)) for path in one.files]
 
     def _other(self, folder: Path) -> Group:
         """A folder that is no scale: its Markdown pages, its figures that these do not show, its runs."""
         pages = sorted(folder.rglob("*.md"), key=lambda path: (path.parent, path.name != "README.md", path.name))
-        sections = [self._document(path, path.relative_to(folder).with_suffix("").as_posix()) for path in pages]
-        return Group(folder.name, folder.name.capitalize(), Markup(), [*sections, *self._left(folder)])
+        parts = [self._document(path, path.relative_to(folder).with_suffix("").as_posix()) for path in pages]
+        return Group(folder.name, folder.name.capitalize(), [*parts, *self._left(folder)])
 
-    def _document(self, path: Path, name: str) -> Section:
-        anchor, folder = self._name(path.with_suffix("")), self._name(path.parent)
-        title, body = self.prose.parts(self.reader.text(path), folder, 4)
-        return Section(anchor, name, title, body)
+    def _document(self, path: Path, name: str) -> Part:
+        title, body = self.prose.parts(self.reader.text(path), self._name(path.parent), 4)
+        return Part(self._name(path.with_suffix("")), name, title, body)
 
-    def _left(self, folder: Path) -> Iterator[Section]:
+    def _left(self, folder: Path) -> Iterator[Part]:
         """The figures below a folder that the page does not show yet, and runs that belong to no table."""
         pictures = sorted(path for path in folder.rglob("*.png") if path not in self.pictures.shown)
-        of_tables = {path for found in self.written.values() for one in found for path in one.files}
+        of_tables = {path for found in self.overview.written.values() for one in found for path in one.files}
         for place in dict.fromkeys(path.parent for path in pictures):
             figures = [self.pictures.figure(path) for path in pictures if path.parent == place]
             name = place.relative_to(folder).as_posix() if place != folder else folder.name
-            yield Section(self._name(place), name, "", Markup(), figures)
+            yield Part(self._name(place), name, "", figures=figures)
         for path in sorted(path for path in folder.rglob("*-runs.csv") if path not in of_tables):
-            anchor = self._name(path.with_suffix(""))
-            lines = self.reader.lines(path)
-            yield Section(anchor, path.relative_to(folder).stem, "", Markup(), grids=[grid(path.name, lines, anchor)])
+            lines = grid(path.name, self.reader.lines(path))
+            yield Part(self._name(path.with_suffix("")), path.relative_to(folder).stem, "", grids=[lines])
+
+
+def ranking(overview: Overview) -> dict[str, Any] | None:
+    """The figure of the overview: of the first scale's tables the column with the most differences, the best first.
+    Of each line the cell, and mean and ends of the interval in per cent of the axis, which holds zero."""
+    columns: dict[tuple[str, str], list[WrittenCell]] = {}
+    tables = {one.path: one for one in next(iter(overview.written.values())) if not one.changed_settings}
+    for one in tables.values():
+        for cell in one.cells:
+            if cell.difference is not None:
+                columns.setdefault((one.path, cell.column), []).append(cell)
+    if not columns:
+        return None
+    (path, _), cells = max(columns.items(), key=lambda column: len(column[1]))
+    metric = cells[0].metric
+    found = {cell: [end for end in (each.mean, each.low, each.high) if end is not None]
+             for cell in cells if (each := cell.difference)}  # fmt: skip
+    farthest = 3 * max(abs(mean) for mean, *_ in found.values())
+    found = {cell: [max(-farthest, min(farthest, end)) for end in ends] for cell, ends in found.items()}
+    every = [0.0, *(end for ends in found.values() for end in ends)]
+    low, width = min(every), max(every) - min(every) or 1.0
+    lines = [(cell, [round(100 * (end - low) / width, 2) for end in ends]) for cell, ends in found.items()]
+    lines.sort(key=lambda line: line[1][0], reverse=metric.better == "higher")
+    return {"table": tables[path], "metric": metric, "zero": round(-100 * low / width, 2), "lines": lines}
 
 
 def _selection(recipe: Path, one: Written, ended: Sequence[Line]) -> Iterator[str]:
@@ -220,8 +263,8 @@ def _selection(recipe: Path, one: Written, ended: Sequence[Line]) -> Iterator[st
         there = read(recipe).data if recipe.is_file() else {}
     scale = (there.get("scales") or {}).get(one.scale) or {}
     for kind, named in (("row", there.get("rows")), ("column", scale.get("columns") or there.get("columns"))):
-        of_recipe = list(named or distinct(one.runs, kind))
-        trained = [name for name in distinct(ended, kind) if name in of_recipe]
+        of_recipe = list(named or values(one.runs, kind))
+        trained = [name for name in values(ended, kind) if name in of_recipe]
         if trained and {*trained} != {*of_recipe}:
             yield from (f"--{kind}s", ",".join(trained))
 
@@ -233,5 +276,5 @@ def _swept(trials: Sequence[Line]) -> Iterator[str]:
 
 
 def _raw(name: str) -> Markup:
-    """A file of ours beside this one, to be put into the page as it stands."""
+    """A file of ours beside this one, to be put into the page as it is."""
     return Markup((_HERE / name).read_text(encoding="utf-8"))

@@ -12,11 +12,19 @@ from comt_cli.files import read_bytes, sha256
 from comt_cli.report import format
 from comt_cli.report.written import Reader
 
-_COLOURS = 48, 64, 96
-"""The fewest that will do: with 48 a page is a twelfth smaller than with 64, and thin lines keep their colours."""
+WIDEST = 960
+"""Pixels: what a page has room for beside its contents. The files have more."""
+_COLOURS = 32, 48, 96
+"""The fewest that will do."""
 _LARGEST_DIFFERENCE = 2.0
 """Between a figure and itself in few colours: the mean over its pixels, of 255, in any of red, green and blue."""
 _HASH_DIGITS = 12
+_MORE = Markup("<details><summary>What it shows, and how to read it</summary>{}</details>")
+_FIGURE = Markup(
+    '<figure id="{name}"><div class="paper"><img src="{source}" alt="{alt}" width="{width}" height="{height}" '
+    'loading="lazy" decoding="async" data-source="{name}" data-sha256="{hash}"></div>'
+    '<figcaption>{title} <a href="{name}">{name}</a>{more}</figcaption></figure>'
+)
 
 
 class Pictures:
@@ -39,27 +47,31 @@ class Pictures:
         text = self.reader.text(path.with_suffix(".txt")).strip() or caption
         try:
             content = read_bytes(path)
-            address, width, height = embedded(content)
+            source, width, height = embedded(content)
         except Exception as error:  # Pillow's are of many kinds
             self.reader.leave_out(path, error)
             return Markup("<p>Figure: {} cannot be read.</p>").format(name)
-        return Markup(
-            '<figure id="{name}"><img src="{address}" alt="{alt}" width="{width}" height="{height}" '
-            'decoding="async" data-source="{name}" data-sha256="{hash}">'
-            '<figcaption>{text} <a href="{name}">{name}</a></figcaption></figure>'
-        ).format(
+        title, dot, rest = text.partition(". ")
+        return _FIGURE.format(
             name=name,
-            address=address,
-            alt=format.one_line(text.partition(". ")[0] or path.stem),
+            source=source,
+            alt=format.one_line(title or path.stem),
             width=width,
             height=height,
             hash=sha256(content)[:_HASH_DIGITS],
-            text=text,
+            title=f"{title}{dot}",
+            more=_MORE.format(rest) if rest else "",
         )
 
 
+def size_on_page(size: tuple[int, int]) -> tuple[int, int]:
+    """Width and height that a picture of this size has on a page."""
+    width = min(WIDEST, size[0])
+    return width, round(size[1] * width / size[0])
+
+
 def embedded(png: bytes) -> tuple[str, int, int]:
-    """A PNG as the address of a WebP, a quarter of its size; width and height in pixels.
+    """A PNG as the address of a WebP, a sixth of its size; width and height in pixels.
 
     Lossless with few colours, which are enough for lines and letters; where they are not, as for photographs, lossy
     with all. The bytes may differ with the version of libwebp.
@@ -70,10 +82,12 @@ def embedded(png: bytes) -> tuple[str, int, int]:
         opaque = Image.new("RGBA", image.size, "white")
         opaque.alpha_composite(image.convert("RGBA"))
     drawn = opaque.convert("RGB")
+    if drawn.size != (size := size_on_page(drawn.size)):
+        drawn = drawn.resize(size, Image.Resampling.LANCZOS)
     file = io.BytesIO()
     for colours in _COLOURS:
-        # Of the colours that cover most: the usual choice, by their number of pixels, gives thin lines those of bands.
-        few = drawn.quantize(colours, method=Image.Quantize.MAXCOVERAGE).convert("RGB")
+        # By numbers of pixels, the usual choice, thin lines get the colours of bands; without means pale bands vanish.
+        few = drawn.quantize(colours, method=Image.Quantize.MAXCOVERAGE, kmeans=2).convert("RGB")
         if max(ImageStat.Stat(ImageChops.difference(drawn, few)).mean) <= _LARGEST_DIFFERENCE:
             few.save(file, "WEBP", lossless=True, quality=100, method=4)
             break

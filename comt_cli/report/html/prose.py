@@ -32,6 +32,28 @@ class Prose:
         Its second-level headings become those of `level`. Relative addresses in it are relative to `folder`, a path
         below the results.
         """
+        title, tokens = self._tokens(text, folder, level)
+        return title, _rendered(tokens)
+
+    def table_page(self, text: str, folder: str, level: int) -> tuple[str, Markup, Markup]:
+        """The same of a page of a table, and apart from it what explains it: all paragraphs before its first table and
+        all lists, but the line in italics that says what was trained."""
+        title, tokens = self._tokens(text, folder, level)
+        shown: list[Token] = []
+        explaining: list[Token] = []
+        block: list[Token] = []
+        begun = False
+        for token in tokens:
+            block.append(token)
+            if token.level == 0 and token.nesting <= 0:
+                begun = begun or block[0].type in ("heading_open", "html_block")
+                is_subtitle = any(child.type == "em_open" for each in block[1:2] for child in (each.children or ())[:2])
+                is_explaining = block[0].type == "bullet_list_open" or not (begun or is_subtitle)
+                (explaining if is_explaining else shown).extend(block)
+                block = []
+        return title, _rendered(shown + block), _rendered(explaining)
+
+    def _tokens(self, text: str, folder: str, level: int) -> tuple[str, list[Token]]:
         tokens = _MARKDOWN.parse(text)
         title = ""
         if len(tokens) > 2 and tokens[0].tag == "h1":
@@ -45,7 +67,7 @@ class Prose:
                     child.attrSet("href", self._address(str(child.attrGet("href")), folder))
         tokens = list(self._with_figures(tokens, folder))
         _mark_tables(tokens, title or "Overview")
-        return title, Markup(_MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {}))
+        return title, tokens
 
     def _address(self, href: str, folder: str) -> str:
         if re.match(r"[a-z][a-z0-9+.-]*:|/|#", href, re.IGNORECASE):
@@ -75,6 +97,10 @@ class Prose:
         return Markup("<p>Image: {}</p>").format(source)
 
 
+def _rendered(tokens: list[Token]) -> Markup:
+    return Markup(_MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {}))
+
+
 def _lone_image(token: Token) -> Token | None:
     """The image that a paragraph consists of, if it is one."""
     children = token.children or []
@@ -96,15 +122,15 @@ def _block(html: Markup) -> Token:
 
 
 def _mark_tables(tokens: list[Token], title: str) -> None:
-    """Say of tables what browsers cannot know: which cells are headings, and of what; and which are verdicts."""
+    """Say of tables what browsers cannot know: which cells are headings, and of what; which are texts, and verdicts."""
     column, verdict, in_head = 0, -1, False
     heading = title
     for position, token in enumerate(tokens):
         if token.type == "heading_open":
             heading = f"{title}, {_plain(tokens[position + 1])}"
         elif token.type == "table_open":
-            label = Markup('<div class="scroll" role="region" tabindex="0" aria-label="{}">').format(heading)
-            tokens[position] = _block(label + Markup("<table>"))
+            label = Markup('<div class="scroll" role="region" tabindex="0" aria-label="{}"><table>').format(heading)
+            tokens[position] = _block(label)
         elif token.type == "table_close":
             tokens[position] = _block(Markup("</table></div>"))
         elif token.type in ("thead_open", "tbody_open"):
@@ -114,14 +140,14 @@ def _mark_tables(tokens: list[Token], title: str) -> None:
             column = -1
         elif token.type in ("th_open", "td_open"):
             column += 1
-            if "right" in str(token.attrs.pop("style", "")):
-                token.attrSet("class", "n")
+            if "right" not in str(token.attrs.pop("style", "")):
+                token.attrSet("class", "t")
             text = _plain(tokens[position + 1])
             if in_head:
                 token.attrSet("scope", "col")
                 verdict = column if text == "verdict" else verdict
             elif column == 0:
                 token.tag, tokens[position + 2].tag = "th", "th"
-                token.attrSet("scope", "row")
+                token.attrs = {"scope": "row"}
             elif column == verdict:
                 token.attrSet("class", verdict_class(text))
