@@ -110,7 +110,7 @@ def apart(W: torch.Tensor) -> torch.Tensor:
 
 @IMPLEMENTATIONS
 @EVERY
-@pytest.mark.parametrize(("layout", "beyond"), [(by_columns, math.nan), (apart, math.inf)], ids=str)
+@pytest.mark.parametrize(("layout", "beyond"), [(by_columns, math.nan), (apart, math.inf)], ids=["columns", "apart"])
 def test_matrices_of_any_layout_give_the_same(by, operation, layout, beyond):
     """To rounding: a layout decides in which order a product is summed."""
     found = []
