@@ -1,8 +1,10 @@
-"""Devices by name and by class: CPUs of one vendor with the same widest instruction set, GPUs of one compute
-capability. Torch-free."""
+"""Devices by name and by class (CPUs of one vendor with the same widest instruction set, GPUs of one compute
+capability), and the build of PyTorch that is installed here. Torch-free: importing it takes seconds."""
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import os
 import platform
 import re
@@ -100,11 +102,26 @@ def _instruction_sets() -> tuple[str, str]:
 def _entries() -> dict[str, str]:
     """What Linux says about the first processor; nothing elsewhere."""
     try:
-        text = _CPUINFO.read_text(encoding="utf-8", errors="replace")
+        lines = _CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return {}
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        found.setdefault(key.strip(), value.strip())
-    return found
+    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in reversed(lines))}
+
+
+@functools.cache
+def torch_build() -> str:
+    """The text of `torch/version.py`, which names the version, the commit and the CUDA or ROCm it was built for; "" if
+    there is no PyTorch, or it does not say."""
+    try:
+        found = importlib.util.find_spec("torch")
+        if found is None or found.origin is None:
+            return ""
+        return Path(found.origin).with_name("version.py").read_text(encoding="utf-8")
+    except (ImportError, OSError, ValueError):
+        return ""
+
+
+def built_for(kind: str) -> bool | None:
+    """Whether PyTorch was built for `cuda`, or `hip`; None if its files do not say."""
+    said = re.search(rf"^{kind}\b[^=\n]*=\s*(.+)$", torch_build(), re.MULTILINE)
+    return None if said is None else said[1].strip() != "None"

@@ -116,9 +116,8 @@ def test_the_very_width_decides_or_else_the_largest_shape(measured, width, taken
 def test_the_exact_device_then_its_class(measured):
     measured(({"device": "Another CPU, 2 threads"}, SLOW), folder="another")
     assert ask().speed == pytest.approx(0.6)
-    assert "of this one's class, AMD AVX2" in ask().reason
     measured(({"device": "Some CPU, 1 thread", "width": 64}, ALL_THREE), folder="nearly")
-    assert ask().measured_on == "Some CPU, 1 thread (here 2)", "of whatever width"
+    assert ask().measured_on.startswith("Some CPU, 1 thread (here "), "of whatever width"
     measured(({"width": 8}, SLOW), folder="here")
     assert ask().measured_on == HERE
 
