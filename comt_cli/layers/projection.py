@@ -19,10 +19,9 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from comt_cli.kernels.embedding import embedding
-from comt_cli.kernels.gates import Modulation
+from comt_cli.kernels.gates import Modulation, multiplied_in
 from comt_cli.kernels.modulate import modulate
 from comt_cli.kernels.modulation import modulation_of
-from comt_cli.kernels.transponder import multiplied_in
 from comt_cli.layers.gates import CarriesGates, GateFactory, Site, read_by
 from comt_cli.layers.initialise import Draw, Initialised
 
