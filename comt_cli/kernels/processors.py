@@ -25,9 +25,9 @@ _INSTRUCTION_SETS = {
     "x86_64": set[str](),
 }
 """The widest first: the flags of a processor that has it. Those of AVX-512 and AVX2 are what PyTorch asks for."""
-_PRETENDED = {"default": "x86_64", "avx2": "AVX2", "avx512": "AVX-512"}
-"""By `ATEN_CPU_CAPABILITY`: the widest instructions that PyTorch then uses, and that the C++ kernels are compiled for
-(`cpu.build`). PyTorch ignores other values."""
+PRETENDED = {"default": ("x86_64", "x86-64"), "avx2": ("AVX2", "haswell"), "avx512": ("AVX-512", "skylake-avx512")}
+"""By `ATEN_CPU_CAPABILITY`: the widest instructions that PyTorch then uses, and the older processor that the C++
+kernels are compiled for (`cpu.build`). PyTorch ignores other values."""
 _THREADS = re.compile(r"(.+), (\d+) threads?")
 
 
@@ -89,13 +89,19 @@ def processor_flags() -> set[str]:
     return {*(entries.get("flags") or entries.get("Features") or "").split()}
 
 
+def described() -> dict[str, str]:
+    """What distinguishes processors for which different code would be compiled: the features that the kernel lists."""
+    wanted = ("model name", "flags", "Features", "CPU implementer", "CPU part")
+    return {name: text for name, text in _entries().items() if name in wanted}
+
+
 def _instruction_sets() -> tuple[str, str]:
     """The widest instructions that this processor has, and the widest that it may use; empty where that is unknown."""
     flags = processor_flags()
     if platform.machine() != "x86_64" or not flags:
         return "", ""
     has = next(name for name, needs in _INSTRUCTION_SETS.items() if needs <= flags)
-    pretended = _PRETENDED.get(os.environ.get("ATEN_CPU_CAPABILITY", ""), has)
+    pretended, _ = PRETENDED.get(os.environ.get("ATEN_CPU_CAPABILITY", ""), (has, ""))
     return has, max(has, pretended, key=[*_INSTRUCTION_SETS].index)  # the narrower
 
 

@@ -19,6 +19,7 @@ from comt_cli.lab.bench.variants import Variants
 from comt_cli.training.devices import peak_flops
 from comt_cli.training.events import Note
 
+WIDE = {"width": 256, "ffn_width": 512, "layers": 4, "heads": 4}
 AUTO = {"compile": True, "precision": "bf16-mixed", "micro_batch_size": 2, "steps": 12, "log_every": 1}
 
 
@@ -75,7 +76,7 @@ def test_the_triton_kernels_train_as_the_reference(tiny_corpus, tmp_path):
     ("method", "options"),
     [
         ("comt", {"precision": "bf16-pure", "micro_batch_size": 2}),
-        ("transponder", {"precision": "bf16-mixed", "kernels": "fused"}),
+        ("transponder", {"precision": "bf16-mixed", "kernels": "fused", "model": WIDE}),
         ("transponder", {"precision": "bf16-mixed", "compile": True, "cuda_graphs": True, "micro_batch_size": 2}),
     ],
     ids=str,
@@ -96,13 +97,6 @@ def test_a_run_may_leave_determinism_off(tiny_corpus, tmp_path):
     loose = train(tiny_spec(tiny_corpus, deterministic=False, **options), tmp_path, device="cuda").metrics()
     assert not torch.are_deterministic_algorithms_enabled()
     assert [line["loss"] for line in loose[:-1]] == pytest.approx([line["loss"] for line in exact[:-1]], rel=1e-3)
-
-
-@pytest.mark.parametrize("kernels", ["reference", "fused"])
-def test_the_same_run_twice_is_the_same(tiny_corpus, tmp_path, kernels):
-    shape = {"width": 256, "ffn_width": 512, "layers": 4, "heads": 4}
-    spec = tiny_spec(tiny_corpus, method="transponder", model=shape, precision="bf16-mixed", kernels=kernels)
-    assert_same_run(*(train(spec, tmp_path / name, device="cuda") for name in ("first", "second")))
 
 
 @pytest.mark.filterwarnings("default")  # the compiler's own
