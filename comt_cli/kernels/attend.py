@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from comt_cli.kernels.gates import multiplied_in
 from comt_cli.kernels.processors import processor_class
-from comt_cli.kernels.transponder import multiplied_in
 from comt_cli.runs.directory import BATCHED, PYTORCH
 
 CLASSES = ("Intel AMX", "AMD AVX-512")

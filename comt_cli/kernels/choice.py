@@ -106,19 +106,25 @@ def choose(
     whether there is a backward pass; `tokens` go through the model at once, where that is known. What cannot run is the
     reference, whatever was wanted. C++ is compiled before it is chosen, or with `may_build` false only looked for.
     """
-    if wanted == "reference":
-        return Choice(False, "as asked")
-    if (problem := obstacle(device, dtype, gates)) is not None:
-        return Choice(False, problem)
+    choice = _as_asked(wanted, device, dtype, gates)
+    if not choice.fused:
+        return choice
     if gates is None and wanted == "auto" and (not training or (compiled and device.type == "cpu")):
         return Choice(False, WITHOUT_GATES)
-    choice = Choice(True, "as asked")
     if wanted == "auto" or device.type == "cuda":
         measured = _by_operations(op, device, DTYPES[dtype], width, gates, tokens, compiled)
         choice = measured if wanted == "auto" else replace(choice, tiles=measured.tiles)
-    if choice.fused and device.type == "cpu" and (problem := cpu_obstacle(may_build=may_build)) is not None:
-        return Choice(False, problem)
-    return choice
+    return _if_built(choice, device, may_build)
+
+
+def _as_asked(wanted: Wanted, device: torch.device, dtype: torch.dtype, gates: Gates | None) -> Choice:
+    problem = "as asked" if wanted == "reference" else obstacle(device, dtype, gates)
+    return Choice(problem is None, problem or "as asked")
+
+
+def _if_built(choice: Choice, device: torch.device, may_build: bool) -> Choice:
+    problem = cpu_obstacle(may_build=may_build) if choice.fused and device.type == "cpu" else None
+    return choice if problem is None else Choice(False, problem)
 
 
 def summary(choices: Mapping[Any, Choice], *, compiled: bool) -> str:
@@ -166,20 +172,16 @@ def choose_norm(
     `channels` are the fewest that such a norm of the network has, `hidden` is the hidden width of the wider gate, 0
     without any; the rest as for `choose`, where whole training steps decide.
     """
-    if wanted == "reference":
-        return Choice(False, "as asked")
+    gates = None if gate == "none" else Gates(channel=False, scalar=True, rank=hidden)
+    choice = _as_asked(wanted, device, dtype, gates)
+    if not choice.fused:
+        return choice
     if not training:
         return Choice(False, "evaluation has nothing to average: the kernel is for training")
-    gates = None if gate == "none" else Gates(channel=False, scalar=True, rank=hidden)
-    if (problem := obstacle(device, dtype, gates)) is not None:
-        return Choice(False, problem)
     if device.type == "cuda" and gate in ("pixel", "both") and hidden > MOST_PIXEL_RANK:
         return Choice(False, f"the Triton kernel takes pixel gates with up to {MOST_PIXEL_RANK} hidden channels")
-    asked = wanted == "fused"
-    choice = Choice(True, "as asked") if asked else _by_steps(device, DTYPES[dtype], channels, gate, compiled)
-    if choice.fused and device.type == "cpu" and (problem := cpu_obstacle(may_build=may_build)) is not None:
-        return Choice(False, problem)
-    return choice
+    choice = choice if wanted == "fused" else _by_steps(device, DTYPES[dtype], channels, gate, compiled)
+    return _if_built(choice, device, may_build)
 
 
 def compared_steps(gate: NormGate, compiled: bool) -> tuple[str, str]:
@@ -201,8 +203,7 @@ def choose_loss(wanted: Wanted, device: torch.device, dtype: torch.dtype, *, may
     if dtype not in DTYPES or (device.type == "cpu" and dtype == torch.float16):
         return Choice(False, f"the fused loss does not compute in {str(dtype).removeprefix('torch.')}")
     if device.type == "cpu":
-        problem = cpu_obstacle(may_build=may_build)
-        return Choice(problem is None, problem or "softmax and gradient in one pass")
+        return _if_built(Choice(True, "softmax and gradient in one pass"), device, may_build)
     found = liger()
     return Choice(isinstance(found, tuple), found if isinstance(found, str) else f"liger-kernel {found[0]}")
 
@@ -289,14 +290,15 @@ def _by_steps(device: torch.device, dtype: str, channels: int, gate: NormGate, c
     if channels < NORM_CHANNELS:
         return Choice(False, f"steps are measured with {NORM_CHANNELS} channels and more, this network has {channels}")
     variants = compared_steps(gate, compiled)
-
-    def fits(row: Measured) -> bool:
-        return row.dtype == dtype
-
-    def order(row: Measured) -> float:
-        return row.speed(*variants)  # that in which it gains least: it is not taken where it may cost
-
-    return _by_measurement(STEP_FILE, variants, device, fits, order, f"{variants[0]} in {dtype}", "comt bench step")
+    return _by_measurement(
+        STEP_FILE,
+        variants,
+        device,
+        fits=lambda row: row.dtype == dtype,
+        order=lambda row: row.speed(*variants),  # that in which it gains least: it is not taken where it may cost
+        asked=f"{variants[0]} in {dtype}",
+        command="comt bench step",
+    )
 
 
 def _by_measurement(
@@ -322,23 +324,9 @@ def _by_measurement(
     if not rows:
         return Choice(False, f"{asked} was not measured beside {what}, or with too much noise to decide: {command}")
     row = min(rows, key=order)
-    speed, where = row.speed(*variants), _place(row, here)
-    said = f"{'' if speed > MARGIN else 'no more than '}{speed:.2f} times as fast as {what}"
-    return Choice(speed > MARGIN, f"{said} on {where} ({row})", speed, where, row.tiles)
-
-
-def _place(row: Measured, here: Device) -> str:
-    """The device of a measurement, with what it does not share with the one here."""
-    differs = [f"of this one's class, {here.device_class}"] if row.device.name != here.name else []
-    differs += [f"here {here.threads}"] if row.device.threads != here.threads else []
-    torch_here, triton_here = versions_here()
-    versions = [("torch", row.torch, torch_here)]
-    if here.type == "cuda":
-        versions.append(("triton", row.triton, triton_here))
-    for library, then, now in versions:
-        if then.split(".")[:2] != now.split(".")[:2]:
-            differs.append(f"{library} {then or 'unknown'}, here {now or 'none'}")
-    return f"{row.device} ({'; '.join(differs)})" if differs else str(row.device)
+    speed = row.speed(*variants)
+    where = str(row.device) if row.device == here else f"{row.device} (here {here}, of the same class)"
+    return Choice(speed > MARGIN, f"{speed:.2f} times as fast as {what} on {where} ({row})", speed, where, row.tiles)
 
 
 def versions_here() -> tuple[str, str]:

@@ -29,8 +29,7 @@ _GATES = re.compile(r"(none|comt|transponder)(?:-r(\d+))?")
 
 Tuned = tuple[tuple[Key, Tile], ...]
 """Tiles of Triton's kernels, and for which launches they are."""
-_Subject = tuple[str, str, str, int, int, int, str, Tuned]
-"""Of `Measured`, what is from `dtype` to `tiles`."""
+_Subject = tuple[str, str, str, int, int, int, str, Tuned]  # of `Measured`, from `dtype` to `tiles`
 
 
 @dataclass(frozen=True)
@@ -174,27 +173,24 @@ def _read(path: Path, _changed: int, own: bool) -> tuple[Measured, ...]:
 
 
 def _operation(row: Mapping[str, str]) -> _Subject | None:
-    """From dtype to tiles, the last two of which older files lack."""
     label = _GATES.fullmatch(row["gates"])
     sizes = int(row["width"]), int(row["tokens"])
-    tuned = row.get("kernel_hash") or "", tiles_of(row.get("tiles") or "")
+    tuned = row.get("kernel_hash") or "", tiles_of(row.get("tiles") or "")  # older files have neither
     return None if label is None else (row["dtype"], row["op"], label[1], int(label[2] or 0), *sizes, *tuned)
 
 
 def _step(row: Mapping[str, str]) -> _Subject | None:
-    """The same. Of bf16 the measurement under autocast counts, which is how ResNets are trained."""
+    """Of bf16 the measurement under autocast counts, which is how ResNets are trained."""
     known = row["precision"] in ("fp32", "bf16-mixed")
     return (row["precision"].removesuffix("-mixed"), row["size"], "", 0, 0, 0, "", ()) if known else None
 
 
 def _error(row: Mapping[str, str], step_ms: float) -> float:
-    """How far the true time may lie from `step_ms`, as a part of it: the reach of its 90 % interval, or, in files of an
-    older version, of its ratio's to another time, which reaches farther. Infinite where there were too few rounds for
-    an interval. Of a version that recorded none it is the reach of the 10th or 90th percentile; 0 without those."""
-    for value in ("step_ms", "step_ratio_to_plain_compiled"):
-        if text := row.get(f"{value}_uncertainty"):
-            return float(text)
-        if row.get(f"{value}_settled"):
-            return math.inf
+    """How far the true time may lie from `step_ms`, as a part of it: the reach of its 90 % interval, infinite where
+    there were too few rounds for one. Of older files, which have none: that of the 10th or 90th percentile, or 0."""
+    if text := row.get("step_ms_uncertainty"):
+        return float(text)
+    if row.get("step_ms_settled"):
+        return math.inf
     ends = (row.get("step_ms_p10"), row.get("step_ms_p90"))
     return max((abs(float(end) - step_ms) / step_ms for end in ends if end), default=0.0)

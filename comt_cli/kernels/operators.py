@@ -73,24 +73,30 @@ def operator(name: str, definition: Function, empty: Function, *, only_on_cpu: b
     return _define(name, _arguments(signature), str(signature.return_annotation), empty, only_on_cpu)
 
 
+def _of_product(backward: Function, saved: Any, *incoming: Tensor) -> dict[str, Any]:
+    dproduct, *dgates = backward(*map(rows, incoming), *saved)
+    return {"product_TC": dproduct, "modulation": dgates}
+
+
 class Derivative(NamedTuple):
     """How an operator is differentiated.
 
     saved: a named tuple's class: what the backward pass reads, a `Modulation` taken apart like an argument.
-    save: called with a tuple of the arguments and with the results, returns it.
-    incoming: the names of the gradients of those results that have one.
+    incoming: the names of the gradients of those results that have one, the first ones.
     empty: called with what was saved, returns empty tensors like the `results` of the operator `comt::NAME_backward`,
         as many. Its arguments are the incoming gradients and what was saved.
-    gradients: called with that operator, with what was saved, and with the gradients of all results; returns gradients
-        by the arguments' names, of a `Modulation` a pair, dWc and dws. They are cast to the types of the arguments.
+    results: of a product's and its gates' gradients there are three.
+    gradients: called with that operator, with what was saved, and with the incoming gradients; returns gradients by
+        the arguments' names, of a `Modulation` a pair, dWc and dws. They are cast to the types of the arguments.
+    save: called with a tuple of the arguments and with the results, returns what is saved; None: the first arguments.
     """
 
     saved: Any
-    save: Function
     incoming: str
     empty: Function
-    results: int
-    gradients: Function
+    results: int = 3
+    gradients: Function = _of_product
+    save: Function | None = None
 
 
 def differentiable(
@@ -152,6 +158,12 @@ def _differentiated(defined: Any, names: Sequence[str], derivative: Derivative, 
     """What autograd calls in the operator's place: the operator without autograd, and its derivative."""
     saved_at = _place_of_gates(_fields(derivative.saved))
     at = names.index("modulation") if "modulation" in names else None
+    count = len(derivative.incoming.split())
+
+    def first_arguments(given: Sequence[Any], _: Any) -> Any:
+        return derivative.saved._make(given[: len(derivative.saved._fields)])
+
+    save = derivative.save or first_arguments
 
     def below(*inputs: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
@@ -161,7 +173,7 @@ def _differentiated(defined: Any, names: Sequence[str], derivative: Derivative, 
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
             output = below(*inputs)
-            flat = _flat(derivative.save(_whole(inputs, at), output), saved_at)
+            flat = _flat(save(_whole(inputs, at), output), saved_at)
             ctx.save_for_backward(*(each if isinstance(each, Tensor) else None for each in flat))
             ctx.others = [None if isinstance(each, Tensor) else each for each in flat]
             ctx.types = [each.dtype if isinstance(each, Tensor) else None for each in inputs]
@@ -175,7 +187,7 @@ def _differentiated(defined: Any, names: Sequence[str], derivative: Derivative, 
                 other if saved is None else saved for saved, other in zip(ctx.saved_tensors, ctx.others, strict=True)
             ]
             saved = derivative.saved._make(_whole(flat, saved_at))
-            by_name = derivative.gradients(backward_of, saved, *incoming)
+            by_name = derivative.gradients(backward_of, saved, *incoming[:count])
             found = [by_name.get(name) for name in names]
             if at is not None:
                 found[at : at + 1] = [*found[at], None, None, None]

@@ -1,8 +1,10 @@
-"""Devices by name and by class: CPUs of one vendor with the same widest instruction set, GPUs of one compute
-capability. Torch-free."""
+"""Devices by name and by class (CPUs of one vendor with the same widest instruction set, GPUs of one compute
+capability), and the build of PyTorch that is installed here. Torch-free: importing it takes seconds."""
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import os
 import platform
 import re
@@ -23,9 +25,9 @@ _INSTRUCTION_SETS = {
     "x86_64": set[str](),
 }
 """The widest first: the flags of a processor that has it. Those of AVX-512 and AVX2 are what PyTorch asks for."""
-_PRETENDED = {"default": "x86_64", "avx2": "AVX2", "avx512": "AVX-512"}
-"""By `ATEN_CPU_CAPABILITY`: the widest instructions that PyTorch then uses, and that the C++ kernels are compiled for
-(`cpu.build`). PyTorch ignores other values."""
+PRETENDED = {"default": ("x86_64", "x86-64"), "avx2": ("AVX2", "haswell"), "avx512": ("AVX-512", "skylake-avx512")}
+"""By `ATEN_CPU_CAPABILITY`: the widest instructions that PyTorch then uses, and the older processor that the C++
+kernels are compiled for (`cpu.build`). PyTorch ignores other values."""
 _THREADS = re.compile(r"(.+), (\d+) threads?")
 
 
@@ -87,24 +89,45 @@ def processor_flags() -> set[str]:
     return {*(entries.get("flags") or entries.get("Features") or "").split()}
 
 
+def described() -> dict[str, str]:
+    """What distinguishes processors for which different code would be compiled: the features that the kernel lists."""
+    wanted = ("model name", "flags", "Features", "CPU implementer", "CPU part")
+    return {name: text for name, text in _entries().items() if name in wanted}
+
+
 def _instruction_sets() -> tuple[str, str]:
     """The widest instructions that this processor has, and the widest that it may use; empty where that is unknown."""
     flags = processor_flags()
     if platform.machine() != "x86_64" or not flags:
         return "", ""
     has = next(name for name, needs in _INSTRUCTION_SETS.items() if needs <= flags)
-    pretended = _PRETENDED.get(os.environ.get("ATEN_CPU_CAPABILITY", ""), has)
+    pretended, _ = PRETENDED.get(os.environ.get("ATEN_CPU_CAPABILITY", ""), (has, ""))
     return has, max(has, pretended, key=[*_INSTRUCTION_SETS].index)  # the narrower
 
 
 def _entries() -> dict[str, str]:
     """What Linux says about the first processor; nothing elsewhere."""
     try:
-        text = _CPUINFO.read_text(encoding="utf-8", errors="replace")
+        lines = _CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return {}
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        found.setdefault(key.strip(), value.strip())
-    return found
+    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in reversed(lines))}
+
+
+@functools.cache
+def torch_build() -> str:
+    """The text of `torch/version.py`, which names the version, the commit and the CUDA or ROCm it was built for; "" if
+    there is no PyTorch, or it does not say."""
+    try:
+        found = importlib.util.find_spec("torch")
+        if found is None or found.origin is None:
+            return ""
+        return Path(found.origin).with_name("version.py").read_text(encoding="utf-8")
+    except (ImportError, OSError, ValueError):
+        return ""
+
+
+def built_for(kind: str) -> bool | None:
+    """Whether PyTorch was built for `cuda`, or `hip`; None if its files do not say."""
+    said = re.search(rf"^{kind}\b[^=\n]*=\s*(.+)$", torch_build(), re.MULTILINE)
+    return None if said is None else said[1].strip() != "None"

@@ -17,8 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comt_cli.kernels.gates import Bottleneck, comt_gate, full_rank_gate, static_gate, transponder_gate
-from comt_cli.kernels.transponder import modulate
+from comt_cli.kernels.gates import (
+    Bottleneck,
+    comt_gate,
+    full_rank_gate,
+    static_gate,
+    transponder_gate,
+    transponder_gated,
+)
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.learned import Affine
 from comt_cli.recipe.settings import GateInit
@@ -193,7 +199,7 @@ class TransponderGate(Gate):
             return super().forward(z_TN, u_Tr)
         assert u_Tr is not None
         channel, scalar = ((self._matrix(kind), self._alpha(kind)) for kind in ("channel", "scalar"))
-        return modulate(z_TN, u_Tr, *channel, *scalar)
+        return transponder_gated(z_TN, u_Tr, *channel, *scalar)
 
     def bottleneck(self) -> Bottleneck:
         matrices = {kind: self._matrix(kind) for kind in self.kinds}

@@ -18,11 +18,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from comt_cli.kernels.embedding import embedding
-from comt_cli.kernels.gates import Modulation
+from comt_cli.kernels.gates import Modulation, multiplied_in
 from comt_cli.kernels.modulate import modulate
 from comt_cli.kernels.modulation import modulation_of
-from comt_cli.kernels.transponder import multiplied_in
 from comt_cli.layers.gates import CarriesGates, GateFactory, Site, read_by
 from comt_cli.layers.initialise import Draw, Initialised
 
@@ -291,7 +289,44 @@ class TokenEmbedding(Initialised):
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
         """[B, T] ids -> [B, T, D]."""
-        return embedding(tokens_BT, self.weight)
+        if not torch.compiler.is_compiling():
+            return F.embedding(tokens_BT, self.weight)
+        rows_BTD: Tensor = _Embedding.apply(self.weight, tokens_BT)  # type: ignore[no-untyped-call]
+        return rows_BTD
 
     def initialise(self, draw: Draw) -> None:
         (draw.truncated_ if self.truncated else draw.normal_)(self.weight, "weight", self.std)
+
+
+class _Embedding(torch.autograd.Function):
+    """`F.embedding` with PyTorch's own backward pass where a model is compiled.
+
+    Inductor would write that pass as `index_put_(accumulate=True)`. Under deterministic algorithms its CUDA kernel
+    sorts the ids and adds the rows of one id one after the other: a frequent token, or padding, has thousands in a
+    batch. On a CPU compiled code would add atomically, in any order. `embedding_dense_backward`, which runs where
+    nothing is compiled, is deterministic on both, and on CUDA divides the rows of one id among threads. As an operator
+    of its own it is left as it is.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight_VD: Tensor, ids_T: Tensor) -> Tensor:
+        ctx.save_for_backward(ids_T)
+        ctx.vocabulary = len(weight_VD)
+        return F.embedding(ids_T, weight_VD)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (ids_T,) = ctx.saved_tensors
+        return _embedding_backward(gradients[0], ids_T, ctx.vocabulary), None
+
+
+@torch.library.custom_op("comt::embedding_backward", mutates_args=())
+def _embedding_backward(gradient_TD: Tensor, ids_T: Tensor, vocabulary: int) -> Tensor:
+    no_padding_id = -1
+    dweight_VD: Tensor = torch.ops.aten.embedding_dense_backward(gradient_TD, ids_T, vocabulary, no_padding_id, False)
+    return dweight_VD
+
+
+@_embedding_backward.register_fake
+def _(gradient_TD: Tensor, ids_T: Tensor, vocabulary: int) -> Tensor:  # noqa: ARG001 - what the operator is given
+    return gradient_TD.new_empty(vocabulary, gradient_TD.shape[-1])

@@ -15,7 +15,7 @@ from typing import Any
 from comt_cli import methods
 from comt_cli.errors import UserError
 from comt_cli.files import sha256
-from comt_cli.kernels.torch_build import torch_build
+from comt_cli.kernels.processors import torch_build
 from comt_cli.line_cache import LineCache, line_cache
 from comt_cli.models.cost import Cost, Network, network_of
 from comt_cli.runs.plan import RunSpec

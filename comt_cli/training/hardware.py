@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from comt_cli.errors import UserError
-from comt_cli.kernels.processors import processor_name
-from comt_cli.kernels.torch_build import built_for
+from comt_cli.kernels.processors import built_for, processor_name
 from comt_cli.training.chips import CHIPS, Chip
 
 _NAME = re.compile(r"(cuda|mps|cpu)(?::(\d+))?")

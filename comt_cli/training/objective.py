@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from comt_cli.data.split import IGNORE
 from comt_cli.errors import UserError
+from comt_cli.kernels.gates import multiplied_in
 from comt_cli.kernels.linear_cross_entropy import linear_cross_entropy
-from comt_cli.kernels.transponder import multiplied_in
 from comt_cli.models.base import VocabularyModel
 from comt_cli.recipe.settings import Kernels
 

@@ -1,9 +1,25 @@
-"""One tiny corpus for all runs."""
+"""Tests that need a CUDA device, and one tiny corpus for all runs."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before the first product on the device
+
+import torch
 from tiny_runs import write_corpus
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: none is visible")
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.gpu)
+            item.add_marker(needs_gpu)
 
 
 @pytest.fixture(scope="session")

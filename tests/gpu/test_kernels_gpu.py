@@ -27,10 +27,6 @@ from comt_cli.kernels.modulation import modulation_of, reference
 from comt_cli.kernels.triton.tiles import TILES
 
 DEVICE = "cuda"
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: none is visible"),
-]
 VALUE = {torch.float32: 1e-5, torch.bfloat16: 4e-3, torch.float16: 6e-4}
 GRADIENT = {torch.float32: 3e-5, torch.bfloat16: 1.2e-2, torch.float16: 1.2e-2}
 BOTH = [torch.float32, torch.bfloat16]

@@ -1,9 +1,11 @@
-"""Every kind of method, and many runs at once, on a GPU."""
+"""Every kind of method of both kinds of networks, generating, and many runs at once, on a GPU."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from decided import draw_with_a_margin
+from image_method_cases import IMAGE_KINDS, IMAGE_METHODS, IMAGES, LABELS, built_resnet, every_network, image_loss
 from initialised import shaken
 from method_cases import KINDS, METHODS, TOKENS, built, loss_of, wiring_of
 from tiny_runs import tiny_spec
@@ -11,13 +13,9 @@ from torch import Tensor
 
 from comt_cli.campaign.executor import train_on
 from comt_cli.campaign.outcomes import Ending
-from comt_cli.generation.cached import Decoder
+from comt_cli.generation.cached import Decoder, generate
 from comt_cli.models.llama import Llama
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: none is visible"),
-]
 PROMPTS = [row[:length].tolist() for row, length in zip(TOKENS, (5, 12, 1), strict=True)]
 SHARES = 6
 
@@ -64,3 +62,41 @@ def test_workers_fill_the_gpu(tiny_corpus, tmp_path):
     specs = [tiny_spec(tiny_corpus, seed=seed, steps=4) for seed in (1, 2, 3)]
     summary = train_on(1, specs, tmp_path, "cuda", 2)
     assert [outcome.ending for outcome in summary.outcomes] == [Ending.done] * 3
+
+
+@every_network
+def test_the_gpu_computes_what_the_cpu_does_of_images(settings, monkeypatch):
+    """Gradients and running statistics in fp32, with the channels last: the same numbers summed in other orders."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    images = IMAGES.to("cuda", memory_format=torch.channels_last)
+    for method in IMAGE_KINDS:
+        cpu, gpu = (shaken(built_resnet(IMAGE_METHODS[method], settings)) for _ in range(2))
+        gpu.to("cuda", memory_format=torch.channels_last)
+        image_loss(cpu).backward()
+        torch.nn.functional.cross_entropy(gpu(images), LABELS.to("cuda")).backward()
+        for (name, one), (_, other) in zip(cpu.named_parameters(), gpu.named_parameters(), strict=True):
+            assert (other.grad.cpu() - one.grad).norm() <= 2e-3 * one.grad.norm() + 1e-6, f"{method}: {name}"
+        for (name, one), (_, other) in zip(cpu.named_buffers(), gpu.named_buffers(), strict=True):
+            assert (other.cpu() - one).norm() <= 1e-4 * one.norm(), f"{method}: {name}"
+        with torch.no_grad():
+            expected, found = cpu.eval()(IMAGES), gpu.eval()(images).cpu()
+        assert (found - expected).norm() < 1e-3 * expected.norm(), method
+
+
+def test_the_gpu_draws_what_the_cpu_draws():
+    """The random numbers are the same; a draw could differ only where one falls within rounding of a boundary."""
+    cpu, gpu = (shaken(built(wiring_of({"name": "comt"}))) for _ in range(2))
+    gpu.to("cuda")
+    options = {"max_new_tokens": 8, "temperature": 1.2, "top_p": 0.9, "seed": 3}
+    with pytest.MonkeyPatch.context() as patch:
+        draw_with_a_margin(patch)
+        expected = list(generate(cpu, PROMPTS, **options))
+    assert list(generate(gpu, PROMPTS, **options)) == expected
+
+
+def test_bf16_is_captured():
+    """The same steps, captured twice."""
+    model = shaken(built(wiring_of({"name": "transponder"}))).to("cuda", torch.bfloat16)
+    steps = [list(generate(model, PROMPTS, max_new_tokens=8, graph=graph)) for graph in (True, True)]
+    assert steps[0] == steps[1]
+    assert len(steps[0]) == 8

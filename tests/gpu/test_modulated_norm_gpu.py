@@ -15,10 +15,6 @@ from norm_cases import EPSILON, Case, Kind, assert_operator_agrees, expect, make
 from pairwise import pairwise
 from same_bits import Reason, assert_same_bits
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: none is visible"),
-]
 VALUE = {torch.float32: 1e-5, torch.bfloat16: 4e-3}
 GRADIENT = {torch.float32: 5e-5, torch.bfloat16: 1.2e-2}
 SIZES = {  # pixels of a batch, channels: CIFAR's ResNet-18 at 128 images, ImageNet's last stage, PreAct-110

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
 from collections import Counter
 
 import pytest
-
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before the first product on the device
-
 import torch
 from pairwise import pairwise
-from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train
+from tiny_runs import StopAt, Stopped, assert_same_run, image_spec, tiny_spec, train
 
+from comt_cli.lab.bench.step import Variants
+from comt_cli.lab.bench.tables import LANGUAGE, Shape
 from comt_cli.training.devices import peak_flops
 from comt_cli.training.events import Note
 
+WIDE = {"width": 256, "ffn_width": 512, "layers": 4, "heads": 4}
 AUTO = {"compile": True, "precision": "bf16-mixed", "micro_batch_size": 2, "steps": 12, "log_every": 1}
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: none is visible"),
-]
 
 
 @pytest.fixture(autouse=True)
@@ -76,11 +70,13 @@ def test_the_triton_kernels_train_as_the_reference(tiny_corpus, tmp_path):
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
 
 
+@pytest.mark.filterwarnings("default")  # the compiler's own
 @pytest.mark.parametrize(
     ("method", "options"),
     [
         ("comt", {"precision": "bf16-pure", "micro_batch_size": 2}),
-        ("transponder", {"precision": "bf16-mixed", "kernels": "fused"}),
+        ("transponder", {"precision": "bf16-mixed", "kernels": "fused", "model": WIDE}),
+        ("transponder", {"precision": "bf16-mixed", "compile": True, "cuda_graphs": True, "micro_batch_size": 2}),
     ],
     ids=str,
 )
@@ -100,13 +96,6 @@ def test_a_run_may_leave_determinism_off(tiny_corpus, tmp_path):
     loose = train(tiny_spec(tiny_corpus, deterministic=False, **options), tmp_path, device="cuda").metrics()
     assert not torch.are_deterministic_algorithms_enabled()
     assert [line["loss"] for line in loose[:-1]] == pytest.approx([line["loss"] for line in exact[:-1]], rel=1e-3)
-
-
-@pytest.mark.parametrize("kernels", ["reference", "fused"])
-def test_the_same_run_twice_is_the_same(tiny_corpus, tmp_path, kernels):
-    shape = {"width": 256, "ffn_width": 512, "layers": 4, "heads": 4}
-    spec = tiny_spec(tiny_corpus, method="transponder", model=shape, precision="bf16-mixed", kernels=kernels)
-    assert_same_run(*(train(spec, tmp_path / name, device="cuda") for name in ("first", "second")))
 
 
 @pytest.mark.filterwarnings("default")  # the compiler's own
@@ -156,16 +145,6 @@ def test_cuda_graphs_change_no_number(tiny_corpus, tmp_path, counted, method, pr
     keys = ("loss", "validation_loss")
     losses = [[line[key] for line in each.metrics() for key in keys if key in line] for each in (off, on)]
     assert losses[1] == pytest.approx(losses[0], rel=1e-5 if precision == "fp32" else 2e-3)
-
-
-@pytest.mark.filterwarnings("default")  # the compiler's own
-def test_a_run_in_cuda_graphs_resumes_to_the_bit(tiny_corpus, tmp_path):
-    options = {"compile": True, "cuda_graphs": True, "precision": "bf16-mixed", "micro_batch_size": 2}
-    spec = tiny_spec(tiny_corpus, method="transponder", steps=12, log_every=1, **options)
-    expected = train(spec, tmp_path / "undisturbed", device="cuda")
-    with pytest.raises(Stopped):
-        train(spec, tmp_path / "runs", listener=StopAt(6), device="cuda")
-    assert_same_run(train(spec, tmp_path / "runs", device="cuda"), expected)
 
 
 @pytest.mark.filterwarnings("default")  # the compiler's own
@@ -220,3 +199,69 @@ def test_workers_that_compile_leave_no_semaphores(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "2 runs: 2 done" in done.stderr
     assert "leaked semaphore" not in done.stderr
+
+
+# ---- image classifiers
+
+
+COMPILED = {"precision": "bf16-mixed", "compile": True, "kernels": "auto"}
+
+
+@pytest.mark.filterwarnings("default")  # the compiler's own
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [  # few are compiled, which takes longest
+        ("sas-resnet", {}),
+        ("comt-pixel", {"precision": "bf16-pure", "model": {"stem": "7x7"}}),
+        ("comt-sliding-window", {"model": {"size": "preact-resnet110"}, "micro_batch_size": 4}),
+        ("sas-resnet", {**COMPILED, "augmentation": "crop-flip"}),
+        ("comt-pixel", {**COMPILED, "augmentation": "crop-flip"}),
+        ("comt-sliding-window", {**COMPILED, "cuda_graphs": True}),
+        ("addition", {**COMPILED, "cuda_graphs": True}),
+    ],
+    ids=str,
+)
+def test_images_are_learnt_and_resume_to_the_bit(tmp_path, method, options):
+    spec = image_spec(method=method, steps=20, log_every=1, save_every=6, gradient_norms_every=5, **options)
+    expected = train(spec, tmp_path / "undisturbed", device="cuda")
+    result = expected.result()
+    assert result["state"] == "done"
+    assert math.isfinite(result["loss"])
+    with pytest.raises(Stopped):
+        train(spec, tmp_path / "runs", device="cuda", listener=StopAt(10))
+    assert_same_run(train(spec, tmp_path / "runs", device="cuda"), expected)
+
+
+def test_the_gpu_agrees_with_the_cpu_on_images(tmp_path):
+    """The same initial weights, images and crops. fp32 sums in another order; TF32 is off."""
+    spec = image_spec(steps=4, log_every=1, learning_rate=1e-2)
+    cpu, gpu = (train(spec, tmp_path / device, device=device).metrics() for device in ("cpu", "cuda"))
+    assert gpu[0]["loss"] == pytest.approx(cpu[0]["loss"], rel=1e-4)
+    assert [line["loss"] for line in gpu[:-1]] == pytest.approx([line["loss"] for line in cpu[:-1]], rel=1e-2)
+
+
+# ---- what is measured
+
+
+@pytest.mark.filterwarnings("default")  # the compiler's own
+@pytest.mark.parametrize(
+    ("captured", "what"), [("plain-compiled-graphs", "whole"), ("transponder-fused-graphs", "block")]
+)
+def test_a_step_in_cuda_graphs_is_the_same_step(captured, what):
+    """Both train the same weights, in turns: the losses are equal between any two steps, to rounding in bf16, and fall.
+    By block the graph of a layer reads what that of the one before it wrote."""
+    model = {"size": "tiny", "width": 64, "ffn_width": 96, "layers": 3, "heads": 2}
+    shape = Shape("60m-b64", "train-lm", model, {"vocabulary": 64, "sequence_length": 32}, 4)
+    torch._dynamo.reset()
+    builder = Variants(LANGUAGE, shape, "bf16-mixed", torch.device("cuda"), what)
+    ready = [builder.prepare(name) for name in (captured.removesuffix("-graphs"), captured)]
+    losses = []
+    for turn in range(12):
+        found = [each.loss().item() for each in ready]
+        assert found[1] == pytest.approx(found[0], rel=1e-2)
+        losses.append(found[1])
+        ready[turn % 2].step()
+        for each in ready:
+            each.forward()
+    assert losses[-1] < losses[0]
+    torch._dynamo.reset()

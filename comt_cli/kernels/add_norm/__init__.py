@@ -56,7 +56,7 @@ def _save(given: Any, output: Any) -> Saved:
     return Saved(y, rstd, None if needless else product, modulation, gain)
 
 
-def _gradients(backward: Any, saved: Saved, dy: Tensor, dn: Tensor, _: Tensor) -> dict[str, Any]:
+def _gradients(backward: Any, saved: Saved, dy: Tensor, dn: Tensor) -> dict[str, Any]:
     """The product's gradient is that of x where none is returned for it."""
     dy, dn = rows(dy), rows(dn)
     if saved.product is None and dn.dtype != saved.y.dtype:
@@ -67,7 +67,7 @@ def _gradients(backward: Any, saved: Saved, dy: Tensor, dn: Tensor, _: Tensor) -
 
 
 _add_norm = differentiable(
-    "add_norm", reference, _empty, Derivative(Saved, _save, "dy dn", _empty_gradients, 5, _gradients)
+    "add_norm", reference, _empty, Derivative(Saved, "dy dn", _empty_gradients, 5, _gradients, _save)
 )
 
 

@@ -31,6 +31,7 @@ import torch
 from comt_cli.data.storage import file_lock
 from comt_cli.errors import UserError
 from comt_cli.files import atomic_file, cache_folder, canonical_json, sha256
+from comt_cli.kernels.processors import PRETENDED, described
 
 FOLDER = Path(__file__).parents[1]
 """Every operation's folder in it has its own source; what they share is in `cpu`."""
@@ -46,8 +47,6 @@ FLAGS = (
     "-Wno-psabi",
 )
 NATIVE = {"x86_64": "-march=native", "aarch64": "-mcpu=native"}
-PRETENDED = {"default": "-march=x86-64", "avx2": "-march=haswell", "avx512": "-march=skylake-avx512"}
-"""By `ATEN_CPU_CAPABILITY`, with which PyTorch computes as on an older x86_64 processor; so do the kernels then."""
 DIGEST = hashlib.sha256().digest_size
 SECONDS = 600
 """What a compiler may take before it is given up: a file of sources takes about 6 at most."""
@@ -87,7 +86,7 @@ def _load() -> ctypes.CDLL:
     flags = [*FLAGS, target()]
     files = sorted([*FOLDER.glob("*/*.cpp"), *FOLDER.glob("*/*.h")])
     sources = {path.relative_to(FOLDER).as_posix(): path.read_text(encoding="utf-8") for path in files}
-    key = sha256(canonical_json([sources, flags, compiler, version, processor(), runtime.name]))[:20]
+    key = sha256(canonical_json([sources, flags, compiler, version, described(), runtime.name]))[:20]
     try:
         path = own_folder() / f"cpu-{key}.so"
         refuse_foreign(path)
@@ -107,7 +106,7 @@ def target() -> str:
     """The flag that says for which processor to compile."""
     pretended = os.environ.get("ATEN_CPU_CAPABILITY", "")
     if platform.machine() == "x86_64" and pretended in PRETENDED:
-        return PRETENDED[pretended]
+        return f"-march={PRETENDED[pretended][1]}"
     return NATIVE.get(platform.machine(), "-march=native")
 
 
@@ -195,14 +194,6 @@ def openmp_runtime() -> Path:
     if not runtimes:
         raise Unavailable("PyTorch's OpenMP library was not found")
     return runtimes[0]
-
-
-def processor() -> str:
-    """What distinguishes processors for which different code would be compiled: the features that the kernel lists."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    wanted = ("model name", "flags", "Features", "CPU implementer", "CPU part")
-    described = {line.partition(":")[0].strip(): line for line in reversed(lines) if line.startswith(wanted)}
-    return "\n".join(described[name] for name in sorted(described))
 
 
 def _run(command: list[str]) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from comt_cli.kernels.gates import Modulation, gated_sites
-from comt_cli.kernels.operators import Derivative, differentiable, like_gradients, rows
+from comt_cli.kernels.operators import Derivative, differentiable, like_gradients
 
 
 def rotate(x_TN: Tensor, cos_PE: Tensor, sin_PE: Tensor) -> Tensor:
@@ -65,22 +65,15 @@ def _save(given: Any, output: Any) -> Saved:
     return Saved._make([*output, *how, product.shape[1]])
 
 
-def _gradients(backward: Any, saved: Saved, dq: Tensor, dk: Tensor, dv: Tensor, _: Tensor) -> dict[str, Any]:
-    dproduct, *dgates = backward(rows(dq), rows(dk), rows(dv), *saved)
-    return {"product_TC": dproduct, "modulation": dgates}
-
-
 _heads = differentiable(
     "heads",
     reference,
     _empty,
     Derivative(
         Saved,
-        _save,
-        incoming="dq dk dv",
+        "dq dk dv",
         empty=lambda saved: like_gradients(saved.q.new_empty(saved.q.shape[0], saved.columns), saved.modulation),
-        results=3,
-        gradients=_gradients,
+        save=_save,
     ),
 )
 

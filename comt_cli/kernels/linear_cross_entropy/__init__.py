@@ -32,7 +32,6 @@ backward pass runs only once, since it scales in place what it kept. It has not 
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -42,6 +41,7 @@ from torch import Tensor
 
 from comt_cli.data.split import IGNORE
 from comt_cli.kernels.choice import choose_loss, liger
+from comt_cli.kernels.operators import implementation
 from comt_cli.recipe.settings import Kernels as Wanted
 
 BLOCK_ELEMENTS = {"cpu": 512 * 1024, "cuda": 64 * 1024 * 1024}
@@ -153,9 +153,16 @@ def _cross_entropy(
 def _fused_cross_entropy(
     z_TV: Tensor, targets_T: Tensor, smoothing: float, bias_V: Tensor | None, db_V: Tensor | None, *, gradient: bool
 ) -> tuple[Tensor, Tensor]:
-    """The same in C++, in the place of z."""
-    cpp = importlib.import_module("comt_cli.kernels.linear_cross_entropy.cpu")
-    return cpp.cross_entropy(z_TV, targets_T, smoothing, bias_V, db_V, gradient=gradient), z_TV
+    """The same in C++, in the place of z, which is fp32 or bf16; dz too. IndexError: a target that is no word."""
+    T, V = z_TV.shape
+    targets_T = targets_T.contiguous()
+    wrong_T = targets_T[(targets_T >= V) | ((targets_T < 0) & (targets_T != IGNORE))]
+    if len(wrong_T):
+        raise IndexError(f"the target {int(wrong_T[0])} is none of {V} words")
+    losses_T = torch.empty(T)
+    run = implementation("linear_cross_entropy", "cpu").run
+    run("cross_entropy", z_TV, targets_T, bias_V, db_V, float(smoothing), gradient, losses_T)
+    return losses_T, z_TV
 
 
 class _LinearCrossEntropy(torch.autograd.Function):

@@ -6,13 +6,13 @@ The product is kept for the backward pass, no gate and no logit. Shapes as in `k
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from comt_cli.kernels.gates import Modulation, gated_sites
-from comt_cli.kernels.operators import Derivative, differentiable, like_gradients, rows
+from comt_cli.kernels.operators import Derivative, differentiable, like_gradients
 
 
 def reference(product_TC: Tensor, modulation: Modulation, widths: Sequence[int]) -> Tensor:
@@ -28,23 +28,11 @@ class Saved(NamedTuple):
     widths: Sequence[int]
 
 
-def _gradients(backward: Any, saved: Saved, G: Tensor) -> dict[str, Any]:
-    dproduct, *dgates = backward(rows(G), *saved)
-    return {"product_TC": dproduct, "modulation": dgates}
-
-
 _modulate = differentiable(
     "modulate",
     reference,
     empty=lambda product, modulation, widths: product.new_empty(product.shape[0], sum(widths)),
-    derivative=Derivative(
-        Saved,
-        save=lambda given, zhat: Saved(*given),
-        incoming="G",
-        empty=lambda saved: like_gradients(saved.product, saved.modulation),
-        results=3,
-        gradients=_gradients,
-    ),
+    derivative=Derivative(Saved, "G", empty=lambda saved: like_gradients(saved.product, saved.modulation)),
 )
 
 

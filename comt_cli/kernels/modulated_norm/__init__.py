@@ -94,7 +94,7 @@ def _save(given: Any, output: Any) -> Saved:
     return Saved._make([y if relu else None, *operands, *moments, relu, epsilon, skip is not None and relu])
 
 
-def _gradients(backward: Any, saved: Saved, dy: Tensor, _mean: Any, _var: Any) -> dict[str, Any]:
+def _gradients(backward: Any, saved: Saved, dy: Tensor) -> dict[str, Any]:
     dy = dy if dy.stride(-1) == 1 and dy.stride(0) >= dy.shape[1] else dy.contiguous()
     dproduct, dwindow, dA, db, dweight, dbias, dskip, du = backward(dy, *saved)
     of_parameters = {"window_h": dwindow, "A_rC": dA, "b_r": db, "weight_C": dweight, "bias_C": dbias}
@@ -102,7 +102,7 @@ def _gradients(backward: Any, saved: Saved, dy: Tensor, _mean: Any, _var: Any) -
 
 
 _modulated_norm = differentiable(
-    "modulated_norm", reference, _empty, Derivative(Saved, _save, "dy", _empty_gradients, 8, _gradients)
+    "modulated_norm", reference, _empty, Derivative(Saved, "dy", _empty_gradients, 8, _gradients, _save)
 )
 
 

@@ -5,13 +5,13 @@ Shapes as in `kernels.gates`, and F channels of each site.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from comt_cli.kernels.gates import Modulation, gated_sites
-from comt_cli.kernels.operators import Derivative, differentiable, like_gradients, rows
+from comt_cli.kernels.operators import Derivative, differentiable, like_gradients
 
 
 def reference(product_TC: Tensor, modulation: Modulation, width: int, padded: int) -> Tensor:
@@ -28,23 +28,11 @@ class Saved(NamedTuple):
     width: int
 
 
-def _gradients(backward: Any, saved: Saved, dh: Tensor) -> dict[str, Any]:
-    dproduct, *dgates = backward(rows(dh), *saved)
-    return {"product_TC": dproduct, "modulation": dgates}
-
-
 _swiglu = differentiable(
     "swiglu",
     reference,
     empty=lambda product, modulation, width, padded: product.new_empty(product.shape[0], padded),
-    derivative=Derivative(
-        Saved,
-        save=lambda given, h: Saved(*given[:-1]),
-        incoming="dh",
-        empty=lambda saved: like_gradients(saved.product, saved.modulation),
-        results=3,
-        gradients=_gradients,
-    ),
+    derivative=Derivative(Saved, "dh", empty=lambda saved: like_gradients(saved.product, saved.modulation)),
 )
 
 

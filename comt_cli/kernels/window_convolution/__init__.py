@@ -52,7 +52,7 @@ _window_convolution = differentiable(
     "window_convolution",
     reference,
     _empty,
-    Derivative(Saved, lambda given, output: Saved(*given), "dproduct du", _empty_gradients, 3, _gradients),
+    Derivative(Saved, "dproduct du", _empty_gradients, gradients=_gradients),
     only_on_cpu=True,
 )
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from comt_cli.kernels.transponder import no_autocast
+from comt_cli.kernels.gates import no_autocast
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.learned import NO_DECAY, Constant, wide
 from comt_cli.layers.residual.base import Branch, NormedResidual, OutputAggregation, ResidualSite, State

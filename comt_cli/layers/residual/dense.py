@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.errors import UserError
-from comt_cli.kernels.transponder import no_autocast
+from comt_cli.kernels.gates import no_autocast
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.learned import NO_DECAY, Constant, UpdateRule, factors, wide
 from comt_cli.layers.residual.base import Branch, NormedResidual, OutputAggregation, ResidualSite, State

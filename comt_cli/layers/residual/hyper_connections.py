@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comt_cli.kernels.transponder import no_autocast
+from comt_cli.kernels.gates import no_autocast
 from comt_cli.layers.gates import Site
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.learned import NO_DECAY, Constant, wide

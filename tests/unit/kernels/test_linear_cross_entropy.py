@@ -1,4 +1,5 @@
-"""The blocked head and loss, in PyTorch and in C++, against `F.cross_entropy` on the whole matrix of logits in float64.
+"""The blocked head and loss, in PyTorch, in C++ and by liger-kernel (whose kernel Triton's interpreter runs), against
+`F.cross_entropy` on the whole matrix of logits in float64.
 
 Tolerances, of the largest number. float64 and float32: two orders of summing at most 40 products and 60 exponentials,
 some tens of roundings. bfloat16 has 8 significant bits: products are rounded to 2^-8 relative, and logits of size 3 so
@@ -8,11 +9,13 @@ to about 0.01, which is the error of a gradient of size 1.
 from __future__ import annotations
 
 import math
+import sys
+from importlib.util import find_spec
 
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pairwise import pairwise
 from same_bits import Reason, assert_same_bits, differ
@@ -23,11 +26,11 @@ from comt_cli.kernels import linear_cross_entropy as kernel
 from comt_cli.kernels.choice import Choice, Wanted
 from comt_cli.kernels.cpu import build
 from comt_cli.kernels.linear_cross_entropy import linear_cross_entropy
-from comt_cli.kernels.linear_cross_entropy.cpu import cross_entropy as cpu_cross_entropy
 from comt_cli.training.objective import ClassifierLoss, SummedLoss
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 3e-2}
 IN_CPP = pytest.mark.skipif(build.available() is not None, reason=str(build.available()))
+LIGER = pytest.mark.skipif(find_spec("liger_kernel") is None, reason="liger-kernel is for Linux")
 WAYS = pytest.mark.parametrize("wanted", ["reference", pytest.param("fused", marks=IN_CPP)])
 
 
@@ -40,12 +43,14 @@ def inputs(T: int, D: int, V: int, dtype: torch.dtype = torch.float64, ignored: 
     return h.to(dtype).requires_grad_(), W.to(dtype).requires_grad_(), targets
 
 
-def reference(h: Tensor, W: Tensor, targets: Tensor, smoothing: float = 0.0, bias: Tensor | None = None):
+def reference(
+    h: Tensor, W: Tensor, targets: Tensor, smoothing: float = 0.0, bias: Tensor | None = None, factor: float = 1.0
+) -> list[Tensor]:
     """Loss and gradients in float64."""
     given = [tensor.detach().double().requires_grad_() for tensor in (h, W, bias) if tensor is not None]
     logits = given[0] @ given[1].T + (0 if bias is None else given[2])
     loss = F.cross_entropy(logits, targets, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing)
-    return [loss.detach(), *torch.autograd.grad(loss, given)]
+    return [loss.detach(), *torch.autograd.grad(loss * factor, given)]
 
 
 def ours(
@@ -175,7 +180,7 @@ def test_of_any_number_of_threads_the_same_numbers():
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             z = logits.clone()
-            found.append((cpu_cross_entropy(z, targets, 0.1, None, None, gradient=True), z))
+            found.append(kernel._fused_cross_entropy(z, targets, 0.1, None, None, gradient=True))
     finally:
         torch.set_num_threads(before)
     for other in found[1:]:
@@ -188,7 +193,7 @@ def test_a_nan_stays_in_its_row_and_ignored_rows_are_not_read():
     targets[0] = IGNORE
     z = h.detach() @ W.detach().T
     z[0], z[1, 20], z[2, 3] = torch.nan, torch.nan, torch.inf
-    losses = cpu_cross_entropy(z, targets, 0.0, None, None, gradient=True)
+    losses, _ = kernel._fused_cross_entropy(z, targets, 0.0, None, None, gradient=True)
     assert losses.isnan().tolist() == [False, True, True, False, False, False]
     assert losses[0] == 0
     assert not z[0].any()
@@ -208,10 +213,84 @@ def test_what_cpp_does_not_take_is_refused():
         (ValueError, z, targets, torch.zeros(4)),
     ]:
         with pytest.raises(error):
-            cpu_cross_entropy(logits, of, 0.0, bias, None, gradient=False)
+            kernel._fused_cross_entropy(logits, of, 0.0, bias, None, gradient=False)
 
 
-# ---- liger-kernel, by its arguments
+# ---- liger-kernel, on CPU tensors
+
+
+@pytest.fixture
+def by_liger(monkeypatch):
+    """As on a CUDA device; gives how often liger-kernel's was called."""
+    made, real = [], kernel.liger
+    monkeypatch.setattr(kernel, "choose_loss", lambda wanted, *_: Choice(wanted != "reference", "for the test"))
+    monkeypatch.setitem(kernel.FUSED, "cpu", kernel.FUSED["cuda"])
+    monkeypatch.setattr(kernel, "liger", lambda: made.append(1) or real())
+    return made
+
+
+@LIGER
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("factor", [1.0, -0.25])  # the first is a case of its own in its backward pass
+def test_value_and_gradients_of_liger_kernel(by_liger, dtype, factor):
+    """The same bits each time, also where PyTorch refuses whatever adds up in no fixed order."""
+    tensors = inputs(37, 24, 53, dtype)
+    torch.use_deterministic_algorithms(True)
+    try:
+        found, again = (ours(*tensors, wanted="auto", factor=factor) for _ in range(2))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert [tensor.dtype for tensor in found] == [torch.float32, dtype, dtype]
+    assert_near(found, reference(*tensors, factor=factor), TOLERANCE[dtype])
+    assert_same_bits(again, found, Reason.SAME_CALL)
+    assert by_liger == [1, 1]
+
+
+@LIGER
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(1, 20), st.integers(1, 9), st.integers(1, 40), st.integers(0, 3), st.integers(1, 1000))
+def test_odd_shapes_of_liger_kernel(by_liger, T, D, V, seed, block):
+    tensors = inputs(T, D, V, torch.float32, seed=seed)
+    bias = torch.linspace(-2, 3, V).requires_grad_() if seed % 2 else None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "LIGER_BLOCK_ELEMENTS", block)
+        found = ours(*tensors, 0.1, bias, "auto", 0.5)
+    assert_near(found, reference(*tensors, 0.1, bias, 0.5), TOLERANCE[torch.float32])
+
+
+@LIGER
+@pytest.mark.parametrize(("elements", "blocks"), [(1, 4), (2 * 32 * 8, 2), (4 * 32 * 8, 1), (10**9, 1)])
+def test_blocks_of_liger_kernel_are_as_large_as_said(by_liger, monkeypatch, elements, blocks):
+    """32 tokens, 8 wide, 32 words: by itself it takes 8 rows at a time, with twice the logits 16, then all."""
+    kernel.liger()
+    ops, rows = sys.modules["liger_kernel.ops.fused_linear_cross_entropy"], []
+
+    class Counted:
+        def __getitem__(self, grid):
+            rows.append(grid[0])
+            return real[grid]
+
+    real = ops.liger_cross_entropy_kernel
+    monkeypatch.setattr(ops, "liger_cross_entropy_kernel", Counted())
+    monkeypatch.setattr(kernel, "LIGER_BLOCK_ELEMENTS", elements)
+    tensors = inputs(32, 8, 32, torch.float32)
+    assert_near(ours(*tensors, wanted="auto"), reference(*tensors), TOLERANCE[torch.float32])
+    assert rows == [32 // blocks] * blocks
+
+
+@LIGER
+@pytest.mark.usefixtures("by_liger")
+def test_liger_kernel_under_autocast():
+    test_under_autocast("auto")
+
+
+@LIGER
+def test_what_liger_kernel_cannot_do_is_ours(by_liger):
+    h, W, targets = inputs(6, 4, 7, torch.float32)
+    (dW,) = torch.autograd.grad(linear_cross_entropy(h.detach(), W, targets), W)
+    assert_near([dW], reference(h, W, targets)[2:], TOLERANCE[torch.float32])
+    assert linear_cross_entropy(h[:0], W, targets[:0]) == 0
+    assert by_liger == []
 
 
 class Liger080(torch.autograd.Function):
@@ -240,11 +319,11 @@ passed: list[dict[str, object]] = []
 
 @pytest.mark.parametrize("function", [Liger080, Liger085])
 @pytest.mark.parametrize(("T", "D", "times"), [(65536, 512, 8), (2**20, 1024, 1)])
-def test_liger_kernel_is_called_by_names_and_with_larger_blocks_where_it_takes_them(monkeypatch, function, T, D, times):
+def test_liger_kernel_is_called_by_names_and_with_larger_blocks_where_it_takes_them(
+    by_liger, monkeypatch, function, T, D, times
+):
     """`times` h's elements are 2^28: half a GiB of bf16 logits, if h is not larger itself."""
     passed.clear()
-    monkeypatch.setattr(kernel, "choose_loss", lambda *_: Choice(True, "for the test"))
-    monkeypatch.setitem(kernel.FUSED, "cpu", kernel.FUSED["cuda"])
     monkeypatch.setattr(kernel, "liger", lambda: ("0.8", function))
     h, W, targets = torch.empty(1, 1).expand(T, D), torch.empty(7, D), torch.empty(1, dtype=torch.long).expand(T)
     assert linear_cross_entropy(h, W, targets, "fused", 0.1, torch.empty(7)) == 0

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from same_bits import differ
 from torch import Tensor
 
-from comt_cli.kernels.gates import transponder_gate
-from comt_cli.kernels.transponder import modulate
+from comt_cli.kernels.gates import transponder_gate, transponder_gated
 
 NAMES = ("z", "u", "Bc", "ac", "bs", "as")
 
@@ -43,7 +42,7 @@ def with_gradients(function, arguments: list[Tensor]) -> dict[str, Tensor]:
 
 def assert_agree(arguments: list[Tensor], tolerance: float) -> None:
     exact = [tensor.detach().double().requires_grad_() for tensor in arguments]
-    mine, expected = with_gradients(modulate, arguments), with_gradients(defined, exact)
+    mine, expected = with_gradients(transponder_gated, arguments), with_gradients(defined, exact)
     for name, truth in expected.items():
         assert mine[name].shape == truth.shape, name
         scale = max(truth.abs().max().item(), 1e-30)
@@ -56,12 +55,12 @@ def test_odd_shapes(T, B, N, r, seed):
 
 
 def test_gradcheck():
-    assert torch.autograd.gradcheck(modulate, inputs((3,), 4, 2))
+    assert torch.autograd.gradcheck(transponder_gated, inputs((3,), 4, 2))
 
 
 def test_bfloat16():
     arguments = inputs((64,), 48, 8, torch.bfloat16)
-    assert modulate(*arguments).dtype == torch.bfloat16
+    assert transponder_gated(*arguments).dtype == torch.bfloat16
     # du, dB and dalpha are sums of many rounded terms of either sign: an error of 2^-8 a term, of terms that cancel.
     assert_agree(arguments, 0.05)
 
@@ -71,7 +70,7 @@ def test_other_types_are_brought_to_that_of_z():
     z, u, *own = inputs((5,), 6, 3, torch.float32)
     arguments = [z.detach().to(torch.bfloat16).requires_grad_(), u.detach().to(torch.bfloat16).requires_grad_(), *own]
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        value = modulate(*arguments)
+        value = transponder_gated(*arguments)
     assert value.dtype == torch.bfloat16
     gradients = torch.autograd.grad(value.float().sum(), arguments)
     assert [g.dtype for g in gradients] == [torch.bfloat16] * 2 + [torch.float32] * 4
@@ -83,14 +82,16 @@ def test_a_small_change_of_alpha_is_felt_in_bf16_mixed():
     one = torch.ones((), dtype=torch.float32)
     z, u = z.detach().to(torch.bfloat16), u.detach().to(torch.bfloat16)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        start = modulate(z, u, Bc, one, bs, one)
-        assert differ(modulate(z, u, Bc, 1.003 * one, bs, one), start)
-        assert differ(modulate(z, u, Bc, one, bs, 1.003 * one), start)
+        start = transponder_gated(z, u, Bc, one, bs, one)
+        assert differ(transponder_gated(z, u, Bc, 1.003 * one, bs, one), start)
+        assert differ(transponder_gated(z, u, Bc, one, bs, 1.003 * one), start)
 
 
 def test_by_hand():
     """One token, one channel, one bottleneck unit: u = 0 gives phi = 1/2."""
     one = torch.tensor([[3.0]], dtype=torch.float64)
-    value = modulate(one, 0 * one, 2 * one / 3, torch.tensor(1.5).double(), -one / 3, torch.tensor(2.0).double())
+    value = transponder_gated(
+        one, 0 * one, 2 * one / 3, torch.tensor(1.5).double(), -one / 3, torch.tensor(2.0).double()
+    )
     expected = 3 * 2 / (1 + math.exp(-1.5)) * 2 / (1 + math.exp(1))
     assert value.item() == pytest.approx(expected, rel=1e-14)

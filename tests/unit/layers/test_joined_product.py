@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from comt_cli.kernels.transponder import multiplied_in
+from comt_cli.kernels.gates import multiplied_in
 from comt_cli.lab.bench.timing import saved_bytes
 from comt_cli.layers import projection
 from comt_cli.layers.gates import Site, TransponderGate

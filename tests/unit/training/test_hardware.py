@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from comt_cli.errors import UserError
-from comt_cli.kernels import torch_build as build
+from comt_cli.kernels import processors as build
 from comt_cli.training import hardware
 from comt_cli.training.hardware import Hardware, check_count, check_device_name
 

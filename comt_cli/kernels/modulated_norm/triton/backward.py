@@ -1,5 +1,5 @@
 """Batch normalisation with CoMT's gates: the backward pass. Shapes and the forward pass are in
-`forward`.
+`__init__`.
 
 With dm = dy where y > 0, else 0 (without a ReLU: dm = dy), w = weight, and sums over pixels p or channels c:
     dskip = dm    dbias = sum_p dm    dweight = sum_p g dm n

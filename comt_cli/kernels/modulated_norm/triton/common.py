@@ -1,6 +1,6 @@
 """What the passes share: their operands and tiles, and what is read from rows.
 
-Shapes as in `forward`.
+Shapes as in `__init__`.
 """
 
 # Triton knows tuples as long as it can count, and builds them by adding.

@@ -1,4 +1,9 @@
-"""The sigmoid and the tanh of the Triton kernels as compiled, which the interpreter does not have, against float64."""
+"""The sigmoid and the tanh of the Triton kernels as compiled, which the interpreter does not have, against float64; and
+liger-kernel's loss beside the blocked one.
+
+Of the loss: bf16 has 8 significant bits, and logits of size 3 are off by 0.01: 3e-2 of the largest gradient. fp32:
+1e-3, since products may run in TF32 where the machine says so.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import math
 
 import pytest
 import torch
+from same_bits import Reason, assert_same_bits
 from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton exists for Linux alone")
@@ -13,12 +19,10 @@ pytest.importorskip("triton", reason="Triton exists for Linux alone")
 import triton
 import triton.language as tl
 
+from comt_cli.data.split import IGNORE
+from comt_cli.kernels.choice import choose_loss
+from comt_cli.kernels.linear_cross_entropy import linear_cross_entropy
 from comt_cli.kernels.triton.gates import half_tanh, sigmoid
-
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: none is visible"),
-]
 
 
 @triton.jit
@@ -63,3 +67,28 @@ def test_specials():
     x = torch.tensor([math.inf, -math.inf, math.nan, 0.0], device="cuda").repeat(256)
     for found in both(x, tl.bfloat16):
         torch.testing.assert_close(found, torch.sigmoid(x), rtol=2**-22, atol=2**-126, equal_nan=True)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-3), (torch.bfloat16, 3e-2)], ids=str)
+def test_it_is_chosen_and_agrees_and_repeats(dtype, tolerance):
+    device = torch.device("cuda", 0)
+    choice = choose_loss("auto", device, dtype)
+    assert choice.fused, choice.reason
+    torch.manual_seed(0)
+    h = torch.randn(1000, 192, device=device, dtype=dtype, requires_grad=True)
+    W = (torch.randn(5003, 192, device=device) / 192**0.5).to(dtype).requires_grad_()
+    targets = torch.randint(5003, (1000,), device=device)
+    targets[::7] = IGNORE
+
+    def run(wanted):
+        loss = linear_cross_entropy(h, W, targets, wanted)
+        return [loss.detach(), *torch.autograd.grad(loss / 857, (h, W))]
+
+    torch.use_deterministic_algorithms(True)
+    try:
+        first, second, blocked = run("auto"), run("auto"), run("reference")
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert_same_bits(second, first, Reason.SAME_CALL)
+    for mine, other in zip(first, blocked, strict=True):
+        assert (mine.double() - other.double()).abs().max() <= tolerance * other.double().abs().max()
