@@ -164,6 +164,7 @@ def test_a_table_is_written_and_its_columns_share_their_runs(trained):
     assert "(whole: sequences copied without a mistake, in per cent (higher is better); symbols: symbols copied" in page
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_it_ends_with_the_same_bits(trained, tmp_path):
     folder, _ = trained
     command = ("train-copying", "--recipe", str(folder / "copy.yaml"), "--rows", "gated", "--jobs", "1")
@@ -210,6 +211,7 @@ def start() -> str:
     return f"start: {{recipe: letters.yaml, new: {HEADS}, drop: {HEADS}}}\nsettings:"
 
 
+@pytest.mark.slow
 def test_it_can_start_from_a_run_of_another_task(tmp_path):
     write_corpus(tmp_path / "texts")
     write(tmp_path, LANGUAGE.replace("FOLDER", str(tmp_path / "texts")), "letters.yaml")
@@ -223,6 +225,7 @@ def test_it_can_start_from_a_run_of_another_task(tmp_path):
     assert differ(weights(copying)["final_norm.weight"], torch.ones(32))
 
 
+@pytest.mark.slow
 def test_two_processes_are_as_one(trained, tmp_path):
     folder, _ = trained
     recipe = str(folder / "copy.yaml")
