@@ -123,7 +123,7 @@ VARYING := tests/contract/test_cli.py tests/contract/test_help_examples.py tests
 	tests/contract/test_results_page.py::test_the_page_is_todays tests/contract/test_warnings.py \
 	tests/contract/test_packaging.py tests/contract/test_isolation.py tests/contract/test_layering.py \
 	tests/contract/test_surroundings.py tests/integration/test_interruptions.py tests/integration/test_many_processes.py \
-	tests/integration/test_started_workers.py \
+	tests/integration/test_started_runs.py \
 	tests/unit/campaign tests/unit/commands tests/unit/data tests/unit/exchange tests/unit/recipe tests/unit/runs \
 	tests/unit/scoring tests/unit/test_installing.py tests/unit/test_sums.py tests/unit/kernels/test_cpu_build.py \
 	tests/unit/kernels/test_operators.py tests/unit/layers/test_dropout.py tests/unit/training/test_compile.py \

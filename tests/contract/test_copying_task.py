@@ -164,6 +164,7 @@ def test_a_table_is_written_and_its_columns_share_their_runs(trained):
     assert "(whole: sequences copied without a mistake, in per cent (higher is better); symbols: symbols copied" in page
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_it_ends_with_the_same_bits(trained, tmp_path):
     folder, _ = trained
     command = ("train-copying", "--recipe", str(folder / "copy.yaml"), "--rows", "gated", "--jobs", "1")
@@ -210,6 +211,7 @@ def start() -> str:
     return f"start: {{recipe: letters.yaml, new: {HEADS}, drop: {HEADS}}}\nsettings:"
 
 
+@pytest.mark.slow
 def test_it_can_start_from_a_run_of_another_task(tmp_path):
     write_corpus(tmp_path / "texts")
     write(tmp_path, LANGUAGE.replace("FOLDER", str(tmp_path / "texts")), "letters.yaml")
@@ -221,3 +223,18 @@ def test_it_can_start_from_a_run_of_another_task(tmp_path):
     copying, language = by_command["train-copying"], by_command["train-lm"]
     assert json.loads((copying / "result.json").read_text())["start"] == language.name
     assert differ(weights(copying)["final_norm.weight"], torch.ones(32))
+
+
+@pytest.mark.slow
+def test_two_processes_are_as_one(trained, tmp_path):
+    folder, _ = trained
+    recipe = str(folder / "copy.yaml")
+    places = ("--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results"))
+    comt("train-copying", "--recipe", recipe, "--rows", "plain", "--gpus", "2", "--device", "cpu", *places)
+    (two,), one = runs_below(tmp_path / "runs").values(), runs_below(folder / "runs")["plain"]
+    assert json.loads((two / "result.json").read_text())["processes"] == 2
+    ours, theirs = (
+        [json.loads(line).get("loss") for line in (run / "metrics.jsonl").read_text().splitlines()]
+        for run in (two, one)
+    )
+    assert ours[:10] == pytest.approx(theirs[:10], rel=1e-4)  # rounding, which Adam enlarges from step to step

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Iterator
 
 import pytest
 from dying import Nursery
 from tiny_fixtures import one_thread, tiny_cache, tiny_corpus
+
+from comt_cli.campaign import inline, workers
 
 __all__ = ["one_thread", "tiny_cache", "tiny_corpus"]
 
@@ -25,3 +28,14 @@ def server_of_these_tests(only_nursery: Nursery) -> None:
 def nursery(only_nursery: Nursery) -> Iterator[Nursery]:
     yield only_nursery
     only_nursery.end_all()
+
+
+@pytest.fixture
+def quick_workers(only_nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Workers are forked from the nursery's server, whatever their device is called, and none is left in the end.
+    Nobody sits out the second after which a pool, or a command that waits for another, looks again."""
+    monkeypatch.setattr(workers, "context_for", lambda devices: multiprocessing.get_context("forkserver"))
+    monkeypatch.setattr(workers, "TICK_SECONDS", 0.05)
+    monkeypatch.setattr(inline, "WAIT_SECONDS", 0.05)
+    yield
+    assert multiprocessing.active_children() == []

@@ -1,5 +1,5 @@
-"""Runs of captioners: trained by cross-entropy and then self-critically, stopped and resumed, divided; what is
-minimised; and a table from the command line, one of whose captioners says what an image shows."""
+"""Runs of captioners: trained by cross-entropy and then self-critically, stopped and resumed, divided, and what is
+minimised."""
 
 from __future__ import annotations
 
@@ -51,26 +51,13 @@ def test_scores_are_those_of_the_captions_that_are_written(runs):
     assert critical().start.run.id == result["start"]
 
 
-def lay_the_start(runs: Path, other: Path) -> None:
-    """The run that self-critical ones start from, below another folder, too."""
-    source = RunDirectory.of(runs, caption_spec()).path
-    shutil.copytree(source, other / source.relative_to(runs))
-
-
-@pytest.mark.parametrize("spec", [caption_spec, critical], ids=["cross-entropy", "cider"])
-def test_stopped_anywhere_it_ends_with_the_same_bits(runs, spec, tmp_path):
+def test_stopped_anywhere_it_ends_with_the_same_bits(runs, tmp_path):
     """What is drawn follows from seed, step and sample: nothing else is needed to draw it again."""
-    if spec is critical:
-        lay_the_start(runs, tmp_path)
-    events = 0
-    for event in (2, 4, 3, 2, 3):
-        try:
-            train(spec(), tmp_path, listener=StopAt(event))
-        except Stopped:
-            events += 1
-    train(spec(), tmp_path)
-    assert events > 2
-    assert_same_run(RunDirectory.of(tmp_path, spec()), RunDirectory.of(runs, spec()))
+    shutil.copytree(runs / "by-id" / caption_spec().id, tmp_path / "by-id" / caption_spec().id)
+    for event in (2, 4, 3):
+        with pytest.raises(Stopped):
+            train(critical(), tmp_path, listener=StopAt(event))
+    assert_same_run(train(critical(), tmp_path), RunDirectory.of(runs, critical()))
 
 
 def task_of(spec: RunSpec, runs: Path) -> CaptioningRun:
@@ -120,18 +107,13 @@ def test_the_gradient_is_that_of_the_expected_reward(runs, baseline):
     torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize("options", [{"micro_batch_size": 4}, {"activation_checkpointing": True}])
+@pytest.mark.parametrize(
+    "options", [{"micro_batch_size": 4}, pytest.param({"activation_checkpointing": True}, marks=pytest.mark.slow)]
+)
 def test_micro_batches_and_recomputation_draw_the_same(runs, options, tmp_path):
-    lay_the_start(runs, tmp_path)
-    whole, other = critical(), critical(**options)
+    shutil.copytree(runs / "by-id" / caption_spec().id, tmp_path / "by-id" / caption_spec().id)
     with pytest.raises(Stopped):
-        train(other, tmp_path, listener=StopAt(4))  # after the start and two steps
-    losses = [
-        [line["loss"] for line in RunDirectory.of(folder, spec).metrics() if "loss" in line]
-        for folder, spec in ((runs, whole), (tmp_path, other))
-    ]
-    assert len(losses[1]) >= 2
-    np.testing.assert_allclose(losses[0][:2], losses[1][:2], rtol=1e-5)
-
-
-# ---- from the command line
+        train(critical(**options), tmp_path, listener=StopAt(4))  # after the start and two steps
+    lines = [RunDirectory.of(*each).metrics()[:2] for each in ((runs, critical()), (tmp_path, critical(**options)))]
+    first, second = ([line["loss"] for line in each] for each in lines)
+    np.testing.assert_allclose(first, second, rtol=1e-5)

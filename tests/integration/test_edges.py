@@ -1,34 +1,28 @@
-"""Where a run's parts meet: a stop in an evaluation, a last step that is saved too, weights that are no numbers though
-the loss is one, other machines, a disk that fills up within a file."""
+"""Where a run's parts meet: a stop in an evaluation, a last step that is saved too, other machines; and runs whose loss
+or weights are no numbers any more, which is a result: several published baselines end like that."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import io
 import json
-import os
+import math
 import platform
 import signal
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from test_divergence import poison
 from test_interruptions import After
-from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train, training
+from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train, training, untimed
 
-from comt_cli.errors import RunInterrupted, StorageError, UserError
+from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.kernels.choice import Choice
 from comt_cli.kernels.triton.tiles import TILES, Tile
-from comt_cli.runs.directory import NUMERICS, PYTORCH, RunDirectory
+from comt_cli.runs.directory import NUMERICS, PYTORCH, RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training import record as training_record
-from comt_cli.training.checkpoint import save_checkpoint
 from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.events import Evaluating, Event, Note, RunStarted, StepReport
 from comt_cli.training.parallel import World
@@ -36,54 +30,29 @@ from comt_cli.training.processes import StopSignal
 from comt_cli.training.record import NATIVE, LineLog, record_environment
 from comt_cli.training.tasks import language
 
-CPU = torch.device("cpu")
-
-
 # ---- a stop in an evaluation
 
 
-class InEvaluation:
-    """A listener that does something at the start of the n-th evaluation."""
-
-    def __init__(self, number: int, action: Callable[[], object]) -> None:
-        self.left, self.action = number, action
-
-    def __call__(self, event: Event) -> None:
-        if not isinstance(event, Evaluating) or event.done:
-            return
-        self.left -= 1
-        if not self.left:
-            self.action()
-
-
-@pytest.mark.parametrize(("evaluation", "step"), [(1, 5), (2, 10), (3, 12)])
-def test_a_stop_in_an_evaluation(tiny_corpus, tmp_path, evaluation, step):
-    """It is not waited for: its step is saved, also where nothing else was due, and going on begins with it."""
-    spec = tiny_spec(tiny_corpus, steps=12, log_every=4, save_every=100, evaluate_every=5, evaluation_batch_size=2)
+def test_a_stop_in_an_evaluation_or_before_it(tiny_corpus, tmp_path):
+    """The evaluation is not waited for: its step is saved, also where nothing else was due, and going on begins with
+    it; if the stop came before the evaluation was begun, it is not."""
+    spec = tiny_spec(tiny_corpus, steps=12, log_every=1, save_every=100, evaluate_every=5, evaluation_batch_size=2)
     expected = train(spec, tmp_path / "undisturbed")
-    stop = StopSignal()
-    listener = InEvaluation(evaluation, lambda: setattr(stop, "number", signal.SIGTERM))
-    with pytest.raises(RunInterrupted, match=f"stopped after step {step} of 12; everything is saved"):
-        train(spec, tmp_path / "runs", listener=listener, stop=stop)
     directory = RunDirectory.of(tmp_path / "runs", spec)
-    assert read_state(directory.checkpoint_file)["progress"]["step"] == step
-    assert sum("validation_loss" in line for line in directory.metrics()) == evaluation - 1
-    assert_same_run(train(spec, tmp_path / "runs"), expected)
+    # Step 9 is logged, and so step 10 is done; the evaluation after it has not begun in the second part.
+    for moment, step, evaluations in (((Evaluating, 5), 5, 0), ((StepReport, 9), 10, 1), ((Evaluating, 12), 12, 2)):
+        stop, seen = StopSignal(), [(StepReport, 0)]
 
+        def listener(event: Event, moment=moment, stop=stop, seen=seen) -> None:
+            seen.append((type(event), event.step if isinstance(event, StepReport) else seen[-1][1]))
+            if seen[-1] == moment:
+                stop.number = signal.SIGTERM
 
-def test_a_stop_is_saved_before_the_evaluation_that_is_due(tiny_corpus, tmp_path):
-    spec = tiny_spec(tiny_corpus, steps=12, save_every=100, evaluate_every=5, log_every=1)
-    expected = train(spec, tmp_path / "undisturbed")
-    stop = StopSignal()
-
-    class Both(After):
-        def __call__(self, event: Event) -> None:
-            assert not isinstance(event, Evaluating), "it evaluates first"
-            super().__call__(event)
-
-    listener = Both(4, lambda: setattr(stop, "number", signal.SIGTERM))
-    with pytest.raises(RunInterrupted, match="stopped after step 5"):
-        train(spec, tmp_path / "runs", listener=listener, stop=stop)
+        with pytest.raises(RunInterrupted, match=f"stopped after step {step} of 12; everything is saved"):
+            train(spec, tmp_path / "runs", listener=listener, stop=stop)
+        assert moment[0] is Evaluating or (Evaluating, step) not in seen
+        assert read_state(directory.checkpoint_file)["progress"]["step"] == step
+        assert sum("validation_loss" in line for line in directory.metrics()) == evaluations
     assert_same_run(train(spec, tmp_path / "runs"), expected)
 
 
@@ -133,49 +102,6 @@ def test_a_stop_whose_weights_are_no_numbers_says_so(tiny_corpus, tmp_path):
             run.run()
 
 
-def test_done_means_that_there_is_a_final_checkpoint(tiny_corpus, tmp_path, monkeypatch):
-    """Even if the evaluation does not see the weight that is no number."""
-    monkeypatch.setattr(language, "evaluate", lambda *_: Evaluation(3.0, {}, {}))
-    run = training(tiny_spec(tiny_corpus, steps=5, save_every=2), tmp_path)
-    poison(run, 5)
-    result = run.run()
-    assert (result["state"], result["diverged_at"]) == ("diverged", 5)
-    assert read_state(run.directory.checkpoint_file)["progress"]["step"] == 4
-
-
-# ---- the disk
-
-
-def test_a_disk_that_fills_up_within_a_large_checkpoint(tiny_corpus, tmp_path, monkeypatch):
-    """torch's archive writer says of it that some offset was not reached, and nothing of a disk."""
-    spec = tiny_spec(tiny_corpus, steps=4)
-    directory = train(spec, tmp_path)
-    before = directory.checkpoint_file.read_bytes()
-    parts = training(spec, tmp_path).task.checkpoint_parts()
-
-    class Full(io.BufferedWriter):
-        left = 2_000_000
-
-        def write(self, content: Any) -> int:
-            self.left -= len(content)
-            if self.left < 0:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return super().write(content)
-
-    large = torch.nn.Linear(1000, 1000)
-    with monkeypatch.context() as patch:
-        whole = Path.open
-        patch.setattr(
-            Path,
-            "open",
-            lambda path, *a, **k: Full(io.FileIO(path, "w")) if path.suffix == ".tmp" else whole(path, *a, **k),
-        )
-        with pytest.raises(StorageError, match=r"checkpoint\.pt: No space left on device"):
-            save_checkpoint(directory.checkpoint_file, spec, parts, large, None, {"step": 1})
-    assert directory.checkpoint_file.read_bytes() == before
-    assert not list(directory.path.glob(".*.tmp"))
-
-
 # ---- other machines
 
 
@@ -218,45 +144,43 @@ def environment(directory: RunDirectory) -> list[dict]:
     return json.loads(directory.environment_file.read_text())
 
 
-@pytest.mark.parametrize("content", ["[{", "{}", "[1]"])
-def test_a_damaged_environment_file(tiny_corpus, tmp_path, content):
+def test_a_damaged_environment_file(tiny_corpus, tmp_path):
     spec = tiny_spec(tiny_corpus, steps=4)
     directory = RunDirectory.of(tmp_path, spec)
     directory.create(spec)
-    directory.environment_file.write_text(content)
+    directory.environment_file.write_text("{}")
     with pytest.raises(UserError, match=r"environment\.json is damaged") as refused:
         train(spec, tmp_path)
     assert refused.value.exit_status == 2
-    directory.environment_file.unlink()
-    train(spec, tmp_path)
 
 
-OLD_TEXT = (
-    "gates: PyTorch, CoMT's by autograd, Transponder's with a closed-form backward; loss: blocked linear cross en..."
-)
+OLD_TEXT = "gates: PyTorch, CoMT's by autograd, Transponder's with a closed-form backward; loss: blocked linear cros..."
+
+
+@pytest.fixture
+def begun(tiny_corpus, tmp_path):
+    """The directory of a run, and what notes a start in it."""
+    spec = tiny_spec(tiny_corpus, steps=4)
+    directory = RunDirectory.of(tmp_path, spec)
+    directory.create(spec)
+    return directory, partial(record_environment, directory, training(spec, tmp_path).task)
 
 
 @pytest.mark.parametrize(
     ("before", "now", "differs"),
     [
         (OLD_TEXT, {}, False),  # a run of an earlier version had no kernels
-        (OLD_TEXT, {"swiglu": Choice(False, "as asked")}, False),
         (OLD_TEXT, {"swiglu": Choice(True, "as asked")}, True),
         (None, {}, False),  # a yet earlier one did not speak of them
-        (None, {"heads": Choice(True, "as asked")}, True),
         ({"heads": "fused (1.20 times as fast)"}, {"heads": Choice(True, "1.30 times as fast")}, False),
         ({"heads": "fused (as asked)"}, {"heads": Choice(False, "there is no C++ compiler")}, True),
         ({"heads": "fused (as asked)"}, {"swiglu": Choice(True, "as asked")}, True),
-        ({"heads": "reference (as asked)"}, {"swiglu": Choice(False, "as asked")}, False),
         ({"loss": "fused (liger-kernel 0.8.5)"}, {}, True),
     ],
 )
-def test_going_on_with_other_kernels_is_said(tiny_corpus, tmp_path, before, now, differs):
+def test_going_on_with_other_kernels_is_said(begun, before, now, differs):
     """The operations that had kernels count; the reasons do not."""
-    spec = tiny_spec(tiny_corpus, steps=4)
-    directory = RunDirectory.of(tmp_path, spec)
-    directory.create(spec)
-    record = partial(record_environment, directory, training(spec, tmp_path).task)
+    directory, record = begun
     first = record(step=0, kernels={})
     if before is None:
         del first["kernels"]
@@ -283,33 +207,24 @@ OTHER_TILES = "swiglu none 32: 16 64 1 0"
         ("instructions", NATIVE, (NATIVE, "skylake-avx512")),
     ],
 )
-def test_all_that_decides_the_bits_is_compared(tiny_corpus, tmp_path, key, absent, values):
+def test_all_that_decides_the_bits_is_compared(begun, key, absent, values):
     """With every start since the one at step 0; what a start of an earlier version does not say was `absent`."""
-    spec = tiny_spec(tiny_corpus, steps=4)
-    directory = RunDirectory.of(tmp_path, spec)
-    directory.create(spec)
-    record = partial(record_environment, directory, training(spec, tmp_path).task, kernels={})
-    first = record(step=0)
+    directory, record = begun
+    first = record(step=0, kernels={})
     without = {name: value for name, value in first.items() if name != key}
     for before, was in ((without, absent), *((first | {key: value}, value) for value in values)):
         directory.environment_file.write_text(json.dumps([first, before | {"step": 2}, first | {"step": 3}]))
-        assert record(step=4)["differs"] == ([key] if was != first[key] else []), was
-
-
-DEFAULT = (("swiglu", "none", 64), TILES["swiglu", "none"][0])
+        assert record(step=4, kernels={})["differs"] == ([key] if was != first[key] else []), was
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="others pretend to be none")
 @pytest.mark.parametrize("fused", [True, False])
-def test_what_kernels_were_compiled_for_is_recorded(tiny_corpus, tmp_path, monkeypatch, fused):
+def test_what_kernels_were_compiled_for_is_recorded(begun, monkeypatch, fused):
     """Their tiles where these are not the defaults, and a processor that may lack this one's instructions for bf16."""
-    spec = tiny_spec(tiny_corpus, steps=4)
-    directory = RunDirectory.of(tmp_path, spec)
-    directory.create(spec)
+    _, record = begun
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx512")
-    tiles = (DEFAULT, (("swiglu", "none", 32), Tile(16, 64, 1)))
-    kernels = {"swiglu": Choice(fused, "as asked", tiles=tiles)}
-    entry = record_environment(directory, training(spec, tmp_path).task, 0, kernels)
+    tiles = ((("swiglu", "none", 64), TILES["swiglu", "none"][0]), (("swiglu", "none", 32), Tile(16, 64, 1)))
+    entry = record(step=0, kernels={"swiglu": Choice(fused, "as asked", tiles=tiles)})
     assert entry["tiles"] == ({"swiglu": OTHER_TILES} if fused else {})
     assert entry["instructions"] == ("skylake-avx512" if fused else NATIVE)
 
@@ -336,3 +251,87 @@ def test_a_process_that_sees_another_checkpoint(tiny_corpus, tmp_path, monkeypat
     monkeypatch.setattr(World, "broadcast", lambda self, value: 2 if value == 4 else value)
     with pytest.raises(UserError, match="is of step 4 for process 0, and of step 2 for the first"):
         run.run()
+
+
+def poison(run, step: int, value: float = math.nan) -> None:
+    """Have the update of `step` leave `value` in one weight: the next loss is not finite."""
+    set_up = run._set_up
+
+    def with_poison(*arguments) -> None:
+        set_up(*arguments)
+        update = run.optimizer.step
+
+        def poisonous_update() -> None:
+            update()
+            if run.counters.step + 1 == step:
+                with torch.no_grad():
+                    run.model.head_weight[0, 0] = value
+
+        run.optimizer.step = poisonous_update
+
+    run._set_up = with_poison
+
+
+def test_an_absurd_learning_rate(tiny_corpus, tmp_path):
+    spec = tiny_spec(tiny_corpus, method="pre-ln", steps=40, learning_rate=1e30, warmup_steps=0, log_every=5)
+    directory = train(spec, tmp_path)
+    result = directory.result()
+    assert result["state"] == "diverged"
+    assert directory.state() is RunState.diverged
+    # The first loss belongs to the initial weights; every one after it to weights of 1e30.
+    assert result["diverged_at"] == result["step"] == 2
+    assert result["last_finite_loss"] == directory.metrics()[0]["loss"] == pytest.approx(math.log(258), abs=0.3)
+    assert "perplexity" not in result
+    json.dumps(result, allow_nan=False)
+    assert [line["step"] for line in directory.metrics()] == [1]
+    assert not directory.checkpoint_file.exists()
+
+
+@pytest.mark.parametrize(("step", "value"), [(5, math.nan), (6, math.inf)])
+def test_no_bad_checkpoint_replaces_a_good_one(tiny_corpus, tmp_path, step, value):
+    """At step 6 a checkpoint is due; the loss of step 6 is still a number, but the weights after it are none."""
+    run = training(tiny_spec(tiny_corpus, steps=12, log_every=4, save_every=3), tmp_path)
+    poison(run, step, value)
+    result = run.run()
+    assert (result["state"], result["diverged_at"]) == ("diverged", step + 1)
+    state = read_state(run.directory.checkpoint_file)
+    assert state["progress"]["step"] == 3
+    assert all(weight.isfinite().all() for weight in state["model"].values())
+
+
+def test_the_result_does_not_depend_on_when_it_was_noticed(tiny_corpus, tmp_path):
+    """Looking waits for the device, so it is done only where something is logged or saved."""
+    results = []
+    for name, options in (("once", {"save_every": 100}), ("often", {"save_every": 4})):
+        run = training(tiny_spec(tiny_corpus, steps=30, log_every=20, **options), tmp_path / name)
+        poison(run, 8)
+        results.append(run.run())
+    assert results[0]["diverged_at"] == 9
+    assert untimed(RunDirectory.of(tmp_path / "once", run.spec)) == untimed(run.directory)
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_divergence_in_the_last_step(tiny_corpus, tmp_path, monkeypatch, is_seen):
+    """Only the final evaluation can see it. Even if it does not, done means that there is a final checkpoint."""
+    if not is_seen:
+        monkeypatch.setattr(language, "evaluate", lambda *_: Evaluation(3.0, {}, {}))
+    run = training(tiny_spec(tiny_corpus, steps=5, save_every=2), tmp_path)
+    poison(run, 5)
+    result = run.run()
+    assert (result["state"], result["diverged_at"]) == ("diverged", 5)
+    assert math.isfinite(result["last_finite_loss"])
+    assert read_state(run.directory.checkpoint_file)["progress"]["step"] == 4
+
+
+def test_a_killed_run_diverges_at_the_same_step(tiny_corpus, tmp_path):
+    spec = tiny_spec(
+        tiny_corpus, method="pre-ln", steps=40, learning_rate=1e30, warmup_steps=6, schedule="constant", log_every=1,
+        save_every=1,
+    )  # fmt: skip
+    expected = train(spec, tmp_path / "undisturbed")
+    assert expected.result()["state"] == "diverged"
+    with pytest.raises(Stopped):
+        train(spec, tmp_path / "runs", listener=StopAt(2))
+    directory = train(spec, tmp_path / "runs")
+    assert untimed(directory) == untimed(expected)
+    assert directory.metrics_file.read_bytes() == expected.metrics_file.read_bytes()

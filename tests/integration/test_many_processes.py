@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from multiprocessing import util
 from pathlib import Path
 
 import pytest
 import torch
-from dying import wait_until
+import torch._dynamo  # without it DistributedDataParallel imports it, and the first of a process then leaks its group
+from dying import is_training, wait_until
 from test_interruptions import After
-from tiny_runs import assert_same_run, tiny_spec
-from worlds import train_table
+from tiny_runs import TIMES, assert_same_run, tiny_spec, train
+from torch.nn.parallel import DistributedDataParallel
+from worlds import run_together, train_table
 
-from comt_cli.campaign import executor, group
+from comt_cli.campaign import group
+from comt_cli.campaign.executor import train_on
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.data.prepare import prepare
 from comt_cli.errors import RunInterrupted, UserError
+from comt_cli.exchange.checkpoint import read_state
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training import processes
 from comt_cli.training.loop import Training
 from comt_cli.training.parallel import join_world
-from comt_cli.training.processes import StopSignal
+from comt_cli.training.processes import StopSignal, launched_by_torchrun
 
 
 def test_three_processes_go_on_to_the_bit(tiny_corpus, tmp_path, nursery):
@@ -35,22 +41,14 @@ def test_three_processes_go_on_to_the_bit(tiny_corpus, tmp_path, nursery):
     b + a), and DistributedDataParallel groups them anew after the first backward pass of every start."""
     spec = tiny_spec(tiny_corpus, steps=7, batch_size=12, micro_batch_size=2, log_every=1, save_every=100)
     prepare(spec.settings.data)
-    arguments = (3, group.free_port(), spec.model_dump_json(), str(tmp_path), os.environ["COMT_CACHE"])
-    started = [nursery.start(train_twice, rank, *arguments) for rank in range(3)]
-    for process in started:
-        process.join()
-    assert [process.exitcode for process in started] == [0, 0, 0]
+    run_together(nursery, 3, train_twice, spec, tmp_path)
     stopped, undisturbed = (RunDirectory.of(tmp_path / name, spec) for name in ("stopped", "undisturbed"))
     assert stopped.environment_file.read_text().count('"started"') == 3
     assert_same_run(stopped, undisturbed)
 
 
-def train_twice(rank: int, size: int, port: int, spec_json: str, folder: str, cache: str) -> None:
+def train_twice(rank: int, spec: RunSpec, folder: Path) -> None:
     """One process of three: a run that is stopped twice, by a signal to the second process, and one that is not."""
-    torch.set_num_threads(1)
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    os.environ["COMT_CACHE"] = cache
-    spec = RunSpec.model_validate_json(spec_json)
     dataset = prepare(spec.settings.data)
     with join_world("cpu") as world:
         for name, stops in (("stopped", (2, 4, 99)), ("undisturbed", (99,))):
@@ -58,29 +56,20 @@ def train_twice(rank: int, size: int, port: int, spec_json: str, folder: str, ca
                 stop = StopSignal()
                 listener = After(step, lambda stop=stop: setattr(stop, "number", signal.SIGTERM if rank == 1 else None))
                 with contextlib.suppress(RunInterrupted):
-                    Training(spec, RunDirectory.of(Path(folder) / name, spec), dataset, world, listener, stop).run()
+                    Training(spec, RunDirectory.of(folder / name, spec), dataset, world, listener, stop).run()
 
 
 def test_processes_that_share_every_run_skip_what_another_command_trains(tiny_corpus, tmp_path, nursery):
     """The first of them alone sees the lock; all must go on to the next run."""
     specs = [tiny_spec(tiny_corpus, steps=4, seed=seed) for seed in (1, 2)]
-    prepare(specs[0].settings.data)
-    arguments = (group.free_port(), [spec.model_dump_json() for spec in specs], str(tmp_path))
     busy, free = (RunDirectory.of(tmp_path, spec) for spec in specs)
     with busy.lock():
-        started = [nursery.start(train_list, rank, *arguments, os.environ["COMT_CACHE"]) for rank in range(2)]
-        for process in started:
-            process.join()
-    assert [process.exitcode for process in started] == [0, 0]
+        run_together(nursery, 2, train_list, specs, tmp_path)
     assert (busy.result(), free.state()) == (None, RunState.done)
 
 
-def train_list(rank: int, port: int, specs: list[str], runs: str, cache: str) -> None:
-    """One process of two."""
-    torch.set_num_threads(1)
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    os.environ["COMT_CACHE"] = cache
-    train_table([RunSpec.model_validate_json(spec) for spec in specs], Path(runs), "cpu")
+def train_list(rank: int, specs: list[RunSpec], runs: Path) -> None:
+    train_table(specs, runs, "cpu")
 
 
 # ---- the launcher
@@ -122,8 +111,7 @@ def is_alive(process: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("also_to_workers", [False, True])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("number", "also_to_workers"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
 def test_a_signal_to_the_launcher_reaches_the_workers(tmp_path, nursery, number, also_to_workers):
     """A terminal's Ctrl-C is heard by all, and by the workers twice."""
     launcher = nursery.start(launch_two, "listen", str(tmp_path))
@@ -199,8 +187,144 @@ def test_what_torch_leaves_behind_cannot_fail_a_run_that_is_saved(tmp_path, nurs
     assert (tmp_path / "said").read_text() == "the last word"
 
 
-def test_one_device_for_several_processes(tmp_path):
-    with pytest.raises(UserError, match="--device cuda:1 names one device for 4 processes") as refused:
-        executor.train_on(4, [], tmp_path, "cuda:1")
-    assert "CUDA_VISIBLE_DEVICES" in str(refused.value.hint)
-    assert refused.value.exit_status == 2
+DRIFT = 1e-4
+EXACT = ("step", "tokens", "learning_rate")
+RAGGED = {
+    "steps": 80,
+    "log_every": 10,
+    "save_every": 1000,
+    "micro_batch_size": 2,
+    "evaluation_batch_size": 5,
+}
+
+
+def test_two_processes_train_as_one_and_stop_and_go_on(tiny_corpus, tmp_path, monkeypatch, only_nursery):
+    """Two launches, whose processes are forked from the nursery and need not import torch. The first ends a short run
+    and is told to stop in a long one; the second ends that. Both accumulate two micro-batches a process; 18 validation
+    rows do not divide into 2 x 5.
+    """
+    monkeypatch.setattr(group, "START_METHOD", "forkserver")
+    short = tiny_spec(tiny_corpus, **RAGGED | {"steps": 5, "log_every": 1, "evaluate_every": 2})
+    long = tiny_spec(tiny_corpus, **RAGGED)
+    alone = [train(spec, tmp_path / "alone") for spec in (short, long)]
+    together = [RunDirectory.of(tmp_path / "two", spec) for spec in (short, long)]
+
+    def terminate() -> None:
+        wait_until(lambda: is_training(together[1]), 120)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=terminate)
+    thread.start()
+    with pytest.raises(RunInterrupted, match="stopped after step") as stopped:
+        train_on(2, [short, long], tmp_path / "two", "cpu")
+    thread.join()
+    assert stopped.value.exit_status == 143
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert [directory.state() for directory in together] == [RunState.done, RunState.unfinished]
+    assert 1 <= read_state(together[1].checkpoint_file)["progress"]["step"] < 80
+    train_on(2, [short, long], tmp_path / "two", "cpu")
+
+    assert_close_runs(alone[0], together[0], drift=DRIFT)
+    # Stopped and gone on with: the same steps, tokens and rates, and losses that had time to drift.
+    assert_close_runs(alone[1], together[1], drift=2e-2)
+
+
+def assert_close_runs(alone: RunDirectory, together: RunDirectory, drift: float) -> None:
+    mine, others = alone.metrics(), together.metrics()
+    for first, second in zip(mine, others, strict=True):
+        assert first.keys() == second.keys()
+        assert [first.get(key) for key in EXACT] == [second.get(key) for key in EXACT]
+        for key in {"loss", "validation_loss", "validation_perplexity"} & first.keys():
+            # Step 1 sees the initial weights: nothing can have drifted there.
+            assert second[key] == pytest.approx(first[key], rel=1e-6 if first["step"] == 1 else drift), first["step"]
+    assert others[0]["gradient_norm"] == pytest.approx(mine[0]["gradient_norm"], rel=1e-5)
+    result, single = together.result(), alone.result()
+    for key in ("loss", "bits_per_byte"):
+        assert result[key] == pytest.approx(single[key], rel=drift), key
+    # Of 18 rows one process makes batches of 5, 5, 5, 3; two make 5, 5 and then 4, 4.
+    assert result["evaluation"]["batches"] == single["evaluation"]["batches"] == 4
+    assert (single["processes"], result["processes"]) == (1, 2)
+    assert result.keys() == single.keys()
+    differ = {key for key in result if result[key] != single[key]}
+    assert differ <= TIMES | {
+        "loss", "perplexity", "bits_per_byte", "galore_perplexity", "train_loss", "last_finite_loss", "evaluation",
+        "processes",
+    }  # fmt: skip
+    states = [read_state(directory.checkpoint_file)["model"] for directory in (alone, together)]
+    assert states[0].keys() == states[1].keys(), "no prefix of a wrapper"
+
+
+# ---- how processes come and go, without torch in them
+
+
+@pytest.mark.slow
+def test_processes_do_not_wait_for_ever_for_one_that_failed(nursery, monkeypatch):
+    monkeypatch.setattr(group, "GRACE_SECONDS", 0.2)
+    workers = [nursery.start(time.sleep, 600), nursery.start(sys.exit, 3)]
+    group.join(workers)
+    assert [worker.exitcode for worker in workers] == [-signal.SIGKILL, 3]
+
+
+# ---- under torchrun
+
+
+@pytest.fixture
+def torchrun(monkeypatch):
+    """The environment of one of torchrun's processes."""
+
+    def set_environment(rank: int, size: int) -> None:
+        port = group.free_port()
+        for key, value in {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}.items():
+            monkeypatch.setenv(key, str(value))
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+
+    return set_environment
+
+
+@pytest.mark.slow
+def test_a_world_of_torchrun_with_one_process(torchrun, tiny_corpus, tmp_path):
+    """gloo, DDP's environment and all, in this process; equal to a run without, to rounding: DDP keeps gradients
+    elsewhere in memory."""
+    spec = tiny_spec(tiny_corpus, steps=4)
+    alone = train(spec, tmp_path / "alone")
+    torchrun(0, 1)
+    assert launched_by_torchrun()
+    with join_world("cpu") as world:
+        assert (world.rank, world.size, world.is_main) == (0, 1, True)
+        assert torch.distributed.is_initialized()
+    assert not torch.distributed.is_initialized()
+    train_on(1, [spec], tmp_path / "runs", "cpu")
+    for mine, other in zip(RunDirectory.of(tmp_path / "runs", spec).metrics(), alone.metrics(), strict=True):
+        assert mine == pytest.approx(other, rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads in /proc")
+def test_a_network_that_outlives_its_group_does_not_wait_for_its_threads(torchrun):
+    """It held Python's lock meanwhile, for which they may wait: one in thirty interrupted runs never ended."""
+    torchrun(0, 1)
+    before = gloo_threads()
+    with join_world("cpu"):
+        network = DistributedDataParallel(torch.nn.Linear(2, 2))
+        network(torch.ones(1, 2)).sum().backward()
+    begun = gloo_threads() - before
+    assert begun
+    del network
+    gc.collect()
+    assert gloo_threads() >= begun
+
+
+def gloo_threads() -> set[str]:
+    """Those that carry out collectives."""
+    found = set()
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            found |= {thread.name} if (thread / "comm").read_text().startswith("pt_gloo") else set()
+    return found
+
+
+def test_gpus_that_contradict_torchrun(torchrun, tiny_corpus, tmp_path):
+    torchrun(1, 4)
+    with pytest.raises(UserError, match="--gpus 2, but torchrun started 4 processes"):
+        train_on(2, [tiny_spec(tiny_corpus, steps=4)], tmp_path, "cpu")

@@ -26,9 +26,8 @@ if __name__ == "__main__":  # before torch and the others look where their cache
 import pytest
 import torch
 from tiny_runs import PICTURES, PICTURES_CONTENT, StopAt, Stopped, dataset_of, train, write_corpus
-from typer.testing import CliRunner
+from worlds import comt
 
-from comt_cli.app import app
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedImageModel, LoadedModel
 from comt_cli.runs.directory import RunDirectory
@@ -38,38 +37,8 @@ from comt_cli.verbs.plan import plan_recipe
 
 OLDER = Path(__file__).parents[1] / "older"
 KILLED, WHOLE = "killed", "whole"
-HEAD = "title: A run of an earlier version\nbaseline: a-row\nseeds: [1]\n"
-RECIPES = {
-    "language": f"""{HEAD}command: train-lm
-metric: perplexity
-rows: {{a-row: {{method: {{name: transponder, rank: 2}}}}}}
-columns:
-  texts:
-    settings:
-      model: {{size: tiny, width: 4, ffn_width: 6, layers: 1, heads: 1, tied_embeddings: true}}
-      data: {{corpus: "files:texts/*.txt", tokenizer: bytes, rows: pad, sequence_length: 24, validation_fraction: 0.2}}
-scales:
-  smoke:
-    description: Seconds
-    settings:
-      train: {{steps: 10, batch_size: 4, log_every: 1, save_every: 3, learning_rate: 5e-3, kernels: reference}}
-""",
-    "images": f"""{HEAD}command: train-resnet
-metric: accuracy
-rows: {{a-row: {{method: {{name: comt-pixel, hidden: 2}}}}}}
-columns:
-  pictures:
-    settings:
-      model: {{size: resnet18, width: 2, blocks: [1, 1]}}
-      data: {{images: glyphs10, size: 8, augmentation: crop}}
-scales:
-  smoke:
-    description: Seconds
-    settings:
-      train: {{steps: 10, batch_size: 8, log_every: 1, save_every: 3, learning_rate: 0.05, kernels: reference}}
-""",
-}
 CASES = sorted(path.parent.relative_to(OLDER).as_posix() for path in OLDER.glob("*/*/recipe.yaml"))
+assert {case.split("/")[0] for case in CASES} == {"images", "language"}
 
 
 def identify_pictures(self, settings, progress=None):
@@ -121,16 +90,10 @@ def test_a_killed_run_is_taken_up(here, case):
 def test_a_finished_run_is_listed_and_reported(here, case):
     spec, directory = copied(case, WHOLE, here / "runs")
     recipe = str(OLDER / case / "recipe.yaml")
-
-    def comt(*arguments: str) -> str:
-        result = CliRunner().invoke(app, [*arguments, "--runs", "runs"], catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        return result.stdout
-
-    assert "done" in comt("status", recipe)
-    (run,) = json.loads(comt("runs", "--json"))
+    assert "done" in comt("status", recipe, "--runs", "runs")
+    (run,) = json.loads(comt("runs", "--json", "--runs", "runs"))
     assert run["id"] == spec.id
-    comt("report", recipe, "--results", "results")
+    comt("report", recipe, "--results", "results", "--runs", "runs")
     (table,) = (here / "results/smoke").rglob("recipe.csv")
     (row,) = csv.DictReader(table.read_text().splitlines())
     value = directory.result()["accuracy" if case.startswith("images/") else "perplexity"]
@@ -153,17 +116,14 @@ def test_its_checkpoint_is_read(here, case):
     assert logits.isfinite().all()
 
 
-def test_there_is_one_of_each_kind():
-    assert {case.split("/")[0] for case in CASES} == set(RECIPES)
-
-
 def record(name: str) -> None:
     """Write the directories that today's code makes, below tests/older/<kind>/<name>."""
     ImageClassification.identify = identify_pictures
-    for kind, text in RECIPES.items():
+    for latest in {case.split("/")[0]: case for case in CASES}.values():
+        kind = latest.split("/")[0]
         folder = OLDER / kind / name
         folder.mkdir(parents=True)
-        (folder / "recipe.yaml").write_text(text, encoding="utf-8")
+        shutil.copy(OLDER / latest / "recipe.yaml", folder / "recipe.yaml")
         work = isolation.working_folder() / kind
         work.mkdir()
         os.chdir(work)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 
 import pytest
 import torch
 from pydantic import ValidationError
-from same_bits import Reason, assert_same_bits, differ
+from same_bits import Reason, assert_same_bits
 from tiny_runs import StopAt, Stopped, assert_same_run, image_spec, tiny_spec, train, training
 from typer.testing import CliRunner
 
@@ -43,7 +42,8 @@ class Weights:
 
 
 @pytest.mark.parametrize("higher", [False, True])
-def test_the_best_by_validation_is_kept(tiny_corpus, tmp_path, higher):
+def test_the_best_by_validation_is_kept(tiny_corpus, tmp_path, upside_down, higher):
+    """The perplexity is least at the first evaluation: the best need not be the last."""
     if higher:  # an accuracy is better the higher it is
         spec = image_spec(steps=12, log_every=1, evaluate_every=3, select="best", learning_rate=0.5)
         key = "accuracy"
@@ -60,6 +60,7 @@ def test_the_best_by_validation_is_kept(tiny_corpus, tmp_path, higher):
     best = (max if higher else min)(values.values())
     chosen = next(step for step, value in values.items() if value == best)  # of equal ones the first
     assert result["chosen_step"] == chosen
+    assert higher or chosen == 3
     assert result["step"] == 12
     assert result[key] == after[f"validation_{key}"] == best
     final = read_state(run.directory.checkpoint_file)["model"]
@@ -79,20 +80,6 @@ def upside_down(monkeypatch):
     monkeypatch.setattr(language, "evaluate", evaluate)
 
 
-def test_the_best_need_not_be_the_last(tiny_corpus, tmp_path, upside_down):
-    listener = Weights(3, 12)
-    run = training(tiny_spec(tiny_corpus, **BEST), tmp_path, listener=listener)
-    listener.run = run
-    result = run.run()
-    values = validated(run.directory)
-    assert values[0][1] < min(value for _, value in values[1:])
-    assert result["chosen_step"] == 3
-    assert result["perplexity"] == values[0][1]
-    final = read_state(run.directory.checkpoint_file)["model"]
-    assert_same_bits(final, listener.kept[3], Reason.SAVED, "the weights")
-    assert differ(final, listener.kept[12])
-
-
 def test_the_mean_of_the_last_is_kept(tiny_corpus, tmp_path):
     listener = Weights(4, 8, 12)
     run = training(tiny_spec(tiny_corpus, **AVERAGE), tmp_path, listener=listener)
@@ -107,7 +94,7 @@ def test_the_mean_of_the_last_is_kept(tiny_corpus, tmp_path):
     assert not list(run.directory.path.glob("weights-*.pt"))
 
 
-@pytest.mark.parametrize("settings", [BEST, AVERAGE], ids=["best", "average"])
+@pytest.mark.parametrize("settings", [pytest.param(BEST, id="best", marks=pytest.mark.slow), AVERAGE])
 def test_stopped_at_any_event_it_ends_the_same(tiny_corpus, tmp_path, upside_down, settings):
     spec = tiny_spec(tiny_corpus, **settings)
     expected = train(spec, tmp_path / "undisturbed")
@@ -128,9 +115,8 @@ def test_weights_that_are_gone_are_named(tiny_corpus, tmp_path):
         train(spec, tmp_path, listener=StopAt(11))
     directory = RunDirectory.of(tmp_path, spec)
     directory.weights_file(4).unlink()
-    with pytest.raises(UserError, match=r"there is no checkpoint .*weights-4\.pt") as told:
+    with pytest.raises(UserError, match=r"there is no checkpoint .*weights-4\.pt"):
         train(spec, tmp_path)
-    assert "--fresh" in str(told.value.hint)
 
 
 def test_weights_that_are_kept_change_nothing_and_can_be_averaged_afterwards(tiny_corpus, tmp_path, monkeypatch):
@@ -155,10 +141,6 @@ def test_weights_that_are_kept_change_nothing_and_can_be_averaged_afterwards(tin
     for name, weight in mean.items():
         expected_mean = torch.stack([each[name].double() for each in kept]).mean(0)
         assert torch.allclose(weight.double(), expected_mean, rtol=1e-6, atol=1e-9), name
-    shutil.copytree(expected.path, tmp_path / "other" / "by-id" / plain.id)
-    refused = CliRunner().invoke(app, ["average", plain.id[:6], "--last", "2", "--runs", str(tmp_path / "other")])
-    assert isinstance(refused.exception, UserError)
-    assert "--set train.keep_every=0.1" in refused.exception.hint
 
 
 def test_a_run_that_keeps_its_last_weights_is_the_run_that_it_was(tiny_corpus):
@@ -177,7 +159,6 @@ def test_a_run_that_keeps_its_last_weights_is_the_run_that_it_was(tiny_corpus):
             {"select": "best", "evaluate_every": 2, "average_last": 2, "average_every": 2},
             "leave one of the two keys out",
         ),
-        ({"average_last": 2}, "give it with average_last alone"),
         ({"average_every": 2}, "give it with average_last alone"),
         ({"average_last": 4, "average_every": 4}, "12 steps have no 4 that lie 4 apart"),
     ],

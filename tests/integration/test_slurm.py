@@ -1,17 +1,21 @@
-"""`--slurm` on a real Slurm of one node: a run as a job, twice submitted, warned of its time limit, requeued."""
+"""`--slurm` on a real Slurm of one node: a run as a job, twice submitted, warned of its time limit, requeued;
+and without one, by submitit's own local executor, which stores a job, signals it, and starts it again."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from dying import wait_until
 from one_node_slurm import Cluster, one_node_slurm
+from submitit import LocalExecutor
 from tiny_runs import assert_same_run, tiny_spec, train
 
-from comt_cli.campaign.slurm import job_of, job_standings, submit
+from comt_cli.campaign.slurm import TrainJob, job_of, job_standings, submit
 from comt_cli.campaign.slurm_site import Site
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
@@ -71,3 +75,29 @@ def test_a_run_is_trained_by_one_job_and_goes_on_after_the_time_limits_warning(c
 
     done = list(submit([long, short], runs, "cpu", SITE))
     assert [(each.state, each.job, each.is_new) for each in done] == [(RunState.done, None, False)] * 2
+
+
+@pytest.mark.slow
+def test_a_job_that_is_warned_saves_is_started_again_and_ends_as_one_never_stopped(tiny_corpus, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    spec, runs = tiny_spec(tiny_corpus, steps=160, log_every=5, save_every=60), tmp_path / "runs"
+    executor = LocalExecutor(tmp_path / "jobs", max_num_timeout=2)
+    executor.update_parameters(timeout_min=5, stderr_to_stdout=True)
+    job = executor.submit(TrainJob(), spec.model_dump(mode="json"), str(runs), "cpu", 1, ["tensorboard"])
+    directory = RunDirectory.of(runs, spec)
+    try:
+        wait_until(lambda: bool(directory.metrics()), 150)
+        _process, pid, *_where = directory.owner().split()
+        os.kill(int(pid), signal.SIGUSR2)
+        wait_until(lambda: directory.result() is not None, 150)
+        assert job.result() is None  # it ended well
+        assert job._process.wait(60) == 0
+    finally:
+        job.cancel()
+        job._process.wait(60)
+    log = job.paths.stdout.read_text(encoding="utf-8")
+    assert "of 160; everything is saved" in log
+    assert "(1 remaining timeouts)" in log
+    assert "resumed after step" in log
+    assert len(list((directory.path / "tensorboard").iterdir())) == 2
+    assert_same_run(directory, train(spec, tmp_path / "undisturbed"))

@@ -54,6 +54,7 @@ def pinned(package: str) -> set[str]:
     return set(re.findall(rf"^{package}==([^\s;]+)", text, re.MULTILINE))
 
 
+@pytest.mark.slow
 def test_committed_results_are_of_todays_data(monkeypatch):
     """The session's cache was empty when it began, and filled by today's code since."""
     if platform.python_version() != PYTHON:

@@ -1,32 +1,41 @@
-"""Runs that start from another run's weights: their first loss, resuming, several processes, and what is refused."""
+"""Runs that start from another run's weights: alone, in several processes, by workers, beside other machines, and as a
+recipe of its own."""
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import json
 import signal
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from dying import wait_until
 from same_bits import Reason, assert_same_bits
+from test_workers import Crew, Notes
 from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train, training
-from worlds import run_together
+from worlds import comt, run_together, train_table, train_together
 
-from comt_cli.data.prepare import prepare
-from comt_cli.errors import UserError
+from comt_cli.campaign.inline import train_queue
+from comt_cli.campaign.outcomes import Ending
+from comt_cli.campaign.queue import RunQueue
+from comt_cli.campaign.slurm import TrainJob
+from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedModel
+from comt_cli.files import write_json
 from comt_cli.models.build import materialise, model_of
-from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec, RunStart
-from comt_cli.training.events import ignore
-from comt_cli.training.loop import Training
 from comt_cli.training.objective import SummedLoss
-from comt_cli.training.parallel import join_world
 from comt_cli.training.processes import StopSignal
 
-STEPS = {"steps": 12, "log_every": 1, "save_every": 3}
+pytestmark = pytest.mark.usefixtures("quick_workers")
+STEPS = {"steps": 8, "log_every": 1, "save_every": 2}
 
 
 @pytest.fixture
@@ -59,9 +68,6 @@ def test_the_first_loss_is_the_sources_on_that_batch(source, tmp_path):
     alone = train(spec.model_copy(update={"start": None}), tmp_path)
     assert alone.metrics()[0]["loss"] > directory.metrics()[0]["loss"] + 0.5
     assert result["start"] == source.id
-    (beginning,) = json.loads(directory.environment_file.read_text())
-    assert beginning["start"] == source.id
-    assert directory.spec().start.run.id == source.id
 
 
 def test_new_parts_keep_their_initial_values(source, tiny_corpus, tmp_path):
@@ -77,46 +83,26 @@ def test_new_parts_keep_their_initial_values(source, tiny_corpus, tmp_path):
     assert_same_bits({name: ours[name] for name in expected}, expected, Reason.MOVED, "the weights")
 
 
-def test_stopped_anywhere_it_ends_with_the_same_bits_and_needs_its_source_no_more(source, tmp_path):
-    train(source, tmp_path / "whole")
-    spec = started(source)
-    whole = train(spec, tmp_path / "whole")
-    train(source, tmp_path / "stopped")
-    for event in (1, 2, 6):  # before a step was saved, twice; and after
-        with pytest.raises(Stopped):
-            train(spec, tmp_path / "stopped", listener=StopAt(event))
-    gone = RunDirectory.of(tmp_path / "stopped", source).path
-    gone.rename(gone.with_name("elsewhere"))
-    assert_same_run(train(spec, tmp_path / "stopped"), whole)
-
-
-def test_killed_it_ends_with_the_same_bits(source, nursery, tmp_path):
+def test_killed_it_ends_with_the_same_bits_and_needs_its_source_no_more(source, nursery, tmp_path):
     for folder in ("whole", "killed"):
         train(source, tmp_path / folder)
     spec = started(source)
     whole = train(spec, tmp_path / "whole")
     for moment in (("half of a checkpoint is written", 1), ("after a checkpoint is renamed", 1)):
         assert nursery.run(spec, tmp_path / "killed", moment) == -signal.SIGKILL
+    gone = RunDirectory.of(tmp_path / "killed", source).path
+    gone.rename(gone.with_name("elsewhere"))
     assert_same_run(train(spec, tmp_path / "killed"), whole)
 
 
-def together(rank: int, spec: RunSpec, folder: Path) -> None:
-    with join_world("cpu") as world:
-        dataset = prepare(spec.settings.data)
-        Training(spec, RunDirectory.of(folder, spec), dataset, world, ignore, StopSignal()).run()
-
-
-@pytest.mark.parametrize("sharding", ["none", "fsdp"])
+@pytest.mark.parametrize("sharding", [pytest.param("none", marks=pytest.mark.slow), "fsdp"])
 def test_two_processes_start_alike(sharding, source, nursery, tiny_corpus, tmp_path):
     train(source, tmp_path)
     spec = started(source, new=("head",), drop=("head",))
     spec = spec.model_copy(update={"settings": tiny_spec(tiny_corpus, **STEPS, sharding=sharding).settings})
-    whole = tmp_path / "one"
-    train(source, whole)
-    run_together(nursery, 2, together, spec, tmp_path)
-    ours, theirs = (RunDirectory.of(folder, spec).metrics()[:3] for folder in (tmp_path, whole))
-    assert theirs == []
-    theirs = train(spec, whole).metrics()[:3]
+    train(source, tmp_path / "one")
+    run_together(nursery, 2, train_together, spec.model_dump_json(), str(tmp_path))
+    ours, theirs = (each.metrics()[:3] for each in (RunDirectory.of(tmp_path, spec), train(spec, tmp_path / "one")))
     assert [line["loss"] for line in ours] == pytest.approx([line["loss"] for line in theirs], rel=1e-5)
 
 
@@ -138,17 +124,139 @@ def test_a_source_without_weights_is_refused_by_name(source, tiny_corpus, tmp_pa
     diverging = tiny_spec(tiny_corpus, **STEPS | {"warmup_steps": 0}, learning_rate=1e30)
     train(diverging, tmp_path)
     assert "it diverged at step " in refused(started(diverging), tmp_path)
-
-
-def test_another_runs_checkpoint_is_refused(source, tiny_corpus, tmp_path):
     other = train(tiny_spec(tiny_corpus, seed=2, **STEPS), tmp_path)
-    directory = train(source, tmp_path)
     directory.checkpoint_file.write_bytes(other.checkpoint_file.read_bytes())
-    assert refused(started(source), tmp_path).endswith(f"belongs to run {other.path.name}, not {source.id}")
+    assert refused(spec, tmp_path).endswith(f"belongs to run {other.path.name}, not {source.id}")
 
 
-def test_weights_that_do_not_fit_are_named(source, tmp_path):
-    train(source, tmp_path)
-    message = refused(started(source, new=("head",)), tmp_path)
-    assert "head.weight [" in message
-    assert "of the source has no place in the model, where it is new" in message
+def test_workers_train_the_source_first(source, tmp_path):
+    specs = [started(source, seed) for seed in (2, 3)]
+    crew = Crew(specs, tmp_path / "runs")
+    assert crew.run() == [Ending.done] * 3
+    begun = [event[2] for event in crew.display.heard if event[0] == "started"]
+    assert (begun[0], set(begun[1:])) == (1, {2, 3})
+    assert crew.queue.summary().lines() == ["3 runs: 3 done"]
+    assert train_table(specs, tmp_path / "alone", "cpu").lines() == ["3 runs: 3 done"]
+    for spec in (source, *specs):
+        assert_same_run(*(RunDirectory.of(tmp_path / folder, spec) for folder in ("runs", "alone")))
+
+
+@contextlib.contextmanager
+def trained_elsewhere(source: RunSpec, folder: Path, awaited: Callable[[], bool]) -> Iterator[Path]:
+    """A folder of runs where another machine has the source; it leaves its result once that is `awaited`."""
+    runs = folder / "runs"
+    directory, made = RunDirectory.of(runs, source), train(source, folder / "elsewhere")
+    held = threading.Event()
+
+    def elsewhere() -> None:
+        with directory.lock():
+            held.set()
+            wait_until(awaited)
+            directory.checkpoint_file.write_bytes(made.checkpoint_file.read_bytes())
+            write_json(directory.result_file, json.loads(made.result_file.read_text(encoding="utf-8")))
+
+    other = threading.Thread(target=elsewhere)
+    other.start()
+    held.wait()
+    yield runs
+    other.join()
+
+
+class Waits(Notes):
+    def waiting(self, text):
+        self.note("waiting", 0, text)
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_source_that_another_machine_trains_is_awaited(workers, source, tmp_path):
+    specs, display = [started(source)], Waits()
+    with trained_elsewhere(source, tmp_path, lambda: display.count("waiting") > 0) as runs:
+        if workers > 1:
+            found = Crew(specs, runs, display=display).run()
+        else:
+            found = [each.ending for each in train_queue(RunQueue(specs, runs), "cpu", display, StopSignal()).outcomes]
+    assert found == [Ending.done] * 2
+    assert "which is being trained by process" in next(event[2] for event in display.heard if event[0] == "waiting")
+
+
+def test_waiting_hears_a_signal(source, tmp_path):
+    queue, stop = RunQueue([started(source)], tmp_path), StopSignal()
+
+    class Impatient(Waits):
+        def waiting(self, text):
+            stop.number = 15
+
+    with RunDirectory.of(tmp_path, source).lock(), pytest.raises(RunInterrupted, match="stopped while waiting for"):
+        train_queue(queue, "cpu", Impatient(), stop)
+
+
+def test_a_job_whose_source_nobody_trained_does_so(source, tmp_path):
+    """Slurm begins it when its source's job has ended, however that was."""
+    spec = started(source)
+    TrainJob()(spec.model_dump(mode="json"), str(tmp_path), "cpu", 1, [])
+    assert [RunDirectory.of(tmp_path, each).state() for each in (source, spec)] == [RunState.done] * 2
+
+
+RECIPE = """\
+title: {title}
+command: train-lm
+baseline: plain
+seeds: [1]
+{start}settings:
+  model: {{size: tiny, width: 32, ffn_width: {ffn_width}, layers: 2, heads: 2}}
+  data: {{corpus: "{corpus}", tokenizer: bytes, rows: pad, sequence_length: 48, validation_fraction: 0.2}}
+  train: {{steps: 6, batch_size: 8, learning_rate: 0.003, kernels: reference}}
+rows:
+  plain: {{method: pre-ln}}
+  gated: {{method: comt}}
+columns:
+  whole: {{}}
+scales:
+  smoke: {{description: a few seconds}}
+"""
+
+
+@pytest.fixture
+def recipes(tiny_corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    texts = {"corpus": tiny_corpus, "ffn_width": 48}
+    (tmp_path / "first.yaml").write_text(RECIPE.format(title="First", start="", **texts), encoding="utf-8")
+    start = "start: {recipe: first.yaml}\n"
+    (tmp_path / "second.yaml").write_text(RECIPE.format(title="Second", start=start, **texts), encoding="utf-8")
+    return tmp_path
+
+
+TRAIN = ("train-lm", "--recipe", "second.yaml", "--jobs", "1", "--device", "cpu")
+
+
+def test_sources_are_planned_trained_and_left_out_of_the_table(recipes):
+    plan = comt(*TRAIN, "--rows", "gated", "--dry-run")
+    assert "to start from: own/first, whole" in plan
+    assert "2 runs, 1 of them to start from, 2 to do" in plan
+    comt(*TRAIN, "--rows", "gated")
+    plan = {row["table"]: row for row in json.loads(comt("show", "second.yaml", "--rows", "gated", "--json"))}
+    assert set(plan) == {"own/second"}  # it is done: its source is not needed any more
+    source = plan["own/second"]["start"]
+    assert json.loads((recipes / "runs/by-id" / source / "spec.json").read_text())["table"] == "first"
+    with (recipes / "runs/results/smoke/own/second.csv").open() as handle:
+        assert {row["row"] for row in csv.DictReader(handle) if row["mean"]} == {"gated"}
+    assert "  to start from: own/first smoke: 2 runs: 1 missing, 1 done" in comt("status", "second.yaml")
+    assert "1 run of own/second starts from what is deleted" in " ".join(comt("rm", source, "--dry-run").split())
+    assert "from what is deleted" not in comt("rm", "own/first", "own/second", "--dry-run")
+    comt("train-lm", "--recipe", "first.yaml", "--rows", "gated", "--jobs", "1", "--device", "cpu")
+    assert len(json.loads((recipes / "runs/by-id" / source / "environment.json").read_text())) == 1, (
+        "it was trained again"
+    )
+    rows = json.loads(comt("show", "second.yaml", "--no-cost", "--json"))
+    assert [(row["table"], row["row"], row["state"]) for row in rows] == [
+        ("own/first", "plain", "missing"),
+        ("own/second", "plain", "missing"),
+        ("own/second", "gated", "done"),
+    ]
+
+
+def test_models_that_do_not_fit_are_told_before_anything_is_trained(recipes):
+    path = recipes / "second.yaml"
+    path.write_text(path.read_text().replace("ffn_width: 48", "ffn_width: 64"), encoding="utf-8")
+    assert "blocks.0.mlp.gate_up.weight is [96, 32] in the source, and [128, 32]" in comt(*TRAIN, status=2)
+    assert not (recipes / "runs/by-id").exists()

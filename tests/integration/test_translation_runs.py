@@ -4,28 +4,45 @@ them translate in one pass, in place of beam search, which takes four fifths of 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
+import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import sacrebleu
 import torch
 from dying import train_until_death
-from tiny_runs import StopAt, Stopped, assert_same_run, dataset_of, pair_spec, train, training, untimed
-from worlds import run_together
+from tiny_runs import (
+    DECODE,
+    PAIRS,
+    TRAIN_PAIRS,
+    TRANSFORMER,
+    StopAt,
+    Stopped,
+    assert_same_run,
+    dataset_of,
+    pair_spec,
+    train,
+    training,
+    untimed,
+)
+from worlds import comt, run_together
 
 from comt_cli.data.pairs.dataset import PairBatch, PairDataset
 from comt_cli.data.special_tokens import PAD
 from comt_cli.data.split import IGNORE
 from comt_cli.errors import RunInterrupted
+from comt_cli.files import write_text
 from comt_cli.generation.beam import Hypothesis, NotFinite
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
-from comt_cli.scoring.metrics import slot_accuracy
+from comt_cli.scoring.metrics import score, slot_accuracy
 from comt_cli.training import encoder_decoder
 from comt_cli.training.events import Evaluating, Event
 from comt_cli.training.loop import Training
@@ -33,6 +50,7 @@ from comt_cli.training.parallel import join_world
 from comt_cli.training.processes import StopSignal
 from comt_cli.training.tasks.base import TaskRun
 from comt_cli.training.tasks.translation import TranslationRun
+from comt_cli.verbs import score as translated
 
 AVERAGE = {"average_last": 3, "average_every": 2, "evaluate_every": 4}
 FIRST = 4
@@ -68,22 +86,13 @@ def far_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     arrange(monkeypatch)
 
 
-class Searches:
-    """Counts the sentences that are translated."""
-
-    def __init__(self) -> None:
-        self.sentences = 0
-        self.real = encoder_decoder.decode
-
-    def __call__(self, model, source_BS, **options):
-        self.sentences += len(source_BS)
-        return self.real(model, source_BS, **options)
-
-
-@pytest.fixture
-def searches(monkeypatch: pytest.MonkeyPatch) -> Searches:
-    found = Searches()
-    monkeypatch.setattr(encoder_decoder, "decode", found)
+def count_sentences(patch: pytest.MonkeyPatch) -> list[int]:
+    """How many are translated from now on, in each call."""
+    found: list[int] = []
+    real = encoder_decoder.decode
+    patch.setattr(
+        encoder_decoder, "decode", lambda model, BS, **more: (found.append(len(BS)), real(model, BS, **more))[1]
+    )
     return found
 
 
@@ -93,28 +102,10 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         arrange(patch)
-        searches = Searches()
-        patch.setattr(encoder_decoder, "decode", searches)
+        sentences = count_sentences(patch)
         directory = train(pair_spec(**AVERAGE), tmp_path_factory.mktemp("undisturbed"))
-    assert searches.sentences == ONCE
+    assert sum(sentences) == ONCE
     return directory
-
-
-class InEvaluation:
-    """A listener that acts once, after some batches of the n-th evaluation since the process started: it asks for a
-    stop where it is given a signal, else it raises."""
-
-    def __init__(self, number: int, batches: int, stop: StopSignal | None = None) -> None:
-        self.left, self.batches, self.stop = number, batches, stop
-
-    def __call__(self, event: Event) -> None:
-        if not isinstance(event, Evaluating):
-            return
-        self.left -= event.done == 0
-        if self.left == 0 and event.done == self.batches:
-            if self.stop is None:
-                raise Stopped("stopped by the test")
-            self.stop.number = signal.SIGTERM
 
 
 def outputs(directory: RunDirectory) -> dict[str, bytes]:
@@ -129,9 +120,9 @@ def assert_same_translations(directory: RunDirectory, other: RunDirectory) -> No
     assert not list(directory.path.glob("weights-*.pt"))
 
 
-def test_stopped_at_any_event_it_ends_the_same_and_translates_nothing_twice(expected, searches, tmp_path):
+def test_stopped_at_any_event_it_ends_the_same_and_translates_nothing_twice(expected, tmp_path, monkeypatch):
     """A start, 12 steps, evaluations at two of them, of the last weights, and of validation and both test sets."""
-    spec, events = pair_spec(**AVERAGE), 0
+    spec, sentences = pair_spec(**AVERAGE), count_sentences(monkeypatch)
     for events in range(1, 30):
         try:
             train(spec, tmp_path / "runs", listener=StopAt(events))
@@ -140,7 +131,7 @@ def test_stopped_at_any_event_it_ends_the_same_and_translates_nothing_twice(expe
         break
     assert 6 < events < 29
     assert_same_translations(RunDirectory.of(tmp_path / "runs", spec), expected)
-    assert searches.sentences == ONCE
+    assert sum(sentences) == ONCE
 
 
 def train_far_from_the_start_until_death(*arguments) -> None:
@@ -149,16 +140,12 @@ def train_far_from_the_start_until_death(*arguments) -> None:
 
 
 MOMENTS = [
-    ("half of a checkpoint is written", 1),
     ("before validation.txt is renamed", 1),  # of step 4
     ("after weights-8.pt is renamed", 1),
     ("before weights-12.pt is renamed", 1),
-    ("after the final checkpoint is renamed", 1),  # before the last weights are evaluated
     ("before the final checkpoint is renamed", 1),  # after they were averaged
     ("after a flush to disk", 9),  # in the validation set
-    ("before test.txt is renamed", 1),
     ("before test.txt is renamed", 2),  # of the last weights
-    ("before result.json is renamed", 1),
 ]
 
 
@@ -174,20 +161,6 @@ def test_killed_at_every_kind_of_moment(expected, nursery, tmp_path, monkeypatch
 
 
 # ---- the same run, divided in other ways
-
-
-def share(rank: int, spec_json: str, runs: str, number: int) -> None:
-    """Train with the other process; where a number is given, the second asks for a stop in that evaluation."""
-    arrange(pytest.MonkeyPatch())
-    spec, stop = RunSpec.model_validate_json(spec_json), StopSignal()
-    listener = InEvaluation(number if rank else 0, 2, stop)
-    with join_world("cpu") as world:
-        run = Training(spec, RunDirectory.of(Path(runs), spec), dataset_of(spec), world, listener, stop)
-        if number:
-            with pytest.raises(RunInterrupted):
-                run.run()
-        else:
-            run.run()
 
 
 def assert_equal_but_for_rounding(one: RunDirectory, other: RunDirectory) -> None:
@@ -209,19 +182,32 @@ def assert_equal_but_for_rounding(one: RunDirectory, other: RunDirectory) -> Non
 
 
 @pytest.mark.slow
-def test_two_processes_train_and_translate_as_one_does_and_go_on(nursery, searches, tmp_path):
+def test_two_processes_train_and_translate_as_one_does_and_go_on(nursery, tmp_path):
     spec = pair_spec(batch_size=2, **AVERAGE)
     alone = train(spec, tmp_path / "alone")
     arguments = (spec.model_dump_json(), str(tmp_path / "two"))
     together = RunDirectory.of(tmp_path / "two", spec)
-    run_together(nursery, 2, share, *arguments, 5)  # in the test set
+    run_together(nursery, 2, share, *arguments, True)
     assert together.state() is RunState.unfinished
     parts = sorted(path.name for path in (together.path / "outputs/final").glob("test.part-*"))
     assert parts == ["test.part-0.jsonl", "test.part-1.jsonl"]
-    assert outputs(together).keys() < outputs(alone).keys()
-    run_together(nursery, 2, share, *arguments, 0)
+    run_together(nursery, 2, share, *arguments, False)
     assert_equal_but_for_rounding(alone, together)
-    assert [untimed(each)["processes"] for each in (alone, together)] == [1, 2]
+
+
+def share(rank: int, spec_json: str, runs: str, is_stopped: bool) -> None:
+    """Train with the other process, or until the second asks for a stop in the fifth evaluation, of the test set."""
+    arrange(pytest.MonkeyPatch())
+    spec, stop, begun = RunSpec.model_validate_json(spec_json), StopSignal(), []
+
+    def listener(event: Event) -> None:
+        if isinstance(event, Evaluating):
+            begun.extend([event] if event.done == 0 else [])
+            if rank and is_stopped and (len(begun), event.done) == (5, 2):
+                stop.number = signal.SIGTERM
+
+    with join_world("cpu") as world, pytest.raises(RunInterrupted) if is_stopped else contextlib.nullcontext():
+        Training(spec, RunDirectory.of(Path(runs), spec), dataset_of(spec), world, listener, stop).run()
 
 
 def test_micro_batches_change_rounding_alone(tmp_path):
@@ -282,25 +268,9 @@ def test_where_a_search_finds_no_numbers_there_are_no_scores(tmp_path, monkeypat
     assert not any(path.stat().st_size for path in tmp_path.rglob("*.part-0.jsonl"))
 
 
-def test_speeds_count_the_targets(tmp_path):
-    """Buckets differ in how much of them is padding."""
-    spec = pair_spec(log_every=4, batch_size=2)
-    result, split = train(spec, tmp_path).result(), dataset_of(spec).validation
-    with training(spec, tmp_path).task.train_batches(2, 0) as batches:
-        seen = sum(batch.target_count for micro in batches for batch in micro)
-    assert result["tokens"] == seen < 12 * 2 * spec.settings.data.batch_tokens
-    seconds = result["train_seconds"]  # rounded to a thousandth
-    assert result["tokens_per_second"] * seconds == pytest.approx(seen, rel=0.001 / seconds)
-    assert result["evaluation"]["tokens"] == split.target_counts(np.arange(len(split))).sum()
-
-
-def test_scores_are_those_of_the_files(expected, tmp_path):
-    """With the last weights beside their mean where there is one."""
-    spec = pair_spec()
-    result = assert_scores(train(spec, tmp_path), dataset_of(spec))
-    assert not [key for key in result if key.startswith("last_test")]
-    assert not (RunDirectory.of(tmp_path, spec).path / "outputs/last").exists()
-    result = assert_scores(expected, dataset_of(spec), {"last_test_": "last/test"})
+def test_scores_are_those_of_the_files(expected):
+    """With the last weights beside their mean."""
+    result = assert_scores(expected, dataset_of(pair_spec()), {"last_test_": "last/test"})
     assert result["averaged_steps"] == [8, 10, 12]
     assert result["last_test_loss"] != result["test_loss"]
 
@@ -346,3 +316,71 @@ def test_scores_belong_to_the_right_sentences(tmp_path, monkeypatch):
     assert lines[::2] == list(dataset.texts["test"].references)[::2]
     assert 30 < result["test_bleu"] < 100
     assert 50 <= result["test_slot_accuracy"] < 100
+
+
+RECIPE = f"""
+title: Two rows of a tiny translator
+command: train-mt
+metric: test_bleu
+baseline: post-ln
+seeds: [1]
+settings:
+  model: {json.dumps(TRANSFORMER)}
+  data: {json.dumps(PAIRS)}
+  train: {json.dumps(TRAIN_PAIRS | {"steps": 6, "average_last": 2, "average_every": 2})}
+  decode: {json.dumps(DECODE)}
+rows:
+  post-ln: {{method: post-ln}}
+  sas: {{method: sas}}
+columns:
+  tiny: {{}}
+  tokenised: {{metric: test_bleu_tokenised}}
+scales:
+  smoke: {{description: A tiny model}}
+"""
+
+
+@pytest.mark.slow
+def test_from_training_to_a_score(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("micro.yaml").write_text(RECIPE, encoding="utf-8")
+    table = comt("train-mt", "--recipe", "micro.yaml", "--device", "cpu")
+    results = {}
+    for path in (tmp_path / "runs/by-id").glob("*/result.json"):
+        spec = json.loads((path.parent / "spec.json").read_text())
+        results[spec["row"]] = json.loads(path.read_text())
+    assert len(results) == 2, "columns that differ in their metric alone share their runs"
+    signature = results["sas"]["test_evaluation"]["signature"]
+    tokenised = results["sas"]["test_evaluation"]["signatures"]["bleu_tokenised"]
+    assert signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    assert "tok:none" in tokenised
+    without_breaks = "".join(table.split())
+    assert f"Signatureoftest_bleu:{signature}." in without_breaks
+    assert f"Signatureoftest_bleu_tokenised:{tokenised}." in without_breaks
+    assert f"{results['sas']['test_bleu']:.2f}" in table
+    assert comt("report", "micro.yaml") == table
+    run = "own/micro:sas:tiny"
+    texts = dataset_of(pair_spec()).texts["test"]
+    write_text(Path("sources"), "".join(f"{text}\n" for text in texts.sources))
+    write_text(Path("references"), "".join(f"{text}\n" for text in texts.references))
+    comt("translate", run, "-i", "sources", "-o", "found", "--device", "cpu")
+    (folder,) = (path.parent for path in tmp_path.glob("runs/own/micro/sas/tiny/*/result.json"))
+    # As the run translated them; of two translations that score the same to rounding, either: in one of 20 perhaps.
+    found, written = (path.read_text().split("\n") for path in (Path("found"), folder / "outputs/final/test.txt"))
+    assert len(found) == len(written) == 20 + 1
+    assert sum(mine != its for mine, its in zip(found, written, strict=True)) <= 1
+    shutil.copy(folder / "outputs/final/test.txt", "final")
+    scored = json.loads(comt("score", "final", "references", "--metric", "bleu,bleu_tokenised", "--json"))
+    assert scored["bleu"] == {"score": results["sas"]["test_bleu"], "signature": signature}
+    assert scored["bleu_tokenised"] == {"score": results["sas"]["test_bleu_tokenised"], "signature": tokenised}
+    # A run is scored without files, beside another one or what needs no network.
+    names = [f"micro.yaml:{row}:tiny:1" for row in ("sas", "post-ln")]
+    assert json.loads(comt("score", names[0], "--metric", "bleu", "--json"))["bleu"] == scored["bleu"]
+    both = json.loads(comt("score", names[0], "--against", names[1], "--metric", "bleu", "--json"))["bleu"]
+    assert both["against"] == results["post-ln"]["test_bleu"]
+    copied = json.loads(comt("score", str(folder), "--against", "copy", "--metric", "bleu", "--json"))["bleu"]
+    assert copied["against"] == score("bleu", texts.sources, texts.references).value
+    assert "against" in comt("score", names[0], "--against", "nearest", "--split", "validation", "--metric", "bleu")
+    with monkeypatch.context() as patch:
+        patch.setattr(translated, "prepare", lambda *_: SimpleNamespace(content_hash="another"))
+        assert "is not the data any more" in comt("score", names[0], status=2)

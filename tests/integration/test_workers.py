@@ -14,31 +14,24 @@ from pathlib import Path
 
 import pytest
 import torch
-from dying import Nursery, is_training, wait_until
+from dying import is_training, wait_until
 from test_many_processes import is_alive
 from tiny_runs import assert_same_run, tiny_spec, train
 from worlds import train_table
 
-from comt_cli.campaign import inline, workers
+from comt_cli.campaign import workers
 from comt_cli.campaign.display import Display
 from comt_cli.campaign.jobs import Workers
 from comt_cli.campaign.outcomes import Ending, TrainingFailed
 from comt_cli.campaign.queue import RunQueue
-from comt_cli.campaign.workers import WorkerPool, worker_names
+from comt_cli.campaign.workers import WorkerPool
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.events import Note, RunStarted, StepReport
 from comt_cli.training.processes import StopSignal
 
-
-@pytest.fixture(autouse=True)
-def quick_workers(only_nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The nursery's server is there first: workers are forked from it, whatever their device is called. And nobody sits
-    out the second after which a pool, or a command that waits for another, looks again."""
-    monkeypatch.setattr(workers, "context_for", lambda devices: multiprocessing.get_context("forkserver"))
-    monkeypatch.setattr(workers, "TICK_SECONDS", 0.05)
-    monkeypatch.setattr(inline, "WAIT_SECONDS", 0.05)
+pytestmark = pytest.mark.usefixtures("quick_workers")
 
 
 class Notes(Display):
@@ -108,30 +101,17 @@ class Crew:
         return pid
 
 
-@pytest.fixture(autouse=True)
-def no_worker_is_left():
-    yield
-    assert multiprocessing.active_children() == []
-
-
 def test_workers_train_what_one_process_would(tiny_corpus, tmp_path):
     specs = seeds(tiny_corpus, 1, 2, 3, 4, 5)
     train(specs[0], tmp_path / "runs")
     crew = Crew(specs, tmp_path / "runs")
     assert crew.run() == [Ending.done] * 5
-    heard = crew.display.heard
-    assert {event[1] for event in heard if event[0] == "started"} == {0, 1}
-    assert sorted(event[2:] for event in heard if event[0] == "started") == [(seed, 0) for seed in (2, 3, 4, 5)]
-    assert sorted(event[2:] for event in heard if event[0] == "ended") == [(n, Ending.done) for n in (2, 3, 4, 5)]
+    started = [event[1:] for event in crew.display.heard if event[0] == "started"]
+    assert {worker for worker, _, _ in started} == {0, 1}
+    assert sorted(event[1:] for event in started) == [(seed, 0) for seed in (2, 3, 4, 5)]
     assert crew.queue.summary().lines() == ["5 runs: 5 done (1 before)"]
     for spec in specs:
         assert_same_run(RunDirectory.of(tmp_path / "runs", spec), train(spec, tmp_path / "alone"))
-
-
-def test_no_more_workers_than_there_is_work(tiny_corpus, tmp_path):
-    crew = Crew(seeds(tiny_corpus, 1), tmp_path, count=4)
-    assert len(crew.pool._workers) == 1
-    assert crew.run() == [Ending.done]
 
 
 def test_a_run_that_fails_does_not_stop_the_others(tiny_corpus, tmp_path):
@@ -143,12 +123,8 @@ def test_a_run_that_fails_does_not_stop_the_others(tiny_corpus, tmp_path):
     broken.checkpoint_file.write_bytes(b"")
     crew = Crew(specs, tmp_path)
     assert crew.run() == [Ending.failed, Ending.failed, Ending.done, Ending.done]
-    defect = RunDirectory.of(tmp_path, specs[0])
-    assert "no-such-method" in str(defect.error())
-    assert "Traceback" in defect.error_file.read_text()
+    assert "no-such-method" in str(RunDirectory.of(tmp_path, specs[0]).error())
     assert "is not a checkpoint" in str(broken.error())
-    with pytest.raises(TrainingFailed, match="2 of 4 runs failed"):
-        crew.queue.summary().check()
 
 
 def test_a_worker_that_is_killed_is_replaced(tiny_corpus, tmp_path):
@@ -198,39 +174,26 @@ def test_a_worker_that_is_told_alone_to_stop_hands_its_run_on(tiny_corpus, tmp_p
 
 def test_a_run_is_not_trained_on_other_text_than_it_was_planned_with(tiny_corpus, tmp_path):
     spec = tiny_spec(tiny_corpus).model_copy(update={"data_content": "0123456789abcdef"})
-    crew = Crew([spec], tmp_path, count=1)
+    crew = Crew([spec], tmp_path, count=4)
+    assert len(crew.pool._workers) == 1
     crew.pool.run()  # what was prepared before is read by the worker, and is other text by then
     assert crew.endings() == [Ending.failed]
     assert "is not the data any more" in str(RunDirectory.of(tmp_path, spec).error())
 
 
-def test_what_goes_wrong_in_the_pool_costs_no_step(tiny_corpus, tmp_path):
-    """A terminal that is gone, say, and with it what is shown."""
-    (spec,) = seeds(tiny_corpus, 1, steps=3000, save_every=3000)
-
-    def fail(worker: int) -> None:
-        raise OSError("no terminal")
-
-    crew = Crew([spec], tmp_path, count=1, display=Notes(("step", 2), fail))
-    with pytest.raises(OSError, match="no terminal"):
-        crew.run()
-    directory = RunDirectory.of(tmp_path, spec)
-    assert directory.state() is RunState.unfinished
-    assert directory.checkpoint_file.exists()
-
-
 def test_a_worker_without_work_does_not_hold_up_the_end(tiny_corpus, tmp_path, monkeypatch):
-    """Were it waited for, this would take an hour."""
+    """Were it waited for, this would take an hour. What goes wrong in the pool costs the other worker's run no step."""
     monkeypatch.setattr(workers, "SAVING_SECONDS", 3600.0)
 
     def fail(worker: int) -> None:
-        raise OSError("no terminal")
+        raise OSError("no terminal")  # and with it what is shown
 
     specs = [*seeds(tiny_corpus, 1, steps=5), *seeds(tiny_corpus, 2, **LONG)]
     crew = Crew(specs, tmp_path, display=Notes(("ended", 1), fail))
     with pytest.raises(OSError, match="no terminal"):
         crew.run()
     assert crew.endings() == [Ending.done, Ending.left]
+    assert RunDirectory.of(tmp_path, specs[1]).checkpoint_file.exists()
 
 
 def test_a_full_disk_stops_the_queue(tiny_corpus, tmp_path):
@@ -243,22 +206,17 @@ def test_a_full_disk_stops_the_queue(tiny_corpus, tmp_path):
     assert crew.endings() == [Ending.done, Ending.failed, Ending.left, Ending.left]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU])
-def test_a_signal_stops_all_workers_after_their_step(tiny_corpus, tmp_path, number):
+def test_a_signal_stops_all_workers_after_their_step(tiny_corpus, tmp_path):
     specs = seeds(tiny_corpus, 1, 2, 3, **LONG)
-    crew = Crew(specs, tmp_path, display=Notes(("started", 2), lambda _: os.kill(os.getpid(), number)))
-    before = signal.getsignal(number)
+    crew = Crew(specs, tmp_path, display=Notes(("started", 2), lambda _: os.kill(os.getpid(), signal.SIGTERM)))
+    before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(RunInterrupted, match="3 of 3 runs are left to do") as stopped:
         crew.run()
-    assert stopped.value.exit_status == 128 + number
-    assert signal.signal(number, before) is (signal.SIG_IGN if number == signal.SIGXCPU else before)  # it comes again
+    assert stopped.value.exit_status == 143
+    assert signal.getsignal(signal.SIGTERM) is before
     assert crew.endings() == [Ending.left] * 3
-    counts, *begun = crew.queue.summary().lines()
-    assert counts == "3 runs: 3 left to do"
-    assert begun == [], "what was stopped was told when it was"
     reasons = [outcome.reason for outcome in crew.queue.summary().outcomes if outcome.reason is not None]
     assert len(reasons) == 2
-    assert all(reason.startswith("stopped after step") and reason.endswith("is saved") for reason in reasons)
     assert crew.display.told == [False]
     for spec in specs[:2]:
         assert RunDirectory.of(tmp_path, spec).checkpoint_file.exists()
@@ -283,24 +241,7 @@ def test_a_second_signal_ends_workers_at_once_and_the_summary_still_comes(tiny_c
     assert crew.display.told == [False, True]
 
 
-def test_a_signal_while_workers_start(tiny_corpus, tmp_path, monkeypatch):
-    specs = seeds(tiny_corpus, 1, 2, **LONG)
-    crew = Crew(specs, tmp_path)
-    start = crew.pool._start
-
-    def start_and_stop(number: int):
-        worker = start(number)
-        crew.pool._workers[number] = worker
-        os.kill(os.getpid(), signal.SIGTERM)
-        return worker
-
-    monkeypatch.setattr(crew.pool, "_start", start_and_stop)
-    with pytest.raises(RunInterrupted):
-        crew.run()
-    assert crew.endings() == [Ending.left] * 2
-    assert crew.display.told == [False], "it is answered at once"
-
-
+@pytest.mark.slow
 def test_a_device_that_is_not_there(tiny_corpus, tmp_path):
     """It is no run's fault: none counts as failed."""
     crew = Crew(seeds(tiny_corpus, 1, 2), tmp_path)
@@ -317,19 +258,14 @@ def test_a_device_that_is_lost_leaves_its_work_to_the_others(tiny_corpus, tmp_pa
     assert crew.run() == [Ending.done] * 3
 
 
-def test_names_of_workers():
-    assert worker_names(("cuda:0", "cuda:1")) == ["cuda:0", "cuda:1"]
-    assert worker_names(("cpu", "cpu")) == ["cpu 1", "cpu 2"]
-
-
 # ---- a command that is killed
 
 
-def train_in_workers(specs: list[str], runs: str, cache: str, method: str) -> None:
+def train_in_workers(specs: list[str], runs: str, cache: str) -> None:
     """A command of its own, whose workers are its children."""
     os.environ["COMT_CACHE"] = cache
     torch.set_num_threads(1)
-    workers.context_for = lambda devices: multiprocessing.get_context(method)  # type: ignore[assignment,return-value]
+    workers.context_for = lambda devices: multiprocessing.get_context("forkserver")  # type: ignore[assignment,return-value]
 
     def note(worker: int) -> None:
         (Path(runs) / f"worker{worker}").write_text(str(crew.process(worker)))
@@ -340,11 +276,10 @@ def train_in_workers(specs: list[str], runs: str, cache: str, method: str) -> No
     crew.run()
 
 
-@pytest.mark.parametrize("method", [pytest.param("fork", marks=pytest.mark.slow), "forkserver"])
-def test_no_worker_outlives_a_killed_command(tiny_corpus, tmp_path, nursery, method):
-    """Nor do workers that a server has forked, which lives as long as any of them does."""
+def test_no_worker_outlives_a_killed_command(tiny_corpus, tmp_path, nursery):
+    """Not even those that a server has forked, which lives as long as any of them does."""
     specs = seeds(tiny_corpus, 1, 2, **LONG)
-    arguments = ([spec.model_dump_json() for spec in specs], str(tmp_path), os.environ["COMT_CACHE"], method)
+    arguments = ([spec.model_dump_json() for spec in specs], str(tmp_path), os.environ["COMT_CACHE"])
     command = nursery.start(train_in_workers, *arguments)
     files = [tmp_path / "worker0", tmp_path / "worker1"]
     wait_until(lambda: all(file.exists() and file.read_text() for file in files))
@@ -392,7 +327,7 @@ def test_two_commands_on_one_list_train_every_run_once(tiny_corpus, tmp_path, nu
 
 
 def test_what_a_killed_command_had_is_taken_up_by_the_other(tiny_corpus, tmp_path, nursery):
-    specs = seeds(tiny_corpus, 1, 2, 3, steps=80, save_every=5, log_every=5)
+    specs = seeds(tiny_corpus, 1, 2, 3, steps=40, save_every=5, log_every=5)
     arguments = ([spec.model_dump_json() for spec in specs], str(tmp_path), os.environ["COMT_CACHE"])
     first = nursery.start(train_list, *arguments, "first")
     directories = [RunDirectory.of(tmp_path, spec) for spec in specs]

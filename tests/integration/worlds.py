@@ -12,11 +12,20 @@ from typing import Any
 import pytest
 import torch
 from dying import Nursery
+from tiny_runs import dataset_of
+from typer.testing import CliRunner
 
+from comt_cli.app import app
 from comt_cli.campaign import executor, group
 from comt_cli.campaign.outcomes import Summary
 from comt_cli.campaign.queue import RunQueue
+from comt_cli.errors import UserError
+from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
+from comt_cli.training.events import ignore
+from comt_cli.training.loop import Training
+from comt_cli.training.parallel import join_world
+from comt_cli.training.processes import StopSignal
 
 FIRST, LAST = 15, 10
 """How many lines of what each process said are shown where one failed: a fault in native code names itself in the
@@ -26,9 +35,27 @@ STUCK_SECONDS = 100.0
 """After which processes that wait for each other say where they do, and end: before the test itself times out."""
 
 
+def comt(*arguments: str, status: int = 0) -> str:
+    """What a command prints on standard output, in this process; of one that is refused, what it says."""
+    result = CliRunner().invoke(app, list(arguments))
+    if status:  # the program prints it without a traceback
+        assert isinstance(result.exception, UserError), result.exception
+        assert result.exception.exit_status == status
+        return str(result.exception)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.stdout
+
+
 def train_table(specs: Sequence[RunSpec], runs: Path, device: str | None) -> Summary:
     """Train runs in this process, one after the other."""
     return executor.train_here(RunQueue(specs, runs), device)
+
+
+def train_together(rank: int, spec_json: str, runs: str) -> None:
+    """Train a run with the other processes."""
+    spec = RunSpec.model_validate_json(spec_json)
+    with join_world("cpu") as world:
+        Training(spec, RunDirectory.of(Path(runs), spec), dataset_of(spec), world, ignore, StopSignal()).run()
 
 
 def run_together(nursery: Nursery, size: int, work: Callable[..., None], *arguments: Any) -> None:

@@ -1,39 +1,29 @@
-"""Runs of fine-tuning: from a masked language model to a table, stopped and resumed, divided, measured, and refused."""
+"""Runs of fine-tuning and of masked language models: what they start from, divided, measured, and refused. How they
+resume is as of other tasks."""
 
 from __future__ import annotations
 
-import signal
-from pathlib import Path
+import math
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from glue_cases import glue_spec
-from tiny_runs import (
-    assert_same_run,
-    dataset_of,
-    masked_spec,
-    train,
-    training,
-)
-from worlds import run_together
+from tiny_runs import dataset_of, masked_spec, train, training
+from worlds import run_together, train_together
 
 from comt_cli.data.glue.dataset import GlueBatch
-from comt_cli.data.split import IGNORE
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.exchange.load import load
-from comt_cli.exchange.loaded import LoadedClassifier
+from comt_cli.exchange.loaded import LoadedClassifier, LoadedMaskedModel
 from comt_cli.models.build import materialise, model_of
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.scoring.classification import classification_scores
-from comt_cli.training.events import ignore
-from comt_cli.training.loop import Training
-from comt_cli.training.objective import NumberLoss
-from comt_cli.training.parallel import join_world
-from comt_cli.training.processes import StopSignal
+from comt_cli.tasks.settings.masked_lm import MaskedSettings
+from comt_cli.training.tasks.masked_lm import MaskedRun
 
 
 @pytest.fixture
@@ -75,45 +65,24 @@ def test_another_vocabulary_of_the_same_size_is_refused(tiny_corpus, source, tmp
 # ---- how it trains
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)
-    return tmp_path_factory.mktemp("undisturbed")
-
-
-def test_killed_it_ends_with_the_same_bits(undisturbed, source, nursery, tiny_corpus, tmp_path):
-    spec = glue_spec(tiny_corpus, start=source)
-    for folder in (undisturbed, tmp_path):
-        train(source, folder)
-    expected = train(spec, undisturbed)
-    for moment in (("half of a checkpoint is written", 1), ("after a checkpoint is renamed", 1)):
-        assert nursery.run(spec, tmp_path, moment) == -signal.SIGKILL
-    assert_same_run(train(spec, tmp_path), expected)
-
-
-def test_micro_batches_change_rounding_alone(tiny_corpus, tmp_path):
-    """Dropout follows the samples, and the parts of a batch are padded by themselves."""
+@pytest.mark.parametrize("spec_of", [masked_spec, glue_spec])
+def test_micro_batches_change_rounding_alone(spec_of, tiny_corpus, tmp_path):
+    """Masks and dropout follow the samples, and the parts of a batch are padded by themselves."""
     losses = [
-        [line["loss"] for line in train(glue_spec(tiny_corpus, **sizes), tmp_path).metrics() if "loss" in line]
+        [line["loss"] for line in train(spec_of(tiny_corpus, **sizes), tmp_path).metrics() if "loss" in line]
         for sizes in ({}, {"micro_batch_size": 2})
     ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     assert losses[0] != losses[1]  # they are two runs
 
 
-def share(rank: int, spec_json: str, runs: str) -> None:
-    """Train with the other process."""
-    del rank
-    spec = RunSpec.model_validate_json(spec_json)
-    with join_world("cpu") as world:
-        Training(spec, RunDirectory.of(Path(runs), spec), dataset_of(spec), world, ignore, StopSignal()).run()
-
-
 @pytest.mark.slow
-def test_two_processes_are_as_one(nursery, tiny_corpus, tmp_path):
-    spec = glue_spec(tiny_corpus, task="scene-similarity", evaluation_batch_size=301)  # the last batch is one's alone
+@pytest.mark.parametrize("spec_of", [masked_spec, glue_spec])
+def test_two_processes_are_as_one(spec_of, nursery, tiny_corpus, tmp_path):
+    more = {"task": "scene-similarity", "evaluation_batch_size": 301}  # the last batch is one's alone
+    spec = spec_of(tiny_corpus, **(more if spec_of is glue_spec else {}))
     alone, together = train(spec, tmp_path / "alone"), RunDirectory.of(tmp_path / "two", spec)
-    run_together(nursery, 2, share, spec.model_dump_json(), str(tmp_path / "two"))
+    run_together(nursery, 2, train_together, spec.model_dump_json(), str(tmp_path / "two"))
     for first, second in zip(alone.metrics(), together.metrics(), strict=True):
         for key in first:  # of other sums; a correlation is of numbers that hardly differ yet
             is_score = key.endswith(("score", "pearson", "spearman"))
@@ -134,19 +103,14 @@ def test_padding_changes_nothing(task, tiny_corpus, tmp_path):
     assert float(run.task.objective(*run.task.inputs(batch.uncounted())).detach()) == 0
 
 
-def test_the_loss_of_a_number_is_its_squared_error():
-    logits, targets = torch.tensor([[1.5], [2.0], [7.0]]), torch.tensor([1.0, 4.5, float(IGNORE)])
-    assert float(NumberLoss.loss_of(logits, targets)) == pytest.approx(0.25 + 6.25)
-
-
 # ---- what it comes to
 
 
 @pytest.mark.parametrize(("task", "classes"), [("scene-nli", 3), ("scene-similarity", 1)])
-def test_what_an_evaluation_counts(task, classes, undisturbed, source, tiny_corpus):
-    train(source, undisturbed)
+def test_what_an_evaluation_counts(task, classes, source, tiny_corpus, tmp_path):
+    train(source, tmp_path)
     spec = glue_spec(tiny_corpus, task=task, start=source)
-    directory = train(spec, undisturbed)
+    directory = train(spec, tmp_path)
     model, result, dataset = load(directory.path, LoadedClassifier).model.eval(), directory.result(), dataset_of(spec)
     for split, prefix in ((dataset.validation, ""), (dataset.test, "test_")):
         batch = split.batch(np.arange(len(split)))
@@ -190,4 +154,31 @@ def test_a_network_that_always_says_the_same_is_told(task, tiny_corpus, tmp_path
         assert "undefined" in found.signed["missing"]["score"]
 
 
-# ---- recipes and the command line
+def test_what_an_evaluation_of_hidden_tokens_counts(tiny_corpus, tmp_path):
+    spec = masked_spec(tiny_corpus, method={"name": "comt", "residual": "post-norm"}, steps=30, learning_rate=2e-2)
+    directory = train(spec, tmp_path)
+    result, loaded = directory.result(), load(directory.path, LoadedMaskedModel)
+    split = dataset_of(spec).validation
+    batch = split.batch(np.arange(len(split)))
+    tokens, places, targets = (torch.from_numpy(each) for each in (batch.tokens, batch.places, batch.targets))
+    with torch.no_grad():
+        logits = loaded.model.eval()(tokens, places)
+    counted = targets >= 0
+    loss = F.cross_entropy(logits[counted], targets[counted]).item()
+    assert result["masked_loss"] == pytest.approx(loss, rel=1e-5)
+    assert result["masked_perplexity"] == pytest.approx(math.exp(loss), rel=1e-5)
+    right = (logits.argmax(-1) == targets)[counted].float().mean().item()
+    assert result["masked_accuracy"] == pytest.approx(100 * right, rel=1e-5)
+    assert 2.3 < loss < 5  # from ln 261 = 5.6
+    assert right > 0.05
+
+
+def test_biases_norms_and_numbers_have_no_weight_decay(tiny_corpus):
+    spec = masked_spec(tiny_corpus, method="rezero")
+    model = model_of(spec)
+    decayed, others = MaskedRun.optimizer(model, spec.settings_as(MaskedSettings)).param_groups
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    assert (decayed["weight_decay"], others["weight_decay"]) == (0.01, 0.0)
+    assert {names[parameter].rpartition(".")[2] for parameter in decayed["params"]} == {"weight"}
+    assert all(parameter.ndim == 2 for parameter in decayed["params"])
+    assert len(decayed["params"]) + len(others["params"]) == len(names)
