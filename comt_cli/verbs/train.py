@@ -66,8 +66,6 @@ def train_recipe(
         print_plan(selected, where, fresh=fresh, site=site)
         return
     then = f"The table, of what is done: comt report {recipe} --scale {scale}, with the same options"
-    if table.has_trials:
-        then = f"When the trials have ended, the same command submits the runs at what they chose.\n{then}"
     train_tables([table], [selected], where, site, then, fresh=fresh)
 
 
@@ -120,6 +118,8 @@ def train_tables(
         if site is not None:
             _print_cost(selected, where)
             _submit(_known(selected, where.runs), where, site, fresh=fresh)
+            if any(planned.has_trials for planned in selected):
+                typer.echo("When the trials have ended, the same command submits the runs at what they chose.")
             typer.echo(then)
             _check_edges(selected, where.runs)
             return
@@ -220,8 +220,8 @@ def _train(tables: Sequence[Planned], where: Where) -> Summary:
     """Train the selected runs of tables, until nothing follows from the trials of sweeps any more.
 
     Each pass trains what is known: first the trials and the runs at the recipe's own values, then those at values that
-    were chosen. What another process trains is waited for where a choice depends on it;
-    a run that it leaves is taken over. So any number of processes can be given the same command.
+    were chosen. What another process trains is waited for where a choice depends on it; a run that it leaves is taken
+    over. So any number of processes can be given the same command.
 
     Raises:
         see `train_on`.

@@ -198,7 +198,10 @@ def openmp_runtime() -> Path:
 
 def _run(command: list[str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False)
+        # In a group of its own: Ctrl-C is for the training, which would go on to its next checkpoint without kernels.
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False, process_group=0
+        )
     except (OSError, subprocess.SubprocessError) as error:
         raise Unavailable(f"the C++ compiler {command[0]} could not be run: {error}") from error
     if done.returncode != 0:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import math
 import multiprocessing
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import get_args
@@ -122,7 +121,7 @@ def compile_all(jobs: Sequence[Job], processes: int, go_on: Callable[[], bool]) 
     """Run what is to be timed once, in so many processes, and forget it; yields how far they came while `go_on`."""
     done = 0
     with signals_blocked():
-        started = multiprocessing.get_context("spawn").Pool(processes, _begin)
+        started = multiprocessing.get_context("spawn").Pool(processes, begin_as_helper)
     with started as pool:
         ended = pool.imap_unordered(compile_one, jobs)
         while done < len(jobs) and go_on():
@@ -131,11 +130,6 @@ def compile_all(jobs: Sequence[Job], processes: int, go_on: Callable[[], bool]) 
                 done += 1
     rest = "" if done == len(jobs) else "; the rest is compiled when it is first timed"
     yield f"compiled {done} of {len(jobs)} parts, {processes} at a time{rest}"
-
-
-def _begin() -> None:
-    begin_as_helper()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # at once: a compiler does not return to Python for seconds
 
 
 def compile_one(job: Job) -> None:

@@ -69,6 +69,37 @@ def test_the_folder_of_changed_settings_goes_with_its_last_link(shelf: Shelf, th
     assert ids(shelf.runs) == set(three)
 
 
+def test_nothing_is_deleted_by_looking_nor_without_being_asked(shelf: Shelf, three):
+    before = tree(shelf.runs)
+    assert comt("rm", "mine/gates", "--dry-run").exit_code == 0
+    refused = comt("rm", "mine/gates").exception
+    assert isinstance(refused, UserError)
+    assert refused.exit_status == 2
+    assert tree(shelf.runs) == before
+
+
+def test_a_call_that_is_stopped_half_way_leaves_no_link_to_nothing(shelf: Shelf, three, monkeypatch):
+    real = Path.rename
+
+    def stopped(path, target):
+        real(path, target)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            remove_runs(known_runs(shelf.runs)[:1], shelf.runs)
+    assert [path for path in shelf.runs.rglob("*") if path.is_symlink() and not path.exists()] == []
+
+
+@pytest.mark.parametrize(("answer", "status", "left"), [("n\n", 1, 3), ("\n", 1, 3), ("y\n", 0, 1)])
+def test_it_asks(shelf: Shelf, three, monkeypatch, answer, status, left):
+    stdin = type("Stdin", (), {"isatty": staticmethod(lambda: True)})
+    monkeypatch.setattr(comt_cli.verbs.runs, "sys", type("Terminal", (), {"stdin": stdin}))
+    result = comt("rm", "mine/gates:pre-ln", answer=answer)
+    assert (result.exit_code, len(ids(shelf.runs))) == (status, left)
+
+
 def test_by_id_by_link_and_by_folder(shelf: Shelf, three):
     link = shelf.runs / shelf.spec("pre-ln", 2).relative_path
     folder = shelf.runs / "by-id" / three[2]
@@ -207,11 +238,3 @@ def test_what_is_not_chosen_stays_to_the_byte(data):
 
 def _files(there: dict[str, str]) -> dict[str, str]:
     return {path: content for path, content in there.items() if content != "/"}
-
-
-@pytest.mark.parametrize(("answer", "status", "left"), [("n\n", 1, 3), ("\n", 1, 3), ("y\n", 0, 1)])
-def test_it_asks(shelf: Shelf, three, monkeypatch, answer, status, left):
-    stdin = type("Stdin", (), {"isatty": staticmethod(lambda: True)})
-    monkeypatch.setattr(comt_cli.verbs.runs, "sys", type("Terminal", (), {"stdin": stdin}))
-    result = comt("rm", "mine/gates:pre-ln", answer=answer)
-    assert (result.exit_code, len(ids(shelf.runs))) == (status, left)

@@ -54,6 +54,13 @@ def test_json_has_every_digit(folder):
     }
 
 
+def test_files_of_different_length_are_refused(folder):
+    (folder / "short").write_text("one\ntwo\n")
+    result = run("short", "ref")
+    assert "short has 2, ref has 40" in result.exception.message
+    assert result.exception.exit_status == 2
+
+
 def test_all_that_is_wrong_comes_at_once(folder):
     (folder / "latin").write_bytes("grün\n".encode("latin-1"))
     (folder / "empty").touch()

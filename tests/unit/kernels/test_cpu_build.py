@@ -159,6 +159,10 @@ def test_a_compiler_that_fails(fresh, monkeypatch, tmp_path, compiles, reason):
         build.library()
 
 
+def test_a_signal_to_the_training_and_its_group_leaves_the_compiler_alone():
+    assert build._run([sys.executable, "-c", "import os; print(os.getpgrp() == os.getpid())"]) == "True\n"
+
+
 @BUILDS
 def test_a_cache_folder_that_cannot_be_written(fresh):
     fresh.write_text("a file where the folder should be", encoding="utf-8")

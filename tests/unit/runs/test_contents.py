@@ -31,6 +31,12 @@ def test_what_is_not_prepared_here_is_what_the_runs_were_trained_on(tmp_path):
     assert adopt_contents([spec(None), spec(None, seed=2)], tmp_path) == [spec("one"), spec("one", seed=2)]
 
 
+def test_what_is_prepared_here_counts(tmp_path):
+    write_run(tmp_path, "one")
+    assert adopt_contents([spec("two")], tmp_path) == [spec("two")]
+    assert len(RunQueue([spec("two")], tmp_path).open) == 1
+
+
 def test_runs_on_other_settings_say_nothing(tmp_path):
     other = spec("one").model_copy(update={"data_fingerprint": f"not-{PICTURES}"})
     RunDirectory.of(tmp_path, other).create(other)

@@ -94,6 +94,12 @@ def test_what_is_moved_aside_takes_the_links_of_all_tables_with_it(spec, twin, t
     assert set_aside([spec], tmp_path) == []
 
 
+def test_a_run_without_links_is_moved_aside_too(spec, tmp_path):
+    directory = finished(spec, tmp_path)
+    (tmp_path / spec.relative_path).unlink()
+    assert set_aside([spec], tmp_path) == [directory.path.with_name(f"{spec.id}.replaced-1")]
+
+
 def test_a_run_in_progress_is_not_moved(spec, tmp_path):
     other = spec.model_copy(update={"seed": 99})
     finished(other, tmp_path)
