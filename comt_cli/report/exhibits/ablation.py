@@ -283,6 +283,10 @@ def _draw_panel(
     axes.set_ylim(low, high)
     if line is not None:
         axes.axhline(line, color="#606060", linewidth=0.9, linestyle="--", zorder=1)
+    if attrs["axis"] == "number":  # a point without a value, or beyond the scale, breaks the line
+        marked = [p for p in points if not p["baseline"]]
+        heights = [p["value"] if p["value"] is not None and low <= p["value"] <= high else math.nan for p in marked]
+        axes.plot([rows.index(p["row"]) for p in marked], heights, color=colour, zorder=2)
     named = []
     for point in points:
         value, is_baseline = point["value"], point["baseline"]
@@ -306,8 +310,6 @@ def _draw_panel(
             axes.plot([x, x], ends, "_-", color=colour, markersize=5, zorder=3,
                       linewidth=0.5 if point["interval_low"] is None else 0.9)  # fmt: skip
         named.append((float(x), float(value), point["row"].replace("_", " ")))
-    if attrs["axis"] == "number":
-        axes.plot([x for x, *_ in named], [y for _, y, _ in named], color=colour, zorder=2)
     return named
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -97,6 +98,15 @@ def test_what_has_no_value_is_said(widths: Bench) -> None:
     assert "Without a value: 8 (missing) and 16 (diverged)." in said
     ours, *_ = Ablation("hidden-size").draw(frame).axes
     assert {"missing", "diverged"} <= {text.get_text() for text in ours.texts}
+
+
+def test_a_point_without_a_value_or_beyond_the_scale_breaks_the_line(whole: Bench) -> None:
+    whole.diverged("8", 1, 2, 3)
+    exhibit = Ablation("hidden-size")
+    lines = [[line.get_ydata() for line in axes.get_lines() if len(line.get_xdata()) == 3]
+             for axes in exhibit.draw(frame_of(whole)).axes]  # fmt: skip
+    assert [[[math.isnan(y) for y in own] for own in each] for each in lines] == [
+        [[False, True, False]], [[False, False, False]], [[False, True, False]]]  # fmt: skip
 
 
 def test_numbers_of_the_paper_are_not_drawn_beside_runs_that_they_are_not_of(whole: Bench) -> None:
