@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from comt_cli.files import read_csv
 from comt_cli.methods import catalogue
 from comt_cli.recipe.load import load_recipe
-from comt_cli.report.exhibits.ablation import Ablation, ablation_rows, bar
+from comt_cli.report.exhibits.ablation import Ablation, ablation_rows, bar, scale_of
 from comt_cli.report.frame import runs_frame
 from comt_cli.report.write import write_exhibits, write_report
 
@@ -157,3 +157,23 @@ def test_a_bar_reaches_the_baselines_line_just_where_the_difference_is_not_resol
     assert bar(point(5.0, stderr=0.5), None, relative=relative) == (4.5, 5.5)
     exact = bar(point(1.0, interval_low=-10.0, interval_high=5.0), 200.0, relative=relative)
     assert exact == pytest.approx((180, 210) if relative else (190, 205))
+
+
+def shown(values: list[float], better: str, bars: dict[str, tuple[float, float]] | None = None) -> list[float]:
+    points = [point(value, row=str(value), baseline=number == 0) for number, value in enumerate(values)]
+    low, high = scale_of(points, bars or {}, better)
+    return [value for value in values if low <= value <= high]
+
+
+def test_only_what_is_far_worse_than_the_others_is_beyond_the_scale() -> None:
+    assert shown([33.0, 20.0, 21.0, 22.0], "lower") == [33.0, 20.0, 21.0, 22.0], "the baseline's line is in sight"
+    assert shown([26.0, 23.83, 23.82, 23.8, 23.59], "lower") == [26.0, 23.83, 23.82, 23.8, 23.59]
+    assert shown([21.0, 20.0, 21.0, 22.0, 60.0], "lower") == [21.0, 20.0, 21.0, 22.0]
+    assert shown([21.0, 20.0, 21.0, 22.0, 5.0], "lower") == [21.0, 20.0, 21.0, 22.0, 5.0]
+    assert shown([21.0, 20.0, 21.0, 22.0, 2.0], "higher") == [21.0, 20.0, 21.0, 22.0]
+    assert shown([29.0, 91.0, 30.0, 10.0], "higher") == [29.0, 91.0, 30.0, 10.0], "as far apart as each other"
+    bars = {"20.0": (19.5, 20.5), "21.0": (20.5, 21.5), "22.0": (5.0, 39.0)}
+    low, high = scale_of([point(value, row=str(value)) for value in (20.0, 21.0, 22.0)], bars, "lower")
+    assert 17 < low < 19.5, "one bar far longer than the others does not set the scale"
+    assert 22 < high < 25
+    assert scale_of([], {}, "lower") == (0, 1)
