@@ -54,13 +54,16 @@ def print_texts(
 
     console, grid = console_for(file), Grid(box=None, header_style="bold", pad_edge=False, padding=(0, _GAP, 0, 0))
     rows = [*lines]
-    whole = [max(map(len, [*(row[at] for row in rows), *title.split(), ""])) for at, title in enumerate(head)]
-    fits = sum(whole) + _GAP * (len(whole) - 1) <= console.width  # with headings broken between words
+    least = [max(map(len, [*(row[at] for row in rows), *title.split(), ""])) for at, title in enumerate(head)]
+    spare = (console.width if most is None else most) - sum(least) - _GAP * (len(least) - 1)
+    fits = spare >= 0  # with headings broken between words; rich would take the room from the texts
     for number, title in enumerate(head):
         side: Literal["left", "right"] = "left" if (left[number] if left else number == 0) else "right"
         is_whole = number == 0 if folded is None else number not in folded
+        more = max(0, min(len(title) - least[number], spare))
+        spare -= more
         grid.add_column(escape(title), justify=side, no_wrap=is_whole, vertical="top", overflow="fold",
-                        min_width=whole[number] if fits else None)  # fmt: skip
+                        width=least[number] + more if fits else None)  # fmt: skip
     for number, row in enumerate(rows):
         is_bold = bool(bold) and bold[number]
         grid.add_row(*(Text(text, style="bold" if is_bold and at == 1 else "") for at, text in enumerate(row)))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import statistics
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli.recipe.load import LoadedRecipe
@@ -51,10 +52,15 @@ _SHARES: dict[str, Callable[[float], float]] = {
 """Options whose value is less readable than the share, from 0 to 1, that it amounts to."""
 COST = "cost"
 """The ablation whose quantity is not an option but the price: parameters beyond the plain model."""
+_OUTLIER = 1.6
+"""So many times the median of a panel's rows, or a value of as many times less where higher is better, is far off."""
+_WIDE = 2.5
+"""A bar of more than so many times the median length does not set the scale."""
 _NEAR_FLOOR = 2
 """An accuracy of at most so many times that of guessing is no learning to speak of."""
 _LARGEST = 1e100
 """Of numbers so large, or so near to 0, a drawing's own arithmetic overflows."""
+Bar = tuple[float, float]
 _COLOURS = {"ours": "#0072B2", "paper": "#D55E00"}
 _FIELDS = ("panel", "column", "row", "baseline", "x", "value", "stderr", "n", "state", "collapsed", "printed_increase",
            "difference", "interval_low", "interval_high", "position")  # fmt: skip
@@ -247,17 +253,34 @@ def _increase(printed: str | None) -> float | None:
     return number / 2 if printed.startswith("<") else number
 
 
-def scale_of(points: Sequence[Record], bars: Iterable[tuple[float, float] | None]) -> tuple[float, float]:
-    """The ends of a panel's axis of values: all values and bars but the collapsed ones and a few outliers."""
-    from comt_cli.report.figures.lines import robust_ends
+def scale_of(points: Sequence[Record], bars: Mapping[str, Bar], better: str) -> Bar:
+    """The ends of a panel's axis of values: all values, but collapsed ones and those so bad that the others could not
+    be distinguished beside them; and their bars, but those far longer than most, or far beyond all values."""
+    known = [p for p in points if p["value"] is not None and not p["collapsed"]]
+    rows = [p["value"] for p in known if not p["baseline"]]
+    worst = statistics.median(rows) * (_OUTLIER if better == "lower" else 1 / _OUTLIER) if rows else 0.0
 
-    values = [p["value"] for p in points if p["value"] is not None and not p["collapsed"]]
-    ends = robust_ends([*values, *(end for each in bars if each for end in each)])
-    span = max(ends.high - ends.low, 0.004 * abs(ends.high), 1e-6)
-    return ends.low - 0.1 * span, ends.high + 0.1 * span
+    def is_bad(value: float) -> bool:
+        return value > worst if better == "lower" else value < worst
+
+    near = [value for value in rows if not is_bad(value)]
+    shown = [
+        p for p in known
+        if not near or not is_bad(p["value"]) or min(abs(p["value"] - each) for each in near) <= max(near) - min(near)
+    ]  # fmt: skip
+    if not shown:
+        return 0.0, 1.0
+    values, seen = [p["value"] for p in shown], [bars[p["row"]] for p in shown if p["row"] in bars]
+    low, high = min(values), max(values)
+    lengths = sorted(top - bottom for bottom, top in seen)
+    longest = max(_WIDE * lengths[(len(lengths) - 1) // 2], 2 * (high - low)) if lengths else 0.0
+    usual = [each for each in seen if each[1] - each[0] <= longest and each[1] <= 2 * high]
+    low, high = min([low, *(each[0] for each in usual)]), max([high, *(each[1] for each in usual)])
+    span = max(high - low, (0.05 if len(values) == 1 else 0.004) * abs(high), 1e-6)
+    return (low + high) / 2 - 0.6 * span, (low + high) / 2 + 0.6 * span
 
 
-def bar(point: Record, baseline: float | None, *, relative: bool) -> tuple[float, float] | None:
+def bar(point: Record, baseline: float | None, *, relative: bool) -> Bar | None:
     """The ends of a point's bar on the axis of values.
 
     The paired interval of the difference, or of the ratio, from the baseline: it reaches the baseline's line just where
@@ -278,12 +301,17 @@ def _draw_panel(
     base = next((p for p in points if p["baseline"]), None)
     line = None if base is None else base["value"]
     axes.set_title(f"{in_words(points[0]['column'])}   - - {attrs['baseline']} {_text(base)}", loc="left", fontsize=7)
-    bars = {p["row"]: bar(p, line, relative=attrs["is_relative"]) for p in points if p["value"] is not None}
-    low, high = scale_of(points, bars.values())
+    valued = [p for p in points if p["value"] is not None]
+    bars = {p["row"]: ends for p in valued if (ends := bar(p, line, relative=attrs["is_relative"])) is not None}
+    low, high = scale_of(points, bars, attrs["better"])
     axes.set_ylim(low, high)
     if line is not None:
         axes.axhline(line, color="#606060", linewidth=0.9, linestyle="--", zorder=1)
-    named = []
+    if attrs["axis"] == "number":  # a point without a value, or beyond the scale, breaks the line
+        marked = [p for p in points if not p["baseline"]]
+        heights = [p["value"] if p["value"] is not None and low <= p["value"] <= high else math.nan for p in marked]
+        axes.plot([rows.index(p["row"]) for p in marked], heights, color=colour, zorder=2)
+    named, beyond = [], dict[tuple[float, bool], list[str]]()
     for point in points:
         value, is_baseline = point["value"], point["baseline"]
         if is_baseline and attrs["axis"] != "cost":
@@ -296,18 +324,19 @@ def _draw_panel(
             name = f"{point['row']} {_text(point)}" if attrs["axis"] == "cost" else _text(point)
             end, shade = high if is_up else low, colour if value is not None else "none"
             axes.plot([x], [end], "^" if is_up else "v", color=shade, markersize=4, clip_on=False)
-            axes.annotate(name, (x, end), (0, -4 if is_up else 4), textcoords="offset points", color=colour,
-                          ha="center", va="top" if is_up else "bottom", rotation=90, fontsize=6.5)  # fmt: skip
+            beyond.setdefault((x, is_up), []).append(name)
             continue
         is_whole = point["state"] in ("done", "printed") and not is_baseline
         axes.plot([x], [value], "s" if is_baseline else "o", color="#606060" if is_baseline else colour, markersize=3.6,
                   markerfacecolor=None if is_whole else "white", zorder=4)  # fmt: skip
-        if (ends := bars[point["row"]]) is not None:
+        if (ends := bars.get(point["row"])) is not None:
             axes.plot([x, x], ends, "_-", color=colour, markersize=5, zorder=3,
                       linewidth=0.5 if point["interval_low"] is None else 0.9)  # fmt: skip
         named.append((float(x), float(value), point["row"].replace("_", " ")))
-    if attrs["axis"] == "number":
-        axes.plot([x for x, *_ in named], [y for _, y, _ in named], color=colour, zorder=2)
+    for (x, is_up), names in beyond.items():  # several may stand at one cost
+        axes.annotate("\n".join(names), (x, high if is_up else low), (0, -4 if is_up else 4), rotation=90, color=colour,
+                      va="top" if is_up else "bottom", ha="center", fontsize=6.5,
+                      textcoords="offset points")  # fmt: skip
     return named
 
 

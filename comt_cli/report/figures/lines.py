@@ -53,10 +53,6 @@ class Ends:
     low: float
     high: float
 
-    def is_off(self, value: float) -> bool:
-        """Whether a value is beyond either end."""
-        return not self.low <= value <= self.high
-
 
 def robust_ends(values: Sequence[float] | NDArray[Any], *, log: bool = False) -> Ends:
     """The ends of a scale that a few outliers do not rule.

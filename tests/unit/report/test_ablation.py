@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from comt_cli.files import read_csv
 from comt_cli.methods import catalogue
 from comt_cli.recipe.load import load_recipe
-from comt_cli.report.exhibits.ablation import Ablation, ablation_rows, bar
+from comt_cli.report.exhibits.ablation import Ablation, ablation_rows, bar, scale_of
 from comt_cli.report.frame import runs_frame
 from comt_cli.report.write import write_exhibits, write_report
 
@@ -99,6 +100,15 @@ def test_what_has_no_value_is_said(widths: Bench) -> None:
     assert {"missing", "diverged"} <= {text.get_text() for text in ours.texts}
 
 
+def test_a_point_without_a_value_or_beyond_the_scale_breaks_the_line(whole: Bench) -> None:
+    whole.diverged("8", 1, 2, 3)
+    exhibit = Ablation("hidden-size")
+    lines = [[line.get_ydata() for line in axes.get_lines() if len(line.get_xdata()) == 3]
+             for axes in exhibit.draw(frame_of(whole)).axes]  # fmt: skip
+    assert [[[math.isnan(y) for y in own] for own in each] for each in lines] == [
+        [[False, True, False]], [[False, False, False]], [[False, True, False]]]  # fmt: skip
+
+
 def test_numbers_of_the_paper_are_not_drawn_beside_runs_that_they_are_not_of(whole: Bench) -> None:
     overrides = ("train.steps=20",)
     for row, value in VALUES.items():
@@ -147,3 +157,23 @@ def test_a_bar_reaches_the_baselines_line_just_where_the_difference_is_not_resol
     assert bar(point(5.0, stderr=0.5), None, relative=relative) == (4.5, 5.5)
     exact = bar(point(1.0, interval_low=-10.0, interval_high=5.0), 200.0, relative=relative)
     assert exact == pytest.approx((180, 210) if relative else (190, 205))
+
+
+def shown(values: list[float], better: str, bars: dict[str, tuple[float, float]] | None = None) -> list[float]:
+    points = [point(value, row=str(value), baseline=number == 0) for number, value in enumerate(values)]
+    low, high = scale_of(points, bars or {}, better)
+    return [value for value in values if low <= value <= high]
+
+
+def test_only_what_is_far_worse_than_the_others_is_beyond_the_scale() -> None:
+    assert shown([33.0, 20.0, 21.0, 22.0], "lower") == [33.0, 20.0, 21.0, 22.0], "the baseline's line is in sight"
+    assert shown([26.0, 23.83, 23.82, 23.8, 23.59], "lower") == [26.0, 23.83, 23.82, 23.8, 23.59]
+    assert shown([21.0, 20.0, 21.0, 22.0, 60.0], "lower") == [21.0, 20.0, 21.0, 22.0]
+    assert shown([21.0, 20.0, 21.0, 22.0, 5.0], "lower") == [21.0, 20.0, 21.0, 22.0, 5.0]
+    assert shown([21.0, 20.0, 21.0, 22.0, 2.0], "higher") == [21.0, 20.0, 21.0, 22.0]
+    assert shown([29.0, 91.0, 30.0, 10.0], "higher") == [29.0, 91.0, 30.0, 10.0], "as far apart as each other"
+    bars = {"20.0": (19.5, 20.5), "21.0": (20.5, 21.5), "22.0": (5.0, 39.0)}
+    low, high = scale_of([point(value, row=str(value)) for value in (20.0, 21.0, 22.0)], bars, "lower")
+    assert 17 < low < 19.5, "one bar far longer than the others does not set the scale"
+    assert 22 < high < 25
+    assert scale_of([], {}, "lower") == (0, 1)

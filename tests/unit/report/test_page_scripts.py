@@ -66,6 +66,7 @@ addEventListener("load", async () => {
   found.parts = document.getElementById("scale/smoke").querySelector(".parts").open;
   for (const each of document.querySelectorAll("details")) each.open = true;
   found.wide = document.documentElement.scrollWidth <= innerWidth;
+  found.lines = [...document.querySelectorAll("polyline")].map((line) => getComputedStyle(line).stroke);
   found.ground = getComputedStyle(document.body).backgroundColor;
   document.title = "FOUND" + JSON.stringify(found) + "END";
 });
@@ -90,4 +91,6 @@ def test_the_committed_page_in_a_browser_as_narrow_as_it_gets(tmp_path: Path, sc
     assert found["seen"] == ["mix-ln", True]
     assert found["parts"]
     assert found["wide"], "the page itself scrolls sideways"
+    assert found["lines"]
+    assert "none" not in found["lines"], "the style hides a learning curve"
     assert found["ground"] == ground

@@ -19,6 +19,7 @@ from comt_cli.files import write_text
 from comt_cli.report.caption import escaped
 from comt_cli.report.exhibits.table import print_table
 from comt_cli.report.layout import texts_of
+from comt_cli.report.terminal import print_texts
 from comt_cli.report.write import print_report, write_report
 
 if TYPE_CHECKING:
@@ -130,6 +131,15 @@ def test_metrics_of_the_same_runs_are_columns_of_one_table(bench: Bench, monkeyp
     text = io.StringIO()
     print_table(table.cells, text)
     assert max(map(len, text.getvalue().splitlines())) <= width
+
+
+def test_headings_are_broken_before_a_text_is_cut(monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    head, text = ["method", "a long heading", "another heading", "verdict"], io.StringIO()
+    print_texts(head, [["sliding-window", "1", "2", "not resolved"]], text, 50)
+    lines = text.getvalue().splitlines()
+    assert lines[-1].endswith("not resolved")
+    assert max(map(len, lines)) <= 50
 
 
 @pytest.mark.parametrize("seeds", [[1], [1, 2, 3]])
