@@ -161,7 +161,7 @@ def test_a_table_is_written_and_its_columns_share_their_runs(trained):
         assert cell["run_ids"] == result["id"]
         assert result["test_loss"] != result["loss"]  # of other sequences
     page = (folder / "results/smoke/own/copy.md").read_text()
-    assert "(whole: sequences copied without a mistake, in per cent (higher is better); symbols: symbols copied" in page
+    assert "whole: sequences copied without a mistake, in per cent (higher is better); symbols: symbols copied" in page
 
 
 @pytest.mark.slow

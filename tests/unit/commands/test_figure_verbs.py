@@ -250,7 +250,7 @@ def test_a_data_set_is_drawn_as_a_network_sees_it(monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["glyph10"], "images: Input should be 'glyphs10'"),
+        (["glyph10"], "did you mean glyphs10?"),
         (["cifar10", "--size", "16"], "the images of cifar10 are 32 pixels wide"),
         (["imagenet", "--folder", "/nowhere"], "imagenet is not in /nowhere"),
         (["glyphs10", "--folder", "/nowhere"], "--folder is for cifar10, cifar100 and imagenet"),
