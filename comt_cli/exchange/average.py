@@ -65,8 +65,9 @@ def average(run: Path, last: int, out: Path | None) -> tuple[Path, list[int]]:
     if not kept and (run / "result.json").is_file():
         raise UserError(f"{run} has ended, and keeps the weights of its last step, or their average, alone", KEEPING)
     if len(kept) < last:
+        listed = f" ({', '.join(map(str, kept))})" if kept else ""
         raise UserError(
-            f"{run} keeps the weights of {len(kept)} steps ({', '.join(map(str, kept))}); {last} cannot be averaged",
+            f"{run} keeps the weights of {len(kept)} steps{listed}; {last} cannot be averaged",
             f"{KEEPING}; while it trains also those that train.average_last asks for.",
         )
     chosen = list(kept)[-last:]

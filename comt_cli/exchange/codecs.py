@@ -133,7 +133,9 @@ def tokenizer_files(codec: TextCodec, context_length: int | None) -> tuple[Files
     """The files, and the special ids for config.json (`eos_token_id` ...), of the tokenizer behind `codec`.
 
     A SentencePiece model is written as it is, and as tokenizer.json only if that gives the same tokens on every probe
-    text: T5's, which normalises, does not convert.
+    text: T5's, which normalises, does not convert. Two differences of a tokenizer.json are known: the text '</s>' is
+    read as the end-of-text token, and among equally likely ways to cut a run of one symbol ('********') the library
+    may take another order of the same pieces.
     """
     if isinstance(codec, LibraryCodec):
         return {"tokenizer.json": (codec.tokenizer.to_str().encode(), "the tokenizer that the model came with")}, {}

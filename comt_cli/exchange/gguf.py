@@ -201,7 +201,7 @@ def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], origin: str)
         "smollm": [pre_tokenizers.Digits(individual_digits=True)],
         **{name: [pre_tokenizers.Split(Regex(_LLAMA3), "isolated")] for name in _LLAMA3_NAMES},
     }
-    if rule not in cuts:
+    if not isinstance(rule, str) or rule not in cuts:
         raise UserError(f"{origin}: comt does not know the cutting rule {rule!r}", f"It knows {', '.join(cuts)}.")
     merges = [tuple(merge.split(" ", 1)) for merge in metadata.get(f"{_KEY}merges") or []]
     if not all(len(merge) == 2 for merge in merges):

@@ -12,8 +12,9 @@ from typing import Any
 
 from pydantic import PydanticUndefinedAnnotation
 
-from comt_cli.methods.base import Method, Wiring
+from comt_cli.methods.base import ConnectionMethod, Method, Wiring, residual_connections
 from comt_cli.methods.mistakes import NO_METHODS, mistake, naming_mistakes
+from comt_cli.recipe.problems import nearest
 from comt_cli.recipe.schema import Catalogue
 from comt_cli.tasks import task_of, tasks
 
@@ -49,6 +50,9 @@ def _check(method: type[Method], file: Path, found: Mapping[str, type[Method]]) 
         raise mistake(file, f"{method.__name__} has no name", hint='Give it one: name: ClassVar[str] = "..."')
     if method.wiring is Method.wiring:
         raise mistake(file, f"{method.__name__} has no wiring", hint="Give it one: def wiring(self) -> Wiring: ...")
+    if issubclass(method, ConnectionMethod) and method.connection not in (known := residual_connections()):
+        said = f"{method.__name__}: no residual connection is called {method.connection!r}"
+        raise mistake(file, said, hint=nearest(method.connection, known))
     if method.name in found:
         other = found[method.name].__module__.rpartition(".")[2]
         raise mistake(file, f"{other}.py has a method {method.name!r} already", hint="Give one of them another name.")

@@ -150,8 +150,8 @@ class VocabularyModel(Model):
 
 @dataclass  # not frozen: the compiler of PyTorch 2.11 does not find the fields of a frozen one that it makes itself
 class GatedBranch:
-    """Branch of a token block (`layers.residual.Branch`) and the connection that adds it: y = last(inner(h)), then the
-    gate on the whole branch, and dropout, where the model has them."""
+    """Branch of a token block (`layers.residual.base.Branch`) and the connection that adds it: y = last(inner(h)), then
+    the gate on the whole branch, and dropout, where the model has them."""
 
     connection: ResidualConnection
     inner: Callable[..., Tensor]

@@ -101,16 +101,16 @@ class Training:
                 return finished
             if self.world.is_main:
                 self.directory.create(self.spec)
-            self._check_data()
+            self._check_data("Put it back; or the same command plans and trains runs of the data as it is now.")
             self._set_up(resources)
             return self._train()
 
-    def _check_data(self) -> None:
+    def _check_data(self, hint: str) -> None:
         if self.dataset.content_hash != self.spec.data_content:
             name = self.spec.task.data_name(self.spec.settings)
             raise UserError(
                 f"{name} is not the data any more that {self.directory.shown} was planned with",
-                "Put it back; or the same command plans and trains runs of the data as it is now.",
+                hint,
             )
 
     def _take(self, resources: contextlib.ExitStack) -> dict[str, Any] | BeingTrained | None:
@@ -128,7 +128,7 @@ class Training:
     def evaluations(self) -> dict[str, Evaluation]:
         """Of a run that is done, by split, without changing its directory. Raises `UserError` where its data is not
         what it was, or its checkpoint not that of the last step."""
-        self._check_data()
+        self._check_data("With the data as it was, the run can be evaluated again.")
         self.task.captured = False
         self._load()
         if self.counters.step != self.settings.steps:
@@ -181,9 +181,10 @@ class Training:
             said = summary(choices, compiled=self.settings.compile)
             command = TUNE if any(op in get_args(Op) for op in choices) else "comt bench step"
             self._note(f"train.kernels: auto: {said}{'' if command in said else f'; {command} measures anew'}")
-        missing = [op for op, choice in choices.items() if not choice.fused]
-        if self.settings.kernels == "fused" and missing:
-            self._note(f"train.kernels: fused, but {', '.join(missing)} cannot be: {choices[missing[0]].reason}")
+        if self.settings.kernels == "fused":
+            for reason in dict.fromkeys(choice.reason for choice in choices.values() if not choice.fused):
+                ops = ", ".join(op for op, choice in choices.items() if not choice.fused and choice.reason == reason)
+                self._note(f"train.kernels: fused, but {ops} cannot be: {reason}")
         return choices
 
     def _train(self) -> dict[str, Any]:

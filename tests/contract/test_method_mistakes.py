@@ -93,6 +93,7 @@ def test_a_mistake_at_the_import_and_in_the_wiring(write: Write, right: str, wro
     [
         ('    name: ClassVar[str] = "half-branch"\n', "", "HalfBranch has no name"),
         ("def wiring(", "def image_wiring(", "HalfBranch has no wiring"),
+        ("import Method,", "import ConnectionMethod as Method,", "no residual connection is called 'half-branch'"),
         ('"half-branch"\n', '"half-branch"\n    scale: Positive = 0.5\n', "a type that is not defined: Positive"),
     ],
 )

@@ -158,6 +158,8 @@ def test_llamas_tokenizer_cuts_as_sentencepiece_does(make_llama, tmp_path) -> No
         ({"tokenizer": "t5"}, "kind 't5'"),
         ({"expert_count": 4}, "mixture of experts"),
         ({"key_length": 32}, r"attention\.key_length = 32"),
+        ({"rope_dimension_count": 8}, r"rope\.dimension_count = 8"),
+        ({"rope_scaling_type": gguf.RopeScalingType.YARN}, "rope_scaling = "),
     ],
 )
 def test_files_that_do_not_fit_are_refused_by_name(changes, words, make_llama, tmp_path) -> None:

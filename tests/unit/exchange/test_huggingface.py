@@ -100,6 +100,7 @@ def edited(folder: Path, **changes) -> Path:
     ("changes", "words"),
     [
         ({"model_type": "mistral"}, "mistral"),
+        ({"attention_bias": True}, "attention_bias = true"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling"),
         ({"head_dim": 32}, "head_dim = 32"),
         ({"hidden_size": "absent"}, "does not say hidden_size"),

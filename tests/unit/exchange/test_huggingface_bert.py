@@ -100,7 +100,8 @@ def test_a_decoder_of_its_own_is_refused(tmp_path, part) -> None:
     tensors = safetensors.torch.load_file(folder / "model.safetensors")
     same = {"weight": "bert.embeddings.word_embeddings.weight", "bias": "cls.predictions.bias"}[part]
     decoder = {f"cls.predictions.decoder.{part}": tensors[same].clone()}
-    tensors = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): tensor for name, tensor in tensors.items()}
+    for ours, old in (("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta")):
+        tensors = {name.replace(ours, old): tensor for name, tensor in tensors.items()}
     tensors["bert.pooler.dense.weight"] = torch.ones(3)  # as a checkpoint of pre-training has
     safetensors.torch.save_file(tensors | decoder, folder / "model.safetensors", {"format": "pt"})
     read_huggingface(folder)

@@ -11,7 +11,7 @@ from toy_decoder import BEGIN, END, ToyDecoder
 
 from comt_cli.data.special_tokens import PAD
 from comt_cli.errors import UserError
-from comt_cli.generation.beam import PENALTIES, Forbidden, Hypothesis, beam_search
+from comt_cli.generation.beam import PENALTIES, Forbidden, Hypothesis, beam_search, top
 
 SOURCES = [[5, 3, 1], [4, 1], [3, 3, 5, 4, 1], [5, 1], [1], [4, 5, 4, 3, 3, 1], [3, 1]]
 
@@ -131,6 +131,13 @@ def test_n_best_are_distinct_sorted_and_begin_with_the_best(monkeypatch):
             assert len({each.tokens for each in hypotheses}) == 4
             keys = [(not each.ended, -each.score) for each in hypotheses]
             assert keys == sorted(keys)
+
+
+def test_of_equal_values_the_first_are_taken():
+    values_BN = torch.tensor([[1.0, 3, 3, 2, 3, 2], [5, 4, 3, 2, 1, 0], [0, 0, 0, 0, 0, 0]])
+    values_BC, index_BC = top(values_BN, 4)
+    assert index_BC.tolist() == [[1, 2, 4, 3], [0, 1, 2, 3], [0, 1, 2, 3]]
+    assert values_BC.tolist() == values_BN.gather(1, index_BC).tolist()
 
 
 def test_what_is_no_number_is_an_error():

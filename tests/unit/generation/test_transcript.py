@@ -65,6 +65,14 @@ def test_a_line_that_does_not_fit_its_checksum_is_decoded_again(folder, wrong, r
     assert Transcript(folder, "test", weights="a run, step 4").done == {1: "one"}
 
 
+def test_the_texts_of_other_weights_and_of_another_split_are_decoded_again(folder):
+    Transcript(folder, "test", weights="a run, step 4").add({0: "zero"})
+    assert Transcript(folder, "test", weights="a run, step 4").done == {0: "zero"}
+    assert Transcript(folder, "test", weights="a run, step 8").done == {}
+    (folder / "test.part-0.jsonl").rename(folder / "unseen.part-0.jsonl")
+    assert Transcript(folder, "unseen", weights="a run, step 4").done == {}
+
+
 def test_a_full_disk_says_what_is_kept(folder, monkeypatch):
     transcript = Transcript(folder, "test")
     transcript.add({0: "zero"})

@@ -21,7 +21,8 @@ def network() -> nn.Sequential:
 
 
 def settings(**changes) -> TrainSettings:
-    return TrainSettings(steps=3, learning_rate=0.01, weight_decay=0.1, optimizer="adamw", **changes)
+    """With another learning rate than that of a step."""
+    return TrainSettings(steps=3, learning_rate=0.5, weight_decay=0.1, optimizer="adamw", **changes)
 
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer, rate: float = 0.01) -> None:

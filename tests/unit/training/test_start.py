@@ -82,10 +82,21 @@ def test_a_vocabulary_of_other_text_is_refused_before_anything_is_trained(key, t
         check_starts([glue_spec(tiny_corpus, start=with_data(source, **{key: there}))])
 
 
+def test_another_part_of_a_corpus_is_refused(tiny_corpus):
+    own, source = (
+        with_data(spec, max_train_tokens=5000) for spec in (glue_spec(tiny_corpus), masked_spec(tiny_corpus))
+    )
+    other, mismatch = with_data(source, max_train_tokens=9000), own.task.start_mismatch
+    assert mismatch(own.settings, source.settings) is None
+    assert "data.max_train_tokens is 5000 here and 9000 there" in mismatch(own.settings, other.settings)
+    assert mismatch(glue_spec(tiny_corpus).settings, other.settings) is None
+
+
 def test_captions_of_another_split_are_refused_before_anything_is_trained(spec):
     """Test images may be among those that the source was trained on."""
     own = caption_spec(row="critical", start=caption_spec())
     check_starts([own.model_copy(update={"start": RunStart(run=with_data(caption_spec(), folder="elsewhere"))})])
-    with pytest.raises(UserError, match=r"data\.corpus is .* here and other there"):
-        check_starts([own.model_copy(update={"start": RunStart(run=with_data(caption_spec(), corpus="other"))})])
+    for key in type(own.settings.data).model_fields.keys() - {"folder"}:
+        with pytest.raises(UserError, match=rf"data\.{key} is .* here and other there"):
+            check_starts([own.model_copy(update={"start": RunStart(run=with_data(caption_spec(), **{key: "other"}))})])
     assert own.task.start_mismatch(own.settings, spec.settings) is not None
