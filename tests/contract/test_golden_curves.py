@@ -142,7 +142,7 @@ def the_compilers_front_end(monkeypatch):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.slow] if name.startswith("compiled/") and name != "compiled/comt" else [])
+        pytest.param(name, marks=[pytest.mark.slow] if name.startswith("compiled/") else [])
         for name in cases()
         if name.split("/")[1] not in VARIANTS | IMAGE_VARIANTS
     ],

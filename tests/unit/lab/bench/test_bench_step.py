@@ -227,9 +227,13 @@ def test_a_step_that_fails(monkeypatch, when):
 
 @pytest.mark.parametrize(
     ("variant", "part"),
-    [("transponder-compiled", "prepare"), ("transponder-compiled", "step"),
-     ("transponder-eager", "forward"), ("transponder-eager", "loss")],
-)  # fmt: skip
+    [
+        pytest.param("transponder-compiled", "prepare", marks=pytest.mark.slow),
+        pytest.param("transponder-compiled", "step", marks=pytest.mark.slow),
+        pytest.param("transponder-eager", "forward", marks=pytest.mark.slow),
+        ("transponder-eager", "loss"),
+    ],
+)
 def test_what_does_not_fit_is_freed(monkeypatch, variant, part):
     """Memory is full: an uncompiled variant is left out; for the others the batch is halved, for all. Nothing of it
     stays alive."""

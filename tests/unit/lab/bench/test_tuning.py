@@ -130,6 +130,7 @@ def test_what_has_been_measured_is_not_measured_again(card, tmp_path, monkeypatc
     assert len(to_tune([LANGUAGE.shapes["60m"]], ["swiglu"], ["none"], ["fp32"], CPU)) == 1
 
 
+@pytest.mark.slow
 def test_it_stops_in_time_and_goes_on(card, tmp_path):
     """What is cut short keeps its whole rounds, which decide nothing, and is measured anew."""
     tune(card, tmp_path)

@@ -132,6 +132,7 @@ def test_decode(bench, rows_of):
         assert float(row["tokens_per_second"]) == pytest.approx(speed, rel=1e-2)
 
 
+@pytest.mark.slow
 def test_translating(bench, rows_of):
     """Every variant at its widths of the beam; goals at the usual one."""
     result = bench("decode", "--sizes", "mt-bench", "--batch", "3")
@@ -299,6 +300,7 @@ def test_seconds(arguments, bench, tmp_path, monkeypatch):
     assert re.search("left out for want of time", nothing.output)
 
 
+@pytest.mark.slow
 def test_everything_within_its_minutes(bench, rows_of, tmp_path):
     """No time at all: everything is left out, and said; a little: the first part alone."""
     result = bench("all", "--minutes", "0")
