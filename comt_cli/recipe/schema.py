@@ -6,15 +6,14 @@ Tasks and methods stand above recipes: what a recipe must know of them is said h
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PositiveFloat
 
 from comt_cli.recipe.problems import KeyPath, closest
-from comt_cli.recipe.settings import RunSettings, Section, matching
+from comt_cli.recipe.settings import Section, matching
 
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9+._/-]*"
 NAME_FORM = "letters, digits and + . _ / -, a letter or digit first"
@@ -52,16 +51,8 @@ def _once_each(what: str) -> AfterValidator:
 Seeds = Annotated[list[Seed], Field(min_length=1), _once_each("seed")]
 
 
-def _increase(text: str) -> str:
-    if not re.fullmatch(r"<?\d+(\.\d+)?%", text):
-        raise ValueError(f"{text!r} is no increase as papers print it, for instance 1%, <1% or 22.9%")
-    return text
-
-
-PaperIncrease = Annotated[str, AfterValidator(_increase)]
+PaperIncrease = Annotated[str, matching(r"<?\d+(\.\d+)?%", "is no printed increase, for instance 1%, <1% or 22.9%")]
 """A printed increase of the number of parameters, as text: `<1%` is no number."""
-
-
 Stream = Literal["tokens", "maps"]
 """What goes from block to block: sequences of vectors, [B, T, D], or feature maps, [B, C, H, W]."""
 
@@ -95,24 +86,8 @@ class MethodOptions(Section):
         return self.model_dump(mode="json", exclude=self.later_at_default)
 
 
-class TaskOptions(Protocol):
-    """What recipes know of a task (`tasks.base.Task`)."""
-
-    @property
-    def command(self) -> str: ...
-    @property
-    def settings(self) -> type[RunSettings]: ...
-    @property
-    def metrics(self) -> Mapping[str, object]: ...
-    @property
-    def metric(self) -> str: ...
-    @property
-    def sites(self) -> Sites: ...
-    @property
-    def drawings(self) -> Mapping[str, Any]: ...
-    @property
-    def runtime_keys(self) -> Mapping[str, frozenset[str]]: ...
-    def lacks(self, settings: Any, metric: str) -> str | None: ...
+TaskOptions = Any
+"""A `tasks.base.Task`: tasks stand above recipes, and are handed in."""
 
 
 @dataclass(frozen=True)
@@ -123,10 +98,9 @@ class Catalogue:
     tasks: Mapping[str, TaskOptions]
 
     def task(self, command: object) -> TaskOptions:
-        """The task of a command. Of one that there is not the one with the nearest name, and where none is near the
-        usual one: so the rest of a recipe can be checked all the same."""
-        meant = closest(str(command), self.tasks)
-        return self.tasks[meant] if meant is not None else next(iter(self.tasks.values()))
+        """The task of the command with the nearest name, else the usual one: a recipe with a wrong one is checked
+        all the same."""
+        return self.tasks[closest(str(command), self.tasks) or next(iter(self.tasks))]
 
 
 Given = dict[str, Any]
@@ -292,13 +266,11 @@ class Recipe(Section):
         yield from ((("columns", name), column) for name, column in self.columns.items())
         for scale_name, scale in self.scales.items():
             yield ("scales", scale_name), scale
-            yield from (
-                (("scales", scale_name, "columns", name), column) for name, column in (scale.columns or {}).items()
-            )
+            yield from ((("scales", scale_name, "columns", name), each) for name, each in (scale.columns or {}).items())
 
     def column_path(self, scale: str, column: str) -> KeyPath:
         """Where a column of a scale stands."""
-        return ("columns", column) if self.scales[scale].columns is None else ("scales", scale, "columns", column)
+        return ("scales", scale, "columns", column) if self.scales[scale].columns else ("columns", column)
 
     def columns_at(self, scale: str) -> dict[str, Column]:
         """The columns of a scale: its own, or the paper's."""

@@ -13,17 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction as Exact
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PositiveFloat,
-    create_model,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, create_model, model_validator
 
 from comt_cli.recipe.problems import closest, nearest
 
@@ -36,12 +26,6 @@ MAX_COUNT = 2**31 - 1
 """What a recipe, or a file from anywhere, may ask for at most: hundreds of times what was ever trained, and so little
 that no product of a model's sizes leaves the 64 bits in which tensors are counted. A thousand layers are a minute's
 work to count."""
-
-
-def _number(given: Any) -> Any:
-    if isinstance(given, bool):  # which is an int to Python
-        raise PydanticCustomError("int_type", "Input should be a valid integer")
-    return given
 
 
 def matching(pattern: str, allowed: str, names: Sequence[str] = ()) -> AfterValidator:
@@ -57,7 +41,7 @@ def matching(pattern: str, allowed: str, names: Sequence[str] = ()) -> AfterVali
     return AfterValidator(checked)
 
 
-WholeNumber = Annotated[int, BeforeValidator(_number)]
+WholeNumber = StrictInt
 Width = Annotated[WholeNumber, Field(gt=0, le=MAX_WIDTH)]
 FFNWidth = Annotated[WholeNumber, Field(gt=0, le=MAX_FFN_WIDTH)]
 Layers = Annotated[WholeNumber, Field(gt=0, le=MAX_LAYERS)]
@@ -115,9 +99,7 @@ class NetworkSettings(Section):
 
 def _steps_or_share(given: float) -> float:
     if given < 0 or (isinstance(given, float) and not 0 < given < 1):
-        if isinstance(given, float) and given.is_integer() and given >= 0:
-            raise ValueError(f"{given!r} is no share of the steps; for so many of them write {int(given)}")
-        raise ValueError(f"{given!r} is neither a whole number of steps nor a share of them between 0 and 1")
+        raise ValueError(f"{given!r} is neither a whole number of steps (without a point) nor a share between 0 and 1")
     return given
 
 
@@ -145,7 +127,7 @@ class Training(Section):
     steps: Count
     batch_size: Count
     micro_batch_size: Count | None = None
-    learning_rate: PositiveFloat
+    learning_rate: Annotated[float, Field(gt=0)]
     schedule: str
     warmup_steps: Annotated[WholeNumber, Field(ge=0, le=MAX_COUNT)] = 0
     min_lr_ratio: Fraction | None = None
@@ -205,7 +187,7 @@ class Training(Section):
 
     @property
     def recomputes(self) -> bool:
-        """Whether blocks are computed again for the backward pass (activation checkpointing)."""
+        """Activation checkpointing: whether blocks are computed again for the backward pass."""
         return False
 
     @property
@@ -233,10 +215,7 @@ class Training(Section):
         if self.micro_batch_size is not None and self.batch_size % self.micro_batch_size:
             yield f"micro_batch_size: {self.micro_batch_size} does not divide the batch size {self.batch_size}"
         if self.warmup_steps > self.steps:
-            yield (
-                f"warmup_steps: warm-up of {self.warmup_steps} steps is longer than {self.steps} steps; "
-                f"give at most {self.steps}"
-            )
+            yield f"warmup_steps: a warm-up of {self.warmup_steps} steps is longer than {self.steps} steps"
         if self.schedule in WITHOUT_FLOOR and self.min_lr_ratio is not None:
             yield f"min_lr_ratio: the schedule {self.schedule} has none; leave the key out, or null"
         if self.select == "best" and self.evaluate_every is None:
@@ -258,12 +237,9 @@ class CapturedTraining(Training):
     def _contradictions(self) -> Iterator[str]:
         yield from super()._contradictions()
         if self.cuda_graphs is True and not self.compile:
-            yield "cuda_graphs: it is compiled code that is captured; say compile: true as well, or leave this out"
+            yield "cuda_graphs: compiled code is captured; say compile: true as well"
         if self.cuda_graphs is True and self.shards:
-            yield (
-                "cuda_graphs: sharded parameters are gathered in other memory for every pass, where no graph looks for "
-                "them; leave out this or sharding: fsdp"
-            )
+            yield "cuda_graphs: sharded parameters are gathered in other memory for every pass; leave out one of them"
 
 
 def _in_steps(given: Any, steps: Any) -> Any:
@@ -301,10 +277,7 @@ def overrides_of(settings: type[RunSettings]) -> type[Overrides]:
         section: Any = info.annotation
         wider = section.moments if issubclass(section, Training) else {}
         keys: dict[str, Any] = {
-            key: (
-                wider.get(key, Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation),
-                None,
-            )
+            key: (wider.get(key, Annotated[field.annotation, *field.metadata, None]), None)
             for key, field in section.model_fields.items()
         }
         sections[name] = (create_model(f"Partial{section.__name__}", __base__=Section, **keys) | None, None)

@@ -215,8 +215,8 @@ SET = {
     "train.seq_len=8": "did you mean data.sequence_length?",
     "train.seed=1": "--seeds",
     "data.corpus=wikitext": "did you mean wikitext-103?",
-    "train.steps=3": "--set train.warmup_steps=VALUE gives another",
-    "data.tokenizer=bytes": "--set data.vocabulary=null takes it away",
+    "train.steps=3": "train.warmup_steps (line 11): ",
+    "data.tokenizer=bytes": "data.vocabulary (line 8): ",
 }
 
 
