@@ -1,15 +1,20 @@
-"""Where recipes are: by path, or by name among the recipe roots; and where their results go."""
+"""The names of recipes, by path or among the recipe roots, of where their results go, and of tables of changed
+settings: `table3@steps-12`."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from comt_cli.errors import UserError
-from comt_cli.files import sha256
+from comt_cli.files import canonical_json, sha256
 from comt_cli.recipe.problems import closest
 from comt_cli.recipe.schema import NAME_LENGTH
+from comt_cli.recipe.settings import RunSettings
 
 DEFAULT_PAPER = "comt"
 OWN_ROOT = Path("recipes")
@@ -119,3 +124,46 @@ def as_name(text: str) -> str:
     if name == text and len(name) <= NAME_LENGTH:
         return name
     return f"{name[: NAME_LENGTH - 9]}-{sha256(os.fsencode(text))[:8]}"
+
+
+# ---- tables of changed settings
+
+MARK = "@"
+"""Between the name of a table and that of its settings; no recipe's name has it."""
+_LONGEST = 48
+_DIGITS = 8
+
+
+def as_arguments(changed: Mapping[str, Any]) -> tuple[str, ...]:
+    """Settings by dotted key as `--set` takes them: `train.steps=12`, `method.sites=["q_proj"]`."""
+    return tuple(f"{key}={_text(value)}" for key, value in changed.items())
+
+
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    return text.replace("+", "") if isinstance(value, float) else text  # 1e18: a name would make 1e-18 of 1e+18
+
+
+def table_name(table: str, changed: Mapping[str, Any], kind: type[RunSettings]) -> str:
+    """What a table is called that has changed settings: `table3@steps-12`, in the order of their keys
+    `table3@learning_rate-0.01+steps-12`; `table3` of none. What is long, or has signs that no file's name should have,
+    ends with a hash of all of it."""
+    if not changed:
+        return table
+    parts, is_whole = [], True
+    for key in sorted(changed):
+        section, _, name = key.partition(".")
+        having = [each for each, field in kind.model_fields.items() if name in field.annotation.model_fields]  # type: ignore[union-attr]
+        said = f"{name if having == [section] else key}-{_text(changed[key])}"
+        parts.append(re.sub(r"[^A-Za-z0-9._-]+", "-", said))
+        is_whole = is_whole and parts[-1] == said
+    whole = "+".join(parts)
+    if not is_whole or len(whole) > _LONGEST:
+        whole = f"{whole[: _LONGEST - _DIGITS - 1].rstrip('+._-')}-{sha256(canonical_json(dict(changed)))[:_DIGITS]}"
+    return f"{table}{MARK}{whole}"
+
+
+def split_variant(name: str) -> tuple[str, str]:
+    """`table3` and `steps-12` of `table3@steps-12`; "" last of a name without settings, or a path."""
+    before, mark, variant = name.rpartition(MARK)
+    return (before, variant) if mark and "/" not in variant and not Path(name).is_file() else (name, "")

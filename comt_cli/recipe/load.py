@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from comt_cli.errors import UserError
-from comt_cli.recipe.find import SETUPS, available_recipes, find_recipe, is_named, place_of, recipe_roots
+from comt_cli.recipe.find import (
+    SETUPS,
+    as_arguments,
+    available_recipes,
+    find_recipe,
+    is_named,
+    place_of,
+    recipe_roots,
+    table_name,
+)
 from comt_cli.recipe.grid import LoadedGrid, load_grids, overridden, same_runs, with_sweep
 from comt_cli.recipe.merge import Layer, Merger, Origin, Origins, Point, changes, layer_of, parse_arguments
 from comt_cli.recipe.names import Also, Settings, disagreements, fits, undrawable, unmeasured, with_rows
@@ -19,7 +28,6 @@ from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, nearest
 from comt_cli.recipe.schema import Catalogue, Column, Place, Recipe, Start, TaskOptions
 from comt_cli.recipe.settings import Overrides, RunSettings, overrides_of
 from comt_cli.recipe.validate import salvage, validate
-from comt_cli.recipe.variant import as_arguments, table_name
 from comt_cli.recipe.yaml_lines import Document, parse, read
 
 Cell = tuple[str, str]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,11 +18,11 @@ from pydantic import (
 
 from comt_cli.errors import UserError
 from comt_cli.files import canonical_json, sha256
+from comt_cli.recipe.find import table_name
 from comt_cli.recipe.load import LoadedRecipe, select
 from comt_cli.recipe.problems import nearest
 from comt_cli.recipe.schema import Name, ScaleName, Seed
 from comt_cli.recipe.settings import RunSettings, Section
-from comt_cli.recipe.variant import table_name
 from comt_cli.tasks import Task, task_of
 
 SPEC_VERSION = 3
@@ -168,7 +168,7 @@ class RunSpec(Section):
 
     def with_content(self, content: str | None) -> RunSpec:
         """The same run on data of this content."""
-        return self if content == self.data_content else self.model_copy(update={"data_content": content})
+        return self.model_copy(update={"data_content": content})
 
     def with_contents(self, contents: Mapping[str, str]) -> RunSpec:
         """The same run, its data and that of its sources with the contents that are given, by fingerprint."""
@@ -277,9 +277,9 @@ def plan(
         tried += [(seed, 0, chosen_rows) for seed in chosen_seeds]
     else:
         tried = [(seed, point, chosen_rows) for seed in chosen_seeds for point in numbers]
-    planner = _Planner(scale)
+    run = _planner(scale)
     return [
-        planner.run(loaded, row, column, seed, point)
+        run(loaded, row, column, seed, point)
         for column in chosen_columns
         for seed, point, these in tried
         for row in these
@@ -290,44 +290,42 @@ def chosen_runs(
     loaded: LoadedRecipe, scale: str, points: Mapping[tuple[str, str], int], seeds: Iterable[int]
 ) -> dict[tuple[str, str], list[RunSpec]]:
     """The runs of cells (row, column), each at the point of that number (`LoadedGrid.planned`), one a seed."""
-    planner, every = _Planner(scale), list(seeds)
-    return {cell: [planner.run(loaded, *cell, seed, point) for seed in every] for cell, point in points.items()}
+    run, every = _planner(scale), list(seeds)
+    return {cell: [run(loaded, *cell, seed, point) for seed in every] for cell, point in points.items()}
 
 
-class _Planner:
+def _planner(scale: str) -> Callable[[LoadedRecipe, str, str, int, int], RunSpec]:
     """Makes the runs of one plan, and those that they start from; each data set is identified once."""
+    data: dict[tuple[str, str], tuple[str, str | None]] = {}
+    folders: dict[str, tuple[str | None, str]] = {}
 
-    def __init__(self, scale: str) -> None:
-        self._scale = scale
-        self._data: dict[tuple[str, str], tuple[str, str | None]] = {}
-        self._folders: dict[str, tuple[str | None, str]] = {}
-
-    def run(self, loaded: LoadedRecipe, row: str, column: str, seed: int, point: int = 0) -> RunSpec:
+    def run(loaded: LoadedRecipe, row: str, column: str, seed: int, point: int) -> RunSpec:
         """The run of a cell, at the point of that number of the grid, where there is one.
 
         Raises:
             UserError: its data cannot be identified, or the table reads it from another folder, too.
         """
-        settings = loaded.points[self._scale][row, column][point]
-        grid = loaded.grids.get(self._scale)
-        command = loaded.recipe.command
+        settings, command = loaded.points[scale][row, column][point], loaded.recipe.command
         key = (command, settings.data.model_dump_json())
-        if key not in self._data:
-            self._data[key] = task_of(command).identify(settings)
-        fingerprint, content = self._data[key]
+        if key not in data:
+            data[key] = task_of(command).identify(settings)
+        fingerprint, content = data[key]
         folder, cell = getattr(settings.data, "folder", None), f"{row} at {column}"
-        first, where = self._folders.setdefault(fingerprint, (folder, cell))
+        first, where = folders.setdefault(fingerprint, (folder, cell))
         if first != folder:
             raise UserError(
                 f"{loaded.path}: {where} and {cell} read the same data from two folders, {first} and {folder}",
                 "One data set is read from one folder: give data.folder once, or make two tables.",
             )
-        start = loaded.starts[self._scale].get((row, column))
+        start = None
+        if (begun := loaded.starts[scale].get((row, column))) is not None:
+            source = run(begun.source, begun.row, begun.column, seed if begun.seed is None else begun.seed, 0)
+            start = RunStart(run=source, new=begun.new, drop=begun.drop)
         return RunSpec(
             paper=loaded.folder,
             table=loaded.stem,
             command=command,
-            scale=self._scale,
+            scale=scale,
             row=row,
             column=column,
             seed=seed,
@@ -335,13 +333,9 @@ class _Planner:
             settings=settings,
             data_fingerprint=fingerprint,
             data_content=content,
-            start=None
-            if start is None
-            else RunStart(
-                run=self.run(start.source, start.row, start.column, seed if start.seed is None else start.seed),
-                new=start.new,
-                drop=start.drop,
-            ),
-            point={} if grid is None else grid.of(settings),
-            changed=loaded.changes.get(self._scale, {}),
+            start=start,
+            point=loaded.grids[scale].of(settings) if scale in loaded.grids else {},
+            changed=loaded.changes.get(scale, {}),
         )
+
+    return run

@@ -9,8 +9,8 @@ import pytest
 
 from comt_cli.data.text.settings import DataSettings
 from comt_cli.methods import catalogue
+from comt_cli.recipe.find import split_variant, table_name
 from comt_cli.recipe.load import available_recipes, find_recipe, load_recipe
-from comt_cli.recipe.variant import split_variant, table_name
 from comt_cli.recipe.yaml_lines import parse
 from comt_cli.runs.plan import plan
 from comt_cli.tasks import Task
