@@ -59,10 +59,9 @@ Stream = Literal["tokens", "maps"]
 
 @dataclass(frozen=True)
 class Sites:
-    """What the models of a task offer to a method: what their stream is, the names of the sites that can carry a gate,
-    and what else only some have: `states`, that more than a stream goes from block to block, and that blocks follow
-    training; `values`, that a block attends with other values than its own; `bare embedding`, that the stream begins
-    at the embedding as it is, neither scaled nor normalised."""
+    """What the models of a task offer to a method: their stream, the sites that can carry a gate, and what only some
+    have: `states`, that more than a stream goes from block to block, and that blocks follow training; `values`, that a
+    block attends with other values than its own; `bare embedding`, neither scaled nor normalised."""
 
     stream: Stream
     names: tuple[str, ...]
@@ -116,11 +115,9 @@ Parts = Annotated[tuple[Part, ...], _once_each("part")]
 
 
 class Start(Section):
-    """The run of another recipe, at the same scale, from whose trained weights a run starts.
-
-    `row`, `column` and `seed` are the started run's own if not given; of a recipe with one column it is that one. `new`
-    are the parts of the started model that the source does not have, `drop` those of the source that it does not take.
-    """
+    """The run of another recipe, at the same scale, from whose trained weights a run starts: of the same `row`,
+    `column` (or the only one) and `seed` if not given. `new` are parts of the started model that the source does not
+    have, `drop` those of the source that it does not take."""
 
     recipe: Annotated[str, Field(min_length=1, max_length=250)]
     row: str | None = None
@@ -131,12 +128,9 @@ class Start(Section):
 
 
 class Sweep(Section):
-    """Settings of which every cell tries several values, all combinations of them (its grid), to show the runs of those
-    that are best by `metric` on validation. `settings` are values by dotted key, `train.learning_rate`.
-
-    With `seeds` the values are tried by runs of these seeds alone, the trials, and the seeds of the table are trained
-    at what was chosen; without, every seed of the table is trained at every point, and the best one is shown.
-    """
+    """Values by dotted key of which every cell tries all combinations (its grid), to show the runs of those that are
+    best by `metric` on validation. With `seeds` they are tried by runs of these seeds alone, the trials, and the
+    table's seeds are trained at what was chosen; without, every seed of the table is trained at every point."""
 
     settings: dict[str, list[Any]]
     metric: str
@@ -149,8 +143,7 @@ class Sweep(Section):
 
 
 class Published(Section):
-    """What a paper other than the recipe's prints of a row beside that paper's baseline, `of` a network and a text:
-    perplexities, or losses in nats a token."""
+    """What another paper prints of a row beside its baseline, `of` a network and a text, in perplexity or nats."""
 
     of: Annotated[str, Field(min_length=1)]
     metric: Literal["perplexity", "loss"] = "perplexity"
@@ -166,8 +159,7 @@ class Published(Section):
 
 
 class Row(Section):
-    """One method under one name, with the paper's value in every column; `published` is what another paper than the
-    recipe's prints of it. `notes` say, by scale, what its number alone would not: a footnote of its cells."""
+    """One method under one name, with the paper's value in every column. `notes` are footnotes of its cells, by scale."""
 
     method: str | dict[str, Any]
     paper: dict[str, float | None] = Field(default_factory=dict)
@@ -217,20 +209,15 @@ AblationName = Literal[
 
 
 class Ablation(Section):
-    """A question that some rows of the table answer: all of them if `rows` is not given.
-
-    `option` is the option of their methods that varies, None where they differ otherwise.
-    """
+    """A question that some `rows` of the table answer, all if not given. `option` is what varies of their methods."""
 
     rows: Annotated[list[str], Field(min_length=1)] | None = None
     option: str | None = None
 
 
 class Figure(Section):
-    """What is drawn of the first seed under the first column, where the recipe is a figure of its paper and no table.
-
-    `site` is the projection whose channels are drawn; `text` is what the network reads, None for the usual one.
-    """
+    """What is drawn of the first seed under the first column, where the recipe is a figure of its paper and no table:
+    the channels of a `site`, or what the network does with a `text`."""
 
     draw: str
     site: str | None = None

@@ -73,8 +73,8 @@ class Section(BaseModel):
 
 
 class NetworkSettings(Section):
-    """The settings of a network: its family, which says which module builds it, and a size, one of `sizes`, any of
-    whose numbers a key of the same name may override."""
+    """A network: its family, which says which module builds it, and a size, one of `sizes`, any of whose numbers a key
+    of the same name may override."""
 
     sizes: ClassVar[Mapping[str, Any]] = {}
 
@@ -92,9 +92,8 @@ class NetworkSettings(Section):
         raise NotImplementedError
 
     def _numbers(self, keys: Iterable[str]) -> dict[str, Any]:
-        """Those numbers of the shape, each as it is given, else that of the named size."""
-        named = self.sizes[self.size]
-        return {key: getattr(self, key) or getattr(named, key) for key in keys}
+        """Numbers of the shape, each as it is given, else that of the named size."""
+        return {key: getattr(self, key) or getattr(self.sizes[self.size], key) for key in keys}
 
 
 def _steps_or_share(given: float) -> float:
@@ -104,8 +103,7 @@ def _steps_or_share(given: float) -> float:
 
 
 StepsOrShare = Annotated[int | float, AfterValidator(_steps_or_share)]
-"""What recipes and `--set` may say of a moment in the training: a whole number of steps, or, as a fraction between 0
-and 1, a share of `steps`."""
+"""A moment in the training, as recipes and `--set` say it: a whole number of steps, or, below 1, a share of `steps`."""
 
 
 def steps_of(share: float, steps: int) -> int:
@@ -117,9 +115,8 @@ def steps_of(share: float, steps: int) -> int:
 
 
 class Training(Section):
-    """How a model is trained, in every task. Steps are optimiser updates; batch sizes count rows or images over all
-    devices. A run knows whole steps alone: the keys of `moments` may be given as shares of `steps`, in the types that
-    stand there."""
+    """How a model is trained. Steps are optimiser updates; batch sizes count rows or images over all devices. A run
+    knows whole steps alone: the keys of `moments` may be given as shares of `steps`, in the types that stand there."""
 
     moments: ClassVar[Mapping[str, Any]] = {"warmup_steps": StepsOrShare, "keep_every": StepsOrShare | None}
     later: ClassVar[frozenset[str]] = frozenset({"select", "deterministic", "keep_every"})
@@ -150,10 +147,8 @@ class Training(Section):
         """Shares become whole steps. Where the schedule has a floor, one that is not given is stored as what it is."""
         if not isinstance(given, dict):
             return given
-        said = dict(given)
-        for key in cls.moments:
-            if key in said:
-                said[key] = _in_steps(said[key], said.get("steps"))
+        steps = given.get("steps")
+        said = {key: _in_steps(value, steps) if key in cls.moments else value for key, value in given.items()}
         if said.get("min_lr_ratio") is None:
             schedule = said.get("schedule", cls.model_fields["schedule"].default)
             said["min_lr_ratio"] = None if schedule in WITHOUT_FLOOR else 0.1
@@ -225,8 +220,8 @@ class Training(Section):
 
 
 class CapturedTraining(Training):
-    """How a model learns whose compiled passes can be captured in CUDA graphs: everything that a pass reads lies at the
-    same place in every step, inputs apart, and all batches have one shape. (Masks of dropout come in new memory.)"""
+    """How a model learns whose compiled passes can be captured in CUDA graphs: inputs apart, a pass reads the same
+    memory in every step (no masks of dropout), and all batches have one shape."""
 
     cuda_graphs: bool | Literal["auto"] = "auto"
 
