@@ -159,7 +159,7 @@ class Published(Section):
 
 
 class Row(Section):
-    """One method under one name, with the paper's value in every column. `notes` are footnotes of its cells, by scale."""
+    """One method under one name, with the paper's value in every column. `notes` are footnotes of its cells."""
 
     method: str | dict[str, Any]
     paper: dict[str, float | None] = Field(default_factory=dict)

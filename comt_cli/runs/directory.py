@@ -95,17 +95,13 @@ ENDED = (RunState.done.value, RunState.diverged.value)
 
 
 class RunDirectory:
-    """One run's folder: paths, what they hold, and the lock that lets one process at a time write there.
+    """One run's folder at `path`, and the lock that lets one process at a time write there. `label` is where the
+    readable link to it stands; None where that is not known.
 
     The lock is `flock`'s, which the system releases when its owner dies, however it dies. Several machines may share
-    the folder if their file system passes such locks on: NFS does (version 4 by itself, version 3 with its lock
-    daemon; after a machine's death it keeps them until its lease ends, some 90 seconds), and so do Lustre mounted
-    with `flock`, GPFS and CephFS. Where each machine has locks of its own (`local_lock=flock`, Lustre's `localflock`)
-    two of them could train one run at once. Files are expected to be seen by all soon after they are closed.
-
-    Attributes:
-        path: the folder itself.
-        label: where the readable link to it stands, if it has one; None where that is not known.
+    the folder if their file system passes such locks on: NFS does (after a machine's death it keeps them until its
+    lease ends, some 90 seconds), and so do Lustre mounted with `flock`, GPFS and CephFS. Where each machine has its own
+    locks (`local_lock=flock`, Lustre's `localflock`) two of them could train one run at once.
     """
 
     def __init__(self, path: Path, label: Path | None = None) -> None:
@@ -189,9 +185,8 @@ class RunDirectory:
 
     def state(self) -> RunState:
         """Done or diverged if there is a result; else running if a process holds the lock; else unfinished."""
-        result = self.result()
-        if result is not None:
-            return RunState.diverged if result["state"] == "diverged" else RunState.done
+        if (result := self.result()) is not None:
+            return RunState(result["state"])
         if not self.path.is_dir():
             return RunState.missing
         if self.owner() is not None:
@@ -217,10 +212,9 @@ class RunDirectory:
         except ValueError as error:
             raise UserError(f"{self.spec_file} does not fit this version of comt: {error}") from None
         if noted != spec.id:
+            message = f"{self.spec_file} does not fit this version of comt: it says {noted}, and its id is {spec.id}"
             raise UserError(
-                f"{self.spec_file} does not fit this version of comt: the run's id is {noted}, and today's of these "
-                f"settings {spec.id}",
-                "It was made by another version, or changed by hand. Its checkpoint can be looked into by its path.",
+                message, "It is of another version, or was changed; its checkpoint can be read by its path."
             )
         return spec
 

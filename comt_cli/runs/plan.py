@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -47,13 +48,8 @@ NO_WEIGHTS = "There are no weights to start from: change that run's settings, or
 
 
 class RunStart(Section):
-    """The run from whose trained weights another one starts, itself fully resolved.
-
-    Attributes:
-        run: that run, the source.
-        new: parts of the started model, by the beginnings of their parameters' names, that the source does not have.
-        drop: parts of the source that the started model does not take.
-    """
+    """The run from whose trained weights another one starts, its source. `new` are parts of the started model, by the
+    beginnings of their parameters' names, that the source does not have, `drop` those that it has for itself."""
 
     run: RunSpec
     new: tuple[str, ...] = ()
@@ -61,11 +57,8 @@ class RunStart(Section):
 
 
 class RunSpec(Section):
-    """One training, fully resolved: everything that can change its numbers, and where it stands in its table.
-
-    It is read back from files that may come from anywhere, so names are held to what a recipe may say. `paper` and
-    `table` are the folder and the name that the recipe's file gives its runs (`find.place_of`).
-    """
+    """One training, fully resolved: everything that can change its numbers, and where it stands in its table. `paper`
+    and `table` are the folder and the name that the recipe's file gives its runs (`find.place_of`)."""
 
     paper: Name
     table: Name
@@ -125,14 +118,10 @@ class RunSpec(Section):
 
     @property
     def id(self) -> str:
-        """12 hex digits: the hash of everything that can change the run's numbers, and of nothing else.
-
-        The settings of the data and its content are part of it, and the versions of what prepares it are not: a cache
-        that is made anew with the same tokens or pixels serves the runs that there are. While the content is not known
-        this is `request`, under which nothing is stored.
-        Of a run that starts from another's weights that one's id is part of it. Row, column and table are labels, so
-        two tables that ask for the same training share its identity.
-        """
+        """12 hex digits: the hash of everything that can change the run's numbers, and of nothing else: the content of
+        the data, not the versions of what prepares it; the id of the run that it starts from; no row, column or table,
+        so that two tables share a training. While the content is not known this is `request`, under which nothing is
+        stored."""
         if self.data_content is None or not self.is_known:
             return self.request
         return self._hash(None if self.start is None else self.start.run.id, content=self.data_content)
@@ -179,11 +168,8 @@ class RunSpec(Section):
 
     @property
     def relative_path(self) -> Path:
-        """Where people find the run: `<paper>/<table>/<row>/<column>/seed<k>-<id>`, slashes in names written as dashes;
-        `<table>@<settings>` where they are changed.
-
-        So a recipe, which may come from anywhere, cannot name a folder outside the runs, nor the one that holds them.
-        """
+        """Where people find the run: `<paper>/<table>/<row>/<column>/seed<k>-<id>`, `<table>@<settings>` where they are
+        changed. Slashes in names are dashes: a recipe, which may come from anywhere, names no folder outside."""
         table = table_folder(self.paper, table_name(self.table, self.changed, type(self.settings)))
         row, column = (name.replace("/", "-") for name in (self.row, self.column))
         return table / row / column / f"seed{self.seed}-{self.id}"
@@ -230,17 +216,14 @@ def parse_seeds(text: str | None) -> list[int] | None:
     if text is None:
         return None
     seeds: list[int] = []
-    try:
+    with contextlib.suppress(ValueError):
         for part in text.split(","):
             first, dash, last = part.strip().partition("-")
             seeds.extend(range(int(first), min(int(last), int(first) + MAX_SEEDS) + 1) if dash else [int(first)])
-    except ValueError:
-        raise UserError(f"--seeds {text}: seeds are whole numbers", "for instance 1,2,3 or 1-3") from None
-    if not seeds or len(seeds) > MAX_SEEDS or min(seeds) < 0 or max(seeds) >= 2**31:
-        raise UserError(
-            f"--seeds {text}: give 1 to {MAX_SEEDS} seeds from 0 to 2147483647", "for instance 1,2,3 or 1-3"
-        )
-    return list(dict.fromkeys(seeds))
+        if seeds and len(seeds) <= MAX_SEEDS and min(seeds) >= 0 and max(seeds) < 2**31:
+            return list(dict.fromkeys(seeds))
+    said = f"--seeds {text}: give 1 to {MAX_SEEDS} whole numbers from 0 to 2147483647"
+    raise UserError(said, "for instance 1,2,3 or 1-3")
 
 
 def plan(
@@ -252,11 +235,9 @@ def plan(
     seeds: list[int] | None = None,
 ) -> list[RunSpec]:
     """Every run of the recipe at `scale`: columns outermost, then seeds, points of a grid, and rows, so that a table
-    fills evenly. Where the recipe has a sweep with trials, the trials, always those of the baseline too since every row
-    is shown at what they choose, and after them the runs at its own values: what the trials choose is not known yet
-    (`chosen_runs`).
-
-    `rows` and `columns` are comma-separated selections; rows of `--also` are always among the selected.
+    fills evenly. Of a sweep with trials these, the baseline's too since every row is shown at what they choose, and
+    then the runs at the recipe's own values: what the trials choose is not known yet (`chosen_runs`). `rows` and
+    `columns` are comma-separated selections; rows of `--also` are always among the selected.
 
     Raises:
         UserError: there is no such scale, row or column, or a seed is one of the trials.
@@ -295,16 +276,12 @@ def chosen_runs(
 
 
 def _planner(scale: str) -> Callable[[LoadedRecipe, str, str, int, int], RunSpec]:
-    """Makes the runs of one plan, and those that they start from; each data set is identified once."""
+    """Makes the run of a cell at the point of that number of the grid, and those that it starts from; each data set is
+    identified once. Raises `UserError` where data cannot be identified, or the table reads it from two folders."""
     data: dict[tuple[str, str], tuple[str, str | None]] = {}
     folders: dict[str, tuple[str | None, str]] = {}
 
     def run(loaded: LoadedRecipe, row: str, column: str, seed: int, point: int) -> RunSpec:
-        """The run of a cell, at the point of that number of the grid, where there is one.
-
-        Raises:
-            UserError: its data cannot be identified, or the table reads it from another folder, too.
-        """
         settings, command = loaded.points[scale][row, column][point], loaded.recipe.command
         key = (command, settings.data.model_dump_json())
         if key not in data:

@@ -26,11 +26,6 @@ NO_NUMBER = {
     *(("data", key) for key in ("folder", "glue_folder")),
 }
 """Settings that are no part of an id."""
-LATER: dict[tuple[str, str], dict[str, Any]] = {
-    ("train-lm", "train"): {"select": "best", "evaluate_every": 5, "deterministic": False, "test_share": 0.5},
-    ("train-mt", "train"): {"average_last": 2, "average_every": 5},
-}
-"""Settings that came when there were runs already: part of an id where they have not their default."""
 
 
 def spec_of(command: str, settings: dict[str, Any]) -> RunSpec:
@@ -49,15 +44,6 @@ def test_every_setting_that_can_change_a_number_is_part_of_the_id(command):
         keys = set(field.annotation.model_fields)
         left_out = {key for of, key in NO_NUMBER if of == section} | getattr(field.annotation, "later", frozenset())
         assert keys - set(spec.identity[section]) == keys & left_out
-
-
-@pytest.mark.parametrize(("command", "section"), LATER)
-def test_settings_that_came_later_count_where_they_have_not_their_default(command, section):
-    said = LATER[command, section]
-    base = {**BASES[command], "train": TRAIN}
-    spec = spec_of(command, {**base, section: {**base[section], **said}})
-    assert said.items() <= spec.identity[section].items()
-    assert not (said.keys() - {"evaluate_every"}) & spec_of(command, base).identity[section].keys()
 
 
 LANGUAGE = {**BASES["train-lm"], "train": {"steps": 100}}

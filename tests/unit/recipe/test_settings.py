@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from planning_on import plan_on
-from small_recipe import assert_only_problem, problems_of
+from small_recipe import assert_only_problem
 
 from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
@@ -93,35 +93,12 @@ BROKEN = {
     "milestones that fall": ("steps: 100", "steps: 100\n    schedule: step\n    milestones: [0.5, 40]", "line 12: settings.train.milestones"),
     "method of the other command": ("name: comt-pixel\n      hidden: 4", "name: scaled-init", "line 17: rows.gated.method -> scaled"),
     "setup of the other command for a scale": ("setup: comt-images-smoke", "setup: smoke", "line 29: scales.smoke.setup"),
-    "text for a classifier": ("rows:", "figure: {draw: block-gradients, text: a b}\nrows:", "line 12: figure.text"),
-    "shares of no shares": ("rows:", "figure: {draw: residual-shares}\nrows:", "line 12: figure.draw"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("old", "new", "expected"), BROKEN.values(), ids=list(BROKEN))
 def test_broken(old, new, expected, load):
     assert_only_problem(IMAGES, old, new, expected, load)
-
-
-def test_settings_come_from_every_place(load):
-    loaded = load(IMAGES, "train.momentum=0.8", "train.schedule=step", "train.milestones=[5, 0.5]")
-    tiny = loaded.settings["smoke"]["gated", "tiny"]
-    assert (tiny.model.size, tiny.model.width) == ("resnet18", 8)  # the column's setup
-    assert (tiny.data.size, tiny.data.augmentation) == (16, "none")  # recipe's settings < scale's setup
-    assert (tiny.train.steps, tiny.train.batch_size) == (500, 4)  # scale's setup < column's settings
-    assert (tiny.train.momentum, tiny.train.milestones) == (0.8, (5, 250))  # the command line last
-    assert tiny.train.min_lr_ratio is None
-    paper = loaded.settings["paper"]["plain", "cifar100/resnet18"]
-    assert (paper.data.images, paper.data.augmentation, paper.train.steps) == ("cifar100", "crop-flip", 100)
-
-
-def test_gradients_are_drawn_where_they_are_logged(load):
-    text = IMAGES.replace("rows:", "figure: {draw: conv-gradients}\nrows:", 1)
-    for logged, scales in ((text, 3), (text.replace("{batch_size: 4}", "{gradient_norms_every: 5}"), 2)):
-        found = problems_of(logged, load)
-        assert len(found) == scales
-        assert all(problem.startswith("line 12: figure.draw: ") for problem in found)
-    assert load(text, "train.gradient_norms_every=5").recipe.figure.draw == "conv-gradients"
 
 
 def test_one_data_set_is_read_from_one_folder(load):

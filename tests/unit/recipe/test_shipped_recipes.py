@@ -6,7 +6,6 @@ import csv
 import json
 import re
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import get_args
 
@@ -23,8 +22,6 @@ from comt_cli.runs.plan import RunSpec
 ROOT = Path(__file__).parents[3]
 RECIPES = [name for name in available_recipes() if (ROOT / f"recipes/{name}.yaml").is_file()]
 CELLS = list(csv.DictReader((ROOT / "tests/data/paper_cells.csv").read_text().splitlines()))
-SMOKE_RUNS = 70
-"""So many runs of a language model at scale smoke, trained once each, fit into a quarter of an hour on two cores."""
 OURS = {
     *("cost", "evening-images", "evening-study", "evening-tokens", "precision", "equal-time-comt"),
     *("equal-time-transponder", "gate-start", "ladder", "modern", "table3-tuned", "table3-cost"),
@@ -40,25 +37,8 @@ OFFLINE = {
 """Data that is made here."""
 
 
-def of_command(command: str) -> list[str]:
-    """The recipes of the papers' tables and figures; studies of ours have scales of their own."""
-    return [name for name in RECIPES if shipped(name).recipe.command == command and not name.startswith("ours/")]
-
-
 def runs_of(name: str, scale: str) -> list[RunSpec]:
     return plan_on(shipped(name), scale, lambda settings: (settings.data.model_dump_json(),) * 2)
-
-
-def ids(names: Iterable[str], scale: str) -> set[str]:
-    return {run.id for name in names for run in runs_of(name, scale)}
-
-
-def of_cells(name: str, scale: str) -> dict[tuple[str, str], set[str]]:
-    """The ids of every cell."""
-    found: dict[tuple[str, str], set[str]] = {}
-    for run in runs_of(name, scale):
-        found.setdefault((run.row, run.column), set()).add(run.id)
-    return found
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -124,37 +104,6 @@ def test_every_scale_can_be_planned_and_its_steps_overridden_alone(name):
             assert {loaded.task.data_name(run.settings).partition(" ")[0] for run in runs} <= OFFLINE
             short = load_recipe(loaded.path, catalogue(), ["train.steps=10"], scale).settings[scale]
             assert {settings.train.steps for settings in short.values()} == {10}
-
-
-@pytest.mark.parametrize(
-    ("scale", "column"),
-    [("smoke", "python-docs/tiny"), ("evening", "python-docs/tiny"), ("small", "python-source/60m")],
-)
-def test_a_scale_is_the_same_in_every_recipe_of_a_language_model(scale, column):
-    """So that a row which recurs is trained once."""
-    having = [shipped(name) for name in of_command("train-lm") if scale in shipped(name).recipe.scales]
-    different = {settings.model_dump_json() for loaded in having for settings in loaded.settings[scale].values()}
-    assert len(different) == 1
-    assert {name for loaded in having for name in loaded.columns(scale)} == {column}
-
-
-def test_all_smoke_runs_of_language_models_together_are_few():
-    names = of_command("train-lm")
-    runs = [run for name in names for run in runs_of(name, "smoke")]
-    distinct = {run.id for run in runs}
-    assert len(distinct) <= SMOKE_RUNS
-    assert len(runs) > len(distinct) + 20  # baselines and the methods themselves recur
-    assert {run.seed for run in runs} == {1}
-
-
-@pytest.mark.parametrize("scale", ["smoke", "paper"])
-def test_figures_cost_nothing(scale):
-    tables = ids(("comt/table1", "comt/table3", "sas/table4", "transponder/table2"), scale)
-    if scale == "smoke":
-        tables = ids((name for name in RECIPES if "/table" in name), scale)
-    figures = [name for name in RECIPES if shipped(name).recipe.figure]
-    assert len(figures) == 7
-    assert ids(figures, scale) <= tables
 
 
 GOLDEN = ROOT / "tests/golden/ids.json"

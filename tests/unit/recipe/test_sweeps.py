@@ -73,16 +73,6 @@ def test_a_row_or_a_column_cannot_give_a_key_of_its_grid():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("scale", "points"),
-    [("sweep: null", 1), ("sweep: {settings: {train.weight_decay: [0, 0.1, 0.2]}, metric: bits_per_byte}", 3), ("seeds: [7]", 2)],
-)  # fmt: skip
-def test_a_scale_has_its_own_or_the_recipes(scale, points):
-    text = GRIDDED.replace("    seeds: [7]", f"    {scale}")
-    assert len(planned(text, scale="smoke", rows="plain", seeds=[1])) == points
-    assert len(planned(text, rows="plain", columns="c4/130m", seeds=[1])) == 2
-
-
 WRONG = {
     "empty settings": ("settings:\n    train.learning_rate: [3e-4, 1e-3]", "settings: {}", "line 8: sweep.settings"),
     "a value twice": ("1e-3]", "1e-3, 3.0e-4]", "line 9: sweep.settings.train.learning_rate[2]"),
