@@ -80,10 +80,9 @@ def load_grids(
             if not any(f"{other.key}.".startswith((f"{wrong.key}.", f"{wrong.key}[")) for other in problems):
                 problems.append(wrong)
         grids[path] = LoadedGrid(path, sweep.metric, values, tuple(sweep.seeds or ()))
-        if recipe.figure is not None:
-            problems.append(document.problem(path, "a figure is of runs that are known before any has ended"))
-        elif recipe.ablations:
-            problems.append(document.problem(path, "rows of ablations are compared under the same settings"))
+        if recipe.figure is not None or recipe.ablations:
+            message = "figures and ablations are of runs that are known before any has ended; leave one of them out"
+            problems.append(document.problem(path, message))
     found: dict[str, LoadedGrid] = {}
     for name, scale in recipe.scales.items():
         path = ("scales", name, "sweep") if "sweep" in scale.model_fields_set else ("sweep",)
@@ -119,10 +118,7 @@ def _checked(
             values[key] = kept
         if sweep.seeds and len(kept) == len(given):
             if any(isinstance(value, bool) or not isinstance(value, int | float) for value in given):
-                yield (
-                    ("settings", key),
-                    "are not all numbers, of which alone the best can be at an edge; leave seeds out",
-                )
+                yield ("settings", key), "are not all numbers: of others none is at an edge; leave seeds out"
             elif len(given) < 3:
                 yield ("settings", key), f"are only {len(given)}: the best is at the edge; give 3 or more"
     validation = [name for name in task.metrics if not name.startswith(OF_TEST)]
@@ -134,10 +130,7 @@ def _checked(
 def _unfair(recipe: Recipe, scale: str, task: TaskOptions, grid: LoadedGrid) -> Wrong:
     """Trials that are not apart from what the table shows: by their seeds, or by the data that chooses."""
     if shared := sorted({*(recipe.scales[scale].seeds or recipe.seeds)} & {*grid.seeds}):
-        yield (
-            (*grid.path, "seeds"),
-            f"{shared[0]} is a seed of the table at scale {scale} too; give others, such as 101",
-        )
+        yield (*grid.path, "seeds"), f"{shared[0]} is a seed of the table at scale {scale}, too; give others"
     shown = {column: recipe.metric_at(scale, column) for column in recipe.columns_at(scale) if grid.seeds}
     for column, metric in shown.items():
         if metric in task.metrics and not metric.startswith(OF_TEST):

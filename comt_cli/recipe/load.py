@@ -97,7 +97,7 @@ class LoadedRecipe:
         return "/".join(place_of(self.path))
 
     def outputs(self, scale: str) -> str:
-        """What the files of its results are called at a scale: `table3`, with changed settings `table3@steps-12`."""
+        """The name of the files of its results at a scale: `table3`, with changed settings `table3@steps-12`."""
         return table_name(self.stem, self.changes.get(scale, {}), self.task.settings)
 
     def changed(self, scale: str) -> tuple[str, ...]:
@@ -133,7 +133,7 @@ class LoadedRecipe:
 
     def compared_column(self, scale: str, column: str) -> str | None:
         """The paper's column that `column` is compared with; None if there is none."""
-        if self.recipe.scales[scale].columns is None:
+        if not self.recipe.scales[scale].columns:
             return column
         return self.columns(scale)[column].compare_to
 
@@ -278,15 +278,9 @@ def _too_many_cells(recipe: Recipe) -> tuple[KeyPath, str] | None:
     return None
 
 
-def load_recipe_text(
-    text: str,
-    catalogue: Catalogue,
-    overrides: Sequence[str] = (),
-    scale: str | None = None,
-    also: Also | None = None,
-) -> LoadedRecipe:
+def load_recipe_text(text: str, catalogue: Catalogue, *given: Any, **options: Any) -> LoadedRecipe:
     """Like `load_recipe`, from text."""
-    return load_recipe(Path("recipe"), catalogue, overrides, scale, also, text=text)
+    return load_recipe(Path("recipe"), catalogue, *given, text=text, **options)
 
 
 def _follows(problem: Problem, earlier: Iterable[Problem]) -> bool:
