@@ -83,7 +83,7 @@ def _ladder(recipe: Recipe) -> Wrong:
     for scale in recipe.scales:
         columns = recipe.columns_at(scale)
         if len(columns) < LADDER_SIZES:
-            yield at, f"takes {LADDER_SIZES} columns or more, one a size; scale {scale} has {len(columns)}"
+            yield at, f"takes {LADDER_SIZES} columns or more, one a size; scale {scale} has {len(columns)} columns"
         if len(shown := dict.fromkeys(recipe.metric_at(scale, column) for column in columns)) > 1:
             yield at, f"compares one metric over all sizes; the columns of scale {scale} show {', '.join(shown)}"
 
