@@ -62,8 +62,7 @@ trackers = _names_of("training.trackers", "TRACKERS")
 
 def rows(ctx: typer.Context, incomplete: str) -> list[str]:
     """Rows of the recipe on the line, and those that `--also` adds there or gave to its runs, after the last comma."""
-    from comt_cli.recipe.find import full_name
-    from comt_cli.recipe.variant import split_variant
+    from comt_cli.recipe.find import full_name, split_variant
     from comt_cli.runs.known import known_runs
 
     added = [argument.partition("=")[0] for argument in ctx.params.get("also") or ()]
@@ -125,8 +124,7 @@ def join_colons() -> None:
 
 
 def _selectors(typed: str, runs: Path) -> list[str]:
-    from comt_cli.recipe.find import DEFAULT_PAPER, full_name
-    from comt_cli.recipe.variant import MARK, split_variant
+    from comt_cli.recipe.find import DEFAULT_PAPER, MARK, full_name, split_variant
     from comt_cli.runs.known import known_runs
 
     head, colon, _ = typed.partition(":")
@@ -150,8 +148,7 @@ def _selectors(typed: str, runs: Path) -> list[str]:
 def _recipes_on(ctx: typer.Context) -> list[dict[str, Any]]:
     """The recipes that the line names, unchecked. To read all that there are would take too long."""
     from comt_cli.errors import UserError
-    from comt_cli.recipe.find import find_recipe
-    from comt_cli.recipe.variant import split_variant
+    from comt_cli.recipe.find import find_recipe, split_variant
     from comt_cli.recipe.yaml_lines import read
 
     found = []

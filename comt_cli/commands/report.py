@@ -57,9 +57,9 @@ def report(
       comt report --html
     """
     from comt_cli.errors import UserError
+    from comt_cli.recipe.find import MARK
     from comt_cli.recipe.load import available_recipes
     from comt_cli.recipe.problems import RecipeError
-    from comt_cli.recipe.variant import MARK
     from comt_cli.report.collect import tables_with_runs
     from comt_cli.runs.known import known_runs
     from comt_cli.verbs.outcome import outcome_as_json, write_outcome

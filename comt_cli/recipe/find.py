@@ -1,15 +1,20 @@
-"""Where recipes are: by path, or by name among the recipe roots; and where their results go."""
+"""The names of recipes, by path or among the recipe roots, of where their results go, and of tables of changed
+settings: `table3@steps-12`."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from comt_cli.errors import UserError
-from comt_cli.files import sha256
-from comt_cli.recipe.problems import closest
+from comt_cli.files import canonical_json, sha256
+from comt_cli.recipe.problems import nearest
 from comt_cli.recipe.schema import NAME_LENGTH
+from comt_cli.recipe.settings import RunSettings
 
 DEFAULT_PAPER = "comt"
 OWN_ROOT = Path("recipes")
@@ -55,46 +60,30 @@ def find_recipe(name: str) -> Path:
         raise UserError(
             f"{name} names a table of runs, and not a recipe", f"{recipe} with --set SECTION.KEY=VALUE is one"
         )
-    raise UserError(f"there is no recipe {name}", f"{_instead(name)} (comt recipes lists them)")
-
-
-def _instead(name: str) -> str:
-    """What to say to somebody who asked for a recipe that is not there."""
-    others = namesakes(name)
-    if others:
-        return f"did you mean {' or '.join(others)}?"
-    known = available_recipes()
-    short = [key.removeprefix(f"{DEFAULT_PAPER}/") for key in known]
-    close = closest(without_ending(name), [*known, *short])
-    return f"valid: {', '.join(known)}" if close is None else f"did you mean {close}?"
-
-
-def without_ending(name: str) -> str:
-    """The name of a recipe without `.yaml`."""
-    return name.removesuffix(".yaml").removesuffix(".yml")
+    short = {key.removeprefix(f"{DEFAULT_PAPER}/"): None for key in available_recipes()}
+    hint = nearest(full_name(name).removeprefix(f"{DEFAULT_PAPER}/"), dict.fromkeys([*short, *available_recipes()]))
+    others = " or ".join(namesakes(name))
+    raise UserError(f"there is no recipe {name}", f"did you mean {others}?" if others else hint)
 
 
 def full_name(name: str) -> str:
     """`comt/table3` for `table3.yaml`: the paper is CoMT where a name says none."""
-    whole = without_ending(name)
+    whole = name.removesuffix(".yaml").removesuffix(".yml")
     return whole if "/" in whole else f"{DEFAULT_PAPER}/{whole}"
 
 
 def namesakes(name: str) -> list[str]:
-    """The recipes that a short name such as `table2` does not mean, though they are called so: of other papers.
-
-    Of a path, or a name that says its paper, there are none.
-    """
-    whole = without_ending(name)
-    if "/" in whole or Path(name).is_file():
+    """The recipes of other papers that are called as a short name such as `table2`, which means CoMT's."""
+    if "/" in name or Path(name).is_file():
         return []
-    return [key for key in available_recipes() if key.rpartition("/")[2] == whole and key != full_name(name)]
+    own = full_name(name)
+    return [key for key in available_recipes() if key.rpartition("/")[2] == own.rpartition("/")[2] and key != own]
 
 
 def also_called(name: str) -> str | None:
     """A sentence about the namesakes of a recipe that somebody may have meant; None where it has none."""
     others = namesakes(name) if full_name(name) in available_recipes() else []
-    return f"{without_ending(name)} is {full_name(name)}; there is {' and '.join(others)}, too." if others else None
+    return f"{name} is {full_name(name)}; there is {' and '.join(others)}, too." if others else None
 
 
 def is_named(path: Path) -> bool:
@@ -103,11 +92,8 @@ def is_named(path: Path) -> bool:
 
 
 def place_of(path: Path) -> tuple[str, str]:
-    """The folder and the name under which the runs and results of a recipe go: `comt`, `table3`.
-
-    The file decides, whatever it says of its paper: a copy never takes the place of what it was copied from. One that
-    stands outside the recipe roots goes to the folder `own`.
-    """
+    """The folder and the name under which the runs and results of a recipe go: `comt`, `table3`. The file decides,
+    whatever it says of its paper; of one that stands outside the recipe roots the folder is `own`."""
     whole = path.resolve()
     return as_name(whole.parent.name) if is_named(path) else OWN, as_name(whole.stem)
 
@@ -119,3 +105,46 @@ def as_name(text: str) -> str:
     if name == text and len(name) <= NAME_LENGTH:
         return name
     return f"{name[: NAME_LENGTH - 9]}-{sha256(os.fsencode(text))[:8]}"
+
+
+# ---- tables of changed settings
+
+MARK = "@"
+"""Between the name of a table and that of its settings; no recipe's name has it."""
+_LONGEST = 48
+_DIGITS = 8
+
+
+def as_arguments(changed: Mapping[str, Any]) -> tuple[str, ...]:
+    """Settings by dotted key as `--set` takes them: `train.steps=12`, `method.sites=["q_proj"]`."""
+    return tuple(f"{key}={_text(value)}" for key, value in changed.items())
+
+
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    return text.replace("+", "") if isinstance(value, float) else text  # 1e18: a name would make 1e-18 of 1e+18
+
+
+def table_name(table: str, changed: Mapping[str, Any], kind: type[RunSettings]) -> str:
+    """What a table is called that has changed settings: `table3@steps-12`, in the order of their keys
+    `table3@learning_rate-0.01+steps-12`; `table3` of none. What is long, or has signs that no file's name should have,
+    ends with a hash of all of it."""
+    if not changed:
+        return table
+    parts, is_whole = [], True
+    for key in sorted(changed):
+        section, _, name = key.partition(".")
+        having = [each for each, field in kind.model_fields.items() if name in field.annotation.model_fields]  # type: ignore[union-attr]
+        said = f"{name if having == [section] else key}-{_text(changed[key])}"
+        parts.append(re.sub(r"[^A-Za-z0-9._-]+", "-", said))
+        is_whole = is_whole and parts[-1] == said
+    whole = "+".join(parts)
+    if not is_whole or len(whole) > _LONGEST:
+        whole = f"{whole[: _LONGEST - _DIGITS - 1].rstrip('+._-')}-{sha256(canonical_json(dict(changed)))[:_DIGITS]}"
+    return f"{table}{MARK}{whole}"
+
+
+def split_variant(name: str) -> tuple[str, str]:
+    """`table3` and `steps-12` of `table3@steps-12`; "" last of a name without settings, or a path."""
+    before, mark, variant = name.rpartition(MARK)
+    return (before, variant) if mark and "/" not in variant and not Path(name).is_file() else (name, "")

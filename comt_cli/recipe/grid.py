@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from comt_cli.errors import UserError
-from comt_cli.recipe.merge import Arguments, Given, Merged, Origin
+from comt_cli.recipe.merge import Layer, Origin, Point
 from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted, known_as, nearest, unknown_key
 from comt_cli.recipe.schema import Recipe, Sweep, TaskOptions
 from comt_cli.recipe.settings import Overrides, RunSettings
@@ -27,6 +27,9 @@ OF_TEST = ("test_", "unseen_", "last_")
 """How the names of metrics begin that are of other splits than validation."""
 TRIAL_SEEDS = (101, 102)
 """Of the trials of a sweep that the command line gives, and the recipe does not have."""
+
+Wrong = Iterator[tuple[KeyPath, str]]
+"""Where something is wrong, and what."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,12 @@ class LoadedGrid:
     seeds: tuple[int, ...] = ()
 
     @property
-    def points(self) -> list[Given]:
+    def points(self) -> list[Layer]:
         """All combinations of the values, the last key's changing first."""
         return [dict(zip(self.values, each, strict=True)) for each in itertools.product(*self.values.values())]
 
     @property
-    def planned(self) -> list[Given]:
+    def planned(self) -> list[Layer]:
         """The points that runs can have: with trials the recipe's own values, as the point of number 0, and `points`
         from 1 on; without trials `points`."""
         return [{}, *self.points] if self.seeds else self.points
@@ -55,11 +58,9 @@ class LoadedGrid:
         said = settings.model_dump(mode="json")
         return {key: said[section][name] for key in self.values for section, _, name in [key.partition(".")]}
 
-    def without(self, arguments: Arguments) -> LoadedGrid | None:
+    def without(self, arguments: Layer) -> LoadedGrid | None:
         """The grid of the keys that `--set` leaves open; None where it leaves none."""
-        open_keys = {
-            key: given for key, given in self.values.items() if tuple(key.split(".", 1)) not in arguments.origin
-        }
+        open_keys = {key: given for key, given in self.values.items() if key not in arguments}
         return replace(self, values=open_keys) if open_keys else None
 
 
@@ -69,100 +70,73 @@ def load_grids(
     """The grid of every scale that has one. What is wrong in grids becomes problems, and is left out."""
     places: dict[KeyPath, Sweep | None] = {("sweep",): recipe.sweep}
     places |= {("scales", name, "sweep"): scale.sweep for name, scale in recipe.scales.items()}
-    checked = {
-        path: _checked(grid, path, recipe, task, kind, document, problems)
-        for path, grid in places.items()
-        if grid is not None
-    }
-    for path in checked:
-        if recipe.figure is not None:
-            message = "a figure is drawn of runs that are known before any has ended; leave the sweep out"
-            problems.append(document.problem(path, message))
-        elif recipe.ablations:
-            message = "rows of ablations are compared under the same settings; leave the sweep out, or the ablations"
+    grids: dict[KeyPath, LoadedGrid] = {}
+    for path, sweep in places.items():
+        if sweep is None:
+            continue
+        values: dict[str, Sequence[tuple[Any, Origin]]] = {}
+        for at, message in _checked(sweep, path, recipe, task, kind, document, values):
+            wrong = document.problem((*path, *at), message)
+            if not any(f"{other.key}.".startswith((f"{wrong.key}.", f"{wrong.key}[")) for other in problems):
+                problems.append(wrong)
+        grids[path] = LoadedGrid(path, sweep.metric, values, tuple(sweep.seeds or ()))
+        if recipe.figure is not None or recipe.ablations:
+            message = "figures and ablations are of runs that are known before any has ended; leave one of them out"
             problems.append(document.problem(path, message))
     found: dict[str, LoadedGrid] = {}
     for name, scale in recipe.scales.items():
         path = ("scales", name, "sweep") if "sweep" in scale.model_fields_set else ("sweep",)
-        if path in checked:
-            found[name] = checked[path]
-            if found[name].seeds:
-                problems.extend(_unfair(recipe, name, task, found[name], document))
+        if path in grids:
+            found[name] = grids[path]
+            problems.extend(document.problem(*each) for each in _unfair(recipe, name, task, grids[path]))
     return found
 
 
 def _checked(
-    sweep: Sweep,
-    path: KeyPath,
-    recipe: Recipe,
-    task: TaskOptions,
-    kind: type[Overrides],
-    document: Document,
-    problems: list[Problem],
-) -> LoadedGrid:
-    def report(at: KeyPath, message: str) -> None:
-        whole = (*path, *at)
-        name = dotted(whole)
-        if not any(f"{problem.key}.".startswith((f"{name}.", f"{name}[")) for problem in problems):
-            problems.append(Problem(name, message, document.line(whole)))
-
-    values: dict[str, list[tuple[Any, Origin]]] = {}
+    sweep: Sweep, path: KeyPath, recipe: Recipe, task: TaskOptions, kind: type[Overrides], document: Document,
+    values: dict[str, Sequence[tuple[Any, Origin]]],
+) -> Wrong:  # fmt: skip
+    """What is wrong below `path`; what is right is put into `values`."""
     if not sweep.settings:
-        report(("settings",), "has no keys: say what is tried, for instance train.learning_rate: [3e-4, 1e-3]")
+        yield ("settings",), "has no keys: say what is tried, for instance train.learning_rate: [3e-4, 1e-3]"
     for key, given in sweep.settings.items():
         wrong = _wrong_key(key, task, kind) or ("is empty: give the values to try" if not given else None)
         if wrong is not None:
-            report(("settings", key), wrong)
+            yield ("settings", key), wrong
             continue
         section, _, name = key.partition(".")
         kept: list[tuple[Any, Origin]] = []
         for number, value in enumerate(given):
-            at: KeyPath = ("settings", key, number)
-            found: list[Problem] = []
+            at, found = (*path, "settings", key, number), list[Problem]()
             validate(kind, {section: {name: value}}, (), lambda _: None, found)
-            for problem in found:
-                report(at, problem.message)
             if value in [other for other, _ in kept]:
-                report(at, f"{json.dumps(value)} stands twice")
-            elif not found:
-                kept.append((value, Origin((*path, *at), document, argument=document.argument(dotted((*path, *at))))))
+                found.append(Problem("", f"{json.dumps(value)} stands twice"))
+            yield from ((at[len(path) :], problem.message) for problem in found)
+            if not found:
+                kept.append((value, Origin(at, document, argument=document.argument(dotted(at)))))
         if kept:
             values[key] = kept
-        if sweep.seeds and len(kept) == len(given) and (wrong := _no_order(given)):
-            report(("settings", key), wrong)
+        if sweep.seeds and len(kept) == len(given):
+            if any(isinstance(value, bool) or not isinstance(value, int | float) for value in given):
+                yield ("settings", key), "are not all numbers: of others none is at an edge; leave seeds out"
+            elif len(given) < 3:
+                yield ("settings", key), f"are only {len(given)}: the best is at the edge; give 3 or more"
     validation = [name for name in task.metrics if not name.startswith(OF_TEST)]
     if recipe.command == task.command and sweep.metric not in validation:  # a wrong command is reported elsewhere
-        message = f"{sweep.metric!r} is not one of {', '.join(validation)}; {nearest(sweep.metric, validation)}"
-        if sweep.metric in task.metrics:
-            said = f"{sweep.metric} is not computed on validation data, and other data must decide nothing"
-            message = f"{said}; choose by {', '.join(validation)}"
-        report(("metric",), message)
-    return LoadedGrid(path, sweep.metric, values, tuple(sweep.seeds or ()))
+        hint = f"; {nearest(sweep.metric, validation)}" if sweep.metric not in task.metrics else ""
+        yield ("metric",), f"{sweep.metric} is no metric of validation data; these are {', '.join(validation)}{hint}"
 
 
-def _no_order(given: Sequence[Any]) -> str | None:
-    """Why it cannot be said of these values whether the best lies within them; None where it can."""
-    if any(isinstance(value, bool) or not isinstance(value, int | float) for value in given):
-        return "are not all numbers: of others it cannot be said whether the best is at the edge; leave seeds out"
-    if len(given) < 3:
-        return f"are only {len(given)}: the best is at the edge, and nothing can be chosen; give 3 or more"
-    return None
-
-
-def _unfair(recipe: Recipe, scale: str, task: TaskOptions, grid: LoadedGrid, document: Document) -> Iterator[Problem]:
+def _unfair(recipe: Recipe, scale: str, task: TaskOptions, grid: LoadedGrid) -> Wrong:
     """Trials that are not apart from what the table shows: by their seeds, or by the data that chooses."""
-    path = (*grid.path, "seeds")
-    shown = set(recipe.scales[scale].seeds or recipe.seeds)
-    if shared := sorted(shown & set(grid.seeds)):
-        message = f"{shared[0]} is a seed of the table at scale {scale} too; give others, such as 101"
-        yield document.problem(path, message)
-    for column in recipe.columns_at(scale):
-        metric = recipe.metric_at(scale, column)
+    if shared := sorted({*(recipe.scales[scale].seeds or recipe.seeds)} & {*grid.seeds}):
+        yield (*grid.path, "seeds"), f"{shared[0]} is a seed of the table at scale {scale}, too; give others"
+    shown = {column: recipe.metric_at(scale, column) for column in recipe.columns_at(scale) if grid.seeds}
+    for column, metric in shown.items():
         if metric in task.metrics and not metric.startswith(OF_TEST):
             tested = [name for name in task.metrics if name.startswith(OF_TEST)]
-            instead = f"show one of {', '.join(tested)}" if tested else f"{task.command} has no other data to report"
-            message = f"chooses on the validation data that {metric} of column {column} is of; {instead}"
-            yield document.problem(grid.path, message)
+            message = f"chooses on the validation data that {metric} of column {column} is of"
+            yield grid.path, f"{message}; show one of {', '.join(tested) or 'another task'}"
             return
 
 
@@ -183,9 +157,7 @@ def _wrong_key(key: str, task: TaskOptions, kind: type[Overrides]) -> str | None
     return None
 
 
-def overridden(
-    recipe: Recipe, grids: Mapping[str, LoadedGrid], given: Mapping[KeyPath, Overrides], document: Document
-) -> Iterator[Problem]:
+def overridden(recipe: Recipe, grids: Mapping[str, LoadedGrid], own: Mapping[KeyPath, Layer]) -> Wrong:
     """Keys of a grid that a row's or a column's own settings give, which the grid would override: each once.
 
     Setups, and the settings of the recipe and its scales, may give them: they hold where a scale has no grid. With
@@ -193,34 +165,26 @@ def overridden(
     """
     places: dict[KeyPath, str] = {}
     for scale, grid in grids.items():
-        if grid.seeds:
-            continue
         owners: list[KeyPath] = [recipe.column_path(scale, name) for name in recipe.columns_at(scale)]
         owners += [("rows", name) for name in recipe.rows]
-        for key in grid.values:
-            section, _, name = key.partition(".")
-            for owner in owners:
-                settings = getattr(given.get((*owner, "settings")), section, None)
-                if settings is not None and name in settings.model_fields_set:
-                    places.setdefault((*owner, "settings", section, name), scale)
+        for owner in owners if not grid.seeds else ():
+            places |= {own[owner][key][1].path: scale for key in grid.values if key in own[owner]}
     for path, scale in places.items():
-        message = f"the grid of scale {scale} tries values of this key, and would override it; leave it out here"
-        yield document.problem(path, message)
+        yield path, f"the grid of scale {scale} tries values of this key, and would override it; leave it out here"
 
 
-def same_runs(grids: Mapping[str, LoadedGrid], settings: Mapping[str, Merged], document: Document) -> Iterator[Problem]:
-    """Points of different values that a run's settings do not tell apart, such as shares of the same whole step: for
-    each grid the first cell. `settings` are those of every point by scale and cell."""
-    found: set[KeyPath] = set()
+def same_runs(
+    grids: Mapping[str, LoadedGrid], merged: Mapping[str, Mapping[tuple[str, str], Sequence[Point]]]
+) -> Wrong:
+    """Points of different values that a run's settings do not tell apart, such as shares of the same whole step: the
+    first cell that has such, of each grid."""
+    found: dict[KeyPath, str] = {}
     for scale, grid in grids.items():
-        for (row, column), points in settings[scale].items():
-            tried = points[1:] if grid.seeds else points
-            told_apart = {each.model_dump_json() for each, _ in tried}
-            if len(told_apart) < len(tried) and grid.path not in found:
-                found.add(grid.path)
-                path = (*grid.path, "settings")
-                message = f"two of its points are the same run: {row} under {column} has the same settings there"
-                yield document.problem(path, message)
+        for (row, column), points in merged[scale].items():
+            tried = [settings.model_dump_json() for settings, _ in points[1 if grid.seeds else 0 :]]
+            if len({*tried}) < len(tried):
+                found.setdefault((*grid.path, "settings"), f"two points are the same run in {row} under {column}")
+    yield from found.items()
 
 
 def with_sweep(
@@ -245,8 +209,7 @@ def with_sweep(
             with contextlib.suppress(RecipeError):
                 values = parse(f"[{text}]", "--sweep")
         if key in settings or key in fixed:
-            other = "twice" if key in settings else "by --set too"
-            raise UserError(f"--sweep {key} is given {other}", "Leave one of them out; one --sweep has all values.")
+            raise UserError(f"--sweep {key} is given twice, or by --set too", "One --sweep has all values of a key.")
         if values is None or values.problems or not isinstance(values.data, list):
             form = "as in train.learning_rate=1e-3,2e-3,4e-3"
             raise UserError(f"--sweep {argument}: should be SECTION.KEY=VALUE,VALUE,...", form)
@@ -258,9 +221,8 @@ def with_sweep(
     if not isinstance(own, dict):  # which is reported elsewhere
         return document
     before = own.get("sweep", data.get("sweep"))
-    said = before if isinstance(before, dict) else {}
-    sweep = {"metric": task.metric, **said, "settings": settings}
-    sweep["seeds"] = said.get("seeds") or list(TRIAL_SEEDS)
+    sweep = {"metric": task.metric, "seeds": None, **(before if isinstance(before, dict) else {}), "settings": settings}
+    sweep["seeds"] = sweep["seeds"] or list(TRIAL_SEEDS)
     data["scales"] = {scale: {**_tested(own, task), "sweep": sweep}}
     data.pop("ablations", None)
     return replace(document, data=_tested(data, task), arguments=document.arguments | said_by)
@@ -273,6 +235,6 @@ def _tested(place: Mapping[str, Any], task: TaskOptions) -> dict[str, Any]:
         found["metric"] = f"test_{metric}"
     if isinstance(columns, dict):
         found["columns"] = {
-            name: _tested(column, task) if isinstance(column, dict) else column for name, column in columns.items()
+            name: _tested(each, task) if isinstance(each, dict) else each for name, each in columns.items()
         }
     return found

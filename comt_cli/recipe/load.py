@@ -1,29 +1,50 @@
-"""Read a recipe, and report everything that is wrong with it at once."""
+"""Read a recipe with the files that it names, and report everything that is wrong with it at once."""
 
 from __future__ import annotations
 
 import functools
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 from comt_cli.errors import UserError
-from comt_cli.recipe.find import DEFAULT_PAPER, also_called, available_recipes, find_recipe, is_named, place_of
+from comt_cli.recipe.find import (
+    SETUPS,
+    as_arguments,
+    available_recipes,
+    find_recipe,
+    is_named,
+    place_of,
+    recipe_roots,
+    table_name,
+)
 from comt_cli.recipe.grid import LoadedGrid, load_grids, overridden, same_runs, with_sweep
-from comt_cli.recipe.merge import Arguments, Merger, Origins, changes, parse_arguments
-from comt_cli.recipe.names import Also, Settings, disagreements, fits, row_methods, undrawable, unmeasured, with_rows
+from comt_cli.recipe.merge import Layer, Merger, Origin, Origins, Point, changes, layer_of, parse_arguments
+from comt_cli.recipe.names import Also, Settings, disagreements, fits, undrawable, unmeasured, with_rows
 from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, nearest
-from comt_cli.recipe.schema import Catalogue, Column, Recipe, TaskOptions
+from comt_cli.recipe.schema import Catalogue, Column, Place, Recipe, Start, TaskOptions
 from comt_cli.recipe.settings import Overrides, RunSettings, overrides_of
-from comt_cli.recipe.sources import LoadedStart, StartedFrom, Starts, load_setups
 from comt_cli.recipe.validate import salvage, validate
-from comt_cli.recipe.variant import as_arguments, table_name
-from comt_cli.recipe.yaml_lines import UNREADABLE, Document, parse, read
+from comt_cli.recipe.yaml_lines import Document, parse, read
 
 Cell = tuple[str, str]
 """A row and a column."""
+
+
+class LoadedStart(NamedTuple):
+    """The cell of another recipe whose run is started from; `seed` is None where it is the started run's own. `path` is
+    where the recipe says so."""
+
+    source: LoadedRecipe
+    row: str
+    column: str
+    seed: int | None
+    new: tuple[str, ...]
+    drop: tuple[str, ...]
+    path: KeyPath
 
 
 @dataclass(frozen=True)
@@ -49,7 +70,7 @@ class LoadedRecipe:
     methods: dict[str, dict[str, Any]]
     points: dict[str, dict[Cell, tuple[RunSettings, ...]]]
     origins: dict[str, dict[Cell, Origins]]
-    starts: Starts
+    starts: dict[str, dict[Cell, LoadedStart]]
     grids: dict[str, LoadedGrid]
     document: Document
     changes: dict[str, dict[str, Any]]
@@ -58,7 +79,7 @@ class LoadedRecipe:
     @functools.cached_property
     def settings(self) -> Settings:
         """The settings of every cell by scale; where there is a grid, those of its first point."""
-        return _first(self.points)
+        return {scale: {cell: points[0] for cell, points in cells.items()} for scale, cells in self.points.items()}
 
     @property
     def folder(self) -> str:
@@ -76,7 +97,7 @@ class LoadedRecipe:
         return "/".join(place_of(self.path))
 
     def outputs(self, scale: str) -> str:
-        """What the files of its results are called at a scale: `table3`, with changed settings `table3@steps-12`."""
+        """The name of the files of its results at a scale: `table3`, with changed settings `table3@steps-12`."""
         return table_name(self.stem, self.changes.get(scale, {}), self.task.settings)
 
     def changed(self, scale: str) -> tuple[str, ...]:
@@ -100,10 +121,7 @@ class LoadedRecipe:
     @property
     def is_published(self) -> bool:
         """Whether the recipe has any published number to compare ours with."""
-        rows = self.recipe.rows.values()
-        return any(value is not None for row in rows for value in row.paper.values()) or any(
-            row.paper_increase for row in rows
-        )
+        return any(row.paper_increase or {*row.paper.values()} - {None} for row in self.recipe.rows.values())
 
     def columns(self, scale: str) -> dict[str, Column]:
         """The columns of a scale: its own, or the paper's."""
@@ -115,7 +133,7 @@ class LoadedRecipe:
 
     def compared_column(self, scale: str, column: str) -> str | None:
         """The paper's column that `column` is compared with; None if there is none."""
-        if self.recipe.scales[scale].columns is None:
+        if not self.recipe.scales[scale].columns:
             return column
         return self.columns(scale)[column].compare_to
 
@@ -123,6 +141,17 @@ class LoadedRecipe:
         """The increase of the number of parameters that the paper prints for a cell, such as `<1%`, None for none."""
         compared = self.compared_column(scale, column)
         return None if compared is None else self.recipe.rows[row].paper_increase.get(compared)
+
+
+_STAND_INS: dict[str, Any] = {
+    **dict.fromkeys(("title", "baseline", "method", "description"), "x"),
+    **{"seeds": [0], "settings": {}},
+}
+"""For keys that are missing or wrong, while the rest of the recipe is checked. Each fits the key that it stands for."""
+
+MAX_CELLS = 3_000
+"""Rows x columns of all scales, times the points of their grids; each is checked by itself, in a millisecond or two.
+No published table has more than a few hundred."""
 
 
 def load_recipe(
@@ -134,168 +163,135 @@ def load_recipe(
     *,
     also_fits_all: bool = True,
     sweep: Sequence[str] = (),
+    text: str | None = None,
+    started: tuple[Path, ...] = (),
 ) -> LoadedRecipe:
-    """Read and check the recipe at `path`. `overrides` are `--set` arguments such as `train.steps=200`.
+    """Read and check the recipe at `path`, or the `text`. `overrides` are `--set` arguments such as `train.steps=200`.
 
     They apply to `scale` alone if it is given: steps that suit `smoke` may contradict the warm-up of `paper`.
     `also` adds rows that the paper does not have, as if they stood at the end of `rows`. One whose method is for
     another task is a problem, or, where not `also_fits_all`, left out: it is meant for other recipes of the same call.
-    `sweep` are `--sweep` arguments (`sweep_argument`), for `scale`.
+    `sweep` are `--sweep` arguments (`grid.with_sweep`), for `scale`. `started` are the recipes whose runs start from
+    this one's.
+
+    First the shape of the file is checked, then what only the whole shows. The second also sees a file that failed the
+    first, without its broken parts, and reports what does not merely follow from them: all problems come at once.
 
     Raises:
         RecipeError: with every problem of the file, of its setups, of the overrides and of `also`, each with its line
             and dotted key, or the argument.
     """
-    return check_recipe(read(path), path, catalogue, overrides, scale, also, also_fits_all=also_fits_all, sweep=sweep)
-
-
-def load_recipe_text(
-    text: str,
-    catalogue: Catalogue,
-    overrides: Sequence[str] = (),
-    scale: str | None = None,
-    also: Also | None = None,
-) -> LoadedRecipe:
-    """Like `load_recipe`, from text."""
-    return check_recipe(parse(text, "recipe"), Path("recipe"), catalogue, overrides, scale, also)
-
-
-_STAND_INS: dict[str, Any] = {
-    "title": "x",
-    "baseline": "x",
-    "seeds": [0],
-    "settings": {},
-    "method": "x",
-    "description": "x",
-}
-"""For keys that are missing or wrong, while the rest of the recipe is checked. Each fits the key that it stands for."""
-
-
-def check_recipe(
-    document: Document,
-    path: Path,
-    catalogue: Catalogue,
-    overrides: Sequence[str] = (),
-    scale: str | None = None,
-    also: Also | None = None,
-    *,
-    also_fits_all: bool = True,
-    started: tuple[Path, ...] = (),
-    sweep: Sequence[str] = (),
-) -> LoadedRecipe:
-    """All checks, in two stages: the shape of the file, then what only the whole shows.
-
-    The second stage also sees a file that failed the first, without its broken parts, and reports what does not merely
-    follow from them: all problems come at once. `started` are the recipes whose runs start from this one's.
-    """
+    document = read(path) if text is None else parse(text, path)
     if not isinstance(document.data, dict) or not document.data:
         raise RecipeError(path, [Problem("", "is not a recipe: the file has no keys")])
-    sections = {name for task in catalogue.tasks.values() for name in task.settings.model_fields}
-    if set(document.data) <= sections:
+    if {*document.data} <= {name for task in catalogue.tasks.values() for name in task.settings.model_fields}:
         message = "is a setup, not a recipe: a recipe names it, as `setup` of a column or at its top"
         raise RecipeError(path, [Problem("", message)])
-    problems, found = list(document.problems), list[Problem]()
-    task, also = catalogue.task(document.data.get("command")), also or {}
-    if not also_fits_all:
-        also = {name: given for name, given in also.items() if fits(given, task, catalogue)}
-    resolved = row_methods(document, catalogue, task, problems)
-    document = with_rows(document, also, catalogue, task, resolved, problems)
+    task = catalogue.task(document.data.get("command"))
+    also = {name: given for name, given in (also or {}).items() if also_fits_all or fits(given, task, catalogue)}
+
+    problems = list(document.problems)
+    document, methods = with_rows(document, also, catalogue, task, problems)
     if sweep and scale is not None:
         document = with_sweep(document, sweep, scale, task, overrides)
-    unreadable = {problem.key for problem in problems if problem.message == UNREADABLE}
-    shape: list[Problem] = []
     data = {"metric": task.metric, **document.data}
-    recipe = validate(Recipe, data, (), document.line, shape)
-    whole = recipe or salvage(Recipe, data, {**_STAND_INS, "command": task.command, "metric": task.metric})
+    valid = validate(Recipe, data, (), document.line, problems)
+    recipe = valid or salvage(Recipe, data, {**_STAND_INS, "command": task.command, "metric": task.metric})
     kind = overrides_of(task.settings)
-    given = {} if whole is None else _typed_settings(whole, kind, document, shape)
-    grids = {} if whole is None else load_grids(whole, task, kind, document, shape)
-    problems.extend(problem for problem in shape if problem.key not in unreadable)
     arguments = parse_arguments(overrides, kind, problems)
-    if whole is None or (many := _too_many_cells(whole, document)):
-        every = problems if whole is None else [*problems, *many]
-        raise RecipeError(path, [document.blamed(problem) for problem in every])
-    setups = load_setups(whole, path, document, catalogue, task, problems)
-    found.extend(disagreements(whole, resolved, catalogue, task, document))
-    found.extend(overridden(whole, grids, given, document))
-    changed = {str(name): arguments if scale in (None, name) else Arguments() for name in whole.scales}
-    merger = Merger(whole, task.settings, given, document, setups, grids, complete=not problems)
-    merged = {name: merger.settings(name, theirs, found) for name, theirs in changed.items()}
-    tried = {name: left for name, grid in grids.items() if (left := grid.without(changed[name])) is not None}
-    found.extend(same_runs(tried, merged, document))
+    if recipe is None:
+        raise _error(path, document, problems)
+    own = {
+        at: _settings(place.settings, kind, Origin((*at, "settings"), document), problems)
+        for at, place in recipe.places()
+    }
+    grids = load_grids(recipe, task, kind, document, problems)
+    if (many := _too_many_cells(recipe)) is not None:
+        raise _error(path, document, [*problems, document.problem(*many)])
+    setups = _setups(recipe, path, document, catalogue, task, problems)
+    layers = {at: [*setups.get(getattr(place, "setup", None), ()), own[at]] for at, place in recipe.places()}
+
+    # What only the whole shows
+    has_paper = document.data.get("paper") is not None
+    wrongs = [*disagreements(recipe, methods, catalogue, task, has_paper=has_paper), *overridden(recipe, grids, own)]
+    found = [document.problem(*wrong) for wrong in wrongs]
+    merger = Merger(recipe, document, task.settings, layers, complete=not problems)
+    given: dict[str, Layer] = {name: arguments if scale in (None, name) else {} for name in recipe.scales}
+
+    def merged_at(name: str, arguments: Layer, problems: list[Problem]) -> dict[Cell, list[Point]]:
+        grid = grids[name].without(arguments) if name in grids else None
+        return merger.settings(name, [{}] if grid is None else grid.planned, arguments, problems)
+
+    merged = {name: merged_at(name, theirs, found) for name, theirs in given.items()}
+    tried = {name: left for name, grid in grids.items() if (left := grid.without(given[name])) is not None}
+    settings = {name: {cell: points[0][0] for cell, points in cells.items()} for name, cells in merged.items()}
+    wrongs = [*same_runs(tried, merged)]
+    if recipe.figure is not None:
+        wrongs += undrawable(recipe, recipe.figure, task, methods.get(recipe.baseline, {}), settings)
+    wrongs += unmeasured(recipe, task, settings, document)
+    found += [document.problem(*wrong) for wrong in wrongs]
+
+    def load(theirs: Path) -> LoadedRecipe:
+        """`--set` is not for it. Rows of `--also` are, since a run starts from the row of its own name."""
+        return load_recipe(theirs, catalogue, also=also, also_fits_all=False, started=(*started, path.resolve()))
+
+    starts = _starts(recipe, document, path, (*started, path.resolve()), load, problems, found)
+    problems += [problem for problem in found if not _follows(problem, problems)]
+    if valid is None or problems:
+        raise _error(path, document, problems)
+
     points = {
         name: {cell: tuple(each for each, _ in every) for cell, every in cells.items()}
         for name, cells in merged.items()
     }
-    settings = _first(points)
-    found.extend(undrawable(whole, task, resolved, settings, document))
-    found.extend(unmeasured(whole, task, settings, document))
-    started = (*started, path.resolve())
-
-    def source(theirs: Path) -> LoadedRecipe:
-        """`--set` is not for it. Rows of `--also` are, since a run starts from the row of its own name."""
-        return check_recipe(read(theirs), theirs, catalogue, also=also, also_fits_all=False, started=started)
-
-    starts = StartedFrom(document, path, started, source, problems).starts(whole, found)
-    problems.extend([problem for problem in found if not _follows(problem, problems)])
-    if recipe is None or problems:
-        raise RecipeError(path, [document.blamed(problem) for problem in problems])
-    origins = {name: {cell: where for cell, (_, where) in cells.items()} for name, cells in _first(merged).items()}
-    new = {name: changes(theirs, task, functools.partial(merger.settings, name)) for name, theirs in changed.items()}
-    return LoadedRecipe(path, recipe, task, resolved, points, origins, starts, tried, document, new, tuple(also))
+    origins = {name: {cell: every[0][1] for cell, every in cells.items()} for name, cells in merged.items()}
+    new = {name: dict(changes(theirs, task, functools.partial(merged_at, name))) for name, theirs in given.items()}
+    return LoadedRecipe(path, valid, task, methods, points, origins, starts, tried, document, new, tuple(also))
 
 
-T = TypeVar("T")
+def _error(path: Path, document: Document, problems: Sequence[Problem]) -> RecipeError:
+    """The problems, those of keys that an argument gave as problems of it, and of no line."""
+    said = ((problem, document.argument(problem.key) if problem.source is None else None) for problem in problems)
+    return RecipeError(path, [Problem(by, problem.message) if by is not None else problem for problem, by in said])
 
 
-def _first(points: Mapping[str, Mapping[Cell, Sequence[T]]]) -> dict[str, dict[Cell, T]]:
-    """By scale and cell, what the first point has."""
-    return {scale: {cell: every[0] for cell, every in cells.items()} for scale, cells in points.items()}
+def _settings(given: dict[str, Any] | None, kind: type[Overrides], origin: Origin, problems: list[Problem]) -> Layer:
+    """The settings of one place. What is wrong in them becomes problems, and is left out."""
+    if given is None:
+        return {}
+    assert origin.document is not None
+    found: list[Problem] = []
+    checked = validate(kind, given, origin.path, origin.document.line, found)
+    problems.extend(replace(problem, source=origin.source) for problem in found)
+    return layer_of(checked or salvage(kind, given, {}) or kind(), origin)
 
 
-def _typed_settings(
-    recipe: Recipe, kind: type[Overrides], document: Document, problems: list[Problem]
-) -> dict[KeyPath, Overrides]:
-    """The settings of every place of `recipe` that has some, by that place. What is wrong in them becomes problems, and
-    is left out."""
-    typed: dict[KeyPath, Overrides] = {}
-    for place_path, place in recipe.places():
-        if place.settings is not None:
-            path = (*place_path, "settings")
-            checked = validate(kind, place.settings, path, document.line, problems)
-            typed[path] = checked or salvage(kind, place.settings, {}) or kind()
-    return typed
-
-
-MAX_CELLS = 3_000
-"""Rows x columns of all scales, times the points of their grids; each is checked by itself, in a millisecond or two.
-No published table has more than a few hundred."""
-
-
-def _too_many_cells(recipe: Recipe, document: Document) -> list[Problem]:
+def _too_many_cells(recipe: Recipe) -> tuple[KeyPath, str] | None:
     """What would keep a command busy for minutes before it says anything."""
     cells = 0
     for name, scale in recipe.scales.items():
-        rows, columns, sweep = len(recipe.rows), len(recipe.columns_at(name)), recipe.sweep_at(name)
-        points = 1 if sweep is None else sweep.size
-        cells += rows * columns * points
+        sweep = recipe.sweep_at(name)
+        cells += len(recipe.rows) * len(recipe.columns_at(name)) * (1 if sweep is None else sweep.size)
         if cells > MAX_CELLS:
             key: KeyPath = ("scales", name, "columns") if scale.columns else ("columns",)
-            times = f" x {points:,} points of its grid" if points > 1 else ""
-            message = f"{rows:,} rows x {columns:,} columns{times} are too many"
-            return [document.problem(key, f"{message}: at most {MAX_CELLS:,} cells in all scales; divide the table")]
-    return []
+            return key, f"{cells:,} cells (rows x columns x points of a grid) are too many: {MAX_CELLS:,} at most"
+    return None
+
+
+def load_recipe_text(text: str, catalogue: Catalogue, *given: Any, **options: Any) -> LoadedRecipe:
+    """Like `load_recipe`, from text."""
+    return load_recipe(Path("recipe"), catalogue, *given, text=text, **options)
 
 
 def _follows(problem: Problem, earlier: Iterable[Problem]) -> bool:
     """Whether `problem` is about a key, or a section of settings, that something is already known to be wrong with."""
     section = _settings_section(problem)
+    paper, is_paper, _ = problem.key.rpartition(".paper")
     for other in earlier:
         outer, inner = sorted((other.key, problem.key), key=len)
-        is_within = inner == outer or inner.startswith((f"{outer}.", f"{outer}["))
-        if is_within and problem.source == other.source:
+        if f"{inner}.".startswith((f"{outer}.", f"{outer}[")) and problem.source == other.source:
             return True
-        if problem.key.endswith(".paper") and other.key.startswith(f"{problem.key.removesuffix('paper')}in_paper"):
+        if is_paper and other.key.startswith(f"{paper}.in_paper"):
             return True
         if section and _settings_section(other) in (section, "all"):
             return True
@@ -309,6 +305,115 @@ def _settings_section(problem: Problem) -> str | None:
         return problem.key.partition(".")[0] or "all"
     found = re.search(r"(?:^|\.)settings(?:\.(\w+))?", problem.key)
     return (found[1] or "all") if found else None
+
+
+# ---- the other files that a recipe names
+
+
+def _setups(
+    recipe: Recipe, path: Path, document: Document, catalogue: Catalogue, task: TaskOptions, problems: list[Problem]
+) -> dict[str | None, list[Layer]]:
+    """The settings of every setup, `setups/NAME.yaml`, that `recipe` names. Those that are not there, or broken, or of
+    another task, become problems, once; those of a setup's own have its file."""
+    beside = [Path(os.path.normpath(path.parent / ".." / SETUPS))] if path.is_file() else []
+    folders = [folder for folder in (*beside, *(root / SETUPS for root in recipe_roots())) if folder.is_dir()]
+    files = {file.stem: file for folder in folders[::-1] for file in sorted(folder.glob("*.yaml"))}
+    found: dict[str | None, list[Layer]] = {}
+    for at, place in recipe.places():
+        name = getattr(place, "setup", None)
+        if name is None or name in found:
+            continue
+        found[name], source, theirs = [], str(files.get(name)), list[Problem]()
+        try:
+            if name not in files:
+                raise LookupError(f"no setup is called {name!r}; {nearest(name, sorted(files))}")
+            setup = read(files[name])
+            if not isinstance(setup.data, dict) or not setup.data:
+                raise RecipeError(source, [Problem("", "is not a setup: it has no settings")])
+            found[name] = [_settings(setup.data, overrides_of(task.settings), Origin((), setup, source), theirs)]
+            for command, other in catalogue.tasks.items() if theirs else ():
+                if validate(overrides_of(other.settings), setup.data, (), setup.line, []) is not None:
+                    found[name] = []
+                    raise LookupError(f"{name} is a setup of {command}; this recipe is for {task.command}")
+            theirs = [*setup.problems, *theirs]
+        except RecipeError as error:
+            theirs = [*error.problems]
+        except LookupError as error:
+            theirs = []
+            problems.append(document.problem((*at, "setup"), error.args[0]))
+        problems += [replace(problem, source=source) for problem in theirs]
+    return found
+
+
+def _starts(
+    recipe: Recipe,
+    document: Document,
+    path: Path,
+    started: tuple[Path, ...],
+    load: Callable[[Path], LoadedRecipe],
+    problems: list[Problem],
+    found: list[Problem],
+) -> dict[str, dict[Cell, LoadedStart]]:
+    """By scale the start of every cell that has one; the row's wins over the column's, and this over the recipe's.
+    `started` are the files whose runs start from this one's, and itself. What is wrong becomes problems: of the key
+    where no recipe is found, of its own file where that has some; what is wrong with its cells is `found`."""
+
+    def source_of(name: str, key: KeyPath) -> LoadedRecipe | None:
+        """A file beside the one at hand, else as `find_recipe` finds it."""
+        beside = path.parent / name
+        try:
+            file = beside if beside.is_file() else find_recipe(name)
+            if file.resolve() in started:
+                circle = (*started[started.index(file.resolve()) :], file)
+                raise UserError(f"goes round in a circle: {' -> '.join(each.name for each in circle)}")
+            return load(file)
+        except RecipeError as error:
+            wrong = [replace(problem, source=problem.source or str(file)) for problem in error.problems]
+        except UserError as error:
+            wrong = [document.problem(key, f"{error.message}; {error.hint}" if error.hint else error.message)]
+        problems.extend(problem for problem in wrong if problem not in problems)
+        return None
+
+    known: dict[str, LoadedRecipe | None] = {}
+    starts: dict[str, dict[Cell, LoadedStart]] = {scale: {} for scale in recipe.scales}
+    for scale, column, row in ((s, c, r) for s in recipe.scales for c in recipe.columns_at(s) for r in recipe.rows):
+        own, at = recipe.columns_at(scale)[column], recipe.column_path(scale, column)
+        places: tuple[tuple[KeyPath, Place], ...] = ((("rows", row), recipe.rows[row]), (at, own), ((), recipe))
+        at, place = next((each for each in places if "start" in each[1].model_fields_set), ((), recipe))
+        start = getattr(place, "start", None)
+        if start is None:
+            continue
+        if start.recipe not in known:
+            known[start.recipe] = source_of(start.recipe, (*at, "start", "recipe"))
+        if (source := known[start.recipe]) is None:
+            continue
+        columns = list(source.columns(scale)) if scale in source.recipe.scales else []
+        theirs = start.column or (column if column in columns or len(columns) != 1 else columns[0])
+        begun = LoadedStart(source, start.row or row, theirs, start.seed, start.new, start.drop, (*at, "start"))
+        wrong = [document.problem((*begun.path, key), message) for key, message in _wrong(start, begun, scale)]
+        found.extend(problem for problem in wrong if problem not in found)
+        if not wrong:
+            starts[scale][row, column] = begun
+    return starts
+
+
+def _wrong(start: Start, begun: LoadedStart, scale: str) -> Iterator[tuple[str, str]]:
+    """The keys of a start that are wrong, and what is; `begun` is what it comes to."""
+    source = begun.source
+    if scale not in source.recipe.scales:
+        yield "recipe", f"{source.file} has no scale {scale}; there it has {', '.join(source.recipe.scales)}"
+        return
+    if scale in source.grids:
+        message = f"{source.file} has a sweep at scale {scale}, and the best of its runs is not known before them"
+        yield "recipe", f"{message}: name one of its values in a recipe of its own"
+        return
+    rows, columns = source.recipe.rows, source.columns(scale)
+    if begun.row not in rows:
+        yield "row", f"{source.file} has no row {begun.row!r}: name the row to start from; {nearest(begun.row, rows)}"
+    if begun.column not in columns:
+        missing = "" if start.column is not None else "is missing: "
+        hint = nearest(begun.column, columns)
+        yield "column", f"{missing}{source.file} has no column {begun.column!r} at scale {scale}; {hint}"
 
 
 def select(names: str | None, available: Iterable[str], what: str) -> list[str]:
@@ -330,10 +435,8 @@ def select(names: str | None, available: Iterable[str], what: str) -> list[str]:
 
 
 __all__ = [
-    "DEFAULT_PAPER",
     "LoadedRecipe",
     "LoadedStart",
-    "also_called",
     "available_recipes",
     "find_recipe",
     "load_recipe",

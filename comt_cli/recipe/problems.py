@@ -96,15 +96,14 @@ def known_as(name: str, keys: Sequence[str]) -> str | None:
 def unknown_key(name: str, here: Sequence[str], elsewhere: Sequence[str]) -> str:
     """What to say of an unknown key of a section that has the keys `here`; `elsewhere` are those of other sections."""
     meant = known_as(name, [*here, *elsewhere])
-    if meant is None and elsewhere and name in _OPTIONS:
-        return f"unknown key; an option of the command says it: --{_OPTIONS[name]}"
-    return f"unknown key; did you mean {meant}?" if meant is not None else f"unknown key; {nearest(name, here)}"
+    if meant is not None:
+        return f"unknown key; did you mean {meant}?"
+    is_option = elsewhere and name in _OPTIONS
+    return f"unknown key; {f'--{_OPTIONS[name]} says it' if is_option else nearest(name, here)}"
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
     """A phrase that points from a wrong name to the right one: the closest, or all of them."""
     options = list(valid)
     close = closest(name, options)
-    if close is not None:
-        return f"did you mean {close}?"
-    return f"valid: {', '.join(options)}" if options else "no keys are allowed here"
+    return f"did you mean {close}?" if close is not None else f"valid: {', '.join(options) or 'none'}"

@@ -6,15 +6,14 @@ Tasks and methods stand above recipes: what a recipe must know of them is said h
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PositiveFloat
 
 from comt_cli.recipe.problems import KeyPath, closest
-from comt_cli.recipe.settings import RunSettings, Section, matching
+from comt_cli.recipe.settings import Section, matching
 
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9+._/-]*"
 NAME_FORM = "letters, digits and + . _ / -, a letter or digit first"
@@ -52,26 +51,17 @@ def _once_each(what: str) -> AfterValidator:
 Seeds = Annotated[list[Seed], Field(min_length=1), _once_each("seed")]
 
 
-def _increase(text: str) -> str:
-    if not re.fullmatch(r"<?\d+(\.\d+)?%", text):
-        raise ValueError(f"{text!r} is no increase as papers print it, for instance 1%, <1% or 22.9%")
-    return text
-
-
-PaperIncrease = Annotated[str, AfterValidator(_increase)]
+PaperIncrease = Annotated[str, matching(r"<?\d+(\.\d+)?%", "is no printed increase, for instance 1%, <1% or 22.9%")]
 """A printed increase of the number of parameters, as text: `<1%` is no number."""
-
-
 Stream = Literal["tokens", "maps"]
 """What goes from block to block: sequences of vectors, [B, T, D], or feature maps, [B, C, H, W]."""
 
 
 @dataclass(frozen=True)
 class Sites:
-    """What the models of a task offer to a method: what their stream is, the names of the sites that can carry a gate,
-    and what else only some have: `states`, that more than a stream goes from block to block, and that blocks follow
-    training; `values`, that a block attends with other values than its own; `bare embedding`, that the stream begins
-    at the embedding as it is, neither scaled nor normalised."""
+    """What the models of a task offer to a method: their stream, the sites that can carry a gate, and what only some
+    have: `states`, that more than a stream goes from block to block, and that blocks follow training; `values`, that a
+    block attends with other values than its own; `bare embedding`, neither scaled nor normalised."""
 
     stream: Stream
     names: tuple[str, ...]
@@ -95,24 +85,8 @@ class MethodOptions(Section):
         return self.model_dump(mode="json", exclude=self.later_at_default)
 
 
-class TaskOptions(Protocol):
-    """What recipes know of a task (`tasks.base.Task`)."""
-
-    @property
-    def command(self) -> str: ...
-    @property
-    def settings(self) -> type[RunSettings]: ...
-    @property
-    def metrics(self) -> Mapping[str, object]: ...
-    @property
-    def metric(self) -> str: ...
-    @property
-    def sites(self) -> Sites: ...
-    @property
-    def drawings(self) -> Mapping[str, Any]: ...
-    @property
-    def runtime_keys(self) -> Mapping[str, frozenset[str]]: ...
-    def lacks(self, settings: Any, metric: str) -> str | None: ...
+TaskOptions = Any
+"""A `tasks.base.Task`: tasks stand above recipes, and are handed in."""
 
 
 @dataclass(frozen=True)
@@ -123,10 +97,9 @@ class Catalogue:
     tasks: Mapping[str, TaskOptions]
 
     def task(self, command: object) -> TaskOptions:
-        """The task of a command. Of one that there is not the one with the nearest name, and where none is near the
-        usual one: so the rest of a recipe can be checked all the same."""
-        meant = closest(str(command), self.tasks)
-        return self.tasks[meant] if meant is not None else next(iter(self.tasks.values()))
+        """The task of the command with the nearest name, else the usual one: a recipe with a wrong one is checked
+        all the same."""
+        return self.tasks[closest(str(command), self.tasks) or next(iter(self.tasks))]
 
 
 Given = dict[str, Any]
@@ -142,11 +115,9 @@ Parts = Annotated[tuple[Part, ...], _once_each("part")]
 
 
 class Start(Section):
-    """The run of another recipe, at the same scale, from whose trained weights a run starts.
-
-    `row`, `column` and `seed` are the started run's own if not given; of a recipe with one column it is that one. `new`
-    are the parts of the started model that the source does not have, `drop` those of the source that it does not take.
-    """
+    """The run of another recipe, at the same scale, from whose trained weights a run starts: of the same `row`,
+    `column` (or the only one) and `seed` if not given. `new` are parts of the started model that the source does not
+    have, `drop` those of the source that it does not take."""
 
     recipe: Annotated[str, Field(min_length=1, max_length=250)]
     row: str | None = None
@@ -157,12 +128,9 @@ class Start(Section):
 
 
 class Sweep(Section):
-    """Settings of which every cell tries several values, all combinations of them (its grid), to show the runs of those
-    that are best by `metric` on validation. `settings` are values by dotted key, `train.learning_rate`.
-
-    With `seeds` the values are tried by runs of these seeds alone, the trials, and the seeds of the table are trained
-    at what was chosen; without, every seed of the table is trained at every point, and the best one is shown.
-    """
+    """Values by dotted key of which every cell tries all combinations (its grid), to show the runs of those that are
+    best by `metric` on validation. With `seeds` they are tried by runs of these seeds alone, the trials, and the
+    table's seeds are trained at what was chosen; without, every seed of the table is trained at every point."""
 
     settings: dict[str, list[Any]]
     metric: str
@@ -175,8 +143,7 @@ class Sweep(Section):
 
 
 class Published(Section):
-    """What a paper other than the recipe's prints of a row beside that paper's baseline, `of` a network and a text:
-    perplexities, or losses in nats a token."""
+    """What another paper prints of a row beside its baseline, `of` a network and a text, in perplexity or nats."""
 
     of: Annotated[str, Field(min_length=1)]
     metric: Literal["perplexity", "loss"] = "perplexity"
@@ -192,8 +159,7 @@ class Published(Section):
 
 
 class Row(Section):
-    """One method under one name, with the paper's value in every column; `published` is what another paper than the
-    recipe's prints of it. `notes` say, by scale, what its number alone would not: a footnote of its cells."""
+    """One method under one name, with the paper's value in every column. `notes` are footnotes of its cells."""
 
     method: str | dict[str, Any]
     paper: dict[str, float | None] = Field(default_factory=dict)
@@ -243,20 +209,15 @@ AblationName = Literal[
 
 
 class Ablation(Section):
-    """A question that some rows of the table answer: all of them if `rows` is not given.
-
-    `option` is the option of their methods that varies, None where they differ otherwise.
-    """
+    """A question that some `rows` of the table answer, all if not given. `option` is what varies of their methods."""
 
     rows: Annotated[list[str], Field(min_length=1)] | None = None
     option: str | None = None
 
 
 class Figure(Section):
-    """What is drawn of the first seed under the first column, where the recipe is a figure of its paper and no table.
-
-    `site` is the projection whose channels are drawn; `text` is what the network reads, None for the usual one.
-    """
+    """What is drawn of the first seed under the first column, where the recipe is a figure of its paper and no table:
+    the channels of a `site`, or what the network does with a `text`."""
 
     draw: str
     site: str | None = None
@@ -292,13 +253,11 @@ class Recipe(Section):
         yield from ((("columns", name), column) for name, column in self.columns.items())
         for scale_name, scale in self.scales.items():
             yield ("scales", scale_name), scale
-            yield from (
-                (("scales", scale_name, "columns", name), column) for name, column in (scale.columns or {}).items()
-            )
+            yield from ((("scales", scale_name, "columns", name), each) for name, each in (scale.columns or {}).items())
 
     def column_path(self, scale: str, column: str) -> KeyPath:
         """Where a column of a scale stands."""
-        return ("columns", column) if self.scales[scale].columns is None else ("scales", scale, "columns", column)
+        return ("scales", scale, "columns", column) if self.scales[scale].columns else ("columns", column)
 
     def columns_at(self, scale: str) -> dict[str, Column]:
         """The columns of a scale: its own, or the paper's."""

@@ -13,17 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction as Exact
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PositiveFloat,
-    create_model,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, create_model, model_validator
 
 from comt_cli.recipe.problems import closest, nearest
 
@@ -36,12 +26,6 @@ MAX_COUNT = 2**31 - 1
 """What a recipe, or a file from anywhere, may ask for at most: hundreds of times what was ever trained, and so little
 that no product of a model's sizes leaves the 64 bits in which tensors are counted. A thousand layers are a minute's
 work to count."""
-
-
-def _number(given: Any) -> Any:
-    if isinstance(given, bool):  # which is an int to Python
-        raise PydanticCustomError("int_type", "Input should be a valid integer")
-    return given
 
 
 def matching(pattern: str, allowed: str, names: Sequence[str] = ()) -> AfterValidator:
@@ -57,7 +41,7 @@ def matching(pattern: str, allowed: str, names: Sequence[str] = ()) -> AfterVali
     return AfterValidator(checked)
 
 
-WholeNumber = Annotated[int, BeforeValidator(_number)]
+WholeNumber = StrictInt
 Width = Annotated[WholeNumber, Field(gt=0, le=MAX_WIDTH)]
 FFNWidth = Annotated[WholeNumber, Field(gt=0, le=MAX_FFN_WIDTH)]
 Layers = Annotated[WholeNumber, Field(gt=0, le=MAX_LAYERS)]
@@ -89,8 +73,8 @@ class Section(BaseModel):
 
 
 class NetworkSettings(Section):
-    """The settings of a network: its family, which says which module builds it, and a size, one of `sizes`, any of
-    whose numbers a key of the same name may override."""
+    """A network: its family, which says which module builds it, and a size, one of `sizes`, any of whose numbers a key
+    of the same name may override."""
 
     sizes: ClassVar[Mapping[str, Any]] = {}
 
@@ -108,22 +92,18 @@ class NetworkSettings(Section):
         raise NotImplementedError
 
     def _numbers(self, keys: Iterable[str]) -> dict[str, Any]:
-        """Those numbers of the shape, each as it is given, else that of the named size."""
-        named = self.sizes[self.size]
-        return {key: getattr(self, key) or getattr(named, key) for key in keys}
+        """Numbers of the shape, each as it is given, else that of the named size."""
+        return {key: getattr(self, key) or getattr(self.sizes[self.size], key) for key in keys}
 
 
 def _steps_or_share(given: float) -> float:
     if given < 0 or (isinstance(given, float) and not 0 < given < 1):
-        if isinstance(given, float) and given.is_integer() and given >= 0:
-            raise ValueError(f"{given!r} is no share of the steps; for so many of them write {int(given)}")
-        raise ValueError(f"{given!r} is neither a whole number of steps nor a share of them between 0 and 1")
+        raise ValueError(f"{given!r} is neither a whole number of steps (without a point) nor a share between 0 and 1")
     return given
 
 
 StepsOrShare = Annotated[int | float, AfterValidator(_steps_or_share)]
-"""What recipes and `--set` may say of a moment in the training: a whole number of steps, or, as a fraction between 0
-and 1, a share of `steps`."""
+"""A moment in the training, as recipes and `--set` say it: a whole number of steps, or, below 1, a share of `steps`."""
 
 
 def steps_of(share: float, steps: int) -> int:
@@ -135,9 +115,8 @@ def steps_of(share: float, steps: int) -> int:
 
 
 class Training(Section):
-    """How a model is trained, in every task. Steps are optimiser updates; batch sizes count rows or images over all
-    devices. A run knows whole steps alone: the keys of `moments` may be given as shares of `steps`, in the types that
-    stand there."""
+    """How a model is trained. Steps are optimiser updates; batch sizes count rows or images over all devices. A run
+    knows whole steps alone: the keys of `moments` may be given as shares of `steps`, in the types that stand there."""
 
     moments: ClassVar[Mapping[str, Any]] = {"warmup_steps": StepsOrShare, "keep_every": StepsOrShare | None}
     later: ClassVar[frozenset[str]] = frozenset({"select", "deterministic", "keep_every"})
@@ -145,7 +124,7 @@ class Training(Section):
     steps: Count
     batch_size: Count
     micro_batch_size: Count | None = None
-    learning_rate: PositiveFloat
+    learning_rate: Annotated[float, Field(gt=0)]
     schedule: str
     warmup_steps: Annotated[WholeNumber, Field(ge=0, le=MAX_COUNT)] = 0
     min_lr_ratio: Fraction | None = None
@@ -168,10 +147,8 @@ class Training(Section):
         """Shares become whole steps. Where the schedule has a floor, one that is not given is stored as what it is."""
         if not isinstance(given, dict):
             return given
-        said = dict(given)
-        for key in cls.moments:
-            if key in said:
-                said[key] = _in_steps(said[key], said.get("steps"))
+        steps = given.get("steps")
+        said = {key: _in_steps(value, steps) if key in cls.moments else value for key, value in given.items()}
         if said.get("min_lr_ratio") is None:
             schedule = said.get("schedule", cls.model_fields["schedule"].default)
             said["min_lr_ratio"] = None if schedule in WITHOUT_FLOOR else 0.1
@@ -205,7 +182,7 @@ class Training(Section):
 
     @property
     def recomputes(self) -> bool:
-        """Whether blocks are computed again for the backward pass (activation checkpointing)."""
+        """Activation checkpointing: whether blocks are computed again for the backward pass."""
         return False
 
     @property
@@ -233,10 +210,7 @@ class Training(Section):
         if self.micro_batch_size is not None and self.batch_size % self.micro_batch_size:
             yield f"micro_batch_size: {self.micro_batch_size} does not divide the batch size {self.batch_size}"
         if self.warmup_steps > self.steps:
-            yield (
-                f"warmup_steps: warm-up of {self.warmup_steps} steps is longer than {self.steps} steps; "
-                f"give at most {self.steps}"
-            )
+            yield f"warmup_steps: a warm-up of {self.warmup_steps} steps is longer than {self.steps} steps"
         if self.schedule in WITHOUT_FLOOR and self.min_lr_ratio is not None:
             yield f"min_lr_ratio: the schedule {self.schedule} has none; leave the key out, or null"
         if self.select == "best" and self.evaluate_every is None:
@@ -246,8 +220,8 @@ class Training(Section):
 
 
 class CapturedTraining(Training):
-    """How a model learns whose compiled passes can be captured in CUDA graphs: everything that a pass reads lies at the
-    same place in every step, inputs apart, and all batches have one shape. (Masks of dropout come in new memory.)"""
+    """How a model learns whose compiled passes can be captured in CUDA graphs: inputs apart, a pass reads the same
+    memory in every step (no masks of dropout), and all batches have one shape."""
 
     cuda_graphs: bool | Literal["auto"] = "auto"
 
@@ -258,12 +232,9 @@ class CapturedTraining(Training):
     def _contradictions(self) -> Iterator[str]:
         yield from super()._contradictions()
         if self.cuda_graphs is True and not self.compile:
-            yield "cuda_graphs: it is compiled code that is captured; say compile: true as well, or leave this out"
+            yield "cuda_graphs: compiled code is captured; say compile: true as well"
         if self.cuda_graphs is True and self.shards:
-            yield (
-                "cuda_graphs: sharded parameters are gathered in other memory for every pass, where no graph looks for "
-                "them; leave out this or sharding: fsdp"
-            )
+            yield "cuda_graphs: sharded parameters are gathered in other memory for every pass; leave out one of them"
 
 
 def _in_steps(given: Any, steps: Any) -> Any:
@@ -301,10 +272,7 @@ def overrides_of(settings: type[RunSettings]) -> type[Overrides]:
         section: Any = info.annotation
         wider = section.moments if issubclass(section, Training) else {}
         keys: dict[str, Any] = {
-            key: (
-                wider.get(key, Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation),
-                None,
-            )
+            key: (wider.get(key, Annotated[field.annotation, *field.metadata, None]), None)
             for key, field in section.model_fields.items()
         }
         sections[name] = (create_model(f"Partial{section.__name__}", __base__=Section, **keys) | None, None)

@@ -7,7 +7,7 @@ import json
 import operator
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -19,20 +19,11 @@ Model = TypeVar("Model", bound=BaseModel)
 LineOf = Callable[[KeyPath], int | None]
 
 _EXPECTED = {
-    "bool_type": "should be true or false",
-    "dict_type": "should be a group of keys",
-    "finite_number": "should be a finite number",
-    "float_type": "should be a number",
-    "int_from_float": "should be a whole number",
-    "int_type": "should be a whole number",
-    "list_type": "should be a list",
-    "model_type": "should be a group of keys",
-    "string_too_long": "should have fewer letters, since it names folders",
-    "string_type": "should be text",
-    "too_short": "should have at least one entry",
+    **dict.fromkeys(("dict_type", "model_type"), "should be a group of keys"),
+    **dict.fromkeys(("int_from_float", "int_type"), "should be a whole number"),
     "tuple_type": "should be a list",
 }
-"""pydantic's kinds of complaint in the words of a recipe."""
+"""pydantic's kinds of complaint, where its own words are not a recipe's."""
 
 
 def validate(model: type[Model], data: Any, prefix: KeyPath, line_of: LineOf, problems: list[Problem]) -> Model | None:
@@ -91,10 +82,10 @@ def _problems(
             yield Problem(dotted(at), said, line_of(at))
         return
     if kind == "extra_forbidden":
-        known, name = valid_keys(model, local[:-1]), str(local[-1])
+        known = valid_keys(model, local[:-1])
         # Within a value that a validator of its own took apart, nothing is known of the keys that would be right.
-        elsewhere = every_key(model, but=str(local[0]))
-        message = unknown_key(name, known, elsewhere) if known or len(local) == 1 else "unknown key"
+        is_known = known or len(local) == 1
+        message = unknown_key(str(local[-1]), known, every_key(model, but=str(local[0]))) if is_known else "unknown key"
     elif kind == "missing":
         message = "is missing"
     elif kind == "literal_error":
@@ -102,14 +93,10 @@ def _problems(
         message = f"{given!r} is not one of {', '.join(options)}; {nearest(str(given), options)}"
     else:
         wanted = _EXPECTED.get(kind) or f"{detail['msg'][0].lower()}{detail['msg'][1:]}"
-        message = f"{_shown(given)} does not fit: {wanted.removeprefix('input ')}"
+        shown = json.dumps(given, ensure_ascii=False)
+        shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+        message = f"{shown} does not fit: {wanted.removeprefix('input ')}"
     yield Problem(dotted(path), message, line_of(path))
-
-
-def _shown(value: Any) -> str:
-    """A value as it would stand in YAML: `"200"` is text, `200` a number, `true` and `null` what they are."""
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _key_path(data: Any, detail: ErrorDetails) -> KeyPath:
@@ -125,24 +112,25 @@ def _key_path(data: Any, detail: ErrorDetails) -> KeyPath:
 
 def valid_keys(model: type[BaseModel], path: KeyPath) -> list[str]:
     """The keys that may stand at `path` below `model`; empty where any name may."""
-    annotation: Any = model
+    kinds: list[Any] = [model]
     for part in path:
-        kinds = list(_kinds(annotation))
-        sections = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
-        field = sections[0].model_fields.get(str(part)) if sections else None
+        annotation = next(
+            (kind.model_fields[str(part)].annotation for kind in _sections(kinds) if part in kind.model_fields), None
+        )
         values = [typing.get_args(kind)[1] for kind in kinds if typing.get_origin(kind) is dict]
-        annotation = field.annotation if field is not None else None if sections or not values else values[0]
-    sections = [kind for kind in _kinds(annotation) if isinstance(kind, type) and issubclass(kind, BaseModel)]
-    return list(sections[0].model_fields) if sections else []
+        kinds = _kinds(values[0] if values else annotation)
+    return [key for kind in _sections(kinds) for key in kind.model_fields]
 
 
-def _kinds(annotation: Any) -> Iterator[Any]:
+def _sections(kinds: Iterable[Any]) -> list[type[BaseModel]]:
+    return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+
+
+def _kinds(annotation: Any) -> list[Any]:
     """The types of a union, or the only one."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        for option in typing.get_args(annotation):
-            yield from _kinds(option)
-    else:
-        yield annotation
+        return [kind for option in typing.get_args(annotation) for kind in _kinds(option)]
+    return [annotation]
 
 
 def every_key(settings: type[BaseModel], but: str = "") -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from comt_cli.errors import UserError
 from comt_cli.files import canonical_json
-from comt_cli.recipe.variant import MARK
+from comt_cli.recipe.find import MARK
 from comt_cli.report import format
 from comt_cli.runs.directory import RunDirectory, RunState, scored_on
 from comt_cli.runs.known import known_runs

@@ -232,7 +232,10 @@ def _trained(scale: str, written: Sequence[Written]) -> Iterator[Mapping[str, st
         runs = list({run["id"]: run for one in own for run in one.runs if run["state"] in ENDED}.values())
         if not runs:
             continue
-        network, data, amount = (_filled(each, task.networks, runs) for each in task.provenance)
+        network, data, amount = (
+            _filled(each, task.networks, runs)
+            for each in ("{model:networks}{parameters}", task.trained_on, f"{{{task.unit.name}:done}}")
+        )
         yield {
             "scale": scale,
             "task": f"{re.sub('^an? ', '', task.model_kind)}s",
@@ -246,8 +249,8 @@ def _trained(scale: str, written: Sequence[Written]) -> Iterator[Mapping[str, st
         }
 
 
-def _filled(sentence: str, networks: Any, runs: Sequence[Line]) -> str:
-    """A sentence of `Task.provenance` without its first words: what the runs have in every column that it names."""
+def _filled(template: str, networks: Any, runs: Sequence[Line]) -> str:
+    """A template such as `Task.trained_on`: what the runs have in every column that it names."""
 
     def column(asked: re.Match[str]) -> str:
         key, kind = asked[1], asked[2]
@@ -260,7 +263,7 @@ def _filled(sentence: str, networks: Any, runs: Sequence[Line]) -> str:
             return f"{networks(sizes)}, " if sizes else ""
         return format.listing(values(runs, key)) or "not recorded"
 
-    return re.sub(r"\{(\w+):?(\w*)\}", column, sentence.partition(": ")[2].removesuffix("."))
+    return re.sub(r"\{(\w+):?(\w*)\}", column, template)
 
 
 def values(lines: Iterable[Line], key: str) -> list[str]:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import IO, Any
 
+from comt_cli.recipe.find import as_arguments
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.recipe.settings import RunSettings
-from comt_cli.recipe.variant import as_arguments
 from comt_cli.report import format
 from comt_cli.runs.directory import READING_ERRORS
 from comt_cli.runs.known import KnownRun, Place, Standing

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from comt_cli.errors import StorageError, UserError
-from comt_cli.files import if_damaged, open_own, parse_json, read_json, read_text, write_json, write_text
+from comt_cli.files import if_damaged, open_own, parse_json, read_text, write_json, write_text
 from comt_cli.runs.plan import BY_ID, CHANGED, RunSpec
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -95,17 +95,13 @@ ENDED = (RunState.done.value, RunState.diverged.value)
 
 
 class RunDirectory:
-    """One run's folder: paths, what they hold, and the lock that lets one process at a time write there.
+    """One run's folder at `path`, and the lock that lets one process at a time write there. `label` is where the
+    readable link to it stands; None where that is not known.
 
     The lock is `flock`'s, which the system releases when its owner dies, however it dies. Several machines may share
-    the folder if their file system passes such locks on: NFS does (version 4 by itself, version 3 with its lock
-    daemon; after a machine's death it keeps them until its lease ends, some 90 seconds), and so do Lustre mounted
-    with `flock`, GPFS and CephFS. Where each machine has locks of its own (`local_lock=flock`, Lustre's `localflock`)
-    two of them could train one run at once. Files are expected to be seen by all soon after they are closed.
-
-    Attributes:
-        path: the folder itself.
-        label: where the readable link to it stands, if it has one; None where that is not known.
+    the folder if their file system passes such locks on: NFS does (after a machine's death it keeps them until its
+    lease ends, some 90 seconds), and so do Lustre mounted with `flock`, GPFS and CephFS. Where each machine has its own
+    locks (`local_lock=flock`, Lustre's `localflock`) two of them could train one run at once.
     """
 
     def __init__(self, path: Path, label: Path | None = None) -> None:
@@ -126,10 +122,6 @@ class RunDirectory:
         """The directory of `spec` below the folder `runs`."""
         return cls(runs / BY_ID / spec.id, runs / spec.relative_path)
 
-    def beside(self, spec: RunSpec) -> RunDirectory:
-        """The directory of another run below the same folder."""
-        return RunDirectory(self.path.with_name(spec.id))
-
     @property
     def is_begun(self) -> bool:
         """Whether it has a checkpoint or a result: what it started from is not needed any more."""
@@ -149,6 +141,7 @@ class RunDirectory:
         """
         if self.label is None or self._is_linked(self.label):
             return
+        target = os.path.relpath(self.path, self.label.parent)
         try:
             self.label.parent.mkdir(parents=True, exist_ok=True)
             if changed:
@@ -156,19 +149,16 @@ class RunDirectory:
             if self.label.is_symlink():
                 self.label.unlink(missing_ok=True)  # it led elsewhere
             with contextlib.suppress(FileExistsError):  # another process was quicker, or it is no link of ours
-                self.label.symlink_to(self._target(self.label), target_is_directory=True)
+                self.label.symlink_to(target, target_is_directory=True)
         except OSError as error:
             raise StorageError(
                 f"cannot link {self.label}: {error.strerror or error}",
                 "--runs needs a file system with symbolic links.",
             ) from error
 
-    def _target(self, label: Path) -> str:
-        return os.path.relpath(self.path, label.parent)
-
     def _is_linked(self, label: Path) -> bool:
         try:
-            return str(label.readlink()) == self._target(label)
+            return str(label.readlink()) == os.path.relpath(self.path, label.parent)
         except OSError:
             return False
 
@@ -195,9 +185,8 @@ class RunDirectory:
 
     def state(self) -> RunState:
         """Done or diverged if there is a result; else running if a process holds the lock; else unfinished."""
-        result = self.result()
-        if result is not None:
-            return RunState.diverged if result["state"] == "diverged" else RunState.done
+        if (result := self.result()) is not None:
+            return RunState(result["state"])
         if not self.path.is_dir():
             return RunState.missing
         if self.owner() is not None:
@@ -223,10 +212,9 @@ class RunDirectory:
         except ValueError as error:
             raise UserError(f"{self.spec_file} does not fit this version of comt: {error}") from None
         if noted != spec.id:
+            message = f"{self.spec_file} does not fit this version of comt: it says {noted}, and its id is {spec.id}"
             raise UserError(
-                f"{self.spec_file} does not fit this version of comt: the run's id is {noted}, and today's of these "
-                f"settings {spec.id}",
-                "It was made by another version, or changed by hand. Its checkpoint can be looked into by its path.",
+                message, "It is of another version, or was changed; its checkpoint can be read by its path."
             )
         return spec
 
@@ -284,8 +272,7 @@ class RunDirectory:
             BeingTrained: another process is training this run; says which.
             StorageError: the folder or its lock cannot be made.
         """
-        handle = self._open_lock()
-        with handle:
+        with self._locked() as handle:
             try:
                 handle.truncate(0)
                 handle.write(f"process {os.getpid()} on {socket.gethostname()}")
@@ -294,46 +281,37 @@ class RunDirectory:
                 raise StorageError(f"cannot write {self.lock_file}: {error.strerror or error}") from error
             yield
 
-    def _open_lock(self) -> IO[str]:
-        """The lock file, locked. Tries again where the folder was moved aside in between."""
+    def _locked(self) -> IO[str]:
+        """The lock file, locked. Tries again where another has it, which `state()` may for a moment, and where the
+        folder was moved aside in between, so that the open file is not the one that stands here."""
+        refused = 0
         for _ in range(10):
             self._make()
-            try:
-                handle = os.fdopen(open_own(self.lock_file, os.O_RDWR | os.O_APPEND), "a+")
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise StorageError(f"cannot lock {self.path}: {error.strerror or error}") from error
             with contextlib.ExitStack() as unless_locked:
-                unless_locked.enter_context(handle)
-                if not self._try(handle):
-                    owner = _owner(handle.fileno())
-                    message = f"{self.shown} is being trained by {owner}"
-                    raise BeingTrained(message, "Wait for it, or stop it; then run this again.", owner)
-                if self._is_here(handle):
-                    unless_locked.pop_all()
-                    return handle
+                try:
+                    handle = os.fdopen(open_own(self.lock_file, os.O_RDWR | os.O_APPEND), "a+")
+                    unless_locked.enter_context(handle)
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if os.path.samestat(os.fstat(handle.fileno()), self.lock_file.stat()):
+                        unless_locked.pop_all()
+                        return handle
+                except FileNotFoundError:
+                    continue
+                except BlockingIOError:
+                    refused += 1
+                    if refused == 3:
+                        raise self.held_by(_owner(handle.fileno())) from None
+                    time.sleep(0.05)
+                except OSError as error:
+                    raise StorageError(
+                        f"cannot lock {self.path}: {error.strerror or error}", _no_locks(error)
+                    ) from error
         raise StorageError(f"cannot lock {self.path}: it goes away again and again")
 
-    def _try(self, handle: IO[str]) -> bool:
-        """Take the lock; False if another process has it. Tries thrice: `state()` may hold it for a moment."""
-        for _ in range(3):
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(0.05)
-            except OSError as error:
-                raise StorageError(f"cannot lock {self.path}: {error.strerror or error}", _no_locks(error)) from error
-            else:
-                return True
-        return False
-
-    def _is_here(self, handle: IO[str]) -> bool:
-        """Whether the open lock file is the one that stands here: it could have been moved aside meanwhile."""
-        try:
-            return os.path.samestat(os.fstat(handle.fileno()), self.lock_file.stat())
-        except FileNotFoundError:
-            return False
+    def held_by(self, owner: str) -> BeingTrained:
+        """The refusal to write where another process does."""
+        message = f"{self.shown} is being trained by {owner}"
+        return BeingTrained(message, "Wait for it, or stop it; then run this again.", owner)
 
     def owner(self) -> str | None:
         """The process that is training the run, `process 12 on some-host`; None if there is none.
@@ -371,14 +349,21 @@ ANEW = "Delete the run directory to train it anew."
 
 def _read_object(path: Path) -> dict[str, Any] | None:
     try:
-        data = read_json(path)
+        return _object(read_text(path), str(path))
     except FileNotFoundError:
         return None
     except ValueError as error:
         raise UserError(f"{path} cannot be read: {error}", if_damaged(ANEW, error)) from None
-    if not isinstance(data, dict):
-        raise UserError(f"{path} does not hold a JSON object", ANEW)
-    return data
+
+
+def _object(text: str, where: str) -> dict[str, Any]:
+    try:
+        found = parse_json(text)
+    except ValueError as error:
+        raise UserError(f"{where} cannot be read: {error}", if_damaged(ANEW, error)) from None
+    if not isinstance(found, dict):
+        raise UserError(f"{where} does not hold a JSON object", ANEW)
+    return found
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -393,14 +378,4 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         return []
     except ValueError as error:
         raise UserError(f"{path} cannot be read: {error}", if_damaged(ANEW, error)) from None
-    objects = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            found = parse_json(line)
-        except ValueError as error:
-            what = str(error).removeprefix("it ")
-            raise UserError(f"{path}, line {number} {what}", ANEW) from None
-        if not isinstance(found, dict):
-            raise UserError(f"{path}, line {number} is not a JSON object", ANEW)
-        objects.append(found)
-    return objects
+    return [_object(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]

@@ -17,15 +17,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from comt_cli.errors import StorageError, UserError, of_surroundings
 from comt_cli.files import read_json
-from comt_cli.recipe.variant import MARK
-from comt_cli.runs.directory import READING_ERRORS, BeingTrained, RunDirectory, RunState
+from comt_cli.recipe.find import MARK
+from comt_cli.runs.directory import READING_ERRORS, RunDirectory, RunState
 from comt_cli.runs.plan import BY_ID, CHANGED, RunSpec, with_sources
 
-FOLDER_NAME = re.compile(r"([0-9a-f]{12})(?:\.replaced-(\d+))?")
+ID_DIGITS = 12
+FOLDER_NAME = re.compile(rf"([0-9a-f]{{{ID_DIGITS}}})(?:\.replaced-(\d+))?")
 """What a folder that holds a run is called: its id, and a number once it was set aside."""
 
 
@@ -44,8 +45,7 @@ class Standing(StrEnum):
     """Its files are damaged, or of another version."""
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where a run stands in a table. The names of a link's folders have dashes for slashes."""
 
     paper: str
@@ -61,7 +61,7 @@ class Place:
     @property
     def dashed(self) -> Place:
         """The same as the folders of a link are called."""
-        return Place(*(name.replace("/", "-") for name in (self.paper, self.table, self.row, self.column)))
+        return Place(*(name.replace("/", "-") for name in self))
 
 
 @dataclass(frozen=True)
@@ -79,21 +79,20 @@ class KnownRun:
     @property
     def id(self) -> str:
         """Its id."""
-        return self.name[:12]
+        return self.name[:ID_DIGITS]
 
     @property
     def is_replaced(self) -> bool:
         """Whether it was set aside."""
-        return self.name != self.id
+        return len(self.name) > ID_DIGITS
 
     @cached_property
     def labels(self) -> Mapping[str, Any]:
         """What `spec.json` says, of whichever version; {} where it cannot be read."""
         try:
-            data = read_json(self.directory.spec_file)
+            return dict(read_json(self.directory.spec_file))
         except READING_ERRORS:
             return {}
-        return data if isinstance(data, dict) else {}
 
     def label(self, key: str) -> str:
         """A name in `spec.json`: `row`, `column`, `scale` ...; `?` where it says none."""
@@ -200,42 +199,25 @@ def known_runs(runs: Path) -> list[KnownRun]:
     folder = runs / BY_ID
     if not folder.is_dir():
         return []
-    links = _links(runs)
-    found = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if FOLDER_NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                leading = tuple(links.get(entry.name, ()))
-                path = folder / entry.name
-                found.append(KnownRun(RunDirectory(path, leading[0] if leading else None), leading))
-    return sorted(found, key=lambda run: run.name)
-
-
-def _links(runs: Path) -> dict[str, list[Path]]:
-    """The links `<paper>/<table>/<row>/<column>/seed<k>-<id>` below `runs`, by the folder that they lead to."""
-    found: dict[str, list[Path]] = {}
-    for link in sorted(runs.glob("*/*/*/*/seed*")):
-        try:
+    links: dict[str, list[Path]] = {}
+    for link in sorted(runs.glob("*/*/*/*/seed*")):  # <paper>/<table>/<row>/<column>/seed<k>-<id>
+        with contextlib.suppress(OSError):
             target = link.readlink()
-        except OSError:
-            continue
-        if os.path.normpath(link.parent / target) == os.path.normpath(runs / BY_ID / target.name):
-            found.setdefault(target.name, []).append(link)
-    return found
+            if os.path.normpath(link.parent / target) == os.path.normpath(folder / target.name):
+                links.setdefault(target.name, []).append(link)
+    with os.scandir(folder) as entries:
+        folders = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    found = {name: tuple(links.get(name, ())) for name in folders if FOLDER_NAME.fullmatch(name)}
+    return [KnownRun(RunDirectory(folder / name, next(iter(its), None)), its) for name, its in found.items()]
 
 
 def folder_size(folder: Path) -> int:
     """Bytes of the files below `folder`, as far as they can be seen; links are not followed."""
     total = 0
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    total += folder_size(Path(entry.path))
-                else:
-                    total += entry.stat(follow_symlinks=False).st_size
-    except OSError:  # it is being removed, or is another user's
-        pass
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # it is being removed, or is another user's
+                total += os.lstat(f"{path}/{name}").st_size
     return total
 
 
@@ -259,12 +241,22 @@ def remove_runs(chosen: Sequence[KnownRun], runs: Path) -> None:
         if path.parent != folder or not FOLDER_NAME.fullmatch(path.name) or path.is_symlink():
             raise UserError(f"{path} is no run below {runs}", "comt rm deletes nothing else.")
     for run in chosen:
-        if (owner := _owner(run)) is not None:
-            message = f"{run.directory.shown} is being trained by {owner}"
-            raise BeingTrained(message, "Wait for it, or stop it; then run this again.", owner)
+        if _has_lock(run) and (owner := run.directory.owner()) is not None:
+            raise run.directory.held_by(owner)
     for run in chosen:
-        with _held(run):
-            _remove(run, runs)
+        path = run.directory.path
+        aside = path.with_name(f".{path.name}{_REMOVED}{secrets.token_hex(4)}")
+        with run.directory.lock() if _has_lock(run) else contextlib.nullcontext():
+            try:
+                for link in run.links:
+                    link.unlink(missing_ok=True)
+                    _remove_empty(link.parent, runs)
+                path.rename(aside)
+                shutil.rmtree(aside)
+            except FileNotFoundError:  # another process deleted it
+                continue
+            except OSError as error:
+                raise StorageError(f"cannot delete {path}: {error.strerror or error}") from error
     for left in folder.glob(f".*{_REMOVED}*"):
         shutil.rmtree(left, ignore_errors=True)
 
@@ -272,29 +264,6 @@ def remove_runs(chosen: Sequence[KnownRun], runs: Path) -> None:
 def _has_lock(run: KnownRun) -> bool:
     """Whether the folder has a lock that a training could hold: of a damaged one it may be a link, or a pipe."""
     return run.directory.lock_file.is_file() and not run.directory.lock_file.is_symlink()
-
-
-def _owner(run: KnownRun) -> str | None:
-    return run.directory.owner() if _has_lock(run) else None
-
-
-def _held(run: KnownRun) -> contextlib.AbstractContextManager[None]:
-    return run.directory.lock() if _has_lock(run) else contextlib.nullcontext()
-
-
-def _remove(run: KnownRun, runs: Path) -> None:
-    path = run.directory.path
-    aside = path.with_name(f".{path.name}{_REMOVED}{secrets.token_hex(4)}")
-    try:
-        for link in run.links:
-            link.unlink(missing_ok=True)
-            _remove_empty(link.parent, runs)
-        path.rename(aside)
-        shutil.rmtree(aside)
-    except FileNotFoundError:  # another process deleted it
-        return
-    except OSError as error:
-        raise StorageError(f"cannot delete {path}: {error.strerror or error}") from error
 
 
 def _remove_empty(folder: Path, runs: Path) -> None:

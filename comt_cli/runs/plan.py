@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,11 +19,11 @@ from pydantic import (
 
 from comt_cli.errors import UserError
 from comt_cli.files import canonical_json, sha256
+from comt_cli.recipe.find import table_name
 from comt_cli.recipe.load import LoadedRecipe, select
 from comt_cli.recipe.problems import nearest
 from comt_cli.recipe.schema import Name, ScaleName, Seed
 from comt_cli.recipe.settings import RunSettings, Section
-from comt_cli.recipe.variant import table_name
 from comt_cli.tasks import Task, task_of
 
 SPEC_VERSION = 3
@@ -47,13 +48,8 @@ NO_WEIGHTS = "There are no weights to start from: change that run's settings, or
 
 
 class RunStart(Section):
-    """The run from whose trained weights another one starts, itself fully resolved.
-
-    Attributes:
-        run: that run, the source.
-        new: parts of the started model, by the beginnings of their parameters' names, that the source does not have.
-        drop: parts of the source that the started model does not take.
-    """
+    """The run from whose trained weights another one starts, its source. `new` are parts of the started model, by the
+    beginnings of their parameters' names, that the source does not have, `drop` those that it has for itself."""
 
     run: RunSpec
     new: tuple[str, ...] = ()
@@ -61,11 +57,8 @@ class RunStart(Section):
 
 
 class RunSpec(Section):
-    """One training, fully resolved: everything that can change its numbers, and where it stands in its table.
-
-    It is read back from files that may come from anywhere, so names are held to what a recipe may say. `paper` and
-    `table` are the folder and the name that the recipe's file gives its runs (`find.place_of`).
-    """
+    """One training, fully resolved: everything that can change its numbers, and where it stands in its table. `paper`
+    and `table` are the folder and the name that the recipe's file gives its runs (`find.place_of`)."""
 
     paper: Name
     table: Name
@@ -125,14 +118,10 @@ class RunSpec(Section):
 
     @property
     def id(self) -> str:
-        """12 hex digits: the hash of everything that can change the run's numbers, and of nothing else.
-
-        The settings of the data and its content are part of it, and the versions of what prepares it are not: a cache
-        that is made anew with the same tokens or pixels serves the runs that there are. While the content is not known
-        this is `request`, under which nothing is stored.
-        Of a run that starts from another's weights that one's id is part of it. Row, column and table are labels, so
-        two tables that ask for the same training share its identity.
-        """
+        """12 hex digits: the hash of everything that can change the run's numbers, and of nothing else: the content of
+        the data, not the versions of what prepares it; the id of the run that it starts from; no row, column or table,
+        so that two tables share a training. While the content is not known this is `request`, under which nothing is
+        stored."""
         if self.data_content is None or not self.is_known:
             return self.request
         return self._hash(None if self.start is None else self.start.run.id, content=self.data_content)
@@ -168,7 +157,7 @@ class RunSpec(Section):
 
     def with_content(self, content: str | None) -> RunSpec:
         """The same run on data of this content."""
-        return self if content == self.data_content else self.model_copy(update={"data_content": content})
+        return self.model_copy(update={"data_content": content})
 
     def with_contents(self, contents: Mapping[str, str]) -> RunSpec:
         """The same run, its data and that of its sources with the contents that are given, by fingerprint."""
@@ -179,11 +168,8 @@ class RunSpec(Section):
 
     @property
     def relative_path(self) -> Path:
-        """Where people find the run: `<paper>/<table>/<row>/<column>/seed<k>-<id>`, slashes in names written as dashes;
-        `<table>@<settings>` where they are changed.
-
-        So a recipe, which may come from anywhere, cannot name a folder outside the runs, nor the one that holds them.
-        """
+        """Where people find the run: `<paper>/<table>/<row>/<column>/seed<k>-<id>`, `<table>@<settings>` where they are
+        changed. Slashes in names are dashes: a recipe, which may come from anywhere, names no folder outside."""
         table = table_folder(self.paper, table_name(self.table, self.changed, type(self.settings)))
         row, column = (name.replace("/", "-") for name in (self.row, self.column))
         return table / row / column / f"seed{self.seed}-{self.id}"
@@ -230,17 +216,14 @@ def parse_seeds(text: str | None) -> list[int] | None:
     if text is None:
         return None
     seeds: list[int] = []
-    try:
+    with contextlib.suppress(ValueError):
         for part in text.split(","):
             first, dash, last = part.strip().partition("-")
             seeds.extend(range(int(first), min(int(last), int(first) + MAX_SEEDS) + 1) if dash else [int(first)])
-    except ValueError:
-        raise UserError(f"--seeds {text}: seeds are whole numbers", "for instance 1,2,3 or 1-3") from None
-    if not seeds or len(seeds) > MAX_SEEDS or min(seeds) < 0 or max(seeds) >= 2**31:
-        raise UserError(
-            f"--seeds {text}: give 1 to {MAX_SEEDS} seeds from 0 to 2147483647", "for instance 1,2,3 or 1-3"
-        )
-    return list(dict.fromkeys(seeds))
+        if seeds and len(seeds) <= MAX_SEEDS and min(seeds) >= 0 and max(seeds) < 2**31:
+            return list(dict.fromkeys(seeds))
+    said = f"--seeds {text}: give 1 to {MAX_SEEDS} whole numbers from 0 to 2147483647"
+    raise UserError(said, "for instance 1,2,3 or 1-3")
 
 
 def plan(
@@ -252,11 +235,9 @@ def plan(
     seeds: list[int] | None = None,
 ) -> list[RunSpec]:
     """Every run of the recipe at `scale`: columns outermost, then seeds, points of a grid, and rows, so that a table
-    fills evenly. Where the recipe has a sweep with trials, the trials, always those of the baseline too since every row
-    is shown at what they choose, and after them the runs at its own values: what the trials choose is not known yet
-    (`chosen_runs`).
-
-    `rows` and `columns` are comma-separated selections; rows of `--also` are always among the selected.
+    fills evenly. Of a sweep with trials these, the baseline's too since every row is shown at what they choose, and
+    then the runs at the recipe's own values: what the trials choose is not known yet (`chosen_runs`). `rows` and
+    `columns` are comma-separated selections; rows of `--also` are always among the selected.
 
     Raises:
         UserError: there is no such scale, row or column, or a seed is one of the trials.
@@ -277,9 +258,9 @@ def plan(
         tried += [(seed, 0, chosen_rows) for seed in chosen_seeds]
     else:
         tried = [(seed, point, chosen_rows) for seed in chosen_seeds for point in numbers]
-    planner = _Planner(scale)
+    run = _planner(scale)
     return [
-        planner.run(loaded, row, column, seed, point)
+        run(loaded, row, column, seed, point)
         for column in chosen_columns
         for seed, point, these in tried
         for row in these
@@ -290,44 +271,38 @@ def chosen_runs(
     loaded: LoadedRecipe, scale: str, points: Mapping[tuple[str, str], int], seeds: Iterable[int]
 ) -> dict[tuple[str, str], list[RunSpec]]:
     """The runs of cells (row, column), each at the point of that number (`LoadedGrid.planned`), one a seed."""
-    planner, every = _Planner(scale), list(seeds)
-    return {cell: [planner.run(loaded, *cell, seed, point) for seed in every] for cell, point in points.items()}
+    run, every = _planner(scale), list(seeds)
+    return {cell: [run(loaded, *cell, seed, point) for seed in every] for cell, point in points.items()}
 
 
-class _Planner:
-    """Makes the runs of one plan, and those that they start from; each data set is identified once."""
+def _planner(scale: str) -> Callable[[LoadedRecipe, str, str, int, int], RunSpec]:
+    """Makes the run of a cell at the point of that number of the grid, and those that it starts from; each data set is
+    identified once. Raises `UserError` where data cannot be identified, or the table reads it from two folders."""
+    data: dict[tuple[str, str], tuple[str, str | None]] = {}
+    folders: dict[str, tuple[str | None, str]] = {}
 
-    def __init__(self, scale: str) -> None:
-        self._scale = scale
-        self._data: dict[tuple[str, str], tuple[str, str | None]] = {}
-        self._folders: dict[str, tuple[str | None, str]] = {}
-
-    def run(self, loaded: LoadedRecipe, row: str, column: str, seed: int, point: int = 0) -> RunSpec:
-        """The run of a cell, at the point of that number of the grid, where there is one.
-
-        Raises:
-            UserError: its data cannot be identified, or the table reads it from another folder, too.
-        """
-        settings = loaded.points[self._scale][row, column][point]
-        grid = loaded.grids.get(self._scale)
-        command = loaded.recipe.command
+    def run(loaded: LoadedRecipe, row: str, column: str, seed: int, point: int) -> RunSpec:
+        settings, command = loaded.points[scale][row, column][point], loaded.recipe.command
         key = (command, settings.data.model_dump_json())
-        if key not in self._data:
-            self._data[key] = task_of(command).identify(settings)
-        fingerprint, content = self._data[key]
+        if key not in data:
+            data[key] = task_of(command).identify(settings)
+        fingerprint, content = data[key]
         folder, cell = getattr(settings.data, "folder", None), f"{row} at {column}"
-        first, where = self._folders.setdefault(fingerprint, (folder, cell))
+        first, where = folders.setdefault(fingerprint, (folder, cell))
         if first != folder:
             raise UserError(
                 f"{loaded.path}: {where} and {cell} read the same data from two folders, {first} and {folder}",
                 "One data set is read from one folder: give data.folder once, or make two tables.",
             )
-        start = loaded.starts[self._scale].get((row, column))
+        start = None
+        if (begun := loaded.starts[scale].get((row, column))) is not None:
+            source = run(begun.source, begun.row, begun.column, seed if begun.seed is None else begun.seed, 0)
+            start = RunStart(run=source, new=begun.new, drop=begun.drop)
         return RunSpec(
             paper=loaded.folder,
             table=loaded.stem,
             command=command,
-            scale=self._scale,
+            scale=scale,
             row=row,
             column=column,
             seed=seed,
@@ -335,13 +310,9 @@ class _Planner:
             settings=settings,
             data_fingerprint=fingerprint,
             data_content=content,
-            start=None
-            if start is None
-            else RunStart(
-                run=self.run(start.source, start.row, start.column, seed if start.seed is None else start.seed),
-                new=start.new,
-                drop=start.drop,
-            ),
-            point={} if grid is None else grid.of(settings),
-            changed=loaded.changes.get(self._scale, {}),
+            start=start,
+            point=loaded.grids[scale].of(settings) if scale in loaded.grids else {},
+            changed=loaded.changes.get(scale, {}),
         )
+
+    return run

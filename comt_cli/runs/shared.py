@@ -48,10 +48,8 @@ def shared_runs(specs: Iterable[RunSpec]) -> list[SharedRun]:
 
 
 def needed_runs(specs: Sequence[RunSpec], runs: Path) -> list[SharedRun]:
-    """The trainings behind `specs`, each once: first the sources that are still needed, then they themselves.
-
-    A source is needed for runs that have neither a checkpoint nor a result, whether it is done by now or not.
-    """
+    """The trainings behind `specs`, each once: first the sources that are still needed, then they themselves. A source
+    is needed for runs that have neither a checkpoint nor a result, whether it is done by now or not."""
     needed: set[str] = set()
     left = list(specs)
     while left:
@@ -64,11 +62,8 @@ def needed_runs(specs: Sequence[RunSpec], runs: Path) -> list[SharedRun]:
 
 
 def link_runs(specs: Iterable[RunSpec], runs: Path) -> None:
-    """Make the links of all runs of `specs` that are there, whichever table they were trained for.
-
-    Raises:
-        StorageError: the system refuses.
-    """
+    """Make the links of all runs of `specs` that are there, whichever table they were trained for. Raises
+    `StorageError` where the system refuses."""
     for spec in specs:
         directory = RunDirectory.of(runs, spec)
         if directory.path.is_dir():

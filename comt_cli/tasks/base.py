@@ -166,7 +166,8 @@ class Task(ABC, Generic[S]):
         typical_share: the share of a matrix product's speed that a training step usually reaches.
         shows_median: whether tables show the median over seeds beside the mean, since single runs fail.
         at_scale: what an overview adds about a scale where tables of this task are among its tables.
-        models: what its models are called in the plural, and `trained_on`: their data, for the overview (`provenance`).
+        trained_on: the data of its runs, for the overview: `{column}` stands for the distinct values of a column of
+            `<table>-runs.csv`, `{column:span}` for the least and the greatest.
     """
 
     name: ClassVar[str]
@@ -187,7 +188,6 @@ class Task(ABC, Generic[S]):
     typical_share: ClassVar[float] = 0.4
     shows_median: ClassVar[bool] = False
     at_scale: ClassVar[Mapping[str, str]] = {}
-    models: ClassVar[str] = "Networks"
     trained_on: ClassVar[str]
 
     @functools.cached_property
@@ -294,17 +294,9 @@ class Task(ABC, Generic[S]):
         last = {"batch_size": train.batch_size, "precision": train.precision}
         return {"model": settings.model.size, **self.own_columns(settings), **last}
 
+    @abstractmethod
     def own_columns(self, settings: S) -> dict[str, Any]:
         """What it shows of this task alone."""
-        return {}
-
-    @property
-    def provenance(self) -> tuple[str, ...]:
-        """What an overview says of the runs: `{column}` stands for the distinct values of a column of
-        `<table>-runs.csv`, `{column:span}` for the least and the greatest, `{column:done}` for the same of the runs
-        that are done, `{model:networks}` for sizes as `networks` has them, with a comma behind."""
-        seen = f"{self.amount[0].upper()}{self.amount[1:]}: {{{self.unit.name}:done}}."
-        return f"{self.models}: {{model:networks}}{{parameters}}.", self.trained_on, seen
 
     def networks(self, sizes: Sequence[str]) -> str:
         """Sizes of models as papers write them, in a list."""
@@ -353,13 +345,21 @@ class TokenTask(Task[S]):
     def network_and_data(self, settings: S, size: Sequence[str] = ()) -> str:
         shape, data = settings.model.shape(), self.data_name(settings)
         data = data if ":" in data else words.in_words(data)
-        layers = getattr(shape, "layers", None) or f"{shape.encoder_layers}+{shape.decoder_layers}"
-        what = ", ".join([f"{layers} layers", f"{shape.width} wide", *size])
+        what = ", ".join([f"{'+'.join(map(str, _layers(shape)))} layers", f"{shape.width} wide", *size])
         steps = f"{words.plural(settings.train.steps, 'step')} of {self.step(settings)}"
         return f"{self.family} {settings.model.size} ({what}) on {data}, {steps}"
 
     def networks(self, sizes: Sequence[str]) -> str:
         return f"{self.family} {words.listing(sizes)}"
+
+    def work(self, settings: S) -> float:
+        shape, dimensions = settings.model.shape(), self.dimensions(settings)
+        texts = dimensions.get("pairs") or dimensions.get("captions") or 1
+        return float(dimensions["length"] * texts * sum(_layers(shape)) * shape.width**2)
+
+
+def _layers(shape: Any) -> tuple[int, ...]:
+    return (shape.layers,) if hasattr(shape, "layers") else (shape.encoder_layers, shape.decoder_layers)
 
 
 class TextTask(TokenTask[Text]):
@@ -370,10 +370,6 @@ class TextTask(TokenTask[Text]):
 
     def positions(self, settings: Text) -> int:
         return settings.data.sequence_length
-
-    def work(self, settings: Text) -> float:
-        shape = settings.model.shape()
-        return float(settings.data.sequence_length * shape.layers * shape.width**2)
 
     def step(self, settings: Text) -> str:
         return f"{settings.train.batch_size:,} x {settings.data.sequence_length:,} tokens"
@@ -394,6 +390,10 @@ class EncoderDecoderTask(TokenTask[Coded]):
         from comt_cli.tasks.settings.transformer import ENCODER_DECODER_SITES
 
         return ENCODER_DECODER_SITES
+
+    def positions(self, settings: Coded) -> int:
+        dimensions = self.dimensions(settings)
+        return dimensions["length"] * (dimensions.get("pairs") or dimensions["captions"])
 
 
 def perplexity(of: str, label: str) -> Metric:

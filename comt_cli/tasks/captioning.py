@@ -83,8 +83,7 @@ class Captioning(EncoderDecoderTask["CaptioningSettings"]):
         "{decode.beam}"
     )
     amount: ClassVar = "words a run, sampled ones included"
-    models: ClassVar = "Captioners"
-    trained_on: ClassVar = "Captioned images: {corpus}."
+    trained_on: ClassVar = "{corpus}"
 
     def lacks(self, settings: CaptioningSettings, metric: str) -> str | None:
         if metric.removeprefix("test_") == "scene_f1" and settings.data.corpus != "scenes":
@@ -108,21 +107,10 @@ class Captioning(EncoderDecoderTask["CaptioningSettings"]):
         return settings.data.corpus
 
     def dimensions(self, settings: CaptioningSettings) -> dict[str, int]:
-        data = settings.data
-        known = {key: getattr(data, key) for key in ("vocabulary_size", "regions", "features", "max_length")}
-        length = min(TYPICAL_LENGTH, known.pop("max_length") + 1)
-        sizes = {"vocabulary": known.pop("vocabulary_size"), **known}
+        data: Any = settings.data  # all its sizes are known by now
+        sizes = {"vocabulary": data.vocabulary_size, "regions": data.regions, "features": data.features}
+        length = min(TYPICAL_LENGTH, data.max_length + 1)
         return {**sizes, "length": length, "captions": settings.train.samples or 1}
-
-    def positions(self, settings: CaptioningSettings) -> int:
-        dimensions = self.dimensions(settings)
-        return dimensions["length"] * dimensions["captions"]
-
-    def work(self, settings: CaptioningSettings) -> float:
-        shape, dimensions = settings.model.shape(), self.dimensions(settings)
-        layer = shape.width**2 + shape.width * shape.ffn_width
-        rows = dimensions["regions"] * shape.encoder_layers + dimensions["length"] * shape.decoder_layers
-        return float(layer * rows * dimensions["captions"])
 
     def step(self, settings: CaptioningSettings) -> str:
         return f"{words.plural(settings.train.batch_size, 'image')}{self._samples(settings)}"

@@ -77,8 +77,7 @@ class Glue(TokenTask["GlueSettings"]):
         "{step}{amount}"
     )
     amount: ClassVar = "examples a run, repeated ones included"
-    models: ClassVar = "Fine-tuned networks"
-    trained_on: ClassVar = "Tasks: {task}."
+    trained_on: ClassVar = "{task}"
 
     @property
     def sites(self) -> Sites:
@@ -119,10 +118,6 @@ class Glue(TokenTask["GlueSettings"]):
         data = settings.data
         length = min(TYPICAL_LENGTH, data.sequence_length)
         return {"vocabulary": data.vocabulary_size, "length": length, "classes": data.classes}
-
-    def work(self, settings: GlueSettings) -> float:
-        shape = settings.model.shape()
-        return float(self.dimensions(settings)["length"] * shape.layers * shape.width**2)
 
     def step(self, settings: GlueSettings) -> str:
         return words.plural(settings.train.batch_size, "example")

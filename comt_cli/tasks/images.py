@@ -72,8 +72,7 @@ class ImageClassification(Task["ImageSettings"]):
         "of {train.batch_size}{amount}"
     )
     amount: ClassVar = "images a run"
-    models: ClassVar = "Networks for images"
-    trained_on: ClassVar = "Images: {image_set}, of {image_size:span} pixels."
+    trained_on: ClassVar = "{image_set}, of {image_size:span} pixels"
 
     @property
     def sites(self) -> Sites:

@@ -91,7 +91,7 @@ class LanguageModelling(TextTask["Settings"]):
         "{data.sequence_length}{amount}"
     )
     amount: ClassVar = "tokens a run, padding apart"
-    trained_on: ClassVar = "Text: {corpus}."
+    trained_on: ClassVar = "{corpus}"
 
     @property
     def sites(self) -> Sites:

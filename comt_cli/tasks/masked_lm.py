@@ -65,7 +65,7 @@ class MaskedLanguageModelling(TextTask["MaskedSettings"]):
         "{train.steps:,} steps of {train.batch_size} x {data.sequence_length}{amount}"
     )
     amount: ClassVar = "hidden tokens a run"
-    trained_on: ClassVar = "Text: {corpus}."
+    trained_on: ClassVar = "{corpus}"
 
     @property
     def sites(self) -> Sites:

@@ -91,8 +91,7 @@ class Translation(EncoderDecoderTask["TranslationSettings"]):
         "({decode.penalty})"
     )
     amount: ClassVar = "target tokens a run"
-    models: ClassVar = "Translators"
-    trained_on: ClassVar = "Parallel text: {corpus}, {languages}."
+    trained_on: ClassVar = "{corpus}, {languages}"
 
     def data_name(self, settings: TranslationSettings) -> str:
         data = settings.data
@@ -103,15 +102,6 @@ class Translation(EncoderDecoderTask["TranslationSettings"]):
         assert data.vocabulary_size is not None  # the settings see to it
         length = min(TYPICAL_LENGTH, data.max_length)
         return {"vocabulary": data.vocabulary_size, "length": length, "pairs": data.batch_tokens // length}
-
-    def positions(self, settings: TranslationSettings) -> int:
-        dimensions = self.dimensions(settings)
-        return dimensions["length"] * dimensions["pairs"]
-
-    def work(self, settings: TranslationSettings) -> float:
-        shape = settings.model.shape()
-        layer = shape.width**2 + shape.width * shape.ffn_width
-        return float(self.positions(settings) * (shape.encoder_layers + shape.decoder_layers) * layer)
 
     def step(self, settings: TranslationSettings) -> str:
         return f"{settings.train.batch_size * settings.data.batch_tokens:,} tokens"

@@ -52,7 +52,7 @@ def load_start(task: TaskRun[Any], directory: RunDirectory) -> None:
     """
     spec, model = task.spec, task.model
     assert spec.start is not None
-    state = _final_state(spec, directory.beside(spec.start.run))
+    state = _final_state(spec, RunDirectory(directory.path.with_name(spec.start.run.id)))
     weights, own = state["model"], model.state_dict()
     loaded = loaded_names(spec, _shapes(own), _shapes(weights))
     here, there = task.checkpoint_parts().get("tokenizer"), state.get("tokenizer")

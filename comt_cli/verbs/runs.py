@@ -7,14 +7,13 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import typer
 
 from comt_cli.campaign.slurm import job_standings, readable_jobs
 from comt_cli.errors import UserError
 from comt_cli.recipe.load import select
-from comt_cli.recipe.merge import parse_arguments
+from comt_cli.recipe.merge import Layer, parse_arguments
 from comt_cli.recipe.problems import Problem, RecipeError
 from comt_cli.recipe.settings import RunSettings, overrides_of
 from comt_cli.report import format
@@ -86,7 +85,7 @@ def _having(overrides: Sequence[str]) -> Callable[[KnownRun], bool]:
     """
     if not overrides:
         return lambda _: True
-    values: dict[str, dict[str, dict[str, Any]]] = {}
+    values: dict[str, Layer] = {}
     wrong: list[Problem] = []
     for command, task in tasks().items():
         problems: list[Problem] = []
@@ -95,7 +94,7 @@ def _having(overrides: Sequence[str]) -> Callable[[KnownRun], bool]:
         if problems:
             wrong = wrong or problems
         else:
-            values[command] = parsed.values
+            values[command] = parsed
     if not values:
         raise RecipeError("--set", wrong)
 
@@ -104,8 +103,10 @@ def _having(overrides: Sequence[str]) -> Callable[[KnownRun], bool]:
         if given is None or run.spec is None:
             return False
         own = run.spec.settings
-        said = own.model_dump(mode="json")
-        changed = {section: {**keys, **given.get(section, {})} for section, keys in said.items()}
+        changed = own.model_dump(mode="json")
+        for name, (value, _) in given.items():
+            section, _, key = name.partition(".")
+            changed[section][key] = value
         try:
             return type(own).model_validate(changed) == own
         except ValueError:  # with the rest of its settings it could not be set so

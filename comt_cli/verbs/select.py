@@ -15,9 +15,8 @@ from typing import Any
 import typer
 
 from comt_cli.errors import UserError
-from comt_cli.recipe.find import also_called, available_recipes, full_name
+from comt_cli.recipe.find import also_called, available_recipes, full_name, split_variant
 from comt_cli.recipe.problems import nearest
-from comt_cli.recipe.variant import split_variant
 from comt_cli.report.collect import ENDED, collect
 from comt_cli.report.run_list import described, settings_text
 from comt_cli.runs.directory import RunDirectory

@@ -14,9 +14,8 @@ import typer
 from comt_cli.campaign.slurm import Job, job_standings, readable_jobs
 from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
-from comt_cli.recipe.find import available_recipes
+from comt_cli.recipe.find import MARK, available_recipes
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
-from comt_cli.recipe.variant import MARK
 from comt_cli.report import format
 from comt_cli.report.collect import Collection, Run, collect, tables_with_runs
 from comt_cli.report.layout import cells_as_json

@@ -12,10 +12,18 @@ from typing import Any
 from comt_cli.errors import UserError
 from comt_cli.files import read_json
 from comt_cli.methods import catalogue
-from comt_cli.recipe.find import available_recipes, find_recipe, full_name, namesakes, place_of
+from comt_cli.recipe.find import (
+    MARK,
+    as_arguments,
+    available_recipes,
+    find_recipe,
+    full_name,
+    namesakes,
+    place_of,
+    split_variant,
+)
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
 from comt_cli.recipe.problems import RecipeError
-from comt_cli.recipe.variant import MARK, as_arguments, split_variant
 from comt_cli.report.run_list import RecipeOf
 from comt_cli.runs.known import KnownRun, Place, known_runs
 from comt_cli.runs.plan import CHANGED, RunSpec, plan, table_folder

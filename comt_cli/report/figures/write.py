@@ -13,8 +13,7 @@ from PIL import Image
 
 from comt_cli.errors import StorageError
 from comt_cli.files import atomic_file, sha256, write_text
-from comt_cli.recipe.find import OWN
-from comt_cli.recipe.variant import table_name
+from comt_cli.recipe.find import OWN, table_name
 from comt_cli.report.caption import FIGURE_FILES, Caption
 from comt_cli.report.figures.style import DPI, PAGE_WIDTH, style
 from comt_cli.runs.plan import RunSpec, point_in_words

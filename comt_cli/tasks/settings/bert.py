@@ -17,7 +17,6 @@ from comt_cli.recipe.settings import (
     Layers,
     NetworkSettings,
     NonNegative,
-    Section,
     WholeNumber,
     Width,
 )
@@ -42,13 +41,13 @@ BERT_SIZES: dict[str, BertSize] = {
 HEAD_WIDTH = 64
 
 
-class BertShape(Section):
+class BertShape(NamedTuple):
     """The widths and depth of a BERT, all given."""
 
-    width: Width
-    ffn_width: FFNWidth
-    layers: Layers
-    heads: Width
+    width: int
+    ffn_width: int
+    layers: int
+    heads: int
 
 
 class BertSettings(NetworkSettings):
@@ -78,11 +77,8 @@ class BertSettings(NetworkSettings):
         return self
 
     def shape(self) -> BertShape:
-        """The numbers the model is built from: the named size with the overrides applied."""
-        numbers = self._numbers(BertSize._fields)
-        width = numbers["width"]
-        heads = self.heads or max(1, width // HEAD_WIDTH)
-        return BertShape(**numbers, ffn_width=self.ffn_width or 4 * width, heads=heads)
+        width, layers = self._numbers(BertSize._fields).values()
+        return BertShape(width, self.ffn_width or 4 * width, layers, self.heads or max(1, width // HEAD_WIDTH))
 
     @property
     def residual_dropout(self) -> float:

@@ -12,43 +12,34 @@ from typing import ClassVar, Literal, NamedTuple, Self
 
 from pydantic import PositiveFloat, model_validator
 
-from comt_cli.recipe.settings import FFNWidth, Layers, NetworkSettings, Section, Width
+from comt_cli.recipe.settings import FFNWidth, Layers, NetworkSettings, Width
 
 
-class LlamaSize(NamedTuple):
-    """Widths and depth of a LLaMA; the vocabulary comes from the tokenizer."""
+class LlamaShape(NamedTuple):
+    """Widths and depth of a LLaMA; the vocabulary comes from the tokenizer. Named sizes have no shared heads."""
 
     width: int
     ffn_width: int
     layers: int
     heads: int
+    kv_heads: int = 0
 
 
-LLAMA_SIZES: dict[str, LlamaSize] = {
-    "tiny": LlamaSize(width=128, ffn_width=344, layers=4, heads=4),
-    "60m": LlamaSize(width=512, ffn_width=1376, layers=8, heads=8),
-    "71m": LlamaSize(width=512, ffn_width=1368, layers=12, heads=8),
-    "130m": LlamaSize(width=768, ffn_width=2048, layers=12, heads=12),
-    "250m": LlamaSize(width=768, ffn_width=2560, layers=24, heads=16),
-    "350m": LlamaSize(width=1024, ffn_width=2736, layers=24, heads=16),
-    "1b": LlamaSize(width=2048, ffn_width=5461, layers=24, heads=32),
+LLAMA_SIZES: dict[str, LlamaShape] = {
+    "tiny": LlamaShape(width=128, ffn_width=344, layers=4, heads=4),
+    "60m": LlamaShape(width=512, ffn_width=1376, layers=8, heads=8),
+    "71m": LlamaShape(width=512, ffn_width=1368, layers=12, heads=8),
+    "130m": LlamaShape(width=768, ffn_width=2048, layers=12, heads=12),
+    "250m": LlamaShape(width=768, ffn_width=2560, layers=24, heads=16),
+    "350m": LlamaShape(width=1024, ffn_width=2736, layers=24, heads=16),
+    "1b": LlamaShape(width=2048, ffn_width=5461, layers=24, heads=32),
 }
-
-
-class LlamaShape(Section):
-    """The widths and depth of a LLaMA, all given."""
-
-    width: Width
-    ffn_width: FFNWidth
-    layers: Layers
-    heads: Width
-    kv_heads: Width
 
 
 class ModelSettings(NetworkSettings):
     """A LLaMA: a named size, any of whose numbers may be overridden, and its initialisation."""
 
-    sizes: ClassVar[Mapping[str, LlamaSize]] = LLAMA_SIZES
+    sizes: ClassVar[Mapping[str, LlamaShape]] = LLAMA_SIZES
 
     family: Literal["llama"] = "llama"
     size: str = "130m"
@@ -76,6 +67,5 @@ class ModelSettings(NetworkSettings):
         return self
 
     def shape(self) -> LlamaShape:
-        """The numbers the model is built from: the named size with the overrides applied."""
-        numbers = self._numbers(LlamaSize._fields)
-        return LlamaShape(**numbers, kv_heads=self.kv_heads or numbers["heads"])
+        shape = LlamaShape(**self._numbers(("width", "ffn_width", "layers", "heads")))
+        return shape._replace(kv_heads=self.kv_heads or shape.heads)

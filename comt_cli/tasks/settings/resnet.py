@@ -44,5 +44,4 @@ class ResNetSettings(NetworkSettings):
     blocks: Annotated[tuple[Layers, ...], Field(min_length=1, max_length=5)] | None = None
 
     def shape(self) -> ResNetSize:
-        """What the model is built from: the named size with the overrides applied."""
         return ResNetSize(RESNET_SIZES[self.size].block, **self._numbers(("blocks", "width")))

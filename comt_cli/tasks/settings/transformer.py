@@ -38,7 +38,7 @@ ENCODER_SITES = Sites("tokens", (*_PROJECTIONS, "sdpa", "attention", "mlp"))
 """What an encoder alone offers."""
 
 
-class TransformerSize(NamedTuple):
+class TransformerShape(NamedTuple):
     """Widths and depths of an encoder-decoder, and the probability of dropout on embeddings and branches."""
 
     width: int
@@ -48,31 +48,21 @@ class TransformerSize(NamedTuple):
     heads: int
     dropout: float
 
-
-TRANSFORMER_SIZES: dict[str, TransformerSize] = {
-    "nano": TransformerSize(width=64, ffn_width=256, encoder_layers=2, decoder_layers=2, heads=4, dropout=0.1),
-    "tiny": TransformerSize(width=128, ffn_width=512, encoder_layers=2, decoder_layers=2, heads=4, dropout=0.1),
-    "base": TransformerSize(width=512, ffn_width=2048, encoder_layers=6, decoder_layers=6, heads=8, dropout=0.1),
-    "big": TransformerSize(width=1024, ffn_width=4096, encoder_layers=6, decoder_layers=6, heads=16, dropout=0.3),
-}
-
-Dropped = Annotated[float, Field(ge=0, lt=1)]
-"""The probability with which dropout sets a number to zero."""
-
-
-class TransformerShape(Section):
-    """The widths and depths of an encoder-decoder, all given."""
-
-    width: Width
-    ffn_width: FFNWidth
-    encoder_layers: Layers
-    decoder_layers: Layers
-    heads: Width
-
     @property
     def depths(self) -> dict[str, int]:
         """The blocks of every stack."""
         return {"encoder": self.encoder_layers, "decoder": self.decoder_layers}
+
+
+TRANSFORMER_SIZES: dict[str, TransformerShape] = {
+    "nano": TransformerShape(width=64, ffn_width=256, encoder_layers=2, decoder_layers=2, heads=4, dropout=0.1),
+    "tiny": TransformerShape(width=128, ffn_width=512, encoder_layers=2, decoder_layers=2, heads=4, dropout=0.1),
+    "base": TransformerShape(width=512, ffn_width=2048, encoder_layers=6, decoder_layers=6, heads=8, dropout=0.1),
+    "big": TransformerShape(width=1024, ffn_width=4096, encoder_layers=6, decoder_layers=6, heads=16, dropout=0.3),
+}
+
+Dropped = Annotated[float, Field(ge=0, lt=1)]
+"""The probability with which dropout sets a number to zero."""
 
 
 class EncoderDecoderSettings(NetworkSettings):
@@ -81,7 +71,7 @@ class EncoderDecoderSettings(NetworkSettings):
     Without `cross_attention` the decoder reads zeros instead of the encoded source: a control that has to guess.
     """
 
-    sizes: ClassVar[Mapping[str, TransformerSize]] = TRANSFORMER_SIZES
+    sizes: ClassVar[Mapping[str, TransformerShape]] = TRANSFORMER_SIZES
 
     size: str = "base"
     width: Width | None = None
@@ -105,8 +95,7 @@ class EncoderDecoderSettings(NetworkSettings):
         return self
 
     def shape(self) -> TransformerShape:
-        """The numbers the model is built from: the named size with the overrides applied."""
-        return TransformerShape(**self._numbers(TransformerShape.model_fields))
+        return TransformerShape(**self._numbers(TransformerShape._fields[:-1]), dropout=self.residual_dropout)
 
     @property
     def residual_dropout(self) -> float:

@@ -59,27 +59,12 @@ def test_a_setup_comes_just_before_the_settings_of_its_place(shelf):
     assert smoke.data.vocabulary == 400  # recipe's settings < column's setup
     assert smoke.train.beta1 == 0.5  # scale's settings < column's setup
     assert smoke.train.batch_size == 4  # column's setup < column's settings
-    assert smoke.train.beta2 == 0.6
-    assert smoke.train.steps == 100
-    assert load(shelf, "train.beta2=0.7").settings["smoke"]["plain", "tiny"].train.beta2 == 0.7
+    assert (smoke.train.beta2, smoke.train.steps) == (0.6, 100)
     paper = loaded.settings["paper"]["plain", "c4/130m"]
     assert (paper.train.beta2, paper.data.vocabulary) == (0.999, 300)  # the paper's columns name no setup
-    change(shelf / "mine/table1.yaml", "settings:\n  data", "setup: quick\nsettings:\n  data")
-    paper = load(shelf).settings["paper"]["plain", "c4/130m"]
-    assert (paper.train.beta2, paper.data.vocabulary) == (0.6, 300)  # recipe's setup < recipe's settings
-
-
-def test_setups_stand_beside_the_recipes_folder_then_among_the_roots(shelf, tmp_path):
-    (tmp_path / "recipes" / "setups").mkdir(parents=True)
-    mine = tmp_path / "recipes" / "setups" / "quick.yaml"
-    mine.write_text("train: {beta2: 0.7}")
-    assert load(shelf).settings["smoke"]["plain", "tiny"].train.beta2 == 0.6  # beside it
     (shelf / "setups" / "quick.yaml").unlink()
-    assert load(shelf).settings["smoke"]["plain", "tiny"].train.beta2 == 0.7  # ./recipes
-    mine.unlink()
     (missing,) = problems(shelf)
-    assert missing.startswith("line 38: scales.smoke.columns.tiny.setup: ")
-    assert "smoke" in missing.partition("; ")[2]  # those that there are
+    assert missing.startswith("line 39: scales.smoke.columns.tiny.setup: ")
     change(shelf / "mine/table1.yaml", "setup: quick", "setup: smoke")  # the program's own
     assert load(shelf).settings["smoke"]["plain", "tiny"].data.vocabulary == 2048
 
@@ -89,10 +74,8 @@ def test_setups_stand_beside_the_recipes_folder_then_among_the_roots(shelf, tmp_
     [
         ("  beta1: 0.5", "  beta_1: 0.5", "line 5: train.beta_1", "beta1?"),
         ("beta1: 0.5", 'beta1: "0.5"', "line 5: train.beta1", "number"),
-        ("beta1: 0.5", "batch_size: 3", "line 5: train.batch_size", "line 4"),
         ("beta1: 0.5", "beta1: *b", "line 5", "alias"),
         ("beta1: 0.5", "warmup_steps: 101", "line 5: train.warmup_steps", "100"),
-        ("size: tiny}", "heads: 7}", "line 1: model.heads", "128"),
     ],
 )
 def test_a_problem_in_a_setup_names_its_file_and_line_once(shelf, old, new, expected, said):
@@ -118,7 +101,7 @@ def test_all_problems_of_recipe_and_setups_come_at_once(shelf):
     ]
 
 
-@pytest.mark.parametrize("text", ["", "# nothing", "- a", "just text", "train: ["])
+@pytest.mark.parametrize("text", ["", "- a", "train: ["])
 def test_a_file_that_is_no_setup(shelf, text):
     (shelf / "setups/quick.yaml").write_text(text)
     (only,) = problems(shelf)
@@ -165,33 +148,20 @@ def test_runs_start_from_the_run_of_their_row_and_seed(tmp_path):
     every = plan(load_started(tmp_path))
     assert [(run.row, run.seed) for run in every] == [("plain", 3), ("gated", 3), ("plain", 4), ("gated", 4)]
     for run in every:
-        assert run.start is not None
-        source = run.start.run
+        (source,) = run.sources
         assert (source.table, source.row, source.column, source.seed) == ("source", run.row, "tiny", run.seed)
-        assert source.scale == "smoke"
-        assert source.method == run.method
-        assert run.start.new == ("head",)
-        assert run.sources == [source]
+        assert (source.scale, source.method, run.start.new) == ("smoke", run.method, ("head",))
     source = load_recipe(tmp_path / "source.yaml", catalogue())
     (same,) = plan_on(source, "smoke", lambda _: ("print", "content"), rows="plain", seeds=[3])
     assert same.id == every[0].start.run.id  # trained for either table, it is trained once
 
 
-def test_row_column_and_seed_can_be_named_and_rows_win_over_columns(tmp_path):
-    two = SMALL.replace("      tiny:\n", "      other: {settings: {model: {size: tiny}}}\n      tiny:\n")
-    start = "{recipe: source.yaml, row: extra, column: other, seed: 1}"
-    (run, *_) = plan(load_started(tmp_path, STARTED.replace("{recipe: source.yaml, new: [head]}", start), two))
-    assert (run.sources[0].row, run.sources[0].column, run.sources[0].seed) == ("extra", "other", 1)
-    text = STARTED.replace("one: {}", "one: {start: {recipe: source.yaml, drop: [c]}}\n  two: {}")
+def test_what_is_named_of_a_start_counts_and_rows_win_over_columns(tmp_path):
+    text = STARTED.replace("one: {}", "one: {start: {recipe: source.yaml, row: extra, seed: 1, drop: [c]}}")
     text = text.replace("plain: {method: pre-ln}", "plain: {method: pre-ln, start: {recipe: source.yaml, drop: [r]}}")
-    text = text.replace("columns:\n", "  bare: {method: pre-ln, start: null}\ncolumns:\n")
-    starts = load_started(tmp_path, text).starts["smoke"]
-    assert {cell: (start.new, start.drop) for cell, start in starts.items()} == {
-        ("plain", "one"): ((), ("r",)),
-        ("gated", "one"): ((), ("c",)),
-        ("plain", "two"): ((), ("r",)),
-        ("gated", "two"): (("head",), ()),
-    }
+    loaded = load_started(tmp_path, text.replace("columns:\n", "  bare: {method: pre-ln, start: null}\ncolumns:\n"))
+    starts = {row: (start.row, start.seed, start.drop) for (row, _), start in loaded.starts["smoke"].items()}
+    assert starts == {"plain": ("plain", None, ("r",)), "gated": ("extra", 1, ("c",))}
 
 
 def test_what_is_set_is_not_for_the_source_and_added_rows_are(tmp_path):
@@ -208,10 +178,8 @@ RECIPE = "recipe: source.yaml"
 SMOKE = "  smoke: {description: quick}"
 WRONG = {
     "no such recipe": ("source.yaml", "sorce.yaml", "line 5: start.recipe"),
-    "no recipe named": (RECIPE, "row: plain", "line 5: start.recipe"),
     "no such row": (RECIPE, "recipe: source.yaml, row: plan", "line 5: start.row -> plain"),
     "a row of another name": ("  gated:", "  gatd:", "line 5: start.row -> gated"),
-    "no such scale": (SMOKE, f"{SMOKE}\n  small: {{description: slow}}", "line 5: start.recipe"),
     "several columns": (SMOKE, f"{SMOKE}\n  paper: {{description: slow}}", "line 5: start.column"),
     "in a row": (
         "method: pre-ln", "method: pre-ln, start: {recipe: source.yaml, seed: -1}",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import get_args
 
 from pydantic_core import PydanticUndefined
 
@@ -16,7 +15,7 @@ from comt_cli.methods import catalogue, methods
 from comt_cli.methods.base import CONVOLUTIONS, NORMS, SITE_SETS
 from comt_cli.recipe.find import available_recipes
 from comt_cli.recipe.load import load_recipe_text
-from comt_cli.recipe.schema import Ablation, AblationName, Column, Figure, Published, Recipe, Row, Scale, Start, Sweep
+from comt_cli.recipe.schema import Ablation, Column, Figure, Published, Recipe, Row, Scale, Start, Sweep
 from comt_cli.recipe.settings import overrides_of
 from comt_cli.runs.plan import plan
 from comt_cli.tasks import FIRST, Task, tasks
@@ -101,16 +100,6 @@ def printed_default(field) -> str:
 def test_the_tables_of_keys_are_those_of_the_schema():
     assert page(README) == README, "python tests/unit/recipe/test_recipes_page.py --write; then explain what is new"
     assert all(all(row) for heading in HEADINGS for row in table_under(heading))
-
-
-def test_the_readme_names_every_metric_drawing_and_ablation():
-    def named(heading: str, key: str, place: int) -> list[str]:
-        (row,) = [row for row in table_under(heading) if row[0] == f"`{key}`"]
-        return re.findall(r"`([^`]+)`", row[place])
-
-    assert named("recipe", "metric", 1) == [name for task in tasks().values() for name in task.metrics]
-    assert named("figure", "draw", 1) == [name for task in tasks().values() for name in task.drawings]
-    assert {*named("recipe", "ablations", 3)} == {*get_args(AblationName), "comt ablate"}
 
 
 def test_the_readme_explains_every_option_of_every_method():

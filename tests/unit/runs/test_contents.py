@@ -27,20 +27,11 @@ def write_run(runs, content: str, seed: int = 1, result: str = '{"state": "done"
 
 def test_what_is_not_prepared_here_is_what_the_runs_were_trained_on(tmp_path):
     assert adopt_contents([spec(None)], tmp_path) == [spec(None)]  # there are no runs to say so
+    other = spec("two").model_copy(update={"data_fingerprint": f"not-{PICTURES}"})
+    RunDirectory.of(tmp_path, other).create(other)  # on other settings
     write_run(tmp_path, "one")
     assert adopt_contents([spec(None), spec(None, seed=2)], tmp_path) == [spec("one"), spec("one", seed=2)]
-
-
-def test_what_is_prepared_here_counts(tmp_path):
-    write_run(tmp_path, "one")
-    assert adopt_contents([spec("two")], tmp_path) == [spec("two")]
-    assert len(RunQueue([spec("two")], tmp_path).open) == 1
-
-
-def test_runs_on_other_settings_say_nothing(tmp_path):
-    other = spec("one").model_copy(update={"data_fingerprint": f"not-{PICTURES}"})
-    RunDirectory.of(tmp_path, other).create(other)
-    assert adopt_contents([spec(None)], tmp_path) == [spec(None)]
+    assert adopt_contents([spec("two")], tmp_path) == [spec("two")]  # what is prepared here counts
 
 
 def test_runs_on_different_content_cannot_stand_in_one_column(tmp_path):
@@ -49,7 +40,6 @@ def test_runs_on_different_content_cannot_stand_in_one_column(tmp_path):
     with pytest.raises(UserError, match=r"on glyphs10 in .* different content: two \(2 runs\), one \(1 run\)"):
         adopt_contents([spec(None), spec(None, seed=2)], tmp_path)
     assert adopt_contents([spec(None)], tmp_path, ambiguous=True) == [spec(None)]
-    assert len(RunQueue([spec(None)], tmp_path).open) == 1  # training prepares the data, and then knows
 
 
 def test_only_what_was_asked_for_and_trained_counts(tmp_path):

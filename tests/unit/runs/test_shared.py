@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from planning_on import plan_on
 
-from comt_cli.errors import StorageError, UserError
+from comt_cli.errors import UserError
 from comt_cli.files import write_json
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
@@ -70,16 +70,6 @@ def test_a_link_that_leads_elsewhere_is_mended_and_what_is_no_link_stays(spec, t
     assert RunDirectory.of(tmp_path, twin).shown == directory.path
 
 
-def test_a_file_system_without_links(spec, tmp_path, monkeypatch):
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(1, os.strerror(1))
-
-    monkeypatch.setattr(Path, "symlink_to", refuse)
-    with pytest.raises(StorageError, match=r"cannot link .*Operation not permitted") as refused:
-        RunDirectory.of(tmp_path, spec).create(spec)
-    assert "symbolic links" in str(refused.value.hint)
-
-
 def test_what_is_moved_aside_takes_the_links_of_all_tables_with_it(spec, twin, tmp_path):
     for number in (1, 2):
         finished(spec, tmp_path)
@@ -92,12 +82,6 @@ def test_what_is_moved_aside_takes_the_links_of_all_tables_with_it(spec, twin, t
             assert not (tmp_path / each.relative_path).is_symlink()
     assert len(list((tmp_path / "by-id").iterdir())) == 2
     assert set_aside([spec], tmp_path) == []
-
-
-def test_a_run_without_links_is_moved_aside_too(spec, tmp_path):
-    directory = finished(spec, tmp_path)
-    (tmp_path / spec.relative_path).unlink()
-    assert set_aside([spec], tmp_path) == [directory.path.with_name(f"{spec.id}.replaced-1")]
 
 
 def test_a_run_in_progress_is_not_moved(spec, tmp_path):
