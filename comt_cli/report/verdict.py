@@ -51,6 +51,8 @@ class Verdict(StrEnum):
         return self.startswith("one seed")
 
 
+STANDS = "*"
+"""Behind a verdict that holds after Holm's correction over the table, too."""
 _KeyT = TypeVar("_KeyT", bound=Hashable)
 
 

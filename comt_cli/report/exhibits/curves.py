@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report import format
 from comt_cli.report.collect import Run
-from comt_cli.report.exhibits import Exhibit
+from comt_cli.report.exhibits import Exhibit, Input
+from comt_cli.report.frame import info_of
 from comt_cli.report.logs import Log, logged, quantities, width_for, window_means
 from comt_cli.report.statistics import paired_difference, summarise
 from comt_cli.report.words import of_runs
@@ -29,13 +29,13 @@ Point = dict[str, Any]
 class Curves(Exhibit):
     """The curves of one quantity of the logs; `loss` is that of training batches."""
 
-    of: ClassVar[Literal["table", "sweep", "command"]] = "command"
+    of: ClassVar[Input] = "command"
 
     def __init__(self, quantity: str = "loss") -> None:
         self.quantity = quantity
         self.name = "curves" if quantity == "loss" else f"curves-{quantity}"
 
-    def frame(self, runs: pd.DataFrame, loaded: LoadedRecipe) -> pd.DataFrame:
+    def frame(self, runs: pd.DataFrame) -> pd.DataFrame:
         """A line for every row, column and step: the count of the task's unit, `mean`, `least` and `greatest` over `n`
         seeds; of rows beside the baseline `difference`, the mean over the `pairs` of equal seeds, and `low` and `high`,
         its 95 % interval (`statistics.paired_difference`, the tables' own).
@@ -50,7 +50,8 @@ class Curves(Exhibit):
         import pandas as pd
 
         every: list[Run] = list(runs["_run"])
-        baseline, unit = loaded.recipe.baseline, every[0].spec.task.unit.name
+        info = info_of(runs)
+        baseline, unit = info.baseline, info.task.unit.name
         logs: dict[str, Log] = {run.spec.id: run.directory.metrics() for run in every}
         values = {run.spec.id: logged(logs[run.spec.id], self.quantity) for run in every}
         points: list[Point] = []
@@ -71,8 +72,8 @@ class Curves(Exhibit):
             frame = frame.astype(dict.fromkeys(("difference", "low", "high"), float))
         said = "training loss" if self.quantity == "loss" else self.quantity.replace("_", " ")
         frame.attrs = {
-            "title": f"{loaded.recipe.title}: {said} while training",
-            "trained": of_runs([run.spec for run in drawn], loaded.changed(every[0].spec.scale)) if drawn else "",
+            "title": f"{info.recipe.title}: {said} while training",
+            "trained": of_runs([run.spec for run in drawn], info.changed) if drawn else "",
             "quantity": said,
             "unit": unit,
             "baseline": baseline,

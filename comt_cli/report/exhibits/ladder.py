@@ -6,16 +6,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.recipe.names import LADDER_SIZES
 from comt_cli.report import format
 from comt_cli.report.cells import cells_frame, under_columns
 from comt_cli.report.exhibits import Exhibit
-from comt_cli.report.frame import Record
-from comt_cli.report.layout import NOTHING
+from comt_cli.report.frame import Record, info_of
 from comt_cli.report.statistics import ALPHA, Paired, holm
-from comt_cli.report.verdict import stands
-from comt_cli.report.words import STANDS
+from comt_cli.report.verdict import STANDS, stands
 from comt_cli.runs.directory import RunState
 from comt_cli.sums import added
 from comt_cli.tasks.base import Metric
@@ -50,13 +47,13 @@ class Ladder(Exhibit):
 
     name = "ladder"
 
-    def frame(self, runs: pd.DataFrame, loaded: LoadedRecipe) -> pd.DataFrame:
+    def frame(self, runs: pd.DataFrame) -> pd.DataFrame:
         """One line for each row and size, with the row's line beside it; a row without any size has one line."""
         import pandas as pd
 
-        if not loaded.recipe.ladder:
+        if not info_of(runs).recipe.ladder:
             return pd.DataFrame()
-        cells = cells_frame(runs, loaded)
+        cells = cells_frame(runs)
         found = trends(cells)
         if not any(trend["rungs"] for trend in found):
             return pd.DataFrame()
@@ -72,14 +69,14 @@ class Ladder(Exhibit):
         numbers = [key for key in lines[0] if key not in ("row", "column", "pairs", "verdict")]
         frame = pd.DataFrame(lines).astype(dict.fromkeys(numbers, float)).astype({"pairs": "Int64"})
         frame.attrs = {
-            "title": f"{cells.attrs['title']}: {HEADING.lower()}",
+            "title": f"{info_of(runs).recipe.title}: {HEADING.lower()}",
             "trained": cells.attrs["trained"],
             "reading": (
                 rule(cells, found),
                 "Bars are the 95 % intervals of each size; a dashed line has a slope that is not resolved",
                 *sentences(found),
             ),
-            "baseline": cells.attrs["baseline"],
+            "baseline": info_of(runs).baseline,
             "unit": unit(cells),
         }
         return frame
@@ -154,8 +151,8 @@ def trends(cells: pd.DataFrame) -> list[Trend]:
     """The trend of every row of a ladder's table but the baseline; none of another table, or where the baseline was not
     selected."""
     by_column = [{each["row"]: each for each in records} for records in under_columns(cells).values()]
-    baseline = cells.attrs["baseline"]
-    if not cells.attrs["is_ladder"] or baseline not in by_column[0]:
+    baseline = info_of(cells).baseline
+    if not info_of(cells).recipe.ladder or baseline not in by_column[0]:
         return []
     found = [_trend(row, [(column[row], column[baseline]) for column in by_column])
              for row in by_column[0] if row != baseline]  # fmt: skip
@@ -217,9 +214,9 @@ def texts(found: Sequence[Trend], columns: Sequence[str]) -> list[list[str]]:
     made = [["method", *columns, "gain for 10 x compute [95 %]", "verdict"]]
     for trend in found:
         gains = {rung["column"]: format.signed(rung["gain"]) for rung in trend["rungs"]}
-        slope = NOTHING if trend["line"] is None else _slope(trend["line"])
+        slope = "-" if trend["line"] is None else _slope(trend["line"])
         verdict = trend["verdict"] + (STANDS if _is_marked(trend) else "")
-        made.append([trend["row"], *(gains.get(column, NOTHING) for column in columns), slope, verdict])
+        made.append([trend["row"], *(gains.get(column, "-") for column in columns), slope, verdict])
     return made
 
 
@@ -230,7 +227,7 @@ def _is_marked(trend: Trend) -> bool:
 def rule(cells: pd.DataFrame, found: Sequence[Trend]) -> str:
     """How the lines are made."""
     sizes = cells["column"].nunique()
-    gains = f"Gains over {cells.attrs['baseline']} in {unit(cells)}, paired by seed; above zero is better."
+    gains = f"Gains over {info_of(cells).baseline} in {unit(cells)}, paired by seed; above zero is better."
     if sizes < LADDER_SIZES:
         return f"{gains} A line takes {LADDER_SIZES} sizes."
     mark = f" {STANDS}: resolved after Holm's correction over the rows, too." if any(map(_is_marked, found)) else ""

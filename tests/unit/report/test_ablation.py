@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -64,7 +63,7 @@ def whole(widths: Bench) -> Bench:
 
 def frame_of(bench: Bench, name: str = "hidden-size", *overrides: str, **selection: object) -> pd.DataFrame:
     loaded = bench.loaded(*overrides)
-    return Ablation(name).frame(runs_frame(loaded, bench.specs("smoke", overrides, **selection), bench.runs), loaded)
+    return Ablation(name).frame(runs_frame(loaded, bench.specs("smoke", overrides, **selection), bench.runs))
 
 
 def marks(exhibit: Ablation, frame: pd.DataFrame) -> list[list[tuple[float, float]]]:
@@ -100,31 +99,13 @@ def test_what_has_no_value_is_said(widths: Bench) -> None:
     assert {"missing", "diverged"} <= {text.get_text() for text in ours.texts}
 
 
-def test_a_point_without_a_value_or_beyond_the_scale_breaks_the_line(whole: Bench) -> None:
-    whole.diverged("8", 1, 2, 3)
-    exhibit = Ablation("hidden-size")
-    lines = [[line.get_ydata() for line in axes.get_lines() if len(line.get_xdata()) == 3]
-             for axes in exhibit.draw(frame_of(whole)).axes]  # fmt: skip
-    assert [[[math.isnan(y) for y in own] for own in each] for each in lines] == [
-        [[False, True, False]], [[False, False, False]], [[False, True, False]]]  # fmt: skip
-
-
-def test_numbers_of_the_paper_are_not_drawn_beside_runs_that_they_are_not_of(whole: Bench) -> None:
-    overrides = ("train.steps=20",)
-    for row, value in VALUES.items():
-        directory = whole.directory(row, 1, overrides=overrides)
-        directory.result_file.write_text(f'{{"state": "done", "perplexity": {value}}}', encoding="utf-8")
-    assert set(frame_of(whole, "hidden-size", *overrides)["panel"]) == {"ours"}
-    assert set(frame_of(whole)["panel"]) == {"ours", "paper"}
-
-
 @pytest.mark.usefixtures("quick_figures")
 def test_every_ablation_of_a_table_is_drawn_once(whole: Bench) -> None:
     report = write_report(whole.loaded(), whole.specs(), whole.runs, whole.results)
     assert report.files is not None
-    written = write_exhibits("table", report.runs, report.loaded, report.files)
+    written = write_exhibits("table", report.runs, report.files)
     assert {path.stem for path in written} == {f"table9-{name}" for name in ("hidden-size", "modules", "cost")}
-    assert write_exhibits("table", report.runs, report.loaded, report.files) == []
+    assert write_exhibits("table", report.runs, report.files) == []
     lines = read_csv(report.files.csv.with_name("table9-hidden-size.csv"))
     assert len(lines) == 12
     assert (lines[1]["panel"], lines[1]["row"], lines[1]["value"], lines[1]["n"]) == ("ours", "2", "99", "3")

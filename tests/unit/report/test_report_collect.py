@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from comt_cli.report.collect import Cell, Collection, collect, tables_with_runs
-from comt_cli.report.layout import state
+from comt_cli.report.exhibits.table import state
 from comt_cli.runs.directory import RunState
 
 PERPLEXITY = defaultdict(lambda: "perplexity")
@@ -69,11 +69,6 @@ def test_a_result_without_the_metric_is_remarked_on(bench: Bench, value: object)
     assert note.endswith("result.json has no perplexity")
 
 
-def test_other_finished_seeds_are_named_with_the_option_that_shows_them(mixed: Bench) -> None:
-    (note,) = collect(mixed.specs(seeds=[1]), mixed.runs).notes
-    assert note == "Seeds that are finished and not shown here: 2-3 (--seeds 1-3 shows them)."
-
-
 def test_runs_of_another_scale_and_replaced_ones_are_not_counted(bench: Bench) -> None:
     bench.done("pre-ln", {1: 100.0})
     done = bench.directory("pre-ln", 1).shown  # the link, in the cell's folder
@@ -108,30 +103,6 @@ def test_tables_with_runs(mixed: Bench) -> None:
     assert tables_with_runs(mixed.runs, names) == [changed]
     assert tables_with_runs(mixed.runs, names, is_set=True) == [own]
     assert tables_with_runs(mixed.folder / "nowhere", names) == []
-
-
-@pytest.mark.parametrize(
-    ("precision", "key", "other", "told"),
-    [
-        ("fp32", "products", "oneDNN", "Large fp32 matrices were multiplied by"),
-        (
-            "bf16-pure",
-            "attention",
-            "batched products",
-            "Attention in bf16 was computed by",
-        ),
-    ],
-)
-def test_runs_that_were_computed_in_two_ways_are_told(bench: Bench, precision, key, other, told) -> None:
-    """A result without a record is from before there were two."""
-    assert "train: {" in bench.text
-    bench.recipe.write_text(bench.text.replace("train: {", f"train: {{precision: {precision}, "), encoding="utf-8")
-    bench.done("pre-ln", {1: 100.0, 2: 110.0})
-    bench.done("pre-ln+comt", {1: 95.0, 2: 101.0}, **{key: "PyTorch"})
-    told = f"{told} PyTorch and {other}: times are not comparable."
-    assert told not in bench.table().notes
-    bench.done("pre-ln+comt", {1: 95.0, 2: 101.0}, **{key: other})
-    assert told in bench.table().notes
 
 
 def test_signatures_are_those_of_the_columns_metric(bench: Bench) -> None:

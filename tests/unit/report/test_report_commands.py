@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -46,18 +45,6 @@ def test_report_says_what_it_did_not_write_and_how_to(mixed: Bench) -> None:
     assert "wrote" in comt("report", "table9", "--seeds", "1", "--results", "elsewhere").output
     assert "wrote" in comt("report", "table9", "--seeds", "1", "--overwrite").output
     assert path.read_bytes() != whole
-
-
-def test_report_writes_the_overview_from_the_results_alone(mixed: Bench) -> None:
-    comt("report")
-    for folder in ("by-id", "comt"):
-        shutil.rmtree(Path("runs") / folder)
-    result = comt("report", "--overview")
-    assert result.exit_code == 0, result.output
-    assert result.output == "wrote runs/results/README.md\n"
-    assert "agree 1, diverged 1" in Path("runs/results/README.md").read_text()
-    assert "Give one of them" in str(comt("report", "--overview", "--json").exception)
-    assert "there are no tables below nowhere" in str(comt("report", "--overview", "--results", "nowhere").exception)
 
 
 def test_report_writes_a_page_for_browsers(mixed: Bench) -> None:

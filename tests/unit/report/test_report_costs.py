@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comt_cli.errors import UserError
-from comt_cli.report.costs import network_key, with_costs
-from comt_cli.report.costs_page import write_costs
+from comt_cli.report.costs import network_key, with_costs, write_costs
 from comt_cli.report.exhibits.costs import Costs, front
 from comt_cli.report.write import Report, costs_file, write_exhibits, write_report
 
@@ -102,16 +101,16 @@ def test_the_table_has_the_costs_and_the_figure_names_what_nothing_beats(trained
     assert report.files is not None
     page = report.files.markdown.read_text(encoding="utf-8")
     assert "| 1.02 | 1.12 | 1.10 | 3.00 ? | 1.06 ± 0.01 |" in page
-    frame = Costs().frame(report.runs, trained.loaded())
+    frame = Costs().frame(report.runs)
     assert dict(zip(frame["row"], frame["on_front"], strict=True)) == {
         "pre-ln": True,  # nothing is as quick and better
         "post-ln": True,  # worse than the baseline, but quicker
         "pre-ln+comt": True,
         "pre-ln+own": False,  # worse and slower than CoMT
     }
-    written = write_exhibits("table", report.runs, report.loaded, report.files)
+    written = write_exhibits("table", report.runs, report.files)
     assert {path.suffix for path in written} == {".csv", ".png", ".pdf", ".txt", ".tex"}
-    assert write_exhibits("table", report.runs, report.loaded, report.files) == []
+    assert write_exhibits("table", report.runs, report.files) == []
 
 
 @given(st.lists(st.tuples(st.floats(0.5, 3), st.floats(-30, 30)), min_size=1, max_size=8))

@@ -18,9 +18,7 @@ from comt_cli.errors import StorageError
 from comt_cli.files import write_text
 from comt_cli.report.caption import escaped
 from comt_cli.report.exhibits.table import print_table
-from comt_cli.report.layout import texts_of
-from comt_cli.report.terminal import print_texts
-from comt_cli.report.write import print_report, write_report
+from comt_cli.report.write import write_report
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -40,18 +38,6 @@ def test_files_equal_the_golden_ones(request: pytest.FixtureRequest, name: str, 
     if os.environ.get("COMT_WRITE_GOLDEN"):
         (GOLDEN / file).write_text(text, encoding="utf-8")
     assert text == (GOLDEN / file).read_text(encoding="utf-8")
-
-
-def test_nothing_is_written_before_a_run_ended(bench: Bench) -> None:
-    bench.started("pre-ln", 1)
-    report = write_report(bench.loaded(), bench.specs(), bench.runs, bench.results)
-    assert report.files is None
-    assert report.unwritten is not None
-    assert not bench.results.exists()
-    text = io.StringIO()
-    print_report(report, text)
-    assert "1 unfinished, 2 missing (step 30 of 200)" in texts_of(bench.table().cells)[1]["ours"]
-    assert "wrote" not in text.getvalue()
 
 
 def test_a_full_disk_is_said(mixed: Bench) -> None:
@@ -133,15 +119,6 @@ def test_metrics_of_the_same_runs_are_columns_of_one_table(bench: Bench, monkeyp
     assert max(map(len, text.getvalue().splitlines())) <= width
 
 
-def test_headings_are_broken_before_a_text_is_cut(monkeypatch) -> None:
-    monkeypatch.setenv("COLUMNS", "50")
-    head, text = ["method", "a long heading", "another heading", "verdict"], io.StringIO()
-    print_texts(head, [["sliding-window", "1", "2", "not resolved"]], text, 50)
-    lines = text.getvalue().splitlines()
-    assert lines[-1].endswith("not resolved")
-    assert max(map(len, lines)) <= 50
-
-
 @pytest.mark.parametrize("seeds", [[1], [1, 2, 3]])
 def test_changed_settings_have_a_table_of_their_own(mixed: Bench, seeds: list[int]) -> None:
     """Whether it has fewer runs than the recipe's table, or as many; whatever changes no number makes none."""
@@ -156,7 +133,7 @@ def test_changed_settings_have_a_table_of_their_own(mixed: Bench, seeds: list[in
     report = write_report(mixed.loaded(*other), specs, mixed.runs, mixed.results)
     assert report.files is not None
     assert report.files.csv.name == "table9@steps-100.csv"
-    assert report.cells.attrs["overrides"] == ("train.steps=100",)
+    assert report.cells.attrs["table"].changed == ("train.steps=100",)
     assert {path.name: path.read_bytes() for path in folder.iterdir() if "@" not in path.name} == before
 
 

@@ -14,8 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from comt_cli.report.collect import Cell, Run, _cell, collect
-from comt_cli.report.layout import cell_text, state
+from comt_cli.report.collect import Cell, Run, collect
+from comt_cli.report.collect import cell_of as cell_made_of
+from comt_cli.report.exhibits.table import state
+from comt_cli.report.terminal import cell_text
 from comt_cli.report.verdict import Verdict
 from comt_cli.report.write import write_report
 from comt_cli.runs.directory import RunDirectory, RunState
@@ -139,7 +141,7 @@ def test_the_choice_is_the_best_and_never_reads_what_is_shown(
             for number, point in enumerate(outcomes)
             for seed, outcome in enumerate(point)
         ]
-        cell = _cell("row", "column", runs, metric)
+        cell = cell_made_of("row", "column", runs, metric)
         assert cell.point is not None
         assert {id(run.result) for run in cell.every} == {id(run.result) for run in runs}
         return cell.point[KEY], [run.spec.seed for run in cell.runs]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,10 +10,9 @@ from urllib.parse import unquote
 
 import pytest
 
-from comt_cli.commands.options import DEFAULT_RESULTS
 from comt_cli.errors import UserError
 from comt_cli.report.frame import csv_text
-from comt_cli.report.overview import _DEFAULT, GROUPS, write_overview
+from comt_cli.report.overview import GROUPS, write_overview
 from comt_cli.report.verdict import Verdict
 from comt_cli.report.write import write_report
 from comt_cli.report.written import Reader, read_lines, written_below
@@ -87,15 +85,6 @@ def test_every_verdict_has_its_line(bench: Bench, values: dict[int, float], told
     assert (excluding in text) == ("outside" in told)
 
 
-def test_a_collapsed_value_of_the_papers_is_no_percentage(bench: Bench) -> None:
-    specs = bench.specs("paper")
-    for spec in specs:
-        if spec.column == "c4/250m":
-            bench.finish(spec, 20.0)
-    write_report(bench.loaded(), specs, bench.runs, bench.results)
-    assert "| post-ln at c4/250m | 0.00 % \\[0.00, 0.00\\] | - | collapsed, 1409.79 | not resolved" in page(bench)
-
-
 def test_figures_and_links_lead_somewhere_and_it_is_left_alone(written: Bench) -> None:
     folder = written.results / "smoke" / "comt"
     runs = (folder / "table9-runs.csv").read_text()
@@ -149,17 +138,3 @@ def test_damage_is_named(written: Bench, tmp_path: Path) -> None:
             page(written)  # there is no other
     with pytest.raises(UserError, match="there are no tables below"):
         write_overview(tmp_path / "nowhere")
-
-
-def test_commands_are_told_as_they_were_typed(mixed: Bench) -> None:
-    changed = ["data.corpus=files:my texts/*.txt", "train.batch_size=4"]
-    write_report(mixed.loaded(*changed, "train.save_every=7"), mixed.specs(), mixed.runs, mixed.results)
-    text = page(mixed)
-    (arguments,) = re.findall("Trained with `(.*)`, not with the recipe's settings: not counted above", text)
-    assert shlex.split(arguments) == ["--set", changed[0], "--set", changed[1]]
-    assert "published direction" not in text
-    assert _DEFAULT == DEFAULT_RESULTS
-    shutil.move(mixed.results, DEFAULT_RESULTS)
-    assert "Made by `comt report --overview` from" in write_overview(DEFAULT_RESULTS).read_text()
-    shutil.copytree(DEFAULT_RESULTS, "a b")
-    assert "Made by `comt report --overview --results 'a b'` from" in write_overview(Path("a b")).read_text()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,8 +12,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from comt_cli.errors import UserError
-from comt_cli.report import caption as tex
-from comt_cli.report.layout import column_name, texts_of
+from comt_cli.report.exhibits.table import column_name, texts_of
 from comt_cli.report.markdown import escaped
 from comt_cli.report.verdict import stands
 from comt_cli.report.write import write_report
@@ -119,19 +117,6 @@ def test_escaped_text_is_read_by_markdown_as_it_stands(text: str) -> None:
     assert "".join(child.content for child in inline.children or ()) == shown
 
 
-UNDONE = sorted(tex._LATEX.items(), key=lambda pair: -len(pair[1]))
-
-
-@given(st.text(alphabet="ab\\~^<>|&%$#_{}[±×é", max_size=30))
-def test_escaped_latex_can_be_read_back(text: str) -> None:
-    rest, read = tex.escaped(text), ""
-    while rest:
-        letter, spelt = next(((a, b) for a, b in UNDONE if rest.startswith(b)), (rest[0], rest[0]))
-        assert spelt != rest[0] or letter not in "\\~^<>|&%$#_{}["
-        read, rest = read + letter, rest[len(spelt) :]
-    assert read == text
-
-
 @pytest.mark.parametrize(
     ("overrides", "heading"),
     [
@@ -149,14 +134,6 @@ def test_other_text_size_or_length_is_not_compared_with_the_paper(
     table = bench.table(overrides=overrides)
     assert column_name(table.cells, "python-docs/tiny") == heading
     cell = table.at("pre-ln+comt")
-    told = (table.attrs["paper"], cell["paper"], cell["paper_column"], cell["paper_increase"], cell["_direction"])
+    told = (table.attrs["table"].paper, cell["paper"], cell["paper_column"], cell["paper_increase"], cell["_direction"])
     assert told == (None, None, None, None, 0)
     assert "130m" not in table.markdown + table.latex
-
-
-def test_a_copied_recipe_with_a_text_of_ones_own_is_not_compared_with_the_paper(bench: Bench) -> None:
-    """What a copy says itself is no change of settings."""
-    bench = replace(bench, text=bench.text.replace("corpus: python-docs", "corpus: 'files:*.txt'"))
-    table = bench.table()
-    assert table.attrs["overrides"] == ()
-    assert (table.attrs["paper"], table.at("pre-ln+comt")["paper"]) == (None, None)

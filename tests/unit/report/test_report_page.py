@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from page_reading import Page, dead_links, loads
 from PIL import Image
 
-import comt_cli.report.html.page as page_module
 from comt_cli.report.frame import csv_text
 from comt_cli.report.html.curves import charts, read_log, thinned
 from comt_cli.report.html.grids import grid
@@ -82,12 +81,6 @@ def test_it_has_every_table_verdict_figure_and_how_it_was_made(written: Bench) -
     for table in page.tables:
         assert sum(scope == "row" for _, scope in table.scopes) == len(table.rows)
         assert {len(row) for row in table.rows} <= {len(table.headings)}
-
-
-def test_what_a_page_would_load_is_found() -> None:
-    added = """<img src="https://example.org/x.png"><style>@import 'x.css'; p { background: url(x.png) }</style>
-               <script>fetch('x')</script><link rel="stylesheet" href="x.css">"""
-    assert len(loads(f"<html><body>{added}</body></html>")) == 5
 
 
 def test_names_are_shown_and_not_obeyed(written: Bench) -> None:
@@ -240,32 +233,3 @@ def test_logs_at_hand_are_written_beside_the_table_and_those_elsewhere_are_kept(
     head, *runs = path.read_text().splitlines()
     path.write_text("\n".join([f"{head},chosen", *(f"{run},{not run.startswith('post-ln')}" for run in runs), ""]))
     assert html(written).count("<polyline") == 1  # runs that a grid did not choose are not drawn
-
-
-def luminance(colour: str) -> float:
-    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
-def test_texts_and_marks_have_the_contrast_of_wcag_aa(written: Bench, scheme: int) -> None:
-    style = (Path(page_module.__file__).parent / "page.css").read_text()
-    palette = dict(
-        re.findall(r"--([a-z]+): (#[0-9A-Fa-f]{6});", html(written).partition("<style>")[2].partition("}")[0])
-    )
-    found = {name: value for block in style.split(":root {")[1 : 2 + scheme]
-             for name, value in re.findall(r"--([a-z]+): ([^;]+);", block.partition("}")[0])}  # fmt: skip
-    colours = {name: value if value[0] == "#" else palette[value[6:-1]] for name, value in found.items()}
-    colours = {name: re.sub("^#(.)(.)(.)$", r"#\1\1\2\2\3\3", value) for name, value in colours.items()}
-
-    def contrast(one: str, other: str) -> float:
-        low, high = sorted((luminance(colours[one]), luminance(colours[other])))
-        return (high + 0.05) / (low + 0.05)
-
-    for ground in ("page", "shade"):
-        assert {
-            name: contrast(name, ground) >= 4.5 for name in ("ink", "quiet", "link", "good", "bad")
-        } == dict.fromkeys(("ink", "quiet", "link", "good", "bad"), True)
-        assert min(contrast(name, ground) for name in ("better", "worse")) >= 3
-    assert min(contrast(name, "mark") for name in ("ink", "quiet", "link", "good", "bad")) >= 4.5

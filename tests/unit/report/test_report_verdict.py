@@ -135,11 +135,3 @@ def test_the_family_of_holms_correction_is_every_difference_that_a_verdict_was_t
     assert found[least] == pytest.approx(3 * alone[least])
     assert {key: corrected({key: cells[key]})[key] for key in found} == alone
     assert [stands(p) for p in (None, 0.0499, 0.05, 1.0)] == [False, True, False, False]
-
-
-def test_only_a_perplexity_collapses_by_being_large() -> None:
-    assert METRICS["perplexity"].collapsed(1088.0)
-    assert METRICS["galore_perplexity"].collapsed(1088.0)
-    assert not METRICS["perplexity"].collapsed(257.0)
-    assert not METRICS["accuracy"].collapsed(1088.0)
-    assert not METRICS["perplexity"].collapsed(None)
