@@ -19,8 +19,7 @@ from PIL import Image
 
 from comt_cli.report.frame import csv_text
 from comt_cli.report.html.curves import charts, read_log, thinned
-from comt_cli.report.html.grids import grid
-from comt_cli.report.html.page import write_page
+from comt_cli.report.html.page import grid, write_page
 from comt_cli.report.html.pictures import embedded
 from comt_cli.report.overview import write_overview
 from comt_cli.report.write import write_report
