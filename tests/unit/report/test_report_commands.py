@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -61,14 +60,6 @@ def test_report_writes_a_page_for_browsers(mixed: Bench) -> None:
     assert isinstance(nowhere, UserError)
     assert "there are no tables below nowhere" in str(nowhere)
     assert not Path("nowhere").exists()
-
-
-def test_report_leaves_out_a_broken_recipe_that_was_not_named(mixed: Bench) -> None:
-    mixed.recipe.write_text("title: broken\n")
-    result = comt("report", "--json")
-    assert json.loads(result.stdout) == []
-    assert "comt/table9 is left out" in result.stderr
-    assert comt("report", "table9").exception is not None
 
 
 def test_status_counts_and_shows_progress(mixed: Bench) -> None:

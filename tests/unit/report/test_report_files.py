@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import os
 import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,8 +14,6 @@ import pytest
 
 from comt_cli.errors import StorageError
 from comt_cli.files import write_text
-from comt_cli.report.caption import escaped
-from comt_cli.report.exhibits.table import print_table
 from comt_cli.report.write import write_report
 
 if TYPE_CHECKING:
@@ -101,24 +97,6 @@ def test_names_cannot_lead_out_of_the_results(bench: Bench) -> None:
         assert path.resolve().is_relative_to(bench.results.resolve())
 
 
-@pytest.mark.parametrize("width", [60, 200])
-def test_metrics_of_the_same_runs_are_columns_of_one_table(bench: Bench, monkeypatch, width: int) -> None:
-    two = "      tiny: {compare_to: c4/130m}\n      bits: {metric: bits_per_byte}\n"
-    bench.recipe.write_text(bench.recipe.read_text().replace("      tiny: {compare_to: c4/130m}\n", two))
-    bench.done("pre-ln", {1: 100.0, 2: 110.0, 3: 105.0})
-    bench.done("pre-ln+comt", {1: 90.0, 2: 99.0, 3: 94.0})
-    table = bench.table()
-    lines = [line for line in table.markdown.splitlines() if line.startswith("|")]
-    assert lines[0] == "| method |  | tiny | bits |"
-    assert "|  | vs pre-ln, % \\[95 %\\] | -10.2 \\[-10.8, -9.47\\] | 0.00 \\[0.00, 0.00\\] |" in lines
-    assert "| pre-ln+comt | ours ± s.e. (n) | **94.33 ± 2.60 (3)** | 2.125 ± 0.000 (3) |" in lines
-    assert len(table.records) == 8, "the CSV has a line a metric"
-    monkeypatch.setenv("COLUMNS", str(width))
-    text = io.StringIO()
-    print_table(table.cells, text)
-    assert max(map(len, text.getvalue().splitlines())) <= width
-
-
 @pytest.mark.parametrize("seeds", [[1], [1, 2, 3]])
 def test_changed_settings_have_a_table_of_their_own(mixed: Bench, seeds: list[int]) -> None:
     """Whether it has fewer runs than the recipe's table, or as many; whatever changes no number makes none."""
@@ -153,16 +131,6 @@ def test_what_was_published_elsewhere_is_beside_ours(bench: Bench, numbers: str,
     assert table.at("pre-ln+own")["verdict"] == "worse"
     assert "of a network (a source)." in table.markdown
     assert "published elsewhere" not in table.latex
-
-
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
-def test_latex_compiles(mixed: Bench) -> None:
-    body = mixed.table().latex + escaped("".join(chr(number) for number in range(0x20, 0x17F)) + "☃αβ…“”‘’≤≥×")
-    document = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}%s\\end{document}"
-    (mixed.folder / "t.tex").write_text(document % body, encoding="utf-8")
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
-    done = subprocess.run(command, cwd=mixed.folder, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stdout
 
 
 def test_json_holds_the_cells_of_the_csv(mixed: Bench) -> None:

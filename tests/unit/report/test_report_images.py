@@ -1,4 +1,4 @@
-"""A table of accuracies: points for per cent, images for tokens, higher for lower; and both kinds of table at once."""
+"""A table of accuracies: points for per cent, images for tokens, higher for lower."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from comt_cli.errors import UserError
-from comt_cli.report.exhibits.table import column_name, texts_of
+from comt_cli.report.exhibits.table import texts_of
 from comt_cli.report.markdown import escaped
 from comt_cli.report.verdict import stands
 from comt_cli.report.write import write_report
@@ -115,25 +115,3 @@ def test_escaped_text_is_read_by_markdown_as_it_stands(text: str) -> None:
     (_, inline, _) = tokens
     assert {child.type for child in inline.children or ()} <= {"text", "text_special"}
     assert "".join(child.content for child in inline.children or ()) == shown
-
-
-@pytest.mark.parametrize(
-    ("overrides", "heading"),
-    [
-        (("data.corpus=files:*.txt",), "files:*.txt/tiny"),
-        (("data.corpus=wikitext-103",), "wikitext-103/tiny"),
-        (("train.steps=20",), "python-docs/tiny"),
-        (("model.size=60m",), "python-docs/tiny"),
-    ],
-)
-def test_other_text_size_or_length_is_not_compared_with_the_paper(
-    bench: Bench, overrides: tuple[str, ...], heading: str
-) -> None:
-    bench.recipe.write_text(bench.recipe.read_text().replace("      tiny: {comp", "      python-docs/tiny: {comp"))
-    assert bench.table().at("pre-ln+comt")["paper"] == 23.77
-    table = bench.table(overrides=overrides)
-    assert column_name(table.cells, "python-docs/tiny") == heading
-    cell = table.at("pre-ln+comt")
-    told = (table.attrs["table"].paper, cell["paper"], cell["paper_column"], cell["paper_increase"], cell["_direction"])
-    assert told == (None, None, None, None, 0)
-    assert "130m" not in table.markdown + table.latex

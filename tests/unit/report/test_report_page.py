@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import os
 import re
@@ -20,7 +18,6 @@ from PIL import Image
 from comt_cli.report.frame import csv_text
 from comt_cli.report.html.curves import charts, read_log, thinned
 from comt_cli.report.html.page import grid, write_page
-from comt_cli.report.html.pictures import embedded
 from comt_cli.report.overview import write_overview
 from comt_cli.report.write import write_report
 from comt_cli.report.written import Reader, read_lines
@@ -150,29 +147,6 @@ def test_a_damaged_file_is_named_and_left_out(written: Bench, name: str, damage:
         assert "pre-ln" in page.read_text(encoding="utf-8")
     assert [*reader.damaged] == [path]
     assert str(path) in reader.damaged[path]
-
-
-def opened(png: Image.Image) -> Image.Image:
-    file = io.BytesIO()
-    png.save(file, "PNG")
-    source, *size = embedded(file.getvalue())
-    image = Image.open(io.BytesIO(base64.b64decode(source.removeprefix("data:image/webp;base64,"))))
-    assert image.size == tuple(size)
-    return image.convert("RGB")
-
-
-def test_thin_lines_keep_colours_of_their_own_beside_wide_bands() -> None:
-    """By the number of their pixels the colours of these lines are nothing: two blues once came out as one."""
-    lines = [(0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (86, 180, 233), (213, 94, 0)]
-    drawn = Image.new("RGBA", (400, 300), (0, 0, 0, 0))
-    for x in range(400):  # what bands that lie over each other make: many pale colours
-        drawn.paste((200 - x // 8, 215 - x // 16, 230 - x // 5, 255), (x, 0, x + 1, 240))
-    for number, colour in enumerate(lines):
-        drawn.paste((*colour, 255), (0, 20 + 30 * number, 400, 22 + 30 * number))
-    image = opened(drawn)
-    assert image.getpixel((5, 295)) == (255, 255, 255)  # what is transparent is paper
-    for number, colour in enumerate(lines):
-        assert max(abs(a - b) for a, b in zip(image.getpixel((200, 20 + 30 * number)), colour, strict=True)) < 40
 
 
 def test_a_grid_says_once_what_is_the_same_in_all_lines() -> None:
