@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from comt_cli.recipe.problems import RecipeError
 from comt_cli.report.exhibits.ladder import Trend, fitted, gain_of, trends
 from comt_cli.report.sweep import whole_columns
 from comt_cli.report.write import Report, write_exhibits, write_report
@@ -131,6 +132,16 @@ def test_the_files_and_the_page_have_it(ladder: Bench) -> None:
     assert "pre-ln+own: gain shrinks, -2.9" in drawn[2].read_text(encoding="utf-8")
     assert report.as_json()["ladder"][1]["verdict"] == "gain grows"
     assert write(ladder)[1] == []  # nothing is new
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(SIZES, "".join(SIZES.splitlines(keepends=True)[:2])), ("layers: 1}}", "layers: 1}}, metric: bits_per_byte")],
+    ids=["two sizes", "two metrics"],
+)
+def test_what_is_no_ladder_is_refused(bench: Bench, old: str, new: str) -> None:
+    with pytest.raises(RecipeError, match=r"ladder: (takes 3 columns|compares one metric)"):
+        replace(bench, text=as_ladder(bench.text).replace(old, new)).loaded()
 
 
 def test_of_a_sweep_the_table_has_the_columns_in_which_every_row_has_a_choice() -> None:
