@@ -11,14 +11,6 @@ from dataclasses import dataclass
 
 FIGURE_FILES = ("png", "pdf", "txt", "tex", "csv")
 """The files of a figure, in the order in which they are written: picture, page, caption, and the numbers last."""
-_IN_FILE_NAMES = {
-    "%": r"\csname @percentchar\endcsname ",  # in any other way it would begin a comment
-    "\\": r"\csname @backslashchar\endcsname ",
-    "{": r"\csname @charlb\endcsname ",
-    "}": r"\csname @charrb\endcsname ",
-    **{letter: rf"\string{letter}" for letter in "#~^"},
-}
-"""What LaTeX does not read as it stands in the name of a file; it does underscores, dollar signs and ampersands."""
 _LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -92,14 +84,13 @@ class Caption:
         takes this share of a line's width."""
         title, *others = self.sentences
         said = " ".join([rf"\textbf{{{escaped(title)}}}", *map(escaped, others)])
-        file = "".join(_IN_FILE_NAMES.get(letter, letter) for letter in stem)
         width = r"\linewidth" if share > 0.99 else rf"{share:.2f}\linewidth"
         return "\n".join(
             [
                 r"% Needs \usepackage{graphicx}, and \graphicspath{{...}} where the PDF is in another folder.",
                 r"\begin{figure}[htbp]",
                 r"\centering",
-                rf"\includegraphics[width={width}]{{{file}.pdf}}",
+                rf"\includegraphics[width={width}]{{{stem}.pdf}}",
                 rf"\caption{{{said}}}",
                 rf"\label{{fig:{re.sub('[^A-Za-z0-9]', '-', label)}}}",
                 r"\end{figure}",
