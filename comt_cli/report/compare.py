@@ -92,7 +92,6 @@ def as_json(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def _line(section: str, texts: Sequence[str], **found: Any) -> Record:
-    """What was found, and its texts, the first being its name."""
     return {"section": section, "name": texts[0], "_found": found, "_texts": [*texts]}
 
 
@@ -109,7 +108,6 @@ def _side(cell: Cell) -> dict[str, Any]:
 
 
 def _settings(spec: RunSpec) -> dict[str, Any]:
-    """Method and settings by dotted key, without what changes no number."""
     found = {f"method.{key}": value for key, value in spec.method.items()}
     runtime = spec.task.runtime_keys
     for section, values in spec.settings.model_dump(mode="json").items():

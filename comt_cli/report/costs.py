@@ -192,7 +192,6 @@ def _is_lesser(line: Mapping[str, str], older: Mapping[str, str]) -> bool:
 
 
 def _page(lines: Sequence[Mapping[str, str]], title: str) -> str:
-    """The costs of every column as Markdown, with the numbers that the ratios are of."""
     first, commits = lines[0], sorted({line["git_commit"] or "unknown" for line in lines})
     parts = [
         f"# {escaped(f'Costs: {title}')}",

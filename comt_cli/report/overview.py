@@ -218,7 +218,6 @@ def _size(cell: WrittenCell) -> float:
 
 
 def _trained(scale: str, written: Sequence[Written]) -> Iterator[Mapping[str, str]]:
-    """For each task of a scale what its runs that ended are of, each counted once."""
     for task in tasks().values():
         own = [one for one in written if one.task is task]
         runs = list({run["id"]: run for one in own for run in one.runs if run["state"] in ENDED}.values())

@@ -101,7 +101,6 @@ def _metric(run: KnownRun, place: Place, loaded: LoadedRecipe | None) -> str | N
 
 
 def _step(run: KnownRun) -> int | None:
-    """The step that it came to."""
     if run.ended_as in _OPEN:
         try:
             return int(run.directory.metrics()[-1]["step"])
@@ -156,7 +155,6 @@ def _tell_apart(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _alike(rows: Iterable[dict[str, Any]], *keys: str) -> list[list[dict[str, Any]]]:
-    """The rows in groups of equal values."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         found.setdefault(repr([row[key] for key in keys]), []).append(row)

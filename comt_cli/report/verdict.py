@@ -144,14 +144,12 @@ def _unpublished(ours: Outcome, baseline: Outcome, difference: Paired | None, me
 
 
 def _undirected(paper: float, paper_baseline: float | None) -> Verdict:
-    """Why the paper shows no direction."""
     if paper_baseline is None:
         return Verdict.no_baseline_in_paper
     return Verdict.equal_in_paper if paper == paper_baseline else Verdict.both_collapsed_in_paper
 
 
 def _unpaired(baseline: Outcome, collapsed_in_paper: bool) -> Verdict:
-    """Why our baseline is nothing to compare with."""
     if baseline.diverged:
         return Verdict.baseline_diverged_in_both if collapsed_in_paper else Verdict.baseline_diverged_here
     return Verdict.no_common_seed if baseline.values else Verdict.no_baseline

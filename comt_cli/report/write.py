@@ -180,7 +180,6 @@ def _make(folder: Path) -> None:
 
 
 def _is_drawn(folder: Path, stem: str, texts: dict[str, Any]) -> bool:
-    """Whether the files of a figure are all there, with these numbers and this caption."""
     try:
         is_same = all(read_text(folder / f"{stem}.{kind}") == text for kind, text in texts.items())
     except (FileNotFoundError, Unreadable):

@@ -69,7 +69,6 @@ class Ablation(Exhibit):
 
     @classmethod
     def all_of(cls, info: TableInfo) -> list[Exhibit]:
-        """One for each question of the recipe."""
         return [cls(name) for name in info.recipe.ablations]
 
     def frame(self, runs: pd.DataFrame) -> pd.DataFrame:
@@ -129,7 +128,6 @@ class Ablation(Exhibit):
         return frame
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        """The bars and marks, seeds that are absent, rows that were trained otherwise, what could not be drawn."""
         attrs = frame.attrs
         ours, printed = ([each for each in rows_of(frame) if each["panel"] == panel] for panel in ("ours", "paper"))
         seeds, several = format.seeds(attrs["seeds"]), len({point["column"] for point in ours}) > 1
@@ -306,7 +304,6 @@ def bar(point: Record, baseline: float | None, *, relative: bool) -> Bar | None:
 def _draw_panel(
     axes: Axes, own: pd.DataFrame, rows: Sequence[str], attrs: Any, colour: str
 ) -> list[tuple[float, float, str]]:
-    """Draw the points of a column; returns where they are, with their names."""
     points, is_cost = rows_of(own), attrs["axis"] == "cost"
     base = next((p for p in points if p["baseline"]), None)
     line = None if base is None else base["value"]
@@ -366,7 +363,6 @@ def _x_axis(axes: Axes, here: pd.DataFrame, rows: Sequence[str], axis: str) -> N
 
 
 def _text(point: Record | None) -> str:
-    """The value of a point as a text, or why there is none: of `2 diverged, 1 missing` the first reason."""
     if point is None:
         return "not printed"
     if point["value"] is None:

@@ -67,7 +67,6 @@ class Costs(Exhibit):
         return frame
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        """How to read it, and which rows nothing beats."""
         several = frame["column"].nunique() > 1
         best = frame.loc[frame["on_front"], ["row", "column"]].itertuples(index=False)
         names = [f"{row} at {column}" if several else str(row) for row, column in best]

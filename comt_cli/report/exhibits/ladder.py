@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from comt_cli.recipe.names import LADDER_SIZES
 from comt_cli.report import format
 from comt_cli.report.cells import cells_frame, under_columns
 from comt_cli.report.exhibits import Exhibit
 from comt_cli.report.frame import Record, info_of
-from comt_cli.report.statistics import ALPHA, Paired, holm
+from comt_cli.report.statistics import ALPHA, holm
 from comt_cli.report.verdict import STANDS, stands
 from comt_cli.runs.directory import RunState
 from comt_cli.sums import added
@@ -77,12 +77,11 @@ class Ladder(Exhibit):
                 *sentences(found),
             ),
             "baseline": info_of(runs).baseline,
-            "unit": unit(cells),
+            "unit": _unit(cells),
         }
         return frame
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        """How lines are made, and which way every row goes."""
         return list(frame.attrs["reading"])
 
     def draw(self, frame: pd.DataFrame) -> Figure:
@@ -164,13 +163,18 @@ def _trend(row: str, pairs: Sequence[tuple[Record, Record]]) -> Trend:
     """A size at which a seed diverged has no gain, as in tables: the seeds that did not are the lucky ones."""
     rungs, diverged, missing = [], [], []
     for own, base in pairs:
-        metric, difference, flops = own["_metric"], own["_apart"], base["_cell"].average("flops")
+        metric, apart, flops = own["_metric"], own["_apart"], base["_cell"].average("flops")
         if any(each.having(RunState.diverged) and not each.is_open for each in (own["_cell"], base["_cell"])):
             diverged.append(own["column"])
-        elif difference is None or flops is None or (metric.difference.is_relative and difference.mean <= -100):
+        elif apart is None or flops is None or (metric.difference.is_relative and apart.mean <= -100):
             missing.append(own["column"])
         else:
-            rungs.append(_rung(own["column"], flops, difference, metric))
+            ends: list[float | None] = [None, None]
+            # An end that is -100 % to the last digit has no logarithm: of two seeds that lie far apart.
+            if apart.low is not None and (apart.low > -100 or not metric.difference.is_relative):
+                ends = sorted(gain_of(each, metric) for each in (apart.low, apart.high))  # type: ignore[assignment]
+            rungs.append({"column": own["column"], "flops": flops, "gain": gain_of(apart.mean, metric),
+                          "low": ends[0], "high": ends[1], "pairs": apart.n})  # fmt: skip
     line = None
     if diverged:
         verdict = f"no line: a run diverged at {format.listing(diverged)}"
@@ -180,33 +184,11 @@ def _trend(row: str, pairs: Sequence[tuple[Record, Record]]) -> Trend:
         verdict = f"no line: that takes {LADDER_SIZES} sizes"
     else:
         line = fitted([rung["flops"] for rung in rungs], [rung["gain"] for rung in rungs])
-        verdict = _verdict(line, added(rung["gain"] for rung in rungs))
+        is_gain = added(rung["gain"] for rung in rungs) > 0  # on average
+        way = "grows" if (line["slope"] > 0) == is_gain else "shrinks"
+        is_resolved = not line["low"] <= 0 <= line["high"]
+        verdict = f"{'gain' if is_gain else 'deficit'} {way}" if is_resolved else NOT_RESOLVED
     return {"row": row, "rungs": rungs, "line": line, "verdict": verdict, "adjusted": None}
-
-
-def _rung(column: str, flops: float, difference: Paired, metric: Metric) -> dict[str, Any]:
-    ends: list[float | None] = [None, None]
-    # An end that is -100 % to the last digit has no logarithm: of two seeds that lie far apart.
-    endless = metric.difference.is_relative and difference.low is not None and difference.low <= -100
-    if difference.low is not None and difference.high is not None and not endless:
-        ends = sorted(gain_of(each, metric) for each in (difference.low, difference.high))  # type: ignore[assignment]
-    gain = gain_of(difference.mean, metric)
-    return {"column": column, "flops": flops, "gain": gain, "low": ends[0], "high": ends[1], "pairs": difference.n}
-
-
-def _verdict(line: Line, whole: float) -> str:
-    """Which way the line goes, if its slope is resolved; `whole` says on which side of zero the row lies on average."""
-    if line["low"] <= 0 <= line["high"]:
-        return NOT_RESOLVED
-    if whole > 0:
-        return "gain grows" if line["slope"] > 0 else "gain shrinks"
-    return "deficit shrinks" if line["slope"] > 0 else "deficit grows"
-
-
-def unit(cells: pd.DataFrame) -> str:
-    """What gains are counted in."""
-    own = cells["_metric"].iloc[0].difference
-    return "100 x log ratio" if own.is_relative else str(own.spoken)
 
 
 def texts(found: Sequence[Trend], columns: Sequence[str]) -> list[list[str]]:
@@ -227,7 +209,7 @@ def _is_marked(trend: Trend) -> bool:
 def rule(cells: pd.DataFrame, found: Sequence[Trend]) -> str:
     """How the lines are made."""
     sizes = cells["column"].nunique()
-    gains = f"Gains over {info_of(cells).baseline} in {unit(cells)}, paired by seed; above zero is better."
+    gains = f"Gains over {info_of(cells).baseline} in {_unit(cells)}, paired by seed; above zero is better."
     if sizes < LADDER_SIZES:
         return f"{gains} A line takes {LADDER_SIZES} sizes."
     mark = f" {STANDS}: resolved after Holm's correction over the rows, too." if any(map(_is_marked, found)) else ""
@@ -237,23 +219,25 @@ def rule(cells: pd.DataFrame, found: Sequence[Trend]) -> str:
     )
 
 
+def _unit(cells: pd.DataFrame) -> str:
+    own = cells["_metric"].iloc[0].difference
+    return "100 x log ratio" if own.is_relative else str(own.spoken)
+
+
 def sentences(found: Sequence[Trend]) -> Iterator[str]:
-    """One for each row: which way its gain goes, by how much, and where a line that falls to zero reaches it."""
+    """One for each row: which way its gain goes, by how much, and where a line that falls to zero reaches it, unless
+    that is far from what was trained."""
     for trend in found:
         if (line := trend["line"]) is None:
             yield f"{trend['row']}: {trend['verdict']}"
             continue
-        zero = f"; {zero_of(line, max(rung['flops'] for rung in trend['rungs']))}"
-        falls = trend["verdict"].endswith("shrinks")
-        yield f"{trend['row']}: {trend['verdict']}, {_slope(line)} for ten times the compute{zero if falls else ''}"
-
-
-def zero_of(line: Line, largest: float) -> str:
-    """Where a line that falls to zero reaches it, unless that is far from what was trained."""
-    reached = -line["intercept"] / line["slope"] if line["slope"] else math.inf
-    if reached > math.log10(largest) + _FAR:
-        return f"the line is not zero before {10**_FAR} times the largest compute"
-    return f"the line is zero at {10**reached:.1e} FLOPs"
+        zero = ""
+        if trend["verdict"].endswith("shrinks"):
+            reached = -line["intercept"] / line["slope"]
+            is_far = reached > math.log10(max(rung["flops"] for rung in trend["rungs"])) + _FAR
+            before = f"not zero before {10**_FAR} times the largest compute"
+            zero = f"; the line is {before if is_far else f'zero at {10**reached:.1e} FLOPs'}"
+        yield f"{trend['row']}: {trend['verdict']}, {_slope(line)} for ten times the compute{zero}"
 
 
 def _slope(line: Line) -> str:

@@ -38,7 +38,6 @@ class Rates(Exhibit):
     digits: ClassVar[int] = 8
 
     def frame(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """The numbers of every cell, columns outermost."""
         info = info_of(runs)
         grid = info.grid
         assert grid is not None
@@ -99,7 +98,6 @@ class Rates(Exhibit):
         return frame
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        """How the table is made; then the problems."""
         attrs, lines = frame.attrs, rows_of(frame)
         at_recipe = {point_in_words(each["_recipe"][3]) for each in lines if each["_recipe"][0] is not None}
         return [
@@ -111,7 +109,6 @@ class Rates(Exhibit):
         ]
 
     def page(self, frame: pd.DataFrame) -> str:
-        """The sentences and the table."""
         parts = [f"# {escaped(frame.attrs['title'])}", *map(escaped, self.sentences(frame)), pipes(texts(frame))]
         return "\n\n".join(parts) + "\n"
 
@@ -142,7 +139,6 @@ def _best(tuned: Tuned) -> str:
 
 
 def _trials(line: Record) -> str:
-    """`10`, or `4 of 10`; and how many diverged."""
     every, ended, lost = (line[f"trials{end}"] for end in ("", "_ended", "_diverged"))
     count = str(every) if ended == every else f"{ended} of {every}"
     return f"{count}, {lost} diverged" if lost else count
@@ -192,7 +188,6 @@ class Trials(Exhibit):
         return frame
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        """How to read the map; then the problems."""
         return [
             f"Numbers are means over trials with the seeds {format.seeds(frame.attrs['seeds'])}, rows in the order of "
             "their best, chosen or not",
@@ -229,7 +224,6 @@ class Trials(Exhibit):
 
 
 def _draw_map(axes: Axes, own: pd.DataFrame, *, lower: bool, decimals: int) -> None:
-    """A line a row, the best first, a cell a value: a frame is the chosen point, a cross one without a value."""
     import numpy as np
     from matplotlib.patches import Rectangle
 

@@ -66,11 +66,9 @@ class Table(Exhibit):
     digits: ClassVar[int] = 8
 
     def frame(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """The cells (`cells.cells_frame`)."""
         return cells_frame(runs)
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        """What directions hold, then footnotes and notes."""
         return [words.verdict(frame), *words.footnotes(frame), *frame.attrs["notes"]]
 
     def page(self, frame: pd.DataFrame) -> str:
@@ -182,7 +180,6 @@ def state(cell: Cell, metric: str) -> str:
 
 
 def _headings(cells: pd.DataFrame, keys: Sequence[str], columns: Sequence[str]) -> list[str]:
-    """What is above the texts of `columns` of a table, with the units of all of them."""
     info, others = info_of(cells), _beside(cells)
     has_interval = any(apart is not None and apart.low is not None for apart in cells["_apart"])
     named = {
@@ -288,7 +285,6 @@ def _origin(cells: pd.DataFrame, shown: Collection[str]) -> Iterator[str]:
 
 
 def _rules(cells: pd.DataFrame) -> Iterator[str]:
-    """The legend of the mark behind a verdict and of bold, where there are any."""
     if any(map(stands, cells["p_value_holm"])):
         yield f"{STANDS}: resolved after Holm's correction over all differences of the table, too."
     if any(cells["_best"]):
@@ -314,7 +310,6 @@ def _superscript(marks: str) -> str:
 
 
 def _block(cells: pd.DataFrame, texts: Sequence[Texts], column: str, keys: Sequence[str]) -> Iterator[str]:
-    """The lines of a column in LaTeX, under its name; below them its parameters beside the printed ones."""
     wide = rf"\multicolumn{{{len(keys)}}}"
     yield rf"\midrule {wide}{{@{{}}l}}{{\textit{{{tex(column_name(cells, column))}}}}} \\"
     beside = []

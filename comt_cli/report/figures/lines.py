@@ -374,7 +374,6 @@ def draw_captioned(
 
 
 def _table(name: str, labels: list[str], columns: list[str], weights: NDArray[np.floating]) -> pd.DataFrame:
-    """The weights behind a column of labels."""
     frame = pd.DataFrame(np.asarray(weights, dtype=np.float64), columns=columns)
     frame.insert(0, name, labels)
     return frame

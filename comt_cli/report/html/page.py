@@ -154,7 +154,6 @@ class _Page:
         return self.prose.parts(text, "", 4)[1]
 
     def _findings(self) -> Iterator[Group]:
-        """`FINDINGS.md`, a part for each of its sections."""
         if text := self.reader.text(self.findings):
             head, *sections = re.split(r"(?m)^## ", text)
             title, body = self.prose.parts(head, "", 3)
@@ -177,7 +176,6 @@ class _Page:
         )
 
     def _table(self, one: Written) -> Part:
-        """A table or figure of a paper."""
         folder = self.results / one.scale / one.paper
         title, body, reading = self.prose.table_page(self.reader.text(folder / f"{one.name}.md"), self._name(folder), 4)
         shown = curves.shown_runs(one)
@@ -313,5 +311,4 @@ def _selection(recipe: Path, one: Written, ended: Sequence[Line]) -> Iterator[st
 
 
 def _raw(name: str) -> Markup:
-    """A file of ours beside this one, to be put into the page as it is."""
     return Markup((_HERE / name).read_text(encoding="utf-8"))

@@ -104,13 +104,11 @@ def _rendered(tokens: list[Token]) -> Markup:
 
 
 def _lone_image(token: Token) -> Token | None:
-    """The image that a paragraph consists of, if it is one."""
     children = token.children or []
     return children[0] if len(children) == 1 and children[0].type == "image" else None
 
 
 def _plain(inline: Token) -> str:
-    """The words of a line, without its marks."""
     return "".join(child.content for child in inline.children or ())
 
 

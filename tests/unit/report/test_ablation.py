@@ -66,15 +66,6 @@ def frame_of(bench: Bench, name: str = "hidden-size", *overrides: str, **selecti
     return Ablation(name).frame(runs_frame(loaded, bench.specs("smoke", overrides, **selection), bench.runs))
 
 
-def marks(exhibit: Ablation, frame: pd.DataFrame) -> list[list[tuple[float, float]]]:
-    """Where the points of every panel are drawn."""
-    return [
-        sorted((float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in axes.get_lines()
-               if line.get_marker() in ("o", "s"))
-        for axes in exhibit.draw(frame).axes
-    ]  # fmt: skip
-
-
 def test_an_added_row_is_a_point_if_it_differs_by_the_option_alone(widths: Bench) -> None:
     also = {
         "64": {"name": "comt", "hidden": 64},
@@ -109,15 +100,6 @@ def test_every_ablation_of_a_table_is_drawn_once(whole: Bench) -> None:
     assert len(lines) == 12
     assert (lines[1]["panel"], lines[1]["row"], lines[1]["value"], lines[1]["n"]) == ("ours", "2", "99", "3")
     assert float(lines[1]["difference"]) == pytest.approx(100 * (99 / 102 - 1), abs=0.01)
-
-
-def test_points_are_drawn_in_the_order_of_their_numbers_or_at_their_cost(whole: Bench) -> None:
-    ours, first, second = marks(Ablation("hidden-size"), frame_of(whole))
-    assert ours == [(0, 99), (1, 97), (2, 96)]
-    assert first == [(0, 32.69), (1, 32.21), (2, 32.56)]
-    assert second == [(0, 23.83), (2, 23.82)], "a collapsed value is a triangle"
-    _, paper, _ = marks(Ablation("cost"), frame_of(whole, "cost"))
-    assert paper == [(0.5, 32.69), (1.5, 32.21), (3, 32.56)], "<1 % is in the middle of what it may be"
 
 
 def point(value: float | None, **other: object) -> dict[str, object]:

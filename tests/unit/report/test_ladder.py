@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from comt_cli.recipe.problems import RecipeError
 from comt_cli.report.exhibits.ladder import Trend, fitted, gain_of, trends
-from comt_cli.report.sweep import whole_columns
 from comt_cli.report.write import Report, write_exhibits, write_report
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.tasks.base import PERCENT, POINTS, Metric
@@ -142,14 +141,3 @@ def test_the_files_and_the_page_have_it(ladder: Bench) -> None:
 def test_what_is_no_ladder_is_refused(bench: Bench, old: str, new: str) -> None:
     with pytest.raises(RecipeError, match=r"ladder: (takes 3 columns|compares one metric)"):
         replace(bench, text=as_ladder(bench.text).replace(old, new)).loaded()
-
-
-def test_of_a_sweep_the_table_has_the_columns_in_which_every_row_has_a_choice() -> None:
-    chosen = {(row, column): [] for row in "ab" for column in ("small", "large")}
-    assert whole_columns(chosen) == chosen
-    del chosen["b", "large"]
-    assert list(whole_columns(chosen)) == [("a", "small"), ("b", "small")]
-    del chosen["a", "small"]
-    chosen["a", "large"] = []
-    assert len(whole_columns(chosen)) == 1  # no column has both
-    assert whole_columns({}) == {}

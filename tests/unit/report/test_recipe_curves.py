@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -94,20 +93,3 @@ def test_the_command_draws_what_is_there_and_says_from_when_on_rows_differ(bench
         lines = list(csv.DictReader(file))
     assert len(lines) == 8
     assert table.with_suffix(".png").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--quantity", "losses"], "the logs have no losses"),
-        (["--runs", "nowhere"], "below nowhere has a log"),
-        (["--rows", "pre-nl"], "pre-nl"),
-    ],
-)
-def test_what_cannot_be_drawn_is_said(bench: Bench, arguments: list[str], said: str, tmp_path: Path) -> None:
-    log(bench, BASELINE, 1, [3.0, 2.0])
-    options = ["--results", str(bench.results), *([] if "--runs" in arguments else ["--runs", str(bench.runs)])]
-    done = CliRunner().invoke(app, ["curves", str(bench.recipe), "--seeds", "1", *options, *arguments])
-    assert said in str(done.exception)
-    assert done.exception.exit_status == 2  # type: ignore[union-attr]
-    assert not list(bench.results.glob("**/*.png"))

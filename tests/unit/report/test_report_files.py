@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,24 +112,6 @@ def test_changed_settings_have_a_table_of_their_own(mixed: Bench, seeds: list[in
     assert report.files.csv.name == "table9@steps-100.csv"
     assert report.cells.attrs["table"].changed == ("train.steps=100",)
     assert {path.name: path.read_bytes() for path in folder.iterdir() if "@" not in path.name} == before
-
-
-@pytest.mark.parametrize(
-    ("numbers", "percent"), [("baseline: 20, value: 19", -5.0), ("metric: loss, baseline: 2.5, value: 2.4", -9.52)]
-)
-def test_what_was_published_elsewhere_is_beside_ours(bench: Bench, numbers: str, percent: float) -> None:
-    """As a ratio of perplexities, with the network it is of in a footnote; no verdict rests on it."""
-    own = f'in_paper: false, published: {{{numbers}, of: "a network (a source)"}}'
-    bench = replace(bench, text=bench.text.replace("in_paper: false", own))
-    bench.done("pre-ln", {1: 100.0, 2: 110.0, 3: 105.0})
-    bench.done("pre-ln+own", {1: 120.0, 2: 130.0, 3: 126.0})
-    table = bench.table()
-    found = {record["row"]: record["published_percent"] for record in table.records}
-    assert found["pre-ln+own"] == pytest.approx(percent, abs=0.005)
-    assert found["pre-ln"] is None
-    assert table.at("pre-ln+own")["verdict"] == "worse"
-    assert "of a network (a source)." in table.markdown
-    assert "published elsewhere" not in table.latex
 
 
 def test_json_holds_the_cells_of_the_csv(mixed: Bench) -> None:

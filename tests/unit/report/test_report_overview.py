@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 import pytest
 
@@ -82,29 +80,6 @@ def test_every_verdict_has_its_line(bench: Bench, values: dict[int, float], told
     assert told in line
     excluding = "The intervals of 1 of those not resolved does not hold the published difference."
     assert (excluding in text) == ("outside" in told)
-
-
-def test_figures_and_links_lead_somewhere_and_it_is_left_alone(written: Bench) -> None:
-    folder = written.results / "smoke" / "comt"
-    runs = (folder / "table9-runs.csv").read_text()
-    for name in ("table9-hidden-size", "figure4", "figures/pre-ln+own-tiny-seed1/gate-summary"):
-        path = folder / f"{name}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    (folder / "figure4-runs.csv").write_text("\n".join(runs.splitlines()[:2]))
-    (folder / "figure4.txt").write_text("Gates of a_method. LLaMA tiny; seed 1. Lines are tokens.\n")
-    for name in ("diagnose/diagnose.md", "bench/a-gpu/step.md"):
-        (written.results / name).parent.mkdir(parents=True)
-        (written.results / name).write_text("# A page\n")
-    text = page(written)
-    assert "Gates of a\\_method. LLaMA tiny; seed 1. Lines are tokens.\n\nDrawn from post-ln, tiny, seed 1." in text
-    targets = [unquote(target) for target in re.findall(r"\]\(([^)]+)\)", text)]
-    assert len(targets) > 8
-    assert [target for target in targets if not (written.results / target).exists()] == []
-    path = written.results / "README.md"
-    changed = path.stat().st_mtime_ns
-    assert page(written) == text
-    assert path.stat().st_mtime_ns == changed
 
 
 def test_damage_is_named(written: Bench, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -51,18 +52,6 @@ def own(bench: Bench) -> Bench:
     bench.done("wide", {1: 120.0, 2: 132.0, 3: 126.0})
     bench.done("wider", {1: 90.0, 2: 120.0, 3: 100.0})
     return bench
-
-
-def test_bold_is_the_best_mean_where_it_is_resolved_as_better_than_the_baseline(own: Bench) -> None:
-    def bold(**selection: object) -> list[str]:
-        return own.table(**selection).best
-
-    assert bold() == ["narrow"]
-    assert bold(rows="narrow,wide,wider") == [], "nothing to be better than"
-    assert bold(seeds=[1]) == [], "one seed shows no error"
-    own.done("wider", {1: 40.0, 2: 120.0, 3: 90.0})  # the best mean by far, of one seed
-    assert own.table().at("wider")["verdict"] == "not resolved"
-    assert bold() == []
 
 
 def test_what_is_resolved_after_holms_correction_has_a_mark_and_its_legend(own: Bench) -> None:
@@ -115,3 +104,16 @@ def test_escaped_text_is_read_by_markdown_as_it_stands(text: str) -> None:
     (_, inline, _) = tokens
     assert {child.type for child in inline.children or ()} <= {"text", "text_special"}
     assert "".join(child.content for child in inline.children or ()) == shown
+
+
+@pytest.mark.parametrize("changed", [("data.corpus=files:*.txt",), ("train.steps=20",), ("model.size=60m",), ()])
+def test_other_text_size_or_length_is_not_compared_with_the_paper(bench: Bench, changed: tuple[str, ...]) -> None:
+    """Whether it was changed on the command line, or a copied recipe says it itself."""
+    assert bench.table().at("pre-ln+comt")["paper"] == 23.77
+    if not changed:
+        bench = replace(bench, text=bench.text.replace("corpus: python-docs", "corpus: 'files:*.txt'"))
+    table = bench.table(overrides=changed)
+    cell = table.at("pre-ln+comt")
+    told = (table.attrs["table"].paper, cell["paper"], cell["paper_column"], cell["paper_increase"], cell["_direction"])
+    assert told == (None, None, None, None, 0)
+    assert "130m" not in table.markdown + table.latex

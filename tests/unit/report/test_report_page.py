@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from pathlib import Path
@@ -15,9 +14,8 @@ from hypothesis import strategies as st
 from page_reading import Page, dead_links, loads
 from PIL import Image
 
-from comt_cli.report.frame import csv_text
 from comt_cli.report.html.curves import charts, read_log, thinned
-from comt_cli.report.html.page import grid, write_page
+from comt_cli.report.html.page import write_page
 from comt_cli.report.overview import write_overview
 from comt_cli.report.write import write_report
 from comt_cli.report.written import Reader, read_lines
@@ -98,22 +96,7 @@ def test_names_are_shown_and_not_obeyed(written: Bench) -> None:
     assert loads(text) == []
 
 
-def test_it_is_left_alone_links_to_runs_beside_it_and_names_rows_of_a_part(written: Bench) -> None:
-    path = write_page(written.results, written.runs)
-    changed = path.stat().st_mtime_ns
-    write_page(written.results, written.runs)
-    assert path.stat().st_mtime_ns == changed
-    (run,) = {line["id"] for line in read_lines(written.results / "smoke/comt/table9-runs.csv")[:1]}
-    shutil.copytree(written.runs / "by-id" / run, written.results.parent / "by-id" / run, dirs_exist_ok=True)
-    shutil.rmtree(written.runs / "comt", ignore_errors=True)
-    assert f'<a href="../by-id/{run}/">{run}</a>' in html(written)
-    path = written.results / "smoke/comt/table9-runs.csv"
-    left = [line for line in read_lines(path) if line["row"] != "pre-ln+own"]
-    path.write_text(csv_text(left), encoding="utf-8")
-    assert f"--rows {','.join(dict.fromkeys(line['row'] for line in left))}" in Page(html(written)).text
-
-
-NOT_UTF8, FOLDER, PIPE, HUGE = b"\xff", None, "pipe", b"id,row\n" + b"x" * 140_000 + b",1\n"
+NOT_UTF8, FOLDER = b"\xff", None
 RUNS = b"row,column,seed,id,state,command,tokens_per_second\n"
 
 
@@ -121,45 +104,25 @@ RUNS = b"row,column,seed,id,state,command,tokens_per_second\n"
     ("name", "damage"),
     [
         ("bench/a-cpu/alone.png", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 48 48\n"),
-        ("bench/a-cpu/step.md", NOT_UTF8),
         ("FINDINGS.md", FOLDER),
-        ("FINDINGS.md", PIPE),
         ("smoke/comt/table9.md", NOT_UTF8),
         ("smoke/comt/table9-logs.csv", b"id,step,loss\na,b,2\n"),
-        ("smoke/comt/table9-rates.csv", b"row,column\na,b,c\n"),
-        ("smoke/comt/other.csv", HUGE),
         ("smoke/comt/other-runs.csv", RUNS + b"a,b,first,c,done,train-lm,1\n"),
         ("highlights.csv", b"table,row,column,method,on\nsmoke/comt/table9,no-such-row,tiny,a,b\n"),
         ("superseded.csv", b"id\n" + NOT_UTF8),
     ],
 )
-def test_a_damaged_file_is_named_and_left_out(written: Bench, name: str, damage: bytes | str | None) -> None:
+def test_a_damaged_file_is_named_and_left_out(written: Bench, name: str, damage: bytes | None) -> None:
     path, reader = written.results / name, Reader()
     path.unlink(missing_ok=True)
     if damage is FOLDER:
         path.mkdir()
-    elif damage == PIPE:
-        os.mkfifo(path)
     else:
-        assert isinstance(damage, bytes)
         path.write_bytes(damage)
     for page in (write_page(written.results, written.runs, reader), write_overview(written.results, reader)):
         assert "pre-ln" in page.read_text(encoding="utf-8")
     assert [*reader.damaged] == [path]
     assert str(path) in reader.damaged[path]
-
-
-def test_a_grid_says_once_what_is_the_same_in_all_lines() -> None:
-    lines = [
-        {"row": "a", "scale": "smoke", "mean_percent": "114.96588", "id": "12e4", "none": ""},
-        {"row": "b", "scale": "smoke", "mean_percent": "-0.5", "id": "nan", "none": ""},
-    ]
-    found = grid("Lines", lines)
-    assert found.same == [("scale", "smoke")]
-    assert found.headings == ["row", "mean, %", "id"]
-    assert found.rows[0] == [("a", False), ("114.97", True), ("12e4", False)]
-    assert [text for text, _ in found.rows[1]] == ["b", "-0.5", "nan"]
-    assert grid("None", []).headings == []
 
 
 @given(st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=300))

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from comt_cli.recipe.grid import LoadedGrid
 from comt_cli.recipe.merge import Origin
 from comt_cli.report.collect import Cell, Run
-from comt_cli.report.exhibits.sweep import shades_of
 from comt_cli.report.sweep import tuned_cell
 from comt_cli.runs.directory import RunState
 
@@ -77,11 +73,3 @@ def test_between_equal_means_the_middle_of_the_grid_decides_whatever_its_order(v
 def test_nothing_is_chosen_from_a_part_of_the_trials():
     found = tuned([1, 2, 3], [[5, 5], [4, float("nan")], [6, 6]])
     assert (found.best, found.chosen, found.problem) == (None, None, None)
-
-
-def test_values_of_any_sign_have_shades():
-    shades = shades_of(np.array([[1.0, -2.0], [0.5, math.nan]]), lower=False)
-    assert shades[0].tolist() == [0.0, 1.0]  # negative scores are as dark as any
-    assert shades[1][0] == pytest.approx(0.5)
-    assert math.isnan(shades[1][1])
-    assert shades_of(np.array([[-1.0, -2.0]]), lower=False).tolist() == [[0.0, 0.0]]
