@@ -11,8 +11,18 @@ from comt_cli.recipe.grid import OF_TEST
 from comt_cli.report.collect import Cell, Run
 from comt_cli.report.frame import GRID, Record, TableInfo, cells_of, frame_of, info_of, part_of, rows_of
 from comt_cli.report.logs import curve
-from comt_cli.report.statistics import Paired, detectable, difference, p_value, paired_difference, summarise
-from comt_cli.report.verdict import Outcome, corrected, judge, published_direction
+from comt_cli.report.statistics import (
+    Outcome,
+    Paired,
+    corrected,
+    detectable,
+    difference,
+    judge,
+    p_value,
+    paired_difference,
+    published_direction,
+    summarise,
+)
 from comt_cli.report.words import cell_notes, of_table, table_notes
 from comt_cli.runs.directory import RunState
 from comt_cli.tasks.base import DifferenceUnit

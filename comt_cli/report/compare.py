@@ -13,8 +13,16 @@ from comt_cli.report import format
 from comt_cli.report.collect import ENDED, Cell, Run
 from comt_cli.report.frame import Record, frame_of
 from comt_cli.report.logs import Budget, curve
-from comt_cli.report.statistics import Paired, Summary, detectable, p_value, paired_difference, summarise
-from comt_cli.report.verdict import Outcome, judge
+from comt_cli.report.statistics import (
+    Outcome,
+    Paired,
+    Summary,
+    detectable,
+    judge,
+    p_value,
+    paired_difference,
+    summarise,
+)
 from comt_cli.runs.directory import PYTORCH, READING_ERRORS, RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 from comt_cli.sums import added

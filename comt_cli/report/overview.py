@@ -20,8 +20,7 @@ from comt_cli.errors import UserError
 from comt_cli.files import write_changed
 from comt_cli.report import format
 from comt_cli.report.markdown import escaped
-from comt_cli.report.statistics import ALPHA, POWER
-from comt_cli.report.verdict import Verdict, excludes_published, stands
+from comt_cli.report.statistics import ALPHA, POWER, Verdict, excludes_published, stands
 from comt_cli.report.written import Line, Reader, Written, WrittenCell, scales_below, written_below
 from comt_cli.tasks import tasks
 

@@ -10,8 +10,7 @@ from comt_cli.recipe.grid import OF_TEST
 from comt_cli.report import format
 from comt_cli.report.collect import ENDED, Cell, Run
 from comt_cli.report.frame import Record, TableInfo, info_of, rows_of
-from comt_cli.report.statistics import POWER
-from comt_cli.report.verdict import Verdict, excludes_published, stands
+from comt_cli.report.statistics import POWER, Verdict, excludes_published, stands
 from comt_cli.runs.directory import FEW, PYTORCH, RunState
 from comt_cli.runs.plan import RunSpec, point_in_words
 

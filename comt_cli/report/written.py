@@ -13,8 +13,7 @@ from typing import Any
 from comt_cli.errors import UserError
 from comt_cli.files import read_csv, read_text
 from comt_cli.recipe.schema import NO_SCALES, SCALES
-from comt_cli.report.statistics import Paired
-from comt_cli.report.verdict import Verdict, corrected, published_direction
+from comt_cli.report.statistics import Paired, Verdict, corrected, published_direction
 from comt_cli.tasks import Task, tasks
 from comt_cli.tasks.base import Metric
 

@@ -11,8 +11,7 @@ from comt_cli.report import format
 from comt_cli.report.cells import cells_frame, under_columns
 from comt_cli.report.exhibits import Exhibit
 from comt_cli.report.frame import Record, info_of
-from comt_cli.report.statistics import ALPHA, holm
-from comt_cli.report.verdict import STANDS, stands
+from comt_cli.report.statistics import ALPHA, STANDS, holm, stands
 from comt_cli.runs.directory import RunState
 from comt_cli.sums import added
 from comt_cli.tasks.base import Metric

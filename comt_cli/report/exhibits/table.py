@@ -17,8 +17,7 @@ from comt_cli.report.costs import UNSETTLED, costs_rule
 from comt_cli.report.exhibits import Exhibit, ladder
 from comt_cli.report.frame import Record, info_of, rows_of
 from comt_cli.report.markdown import escaped, pipes
-from comt_cli.report.statistics import POWER
-from comt_cli.report.verdict import STANDS, stands
+from comt_cli.report.statistics import POWER, STANDS, stands
 from comt_cli.runs.directory import RunState
 from comt_cli.tasks.base import Metric
 from comt_cli.words import in_words

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from comt_cli.files import read_csv
 from comt_cli.report.collect import Run, cell_of, collect
-from comt_cli.report.verdict import Verdict
+from comt_cli.report.statistics import Verdict
 from comt_cli.report.write import write_report
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec

@@ -10,7 +10,7 @@ import pytest
 
 from comt_cli.errors import UserError
 from comt_cli.report.overview import GROUPS, write_overview
-from comt_cli.report.verdict import Verdict
+from comt_cli.report.statistics import Verdict
 from comt_cli.report.write import write_report
 from comt_cli.report.written import read_lines
 

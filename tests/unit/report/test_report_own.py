@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from comt_cli.errors import UserError
 from comt_cli.report.exhibits.table import texts_of
 from comt_cli.report.markdown import escaped
-from comt_cli.report.verdict import stands
+from comt_cli.report.statistics import stands
 from comt_cli.report.write import write_report
 
 if TYPE_CHECKING:

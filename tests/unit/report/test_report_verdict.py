@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comt_cli.report.statistics import Paired, p_value
-from comt_cli.report.verdict import Outcome, Verdict, corrected, judge, stands
+from comt_cli.report.statistics import Outcome, Paired, Verdict, corrected, judge, p_value, stands
 from comt_cli.tasks import tasks
 from comt_cli.tasks.base import PERCENT, POINTS
 
