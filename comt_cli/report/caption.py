@@ -5,20 +5,12 @@ Tables need booktabs, figures graphicx.
 
 from __future__ import annotations
 
+import re
 import unicodedata
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 FIGURE_FILES = ("png", "pdf", "txt", "tex", "csv")
 """The files of a figure, in the order in which they are written: picture, page, caption, and the numbers last."""
-_IN_FILE_NAMES = {
-    "%": r"\csname @percentchar\endcsname ",  # in any other way it would begin a comment
-    "\\": r"\csname @backslashchar\endcsname ",
-    "{": r"\csname @charlb\endcsname ",
-    "}": r"\csname @charrb\endcsname ",
-    **{letter: rf"\string{letter}" for letter in "#~^"},
-}
-"""What LaTeX does not read as it stands in the name of a file; it does underscores, dollar signs and ampersands."""
 _LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -49,40 +41,6 @@ _LATEX = {
 }
 
 
-def table_float(
-    caption: str, label: Sequence[str], columns: str, head: Sequence[str], body: Iterable[str], notes: Iterable[str],
-    written_from: str,
-) -> str:  # fmt: skip
-    r"""The float: `\label{tab:<label>}`, the lines of its body between booktabs' rules, and the notes below."""
-    return "\n".join(
-        [
-            rf"% Needs \usepackage{{booktabs}}. Written by comt report from {written_from}.",
-            r"\begin{table}[htbp]",
-            r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
-            rf"\caption{{{caption}}}",
-            rf"\label{{tab:{'-'.join(map(_label, label))}}}",
-            rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}",
-            r"\toprule",
-            rf"{' & '.join(map(escaped, head))} \\",
-            *body,
-            r"\bottomrule",
-            r"\end{tabular}",
-            *(rf"\par\smallskip\raggedright {note}" for note in notes),
-            r"\end{table}",
-            "",
-        ]
-    )
-
-
-def _label(text: str) -> str:
-    return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in text)
-
-
-def number(text: str) -> str:
-    """A number's sign as a minus; a lone dash stays a dash."""
-    return escaped(text.replace("-", "−") if any(letter.isdigit() for letter in text) else text)
-
-
 _ACCENTS = (
     "\u0300\u0301\u0302\u0303\u0308\u030a\u0327\u030c"  # grave, acute, circumflex, tilde, dots, ring, cedilla, caron
 )
@@ -92,19 +50,13 @@ _LETTERS = "æÆøØœŒßłŁ"
 
 def escaped(text: str) -> str:
     r"""Text that LaTeX prints as it stands. What it has no glyph for without further packages is spelt `U+2603`."""
-    return "".join(_letter(letter) for letter in unicodedata.normalize("NFC", text))
 
+    def spelt(letter: str) -> str:
+        base, *accents = [*unicodedata.normalize("NFD", letter)]
+        is_plain = base.isascii() and base.isprintable() and all(accent in _ACCENTS for accent in accents)
+        return _LATEX.get(letter) or (letter if letter in _LETTERS or is_plain else f"U+{ord(letter):04X}")
 
-def _letter(letter: str) -> str:
-    if letter in _LATEX:
-        return _LATEX[letter]
-    if ord(letter) < 0x20:
-        return " "
-    decomposed = unicodedata.normalize("NFD", letter)
-    base, accents = decomposed[0], decomposed[1:]
-    if letter in _LETTERS or (base.isascii() and base.isprintable() and all(accent in _ACCENTS for accent in accents)):
-        return letter
-    return f"U+{ord(letter):04X}"
+    return "".join(spelt(letter) for letter in re.sub(r"[\x00-\x1f]", " ", unicodedata.normalize("NFC", text)))
 
 
 @dataclass(frozen=True)
@@ -132,16 +84,15 @@ class Caption:
         takes this share of a line's width."""
         title, *others = self.sentences
         said = " ".join([rf"\textbf{{{escaped(title)}}}", *map(escaped, others)])
-        file = "".join(_IN_FILE_NAMES.get(letter, letter) for letter in stem)
         width = r"\linewidth" if share > 0.99 else rf"{share:.2f}\linewidth"
         return "\n".join(
             [
                 r"% Needs \usepackage{graphicx}, and \graphicspath{{...}} where the PDF is in another folder.",
                 r"\begin{figure}[htbp]",
                 r"\centering",
-                rf"\includegraphics[width={width}]{{{file}.pdf}}",
+                rf"\includegraphics[width={width}]{{{stem}.pdf}}",
                 rf"\caption{{{said}}}",
-                rf"\label{{fig:{_label(label)}}}",
+                rf"\label{{fig:{re.sub('[^A-Za-z0-9]', '-', label)}}}",
                 r"\end{figure}",
                 "",
             ]

@@ -5,129 +5,84 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from comt_cli.recipe.grid import OF_TEST
-from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report.collect import Cell, Run
-from comt_cli.report.frame import GRID, Record, cells_of, frame_of, part_of, rows_of
+from comt_cli.report.frame import GRID, Record, TableInfo, cells_of, frame_of, info_of, part_of, rows_of
 from comt_cli.report.logs import curve
-from comt_cli.report.statistics import Paired, detectable, difference, p_value, paired_difference, summarise
-from comt_cli.report.verdict import Outcome, corrected, judge, published_direction
-from comt_cli.report.words import cell_notes, grid_notes, of_table, other_settings, run_notes, selection_notes
+from comt_cli.report.statistics import (
+    Outcome,
+    Paired,
+    corrected,
+    detectable,
+    difference,
+    judge,
+    p_value,
+    paired_difference,
+    published_direction,
+    summarise,
+)
+from comt_cli.report.words import cell_notes, of_table, table_notes
 from comt_cli.runs.directory import RunState
-from comt_cli.tasks.base import DifferenceUnit, Metric
+from comt_cli.tasks.base import DifferenceUnit
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_OF_PAPER = ("data.", "model.", "train.steps=", "train.batch_size=")
-"""Changed settings, by their beginning, with which a run is no longer the one that the paper's number is of."""
 
-
-def cells_frame(runs: pd.DataFrame, loaded: LoadedRecipe) -> pd.DataFrame:
+def cells_frame(runs: pd.DataFrame) -> pd.DataFrame:
     """One record a cell, columns outermost: the table's CSV, with the objects that it was computed from.
 
     `_cell`, `_metric`; `_ours` (`Summary`), `_apart` (`Paired`, the difference to the baseline), `_detectable`,
     `_equal_time`, `_verdict`; `_paper_apart` and `_direction` of the paper's difference, 0 where it shows none; `_best`
     asks for bold; `_remarks` are the footnotes of the cell; `_costs` those of a training step (`costs.with_costs`).
-    `attrs` describe the table (`_attrs`).
+
+    `attrs` have the `table`, and of these runs: `specs`, by column the baseline's (the first row's, where the baseline
+    was not selected), `seeds`, what was `trained`, notes, devices, commits and contents of the data.
     """
-    cells, scale = cells_of(runs), str(runs["scale"].iloc[0])
-    published, changed = is_published(runs, loaded), loaded.changed(scale)
-    compared = {column: loaded.compared_column(scale, column) if published else None for _, column in cells}
-    found = []
-    for (row, column), cell in cells.items():
-        note = None if changed else loaded.recipe.rows[row].notes.get(scale)  # on runs with the recipe's settings
-        found.append(_record(loaded, cell, cells.get((loaded.recipe.baseline, column)), compared[column], note))
+    info, cells, every = info_of(runs), cells_of(runs), list(runs["_run"])
+    found = [_record(info, cell, cells.get((info.baseline, column))) for (_, column), cell in cells.items()]
     adjusted = corrected({n: (each["_verdict"], each["_apart"], each["_metric"].difference)
                           for n, each in enumerate(found)})  # fmt: skip
     costs = {(row, column): each for row, column, each in
              zip(runs["row"], runs["column"], runs["_costs"], strict=True)} if "_costs" in runs else {}  # fmt: skip
     for number, record in enumerate(found):
         record |= {"p_value_holm": adjusted.get(number)}
-        record |= {"recipe": loaded.origin, "changed_settings": shlex.join(changed)}
+        record |= {"recipe": info.origin, "changed_settings": shlex.join(info.changed)}
         record |= {"_costs": costs.get((record["row"], record["column"])), "_best": _is_best(record, found)}
+    specs = {}
+    for (row, column), cell in cells.items():
+        if row == info.baseline or column not in specs:
+            specs[column] = cell.runs[0].spec
+    seeds = tuple(sorted({run.spec.seed for run in every}))
     frame = frame_of(found)
-    frame.attrs |= _attrs(runs, loaded, cells, published=published)
-    frame.attrs["trained"] = of_table(frame)
+    frame.attrs = {
+        **runs.attrs,
+        "specs": specs,
+        "seeds": seeds,
+        "trained": of_table(specs, cells, seeds, info),
+        "notes": (*table_notes(every, info), *runs.attrs["notes"]),
+        "devices": _distinct(every, "device"),
+        "commits": _distinct(every, "git_commit"),
+        "contents": list(dict.fromkeys(run.content for run in every if run.result and run.content)),
+    }
     return frame
 
 
-def _attrs(
-    runs: pd.DataFrame, loaded: LoadedRecipe, cells: Mapping[tuple[str, str], Cell], *, published: bool
-) -> dict[str, Any]:
-    """The table as a whole: its names and those of its recipe, seeds, notes, devices, commits, data.
-
-    `metrics` and `specs` have by column the key of what it shows and the baseline's run (the first row's, where the
-    baseline was not selected). `paper` and `printed_table` are None where no number of a paper is shown; `overrides`
-    are the `--set` arguments.
-    """
-    recipe, scale, every = loaded.recipe, str(runs["scale"].iloc[0]), list(runs["_run"])
-    rows, columns = (list(dict.fromkeys(name[axis] for name in cells)) for axis in (0, 1))
-    metrics = {column: recipe.metric_at(scale, column) for column in columns}
-    grid, changed = loaded.grids.get(scale), loaded.changed(scale)
-    first = recipe.baseline if recipe.baseline in rows else rows[0]
-    results = [run for run in every if run.result]
-    return {
-        "title": recipe.title,
-        "paper": recipe.paper if published else None,
-        "printed_table": recipe.table if published else None,
-        "folder": loaded.folder,
-        "name": loaded.outputs(scale),
-        "recipe_file": loaded.file,
-        "origin": loaded.origin,
-        "scale": scale,
-        "scale_description": recipe.scales[scale].description,
-        "baseline": recipe.baseline,
-        "task": every[0].spec.task,
-        "metrics": metrics,
-        "specs": {column: (cells.get((first, column)) or _first(cells, column)).runs[0].spec for column in columns},
-        "seeds": tuple(sorted({run.spec.seed for run in every})),
-        "overrides": changed,
-        "is_ladder": recipe.ladder,
-        "notes": (
-            *selection_notes(loaded, rows, columns, scale, changed),
-            *(grid_notes(grid, metrics.values()) if grid is not None else ()),
-            *other_settings(sorted((run.spec for run in every), key=lambda spec: rows.index(spec.row)),
-                                  recipe.baseline),
-            *run_notes(every, metrics),
-            *runs.attrs["notes"],
-        ),
-        "devices": tuple(sorted(_distinct(every, "device"))),
-        "commits": tuple(sorted(_distinct(every, "git_commit"))),
-        "contents": tuple(dict.fromkeys(run.content for run in results if run.content)),
-        "costs_devices": runs.attrs.get("costs_devices", ()),
-        "costs_commits": runs.attrs.get("costs_commits", ()),
-    }  # fmt: skip
+def _distinct(runs: Iterable[Run], key: str) -> list[str]:
+    return sorted({str(run.result[key]) for run in runs if run.result and run.result.get(key) is not None})
 
 
-def _first(cells: Mapping[tuple[str, str], Cell], column: str) -> Cell:
-    return next(cell for (_, each), cell in cells.items() if each == column)
-
-
-def _distinct(runs: Iterable[Run], key: str) -> set[str]:
-    return {str(run.result[key]) for run in runs if run.result and run.result.get(key) is not None}
-
-
-def is_published(runs: pd.DataFrame, loaded: LoadedRecipe) -> bool:
-    """Whether a paper's numbers may be shown with these runs: not where they have a text of one's own (`files:GLOB`),
-    or another size or length."""
-    changed = loaded.changed(str(runs["scale"].iloc[0]))
-    is_own_text = any(":" in str(getattr(run.spec.settings.data, "corpus", "")) for run in runs["_run"])
-    return loaded.is_published and not is_own_text and not any(each.startswith(_OF_PAPER) for each in changed)
-
-
-def _record(loaded: LoadedRecipe, cell: Cell, base: Cell | None, compared: str | None, note: str | None) -> Record:
-    recipe, spec = loaded.recipe, cell.runs[0].spec
-    row, column, task = cell.row, cell.column, spec.task
-    key = recipe.metric_at(spec.scale, column)
-    metric: Metric = task.metrics[key]
-    unit, is_baseline, own = metric.difference, row == recipe.baseline, recipe.rows[row]
+def _record(info: TableInfo, cell: Cell, base: Cell | None) -> Record:
+    row, column, task, own = cell.row, cell.column, info.task, info.recipe.rows[cell.row]
+    key, metric, compared = info.keys[column], info.metric(column), info.compared.get(column)
+    unit, is_baseline = metric.difference, row == info.baseline
     values, theirs = cell.values(key), base.values(key) if base else {}
     ours = summarise(list(values.values()))
     apart = None if is_baseline else paired_difference(values, theirs, unit)
-    paper, paper_base = (each.paper.get(compared) if compared else None for each in (own, recipe.rows[recipe.baseline]))
+    printed = (each.paper.get(compared) if compared else None for each in (own, info.recipe.rows[info.baseline]))
+    paper, paper_base = printed
     has_apart = not (is_baseline or metric.collapsed(paper) or metric.collapsed(paper_base))
     paper_apart = difference(paper, paper_base, unit) if has_apart else None
     verdict = judge(
@@ -142,13 +97,13 @@ def _record(loaded: LoadedRecipe, cell: Cell, base: Cell | None, compared: str |
     found = None if apart is None else detectable(apart, unit)
     equal_time = None if apart is None or base is None else at_equal_time(cell, base, key, unit)
     beside = None if metric.beside is None else summarise(list(cell.values(metric.beside).values()))
-    note = note if values else None
-    point = dict.fromkeys(spec.point) | dict(cell.point or {}) if cell.points else {}
-    return {
+    note = own.notes.get(info.scale) if values and not info.changed else None  # on runs with the recipe's settings
+    point = dict.fromkeys(cell.runs[0].spec.point) | dict(cell.point or {}) if cell.points else {}
+    record = {
         "row": row,
         "column": column,
         "metric": key,
-        "scale": spec.scale,
+        "scale": info.scale,
         "mean": ours and ours.mean,
         "stderr": ours and ours.stderr,
         **({"median": ours and ours.median} if task.shows_median else {}),
@@ -157,7 +112,7 @@ def _record(loaded: LoadedRecipe, cell: Cell, base: Cell | None, compared: str |
         "state": cell.state,
         **{f"{GRID}{name}": value for name, value in point.items()},
         **({} if metric.beside is None else {metric.beside: beside and beside.mean}),
-        "baseline": recipe.baseline,
+        "baseline": info.baseline,
         "paper_column": compared,
         "paper": paper,
         **_paired(apart, f"difference_{unit.name}", "interval_"),
@@ -172,10 +127,10 @@ def _record(loaded: LoadedRecipe, cell: Cell, base: Cell | None, compared: str |
         "verdict": verdict.value,
         **({} if note is None else {"note": note}),
         "extra_parameters_percent": cell.average("extra_parameters_percent"),
-        "paper_increase": loaded.printed_increase(spec.scale, row, column) if compared else None,
+        "paper_increase": own.paper_increase.get(compared) if compared else None,
         task.unit.per_second: cell.average(task.unit.per_second),
-        "devices": "; ".join(sorted(_distinct(cell.runs, "device"))),
-        "git_commits": "; ".join(sorted(_distinct(cell.runs, "git_commit"))),
+        "devices": "; ".join(_distinct(cell.runs, "device")),
+        "git_commits": "; ".join(_distinct(cell.runs, "git_commit")),
         "data_contents": " ".join(dict.fromkeys(run.content for run in cell.runs if run.result and run.content)),
         "run_ids": " ".join(run.spec.id for run in cell.runs if run.result is not None and not cell.is_open),
         "_cell": cell,
@@ -187,8 +142,8 @@ def _record(loaded: LoadedRecipe, cell: Cell, base: Cell | None, compared: str |
         "_verdict": verdict,
         "_paper_apart": paper_apart,
         "_direction": 0 if is_baseline else published_direction(paper, paper_base, metric),
-        "_remarks": tuple(cell_notes(cell, key, apart, metric, paper, own.published, note)),
     }
+    return {**record, "_remarks": tuple(cell_notes(cell, record, info))}
 
 
 def _paired(apart: Paired | None, mean: str, ends: str) -> dict[str, float | None]:

@@ -14,10 +14,13 @@ from comt_cli.errors import UserError
 from comt_cli.files import canonical_json
 from comt_cli.recipe.find import MARK
 from comt_cli.report import format
+from comt_cli.report.statistics import summarise
 from comt_cli.runs.directory import RunDirectory, RunState, scored_on
 from comt_cli.runs.known import known_runs
 from comt_cli.runs.plan import RunSpec
 
+ENDED = (RunState.done, RunState.diverged)
+_ORDER = (RunState.done, RunState.diverged, RunState.running, RunState.unfinished, RunState.missing)
 _RUN_NAME = re.compile(r"seed(\d+)-([0-9a-f]{12})")
 _SPEED_LINES = 10
 _NAMED = 6
@@ -126,9 +129,7 @@ class Cell:
 
     def values(self, metric: str) -> dict[int, float]:
         """The metric by seed, of the runs that are done. While a choice is open there is none."""
-        if self.is_open:
-            return {}
-        pairs = ((run.spec.seed, run.value(metric)) for run in self.runs)
+        pairs = ((run.spec.seed, run.value(metric)) for run in self.runs if not self.is_open)
         return {seed: value for seed, value in pairs if value is not None}
 
     def having(self, *states: RunState) -> list[Run]:
@@ -137,18 +138,14 @@ class Cell:
 
     def average(self, key: str) -> float | None:
         """Mean over seeds of a number of `result.json`; None where no run has it."""
-        numbers = [number for run in self.runs if (number := run.number(key)) is not None]
-        return math.fsum(numbers) / len(numbers) if numbers else None
+        found = summarise([number for run in self.runs if (number := run.number(key)) is not None])
+        return None if found is None else found.mean
 
     @property
     def state(self) -> str:
         """`done`, `missing`, ...; where seeds differ, `2 done, 1 running`."""
         counts = {state: count for state in _ORDER if (count := len(self.having(state)))}
         return next(iter(counts)) if len(counts) == 1 else ", ".join(f"{n} {state}" for state, n in counts.items())
-
-
-ENDED = (RunState.done, RunState.diverged)
-_ORDER = (RunState.done, RunState.diverged, RunState.running, RunState.unfinished, RunState.missing)
 
 
 @dataclass(frozen=True)
@@ -172,19 +169,34 @@ class Collection:
                 found.setdefault(asked, {}).setdefault(run.content, []).append(run)
         for (column, _), contents in found.items():
             if len(contents) > 1:
-                raise _different_contents(column, contents)
+                listed = ""
+                for content, runs in contents.items():
+                    shown = [f"{run.spec.row} seed {run.spec.seed} ({run.spec.id})" for run in runs[:_NAMED]]
+                    listed += f"\n  {content[:12]}: {', '.join(shown)}{' ...' if len(runs) > _NAMED else ''}"
+                rows = ",".join(dict.fromkeys(run.spec.row for run in min(contents.values(), key=len)))
+                raise UserError(
+                    f"the runs under {column} were trained on different data, by the hash of its content:{listed}",
+                    f"Train the same command with --fresh and --rows {rows}, or leave those rows or seeds out.",
+                )
 
-
-def _different_contents(column: str, contents: Mapping[str, Sequence[Run]]) -> UserError:
-    listed = ""
-    for content, runs in contents.items():
-        shown = ", ".join(f"{run.spec.row} seed {run.spec.seed} ({run.spec.id})" for run in runs[:_NAMED])
-        listed += f"\n  {content[:12]}: {shown}{' ...' if len(runs) > _NAMED else ''}"
-    rows = ",".join(dict.fromkeys(run.spec.row for run in min(contents.values(), key=len)))
-    return UserError(
-        f"the runs under {column} were trained on different data, by the hash of its content:{listed}",
-        f"Train the same command with --fresh and --rows {rows}, or leave those rows or seeds out.",
-    )
+    def as_json(self, metrics: Mapping[str, str]) -> list[dict[str, Any]]:
+        """One dictionary a cell, in the order of the table: mean, standard error and number of the runs that are done,
+        and how many are in each state. `metrics` has by column what a cell shows. With a grid, the chosen point, and
+        all its runs are counted."""
+        rows = []
+        for cell in self.cells.values():
+            done = summarise(list(cell.values(metrics[cell.column]).values()))
+            states = Counter(run.state for run in cell.every)
+            rows.append({
+                "row": cell.row,
+                "column": cell.column,
+                "metric": metrics[cell.column],
+                "mean": done and done.mean,
+                "stderr": done and done.stderr,
+                **({"grid": cell.point} if cell.points else {}),
+                "runs": {state.value: states[state] for state in RunState if states[state]},
+            })  # fmt: skip
+        return rows
 
 
 def tables_with_runs(
@@ -215,15 +227,15 @@ def collect(
     """
     grouped: dict[tuple[str, str], list[Run]] = {}
     for spec in specs:
-        grouped.setdefault((spec.row, spec.column), []).append(
-            _look_up(spec, runs, None if metrics is None else metrics[spec.column])
-        )
-    cells = {key: _cell(*key, found, choose_by) for key, found in grouped.items()}
+        run = _look_up(spec, runs, None if metrics is None else metrics[spec.column])
+        grouped.setdefault((spec.row, spec.column), []).append(run)
+    cells = {key: cell_of(*key, found, choose_by) for key, found in grouped.items()}
     problems = [run.problem for cell in cells.values() for run in cell.every if run.problem]
     return Collection(cells, (*problems, *(_remarks(specs, runs) if remarks else ())))
 
 
-def _cell(row: str, column: str, found: Iterable[Run], choose_by: str | None) -> Cell:
+def cell_of(row: str, column: str, found: Iterable[Run], choose_by: str | None) -> Cell:
+    """The cell of these runs; of several points the best is shown (`collect`), of equal ones the first."""
     runs = tuple(sorted(found, key=lambda run: run.spec.seed))
     if not runs[0].spec.point:
         return Cell(row, column, runs)
@@ -234,8 +246,7 @@ def _cell(row: str, column: str, found: Iterable[Run], choose_by: str | None) ->
     known = {key: mean for key, mean in means.items() if mean is not None}
     whole = (key for key, each in points.items() if all(run.state is RunState.done for run in each))
     sign = 1 if choose_by and runs[0].spec.task.metrics[choose_by].better == "higher" else -1
-    first = next(whole, next(iter(points)))
-    shown = max(known, key=lambda key: sign * known[key], default=first)  # of equal ones the first
+    shown = max(known, key=lambda key: sign * known[key], default=next(whole, next(iter(points))))
     chosen = tuple(replace(run, chosen=True) for run in points[shown])
     others = tuple(replace(run, chosen=False) for key, each in points.items() if key != shown for run in each)
     return Cell(row, column, chosen, others, len(points), len(points) - len(known))
@@ -259,9 +270,8 @@ def _look_up(spec: RunSpec, runs: Path, metric: str | None) -> Run:
     directory = RunDirectory.of(runs, spec)
     try:
         state = directory.state()
-        ended = state in (RunState.done, RunState.diverged)
-        result = directory.result() if ended else None
-        progress = None if ended or state is RunState.missing else _progress(directory, spec)
+        result = directory.result() if state in ENDED else None
+        progress = None if state in (*ENDED, RunState.missing) else _progress(directory, spec)
     except (UserError, OSError, ValueError, KeyError, TypeError) as error:
         reason = error.message if isinstance(error, UserError) else f"{directory.path} cannot be read: {error!r}"
         return Run(spec, RunState.unfinished, problem=reason, place=directory)
@@ -278,12 +288,10 @@ def _progress(directory: RunDirectory, spec: RunSpec) -> Progress | None:
     Time to go = steps to go x seconds per step, over the last lines of timings.jsonl, whose `seconds` count from the
     run's start.
     """
-    steps = spec.settings.train.steps
-    logged = [line for line in directory.metrics() if "loss" in line]
+    steps, logged = spec.settings.train.steps, [line for line in directory.metrics() if "loss" in line]
     if not logged:
         return None
-    newest = logged[-1]
-    timings = directory.timings()[-_SPEED_LINES:]
+    newest, timings = logged[-1], directory.timings()[-_SPEED_LINES:]
     if not timings:
         return Progress(newest["step"], steps, newest["loss"])
     first = timings[0] if len(timings) > 1 else {"step": 0, "seconds": 0.0}
@@ -319,10 +327,9 @@ def _remarks(specs: Sequence[RunSpec], runs: Path) -> Iterator[str]:
         yield f"Seeds that are finished and not shown here: {format.seeds(more_seeds)} (--seeds {every} shows them)."
     if others:
         were, them = ("was", "it") if others == 1 else ("were", "them")
-        first = specs[0]
         yield (
             f"{format.plural(others, 'finished run')} of this table {were} made with other settings or data "
-            f"(comt runs {first.paper}/{first.table} lists {them})."
+            f"(comt runs {specs[0].paper}/{specs[0].table} lists {them})."
         )
 
 

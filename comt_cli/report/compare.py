@@ -13,8 +13,16 @@ from comt_cli.report import format
 from comt_cli.report.collect import ENDED, Cell, Run
 from comt_cli.report.frame import Record, frame_of
 from comt_cli.report.logs import Budget, curve
-from comt_cli.report.statistics import Paired, Summary, detectable, p_value, paired_difference, summarise
-from comt_cli.report.verdict import Outcome, judge
+from comt_cli.report.statistics import (
+    Outcome,
+    Paired,
+    Summary,
+    detectable,
+    judge,
+    p_value,
+    paired_difference,
+    summarise,
+)
 from comt_cli.runs.directory import PYTORCH, READING_ERRORS, RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 from comt_cli.sums import added
@@ -46,8 +54,8 @@ def comparison(runs: pd.DataFrame) -> pd.DataFrame:
         UserError: the sides are of different tasks.
     """
     sides = {side: tuple(own) for side, own in runs.groupby("side", sort=False)["_run"]}
-    base, other = (Cell(own[0].spec.row, own[0].spec.column, own) for own in (sides["baseline"], sides["run"]))
-    first, second = base.runs[0].spec, other.runs[0].spec
+    base, other = cells = [Cell(own[0].spec.row, own[0].spec.column, own) for own in sides.values()]
+    first, second = (cell.runs[0].spec for cell in cells)
     if first.command != second.command:
         one, another = runs["name"].iloc[0], runs["name"].iloc[-1]
         raise UserError(
@@ -56,10 +64,10 @@ def comparison(runs: pd.DataFrame) -> pd.DataFrame:
         )
     settings = list(_differing("settings", _settings(first), _settings(second)))
     circumstances = _differing("circumstances", _circumstances(base.runs), _circumstances(other.runs))
-    measured = [*_metrics(base, other), *_costs(base, other), *_budgets(base, other)]
-    frame = frame_of([*settings, *circumstances, *measured])
-    names = dict(zip(runs["side"], runs["name"], strict=True))
-    frame.attrs |= {"sides": (_side(base), _side(other)), "unfair": tuple(_unfair(base, other, names, settings))}
+    frame = frame_of([*settings, *circumstances, *_metrics(*cells), *_costs(*cells), *_budgets(*cells)])
+    names = list(dict(zip(runs["side"], runs["name"], strict=True)).values())
+    unfair = _unfair(cells, names, [each["name"] for each in settings])
+    frame.attrs = {"sides": [_side(cell) for cell in cells], "unfair": list(unfair)}
     return frame
 
 
@@ -81,19 +89,17 @@ def sides_frame(sides: Mapping[str, tuple[str, Sequence[RunDirectory]]]) -> pd.D
 
 def as_json(frame: pd.DataFrame) -> dict[str, Any]:
     """The comparison as plain data."""
+
+    def plain(line: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: asdict(each) if isinstance(each, Summary | Paired) else each for key, each in line.items()}
+
     base, other = frame.attrs["sides"]
-    found: dict[str, Any] = {"baseline": base, "run": other, "unfair": list(frame.attrs["unfair"])}
-    for section in HEADS:
-        lines = frame.loc[frame["section"] == section, "_found"]
-        found[section] = [
-            {key: asdict(value) if isinstance(value, Summary | Paired) else value for key, value in line.items()}
-            for line in lines
-        ]
-    return found
+    sections = {section: frame.loc[frame["section"] == section, "_found"] for section in HEADS}
+    found = {section: [plain(line) for line in lines] for section, lines in sections.items()}
+    return {"baseline": base, "run": other, "unfair": frame.attrs["unfair"], **found}
 
 
 def _line(section: str, texts: Sequence[str], **found: Any) -> Record:
-    """What was found, and its texts, the first being its name."""
     return {"section": section, "name": texts[0], "_found": found, "_texts": [*texts]}
 
 
@@ -110,7 +116,6 @@ def _side(cell: Cell) -> dict[str, Any]:
 
 
 def _settings(spec: RunSpec) -> dict[str, Any]:
-    """Method and settings by dotted key, without what changes no number."""
     found = {f"method.{key}": value for key, value in spec.method.items()}
     runtime = spec.task.runtime_keys
     for section, values in spec.settings.model_dump(mode="json").items():
@@ -122,14 +127,19 @@ def _settings(spec: RunSpec) -> dict[str, Any]:
 
 
 def _circumstances(runs: Sequence[Run]) -> dict[str, Any]:
-    """Data, device, commit and kernels of the runs; several values are joined."""
+    """Data, device, commit and kernels of the runs; several values are joined. What cannot be read is not recorded."""
 
     def joined(values: Iterable[Any]) -> str:
         return ", ".join(sorted({str(each) for each in values}))
 
     recorded = ("data_content", "device", "git_commit", "numerics")
     found = {key: joined((run.result or {}).get(key) or "not recorded" for run in runs) for key in recorded}
-    last = [_environment(run.directory) for run in runs]
+    last: list[Mapping[str, Any]] = []
+    for run in runs:
+        try:
+            last.append(dict(read_json(run.directory.environment_file)[-1]))
+        except (*READING_ERRORS, IndexError):
+            last.append({})
     # Starts without a record of CUDA graphs had none, and their products and attention were PyTorch's.
     known = dict.fromkeys(("torch", "compiled", "sharding"), "not recorded")
     otherwise = {**known, "captured": False, "products": PYTORCH, "attention": PYTORCH}
@@ -140,34 +150,24 @@ def _circumstances(runs: Sequence[Run]) -> dict[str, Any]:
     return found
 
 
-def _environment(directory: RunDirectory) -> Mapping[str, Any]:
-    """What a run was last trained in; {} where that cannot be read."""
-    try:
-        return dict(read_json(directory.environment_file)[-1])
-    except (*READING_ERRORS, IndexError):
-        return {}
-
-
 def _differing(section: str, base: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[Record]:
     for key in dict.fromkeys([*base, *other]):
-        sides = {"baseline": base.get(key), "run": other.get(key)}
-        if sides["baseline"] != sides["run"]:
-            shown = ("-" if each is None else each if isinstance(each, str) else json.dumps(each)
-                     for each in sides.values())  # fmt: skip
-            yield _line(section, [key, *shown], key=key, **sides)
+        ends = [base.get(key), other.get(key)]
+        if ends[0] != ends[1]:
+            shown = ("-" if each is None else each if isinstance(each, str) else json.dumps(each) for each in ends)
+            yield _line(section, [key, *shown], key=key, baseline=ends[0], run=ends[1])
 
 
-def _unfair(base: Cell, other: Cell, names: Mapping[str, str], settings: Sequence[Record]) -> Iterator[str]:
-    scales = [cell.runs[0].spec.scale for cell in (base, other)]
+def _unfair(cells: Sequence[Cell], names: Sequence[str], settings: Sequence[str]) -> Iterator[str]:
+    scales = [cell.runs[0].spec.scale for cell in cells]
     if scales[0] != scales[1]:
         yield f"the scales differ: {scales[0]} and {scales[1]}"
-    contents = [{(run.result or {}).get("data_content") for run in cell.runs} for cell in (base, other)]
+    contents = [{(run.result or {}).get("data_content") for run in cell.runs} for cell in cells]
     if contents[0] != contents[1]:
         yield "the data differ by the hash of their content: no metric can be compared"
-    beside = [each["name"] for each in settings if each["name"].partition(".")[0] not in ("method", "start")]
-    if beside:
+    if beside := [name for name in settings if name.partition(".")[0] not in ("method", "start")]:
         yield f"not the method alone differs: {', '.join(beside)}"
-    for name, cell in zip(names.values(), (base, other), strict=True):
+    for name, cell in zip(names, cells, strict=True):
         if seeds := [str(run.spec.seed) for run in cell.having(RunState.diverged)]:
             yield f"{name} diverged with seed {', '.join(seeds)}: the seeds that did not are the lucky ones"
 
@@ -193,7 +193,7 @@ def _metrics(base: Cell, other: Cell) -> Iterator[Record]:
         ).value
         ends, p = (None, None) if paired is None else (detectable(paired, unit), p_value(paired, unit))
         would = "-" if ends is None else f"{ends[0]:+.3g} or {ends[1]:+.3g} {unit.sign}"
-        texts = [metric.label, _summary(first), _summary(second), *_paired(paired, unit.sign), verdict, would]
+        texts = [metric.label, *_texts(first, second, paired, unit.sign), verdict, would]
         found = {"baseline": first, "run": second, "unit": unit.name, "difference": paired, "p_value": p}
         yield _line("metrics", texts, key=key, **found, detectable=ends, verdict=verdict)
 
@@ -213,36 +213,28 @@ def _budgets(base: Cell, other: Cell) -> Iterator[Record]:
     sides = [{run.spec.seed: run for run in cell.having(RunState.done)} for cell in (base, other)]
     seeds = [seed for seed in sides[0] if seed in sides[1]]
     for budget in get_args(Budget):
-        curves = [
-            {seed: curve(side[seed].directory, side[seed].result or {}, budget) for seed in seeds} for side in sides
-        ]
+        curves = [{seed: curve(side[seed].directory, side[seed].result or {}, budget) for seed in seeds}
+                  for side in sides]  # fmt: skip
         every = [points for each in curves for points in each.values()]
         if not every or not all(every):
             continue
-        used = min(points[-1][0] for points in every)
-        theirs, ours = (
-            {seed: loss for seed, points in each.items() if (loss := _loss_at(points, used)) is not None}
-            for each in curves
-        )
-        first, second = summarise(list(theirs.values())), summarise(list(ours.values()))
+        used, losses = min(points[-1][0] for points in every), []
+        for each in curves:
+            last = {seed: [loss for spent, loss in points if (1 - LAST) * used <= spent <= used]
+                    for seed, points in each.items()}  # fmt: skip
+            losses.append({seed: added(within) / len(within) for seed, within in last.items() if within})
+        first, second = (summarise(list(each.values())) for each in losses)
         if first is not None and second is not None:
-            paired = paired_difference(ours, theirs, POINTS)  # in nats
+            paired = paired_difference(losses[1], losses[0], POINTS)  # in nats
             said = format.duration(used) if budget == "time" else f"{used:.3g}" if budget == "FLOPs" else f"{used:,.0f}"
-            texts = [f"equal {budget} ({said})", _summary(first), _summary(second), *_paired(paired, "")]
+            texts = [f"equal {budget} ({said})", *_texts(first, second, paired, "")]
             yield _line("budgets", texts, budget=budget, used=used, baseline=first, run=second, difference=paired)
 
 
-def _loss_at(points: Sequence[tuple[float, float]], used: float) -> float | None:
-    within = [loss for spent, loss in points if (1 - LAST) * used <= spent <= used]
-    return added(within) / len(within) if within else None
-
-
-def _summary(ours: Summary) -> str:
-    return f"{ours.mean:.5g}" + (f" ± {ours.stderr:.2g}" if ours.stderr is not None else "") + f" ({ours.n})"
-
-
-def _paired(paired: Paired | None, sign: str) -> list[str]:
+def _texts(first: Summary, second: Summary, paired: Paired | None, sign: str) -> list[str]:
+    errors = ("" if each.stderr is None else f" ± {each.stderr:.2g}" for each in (first, second))
+    shown = [f"{each.mean:.5g}{error} ({each.n})" for each, error in zip((first, second), errors, strict=True)]
     if paired is None:
-        return ["-", "-"]
+        return [*shown, "-", "-"]
     interval = "-" if paired.low is None else f"[{paired.low:+.3g}, {paired.high:+.3g}]"
-    return [f"{paired.mean:+.3g} {sign}".rstrip() + f" ({paired.n})", interval]
+    return [*shown, f"{paired.mean:+.3g} {sign}".rstrip() + f" ({paired.n})", interval]

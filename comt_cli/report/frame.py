@@ -8,13 +8,18 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from comt_cli.recipe.grid import LoadedGrid
 from comt_cli.recipe.load import LoadedRecipe
+from comt_cli.recipe.schema import Recipe
 from comt_cli.report import format
 from comt_cli.report.collect import Cell, Run, collect
 from comt_cli.runs.plan import RunSpec
+from comt_cli.tasks import Task
+from comt_cli.tasks.base import Metric
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,6 +28,81 @@ Record = dict[str, Any]
 """A row of a frame by column."""
 GRID = "grid."
 """How the columns begin that have the values of a grid's keys."""
+_OF_PAPER = ("data.", "model.", "train.steps=", "train.batch_size=")
+"""Changed settings, by their beginning, with which a run is no longer the one that the paper's number is of."""
+
+
+@dataclass(frozen=True)
+class TableInfo:
+    """What exhibits need of a recipe at one scale, resolved once: `attrs["table"]` of a frame of runs.
+
+    Attributes:
+        folder, name: of its files; `file` and `origin` name the recipe (`LoadedRecipe`).
+        paper: None where no number of a paper may be shown.
+        keys: by column what it shows, a key of the task's metrics; all columns of the scale, in their order.
+        compared: by column the paper's that it is compared with; empty without a paper.
+        changed: the `--set` arguments.
+    """
+
+    recipe: Recipe
+    methods: Mapping[str, Mapping[str, Any]]
+    task: Task[Any]
+    scale: str
+    folder: str
+    name: str
+    file: str
+    origin: str
+    paper: str | None
+    keys: Mapping[str, str]
+    compared: Mapping[str, str | None]
+    grid: LoadedGrid | None
+    has_trials: bool
+    changed: tuple[str, ...]
+
+    def __deepcopy__(self, _: Any) -> TableInfo:
+        """Itself: pandas copies the attributes of a frame with every part of it."""
+        return self
+
+    @property
+    def baseline(self) -> str:
+        """The row that all others are compared with."""
+        return self.recipe.baseline
+
+    def metric(self, column: str) -> Metric:
+        """The metric that a column shows."""
+        found: Metric = self.task.metrics[self.keys[column]]
+        return found
+
+
+def table_info(loaded: LoadedRecipe, specs: Sequence[RunSpec]) -> TableInfo:
+    """Resolve a recipe for these runs of one scale. A paper's numbers are not shown with a text of one's own
+    (`files:GLOB`), or another size or length."""
+    recipe, scale = loaded.recipe, specs[0].scale
+    changed, columns = loaded.changed(scale), loaded.columns(scale)
+    is_own_text = any(":" in str(getattr(spec.settings.data, "corpus", "")) for spec in specs)
+    is_published = loaded.is_published and not is_own_text and not any(each.startswith(_OF_PAPER) for each in changed)
+    return TableInfo(
+        recipe=recipe,
+        methods=loaded.methods,
+        task=specs[0].task,
+        scale=scale,
+        folder=loaded.folder,
+        name=loaded.outputs(scale),
+        file=loaded.file,
+        origin=loaded.origin,
+        paper=recipe.paper if is_published else None,
+        keys={column: recipe.metric_at(scale, column) for column in columns},
+        compared={column: loaded.compared_column(scale, column) for column in columns} if is_published else {},
+        grid=loaded.grids.get(scale),
+        has_trials=loaded.has_trials(scale),
+        changed=changed,
+    )
+
+
+def info_of(frame: pd.DataFrame) -> TableInfo:
+    """The table of a frame of runs or cells."""
+    info: TableInfo = frame.attrs["table"]
+    return info
 
 
 def runs_frame(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path) -> pd.DataFrame:
@@ -31,22 +111,20 @@ def runs_frame(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path) -> pd
 
     Columns: `row`, `column`, `seed`, `id`, `state`; with a grid `grid.<key>` and `chosen`; recipe, command, scale, hash
     of the data; the settings and results that the task names (metrics, costs, circumstances); `_run` and `_cell`.
-    `attrs["notes"]` has what the folder has beside them.
+    `attrs` have the `table` and `notes` on what the folder has beside them.
 
     Raises:
         UserError: runs of one column were trained on different data.
     """
-    scale = specs[0].scale
-    metrics = {column: loaded.recipe.metric_at(scale, column) for column in loaded.columns(scale)}
-    grid = loaded.grids.get(scale)
+    info = table_info(loaded, specs)
     # Beside runs at the values that trials chose lie those at other values.
-    remarks = not loaded.has_trials(scale)
-    collection = collect(specs, runs, metrics, None if grid is None else grid.metric, remarks=remarks)
+    choose_by = None if info.grid is None else info.grid.metric
+    collection = collect(specs, runs, info.keys, choose_by, remarks=not info.has_trials)
     collection.check_contents()
-    rows, columns = list(loaded.recipe.rows), list(metrics)
+    rows, columns = list(info.recipe.rows), list(info.keys)
     ordered = sorted(collection.cells.values(), key=lambda cell: (columns.index(cell.column), rows.index(cell.row)))
-    frame = frame_of(record for cell in ordered for record in cell_records(cell, loaded.origin))
-    frame.attrs["notes"] = collection.notes
+    frame = frame_of(record for cell in ordered for record in cell_records(cell, info.origin))
+    frame.attrs = {"table": info, "notes": collection.notes}
     return frame
 
 
@@ -108,10 +186,9 @@ def cell_records(cell: Cell, recipe: str) -> list[Record]:
 
 
 def _record(run: Run, recipe: str) -> Record:
-    spec, result = run.spec, run.result
-    if result is None and run.progress is not None:
-        result = {"step": run.progress.step, "steps": run.progress.steps}
-    result = result or {}
+    spec, result, progress = run.spec, run.result or {}, run.progress
+    if run.result is None and progress is not None:
+        result = {"step": progress.step, "steps": progress.steps}
     tried = {**{f"{GRID}{key}": value for key, value in spec.point.items()}, "chosen": run.chosen}
     task, train = spec.task, spec.settings.train
     shown = list(task.result_keys)

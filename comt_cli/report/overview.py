@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import jinja2
@@ -20,8 +20,7 @@ from comt_cli.errors import UserError
 from comt_cli.files import write_changed
 from comt_cli.report import format
 from comt_cli.report.markdown import escaped
-from comt_cli.report.statistics import ALPHA, POWER
-from comt_cli.report.verdict import Verdict, excludes_published, stands
+from comt_cli.report.statistics import ALPHA, POWER, Verdict, excludes_published, stands
 from comt_cli.report.written import Line, Reader, Written, WrittenCell, scales_below, written_below
 from comt_cli.tasks import tasks
 
@@ -42,19 +41,15 @@ GROUPS: Mapping[str, tuple[Verdict, ...]] = {
     "better": (Verdict.better,),
     "worse": (Verdict.worse,),
     "not resolved": (Verdict.not_resolved,),
-    "one seed": (Verdict.one_seed_same, Verdict.one_seed_opposite, Verdict.one_seed_equal, Verdict.one_seed),
-    "diverged": (
-        *(Verdict.diverged, Verdict.diverged_here, Verdict.diverged_in_both),
-        *(Verdict.baseline_diverged, Verdict.baseline_diverged_here, Verdict.baseline_diverged_in_both),
-    ),
+    "one seed": tuple(each for each in Verdict if each.is_of_one_seed),
+    "diverged": tuple(each for each in Verdict if "diverged" in each),
     "no result": (Verdict.no_result, Verdict.no_baseline, Verdict.no_common_seed),
     "no direction": (Verdict.no_baseline_in_paper, Verdict.equal_in_paper, Verdict.both_collapsed_in_paper),
 }
 """Every verdict is in one, but that of the baseline itself."""
 
 
-@dataclass(frozen=True)
-class Highlight:
+class Highlight(NamedTuple):
     """A main result: a cell of a table, and what its row is called."""
 
     method: str
@@ -82,10 +77,8 @@ class Overview:
         """
         written = {scale: found for scale in scales_below(results) if (found := written_below(results, scale, reader))}
         if not written:
-            damaged = next(iter(reader.damaged.values()), None)
-            raise UserError(
-                damaged or f"there are no tables below {results}", "comt train-lm --recipe table3.yaml makes one."
-            )
+            damaged = next(iter(reader.damaged.values()), f"there are no tables below {results}")
+            raise UserError(damaged, "comt train-lm --recipe table3.yaml makes one.")
         return cls(
             results,
             written,
@@ -102,16 +95,19 @@ def write_overview(results: Path, reader: Reader | None = None) -> Path:
         UserError: there is no table below `results`.
         StorageError: the page cannot be written.
     """
-    found = Overview.of(results, reader or Reader())
-    page = results / "README.md"
-    text = template("overview.md.jinja", results).render(
-        overview=found, command=command(results, "--overview"), besides=_besides(results)
-    )
+    found, page = Overview.of(results, reader or Reader()), results / "README.md"
+    besides = {  # what has no scale: residual connections before any training, figures of other models, and speeds
+        "Residual connections at the start of training": sorted(results.glob("diagnose/diagnose.md")),
+        "Figures of trained networks": sorted(results.glob("figures/*/*.png")),
+        "Speed": sorted(results.glob("bench/*/*.md")),
+    }
+    made = template("overview.md.jinja", results)
+    text = made.render(overview=found, command=command(results, "--overview"), besides=besides)
     write_changed(page, re.sub(r"\n{3,}", "\n\n", text).strip() + "\n")
     return page
 
 
-def template(name: str, results: Path = _DEFAULT) -> jinja2.Template:
+def template(name: str, results: Path) -> jinja2.Template:
     """A template of this folder. It escapes what it shows in HTML; in Markdown the filter `md` does."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -127,7 +123,8 @@ def template(name: str, results: Path = _DEFAULT) -> jinja2.Template:
         "probability": format.probability,
         "shell": shlex.quote,
         "drawn_from": _drawn_from,
-        "address": lambda path: address(results, path),
+        # with signs that end a link spelled out
+        "address": lambda path: quote(path.relative_to(results).as_posix(), safe="/+-._"),
     }
     environment.tests["outside"] = lambda cell: excludes_published(cell.verdict, cell.difference, cell.paper_difference)
     environment.globals |= {
@@ -151,11 +148,6 @@ def command(results: Path, option: str) -> str:
     return f"comt report {option} --results {shlex.quote(str(shown))}"
 
 
-def address(results: Path, path: Path) -> str:
-    """The relative address, with signs that end a link spelled out."""
-    return quote(path.relative_to(results).as_posix(), safe="/+-._")
-
-
 def counts(one: Written) -> dict[str, int]:
     """How many cells of a table are in each group of verdicts."""
     return {word: sum(cell.verdict in verdicts for cell in one.cells) for word, verdicts in GROUPS.items()}
@@ -174,21 +166,19 @@ def ours(cell: WrittenCell) -> str:
     if cell.difference is None:
         return cell.verdict.value if cell.state == "done" else cell.state
     number, _, interval = format.difference(cell.difference).partition(" ")
-    return f"{number} {cell.unit.spoken} {interval}".rstrip()
+    return f"{number} {cell.metric.difference.spoken} {interval}".rstrip()
 
 
 def in_paper(cell: WrittenCell) -> str:
     """`-11.1 % (c4/130m)`, or which of the two collapsed; nothing where the paper has no difference."""
-    if cell.paper is None:
-        return ""
-    where = f" ({cell.paper_column})" if cell.paper_column != cell.column else ""
+    said = ""
     if cell.metric.collapsed(cell.paper):
-        return f"collapsed, {format.value(cell.paper)}{where}"
-    if cell.metric.collapsed(cell.paper_baseline):
-        return f"{format.value(cell.paper)} where {cell.baseline} collapsed{where}"
-    if cell.paper_difference is None:
-        return ""
-    return f"{format.signed(cell.paper_difference)} {cell.unit.spoken}{where}"
+        said = f"collapsed, {format.value(cell.paper or 0.0)}"
+    elif cell.paper is not None and cell.metric.collapsed(cell.paper_baseline):
+        said = f"{format.value(cell.paper)} where {cell.baseline} collapsed"
+    elif cell.paper is not None and cell.paper_difference is not None:
+        said = f"{format.signed(cell.paper_difference)} {cell.metric.difference.spoken}"
+    return f"{said} ({cell.paper_column})" if said and cell.paper_column != cell.column else said
 
 
 def _highlights(results: Path, written: Mapping[str, Sequence[Written]], reader: Reader) -> Iterator[Highlight]:
@@ -196,12 +186,13 @@ def _highlights(results: Path, written: Mapping[str, Sequence[Written]], reader:
     resolved after Holm's correction, one a table."""
     every = {one.path: one for found in written.values() for one in found}
     path = results / HIGHLIGHTS
+    lines = reader.lines(path)
     try:
-        for line in (lines := reader.lines(path)):
+        for line in lines:
             table = every[line["table"]]
-            at = next(cell for cell in table.cells if (cell.row, cell.column) == (line["row"], line["column"]))
+            at = {(cell.row, cell.column): cell for cell in table.cells}[line["row"], line["column"]]
             yield Highlight(line["method"], line["on"], at, table)
-    except (LookupError, StopIteration) as error:
+    except LookupError as error:
         reader.leave_out(path, error)
     if lines:
         return
@@ -226,7 +217,6 @@ def _size(cell: WrittenCell) -> float:
 
 
 def _trained(scale: str, written: Sequence[Written]) -> Iterator[Mapping[str, str]]:
-    """For each task of a scale what its runs that ended are of, each counted once."""
     for task in tasks().values():
         own = [one for one in written if one.task is task]
         runs = list({run["id"]: run for one in own for run in one.runs if run["state"] in ENDED}.values())
@@ -252,16 +242,21 @@ def _trained(scale: str, written: Sequence[Written]) -> Iterator[Mapping[str, st
 def _filled(template: str, networks: Any, runs: Sequence[Line]) -> str:
     """A template such as `Task.trained_on`: what the runs have in every column that it names."""
 
+    def span(key: str, states: Iterable[str] = ENDED) -> str:  # `100 k`, `100 k to 1.2 M`
+        numbers = [float(run[key]) for run in runs if run.get(key) and run["state"] in states]
+        ends = dict.fromkeys(map(format.short_count, (min(numbers), max(numbers)))) if numbers else ["not recorded"]
+        return " to ".join(ends)
+
     def column(asked: re.Match[str]) -> str:
         key, kind = asked[1], asked[2]
         if key == "parameters":  # `1.2 M parameters, fp32`
-            return ", ".join([f"{_span(runs, key)} parameters", *values(runs, "precision")])
+            return ", ".join([f"{span(key)} parameters", *values(runs, "precision")])
         if kind in ("span", "done"):
-            return _span(runs, key, ("done",) if kind == "done" else ENDED)
+            return span(key, ("done",) if kind == "done" else ENDED)
+        found = values(runs, key)
         if kind == "networks":
-            sizes = values(runs, key)
-            return f"{networks(sizes)}, " if sizes else ""
-        return format.listing(values(runs, key)) or "not recorded"
+            return f"{networks(found)}, " if found else ""
+        return format.listing(found) or "not recorded"
 
     return re.sub(r"\{(\w+):?(\w*)\}", column, template)
 
@@ -269,15 +264,6 @@ def _filled(template: str, networks: Any, runs: Sequence[Line]) -> str:
 def values(lines: Iterable[Line], key: str) -> list[str]:
     """The values of a column, each once, in order."""
     return sorted({line[key] for line in lines if line.get(key)})
-
-
-def _span(runs: Iterable[Line], key: str, states: Iterable[str] = ENDED) -> str:
-    """`100 k`, `100 k to 1.2 M`."""
-    numbers = [float(run[key]) for run in runs if run.get(key) and run["state"] in states]
-    if not numbers:
-        return "not recorded"
-    low, high = format.short_count(min(numbers)), format.short_count(max(numbers))
-    return low if low == high else f"{low} to {high}"
 
 
 def _scale(results: Path, scale: str, written: Sequence[Written], reader: Reader) -> dict[str, Any]:
@@ -297,7 +283,7 @@ def _scale(results: Path, scale: str, written: Sequence[Written], reader: Reader
         "resolved": [cell for cell in judged if cell.verdict.is_resolved],
         "runs": len(ended),
         "commits": values(ended.values(), "git_commit"),
-        "again": _trained_again(results, scale, ended, reader),
+        "again": _trained_again(results / SUPERSEDED, scale, ended, reader),
         "archives": sorted((results / scale).glob("*.tar.xz")),
         "not_archived": (path, len(reader.lines(path))),
         "of_runs": {
@@ -308,25 +294,14 @@ def _scale(results: Path, scale: str, written: Sequence[Written], reader: Reader
     }
 
 
-def _trained_again(results: Path, scale: str, shown: Mapping[str, Line], reader: Reader) -> list[float]:
-    """Of the runs that are `shown`, those of which a table of this scale once had another number, as `superseded.csv`
-    has it: how far the two are apart, in per cent, and how far in the middle and at most."""
-    path = results / SUPERSEDED
+def _trained_again(path: Path, scale: str, shown: Mapping[str, Line], reader: Reader) -> list[float]:
+    """Of the runs that are `shown`, those of which a table of this scale once had another number: how many, and how far
+    the two are apart, in per cent, in the middle and at most."""
     try:
         lines = [line for line in reader.lines(path) if line["id"] in shown and f" {scale}/" in f" {line['tables']}"]
-        ends = [(float(line["before"]), float(line["after"])) for line in lines]
-        apart = [100 * (max(pair) / min(pair) - 1) for pair in ends]
+        ends = [sorted((float(line["before"]), float(line["after"]))) for line in lines]
+        apart = [100 * (high / low - 1) for low, high in ends]
     except (KeyError, ValueError, ZeroDivisionError) as error:
         reader.leave_out(path, error)
         return []
     return [len(apart), median(apart), max(apart)] if apart else []
-
-
-def _besides(results: Path) -> dict[str, list[Path]]:
-    """What has no scale: residual connections before any training, figures of other models, and measured speeds."""
-    found = {
-        "Residual connections at the start of training": results.glob("diagnose/diagnose.md"),
-        "Figures of trained networks": results.glob("figures/*/*.png"),
-        "Speed": results.glob("bench/*/*.md"),
-    }
-    return {title: sorted(paths) for title, paths in found.items()}

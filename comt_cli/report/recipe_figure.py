@@ -21,40 +21,24 @@ from comt_cli.runs.plan import RunSpec
 class RecipeFigure:
     """The runs that are drawn, all of the first column and the first seed, and the figure's place.
 
-    Beside the figure lies `<stem>-runs.csv`, as beside a table: the runs that it was drawn from.
+    Attributes:
+        settings: what the recipe asks for.
+        log_setting: the setting that had training log what is drawn; None where the trained network is drawn.
+        trained: what the networks in it were trained on, with the settings that were changed on the command line.
     """
 
     loaded: LoadedRecipe
+    settings: Figure
+    log_setting: str | None
+    trained: str
     runs: tuple[Run, ...]
     folder: Path
     stem: str
 
     @property
-    def settings(self) -> Figure:
-        """What the recipe asks for."""
-        assert self.loaded.recipe.figure is not None
-        return self.loaded.recipe.figure
-
-    @property
-    def log_setting(self) -> str | None:
-        """The setting that had training log what is drawn; None where the trained network is drawn."""
-        return self.runs[0].spec.task.drawings[self.settings.draw].from_log
-
-    @property
     def directories(self) -> dict[str, RunDirectory]:
         """By row, in the order of `runs`."""
         return {run.spec.row: run.directory for run in self.runs}
-
-    @property
-    def trained(self) -> str:
-        """What the networks in it were trained on, with the settings that were changed on the command line."""
-        specs = [run.spec for run in self.runs]
-        return of_runs(specs, self.loaded.changed(specs[0].scale))
-
-    @property
-    def of_another_recipe(self) -> str | None:
-        """Whose files are there, where they are not this recipe's."""
-        return other_recipe((self.runs_csv, self.folder / f"{self.stem}.csv"), self.loaded)
 
     @property
     def files(self) -> list[Path]:
@@ -63,8 +47,13 @@ class RecipeFigure:
 
     @property
     def runs_csv(self) -> Path:
-        """The runs behind the figure."""
+        """The runs behind the figure, as beside a table."""
         return self.folder / f"{self.stem}-runs.csv"
+
+    @property
+    def of_another_recipe(self) -> str | None:
+        """Whose files are there, where they are not this recipe's."""
+        return other_recipe((self.runs_csv, self.folder / f"{self.stem}.csv"), self.loaded)
 
     @property
     def is_there(self) -> bool:
@@ -91,6 +80,19 @@ class RecipeFigure:
         shown = {(line.get("column"), line.get("seed")) for line in drawn}
         return shown != {(run.spec.column, str(run.spec.seed)) for run in self.runs} or len(drawn) > len(self.runs)
 
+    @property
+    def undrawable(self) -> str | None:
+        """Why there is nothing to draw from; None if there is."""
+        found = []
+        for run in self.runs:
+            who = f"its run ({run.spec.row}, {run.spec.column}, seed {run.spec.seed})"
+            if run.problem or run.state is not RunState.done:
+                found.append(run.problem or f"{who} is {run.state}")
+            elif not self._source(run).exists():
+                logged = f"{who} has logged no gradient norms ({self.log_setting})"
+                found.append(logged if self.log_setting else f"the checkpoint of {who} is gone")
+        return "; ".join(found) or None
+
     def _drawn(self) -> list[dict[str, str]]:
         """The lines of the runs that the files were drawn from; none where that is not known."""
         try:
@@ -101,35 +103,21 @@ class RecipeFigure:
     def _source(self, run: Run) -> Path:
         return run.directory.gradients_file if self.log_setting else run.directory.checkpoint_file
 
-    @property
-    def undrawable(self) -> str | None:
-        """Why there is nothing to draw from; None if there is."""
-        return "; ".join(filter(None, map(self._obstacle, self.runs))) or None
-
-    def _obstacle(self, run: Run) -> str | None:
-        who = f"{run.spec.row}, {run.spec.column}, seed {run.spec.seed}"
-        if run.problem or run.state is not RunState.done:
-            return run.problem or f"its run ({who}) is {run.state}"
-        if self._source(run).exists():
-            return None
-        if self.log_setting:
-            return f"its run ({who}) has logged no gradient norms ({self.log_setting})"
-        return f"the checkpoint of its run ({who}) is gone"
-
 
 def recipe_figure(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path, results: Path) -> RecipeFigure | None:
     """The figure of a recipe that is one, from the selected runs (not none), of their first column and first seed.
 
     None where it is drawn of the baseline, which was not selected.
     """
-    assert loaded.recipe.figure is not None
-    first = specs[0]
-    chosen = [spec for spec in specs if (spec.column, spec.seed) == (first.column, first.seed)]
-    if not first.task.drawings[loaded.recipe.figure.draw].of_all_rows:
-        chosen = [spec for spec in chosen if spec.row == loaded.recipe.baseline]
+    settings, first = loaded.recipe.figure, specs[0]
+    assert settings is not None
+    drawing = first.task.drawings[settings.draw]
+    chosen = [spec for spec in specs if (spec.column, spec.seed) == (first.column, first.seed)
+              and (drawing.of_all_rows or spec.row == loaded.recipe.baseline)]  # fmt: skip
     if not chosen:
         return None
     collection = collect(chosen, runs)
     collection.check_contents()
-    place_of = place(results, first.scale, loaded.folder, loaded.outputs(first.scale))
-    return RecipeFigure(loaded, tuple(collection.runs()), *place_of)
+    trained = of_runs(chosen, loaded.changed(first.scale))
+    where = place(results, first.scale, loaded.folder, loaded.outputs(first.scale))
+    return RecipeFigure(loaded, settings, drawing.from_log, trained, tuple(collection.runs()), *where)

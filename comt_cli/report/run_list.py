@@ -45,11 +45,24 @@ def _described(run: KnownRun, place: Place, recipe_of: RecipeOf) -> dict[str, An
     scale, spec = run.label("scale"), run.spec
     loaded = None if spec is None else recipe_of(place.recipe, (), scale)
     metric = _metric(run, place, loaded)
-    settings = None if spec is None or loaded is None else _changed(spec, place, loaded, recipe_of)
+    settings, told, trained = None, {}, ""
+    if spec is not None:
+        told = _told(spec.settings, spec.task) | {f"method.{key}": option for key, option in spec.method.items()}
+        trained = spec.task.network_and_data(spec.settings)
+    if spec is not None and loaded is not None:
+        settings = differing(spec, place, loaded)
+        # What is a share of the steps follows from them.
+        steps = {key: value for key, value in settings.items() if key == "train.steps"}
+        same_steps = recipe_of(place.recipe, as_arguments(steps), spec.scale) if steps else None
+        if same_steps is not None:
+            settings = steps | differing(spec, place, same_steps)
+        # Beyond its place the data, where neither the column's name nor the settings say it, as in a copied recipe.
+        data = spec.task.data_name(spec.settings)
+        is_said = data.partition(" ")[0] in place.column or data in settings.values()
+        trained = "" if is_said else f"on {data}"
     value = run.result.get(metric) if metric is not None else None
-    method = {} if spec is None else {f"method.{key}": option for key, option in spec.method.items()}
     return {
-        "_all": {} if spec is None else _told(spec.settings, spec.task) | method,
+        "_all": told,
         "command": run.label("command"),
         "recipe": place.recipe,
         "tables": list(run.tables),
@@ -66,7 +79,7 @@ def _described(run: KnownRun, place: Place, recipe_of: RecipeOf) -> dict[str, An
         "step": _step(run),
         "steps": None if spec is None else spec.settings.train.steps,
         "settings": settings,
-        "trained": "" if spec is None else _trained(spec, place, settings),
+        "trained": trained,
         "data_content": None if spec is None else spec.data_content,
         "written": time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(run.written)),
         "bytes": run.size,
@@ -75,27 +88,6 @@ def _described(run: KnownRun, place: Place, recipe_of: RecipeOf) -> dict[str, An
         "link": str(run.directory.shown) if run.directory.shown != run.directory.path else None,
         "problem": run.problem,
     }
-
-
-def _changed(spec: RunSpec, place: Place, loaded: LoadedRecipe, recipe_of: RecipeOf) -> dict[str, Any]:
-    """The settings and options of a run that differ from the recipe's of its place (`differing`)."""
-    settings = differing(spec, place, loaded)
-    if "train.steps" not in settings:
-        return settings
-    # What is a share of the steps follows from them.
-    steps = settings["train.steps"]
-    same_steps = recipe_of(place.recipe, (f"train.steps={steps}",), spec.scale)
-    return settings if same_steps is None else {"train.steps": steps, **differing(spec, place, same_steps)}
-
-
-def _trained(spec: RunSpec, place: Place, settings: Mapping[str, Any] | None) -> str:
-    """What a heading says of runs beyond their place: the data, where neither the column's name nor the settings say
-    it, as in a copied recipe; of runs without a recipe the network too, and for how long."""
-    if settings is None:
-        return spec.task.network_and_data(spec.settings)
-    data = spec.task.data_name(spec.settings)
-    is_said = data.partition(" ")[0] in place.column or data in settings.values()
-    return "" if is_said else f"on {data}"
 
 
 def _metric(run: KnownRun, place: Place, loaded: LoadedRecipe | None) -> str | None:
@@ -109,7 +101,6 @@ def _metric(run: KnownRun, place: Place, loaded: LoadedRecipe | None) -> str | N
 
 
 def _step(run: KnownRun) -> int | None:
-    """The step that it came to."""
     if run.ended_as in _OPEN:
         try:
             return int(run.directory.metrics()[-1]["step"])
@@ -164,7 +155,6 @@ def _tell_apart(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _alike(rows: Iterable[dict[str, Any]], *keys: str) -> list[list[dict[str, Any]]]:
-    """The rows in groups of equal values."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         found.setdefault(repr([row[key] for key in keys]), []).append(row)

@@ -1,4 +1,6 @@
-"""Mean, standard error, and the paired difference to a baseline: its interval, its p-value, what n seeds can detect."""
+"""Mean, standard error, and the paired difference to a baseline: its interval, its p-value, what n seeds can detect.
+And the verdict that it comes to: is a row better than its baseline, and does that agree with the paper?
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,10 @@ import math
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TypeVar
 
-from comt_cli.tasks.base import DifferenceUnit
+from comt_cli.tasks.base import DifferenceUnit, Metric
 
 ALPHA = 0.05
 """Level of the two-sided test that the 95 % interval is equivalent to, and of Holm's correction."""
@@ -194,3 +197,138 @@ def detectable_effect(n: int) -> float:
     from scipy.special import nctdtrinc
 
     return float(nctdtrinc(n - 1, 1 - POWER, _t_quantile(n))) / math.sqrt(n)
+
+
+class Verdict(StrEnum):
+    """What a cell says about the published direction, or, where there is none, of its row against the baseline.
+
+    The value is what tables print.
+    """
+
+    baseline = "-"
+    better = "better"
+    worse = "worse"
+    one_seed = "one seed"
+    diverged = "diverged"
+    baseline_diverged = "baseline diverged"
+    agrees = "agrees"
+    disagrees = "disagrees"
+    not_resolved = "not resolved"
+    one_seed_same = "one seed (same direction)"
+    one_seed_opposite = "one seed (opposite direction)"
+    one_seed_equal = "one seed (no difference)"
+    diverged_here = "diverged here"
+    diverged_in_both = "diverged in both"
+    baseline_diverged_here = "baseline diverged here"
+    baseline_diverged_in_both = "baseline diverged in both"
+    no_baseline_in_paper = "no baseline in the paper"
+    equal_in_paper = "equal in the paper"
+    both_collapsed_in_paper = "both collapsed in the paper"
+    no_result = "no result"
+    no_baseline = "no baseline"
+    no_common_seed = "no common seed"
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether it says on which side of zero an interval lies."""
+        return self in (Verdict.agrees, Verdict.disagrees, Verdict.better, Verdict.worse)
+
+    @property
+    def is_of_one_seed(self) -> bool:
+        """Whether there is a difference without an interval."""
+        return self.startswith("one seed")
+
+
+STANDS = "*"
+"""Behind a verdict that holds after Holm's correction over the table, too."""
+
+
+def corrected(cells: Mapping[_KeyT, tuple[Verdict, Paired | None, DifferenceUnit]]) -> dict[_KeyT, float]:
+    """Holm's adjusted p-values of the cells of one table.
+
+    The family of hypotheses is every difference of the table whose interval its verdict was taken from, resolved or
+    not, under whatever metric and in whatever column: what a reader looks through for something resolved.
+    """
+    found = {
+        key: p_value(difference, unit)
+        for key, (verdict, difference, unit) in cells.items()
+        if difference is not None and (verdict.is_resolved or verdict is Verdict.not_resolved)
+    }
+    return holm({key: p for key, p in found.items() if p is not None})
+
+
+def excludes_published(verdict: Verdict, ours: Paired | None, published: float | None) -> bool:
+    """Whether the interval of an unresolved difference, which holds zero, does not hold the paper's: that these runs
+    would have shown, had it been there. A single interval, as all verdicts are; the paper's own error is not known."""
+    return verdict is Verdict.not_resolved and ours is not None and ours.excludes(published)
+
+
+def stands(adjusted: float | None) -> bool:
+    """Whether a difference is resolved after Holm's correction over its table, too."""
+    return adjusted is not None and adjusted < ALPHA
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How many of a cell's seeds ended with a value, and how many diverged."""
+
+    values: int
+    diverged: int
+
+
+def published_direction(paper: float | None, paper_baseline: float | None, metric: Metric) -> int:
+    """The sign of the published difference to the baseline; 0 where the paper shows none.
+
+    There is none where a value is missing, both are equal, or both runs collapsed.
+    """
+    if paper is None or paper_baseline is None:
+        return 0
+    if metric.collapsed(paper) and metric.collapsed(paper_baseline):
+        return 0
+    return (paper > paper_baseline) - (paper < paper_baseline)
+
+
+def judge(
+    *,
+    is_baseline: bool,
+    ours: Outcome,
+    baseline: Outcome,
+    difference: Paired | None,
+    paper: float | None,
+    paper_baseline: float | None,
+    metric: Metric,
+) -> Verdict:
+    """The verdict of one cell: on the published direction, or, where the paper has no value, on the row itself.
+
+    A seed that diverged has no value to pair, and the seeds that survived it are the lucky ones: so one diverged seed
+    is enough to say `diverged`, and no interval over the others is consulted.
+    """
+    has_paper, published = paper is not None, published_direction(paper, paper_baseline, metric)
+    undirected = has_paper and not published
+    cases = (
+        (is_baseline, Verdict.baseline),
+        (ours.diverged and not has_paper, Verdict.diverged),
+        (ours.diverged and metric.collapsed(paper), Verdict.diverged_in_both),
+        (ours.diverged, Verdict.diverged_here),
+        (not ours.values, Verdict.no_result),
+        (undirected and paper_baseline is None, Verdict.no_baseline_in_paper),
+        (undirected and paper == paper_baseline, Verdict.equal_in_paper),
+        (undirected, Verdict.both_collapsed_in_paper),
+        (baseline.diverged and not has_paper, Verdict.baseline_diverged),
+        (baseline.diverged and metric.collapsed(paper_baseline), Verdict.baseline_diverged_in_both),
+        (baseline.diverged, Verdict.baseline_diverged_here),
+        (difference is None and not baseline.values, Verdict.no_baseline),
+    )
+    found = next((verdict for holds, verdict in cases if holds), None)
+    if found is not None or difference is None:
+        return found or Verdict.no_common_seed
+    if difference.n > 1 and not difference.excludes_zero:
+        return Verdict.not_resolved
+    if not has_paper:  # only an interval without zero decides
+        is_better = (difference.mean < 0) == (metric.better == "lower")
+        return Verdict.one_seed if difference.n == 1 else Verdict.better if is_better else Verdict.worse
+    same = (difference.mean > 0) == (published > 0)
+    if difference.n == 1 and not difference.mean:
+        return Verdict.one_seed_equal
+    of_one, of_several = (Verdict.one_seed_opposite, Verdict.one_seed_same), (Verdict.disagrees, Verdict.agrees)
+    return (of_one if difference.n == 1 else of_several)[same]

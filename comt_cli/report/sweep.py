@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from comt_cli.recipe.grid import LoadedGrid
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report.collect import ENDED, Cell, Run, by_point, collect, mean_of
-from comt_cli.report.frame import cell_records, frame_of
+from comt_cli.report.frame import cell_records, frame_of, table_info
 from comt_cli.runs.plan import RunSpec, chosen_runs
 
 if TYPE_CHECKING:
@@ -41,22 +41,12 @@ class Tried:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What the trials of a cell come to.
-
-    Attributes:
-        tried: every point, in the order of the grid.
-        best: the number of the best in `tried`; None while a trial has not ended, or where none has a value.
-        problem: why the best is not taken, and what would help; None where it is, or nothing is known yet.
-    """
+    """What the trials of a cell come to: every point in the order of the grid, the number of the `best`, None while a
+    trial has not ended, or where none has a value; and why the best is not taken (`problem`)."""
 
     tried: tuple[Tried, ...]
     best: int | None = None
     problem: str | None = None
-
-    @property
-    def runs(self) -> list[Run]:
-        """All trials."""
-        return [run for each in self.tried for run in each.runs]
 
     @property
     def chosen(self) -> int | None:
@@ -157,11 +147,11 @@ def sweep_frame(state: SweepState, runs: Path) -> pd.DataFrame:
         for name in sorted(cells, key=order.index):
             own = cell_records(cells[name], state.loaded.origin)
             if place == "trial":  # point by point, as the table of trials has them
-                point_by_point = [run.spec.id for run in state.tuned[name].runs]
+                point_by_point = [run.spec.id for each in state.tuned[name].tried for run in each.runs]
                 own.sort(key=lambda each: point_by_point.index(each["id"]))
             records += [{**each, "place": place} for each in own]
     frame = frame_of(records)
-    frame.attrs |= {"notes": (), "seeds": state.seeds}
+    frame.attrs = {"table": table_info(state.loaded, state.trials), "notes": (), "seeds": state.seeds}
     return frame
 
 
@@ -178,16 +168,16 @@ def tuned_cell(cell: Cell, grid: LoadedGrid) -> Tuned:
     if not means:
         return Tuned(tried, None, f"{where}: at every value a trial diverged, or has no {grid.metric}: try others")
     sign = 1 if first.task.metrics[grid.metric].better == "lower" else -1
-    best = min(means, key=lambda number: (sign * means[number], *_off_centre(tried[number].point, tried)))
+
+    def off_centre(number: int) -> tuple[list[int], list[float]]:
+        """For every key how far the value's rank is from the middle, then the values."""
+        own = {key: float(value) for key, value in tried[number].point.items()}
+        ranks = {key: sorted({float(each.point[key]) for each in tried}) for key in own}
+        apart = [abs(2 * ranks[key].index(value) - len(ranks[key]) + 1) for key, value in own.items()]
+        return apart, list(own.values())
+
+    best = min(means, key=lambda number: (sign * means[number], *off_centre(number)))
     return Tuned(tried, best, "; ".join(_at_edges(tried, best, grid, where)) or None)
-
-
-def _off_centre(point: Mapping[str, Any], tried: Sequence[Tried]) -> tuple[list[int], list[float]]:
-    """What decides between equal means, whatever the order of the grid: for every key how far the value's rank is from
-    the middle, then the values themselves."""
-    ranks = {key: sorted({float(each.point[key]) for each in tried}) for key in point}
-    own = {key: float(value) for key, value in point.items()}
-    return [abs(2 * ranks[key].index(value) - len(ranks[key]) + 1) for key, value in own.items()], list(own.values())
 
 
 def _at_edges(tried: Sequence[Tried], best: int, grid: LoadedGrid, where: str) -> Iterator[str]:

@@ -16,8 +16,7 @@ from comt_cli.report.cells import only
 from comt_cli.report.costs import with_costs
 from comt_cli.report.exhibits import Exhibit, exhibits, ladder
 from comt_cli.report.exhibits.table import Table, print_table
-from comt_cli.report.frame import GRID, cells_of, frame_csv, records_of, runs_frame
-from comt_cli.report.layout import footnotes
+from comt_cli.report.frame import GRID, cells_of, frame_csv, info_of, records_of, runs_frame
 from comt_cli.report.terminal import say, say_written
 from comt_cli.runs.plan import RunSpec
 from comt_cli.runs.shared import link_runs
@@ -63,7 +62,6 @@ class Report:
     """A table: the frame of its runs, its cells, and where it was written; `files` is None where nothing was, and
     `unwritten` then says why."""
 
-    loaded: LoadedRecipe
     runs: pd.DataFrame
     cells: pd.DataFrame
     files: ReportFiles | None
@@ -71,24 +69,24 @@ class Report:
 
     def as_json(self) -> dict[str, Any]:
         """The table as plain data: its cells as in the CSV, its remarks, the paths."""
-        attrs, trends = self.cells.attrs, ladder.trends(self.cells)
-        metric = next(iter(attrs["metrics"].values()))
+        info, trends = info_of(self.cells), ladder.trends(self.cells)
+        metric = self.cells["metric"].iloc[0]
         return {
-            "title": attrs["title"],
-            "trained": attrs["trained"],
-            "paper": attrs["paper"],
-            "folder": attrs["folder"],
-            "table": attrs["name"],
-            "recipe": attrs["origin"],
-            "scale": attrs["scale"],
+            "title": info.recipe.title,
+            "trained": self.cells.attrs["trained"],
+            "paper": info.paper,
+            "folder": info.folder,
+            "table": info.name,
+            "recipe": info.origin,
+            "scale": info.scale,
             "metric": metric,
-            "direction": attrs["task"].metrics[metric].better,
-            "baseline": attrs["baseline"],
-            "seeds": list(attrs["seeds"]),
+            "direction": info.task.metrics[metric].better,
+            "baseline": info.baseline,
+            "seeds": list(self.cells.attrs["seeds"]),
             "cells": records_of(self.cells),
             "verdict": words.verdict(self.cells),
-            "footnotes": footnotes(self.cells),
-            "notes": list(attrs["notes"]),
+            "footnotes": words.footnotes(self.cells),
+            "notes": list(self.cells.attrs["notes"]),
             **({"ladder": trends} if trends else {}),
             "files": {key: str(path) for key, path in vars(self.files).items()} if self.files else None,
             "unwritten": self.unwritten,
@@ -120,33 +118,32 @@ def write_report(
     measured = (costs_file(results, scale, each) for each in (loaded, replace(loaded, changes={})))
     frame = with_costs(runs_frame(loaded, specs, runs), measured, loaded.recipe.baseline)
     table = Table()
-    cells = table.frame(frame, loaded)
+    cells = table.frame(frame)
     if not any(run.result for run in frame["_run"]):
         unwritten = (
             f"No run with these settings has ended yet at scale {scale}: nothing is written. "
             "--set, --scale and --seeds, as they were given to the training, show others."
         )
-        return Report(loaded, frame, cells, None, unwritten)
+        return Report(frame, cells, None, unwritten)
     files = ReportFiles.of(results, scale, loaded)
-    settled = [cell for cell in cells_of(frame).values() if not cell.is_open]
-    ended = [run.spec for cell in settled for run in cell.runs if run.result is not None]
+    settled = [run for cell in cells_of(frame).values() if not cell.is_open for run in cell.runs]
+    ended = [run.spec for run in settled if run.result is not None]
     kept = None if overwrite else _kept(files, loaded, ended)
     if kept is not None:
-        return Report(loaded, frame, cells, None, kept)
+        return Report(frame, cells, None, kept)
     _make(files.csv.parent)
     write_text(files.runs_csv, frame_csv(frame))  # first: a table whose runs are not named would never be replaced
     write_exhibit(table, cells, files.csv.parent, files.csv.stem)
-    return Report(loaded, frame, cells, files)
+    return Report(frame, cells, files)
 
 
-def write_exhibits(of: str, runs: pd.DataFrame, loaded: LoadedRecipe, files: ReportFiles) -> list[Path]:
+def write_exhibits(of: str, runs: pd.DataFrame, files: ReportFiles) -> list[Path]:
     """Everything that is shown beside a written table, of the frames of this kind (`Exhibit.of`): those that have
     something to show and are not there with these numbers and words already. Returns the files that were written."""
     written = []
-    for kind in exhibits():
-        for exhibit in kind.all_of(loaded) if kind.of == of else ():
-            if exhibit.name and not (frame := exhibit.frame(runs, loaded)).empty:
-                written += write_exhibit(exhibit, frame, files.csv.parent, f"{files.csv.stem}-{exhibit.name}")
+    for exhibit in (each for kind in exhibits() if kind.of == of for each in kind.all_of(info_of(runs))):
+        if exhibit.name and not (frame := exhibit.frame(runs)).empty:
+            written += write_exhibit(exhibit, frame, files.csv.parent, f"{files.csv.stem}-{exhibit.name}")
     return written
 
 
@@ -183,7 +180,6 @@ def _make(folder: Path) -> None:
 
 
 def _is_drawn(folder: Path, stem: str, texts: dict[str, Any]) -> bool:
-    """Whether the files of a figure are all there, with these numbers and this caption."""
     try:
         is_same = all(read_text(folder / f"{stem}.{kind}") == text for kind, text in texts.items())
     except (FileNotFoundError, Unreadable):
@@ -195,9 +191,8 @@ def _kept(files: ReportFiles, loaded: LoadedRecipe, ended: Sequence[RunSpec]) ->
     """Why the table that is there is not replaced; None if it is, or there is none."""
     lost = other_recipe((files.csv, files.runs_csv), loaded)
     if lost is None and ended and loaded.has_trials(ended[0].scale):  # choices change with the values, and so the runs
-        there = [
-            key.removeprefix(GRID) for line in (_lines(files.csv) or ())[:1] for key in line if key.startswith(GRID)
-        ]
+        first = next(iter(_lines(files.csv) or ()), {})
+        there = [key.removeprefix(GRID) for key in first if key.startswith(GRID)]
         if there and there != list(loaded.grids[ended[0].scale].values):
             lost = f"{files.csv} is of a sweep of {format.listing(there)}"
     if lost is None and (lost := _would_be_lost(files, ended)) is not None:
@@ -230,10 +225,8 @@ def _would_be_lost(files: ReportFiles, ended: Iterable[RunSpec]) -> str | None:
     seeds = {line.get("id"): line.get("seed") or "" for line in every}
     for line in lines:
         row, column = line.get("row") or "", line.get("column") or ""
-        there, ours = (
-            {seeds.get(run, run) for run in (line.get("run_ids") or "").split()},
-            here.get((row, column), set()),
-        )
+        there = {seeds.get(run, run) for run in (line.get("run_ids") or "").split()}
+        ours = here.get((row, column), set())
         if there - ours:
             others = "" if len(there) > len(ours) else " with other seeds"
             runs = format.plural(len(there), "finished run")

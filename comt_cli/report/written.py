@@ -13,18 +13,20 @@ from typing import Any
 from comt_cli.errors import UserError
 from comt_cli.files import read_csv, read_text
 from comt_cli.recipe.schema import NO_SCALES, SCALES
-from comt_cli.report.statistics import Paired
-from comt_cli.report.verdict import Verdict, corrected, published_direction
+from comt_cli.report.statistics import Paired, Verdict, corrected, published_direction
 from comt_cli.tasks import Task, tasks
-from comt_cli.tasks.base import DifferenceUnit, Metric
+from comt_cli.tasks.base import Metric
 
 Line = Mapping[str, str]
 """A line of a CSV; an empty text where there is no value."""
+_OF_RUNS, _OF_LOGS = {"row", "column", "seed", "id", "state"}, {"id", "step"}
+_NUMBERS = {"parameters", "tokens", "images", "examples", "image_size", "loss"}
+"""Columns of runs that are read as numbers."""
 
 
 @dataclass(frozen=True)
 class WrittenCell:
-    """One row and column of a table that was written. Differences are in `unit`.
+    """One row and column of a table that was written. Differences are in the metric's unit.
 
     `comparison` is the metric, the ids of the runs and of the baseline's: several tables may have the same cell.
     `adjusted` is the p-value after Holm's correction over the table, computed from the intervals that were written.
@@ -44,11 +46,6 @@ class WrittenCell:
     paper_baseline: float | None
     comparison: tuple[str, str, str]
     adjusted: float | None = None
-
-    @property
-    def unit(self) -> DifferenceUnit:
-        """In what its differences are."""
-        return self.metric.difference
 
 
 @dataclass(frozen=True)
@@ -100,20 +97,20 @@ class Reader:
         try:
             return read_text(path)
         except FileNotFoundError:
-            pass
+            return ""
         except ValueError as error:
             self.leave_out(path, error)
-        return ""
+            return ""
 
     def lines(self, path: Path) -> list[Line]:
         """The lines of a CSV; none where there is no file, or it is damaged."""
         try:
             return read_lines(path)
         except FileNotFoundError:
-            pass
+            return []
         except UserError as error:
             self.leave_out(path, error)
-        return []
+            return []
 
 
 def written_below(results: Path, scale: str, reader: Reader) -> list[Written]:
@@ -142,21 +139,24 @@ def written_below(results: Path, scale: str, reader: Reader) -> list[Written]:
 def _written(
     folder: Path, scale: str, name: str, tables: Mapping[str, list[Line]], runs: list[Line], reader: Reader
 ) -> Written:
-    lines = tables.get(name, [])
-    task = _task(folder / f"{name}-runs.csv", runs)
+    lines, first = tables.get(name, []), runs[0] if runs else {}
+    # Files from before December 2026 do not say their command: there the unit of the speeds does.
+    known = (task for task in tasks().values() if first.get("command", task.command) == task.command)
+    task = next((task for task in known if task.unit.name in first), None)
+    if task is None:
+        raise UserError(f"{folder / name}-runs.csv cannot be read: its runs are of no task that is known here")
     # Of a table the ablations' pictures, but not those of another table whose name begins with this one's.
-    others = [other for other in tables if other.startswith(f"{name}-")]
+    others = tuple(other for other in tables if other.startswith(f"{name}-"))
     pictures = [
         path
-        for path in sorted(folder.glob(f"{name}-*.png"))
-        if lines and not any(path.stem == other or path.stem.startswith(f"{other}-") for other in others)
+        for path in sorted(folder.glob(f"{name}-*.png") if lines else [folder / f"{name}.png"])
+        if path.exists() and not any(f"{path.stem}-".startswith(f"{other}-") for other in others)
     ]
-    own = folder / f"{name}.png"
     stems = {"rates": name, "trials": name, **({"ladder": name, "costs": name.removesuffix("-sweep")} if lines else {})}
     beside = {end: path for end, stem in stems.items() if (path := folder / f"{stem}-{end}.csv").exists()}
     files = [folder / f"{name}{end}" for end in (".md", ".csv", ".tex", ".pdf", "-runs.csv")]
     cells = list(_cells(lines, task))
-    adjusted = corrected({number: (cell.verdict, cell.difference, cell.unit) for number, cell in enumerate(cells)})
+    adjusted = corrected({n: (cell.verdict, cell.difference, cell.metric.difference) for n, cell in enumerate(cells)})
     return Written(
         task=task,
         scale=scale,
@@ -169,60 +169,39 @@ def _written(
         runs=tuple(runs),
         files=tuple(path for path in (*files, *beside.values()) if path.exists()),
         beside=beside,
-        pictures=(*((own,) if own.exists() and not lines else ()), *pictures),
+        pictures=tuple(pictures),
     )
-
-
-def _task(path: Path, runs: list[Line]) -> Task[Any]:
-    """The task of the runs behind a table. Files from before December 2026 do not say their command: there the unit of
-    the speeds does."""
-    first = runs[0] if runs else {}
-    for task in tasks().values():
-        if first.get("command", task.command) == task.command and task.unit.name in first:
-            return task
-    raise UserError(f"{path} cannot be read: its runs are of no task that is known here")
 
 
 def _cells(lines: list[Line], task: Task[Any]) -> Iterator[WrittenCell]:
     baselines = {line["column"]: line for line in lines if line["verdict"] == Verdict.baseline.value}
     for line in lines:
-        baseline = baselines.get(line["column"])
+        baseline: Line = baselines.get(line["column"], {})
         metric = task.metrics[line["metric"]]
         unit = metric.difference.name
-        paper, paper_baseline = _number(line["paper"]), _number(baseline["paper"] if baseline else "")
+        paper, paper_baseline = _number(line["paper"]), _number(baseline.get("paper", ""))
+        mean, low, high = (_number(line[key]) for key in (f"difference_{unit}", "interval_low", "interval_high"))
+        # over the seeds that both have: a line's `n` counts its own
+        n = len({*line["seeds"].split()} & {*baseline.get("seeds", "").split()})
+        if baseline and high is not None and n < 2:
+            raise ValueError(
+                f"{line['row']} at {line['column']} has an interval, and {n} of its seeds the baseline has too"
+            )
         yield WrittenCell(
             row=line["row"],
             column=line["column"],
             metric=metric,
-            baseline=baseline["row"] if baseline else line.get("baseline") or "the baseline",
+            baseline=baseline.get("row") or line.get("baseline") or "the baseline",
             verdict=Verdict(line["verdict"]),
             direction=0 if line is baseline else published_direction(paper, paper_baseline, metric),
             state=line["state"],
-            difference=_difference(line, baseline, unit),
+            difference=None if mean is None or not baseline else Paired(mean, low, high, n),
             paper_column=line["paper_column"],
             paper=paper,
             paper_difference=_number(line[f"paper_difference_{unit}"]),
             paper_baseline=paper_baseline,
-            comparison=(line["metric"], line["run_ids"], baseline["run_ids"] if baseline else ""),
+            comparison=(line["metric"], line["run_ids"], baseline.get("run_ids", "")),
         )
-
-
-def _difference(line: Line, baseline: Line | None, unit: str) -> Paired | None:
-    """Over the seeds that both have: a line's `n` counts its own."""
-    mean, low, high = (_number(line[key]) for key in (f"difference_{unit}", "interval_low", "interval_high"))
-    if mean is None or baseline is None:
-        return None
-    n = len(set(line["seeds"].split()) & set(baseline["seeds"].split()))
-    if high is not None and n < 2:
-        raise ValueError(
-            f"{line['row']} at {line['column']} has an interval, and {n} of its seeds the baseline has too"
-        )
-    return Paired(mean, low, high, n)
-
-
-_OF_RUNS, _OF_LOGS = {"row", "column", "seed", "id", "state"}, {"id", "step"}
-_NUMBERS = {"parameters", "tokens", "images", "examples", "image_size", "loss"}
-"""Columns of runs that are read as numbers."""
 
 
 def read_lines(path: Path) -> list[Line]:

@@ -71,7 +71,7 @@ def draw_curves(
     )
     check_added(added, [planned.loaded])
     loaded, exhibit = planned.loaded, Curves(quantity)
-    frame = exhibit.frame(_shown_runs(planned, runs), loaded)
+    frame = exhibit.frame(_shown_runs(planned, runs))
     if frame.empty and frame.attrs["known"]:
         raise UserError(f"the logs have no {quantity}", nearest(quantity, frame.attrs["known"]))
     if frame.empty:

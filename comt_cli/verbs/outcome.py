@@ -155,7 +155,7 @@ def _write_table(planned: Planned, runs: Path, results: Path, *, overwrite: bool
     loaded, scale = planned.loaded, planned.scale
     if not planned.has_trials:
         report = write_report(loaded, planned.specs, runs, results, overwrite=overwrite)
-        beside = [] if report.files is None else write_exhibits("table", report.runs, loaded, report.files)
+        beside = [] if report.files is None else write_exhibits("table", report.runs, report.files)
         return _Table(report, report.unwritten, beside)
     state = read_sweep(loaded, scale, planned.specs, runs)
     files = ReportFiles.of(results, scale, loaded)
@@ -164,7 +164,7 @@ def _write_table(planned: Planned, runs: Path, results: Path, *, overwrite: bool
         best = write_report(loaded, own, runs, results, overwrite=overwrite)
         unwritten, is_kept = best.unwritten, best.files is None
         if best.files is not None:
-            written += write_exhibits("table", best.runs, loaded, files)
+            written += write_exhibits("table", best.runs, files)
     else:
         yet = "." if state.problems else " yet: no row has trials that have all ended."
         unwritten, is_kept = f"Nothing is chosen at scale {scale}{yet}", files.csv.exists() and not overwrite
@@ -173,11 +173,11 @@ def _write_table(planned: Planned, runs: Path, results: Path, *, overwrite: bool
     frame = sweep_frame(state, runs)
     trials = frame[frame["place"] == "trial"]
     if not is_kept and any(run.state in ENDED for run in trials["_run"]):
-        written += write_exhibits("sweep", frame, loaded, files)
+        written += write_exhibits("sweep", frame, files)
         path = files.csv.with_name(f"{files.csv.stem}-trials.csv")
         write_text(path, frame_csv(trials.drop(columns="place"), without=OF_TEST))
         written.append(path)
-    return _Table(best, unwritten, written, Rates().frame(frame, loaded))
+    return _Table(best, unwritten, written, Rates().frame(frame))
 
 
 def _figure_state(

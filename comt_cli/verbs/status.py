@@ -18,7 +18,6 @@ from comt_cli.recipe.find import MARK, available_recipes
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
 from comt_cli.report import format
 from comt_cli.report.collect import Collection, Run, collect, tables_with_runs
-from comt_cli.report.layout import cells_as_json
 from comt_cli.report.sweep import read_sweep
 from comt_cli.report.terminal import print_progress
 from comt_cli.runs.directory import RunDirectory, RunState
@@ -163,7 +162,7 @@ def _progress(
         **counts,
         "metric": loaded.recipe.metric,
         "others": others,
-        "cells": cells_as_json(collection, metrics),
+        "cells": collection.as_json(metrics),
         "open": [_described(run, runs) for run in begun],
         "sources": _counts_by_table(sources),
         "notes": list(collection.notes),

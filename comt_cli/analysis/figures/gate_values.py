@@ -52,7 +52,7 @@ class GateValues(ModelFigure):
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
         each = "All panels have one axis" if self.shared else "Every panel has its own axis"
-        reading = f"{lines.READING} {each}; values far from all others are on a broken one."
+        reading = f"{lines.READING} {each}; values far from all others stand beyond the frame."
         where = frame.iloc[0]
         said = [f"Gates of the {where['stack']}, on the tokens of the {where['text']}."] if "stack" in frame else []
         return [*said, reading, spread(frame, ["site", "layer"])]

@@ -34,7 +34,7 @@ _LABELS = {
 
 class ResidualStream(ModelFigure):
     """Column (a) the cosine similarity, column (b) the norm ratio on a logarithmic scale: a thin line a token with
-    their median, and under it the map of token x layer. Outliers are on a broken axis, and have the colour of the
+    their median, and under it the map of token x layer. Outliers stand beyond the frame, and have the colour of the
     scale's end."""
 
     name: ClassVar = "residual-stream"
@@ -79,7 +79,7 @@ class ResidualStream(ModelFigure):
         drawn = self.table(frame)
         return [
             "(a) cosine similarity and (b) ratio of the norms of each layer's output and input.",
-            f"{lines.READING} Values far from all others are on a broken axis.",
+            f"{lines.READING} Values far from all others stand beyond the frame.",
             f"Mean cosine similarity {drawn['cosine'].mean():.2f}, median ratio {drawn['norm_ratio'].median():.2f}.",
         ]
 

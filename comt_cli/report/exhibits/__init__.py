@@ -9,13 +9,14 @@ from abc import ABC, abstractmethod
 from functools import cache
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report.caption import Caption
-from comt_cli.report.frame import frame_csv
+from comt_cli.report.frame import TableInfo, frame_csv
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+Input = Literal["table", "sweep", "command"]
 
 
 class Exhibit(ABC):
@@ -32,16 +33,16 @@ class Exhibit(ABC):
     """
 
     name: str
-    of: ClassVar[Literal["table", "sweep", "command"]] = "table"
+    of: ClassVar[Input] = "table"
     digits: ClassVar[int] = 6
 
     @classmethod
-    def all_of(cls, loaded: LoadedRecipe) -> list[Exhibit]:  # noqa: ARG003 - of most kinds there is one
-        """The exhibits of this kind that a recipe has: one."""
+    def all_of(cls, info: TableInfo) -> list[Exhibit]:  # noqa: ARG003 - of most kinds there is one
+        """The exhibits of this kind that a table has: one."""
         return [cls()]
 
     @abstractmethod
-    def frame(self, runs: pd.DataFrame, loaded: LoadedRecipe) -> pd.DataFrame:
+    def frame(self, runs: pd.DataFrame) -> pd.DataFrame:
         """What is shown, one record a line: the CSV. Empty where there is nothing to show yet.
 
         `attrs["title"]` and `attrs["trained"]` begin the caption of a figure."""

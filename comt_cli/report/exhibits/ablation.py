@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli.recipe.load import LoadedRecipe
@@ -13,9 +13,8 @@ from comt_cli.recipe.schema import AblationName
 from comt_cli.report import format
 from comt_cli.report.cells import cells_frame, only
 from comt_cli.report.exhibits import Exhibit
-from comt_cli.report.frame import Record, frame_of, rows_of
+from comt_cli.report.frame import Record, TableInfo, frame_of, info_of, rows_of
 from comt_cli.report.words import other_settings, paper_name
-from comt_cli.tasks.base import Metric
 from comt_cli.words import in_words
 
 if TYPE_CHECKING:
@@ -46,10 +45,6 @@ _OPTIONS = {
     "norm": "norm of the third term",
 }
 """What the axis of an option is called; one that is not here by its own name."""
-_SHARES: dict[str, Callable[[float], float]] = {
-    "beta_bias": lambda bias: 1 / (1 + math.exp(-max(min(bias, 700.0), -700.0))),
-}
-"""Options whose value is less readable than the share, from 0 to 1, that it amounts to."""
 COST = "cost"
 """The ablation whose quantity is not an option but the price: parameters beyond the plain model."""
 _OUTLIER = 1.6
@@ -58,8 +53,6 @@ _WIDE = 2.5
 """A bar of more than so many times the median length does not set the scale."""
 _NEAR_FLOOR = 2
 """An accuracy of at most so many times that of guessing is no learning to speak of."""
-_LARGEST = 1e100
-"""Of numbers so large, or so near to 0, a drawing's own arithmetic overflows."""
 Bar = tuple[float, float]
 _COLOURS = {"ours": "#0072B2", "paper": "#D55E00"}
 _FIELDS = ("panel", "column", "row", "baseline", "x", "value", "stderr", "n", "state", "collapsed", "printed_increase",
@@ -75,44 +68,43 @@ class Ablation(Exhibit):
         self.name: AblationName = name
 
     @classmethod
-    def all_of(cls, loaded: LoadedRecipe) -> list[Exhibit]:
-        """One for each question of the recipe."""
-        return [cls(name) for name in loaded.recipe.ablations]
+    def all_of(cls, info: TableInfo) -> list[Exhibit]:
+        return [cls(name) for name in info.recipe.ablations]
 
-    def frame(self, runs: pd.DataFrame, loaded: LoadedRecipe) -> pd.DataFrame:
+    def frame(self, runs: pd.DataFrame) -> pd.DataFrame:
         """One line a point, in the columns of the recipe's own metric; of each column the baseline's first.
 
         `panel` is `ours` or `paper`; `x` the option's value, or for the cost the extra parameters in per cent, None of
-        a category; `position` that value, or the share that it amounts to. `value` is the mean over n seeds, or the
-        printed one. Empty while none of its rows but the baseline has ended.
+        a category; `position` that value, or the share of the branch that a `beta_bias` amounts to. `value` is the mean
+        over n seeds, or the printed one. Empty while none of its rows but the baseline has ended.
         """
         import pandas as pd
 
-        recipe, key = loaded.recipe, loaded.recipe.metric
-        cells = cells_frame(runs, loaded)
+        info = info_of(runs)
+        recipe, key = info.recipe, info.recipe.metric
+        cells = cells_frame(runs)
         elsewhere = list(dict.fromkeys(cells.loc[cells["metric"] != key, "column"]))
         cells = only(cells, {*cells["row"]}, {*cells["column"]} - {*elsewhere})
         if cells.empty:
             return pd.DataFrame()
-        rows = [row for row in ablation_rows(loaded, self.name) if row in {*cells["row"]}]
-        numbers = {} if self.name == COST else _numbers(loaded, self.name, [r for r in rows if r != recipe.baseline])
+        rows = [row for row in ablation_rows(info, self.name) if row in {*cells["row"]}]
+        numbers = {} if self.name == COST else _numbers(info, self.name, [r for r in rows if r != info.baseline])
         axis = "cost" if self.name == COST else "number" if numbers else "category"
-        rows.sort(key=lambda row: (row != recipe.baseline, numbers.get(row, 0.0)))
-        metric: Metric = cells["_metric"].iloc[0]
-        points = [*_ours(cells, rows, axis, numbers)]
-        if cells.attrs["paper"] is not None:  # no number of the paper's beside runs of another text, size or length
-            points += _papers(loaded, metric, rows, axis, numbers)
+        rows.sort(key=lambda row: (row != info.baseline, numbers.get(row, 0.0)))
+        points = [*_ours(cells, rows)]
+        if info.paper is not None:  # no number of the paper's beside runs of another text, size or length
+            points += _papers(info, rows)
         if not any(p["panel"] == "ours" and not p["baseline"] and (p["n"] or "diverged" in p["state"]) for p in points):
             return pd.DataFrame()
         option = recipe.ablations[self.name].option or ""
-        share = _SHARES.get(option) if axis == "number" else None
-        frame = frame_of(
-            {field: point.get(field) for field in _FIELDS}
-            | {"position": share(point["x"]) if share and point["x"] is not None else point["x"]}
-            for point in points
-        )
+        for point in points:
+            point["x"] = point["x"] if axis == "cost" else numbers.get(point["row"])
+            is_share = axis == "number" and option == "beta_bias" and point["x"] is not None
+            point["position"] = 1 / (1 + math.exp(-max(min(point["x"], 700.0), -700.0))) if is_share else point["x"]
+        frame = frame_of({field: point.get(field) for field in _FIELDS} for point in points)
         shown = [run.spec for cell in cells["_cell"] if cell.row in rows for run in cell.every]
         specs = {column: cells.attrs["specs"][column] for column in dict.fromkeys(cells["column"])}
+        metric = info.task.metrics[key]
         frame.attrs = {
             "title": _QUESTIONS[self.name],
             "trained": cells.attrs["trained"],
@@ -122,22 +114,51 @@ class Ablation(Exhibit):
             "metric": metric.label,
             "better": metric.better,
             "is_relative": metric.difference.is_relative,
-            "baseline": recipe.baseline,
-            "scale": cells.attrs["scale"],
-            "paper": paper_name(cells.attrs["paper"] or ""),
+            "baseline": info.baseline,
+            "scale": info.scale,
+            "paper": paper_name(info.paper or ""),
             "seeds": cells.attrs["seeds"],
-            "floors": {column: spec.task.chance(spec.settings) for column, spec in specs.items()
-                       if key == spec.task.metric},
+            "floors": {column: info.task.chance(spec.settings) for column, spec in specs.items()
+                       if key == info.task.metric},
             "notes": (
-                *other_settings(shown, recipe.baseline),
+                *other_settings(shown, info.baseline),
                 *([f"Not drawn, since they show another metric: {format.listing(elsewhere)}."] if elsewhere else []),
             ),
         }  # fmt: skip
         return frame
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        """The bars and marks, seeds that are absent, rows that were trained otherwise, what could not be drawn."""
-        return [*_reading(frame), *frame.attrs["notes"]]
+        attrs = frame.attrs
+        ours, printed = ([each for each in rows_of(frame) if each["panel"] == panel] for panel in ("ours", "paper"))
+        seeds, several = format.seeds(attrs["seeds"]), len({point["column"] for point in ours}) > 1
+
+        def named(chosen: Iterable[Record]) -> str:
+            return format.listing(f"{p['row']} at {in_words(p['column'])}" if several else p["row"] for p in chosen)
+
+        said = [f"Broken line (- -): {attrs['baseline']}; triangles: values beyond the scale."]
+        if any(point["interval_low"] is not None for point in ours):
+            said.append(
+                f"Bars: 95 % interval of the difference to {attrs['baseline']}, paired by seed ({seeds}); one that "
+                "reaches the broken line is not resolved."
+            )
+        if any(p["stderr"] is not None and p["interval_low"] is None for p in ours if not p["baseline"]):
+            said.append(f"Thin bars: mean ± standard error over the seeds ({seeds}), without a pair to compare.")
+        elif len(attrs["seeds"]) == 1:
+            said.append("Ours: one seed, so no error bars.")
+        low = [p for p in ours if p["value"] is not None and (floor := attrs["floors"].get(p["column"])) is not None
+               and p["value"] <= _NEAR_FLOOR * floor]  # fmt: skip
+        if low:
+            said.append(f"Hardly anything was learned by {named(low)}: at most {_NEAR_FLOOR} times what guessing gets.")
+        if partial := [point for point in ours if point["n"] and point["state"] != "done"]:
+            said.append(f"Hollow, since seeds diverged or are absent: {named(partial)}.")
+        if absent := [point for point in ours if not point["n"]]:
+            reasons = [f"{named([point])} ({point['state']})" for point in absent]
+            said.append(f"Without a value: {format.listing(reasons)}.")
+        if attrs["axis"] == "cost" and printed:
+            lost = {p["row"] for p in printed if p["x"] is None and not p["baseline"]}
+            none = f" The paper prints no increase for {format.listing(sorted(lost))}." if lost else ""
+            said.append(f"An increase printed as <1 % is drawn at 0.5 %.{none}")
+        return [*said, *attrs["notes"]]
 
     def draw(self, frame: pd.DataFrame) -> Figure:
         """Ours on the left and the paper's on the right, one panel a column, each with its own axis of values.
@@ -147,7 +168,7 @@ class Ablation(Exhibit):
         """
         from comt_cli.report.figures.style import PAGE_WIDTH, letters_on, page_figure, place_labels, style
 
-        attrs, sides = frame.attrs, list(dict.fromkeys(frame["panel"]))
+        attrs, sides = frame.attrs, [*frame.groupby("panel", sort=False)]
         columns = frame.groupby("panel")["column"].nunique().max()
         widest = frame.groupby("panel")["row"].nunique().max()
         width = min(PAGE_WIDTH, max(3.6, len(sides) * max(2.6, 0.7 + 0.42 * widest)))
@@ -155,13 +176,12 @@ class Ablation(Exhibit):
         with style():
             figure = page_figure(1.3 + 1.5 * columns, width)
             parts = figure.subfigures(1, len(sides), squeeze=False)[0]
-            for part, panel in zip(parts, sides, strict=True):
-                here = frame[frame["panel"] == panel]
+            for part, (panel, here) in zip(parts, sides, strict=True):
                 rows = [row for row in dict.fromkeys(here["row"]) if row != attrs["baseline"]]
-                curves = dict([*here.groupby("column", sort=False)])
+                curves = [own for _, own in here.groupby("column", sort=False)]
                 panels = part.subplots(len(curves), 1, squeeze=False, sharex=True)[:, 0]
-                for axes, own in zip(panels, curves.values(), strict=True):
-                    named.append((axes, _draw_panel(axes, own, rows, attrs, _COLOURS[panel])))
+                for axes, own in zip(panels, curves, strict=True):
+                    named.append((axes, _draw_panel(axes, own, rows, attrs, _COLOURS[str(panel)])))
                 _x_axis(panels[-1], here, rows, attrs["axis"])
                 origin = f"trained here, scale {attrs['scale']}" if panel == "ours" else f"printed in {attrs['paper']}"
                 part.suptitle(origin, fontsize=8)
@@ -175,44 +195,42 @@ class Ablation(Exhibit):
         return figure
 
 
-def ablation_rows(loaded: LoadedRecipe, name: AblationName) -> list[str]:
+def ablation_rows(table: LoadedRecipe | TableInfo, name: AblationName) -> list[str]:
     """The rows of an ablation in table order, with the baseline.
 
     Those that the recipe names (or all), and every other row that differs from one of them in the varied option alone:
     a point that was added.
     """
-    ablation, recipe, option = loaded.recipe.ablations[name], loaded.recipe, loaded.recipe.ablations[name].option
+    recipe, methods, option = table.recipe, table.methods, table.recipe.ablations[name].option
 
     def without(row: str) -> dict[str, Any]:
-        return {key: value for key, value in loaded.methods[row].items() if key != option}
+        return {key: value for key, value in methods[row].items() if key != option}
 
-    named = list(ablation.rows or recipe.rows)
-    apart = [without(row) for row in named if option in loaded.methods[row]]
-    named += [row for row, method in loaded.methods.items() if option in method and without(row) in apart]
+    named = list(recipe.ablations[name].rows or recipe.rows)
+    apart = [without(row) for row in named if option in methods[row]]
+    named += [row for row, method in methods.items() if option in method and without(row) in apart]
     return [row for row in recipe.rows if row in named or row == recipe.baseline]
 
 
-def _numbers(loaded: LoadedRecipe, name: AblationName, rows: Iterable[str]) -> dict[str, float]:
+def _numbers(info: TableInfo, name: AblationName, rows: Iterable[str]) -> dict[str, float]:
     """The varied option of every row, where each has a number of its own; else nothing."""
-    option = loaded.recipe.ablations[name].option
-    values = {row: loaded.methods[row].get(option) for row in rows} if option else {}
+    option = info.recipe.ablations[name].option
+    values = {row: info.methods[row].get(option) for row in rows} if option else {}
     numbers = {row: float(value) for row, value in values.items()
                if isinstance(value, int | float) and not isinstance(value, bool)}  # fmt: skip
-    fit = all(not number or 1 / _LARGEST < abs(number) < _LARGEST for number in numbers.values())
-    return numbers if len({*numbers.values()}) == len(values) and fit else {}
+    return numbers if len({*numbers.values()}) == len(values) else {}
 
 
-def _ours(cells: pd.DataFrame, rows: Sequence[str], axis: str, numbers: dict[str, float]) -> Iterator[Record]:
+def _ours(cells: pd.DataFrame, rows: Sequence[str]) -> Iterator[Record]:
     every = {(each["column"], each["row"]): each for each in rows_of(cells)}
     for column in dict.fromkeys(cells["column"]):
-        for row in rows:
-            cell = every[column, row]
+        for cell in (every[column, row] for row in rows):
             apart = cell["_apart"]
             yield {
                 **{key: cell[key] for key in ("column", "row", "stderr", "n", "state")},
                 "panel": "ours",
-                "baseline": row == cell["baseline"],
-                "x": cell["extra_parameters_percent"] if axis == "cost" else numbers.get(row),
+                "baseline": cell["row"] == cell["baseline"],
+                "x": cell["extra_parameters_percent"],
                 "value": cell["mean"],
                 "collapsed": False,
                 "difference": apart and apart.mean,
@@ -221,36 +239,26 @@ def _ours(cells: pd.DataFrame, rows: Sequence[str], axis: str, numbers: dict[str
             }
 
 
-def _papers(
-    loaded: LoadedRecipe, metric: Metric, rows: Sequence[str], axis: str, numbers: dict[str, float]
-) -> Iterator[Record]:
-    """Every column of the paper with the recipe's metric, at any scale."""
-    recipe = loaded.recipe
+def _papers(info: TableInfo, rows: Sequence[str]) -> Iterator[Record]:
+    """Every column of the paper with the recipe's metric, at any scale; `<1%` as the middle of what it may be."""
+    recipe, metric = info.recipe, info.task.metrics[info.recipe.metric]
     for column, told in recipe.columns.items():
         for row in rows if told.metric in (None, recipe.metric) else ():
             value, printed = recipe.rows[row].paper.get(column), recipe.rows[row].paper_increase.get(column)
-            if value is None:
-                continue
-            yield {
-                "panel": "paper",
-                "column": column,
-                "row": row,
-                "baseline": row == recipe.baseline,
-                "x": _increase(printed) if axis == "cost" else numbers.get(row),
-                "value": value,
-                "n": 1,
-                "state": "printed",
-                "collapsed": metric.collapsed(value),
-                "printed_increase": printed,
-            }
-
-
-def _increase(printed: str | None) -> float | None:
-    """`22.9%` as a number; `<1%` as the middle of what it may be."""
-    if printed is None:
-        return None
-    number = float(printed.strip("<% "))
-    return number / 2 if printed.startswith("<") else number
+            if value is not None:
+                increase = None if printed is None else float(printed.strip("<% "))
+                yield {
+                    "panel": "paper",
+                    "column": column,
+                    "row": row,
+                    "baseline": row == recipe.baseline,
+                    "x": increase / 2 if increase is not None and str(printed).startswith("<") else increase,
+                    "value": value,
+                    "n": 1,
+                    "state": "printed",
+                    "collapsed": metric.collapsed(value),
+                    "printed_increase": printed,
+                }
 
 
 def scale_of(points: Sequence[Record], bars: Mapping[str, Bar], better: str) -> Bar:
@@ -296,8 +304,7 @@ def bar(point: Record, baseline: float | None, *, relative: bool) -> Bar | None:
 def _draw_panel(
     axes: Axes, own: pd.DataFrame, rows: Sequence[str], attrs: Any, colour: str
 ) -> list[tuple[float, float, str]]:
-    """Draw the points of a column; returns where they are, with their names."""
-    points = rows_of(own)
+    points, is_cost = rows_of(own), attrs["axis"] == "cost"
     base = next((p for p in points if p["baseline"]), None)
     line = None if base is None else base["value"]
     axes.set_title(f"{in_words(points[0]['column'])}   - - {attrs['baseline']} {_text(base)}", loc="left", fontsize=7)
@@ -312,23 +319,20 @@ def _draw_panel(
         heights = [p["value"] if p["value"] is not None and low <= p["value"] <= high else math.nan for p in marked]
         axes.plot([rows.index(p["row"]) for p in marked], heights, color=colour, zorder=2)
     named, beyond = [], dict[tuple[float, bool], list[str]]()
-    for point in points:
-        value, is_baseline = point["value"], point["baseline"]
-        if is_baseline and attrs["axis"] != "cost":
-            continue
-        x = point["x"] if attrs["axis"] == "cost" else rows.index(point["row"])
+    for point in points if is_cost else [p for p in points if not p["baseline"]]:
+        value, x = point["value"], point["x"] if is_cost else rows.index(point["row"])
         if x is None:
             continue
         if value is None or not low <= value <= high:
             is_up = value > high if value is not None else attrs["better"] == "higher"
-            name = f"{point['row']} {_text(point)}" if attrs["axis"] == "cost" else _text(point)
             end, shade = high if is_up else low, colour if value is not None else "none"
             axes.plot([x], [end], "^" if is_up else "v", color=shade, markersize=4, clip_on=False)
-            beyond.setdefault((x, is_up), []).append(name)
+            beyond.setdefault((x, is_up), []).append(f"{point['row']} {_text(point)}" if is_cost else _text(point))
             continue
-        is_whole = point["state"] in ("done", "printed") and not is_baseline
-        axes.plot([x], [value], "s" if is_baseline else "o", color="#606060" if is_baseline else colour, markersize=3.6,
-                  markerfacecolor=None if is_whole else "white", zorder=4)  # fmt: skip
+        mark, shade = ("s", "#606060") if point["baseline"] else ("o", colour)
+        is_whole = point["state"] in ("done", "printed") and not point["baseline"]
+        axes.plot([x], [value], mark, color=shade, markersize=3.6, markerfacecolor=None if is_whole else "white",
+                  zorder=4)  # fmt: skip
         if (ends := bars.get(point["row"])) is not None:
             axes.plot([x, x], ends, "_-", color=colour, markersize=5, zorder=3,
                       linewidth=0.5 if point["interval_low"] is None else 0.9)  # fmt: skip
@@ -359,42 +363,8 @@ def _x_axis(axes: Axes, here: pd.DataFrame, rows: Sequence[str], axis: str) -> N
 
 
 def _text(point: Record | None) -> str:
-    """The value of a point as a text, or why there is none: of `2 diverged, 1 missing` the first reason."""
     if point is None:
         return "not printed"
     if point["value"] is None:
         return next((each for each in ("diverged", "running", "unfinished") if each in point["state"]), "missing")
     return f"{point['value']:.0f}" if point["collapsed"] else format.value(point["value"])
-
-
-def _reading(frame: pd.DataFrame) -> Iterator[str]:
-    attrs = frame.attrs
-    ours, printed = ([each for each in rows_of(frame) if each["panel"] == panel] for panel in ("ours", "paper"))
-    seeds, several = format.seeds(attrs["seeds"]), len({point["column"] for point in ours}) > 1
-
-    def named(chosen: Iterable[Record]) -> str:
-        return format.listing(f"{p['row']} at {in_words(p['column'])}" if several else p["row"] for p in chosen)
-
-    yield f"Broken line (- -): {attrs['baseline']}; triangles: values beyond the scale."
-    if any(point["interval_low"] is not None for point in ours):
-        yield (
-            f"Bars: 95 % interval of the difference to {attrs['baseline']}, paired by seed ({seeds}); one that reaches "
-            "the broken line is not resolved."
-        )
-    if any(p["stderr"] is not None and p["interval_low"] is None for p in ours if not p["baseline"]):
-        yield f"Thin bars: mean ± standard error over the seeds ({seeds}), without a pair of seeds to compare."
-    elif len(attrs["seeds"]) == 1:
-        yield "Ours: one seed, so no error bars."
-    low = [p for p in ours if p["value"] is not None and (floor := attrs["floors"].get(p["column"])) is not None
-           and p["value"] <= _NEAR_FLOOR * floor]  # fmt: skip
-    if low:
-        yield f"Hardly anything was learned by {named(low)}: at most {_NEAR_FLOOR} times what guessing gets."
-    if partial := [point for point in ours if point["n"] and point["state"] != "done"]:
-        yield f"Hollow, since seeds diverged or are absent: {named(partial)}."
-    if absent := [point for point in ours if not point["n"]]:
-        reasons = [f"{named([point])} ({point['state']})" for point in absent]
-        yield f"Without a value: {format.listing(reasons)}."
-    if attrs["axis"] == "cost" and printed:
-        yield "An increase printed as <1 % is drawn at 0.5 %."
-        if lost := {p["row"] for p in printed if p["x"] is None and not p["baseline"]}:
-            yield f"The paper prints no increase for {format.listing(sorted(lost))}."

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report import format
 from comt_cli.report.collect import Run
-from comt_cli.report.exhibits import Exhibit
+from comt_cli.report.exhibits import Exhibit, Input
+from comt_cli.report.frame import info_of
 from comt_cli.report.logs import Log, logged, quantities, width_for, window_means
 from comt_cli.report.statistics import paired_difference, summarise
 from comt_cli.report.words import of_runs
@@ -29,13 +29,13 @@ Point = dict[str, Any]
 class Curves(Exhibit):
     """The curves of one quantity of the logs; `loss` is that of training batches."""
 
-    of: ClassVar[Literal["table", "sweep", "command"]] = "command"
+    of: ClassVar[Input] = "command"
 
     def __init__(self, quantity: str = "loss") -> None:
         self.quantity = quantity
         self.name = "curves" if quantity == "loss" else f"curves-{quantity}"
 
-    def frame(self, runs: pd.DataFrame, loaded: LoadedRecipe) -> pd.DataFrame:
+    def frame(self, runs: pd.DataFrame) -> pd.DataFrame:
         """A line for every row, column and step: the count of the task's unit, `mean`, `least` and `greatest` over `n`
         seeds; of rows beside the baseline `difference`, the mean over the `pairs` of equal seeds, and `low` and `high`,
         its 95 % interval (`statistics.paired_difference`, the tables' own).
@@ -50,7 +50,8 @@ class Curves(Exhibit):
         import pandas as pd
 
         every: list[Run] = list(runs["_run"])
-        baseline, unit = loaded.recipe.baseline, every[0].spec.task.unit.name
+        info = info_of(runs)
+        baseline, unit = info.baseline, info.task.unit.name
         logs: dict[str, Log] = {run.spec.id: run.directory.metrics() for run in every}
         values = {run.spec.id: logged(logs[run.spec.id], self.quantity) for run in every}
         points: list[Point] = []
@@ -58,8 +59,10 @@ class Curves(Exhibit):
             width = width_for(max(len(values[run.spec.id]) for run in own))
             seeds: dict[str, dict[int, dict[int, float]]] = {}
             for run in own:
-                means = dict(_means(run, values[run.spec.id], width))
-                seeds.setdefault(run.spec.row, {})[run.spec.seed] = means
+                logs_of = values[run.spec.id]
+                # only runs that are done have the same last window where it is not whole
+                whole = len(logs_of) if run.state is RunState.done else len(logs_of) - len(logs_of) % width
+                seeds.setdefault(run.spec.row, {})[run.spec.seed] = dict(window_means(logs_of[:whole], width))
             counts = {line["step"]: line[unit] for run in own for line in logs[run.spec.id] if unit in line}
             for row, curves in seeds.items():
                 others = {} if row == baseline else seeds.get(baseline, {})
@@ -71,8 +74,8 @@ class Curves(Exhibit):
             frame = frame.astype(dict.fromkeys(("difference", "low", "high"), float))
         said = "training loss" if self.quantity == "loss" else self.quantity.replace("_", " ")
         frame.attrs = {
-            "title": f"{loaded.recipe.title}: {said} while training",
-            "trained": of_runs([run.spec for run in drawn], loaded.changed(every[0].spec.scale)) if drawn else "",
+            "title": f"{info.recipe.title}: {said} while training",
+            "trained": of_runs([run.spec for run in drawn], info.changed) if drawn else "",
             "quantity": said,
             "unit": unit,
             "baseline": baseline,
@@ -82,7 +85,6 @@ class Curves(Exhibit):
         return frame
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        """How to read it, and from when on differences are resolved."""
         return [
             "Left: means over seeds, each point of a fiftieth of the training or less; bands span the seeds",
             f"Right: differences to {frame.attrs['baseline']} at equal steps, paired by seed, with 95 % intervals of "
@@ -143,12 +145,6 @@ def _range(axes: Axes, low: pd.Series[float], high: pd.Series[float]) -> None:
         axes.set_ylim(bottom - air, top + air)
 
 
-def _means(run: Run, values: Sequence[tuple[int, float]], width: int) -> list[tuple[int, float]]:
-    """`window_means`, without the last window where it is not whole: only runs that are done have the same one."""
-    whole = len(values) if run.state is RunState.done else len(values) - len(values) % width
-    return window_means(values[:whole], width)
-
-
 def _points(
     curves: Mapping[int, Mapping[int, float]], others: Mapping[int, Mapping[int, float]]
 ) -> Iterator[tuple[int, Point]]:
@@ -178,7 +174,8 @@ def resolved_since(points: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, An
 def _findings(
     points: Sequence[Point], every: Sequence[Run], drawn: Sequence[Run], baseline: str, unit: str
 ) -> Iterator[str]:
-    """For every row beside the baseline, from when on its difference is resolved. Then what is not drawn."""
+    """For every row beside the baseline, from when on its difference is resolved. Where a seed diverged nothing is, as
+    in tables: those that did not are the lucky ones. Then what is not drawn."""
     rows: dict[tuple[str, str], list[Point]] = {}
     for point in points:
         if point["row"] != baseline:
@@ -186,29 +183,25 @@ def _findings(
     several = len({column for column, _ in rows}) > 1
     for (column, row), own in rows.items():
         runs = [run for run in drawn if run.spec.column == column and run.spec.row in (row, baseline)]
-        yield f"{f'{row} at {column}' if several else row}: {_finding(own, runs, baseline, unit)}"
+        lost = [f"{run.spec.row} with seed {run.spec.seed}" for run in runs if run.state is RunState.diverged]
+        most, is_done = max(point["pairs"] for point in own), all(run.state is RunState.done for run in runs)
+        paired = [point for point in own if point["pairs"] == most]
+        step = "" if is_done else f"step {paired[-1]['step']:,}, so far"
+        if lost:
+            said = f"not compared, since {format.listing(lost)} diverged"
+        elif most < 2:
+            said = "one seed, so no interval" if most else f"no run of {baseline} with the same seed"
+        elif (since := resolved_since(paired)) is None:
+            said = f"not resolved at {step or 'the end'}"
+        else:
+            start, is_below = since
+            count = "" if start[unit] is None else f", {format.short_count(start[unit])} {unit}"
+            way = "lower" if is_below else "higher"
+            said = f"resolved as {way} from step {start['step']:,}{count} to {step or 'the end'}"
+        yield f"{f'{row} at {column}' if several else row}: {said}"
     seeds: dict[str, list[int]] = {}
     for spec in (run.spec for run in every if run not in drawn):
         seeds.setdefault(f"{spec.row} at {spec.column}" if several else spec.row, []).append(spec.seed)
     if seeds:
         listed = "; ".join(f"{at}, seeds {format.seeds(each)}" for at, each in seeds.items())
         yield f"Not drawn, without a log: {listed}"
-
-
-def _finding(points: Sequence[Point], runs: Sequence[Run], baseline: str, unit: str) -> str:
-    """Of one row. Where a seed diverged nothing is resolved, as in tables: those that did not are the lucky ones."""
-    if lost := [f"{run.spec.row} with seed {run.spec.seed}" for run in runs if run.state is RunState.diverged]:
-        return f"not compared, since {format.listing(lost)} diverged"
-    most = max(point["pairs"] for point in points)
-    if most < 2:
-        return "one seed, so no interval" if most else f"no run of {baseline} with the same seed"
-    paired = [point for point in points if point["pairs"] == most]
-    is_done = all(run.state is RunState.done for run in runs)
-    step = f"step {paired[-1]['step']:,}, so far"
-    since = resolved_since(paired)
-    if since is None:
-        return "not resolved at the end" if is_done else f"not resolved at {step}"
-    start, is_below = since
-    count = start[unit]
-    when = f"step {start['step']:,}" + ("" if count is None else f", {format.short_count(count)} {unit}")
-    return f"resolved as {'lower' if is_below else 'higher'} from {when} {'to the end' if is_done else f'to {step}'}"

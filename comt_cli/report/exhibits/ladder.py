@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.recipe.names import LADDER_SIZES
 from comt_cli.report import format
 from comt_cli.report.cells import cells_frame, under_columns
 from comt_cli.report.exhibits import Exhibit
-from comt_cli.report.frame import Record
-from comt_cli.report.layout import NOTHING
-from comt_cli.report.statistics import ALPHA, Paired, holm
-from comt_cli.report.verdict import stands
-from comt_cli.report.words import STANDS
+from comt_cli.report.frame import Record, info_of
+from comt_cli.report.statistics import ALPHA, STANDS, holm, stands
 from comt_cli.runs.directory import RunState
 from comt_cli.sums import added
 from comt_cli.tasks.base import Metric
@@ -50,13 +46,13 @@ class Ladder(Exhibit):
 
     name = "ladder"
 
-    def frame(self, runs: pd.DataFrame, loaded: LoadedRecipe) -> pd.DataFrame:
+    def frame(self, runs: pd.DataFrame) -> pd.DataFrame:
         """One line for each row and size, with the row's line beside it; a row without any size has one line."""
         import pandas as pd
 
-        if not loaded.recipe.ladder:
+        if not info_of(runs).recipe.ladder:
             return pd.DataFrame()
-        cells = cells_frame(runs, loaded)
+        cells = cells_frame(runs)
         found = trends(cells)
         if not any(trend["rungs"] for trend in found):
             return pd.DataFrame()
@@ -72,20 +68,19 @@ class Ladder(Exhibit):
         numbers = [key for key in lines[0] if key not in ("row", "column", "pairs", "verdict")]
         frame = pd.DataFrame(lines).astype(dict.fromkeys(numbers, float)).astype({"pairs": "Int64"})
         frame.attrs = {
-            "title": f"{cells.attrs['title']}: {HEADING.lower()}",
+            "title": f"{info_of(runs).recipe.title}: {HEADING.lower()}",
             "trained": cells.attrs["trained"],
             "reading": (
                 rule(cells, found),
                 "Bars are the 95 % intervals of each size; a dashed line has a slope that is not resolved",
                 *sentences(found),
             ),
-            "baseline": cells.attrs["baseline"],
-            "unit": unit(cells),
+            "baseline": info_of(runs).baseline,
+            "unit": _unit(cells),
         }
         return frame
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        """How lines are made, and which way every row goes."""
         return list(frame.attrs["reading"])
 
     def draw(self, frame: pd.DataFrame) -> Figure:
@@ -154,8 +149,8 @@ def trends(cells: pd.DataFrame) -> list[Trend]:
     """The trend of every row of a ladder's table but the baseline; none of another table, or where the baseline was not
     selected."""
     by_column = [{each["row"]: each for each in records} for records in under_columns(cells).values()]
-    baseline = cells.attrs["baseline"]
-    if not cells.attrs["is_ladder"] or baseline not in by_column[0]:
+    baseline = info_of(cells).baseline
+    if not info_of(cells).recipe.ladder or baseline not in by_column[0]:
         return []
     found = [_trend(row, [(column[row], column[baseline]) for column in by_column])
              for row in by_column[0] if row != baseline]  # fmt: skip
@@ -167,13 +162,18 @@ def _trend(row: str, pairs: Sequence[tuple[Record, Record]]) -> Trend:
     """A size at which a seed diverged has no gain, as in tables: the seeds that did not are the lucky ones."""
     rungs, diverged, missing = [], [], []
     for own, base in pairs:
-        metric, difference, flops = own["_metric"], own["_apart"], base["_cell"].average("flops")
+        metric, apart, flops = own["_metric"], own["_apart"], base["_cell"].average("flops")
         if any(each.having(RunState.diverged) and not each.is_open for each in (own["_cell"], base["_cell"])):
             diverged.append(own["column"])
-        elif difference is None or flops is None or (metric.difference.is_relative and difference.mean <= -100):
+        elif apart is None or flops is None or (metric.difference.is_relative and apart.mean <= -100):
             missing.append(own["column"])
         else:
-            rungs.append(_rung(own["column"], flops, difference, metric))
+            ends: list[float | None] = [None, None]
+            # An end that is -100 % to the last digit has no logarithm: of two seeds that lie far apart.
+            if apart.low is not None and (apart.low > -100 or not metric.difference.is_relative):
+                ends = sorted(gain_of(each, metric) for each in (apart.low, apart.high))  # type: ignore[assignment]
+            rungs.append({"column": own["column"], "flops": flops, "gain": gain_of(apart.mean, metric),
+                          "low": ends[0], "high": ends[1], "pairs": apart.n})  # fmt: skip
     line = None
     if diverged:
         verdict = f"no line: a run diverged at {format.listing(diverged)}"
@@ -183,33 +183,11 @@ def _trend(row: str, pairs: Sequence[tuple[Record, Record]]) -> Trend:
         verdict = f"no line: that takes {LADDER_SIZES} sizes"
     else:
         line = fitted([rung["flops"] for rung in rungs], [rung["gain"] for rung in rungs])
-        verdict = _verdict(line, added(rung["gain"] for rung in rungs))
+        is_gain = added(rung["gain"] for rung in rungs) > 0  # on average
+        way = "grows" if (line["slope"] > 0) == is_gain else "shrinks"
+        is_resolved = not line["low"] <= 0 <= line["high"]
+        verdict = f"{'gain' if is_gain else 'deficit'} {way}" if is_resolved else NOT_RESOLVED
     return {"row": row, "rungs": rungs, "line": line, "verdict": verdict, "adjusted": None}
-
-
-def _rung(column: str, flops: float, difference: Paired, metric: Metric) -> dict[str, Any]:
-    ends: list[float | None] = [None, None]
-    # An end that is -100 % to the last digit has no logarithm: of two seeds that lie far apart.
-    endless = metric.difference.is_relative and difference.low is not None and difference.low <= -100
-    if difference.low is not None and difference.high is not None and not endless:
-        ends = sorted(gain_of(each, metric) for each in (difference.low, difference.high))  # type: ignore[assignment]
-    gain = gain_of(difference.mean, metric)
-    return {"column": column, "flops": flops, "gain": gain, "low": ends[0], "high": ends[1], "pairs": difference.n}
-
-
-def _verdict(line: Line, whole: float) -> str:
-    """Which way the line goes, if its slope is resolved; `whole` says on which side of zero the row lies on average."""
-    if line["low"] <= 0 <= line["high"]:
-        return NOT_RESOLVED
-    if whole > 0:
-        return "gain grows" if line["slope"] > 0 else "gain shrinks"
-    return "deficit shrinks" if line["slope"] > 0 else "deficit grows"
-
-
-def unit(cells: pd.DataFrame) -> str:
-    """What gains are counted in."""
-    own = cells["_metric"].iloc[0].difference
-    return "100 x log ratio" if own.is_relative else str(own.spoken)
 
 
 def texts(found: Sequence[Trend], columns: Sequence[str]) -> list[list[str]]:
@@ -217,9 +195,9 @@ def texts(found: Sequence[Trend], columns: Sequence[str]) -> list[list[str]]:
     made = [["method", *columns, "gain for 10 x compute [95 %]", "verdict"]]
     for trend in found:
         gains = {rung["column"]: format.signed(rung["gain"]) for rung in trend["rungs"]}
-        slope = NOTHING if trend["line"] is None else _slope(trend["line"])
+        slope = "-" if trend["line"] is None else _slope(trend["line"])
         verdict = trend["verdict"] + (STANDS if _is_marked(trend) else "")
-        made.append([trend["row"], *(gains.get(column, NOTHING) for column in columns), slope, verdict])
+        made.append([trend["row"], *(gains.get(column, "-") for column in columns), slope, verdict])
     return made
 
 
@@ -230,7 +208,7 @@ def _is_marked(trend: Trend) -> bool:
 def rule(cells: pd.DataFrame, found: Sequence[Trend]) -> str:
     """How the lines are made."""
     sizes = cells["column"].nunique()
-    gains = f"Gains over {cells.attrs['baseline']} in {unit(cells)}, paired by seed; above zero is better."
+    gains = f"Gains over {info_of(cells).baseline} in {_unit(cells)}, paired by seed; above zero is better."
     if sizes < LADDER_SIZES:
         return f"{gains} A line takes {LADDER_SIZES} sizes."
     mark = f" {STANDS}: resolved after Holm's correction over the rows, too." if any(map(_is_marked, found)) else ""
@@ -240,23 +218,25 @@ def rule(cells: pd.DataFrame, found: Sequence[Trend]) -> str:
     )
 
 
+def _unit(cells: pd.DataFrame) -> str:
+    own = cells["_metric"].iloc[0].difference
+    return "100 x log ratio" if own.is_relative else str(own.spoken)
+
+
 def sentences(found: Sequence[Trend]) -> Iterator[str]:
-    """One for each row: which way its gain goes, by how much, and where a line that falls to zero reaches it."""
+    """One for each row: which way its gain goes, by how much, and where a line that falls to zero reaches it, unless
+    that is far from what was trained."""
     for trend in found:
         if (line := trend["line"]) is None:
             yield f"{trend['row']}: {trend['verdict']}"
             continue
-        zero = f"; {zero_of(line, max(rung['flops'] for rung in trend['rungs']))}"
-        falls = trend["verdict"].endswith("shrinks")
-        yield f"{trend['row']}: {trend['verdict']}, {_slope(line)} for ten times the compute{zero if falls else ''}"
-
-
-def zero_of(line: Line, largest: float) -> str:
-    """Where a line that falls to zero reaches it, unless that is far from what was trained."""
-    reached = -line["intercept"] / line["slope"] if line["slope"] else math.inf
-    if reached > math.log10(largest) + _FAR:
-        return f"the line is not zero before {10**_FAR} times the largest compute"
-    return f"the line is zero at {10**reached:.1e} FLOPs"
+        zero = ""
+        if trend["verdict"].endswith("shrinks"):
+            reached = -line["intercept"] / line["slope"]
+            is_far = reached > math.log10(max(rung["flops"] for rung in trend["rungs"])) + _FAR
+            before = f"not zero before {10**_FAR} times the largest compute"
+            zero = f"; the line is {before if is_far else f'zero at {10**reached:.1e} FLOPs'}"
+        yield f"{trend['row']}: {trend['verdict']}, {_slope(line)} for ten times the compute{zero}"
 
 
 def _slope(line: Line) -> str:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report import format
 from comt_cli.report.cells import cells_frame
 from comt_cli.report.collect import ENDED, Cell
-from comt_cli.report.exhibits import Exhibit
-from comt_cli.report.frame import Record, frame_of, part_of, rows_of
-from comt_cli.report.layout import NOTHING
+from comt_cli.report.exhibits import Exhibit, Input
+from comt_cli.report.frame import Record, frame_of, info_of, part_of, rows_of
 from comt_cli.report.markdown import escaped, pipes
 from comt_cli.report.statistics import paired_difference, summarise
 from comt_cli.report.sweep import PLACES, CellName, Tuned, tuned_cell, whole_columns
 from comt_cli.runs.directory import RunState
 from comt_cli.runs.plan import point_in_words
-from comt_cli.tasks.base import Metric
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,29 +34,33 @@ class Rates(Exhibit):
     verdict of the table at every row's own best."""
 
     name = "rates"
-    of: ClassVar[Literal["table", "sweep", "command"]] = "sweep"
+    of: ClassVar[Input] = "sweep"
     digits: ClassVar[int] = 8
 
-    def frame(self, runs: pd.DataFrame, loaded: LoadedRecipe) -> pd.DataFrame:
-        """The numbers of every cell, columns outermost."""
-        grid, recipe = loaded.grids[str(runs["scale"].iloc[0])], loaded.recipe
+    def frame(self, runs: pd.DataFrame) -> pd.DataFrame:
+        info = info_of(runs)
+        grid = info.grid
+        assert grid is not None
         cells: dict[str, dict[CellName, Cell]] = {}
         for place, cell in zip(runs["place"], runs["_cell"], strict=True):
             cells.setdefault(place, {})[cell.row, cell.column] = cell
-        verdicts = _verdicts(runs, loaded, cells.get("own", {}))
+        whole = whole_columns({name: [] for name in cells.get("own", {})})
+        at_own = [place == "own" and (cell.row, cell.column) in whole
+                  for place, cell in zip(runs["place"], runs["_cell"], strict=True)]  # fmt: skip
+        table = rows_of(cells_frame(part_of(runs, at_own))) if any(at_own) else []
+        verdicts = {(each["row"], each["column"]): each["verdict"] for each in table}
         columns = list(dict.fromkeys(column for _, column in cells["trial"]))
         lines: list[Record] = []
         for name in sorted(cells["trial"], key=lambda name: columns.index(name[1])):
             tuned, trials = tuned_cell(cells["trial"][name], grid), cells["trial"][name].runs
-            key = recipe.metric_at(trials[0].spec.scale, name[1])
-            metric: Metric = trials[0].spec.task.metrics[key]
+            key, metric = info.keys[name[1]], info.metric(name[1])
             line: Record = {"row": name[0], "column": name[1], "metric": key}
             for place in PLACES:
                 there = cells.get(place, {})
-                cell, base = there.get(name), there.get((recipe.baseline, name[1]))
+                cell, base = there.get(name), there.get((info.baseline, name[1]))
                 values = {} if cell is None else cell.values(key)
                 ours = summarise(list(values.values()))
-                is_apart = base is not None and name[0] != recipe.baseline
+                is_apart = base is not None and name[0] != info.baseline
                 apart = paired_difference(values, base.values(key), metric.difference) if base and is_apart else None
                 point = {} if cell is None else cell.runs[0].spec.point
                 line |= {
@@ -88,8 +89,8 @@ class Rates(Exhibit):
         tried = "; ".join(f"{key} {format.listing(str(each) for each, _ in given)}" for key, given in
                           grid.values.items())  # fmt: skip
         frame.attrs = {
-            "title": f"{recipe.title}: sweep",
-            "baseline": recipe.baseline,
+            "title": f"{info.recipe.title}: sweep",
+            "baseline": info.baseline,
             "tried": f"{tried}. Trials (seeds {format.seeds(grid.seeds)}) choose by their mean {grid.metric} on "
             "validation data.",
             "seeds": runs.attrs["seeds"],
@@ -97,7 +98,6 @@ class Rates(Exhibit):
         return frame
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        """How the table is made; then the problems, and where the grid lacks a better value."""
         attrs, lines = frame.attrs, rows_of(frame)
         at_recipe = {point_in_words(each["_recipe"][3]) for each in lines if each["_recipe"][0] is not None}
         return [
@@ -106,22 +106,11 @@ class Rates(Exhibit):
             f"values: {format.listing(sorted(at_recipe))}. The baseline is {attrs['baseline']}; differences to it are "
             "paired by seed, at its own best where a row is at its own.",
             *(f"Not chosen: {each['problem']}." for each in lines if each["problem"] is not None),
-            *filter(None, map(lacking, lines)),
         ]
 
     def page(self, frame: pd.DataFrame) -> str:
-        """The sentences and the table."""
         parts = [f"# {escaped(frame.attrs['title'])}", *map(escaped, self.sentences(frame)), pipes(texts(frame))]
         return "\n\n".join(parts) + "\n"
-
-
-def _verdicts(runs: pd.DataFrame, loaded: LoadedRecipe, own: dict[CellName, Cell]) -> dict[CellName, str]:
-    """Those of the table at every row's own best."""
-    whole = whole_columns({name: [] for name in own})
-    at_own = [place == "own" and (cell.row, cell.column) in whole
-              for place, cell in zip(runs["place"], runs["_cell"], strict=True)]  # fmt: skip
-    cells = cells_frame(part_of(runs, at_own), loaded) if any(at_own) else frame_of([])
-    return {(each["row"], each["column"]): each["verdict"] for each in rows_of(cells)}
 
 
 def texts(frame: pd.DataFrame) -> list[list[str]]:
@@ -137,54 +126,38 @@ def texts(frame: pd.DataFrame) -> list[list[str]]:
         cells = [each["row"], *([each["column"]] if several else [])]
         for place in PLACES:
             state, ours, apart, _ = each[f"_{place}"]
-            cells.append(format.summary(ours, each["_metric"].decimals) if ours else state or NOTHING)
-            cells.append(NOTHING if apart is None else format.difference(apart))
-        made.append([*cells, _best(each["_tuned"]), _trials(each), each["verdict"] or NOTHING])
+            cells.append(format.summary(ours, each["_metric"].decimals) if ours else state or "-")
+            cells.append("-" if apart is None else format.difference(apart))
+        made.append([*cells, _best(each["_tuned"]), _trials(each), each["verdict"] or "-"])
     return made
 
 
 def _best(tuned: Tuned) -> str:
     if tuned.point is None:
-        return "none" if tuned.problem else NOTHING
+        return "none" if tuned.problem else "-"
     return point_in_words(tuned.point) + (", at the edge" if tuned.problem else "")
 
 
 def _trials(line: Record) -> str:
-    """`10`, or `4 of 10`; and how many diverged."""
     every, ended, lost = (line[f"trials{end}"] for end in ("", "_ended", "_diverged"))
     count = str(every) if ended == every else f"{ended} of {every}"
     return f"{count}, {lost} diverged" if lost else count
-
-
-def lacking(line: Record) -> str | None:
-    """That the recipe's values are none of the grid's, and better than the best of them."""
-    (_, ours, _, point), (_, own, _, _), metric = line["_recipe"], line["_own"], line["_metric"]
-    better = 1 if metric.better == "higher" else -1
-    if not point or ours is None or own is None or better * (ours.mean - own.mean) <= 0:
-        return None
-    if any(each.point == point for each in line["_tuned"].tried):
-        return None
-    apart = f"{format.value(ours.mean, metric.decimals)} against {format.value(own.mean, metric.decimals)}"
-    named = f"{line['row']} at {line['column']}"
-    return (
-        f"The recipe's {point_in_words(point)} is not in the grid, and better for {named} than its own best: {apart}."
-    )
 
 
 class Trials(Exhibit):
     """Every value that was tried of a grid of one key; there is none of a grid of several."""
 
     name = "figure"
-    of: ClassVar[Literal["table", "sweep", "command"]] = "sweep"
+    of: ClassVar[Input] = "sweep"
 
-    def frame(self, runs: pd.DataFrame, loaded: LoadedRecipe) -> pd.DataFrame:
+    def frame(self, runs: pd.DataFrame) -> pd.DataFrame:
         """A line a point of every cell: `mean` of what decides (NaN where a trial diverged, has no value or has not
         ended), `least` and `greatest` of the trials, whether all have `ended`, and whether it was `chosen`."""
         import pandas as pd
 
-        grid = loaded.grids[str(runs["scale"].iloc[0])]
-        keys = list(grid.values)
-        if len(keys) != 1:
+        info, grid = info_of(runs), info_of(runs).grid
+        keys = list(grid.values) if grid is not None else []
+        if grid is None or len(keys) != 1:
             return pd.DataFrame()
         cells = {(cell.row, cell.column): cell for cell in runs.loc[runs["place"] == "trial", "_cell"]}
         every = {name: tuned_cell(cell, grid) for name, cell in cells.items()}
@@ -200,10 +173,10 @@ class Trials(Exhibit):
         frame = pd.DataFrame(lines).astype({"mean": float, "least": float, "greatest": float})
         specs = {column: cell.runs[0].spec for (_, column), cell in reversed(cells.items())}
         trained = {column: spec.task.network_and_data(spec.settings) for column, spec in reversed(specs.items())}
-        metric = next(iter(specs.values())).task.metrics[grid.metric]
+        metric = info.task.metrics[grid.metric]
         said = keys[0].rpartition(".")[2].replace("_", " ")
         frame.attrs = {
-            "title": f"{loaded.recipe.title}: {metric.label} against the {said}",
+            "title": f"{info.recipe.title}: {metric.label} against the {said}",
             "trained": "; ".join(f"{name}: {each}" if len(trained) > 1 else each for name, each in trained.items()),
             "key": said,
             "metric": metric.label,
@@ -215,7 +188,6 @@ class Trials(Exhibit):
         return frame
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        """How to read the map; then the problems."""
         return [
             f"Numbers are means over trials with the seeds {format.seeds(frame.attrs['seeds'])}, rows in the order of "
             "their best, chosen or not",
@@ -252,7 +224,6 @@ class Trials(Exhibit):
 
 
 def _draw_map(axes: Axes, own: pd.DataFrame, *, lower: bool, decimals: int) -> None:
-    """A line a row, the best first, a cell a value: a frame is the chosen point, a cross one without a value."""
     import numpy as np
     from matplotlib.patches import Rectangle
 

@@ -1,38 +1,61 @@
-"""The table of a recipe: every row under every column beside the paper's numbers, with its verdict."""
+"""The table of a recipe: every row under every column beside the paper's numbers, with its verdict.
+
+Its cells are finished texts, by key of `_HEADINGS`, the same for Markdown, LaTeX and the terminal.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import IO, TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any, ClassVar
 
-from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report import format, words
 from comt_cli.report.caption import escaped as tex
-from comt_cli.report.caption import number, table_float
 from comt_cli.report.cells import cells_frame
+from comt_cli.report.collect import Cell
+from comt_cli.report.costs import UNSETTLED, costs_rule
 from comt_cli.report.exhibits import Exhibit, ladder
-from comt_cli.report.layout import (
-    LEFT,
-    Texts,
-    column_name,
-    footnotes,
-    grid_of,
-    groups_of,
-    headings,
-    increases,
-    texts_of,
-)
+from comt_cli.report.frame import Record, info_of, rows_of
 from comt_cli.report.markdown import escaped, pipes
+from comt_cli.report.statistics import POWER, STANDS, stands
+from comt_cli.runs.directory import RunState
+from comt_cli.tasks.base import Metric
+from comt_cli.words import in_words
 
 if TYPE_CHECKING:
     import pandas as pd
 
+NOTHING = "-"
+Texts = dict[str, str]
+_HEADINGS = {
+    "method": "method",
+    "ours": "{whose} ± s.e. (n)",
+    "median": "median",
+    "beside": "{beside}",
+    "difference": "vs {baseline}, {signs}{interval}",
+    "detectable": "detectable, {signs}",
+    "equal_time": "at equal time, {signs} [95 %]",
+    "paper": "paper",
+    "paper_difference": "paper's {signs}",
+    "published": "published elsewhere, %",
+    "verdict": "verdict",
+    "parameters": "parameters",
+    "paper_increase": "paper's parameters",
+    "flops": "FLOPs, ×",
+    "bytes": "bytes, ×",
+    "saved": "saved, ×",
+    "step": "step, ×",
+    "compiled": "compiled step, ×",
+    "speed": "{unit}/s",
+}
+"""The columns of texts from left to right, by key, and what is above them."""
 _IN_LATEX = ("method", "ours", "beside", "difference", "paper", "paper_difference", "verdict")
 """The others are left to the CSV and the page: a line of text is not wider. So is what is beside the metric, where the
 paper's numbers take its place."""
 _FIRST = ("method", "ours", "verdict", "difference", "paper_difference", "paper", "published", "median", "beside")
 """Columns that a narrow terminal has before all others."""
+_CONTENT_DIGITS = 12
+"""Of a hash of data, that a page shows; the CSV of the runs has it whole."""
 
 
 class Table(Exhibit):
@@ -41,56 +64,238 @@ class Table(Exhibit):
     name = ""
     digits: ClassVar[int] = 8
 
-    def frame(self, runs: pd.DataFrame, loaded: LoadedRecipe) -> pd.DataFrame:
-        """The cells (`cells.cells_frame`)."""
-        return cells_frame(runs, loaded)
+    def frame(self, runs: pd.DataFrame) -> pd.DataFrame:
+        return cells_frame(runs)
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        """What directions hold, then footnotes and notes."""
-        return [words.verdict(frame), *footnotes(frame), *frame.attrs["notes"]]
+        return [words.verdict(frame), *words.footnotes(frame), *frame.attrs["notes"]]
 
     def page(self, frame: pd.DataFrame) -> str:
         """Title, what was trained, how it was made, the verdict, a table for each column, footnotes and notes."""
-        attrs, texts = frame.attrs, texts_of(frame)
-        scale = f"Scale {attrs['scale']}: {attrs['scale_description'].rstrip('.')}."
+        info, texts, notes = info_of(frame), texts_of(frame), words.footnotes(frame)
+        scale = f"Scale {info.scale}: {info.recipe.scales[info.scale].description.rstrip('.')}."
         parts = [
-            f"# {escaped(attrs['title'])}",
-            f"*{escaped(attrs['trained'])}*",
-            escaped(f"{words.origin(frame, list(texts[0]))} {scale}"),
+            f"# {escaped(info.recipe.title)}",
+            f"*{escaped(frame.attrs['trained'])}*",
+            escaped(f"{' '.join(_origin(frame, list(texts[0])))} {scale}"),
             f"**Verdict.** {escaped(words.verdict(frame))}",
         ]
         in_markdown = [_markdown(each, is_best) for each, is_best in zip(texts, frame["_best"], strict=True)]
         for columns in groups_of(frame):
             (head, *rows), several = grid_of(frame, in_markdown, columns), len(columns) > 1
-            right = [at > 1 if several else key not in LEFT for at, key in enumerate(head)]
-            heading = escaped(", ".join(column_name(frame, column) for column in columns))
+            right = [at > several and title != "verdict" for at, title in enumerate(head)]
             rows = [[line[0], escaped(line[1]), *line[2:]] for line in rows] if several else rows
             table = pipes([[*map(escaped, head)], *rows], right, are_escaped=True)
-            parts += [f"## {heading}", escaped(words.setup(frame, columns)), table]
+            heading = ", ".join(column_name(frame, column) for column in columns)
+            parts += [f"## {escaped(heading)}", escaped(_papers_columns(frame, columns)), table]
         if trends := ladder.trends(frame):
-            columns = list(dict.fromkeys(frame["column"]))
-            parts += [f"## {ladder.HEADING}", escaped(ladder.rule(frame, trends)), pipes(ladder.texts(trends, columns))]
-        marked = [f"[{mark}] {escaped(text)}" for mark, text in enumerate(footnotes(frame), start=1)]
-        parts += ["\n".join(f"- {line}" for line in lines) for lines in (marked, map(escaped, attrs["notes"])) if lines]
+            shown = ladder.texts(trends, list(dict.fromkeys(frame["column"])))
+            parts += [f"## {ladder.HEADING}", escaped(ladder.rule(frame, trends)), pipes(shown)]
+        marked = [f"[{mark}] {escaped(text)}" for mark, text in enumerate(notes, start=1)]
+        lists = (marked, [*map(escaped, frame.attrs["notes"])])
+        parts += ["\n".join(f"- {line}" for line in lines) for lines in lists]
         return "\n\n".join(filter(None, parts)) + "\n"
 
     def latex(self, frame: pd.DataFrame) -> str:
         r"""The float: `\label{tab:<folder>-<name>-<scale>}`, one block of lines a column, footnotes below."""
-        attrs, texts = frame.attrs, texts_of(frame)
+        info, texts = info_of(frame), texts_of(frame)
         keys = [key for key in texts[0] if key in _IN_LATEX and not (key == "beside" and "paper" in texts[0])]
         explained = [*keys, *(["parameters"] if "paper_increase" in texts[0] else [])]
         columns = list(dict.fromkeys(frame["column"]))
-        notes = [f"{_superscript(f' [{mark}]')}{tex(text)}" for mark, text in enumerate(footnotes(frame), start=1)]
-        return table_float(
-            caption=rf"\textbf{{{tex(attrs['title'].rstrip('.'))}.}} "
-            + tex(f"{attrs['trained']}. {words.origin(frame, explained)}"),
-            label=(attrs["folder"], attrs["name"], attrs["scale"]),
-            columns="".join({"method": "l", "verdict": r"p{0.17\textwidth}"}.get(key, "r") for key in keys),
-            head=headings(frame, keys, columns),
-            body=[line for column in columns for line in _block(frame, texts, column, keys)],
-            notes=[*notes, *map(tex, attrs["notes"])],
-            written_from=format.one_line(attrs["recipe_file"]),
+        notes = [f"{_superscript(f' [{mark}]')}{tex(text)}" for mark, text in enumerate(words.footnotes(frame), 1)]
+        label = re.sub("[^A-Za-z0-9]", "-", f"{info.folder}-{info.name}-{info.scale}")
+        said = tex(f"{frame.attrs['trained']}. {' '.join(_origin(frame, explained))}")
+        sides = "".join({"method": "l", "verdict": r"p{0.17\textwidth}"}.get(key, "r") for key in keys)
+        lines = [
+            rf"% Needs \usepackage{{booktabs}}. Written by comt report from {format.one_line(info.file)}.",
+            r"\begin{table}[htbp]",
+            r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
+            rf"\caption{{\textbf{{{tex(info.recipe.title.rstrip('.'))}.}} {said}}}",
+            rf"\label{{tab:{label}}}",
+            rf"\begin{{tabular}}{{@{{}}{sides}@{{}}}}",
+            r"\toprule",
+            rf"{' & '.join(map(tex, _headings(frame, keys, columns)))} \\",
+            *(line for column in columns for line in _block(frame, texts, column, keys)),
+            r"\bottomrule",
+            r"\end{tabular}",
+            *(rf"\par\smallskip\raggedright {note}" for note in [*notes, *map(tex, frame.attrs["notes"])]),
+            r"\end{table}",
+        ]
+        return "\n".join(lines) + "\n"
+
+
+def texts_of(cells: pd.DataFrame) -> list[Texts]:
+    """The texts of every cell, of the keys that say something in any of them."""
+    shown, marks = _beside(cells), {text: number for number, text in enumerate(words.footnotes(cells), start=1)}
+    every = [_texts(each, shown.get(each["column"]), marks) for each in rows_of(cells)]
+    keys = [key for key in _HEADINGS if key in ("method", "ours") or any(texts[key] != NOTHING for texts in every)]
+    return [{key: texts[key] for key in keys} for texts in every]
+
+
+def _texts(record: Record, beside: Metric | None, marks: Mapping[str, int]) -> Texts:
+    metric, ours, costs = record["_metric"], record["_ours"], record["_costs"] or {}
+    is_collapsed = metric.collapsed(record["paper"]) and record["row"] != record["baseline"]
+
+    def shown(value: Any, text: Callable[[Any], str] = lambda it: format.value(it, metric.decimals)) -> str:
+        return NOTHING if value is None else text(value)
+
+    times = {}
+    for key in ("step", "compiled"):  # `error` is a part of the ratio
+        ratio, error = costs.get(key), costs.get(f"{key}_error")
+        end = f" {UNSETTLED}" if error is None else f" ± {ratio * error:.2f}" if error else ""
+        times[key] = NOTHING if ratio is None else f"{ratio:.2f}{end}"
+    value = format.summary(ours, metric.decimals) if ours else state(record["_cell"], record["metric"])
+    speed = next(value for key, value in record.items() if key.endswith("_per_second"))
+    return {
+        "method": record["row"],
+        "ours": value + "".join(f" [{marks[text]}]" for text in record["_remarks"]),
+        "median": shown(ours.median if "median" in record and ours is not None and ours.n > 1 else None),
+        "beside": NOTHING if beside is None else
+        shown(record[metric.beside], lambda it: format.value(it, beside.decimals)),
+        "difference": shown(record["_apart"], format.difference),
+        "detectable": shown(record["_detectable"], lambda it: ", ".join(map(format.signed, it))),
+        "equal_time": shown(record["_equal_time"], format.difference),
+        "paper": shown(record["paper"]),
+        "paper_difference": "collapsed" if is_collapsed else shown(record["_paper_apart"], format.signed),
+        "published": shown(record.get("published_percent"), format.signed),
+        "verdict": f"{record['verdict']}{STANDS if stands(record['p_value_holm']) else ''}",
+        "parameters": shown(record["extra_parameters_percent"], format.increase),
+        "paper_increase": shown(record["paper_increase"] or None, lambda it: f"{it.removesuffix('%')} %"),
+        **{key: shown(costs.get(key), "{:.2f}".format) for key in ("flops", "bytes", "saved")},
+        **times,
+        "speed": shown(speed, format.speed),
+    }  # fmt: skip
+
+
+def state(cell: Cell, metric: str) -> str:
+    """The text of a cell that has no value: `missing`, `running (step 40 of 200)`, `2 diverged, 1 missing`, or why the
+    runs that are done have no number for the metric: `needs Java`. Of several runs in progress the furthest counts."""
+    reasons = {reason for run in cell.runs if (reason := run.reported("missing", metric)) is not None}
+    if reasons:
+        return ", ".join(sorted(reasons))
+    begun = cell.having(RunState.running, RunState.unfinished)
+    furthest = max((run.progress for run in begun if run.progress), key=lambda each: each.step, default=None)
+    return cell.state if furthest is None else f"{cell.state} (step {furthest.step:,} of {furthest.steps:,})"
+
+
+def _headings(cells: pd.DataFrame, keys: Sequence[str], columns: Sequence[str]) -> list[str]:
+    info, others = info_of(cells), _beside(cells)
+    has_interval = any(apart is not None and apart.low is not None for apart in cells["_apart"])
+    named = {
+        "baseline": info.baseline,
+        "signs": "/".join(dict.fromkeys(info.metric(column).difference.sign for column in columns)),
+        "interval": " [95 %]" if has_interval else "",
+        "whose": "mean" if info.paper is None else "ours",
+        "beside": "/".join(dict.fromkeys(others[column].label for column in columns if column in others)),
+        "unit": info.task.unit.name,
+    }
+    return [_HEADINGS[key].format(**named) for key in keys]
+
+
+def _beside(cells: pd.DataFrame) -> dict[str, Metric]:
+    """By column the metric that is shown beside its own, where no other column shows it of the same runs."""
+    info, specs, found = info_of(cells), cells.attrs["specs"], {}
+    for column in dict.fromkeys(cells["column"]):
+        key = info.metric(column).beside
+        own = any(info.keys[name] == key and spec.request == specs[column].request for name, spec in specs.items())
+        if key is not None and not own:
+            found[column] = info.task.metrics[key]
+    return found
+
+
+def column_name(cells: pd.DataFrame, column: str) -> str:
+    """A column's name; where the runs have another text than the recipe's, with the name of that."""
+    data, (_, slash, rest) = cells.attrs["specs"][column].settings.data, column.partition("/")
+    text = str(getattr(data, "corpus", ""))
+    is_other = ":" in text or any(each.startswith("data.corpus=") for each in info_of(cells).changed)
+    return f"{text}{slash}{rest}" if is_other and slash else column
+
+
+def groups_of(cells: pd.DataFrame) -> list[list[str]]:
+    """The columns, those together that show metrics of the same runs whose differences have one unit."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for column, own in cells.groupby("column", sort=False)["_cell"]:
+        runs = (run.spec.request for cell in own for run in cell.every)
+        groups.setdefault((info_of(cells).metric(str(column)).difference.sign, *runs), []).append(str(column))
+    return list(groups.values())
+
+
+def grid_of(cells: pd.DataFrame, texts: Sequence[Texts], columns: Sequence[str]) -> list[list[str]]:
+    """The texts of `columns` (`groups_of`) as a table, the headings first: a line a row; of several columns one a
+    column, and of every row a line for each key that says something."""
+    here = {name: [each for each, at in zip(texts, cells["column"], strict=True) if at == name] for name in columns}
+    first = here[columns[0]]
+    heads = _headings(cells, list(first[0]), columns)
+    if len(columns) == 1:
+        return [heads, *([*each.values()] for each in first)]
+    made, names = [["method", "", *columns]], dict(zip(first[0], heads, strict=True))
+    for line in zip(*here.values(), strict=True):
+        keys = [key for key in line[0] if key != "method" and any(each[key] != NOTHING for each in line)]
+        for key in keys:
+            row = line[0]["method"] if key == keys[0] else ""
+            made.append([row, names[key], *(each[key] for each in line)])
+    return made
+
+
+def _origin(cells: pd.DataFrame, shown: Collection[str]) -> Iterator[str]:
+    """Where the table comes from, what a cell shows, on what it was made; explains the columns that are `shown`."""
+    info, attrs, columns = info_of(cells), cells.attrs, list(dict.fromkeys(cells["column"]))
+    metrics: dict[Metric, list[str]] = {}
+    for column in columns:
+        metrics.setdefault(info.metric(column), []).append(column)
+    phrases = [
+        f"{f'{format.listing(names)}: ' if len(metrics) > 1 else ''}{metric.words} ({metric.better} is better)"
+        for metric, names in metrics.items()
+    ]
+    yield f"{words.source(info)}. Cells show {'; '.join(phrases)}: mean ± standard error (number of seeds)."
+    trains = dict.fromkeys((train.select, train.averaged_steps)
+                           for train in (spec.settings.train for spec in attrs["specs"].values()))  # fmt: skip
+    for select, averaged in trains:
+        if select == "best":
+            best = info.task.metrics[info.task.metric].brief
+            yield f"Runs end with the weights of the best validation {best}: the same data chose and judges them."
+        elif averaged:
+            yield f"Runs end with the mean of the weights after {format.listing(map(str, averaged))} steps."
+    if "difference" in shown:
+        pairings = dict.fromkeys(metric.difference.paired(info.baseline) for metric in metrics)
+        yield f"Differences are paired by seed, {', or '.join(pairings)}."
+    if "detectable" in shown:
+        yield f"Detectable: the smallest true differences that as many seeds resolve with probability {POWER:g}."
+    if "equal_time" in shown:
+        yield (
+            f"At equal time: the difference to {info.baseline} on validation data when both have trained as long as "
+            "the quicker took, without evaluations; the slower one's learning rate has not fallen to the end by then "
+            "(docs/statistics.md)."
         )
+    yield from _rules(cells)
+    if "beside" in shown:
+        others = (info.task.metrics[metric.beside].remark for metric in metrics if metric.beside)
+        yield from dict.fromkeys(filter(None, others))
+    if "parameters" in shown:
+        differing = f", the paper's those of its own column, {info.task.differs} at the smaller scales"
+        yield f"Parameters are those beyond {info.task.plain}{differing if any(cells['paper_increase']) else ''}."
+    if {"step", "compiled"} & {*shown}:
+        yield costs_rule(cells)
+    if attrs["devices"]:
+        commits = f", commit {format.listing(attrs['commits'])}" if attrs["commits"] else ""
+        yield f"Trained on {format.listing(attrs['devices'])}{commits}."
+    if attrs["contents"]:
+        yield f"Content of the data: {format.listing(content[:_CONTENT_DIGITS] for content in attrs['contents'])}."
+
+
+def _rules(cells: pd.DataFrame) -> Iterator[str]:
+    if any(map(stands, cells["p_value_holm"])):
+        yield f"{STANDS}: resolved after Holm's correction over all differences of the table, too."
+    if any(cells["_best"]):
+        yield f"Bold: the best mean over all seeds, where it is resolved as better than {info_of(cells).baseline}."
+
+
+def _papers_columns(cells: pd.DataFrame, columns: Sequence[str]) -> str:
+    """Which of the paper's columns ours are compared with, as a sentence; empty in a table without printed numbers."""
+    info = info_of(cells)
+    compared = [in_words(name) for column in columns if (name := info.compared.get(column))]
+    none = "" if info.paper is None else "The paper has no such column."
+    return f"Paper: {', '.join(dict.fromkeys(compared))}." if compared else none
 
 
 def _markdown(texts: Texts, is_best: bool) -> Texts:
@@ -104,21 +309,25 @@ def _superscript(marks: str) -> str:
 
 
 def _block(cells: pd.DataFrame, texts: Sequence[Texts], column: str, keys: Sequence[str]) -> Iterator[str]:
-    """The lines of a column, under its name."""
     wide = rf"\multicolumn{{{len(keys)}}}"
     yield rf"\midrule {wide}{{@{{}}l}}{{\textit{{{tex(column_name(cells, column))}}}}} \\"
+    beside = []
     for line, at, is_best in zip(texts, cells["column"], cells["_best"], strict=True):
         if at != column:
             continue
         ours, mark, marks = line["ours"].partition(" [")
-        shown = {key: number(text) for key, text in line.items()}
+        # a sign becomes a minus, a lone dash stays one
+        shown = {key: tex(text.replace("-", "−") if re.search(r"\d", text) else text) for key, text in line.items()}
         shown["method"] = tex(line["method"])
         shown["ours"] = (r"\textbf{%s}" if is_best else "%s") % tex(ours) + _superscript(mark + marks)
         if "verdict" in line:  # a baseline alone has none
             shown["verdict"] = rf"\raggedright {tex(line['verdict'])}"
         yield " & ".join(shown[key] for key in keys) + r" \tabularnewline"
-    if (beside := increases(cells, column)) is not None:
-        yield rf"{wide}{{@{{}}p{{0.95\textwidth}}@{{}}}}{{{tex(beside)}}} \\"
+        increases = line.get("parameters", NOTHING), line.get("paper_increase", NOTHING)
+        beside += [f"{line['method']} {increases[0]} ({increases[1]})"] if {*increases} != {NOTHING} else []
+    if any(cells.loc[cells["column"] == column, "paper_increase"]):
+        said = tex(f"Extra parameters (the paper's): {'; '.join(beside)}.")
+        yield rf"{wide}{{@{{}}p{{0.95\textwidth}}@{{}}}}{{{said}}} \\"
 
 
 def print_table(cells: pd.DataFrame, file: IO[str] | None = None) -> None:
@@ -126,36 +335,32 @@ def print_table(cells: pd.DataFrame, file: IO[str] | None = None) -> None:
     gets the columns that fit."""
     from comt_cli.report.terminal import console_for, print_texts, say
 
-    width, texts, attrs = console_for(file).width, texts_of(cells), cells.attrs
+    width, texts, info = console_for(file).width, texts_of(cells), info_of(cells)
     left_out: dict[str, None] = {}
-    say(attrs["title"], file, "bold")
-    say(f"{attrs['trained']}; {words.source(attrs)}", file, "dim")
+    say(info.recipe.title, file, "bold")
+    say(f"{cells.attrs['trained']}; {words.source(info)}", file, "dim")
     for columns in groups_of(cells):
-        several, names = len(columns) > 1, (column_name(cells, column) for column in columns)
-        shown = ", ".join(f"{name}: {attrs['task'].metrics[attrs['metrics'][column]].label}"
-                          for name, column in zip(names, columns, strict=True))  # fmt: skip
+        several = len(columns) > 1
+        shown = ", ".join(f"{column_name(cells, column)}: {info.metric(column).label}" for column in columns)
         print(file=file)
-        say(f"{shown}. {words.papers_columns(cells, columns)}".rstrip(". ") + ".", file, "dim")
-        heads = dict(zip(texts[0], headings(cells, list(texts[0]), columns), strict=True))
+        say(f"{shown}. {_papers_columns(cells, columns)}".rstrip(". ") + ".", file, "dim")
+        heads = dict(zip(texts[0], _headings(cells, list(texts[0]), columns), strict=True))
         keys = list(texts[0]) if several else _fitting(texts, heads, width)
         left_out |= {heads[key]: None for key in texts[0] if key not in keys}
-        part = [{key: each[key] for key in keys} for each in texts]
-        head, *lines = grid_of(cells, part, columns)
+        head, *lines = grid_of(cells, [{key: each[key] for key in keys} for each in texts], columns)
         best = cells.loc[cells["column"] == columns[0], "_best"]
         left = [at < 1 + several or head[at] == "verdict" for at in range(len(head))]
         print_texts(head, lines, file, width, left=left, bold=() if several else list(best))
-        if "parameters" not in keys and (phrase := increases(cells, columns[0])) is not None:
-            say(phrase, file, "dim")
     print(file=file)
-    for mark, text in enumerate(footnotes(cells), start=1):
+    for mark, text in enumerate(words.footnotes(cells), start=1):
         say(f"[{mark}] {text}", file)
-    for text in words.rules(cells):
+    for text in _rules(cells):
         say(text, file, "dim")
     if left_out:
         say(f"Too narrow for {', '.join(left_out)}: the files have them.", file, "dim")
     for sentence in ladder.sentences(ladder.trends(cells)):
         say(f"{ladder.HEADING}, {sentence}.", file)
-    for text in (*attrs["notes"], words.verdict(cells)):
+    for text in (*cells.attrs["notes"], words.verdict(cells)):
         say(text, file)
 
 

@@ -1,9 +1,10 @@
-"""What the figures over layers and tokens share: thin lines with their median, maps of token x layer under them, and
-broken axes: what lies far from everything else stands in a strip of its own beyond the frame, with its value."""
+"""What the figures over layers and tokens share: thin lines with their median, maps of token x layer under them, marks
+for what lies far from everything else, and labels of tokens; and the figures of cross-attention."""
 
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,43 +13,64 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm, Normalize
+from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
+from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.image import AxesImage
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
-from matplotlib.transforms import ScaledTranslation, blended_transform_factory
 from numpy.typing import NDArray
 
-from comt_cli.report.figures.style import OKABE_ITO, QUIET, ROUND, SEQUENCE, layer_axis, layer_ticks
+from comt_cli.report.figures.style import (
+    OKABE_ITO,
+    PAGE_WIDTH,
+    QUIET,
+    ROUND,
+    SEQUENCE,
+    layer_axis,
+    layer_ticks,
+    page_figure,
+    style,
+)
 
 ROW = 0.118
 """Inches of a token's line in a map."""
 READING = "Above a thin line a token and their median, below the map of token and layer."
 """The caption's sentence on how to read the lines and the map."""
-_APART = 3
-"""Of so many layers off the scale each has a line of its own in the strip; more of them share one."""
+MAX_LINES = 36
+"""So many tokens get a line of their own, as many as an image of scenes has regions; the legend says how many the text
+has."""
 _MEDIAN = OKABE_ITO[0]
 _SMALL = 6.5
-GAP = 0.045
-"""Inches between the frame and the strip, in which the axis is broken off."""
-LEVEL = 0.15
-"""Inches of a line of marks in a strip."""
+_APART = 3
+"""Of so many layers off the scale each has a line of its own beyond the frame; more of them share one."""
+_LEVEL = 9.0
+"""Points of such a line."""
 _TAIL = 1 / 3
 """At most such a share of the values may be off the scale, together."""
 _DISTANCE = 0.5
 """What is off the scale is farther from the rest than so many times the span of the rest."""
 _DWARFS = 2.0
 """What is nearer to the rest than others that are off the scale is off it too if it is farther than so many times."""
-MAX_LINES = 36
-"""So many tokens get a line of their own, as many as an image of scenes has regions; the legend says how many the text
-has."""
 _LONGEST = 14
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+_CELL = 0.21
+"""Inches of a token of attention at most: room for its label."""
+_MARGIN, _LEAST, _HIGHEST = 1.1, 2.6, 9.0
+_SMALLEST = 4.0
+"""Points of a letter that can still be read."""
+_ABREAST = 6
+_PANEL, _HEAD = 1.25, 0.45
+"""Inches of a row of panels, and of the caption above them."""
+_INK = 0.75
+"""How opaque the pixels are that differ most from the paper."""
+_WEIGHTS = LinearSegmentedColormap.from_list("weights", ["white", OKABE_ITO[1]])
+"""Light, so that black ink shows on all of it."""
 
 
 @dataclass(frozen=True)
 class Ends:
-    """The least and the greatest value on the scale; what is below or above stands on a broken axis."""
+    """The least and the greatest value on the scale; what is below or above stands beyond the frame."""
 
     low: float
     high: float
@@ -83,40 +105,6 @@ def _tail(rising: NDArray[Any], most: int, least: float) -> int:
     return tail
 
 
-def strip_height(levels: int) -> float:
-    """Inches of a strip with so many lines, the gap included; 0 without any."""
-    return GAP + LEVEL * levels + 0.03 if levels else 0.0
-
-
-def axis_strip(axes: Axes, levels: int, *, above: bool = True) -> Axes:
-    """A strip of `levels` lines beyond the upper, or the lower, end of a panel's axis; it has the panel's x-axis.
-
-    Its own y-axis counts the lines, 0 the nearest to the frame. Two slanted strokes part it from the panel.
-    """
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    edge = ScaledTranslation(0, 1 if above else 0, axes.transAxes)  # type: ignore[arg-type]
-    inches = blended_transform_factory(axes.transAxes, figure.dpi_scale_trans + edge)
-    tall = strip_height(levels) - GAP
-    bounds = (0.0, GAP if above else -GAP - tall, 1.0, tall)
-    beyond: Axes = axes.inset_axes(bounds, transform=inches, sharex=axes)
-    beyond.set_ylim(-0.6, levels - 0.4)
-    if not above:
-        beyond.invert_yaxis()
-    beyond.set_yticks([])
-    beyond.grid(visible=False, axis="y")
-    beyond.tick_params(bottom=False, labelbottom=False, which="both")
-    beyond.spines["bottom"].set_visible(False)
-    stroke: dict[str, Any] = {
-        "marker": [(-1, -0.5), (1, 0.5)], "markersize": 5, "linestyle": "none", "color": "black",
-        "markeredgewidth": 0.7, "clip_on": False, "zorder": 5,
-    }  # fmt: skip
-    axes.plot([0], [1 if above else 0], transform=axes.transAxes, **stroke)
-    beyond.plot([0], [0 if above else 1], transform=beyond.transAxes, **stroke)
-    beyond.set_label("off the scale")
-    return beyond
-
-
 def drawn_tokens(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of the first `MAX_LINES` tokens: those that are drawn."""
     return frame[frame["position"] < MAX_LINES].reset_index(drop=True)
@@ -146,13 +134,10 @@ def shown_tokens(drawn: int, tokens: int) -> str:
 
 def token_lines(axes: Axes, frame: pd.DataFrame, value: str) -> None:
     """One thin line a token over the layers, from rows `layer, position` and the column `value`, and their median."""
-    for _, line in frame.groupby("position"):
-        ordered = line.sort_values("layer")
-        axes.plot(ordered["layer"].to_numpy(), ordered[value].to_numpy(), color=QUIET, linewidth=0.5, alpha=0.8,
-                  zorder=1.5)  # fmt: skip
-    middle = frame.groupby("layer")[value].median()
-    axes.plot(middle.index.to_numpy(), middle.to_numpy(), color=_MEDIAN, linewidth=1.4, marker="o", zorder=3,
-              label="median over tokens")  # fmt: skip
+    table = frame.pivot(index="layer", columns="position", values=value).sort_index()
+    axes.plot(table.index.to_numpy(), table.to_numpy(), color=QUIET, linewidth=0.5, alpha=0.8, zorder=1.5)
+    axes.plot(table.index.to_numpy(), table.median(axis=1).to_numpy(), color=_MEDIAN, linewidth=1.4, marker="o",
+              zorder=3, label="median over tokens")  # fmt: skip
 
 
 def value_axis(axes: Axes, ends: Ends, *, log: bool = False, least: float = 0.0) -> None:
@@ -184,42 +169,38 @@ def log_ticks(axes: Axes, ratio: float) -> None:
 
 
 def off_scale(axes: Axes, frame: pd.DataFrame, value: str, ends: Ends, *, brief: bool = False) -> float:
-    """Strips for the layers that have values off the scale, each in a line of its own with the least and the greatest
-    of these, or in a panel that has room for a `brief` number with the farthest. Many layers are marked in one line,
-    and the least and the greatest value of all stand beyond it. Returns the inches that the strips take."""
-    layers, inches = int(frame["layer"].max()), 0.0
-    for above in (True, False):
-        beyond = frame[frame[value] > ends.high] if above else frame[frame[value] < ends.low]
+    """Triangles beyond the frame for the layers that have values off the scale, each in a line of its own with the
+    least and the greatest of these, or in a panel that has room for a `brief` number with the farthest. Many layers are
+    marked in one line, and the least and the greatest value of all stand beyond it. Returns the inches they take."""
+    across, inches = axes.get_xaxis_transform(), 0.0
+    for sign, edge, mark in ((1, 1, "▲"), (-1, 0, "▼")):
+        beyond = frame[frame[value] > ends.high] if sign > 0 else frame[frame[value] < ends.low]
         if beyond.empty:
             continue
-        marker = "^" if above else "v"
+
+        def write(text: str, layer: float, level: int, *, right: bool, sign: int = sign, edge: int = edge) -> None:
+            axes.annotate(text, (layer, edge), xytext=(0, sign * _LEVEL * (level + 0.8)), textcoords="offset points",
+                          xycoords=across, ha="right" if right else "left", va="center_baseline", fontsize=_SMALL,
+                          color=_MEDIAN, annotation_clip=False)  # fmt: skip
+
         ranges = beyond.groupby("layer")[value].agg(["min", "max"])
-        ranges = ranges.sort_values("max" if above else "min", ascending=above)  # as on an axis: the farthest last
-        levels = len(ranges) if len(ranges) <= _APART else 2
-        beside = axis_strip(axes, levels, above=above)
-        inches += strip_height(levels)
-        for number, (layer, line) in enumerate(ranges.iterrows()):
-            place, level = float(str(layer)), number if len(ranges) <= _APART else 0
-            beside.plot([place], [level], marker, color=_MEDIAN, markersize=3.4, clip_on=False)
-            if len(ranges) <= _APART:
-                low, high = line["max" if above and brief else "min"], line["min" if brief and not above else "max"]
-                _annotate(beside, _span(low, high), (place, level), is_left=place > 0.6 * layers)
-        if len(ranges) > _APART:
-            counted = "" if brief else f"{len(ranges)} layers: "
-            phrase = counted + _span(ranges["min"].min(), ranges["max"].max())
-            _annotate(beside, phrase, (axes.get_xlim()[0], 1), is_left=False)
-        if above:
-            axes.set_title(axes.get_title(), pad=4 + 72 * strip_height(levels))
+        ranges = ranges.sort_values("max" if sign > 0 else "min", ascending=sign > 0)  # the farthest last
+        for level, (layer, line) in enumerate(ranges.iterrows()):
+            place, far = float(str(layer)), line["max" if sign > 0 else "min"]
+            is_left = place > 0.6 * float(frame["layer"].max())
+            said = "" if len(ranges) > _APART else f"{far:.2g}" if brief else _span(line["min"], line["max"])
+            write(f"{said} {mark}" if is_left else f"{mark} {said}", place, level if said else 0, right=is_left)
+        levels = len(ranges)
+        if levels > _APART:
+            counted = "" if brief else f"{levels} layers: "
+            levels = 2
+            write(counted + _span(ranges["min"].min(), ranges["max"].max()), axes.get_xlim()[0], 1, right=False)
+        inches += (levels + 0.4) * _LEVEL / 72
+        if sign > 0:
+            axes.set_title(axes.get_title(), pad=4 + (levels + 0.4) * _LEVEL)
         else:
-            axes.tick_params(axis="x", pad=3 + 72 * strip_height(levels))
+            axes.tick_params(axis="x", pad=3 + (levels + 0.4) * _LEVEL)
     return inches
-
-
-def _annotate(strip: Axes, text: str, place: tuple[float, float], *, is_left: bool) -> None:
-    strip.annotate(
-        text, place, xytext=(-4 if is_left else 4, 0), textcoords="offset points",
-        ha="right" if is_left else "left", va="center_baseline", fontsize=_SMALL, color=_MEDIAN, annotation_clip=False,
-    )  # fmt: skip
 
 
 def _span(low: float, high: float) -> str:
@@ -288,22 +269,16 @@ def token_labels(pieces: Sequence[str]) -> list[str]:
         goes_on = marks_words and number > 0 and _is_of_word(name) and _is_of_word(pieces[number - 1][-1:])
         word = name[1:] if name.startswith("▁") and name.strip("▁") else name
         text = ("-" if goes_on else "") + word.replace("▁", "␣").replace(" ", "␣").replace("\n", "\\n")
-        if len(text) > _LONGEST:
-            text = text[: _LONGEST - 1] + "…"
-        labels.append(f"{number + 1} {drawable(text)}")
+        text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+        signs = _signs_of_font()
+        spelled = "".join(sign if ord(sign) in signs else sign.encode("unicode_escape").decode() for sign in text)
+        labels.append(f"{number + 1} {spelled}".replace("$", r"\$"))  # which would start a formula
     return labels
 
 
 def _is_of_word(text: str) -> bool:
     """Whether it starts with a digit or a letter that has a case: scripts that write no spaces are not marked."""
     return text[:1].isdigit() or text[:1].lower() != text[:1].upper()
-
-
-def drawable(text: str) -> str:
-    """`text` with what the figures' font lacks spelled out, and dollar signs kept from starting a formula."""
-    signs = _signs_of_font()
-    spelled = "".join(sign if ord(sign) in signs else sign.encode("unicode_escape").decode() for sign in text)
-    return spelled.replace("$", r"\$")
 
 
 def _printable_byte(match: re.Match[str]) -> str:
@@ -315,3 +290,90 @@ def _printable_byte(match: re.Match[str]) -> str:
 def _signs_of_font() -> frozenset[int]:
     font = get_font(findfont(FontProperties(family="DejaVu Sans")))
     return frozenset(code for code in font.get_charmap() if code >= 0x20)
+
+
+def draw_attention(
+    weights: NDArray[np.floating],
+    target: Sequence[str],
+    source: Sequence[str],
+    called: tuple[str, str] = ("target token", "source token"),
+) -> tuple[Figure, pd.DataFrame]:
+    """A heat map with a row for each token of the target and a column for each of the source, which are named by the
+    axes' labels, `called`.
+
+    `weights` are [T, S]. Returns the figure and the weights as a table: the column `target`, then one for each source
+    token, so that each row sums to 1.
+    """
+    rows, columns = token_labels(target), token_labels(source)
+    width = min(max(_CELL * len(columns) + 2 * _MARGIN, _LEAST), PAGE_WIDTH)
+    height = min(max(_CELL * len(rows) + _MARGIN, _LEAST), _HIGHEST)
+
+    def labels(inches: float, tokens: Sequence[str]) -> tuple[int, float]:
+        """Of how many tokens one has a label, so that it can be read, and its size: labels must not overlap."""
+        room = 0.85 * 72 * inches / max(len(tokens), 1)
+        every = math.ceil(_SMALLEST / room)
+        return every, min(7.0, every * room)
+
+    (down, down_size), (across, across_size) = labels(height - _MARGIN, rows), labels(width - 2 * _MARGIN, columns)
+    names = [f"{name} (one of {every} is named)" if every > 1 else name
+             for name, every in zip(called, (down, across), strict=True)]  # fmt: skip
+    with style():
+        figure = page_figure(height, width)
+        axes = figure.subplots()
+        image = axes.imshow(weights, vmin=0, vmax=1, cmap=SEQUENCE, aspect="auto", interpolation="nearest")
+        axes.grid(visible=False)
+        axes.set_yticks(range(0, len(rows), down), rows[::down], fontsize=down_size)
+        axes.set_xticks(range(0, len(columns), across), columns[::across], fontsize=across_size, rotation=90)
+        axes.tick_params(length=0)
+        axes.xaxis.tick_top()
+        axes.xaxis.set_label_position("top")
+        axes.spines[:].set_visible(False)
+        axes.set(ylabel=names[0], xlabel=names[1])
+        figure.colorbar(image, ax=axes, shrink=0.8, aspect=25, label="weight")
+    return figure, _table("target", rows, columns, weights)
+
+
+def draw_captioned(
+    pixels: NDArray[np.uint8], caption: str, weights: NDArray[np.floating], words: Sequence[str]
+) -> tuple[Figure, pd.DataFrame]:
+    """The image [H, W, 3] under its caption, then a panel for each of the `words`: its `weights`, [T, R], as colours, R
+    regions row by row in a square grid, and over them the image's ink, in black: the more opaque the more a pixel
+    differs from the commonest ones, the paper's. All panels share one range of colours, from 0 to the greatest weight.
+
+    Returns the figure and the weights as a table: the column `word`, then one for each region, `row-column` from 1, so
+    that each row sums to 1. Raises `ValueError` where the regions are no square.
+    """
+    side = math.isqrt(weights.shape[1])
+    if side * side != weights.shape[1]:
+        raise ValueError(f"{weights.shape[1]} regions are no square grid")
+    regions = [f"{row}-{column}" for row in range(1, side + 1) for column in range(1, side + 1)]
+    frame = _table("word", token_labels(words), regions, weights)
+    rows = math.ceil((1 + len(frame)) / _ABREAST)
+    apart = np.abs(pixels - np.median(pixels, axis=(0, 1))).max(axis=-1)
+    ink = np.zeros((*apart.shape, 4))
+    ink[..., 3] = _INK * apart / max(apart.max(), 1)
+    with style():
+        figure = page_figure(rows * _PANEL + _HEAD, PAGE_WIDTH)
+        panels = figure.subplots(rows, _ABREAST, squeeze=False).flatten()
+        figure.suptitle(caption, fontsize=9, wrap=True)
+        extent = (0, side, side, 0)
+        for axes in panels:
+            axes.set_axis_off()
+        panels[0].imshow(pixels, extent=extent, interpolation="nearest")
+        panels[0].set_title("image", fontsize=8)
+        shown = None
+        for axes, label, weights_R in zip(panels[1:], frame["word"], weights, strict=False):
+            grid = weights_R.reshape(side, side)
+            shown = axes.imshow(grid, extent=extent, vmin=0, vmax=weights.max(), cmap=_WEIGHTS, interpolation="nearest")
+            axes.imshow(ink, extent=extent, interpolation="nearest")
+            axes.add_patch(Rectangle((0, 0), side, side, fill=False, color=QUIET, linewidth=0.6))
+            axes.set_title(label, fontsize=8)
+        if shown is not None:
+            figure.colorbar(shown, ax=list(panels), shrink=0.8, aspect=25, label="weight")
+    return figure, frame
+
+
+def _table(name: str, labels: list[str], columns: list[str], weights: NDArray[np.floating]) -> pd.DataFrame:
+    frame = pd.DataFrame(np.asarray(weights, dtype=np.float64), columns=columns)
+    frame.insert(0, name, labels)
+    return frame

@@ -43,27 +43,20 @@ def write_logs(results: Path, runs: Path, table: Written, there: Sequence[Line])
     Raises:
         StorageError: the file cannot be written.
     """
-    before: dict[str, list[Line]] = {}
-    for line in there:
-        before.setdefault(line["id"], []).append(line)
     lines: list[Mapping[str, Any]] = []
     found = False
     for run in {run["id"]: run for run in shown_runs(table)}.values():
         folder = runs / BY_ID / run["id"]
-        log = thinned(read_log(folder / "metrics.jsonl")) if _is_behind(run, folder) else []
+        loss: Any = None
+        with contextlib.suppress(*READING_ERRORS):
+            loss = parse_json(read_text(folder / "result.json"))["loss"]
+        is_behind = loss is None or not run.get("loss") or math.isclose(loss, float(run["loss"]), rel_tol=ROUNDING)
+        log = thinned(read_log(folder / "metrics.jsonl")) if is_behind else []
         found = found or bool(log)
-        lines += [{"id": run["id"], **line} for line in log] or before.get(run["id"], [])
+        lines += [{"id": run["id"], **line} for line in log] or [line for line in there if line["id"] == run["id"]]
     if found:
         keys = dict.fromkeys(key for line in lines for key in line)
         write_changed(logs_file(results, table), csv_text([{key: line.get(key) for key in keys} for line in lines]))
-
-
-def _is_behind(run: Line, folder: Path) -> bool:
-    """Whether a folder's run ended with the loss that the table's has, if both have ended with one."""
-    with contextlib.suppress(*READING_ERRORS):
-        loss = parse_json(read_text(folder / "result.json"))["loss"]
-        return not run.get("loss") or math.isclose(loss, float(run["loss"]), rel_tol=ROUNDING)
-    return True
 
 
 def read_log(path: Path) -> Log:
@@ -91,10 +84,8 @@ def charts(lines: Sequence[Line], runs: Iterable[Line]) -> Iterator[dict[str, An
     step that all of them have, as an SVG has them; the range of steps, and of values on a logarithmic axis."""
     cells: dict[str, dict[str, dict[str, list[Line]]]] = {}
     for run in runs:
-        cells.setdefault(run["column"], {}).setdefault(run["row"], {})[run["id"]] = []
-    for line in lines:
-        for row in (row for rows in cells.values() for row in rows.values() if line["id"] in row):
-            row[line["id"]].append(line)
+        own = [line for line in lines if line["id"] == run["id"]]
+        cells.setdefault(run["column"], {}).setdefault(run["row"], {})[run["id"]] = own
     for column, rows in cells.items():
         for key in (key for key in (lines[0] if lines else {}) if key not in ("id", "step")):
             found = {row: _means(logs.values(), key) for row, logs in rows.items()}
@@ -102,15 +93,12 @@ def charts(lines: Sequence[Line], runs: Iterable[Line]) -> Iterator[dict[str, An
             if len({step for step, _ in at}) < _FEWEST:
                 continue
             (first, last), values = (at[0][0], at[-1][0]), sorted(value for _, value in at)
-            tall = math.log(values[-1] / values[0]) or 1.0
+            across, tall = WIDTH / (last - first), HEIGHT / (math.log(values[-1] / values[0]) or 1.0)
             curves = {
-                row: " ".join(
-                    f"{WIDTH * (step - first) / (last - first):.0f},{HEIGHT * math.log(values[-1] / value) / tall:.0f}"
-                    for step, value in curve
-                )
-                for row, curve in found.items()
-                if curve
-            }
+                row: " ".join(f"{across * (step - first):.0f},{tall * math.log(values[-1] / value):.0f}"
+                              for step, value in curve)
+                for row, curve in found.items() if curve
+            }  # fmt: skip
             quantity = key.replace("_", " ")
             yield {"column": column, "quantity": quantity, "steps": (first, last), "curves": curves,
                    "range": (values[0], values[-1])}  # fmt: skip

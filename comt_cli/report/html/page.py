@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from comt_cli.recipe.yaml_lines import read
 from comt_cli.report import format
 from comt_cli.report.frame import GRID
 from comt_cli.report.html import curves
-from comt_cli.report.html.grids import Grid, grid
 from comt_cli.report.html.pictures import Pictures
 from comt_cli.report.html.prose import Prose
 from comt_cli.report.overview import ENDED, Overview, command, counts, improves, template, values
@@ -32,10 +31,22 @@ _CIRCUMSTANCES = {
     *("extra_parameters", "extra_parameters_percent"),
 }
 """Columns of runs that the page leaves to their CSV."""
-
+_UNITS = {"_percent": ", %", "_points": ", points", "_per_second": "/s", "_seconds": ", s", "_bytes": ", bytes"}
 
 Fact = tuple[str, Sequence[tuple[str, str]]]
 """How something was made: a word for it, and texts with the addresses that they link to (empty for none)."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """`same`: heading and text of the columns that have one value in all lines; the other columns make the table, each
+    cell a text and whether it is a number. `links` are addresses of texts."""
+
+    caption: str
+    same: list[tuple[str, str]]
+    headings: list[str]
+    rows: list[list[tuple[str, bool]]]
+    links: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -100,15 +111,14 @@ def page_text(results: Path) -> str:
 class _Page:
     def __init__(self, overview: Overview, reader: Reader) -> None:
         self.overview, self.results, self.reader = overview, overview.results, reader
+        self.findings = self.results / "FINDINGS.md"
         self.others = sorted(
             path for path in self.results.iterdir() if path.is_dir() and path.name not in overview.written
         )
-        scales = [self.results / scale for scale in overview.written]
-        pages = [path for folder in (*self.others, *scales) for path in folder.rglob("*.md")]
-        sections = {
-            self._name(path): self._name(path.with_suffix("")) for path in [*pages, self.results / "FINDINGS.md"]
-        }
+        folders = [*self.others, *(self.results / scale for scale in overview.written)]
+        pages = [*(path for folder in folders for path in folder.rglob("*.md")), self.findings]
         self.pictures = Pictures(self.results, reader)
+        sections = {self._name(path): self._name(path.with_suffix("")) for path in pages}
         self.prose = Prose(self.results, sections, self.pictures)
 
     def _name(self, path: Path) -> str:
@@ -144,9 +154,7 @@ class _Page:
         return self.prose.parts(text, "", 4)[1]
 
     def _findings(self) -> Iterator[Group]:
-        """`FINDINGS.md`, a part for each of its sections."""
-        path = self.results / "FINDINGS.md"
-        if text := self.reader.text(path):
+        if text := self.reader.text(self.findings):
             head, *sections = re.split(r"(?m)^## ", text)
             title, body = self.prose.parts(head, "", 3)
             parts = []
@@ -168,7 +176,6 @@ class _Page:
         )
 
     def _table(self, one: Written) -> Part:
-        """A table or figure of a paper."""
         folder = self.results / one.scale / one.paper
         title, body, reading = self.prose.table_page(self.reader.text(folder / f"{one.name}.md"), self._name(folder), 4)
         shown = curves.shown_runs(one)
@@ -202,7 +209,10 @@ class _Page:
             words = ["comt", one.task.command, "--recipe", recipe, "--scale", one.scale, "--seeds", seeds]
             words += _selection(path, one, ended) if one.cells else []
             words += [word for setting in one.changed_settings for word in ("--set", setting)]
-            words += _swept(self.reader.lines(one.beside["trials"])) if "trials" in one.beside else []
+            trials = self.reader.lines(one.beside["trials"]) if "trials" in one.beside else []
+            for key in (key for key in (trials[0] if trials else ()) if key.startswith(GRID)):
+                tried = ",".join(dict.fromkeys(line[key] for line in trials))
+                words += ["--sweep", f"{key.removeprefix(GRID)}={tried}"]
             yield "command", [(shlex.join(words), "")]
         for name, key in (("device", "device"), ("commit", "git_commit"), ("data, hash", "data_content")):
             yield name, [(text, "") for text in values(ended, key) or ["not recorded"]]
@@ -229,6 +239,37 @@ class _Page:
         for path in sorted(path for path in folder.rglob("*-runs.csv") if path not in of_tables):
             lines = grid(path.name, self.reader.lines(path))
             yield Part(self._name(path.with_suffix("")), path.relative_to(folder).stem, "", grids=[lines])
+
+
+def grid(
+    caption: str, lines: Sequence[Line], links: Mapping[str, str] | None = None, without: Collection[str] = ()
+) -> Grid:
+    """The table of a CSV's lines, whatever its columns are, but some: `difference, %` for `difference_percent`,
+    `tokens/s` for `tokens_per_second`. Fractions have five significant digits; columns without any value are left
+    out."""
+
+    def number(text: str) -> float | None:  # not `12e4` or `nan`: an id of a run may read so
+        is_number = re.fullmatch(r"[+-]?\d*\.?\d*(e[+-]\d+)?", text) and re.search(r"\d", text)
+        return float(text) if is_number else None
+
+    def shown(text: str) -> str:
+        found = number(text)
+        return text if found is None or text.lstrip("+-").isdigit() else f"{found:.5g}"
+
+    def heading(key: str) -> str:
+        ending = next((ending for ending in _UNITS if key.endswith(ending)), "")
+        return f"{key.removesuffix(ending).replace('_', ' ')}{_UNITS.get(ending, '')}"
+
+    keys = [key for key in (lines[0] if lines else {}) if key not in without and any(line[key] for line in lines)]
+    same = [key for key in keys if len({line[key] for line in lines}) < min(2, len(lines)) and key != "id"]
+    varying = [key for key in keys if key not in same]
+    return Grid(
+        caption,
+        [(heading(key), shown(lines[0][key])) for key in same],
+        [heading(key) for key in varying],
+        [[(shown(line[key]), not line[key] or number(line[key]) is not None) for key in varying] for line in lines],
+        links or {},
+    )
 
 
 def ranking(overview: Overview) -> dict[str, Any] | None:
@@ -269,12 +310,5 @@ def _selection(recipe: Path, one: Written, ended: Sequence[Line]) -> Iterator[st
             yield from (f"--{kind}s", ",".join(trained))
 
 
-def _swept(trials: Sequence[Line]) -> Iterator[str]:
-    """The `--sweep` options of a sweep with these trials."""
-    for key in (key for key in (trials[0] if trials else ()) if key.startswith(GRID)):
-        yield from ("--sweep", f"{key.removeprefix(GRID)}={','.join(dict.fromkeys(line[key] for line in trials))}")
-
-
 def _raw(name: str) -> Markup:
-    """A file of ours beside this one, to be put into the page as it is."""
     return Markup((_HERE / name).read_text(encoding="utf-8"))

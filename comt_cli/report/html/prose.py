@@ -12,7 +12,6 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
 
-from comt_cli.report.html.grids import verdict_class
 from comt_cli.report.html.pictures import Pictures
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
@@ -72,12 +71,8 @@ class Prose:
     def _address(self, href: str, folder: str) -> str:
         if re.match(r"[a-z][a-z0-9+.-]*:|/|#", href, re.IGNORECASE):
             return href
-        path = self._path(href, folder)
+        path = _below(href, folder)
         return f"#{quote(self.sections[path])}" if path in self.sections else quote(path, safe="/+-._")
-
-    def _path(self, href: str, folder: str) -> str:
-        """The path below the results that a relative address means."""
-        return posixpath.normpath(posixpath.join(folder, unquote(href.partition("#")[0])))
 
     def _with_figures(self, tokens: list[Token], folder: str) -> Iterator[Token]:
         """An image that is a paragraph of its own becomes a figure, another one its words: a page loads nothing."""
@@ -86,15 +81,22 @@ class Prose:
             if image is not None:
                 yield _block(self._figure(str(image.attrGet("src")), image.content, folder))
             elif not any(_lone_image(near) for near in tokens[max(0, position - 1) : position + 2]):
-                token.children = [_words_of(child) for child in token.children] if token.children else None
+                for child in token.children or ():
+                    if child.type == "image":
+                        child.type, child.content = "text", f"{child.content} ({child.attrGet('src')})"
                 yield token
 
     def _figure(self, source: str, caption: str, folder: str) -> Markup:
-        path = self.results / self._path(source, folder)
+        path = self.results / _below(source, folder)
         is_ours = path.suffix == ".png" and path.resolve().is_relative_to(self.results.resolve()) and path.is_file()
         if is_ours and ":" not in source:
             return self.pictures.figure(path, caption)
         return Markup("<p>Image: {}</p>").format(source)
+
+
+def _below(href: str, folder: str) -> str:
+    """The path below the results that a relative address in a folder there means."""
+    return posixpath.normpath(posixpath.join(folder, unquote(href.partition("#")[0])))
 
 
 def _rendered(tokens: list[Token]) -> Markup:
@@ -102,18 +104,11 @@ def _rendered(tokens: list[Token]) -> Markup:
 
 
 def _lone_image(token: Token) -> Token | None:
-    """The image that a paragraph consists of, if it is one."""
     children = token.children or []
     return children[0] if len(children) == 1 and children[0].type == "image" else None
 
 
-def _words_of(part: Token) -> Token:
-    """What is no image stays."""
-    return part if part.type != "image" else Token("text", "", 0, content=f"{part.content} ({part.attrGet('src')})")
-
-
 def _plain(inline: Token) -> str:
-    """The words of a line, without its marks."""
     return "".join(child.content for child in inline.children or ())
 
 
@@ -150,4 +145,5 @@ def _mark_tables(tokens: list[Token], title: str) -> None:
                 token.tag, tokens[position + 2].tag = "th", "th"
                 token.attrs = {"scope": "row"}
             elif column == verdict:
-                token.attrSet("class", verdict_class(text))
+                name = re.sub(r"[^a-z]+", "-", text.lower()).strip("-")
+                token.attrSet("class", f"verdict {name}")  # for a colour; its words say the same

@@ -14,8 +14,7 @@ from comt_cli.methods import catalogue
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
 from comt_cli.report.exhibits.table import Table
 from comt_cli.report.frame import Record, records_of, rows_of, runs_frame
-from comt_cli.report.layout import footnotes
-from comt_cli.report.words import verdict
+from comt_cli.report.words import footnotes, verdict
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
 
@@ -126,7 +125,7 @@ class Shown:
 
     def __init__(self, loaded: LoadedRecipe, specs: list[RunSpec], runs: Path) -> None:
         self.runs = runs_frame(loaded, specs, runs)
-        self.cells = Table().frame(self.runs, loaded)
+        self.cells = Table().frame(self.runs)
         self.attrs, self.records = self.cells.attrs, records_of(self.cells)
         self.markdown, self.latex = Table().page(self.cells), Table().latex(self.cells)
         self.verdict, self.footnotes, self.notes = verdict(self.cells), footnotes(self.cells), self.attrs["notes"]

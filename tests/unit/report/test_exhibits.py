@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from comt_cli.report import exhibits
-from comt_cli.report.exhibits.table import Table
 from comt_cli.report.frame import frame_csv, frame_of, records_of
 
 if TYPE_CHECKING:
-    from conftest import Bench
+    pass
 
 
 def test_every_file_has_one_and_names_differ() -> None:
@@ -25,23 +20,7 @@ def test_every_file_has_one_and_names_differ() -> None:
     assert len({*named}) == len(named)
 
 
-def test_finding_them_draws_nothing() -> None:
-    code = "import sys; from comt_cli.report.exhibits import exhibits; exhibits()\n"
-    code += "assert not {'torch', 'matplotlib', 'pandas'} & {*sys.modules}"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
-
-
 def test_a_frame_keeps_whole_numbers_whole_and_what_is_absent_empty() -> None:
     frame = frame_of([{"count": 2**60, "share": 1 / 3, "_object": {}}, {"count": None, "word": "x"}])
     assert frame_csv(frame) == f"count,share,word\n{2**60},0.33333333,\n,,x\n"
     assert records_of(frame)[0] == {"count": 2**60, "share": 1 / 3, "word": None}
-
-
-def test_a_table_of_a_part_of_its_runs_is_that_of_these_runs(mixed: Bench) -> None:
-    """The frame of runs is all that a table is made from."""
-    every = mixed.table().runs
-    part = every[every["row"] != "post-ln"]
-    part.attrs = dict(every.attrs)
-    cells = Table().frame(part, mixed.loaded())
-    alone = mixed.table(rows="pre-ln,pre-ln+comt,pre-ln+own").cells
-    pd.testing.assert_frame_equal(cells[["row", "mean", "p_value_holm"]], alone[["row", "mean", "p_value_holm"]])

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from comt_cli.recipe.problems import RecipeError
 from comt_cli.report.exhibits.ladder import Trend, fitted, gain_of, trends
-from comt_cli.report.sweep import whole_columns
 from comt_cli.report.write import Report, write_exhibits, write_report
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.tasks.base import PERCENT, POINTS, Metric
@@ -116,7 +115,7 @@ def test_a_row_has_no_line_where_a_seed_diverged_or_a_size_is_missing(ladder: Be
 def write(bench: Bench) -> tuple[Report, list[Path]]:
     report = write_report(bench.loaded(), bench.specs(), bench.runs, bench.results)
     assert report.files is not None
-    return report, write_exhibits("table", report.runs, report.loaded, report.files)
+    return report, write_exhibits("table", report.runs, report.files)
 
 
 def test_the_files_and_the_page_have_it(ladder: Bench) -> None:
@@ -134,32 +133,11 @@ def test_the_files_and_the_page_have_it(ladder: Bench) -> None:
     assert write(ladder)[1] == []  # nothing is new
 
 
-WRONG = {
-    "two columns": (SIZES, "".join(SIZES.splitlines(keepends=True)[:2]),
-                    "ladder: takes 3 columns or more, one a size; scale smoke has 2 columns"),
-    "two metrics": ("{settings: {model: {layers: 1}}}", "{settings: {model: {layers: 1}}, metric: bits_per_byte}",
-                    "ladder: compares one metric over all sizes; the columns of scale smoke show bits_per_byte, perpl"),
-    "no yes": ("ladder: true", "ladder: 1", "ladder"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("wrong", WRONG)
-def test_what_is_no_ladder_is_said(bench: Bench, wrong: str) -> None:
-    old, new, message = WRONG[wrong]
-    text = as_ladder(bench.text)
-    assert text.count(old) == 1
-    with pytest.raises(RecipeError) as raised:
-        replace(bench, text=text.replace(old, new)).loaded()
-    assert message in str(raised.value)
-    assert raised.value.exit_status == 2
-
-
-def test_of_a_sweep_the_table_has_the_columns_in_which_every_row_has_a_choice() -> None:
-    chosen = {(row, column): [] for row in "ab" for column in ("small", "large")}
-    assert whole_columns(chosen) == chosen
-    del chosen["b", "large"]
-    assert list(whole_columns(chosen)) == [("a", "small"), ("b", "small")]
-    del chosen["a", "small"]
-    chosen["a", "large"] = []
-    assert len(whole_columns(chosen)) == 1  # no column has both
-    assert whole_columns({}) == {}
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(SIZES, "".join(SIZES.splitlines(keepends=True)[:2])), ("layers: 1}}", "layers: 1}}, metric: bits_per_byte")],
+    ids=["two sizes", "two metrics"],
+)
+def test_what_is_no_ladder_is_refused(bench: Bench, old: str, new: str) -> None:
+    with pytest.raises(RecipeError, match=r"ladder: (takes 3 columns|compares one metric)"):
+        replace(bench, text=as_ladder(bench.text).replace(old, new)).loaded()

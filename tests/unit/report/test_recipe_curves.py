@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -13,7 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 from comt_cli.app import app
-from comt_cli.errors import UserError
 from comt_cli.report.exhibits.curves import Curves, resolved_since
 from comt_cli.report.frame import runs_frame
 from comt_cli.report.statistics import paired_difference
@@ -41,7 +39,7 @@ def log(bench: Bench, row: str, seed: int, losses: list[float]) -> None:
 
 def curves(bench: Bench, quantity: str = "loss") -> pd.DataFrame:
     specs = bench.specs(seeds=[1, 2, 3], rows=f"{BASELINE},{OURS}")
-    return Curves(quantity).frame(runs_frame(bench.loaded(), specs, bench.runs), bench.loaded())
+    return Curves(quantity).frame(runs_frame(bench.loaded(), specs, bench.runs))
 
 
 def at(found: pd.DataFrame, row: str, step: int) -> Any:
@@ -95,29 +93,3 @@ def test_the_command_draws_what_is_there_and_says_from_when_on_rows_differ(bench
         lines = list(csv.DictReader(file))
     assert len(lines) == 8
     assert table.with_suffix(".png").exists()
-
-
-def test_a_damaged_log_is_named_and_not_read_in_part(bench: Bench) -> None:
-    log(bench, BASELINE, 1, [3.0, 2.0, 1.0])
-    path = bench.directory(BASELINE, 1).metrics_file
-    first, _, last = path.read_text(encoding="utf-8").splitlines()
-    path.write_text(f"{first}\n{{\n{last}\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"metrics\.jsonl, line 2"):
-        curves(bench)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--quantity", "losses"], "the logs have no losses"),
-        (["--runs", "nowhere"], "below nowhere has a log"),
-        (["--rows", "pre-nl"], "pre-nl"),
-    ],
-)
-def test_what_cannot_be_drawn_is_said(bench: Bench, arguments: list[str], said: str, tmp_path: Path) -> None:
-    log(bench, BASELINE, 1, [3.0, 2.0])
-    options = ["--results", str(bench.results), *([] if "--runs" in arguments else ["--runs", str(bench.runs)])]
-    done = CliRunner().invoke(app, ["curves", str(bench.recipe), "--seeds", "1", *options, *arguments])
-    assert said in str(done.exception)
-    assert done.exception.exit_status == 2  # type: ignore[union-attr]
-    assert not list(bench.results.glob("**/*.png"))

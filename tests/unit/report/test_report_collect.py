@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from comt_cli.report.collect import Cell, Collection, collect, tables_with_runs
-from comt_cli.report.layout import state
+from comt_cli.report.exhibits.table import state
 from comt_cli.runs.directory import RunState
 
 PERPLEXITY = defaultdict(lambda: "perplexity")
@@ -69,27 +69,6 @@ def test_a_result_without_the_metric_is_remarked_on(bench: Bench, value: object)
     assert note.endswith("result.json has no perplexity")
 
 
-def test_other_finished_seeds_are_named_with_the_option_that_shows_them(mixed: Bench) -> None:
-    (note,) = collect(mixed.specs(seeds=[1]), mixed.runs).notes
-    assert note == "Seeds that are finished and not shown here: 2-3 (--seeds 1-3 shows them)."
-
-
-def test_runs_of_another_scale_and_replaced_ones_are_not_counted(bench: Bench) -> None:
-    bench.done("pre-ln", {1: 100.0})
-    done = bench.directory("pre-ln", 1).shown  # the link, in the cell's folder
-    shutil.copytree(done, done.with_name(f"{done.name}.replaced-1"))
-    shutil.copytree(done, done.with_name("seed1-0123456789ab"))
-    (done.with_name("seed1-ba9876543210")).symlink_to("nowhere")
-    text = (done / "spec.json").read_text().replace('"scale": "smoke"', '"scale": "paper"')
-    (done.with_name("seed1-0123456789ab") / "spec.json").write_text(text)
-    assert collect(bench.specs(), bench.runs).notes == ()
-    (done.with_name("seed1-0123456789ab") / "spec.json").write_text('{"of": "another version"}')
-    (note,) = collect(bench.specs(), bench.runs).notes
-    assert note == (
-        "1 finished run of this table was made with other settings or data (comt runs comt/table9 lists it)."
-    )
-
-
 def test_a_run_of_another_table_stands_in_this_one_too(bench: Bench) -> None:
     """Found by its id, before there is a link to it."""
     bench.done("pre-ln", {1: 100.0})
@@ -108,44 +87,3 @@ def test_tables_with_runs(mixed: Bench) -> None:
     assert tables_with_runs(mixed.runs, names) == [changed]
     assert tables_with_runs(mixed.runs, names, is_set=True) == [own]
     assert tables_with_runs(mixed.folder / "nowhere", names) == []
-
-
-@pytest.mark.parametrize(
-    ("precision", "key", "other", "told"),
-    [
-        ("fp32", "products", "oneDNN", "Large fp32 matrices were multiplied by"),
-        (
-            "bf16-pure",
-            "attention",
-            "batched products",
-            "Attention in bf16 was computed by",
-        ),
-    ],
-)
-def test_runs_that_were_computed_in_two_ways_are_told(bench: Bench, precision, key, other, told) -> None:
-    """A result without a record is from before there were two."""
-    assert "train: {" in bench.text
-    bench.recipe.write_text(bench.text.replace("train: {", f"train: {{precision: {precision}, "), encoding="utf-8")
-    bench.done("pre-ln", {1: 100.0, 2: 110.0})
-    bench.done("pre-ln+comt", {1: 95.0, 2: 101.0}, **{key: "PyTorch"})
-    told = f"{told} PyTorch and {other}: times are not comparable."
-    assert told not in bench.table().notes
-    bench.done("pre-ln+comt", {1: 95.0, 2: 101.0}, **{key: other})
-    assert told in bench.table().notes
-
-
-def test_signatures_are_those_of_the_columns_metric(bench: Bench) -> None:
-    """Two of them in a column are both named: such numbers are not comparable."""
-    signed = {"signature": "first", "signatures": {"perplexity": "first", "other": "second"}}
-    bench.done("pre-ln", {1: 100.0, 2: 110.0}, **signed, test_evaluation={"signatures": {"perplexity": "of test"}})
-    table = bench.table()
-    assert "Signature of perplexity: first." in table.notes
-    (run, *_) = [run for run in table.runs["_run"] if run.result]
-    assert [run.reported("signatures", key) for key in ("other", "test_perplexity", "test_other", "loss")] == [
-        "second", "of test", None, None
-    ]  # fmt: skip
-    bench.done("pre-ln+comt", {1: 95.0}, signatures={"perplexity": "another"})
-    notes = bench.table().notes
-    assert "Signatures of perplexity: first and another; their numbers are not comparable." in notes
-    bench.done("pre-ln", {1: 100.0, 2: 110.0}, signatures="damaged", test_evaluation=None)
-    assert bench.table().notes

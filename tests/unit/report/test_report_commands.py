@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -48,18 +46,6 @@ def test_report_says_what_it_did_not_write_and_how_to(mixed: Bench) -> None:
     assert path.read_bytes() != whole
 
 
-def test_report_writes_the_overview_from_the_results_alone(mixed: Bench) -> None:
-    comt("report")
-    for folder in ("by-id", "comt"):
-        shutil.rmtree(Path("runs") / folder)
-    result = comt("report", "--overview")
-    assert result.exit_code == 0, result.output
-    assert result.output == "wrote runs/results/README.md\n"
-    assert "agree 1, diverged 1" in Path("runs/results/README.md").read_text()
-    assert "Give one of them" in str(comt("report", "--overview", "--json").exception)
-    assert "there are no tables below nowhere" in str(comt("report", "--overview", "--results", "nowhere").exception)
-
-
 def test_report_writes_a_page_for_browsers(mixed: Bench) -> None:
     comt("report")
     result = comt("report", "--html")
@@ -74,14 +60,6 @@ def test_report_writes_a_page_for_browsers(mixed: Bench) -> None:
     assert isinstance(nowhere, UserError)
     assert "there are no tables below nowhere" in str(nowhere)
     assert not Path("nowhere").exists()
-
-
-def test_report_leaves_out_a_broken_recipe_that_was_not_named(mixed: Bench) -> None:
-    mixed.recipe.write_text("title: broken\n")
-    result = comt("report", "--json")
-    assert json.loads(result.stdout) == []
-    assert "comt/table9 is left out" in result.stderr
-    assert comt("report", "table9").exception is not None
 
 
 def test_status_counts_and_shows_progress(mixed: Bench) -> None:

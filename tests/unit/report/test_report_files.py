@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import os
 import shutil
-import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +13,7 @@ import pytest
 
 from comt_cli.errors import StorageError
 from comt_cli.files import write_text
-from comt_cli.report.caption import escaped
-from comt_cli.report.exhibits.table import print_table
-from comt_cli.report.layout import texts_of
-from comt_cli.report.terminal import print_texts
-from comt_cli.report.write import print_report, write_report
+from comt_cli.report.write import write_report
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -40,18 +33,6 @@ def test_files_equal_the_golden_ones(request: pytest.FixtureRequest, name: str, 
     if os.environ.get("COMT_WRITE_GOLDEN"):
         (GOLDEN / file).write_text(text, encoding="utf-8")
     assert text == (GOLDEN / file).read_text(encoding="utf-8")
-
-
-def test_nothing_is_written_before_a_run_ended(bench: Bench) -> None:
-    bench.started("pre-ln", 1)
-    report = write_report(bench.loaded(), bench.specs(), bench.runs, bench.results)
-    assert report.files is None
-    assert report.unwritten is not None
-    assert not bench.results.exists()
-    text = io.StringIO()
-    print_report(report, text)
-    assert "1 unfinished, 2 missing (step 30 of 200)" in texts_of(bench.table().cells)[1]["ours"]
-    assert "wrote" not in text.getvalue()
 
 
 def test_a_full_disk_is_said(mixed: Bench) -> None:
@@ -115,33 +96,6 @@ def test_names_cannot_lead_out_of_the_results(bench: Bench) -> None:
         assert path.resolve().is_relative_to(bench.results.resolve())
 
 
-@pytest.mark.parametrize("width", [60, 200])
-def test_metrics_of_the_same_runs_are_columns_of_one_table(bench: Bench, monkeypatch, width: int) -> None:
-    two = "      tiny: {compare_to: c4/130m}\n      bits: {metric: bits_per_byte}\n"
-    bench.recipe.write_text(bench.recipe.read_text().replace("      tiny: {compare_to: c4/130m}\n", two))
-    bench.done("pre-ln", {1: 100.0, 2: 110.0, 3: 105.0})
-    bench.done("pre-ln+comt", {1: 90.0, 2: 99.0, 3: 94.0})
-    table = bench.table()
-    lines = [line for line in table.markdown.splitlines() if line.startswith("|")]
-    assert lines[0] == "| method |  | tiny | bits |"
-    assert "|  | vs pre-ln, % \\[95 %\\] | -10.2 \\[-10.8, -9.47\\] | 0.00 \\[0.00, 0.00\\] |" in lines
-    assert "| pre-ln+comt | ours ± s.e. (n) | **94.33 ± 2.60 (3)** | 2.125 ± 0.000 (3) |" in lines
-    assert len(table.records) == 8, "the CSV has a line a metric"
-    monkeypatch.setenv("COLUMNS", str(width))
-    text = io.StringIO()
-    print_table(table.cells, text)
-    assert max(map(len, text.getvalue().splitlines())) <= width
-
-
-def test_headings_are_broken_before_a_text_is_cut(monkeypatch) -> None:
-    monkeypatch.setenv("COLUMNS", "50")
-    head, text = ["method", "a long heading", "another heading", "verdict"], io.StringIO()
-    print_texts(head, [["sliding-window", "1", "2", "not resolved"]], text, 50)
-    lines = text.getvalue().splitlines()
-    assert lines[-1].endswith("not resolved")
-    assert max(map(len, lines)) <= 50
-
-
 @pytest.mark.parametrize("seeds", [[1], [1, 2, 3]])
 def test_changed_settings_have_a_table_of_their_own(mixed: Bench, seeds: list[int]) -> None:
     """Whether it has fewer runs than the recipe's table, or as many; whatever changes no number makes none."""
@@ -156,36 +110,8 @@ def test_changed_settings_have_a_table_of_their_own(mixed: Bench, seeds: list[in
     report = write_report(mixed.loaded(*other), specs, mixed.runs, mixed.results)
     assert report.files is not None
     assert report.files.csv.name == "table9@steps-100.csv"
-    assert report.cells.attrs["overrides"] == ("train.steps=100",)
+    assert report.cells.attrs["table"].changed == ("train.steps=100",)
     assert {path.name: path.read_bytes() for path in folder.iterdir() if "@" not in path.name} == before
-
-
-@pytest.mark.parametrize(
-    ("numbers", "percent"), [("baseline: 20, value: 19", -5.0), ("metric: loss, baseline: 2.5, value: 2.4", -9.52)]
-)
-def test_what_was_published_elsewhere_is_beside_ours(bench: Bench, numbers: str, percent: float) -> None:
-    """As a ratio of perplexities, with the network it is of in a footnote; no verdict rests on it."""
-    own = f'in_paper: false, published: {{{numbers}, of: "a network (a source)"}}'
-    bench = replace(bench, text=bench.text.replace("in_paper: false", own))
-    bench.done("pre-ln", {1: 100.0, 2: 110.0, 3: 105.0})
-    bench.done("pre-ln+own", {1: 120.0, 2: 130.0, 3: 126.0})
-    table = bench.table()
-    found = {record["row"]: record["published_percent"] for record in table.records}
-    assert found["pre-ln+own"] == pytest.approx(percent, abs=0.005)
-    assert found["pre-ln"] is None
-    assert table.at("pre-ln+own")["verdict"] == "worse"
-    assert "of a network (a source)." in table.markdown
-    assert "published elsewhere" not in table.latex
-
-
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
-def test_latex_compiles(mixed: Bench) -> None:
-    body = mixed.table().latex + escaped("".join(chr(number) for number in range(0x20, 0x17F)) + "☃αβ…“”‘’≤≥×")
-    document = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}%s\\end{document}"
-    (mixed.folder / "t.tex").write_text(document % body, encoding="utf-8")
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
-    done = subprocess.run(command, cwd=mixed.folder, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stdout
 
 
 def test_json_holds_the_cells_of_the_csv(mixed: Bench) -> None:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 import pytest
 
-from comt_cli.commands.options import DEFAULT_RESULTS
 from comt_cli.errors import UserError
-from comt_cli.report.frame import csv_text
-from comt_cli.report.overview import _DEFAULT, GROUPS, write_overview
-from comt_cli.report.verdict import Verdict
+from comt_cli.report.overview import GROUPS, write_overview
+from comt_cli.report.statistics import Verdict
 from comt_cli.report.write import write_report
-from comt_cli.report.written import Reader, read_lines, written_below
+from comt_cli.report.written import read_lines
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -87,56 +82,6 @@ def test_every_verdict_has_its_line(bench: Bench, values: dict[int, float], told
     assert (excluding in text) == ("outside" in told)
 
 
-def test_a_collapsed_value_of_the_papers_is_no_percentage(bench: Bench) -> None:
-    specs = bench.specs("paper")
-    for spec in specs:
-        if spec.column == "c4/250m":
-            bench.finish(spec, 20.0)
-    write_report(bench.loaded(), specs, bench.runs, bench.results)
-    assert "| post-ln at c4/250m | 0.00 % \\[0.00, 0.00\\] | - | collapsed, 1409.79 | not resolved" in page(bench)
-
-
-def test_figures_and_links_lead_somewhere_and_it_is_left_alone(written: Bench) -> None:
-    folder = written.results / "smoke" / "comt"
-    runs = (folder / "table9-runs.csv").read_text()
-    for name in ("table9-hidden-size", "figure4", "figures/pre-ln+own-tiny-seed1/gate-summary"):
-        path = folder / f"{name}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    (folder / "figure4-runs.csv").write_text("\n".join(runs.splitlines()[:2]))
-    (folder / "figure4.txt").write_text("Gates of a_method. LLaMA tiny; seed 1. Lines are tokens.\n")
-    for name in ("diagnose/diagnose.md", "bench/a-gpu/step.md"):
-        (written.results / name).parent.mkdir(parents=True)
-        (written.results / name).write_text("# A page\n")
-    text = page(written)
-    assert "Gates of a\\_method. LLaMA tiny; seed 1. Lines are tokens.\n\nDrawn from post-ln, tiny, seed 1." in text
-    targets = [unquote(target) for target in re.findall(r"\]\(([^)]+)\)", text)]
-    assert len(targets) > 8
-    assert [target for target in targets if not (written.results / target).exists()] == []
-    path = written.results / "README.md"
-    changed = path.stat().st_mtime_ns
-    assert page(written) == text
-    assert path.stat().st_mtime_ns == changed
-
-
-def test_older_tables_are_told_with_what_they_have(mixed: Bench) -> None:
-    """Adjusted p-values are computed from intervals; columns may be missing."""
-    mixed.done("pre-ln+own", {1: 90.0, 2: 111.0, 3: 140.0})
-    write_report(mixed.loaded(), mixed.specs(), mixed.runs, mixed.results)
-    path = mixed.results / "smoke" / "comt" / "table9.csv"
-    lines, before = read_lines(path), page(mixed)
-    (table,) = written_below(mixed.results, "smoke", Reader())
-    for cell, line in zip(table.cells, lines, strict=True):
-        assert cell.adjusted == (pytest.approx(float(line["p_value_holm"]), rel=1e-5) if line["p_value_holm"] else None)
-    new = ("p_value", "p_value_holm", "detectable_low", "detectable_high")
-    path.write_text(csv_text([{key: value for key, value in line.items() if key not in new} for line in lines]))
-    assert page(mixed) == before
-    runs = path.with_name("table9-runs.csv")
-    gone = ("corpus", "model", "precision")
-    runs.write_text(csv_text([{k: v for k, v in line.items() if k not in gone} for line in read_lines(runs)]))
-    assert "| 1.2 M parameters | not recorded |" in page(mixed)
-
-
 def test_damage_is_named(written: Bench, tmp_path: Path) -> None:
     path = written.results / "smoke" / "comt" / "table9.csv"
     whole = path.read_text()
@@ -149,17 +94,3 @@ def test_damage_is_named(written: Bench, tmp_path: Path) -> None:
             page(written)  # there is no other
     with pytest.raises(UserError, match="there are no tables below"):
         write_overview(tmp_path / "nowhere")
-
-
-def test_commands_are_told_as_they_were_typed(mixed: Bench) -> None:
-    changed = ["data.corpus=files:my texts/*.txt", "train.batch_size=4"]
-    write_report(mixed.loaded(*changed, "train.save_every=7"), mixed.specs(), mixed.runs, mixed.results)
-    text = page(mixed)
-    (arguments,) = re.findall("Trained with `(.*)`, not with the recipe's settings: not counted above", text)
-    assert shlex.split(arguments) == ["--set", changed[0], "--set", changed[1]]
-    assert "published direction" not in text
-    assert _DEFAULT == DEFAULT_RESULTS
-    shutil.move(mixed.results, DEFAULT_RESULTS)
-    assert "Made by `comt report --overview` from" in write_overview(DEFAULT_RESULTS).read_text()
-    shutil.copytree(DEFAULT_RESULTS, "a b")
-    assert "Made by `comt report --overview --results 'a b'` from" in write_overview(Path("a b")).read_text()

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from comt_cli.errors import UserError
-from comt_cli.report import caption as tex
-from comt_cli.report.layout import column_name, texts_of
+from comt_cli.report.exhibits.table import texts_of
 from comt_cli.report.markdown import escaped
-from comt_cli.report.verdict import stands
+from comt_cli.report.statistics import stands
 from comt_cli.report.write import write_report
 
 if TYPE_CHECKING:
@@ -53,18 +52,6 @@ def own(bench: Bench) -> Bench:
     bench.done("wide", {1: 120.0, 2: 132.0, 3: 126.0})
     bench.done("wider", {1: 90.0, 2: 120.0, 3: 100.0})
     return bench
-
-
-def test_bold_is_the_best_mean_where_it_is_resolved_as_better_than_the_baseline(own: Bench) -> None:
-    def bold(**selection: object) -> list[str]:
-        return own.table(**selection).best
-
-    assert bold() == ["narrow"]
-    assert bold(rows="narrow,wide,wider") == [], "nothing to be better than"
-    assert bold(seeds=[1]) == [], "one seed shows no error"
-    own.done("wider", {1: 40.0, 2: 120.0, 3: 90.0})  # the best mean by far, of one seed
-    assert own.table().at("wider")["verdict"] == "not resolved"
-    assert bold() == []
 
 
 def test_what_is_resolved_after_holms_correction_has_a_mark_and_its_legend(own: Bench) -> None:
@@ -119,44 +106,14 @@ def test_escaped_text_is_read_by_markdown_as_it_stands(text: str) -> None:
     assert "".join(child.content for child in inline.children or ()) == shown
 
 
-UNDONE = sorted(tex._LATEX.items(), key=lambda pair: -len(pair[1]))
-
-
-@given(st.text(alphabet="ab\\~^<>|&%$#_{}[±×é", max_size=30))
-def test_escaped_latex_can_be_read_back(text: str) -> None:
-    rest, read = tex.escaped(text), ""
-    while rest:
-        letter, spelt = next(((a, b) for a, b in UNDONE if rest.startswith(b)), (rest[0], rest[0]))
-        assert spelt != rest[0] or letter not in "\\~^<>|&%$#_{}["
-        read, rest = read + letter, rest[len(spelt) :]
-    assert read == text
-
-
-@pytest.mark.parametrize(
-    ("overrides", "heading"),
-    [
-        (("data.corpus=files:*.txt",), "files:*.txt/tiny"),
-        (("data.corpus=wikitext-103",), "wikitext-103/tiny"),
-        (("train.steps=20",), "python-docs/tiny"),
-        (("model.size=60m",), "python-docs/tiny"),
-    ],
-)
-def test_other_text_size_or_length_is_not_compared_with_the_paper(
-    bench: Bench, overrides: tuple[str, ...], heading: str
-) -> None:
-    bench.recipe.write_text(bench.recipe.read_text().replace("      tiny: {comp", "      python-docs/tiny: {comp"))
+@pytest.mark.parametrize("changed", [("data.corpus=files:*.txt",), ("train.steps=20",), ("model.size=60m",), ()])
+def test_other_text_size_or_length_is_not_compared_with_the_paper(bench: Bench, changed: tuple[str, ...]) -> None:
+    """Whether it was changed on the command line, or a copied recipe says it itself."""
     assert bench.table().at("pre-ln+comt")["paper"] == 23.77
-    table = bench.table(overrides=overrides)
-    assert column_name(table.cells, "python-docs/tiny") == heading
+    if not changed:
+        bench = replace(bench, text=bench.text.replace("corpus: python-docs", "corpus: 'files:*.txt'"))
+    table = bench.table(overrides=changed)
     cell = table.at("pre-ln+comt")
-    told = (table.attrs["paper"], cell["paper"], cell["paper_column"], cell["paper_increase"], cell["_direction"])
+    told = (table.attrs["table"].paper, cell["paper"], cell["paper_column"], cell["paper_increase"], cell["_direction"])
     assert told == (None, None, None, None, 0)
     assert "130m" not in table.markdown + table.latex
-
-
-def test_a_copied_recipe_with_a_text_of_ones_own_is_not_compared_with_the_paper(bench: Bench) -> None:
-    """What a copy says itself is no change of settings."""
-    bench = replace(bench, text=bench.text.replace("corpus: python-docs", "corpus: 'files:*.txt'"))
-    table = bench.table()
-    assert table.attrs["overrides"] == ()
-    assert (table.attrs["paper"], table.at("pre-ln+comt")["paper"]) == (None, None)

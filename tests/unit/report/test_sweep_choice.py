@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from comt_cli.recipe.grid import LoadedGrid
 from comt_cli.recipe.merge import Origin
 from comt_cli.report.collect import Cell, Run
-from comt_cli.report.exhibits.sweep import lacking, shades_of
-from comt_cli.report.statistics import summarise
 from comt_cli.report.sweep import tuned_cell
 from comt_cli.runs.directory import RunState
-from comt_cli.verbs.outcome import write_outcome
-from comt_cli.verbs.plan import Planned
 
 if TYPE_CHECKING:
-    from conftest import Bench
+    pass
 
 KEY = "train.learning_rate"
 
@@ -64,22 +56,6 @@ def test_the_best_mean_is_chosen_if_and_only_if_it_lies_within(values, data, bet
         assert found.tried[found.chosen - 1].point == {KEY: best}
 
 
-def test_what_is_not_chosen_is_said_of_rows_that_are_not_shown_too(bench: Bench, capsys) -> None:
-    sweep = f"sweep: {{settings: {{{KEY}: [3e-4, 1e-3, 3e-3]}}, metric: bits_per_byte, seeds: [101]}}\nsettings:"
-    text = bench.text.replace("settings:", sweep, 1).replace("steps: 200", "steps: 200, test_share: 0.5")
-    bench.recipe.write_text(text.replace("baseline:", "metric: test_perplexity\nbaseline:", 1), encoding="utf-8")
-    specs = bench.specs()
-    for spec in specs:
-        at_edge = spec.row in ("pre-ln", "pre-ln+comt") and spec.point[KEY] == 3e-3
-        best = replace(bench, text=bench.recipe.read_text(), result={**bench.result, "bits_per_byte": 1.0})
-        (best if at_edge else bench).finish(spec, 9.0)
-    shown = Planned(bench.loaded(), "smoke", [spec for spec in specs if spec.row == "pre-ln"])
-    write_outcome(Planned(bench.loaded(), "smoke", specs), bench.runs, bench.results, shown=shown)
-    said = " ".join(capsys.readouterr().out.split())
-    assert "Not chosen: pre-ln at tiny: the best" in said
-    assert "Not chosen: pre-ln+comt at tiny: the best" in said
-
-
 def test_the_mean_decides_and_a_point_with_a_diverged_trial_never_does():
     found = tuned([1e-3, 2e-3, 4e-3, 8e-3], [[5, 5], [4, 4], [1, None], [6, 6]])
     assert found.point == {KEY: 2e-3}
@@ -97,54 +73,3 @@ def test_between_equal_means_the_middle_of_the_grid_decides_whatever_its_order(v
 def test_nothing_is_chosen_from_a_part_of_the_trials():
     found = tuned([1, 2, 3], [[5, 5], [4, float("nan")], [6, 6]])
     assert (found.best, found.chosen, found.problem) == (None, None, None)
-
-
-@pytest.mark.parametrize(
-    ("losses", "edge", "wider"),
-    [
-        ([[1], [2], [3]], "0.001, is the least", "[0.0005, 0.001, 0.002, 0.004]"),
-        ([[3], [2], [1]], "0.004, is the greatest", "[0.001, 0.002, 0.004, 0.008]"),
-    ],
-)
-def test_the_wider_grid_has_one_step_more_at_that_end(losses, edge, wider):
-    problem = tuned([1e-3, 2e-3, 4e-3], losses).problem
-    assert edge in problem
-    assert problem.endswith(f"widen the grid: {KEY}: {wider}")
-
-
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ([0.99995, 0.9, 0.5], f"give {KEY} also values above 0.99995"),
-        ([1.2345e-4, 0.01, 0.1], f"widen the grid: {KEY}: [1.524e-06, 0.00012345, 0.01, 0.1]"),
-        ([64, 128, 256], f"widen the grid: {KEY}: [32, 64, 128, 256]"),
-        ([1, 2, 3], f"give {KEY} also values below 1"),
-        ([0.0, 0.1, 0.2], f"give {KEY} also values below 0.0"),
-    ],
-)
-def test_values_that_were_tried_stay_as_they_are_and_impossible_ones_are_not_proposed(values, said):
-    assert tuned(values, [[1], [2], [3]]).problem.endswith(said)
-
-
-@pytest.mark.parametrize("better", ["lower", "higher"])
-def test_a_rate_of_the_recipe_that_the_grid_lacks_and_that_is_better_is_named(better):
-    def said(at_recipe, own, *values):
-        cell = tuned([1.0, 3.0, *values, 4.0], [[1]] * (3 + len(values)))
-        places = {f"_{place}": ("done", summarise([mean]), None, {KEY: point})
-                  for place, mean, point in (("recipe", at_recipe, 2.0), ("own", own, 3.0))}  # fmt: skip
-        shown = SimpleNamespace(better=better, decimals=2)
-        return lacking({"row": "gated", "column": "tiny", "_tuned": cell, "_metric": shown, **places})
-
-    worse, best = (398.914, 396.19)[:: 1 if better == "lower" else -1]
-    assert said(best, worse).startswith("The recipe's learning_rate 2.0 is not in the grid, and better for gated")
-    assert said(best, worse).endswith(f"{best:.2f} against {worse:.2f}.")
-    assert said(worse, best) is None
-    assert said(best, worse, 2.0) is None, "the grid has it"
-
-
-def test_values_of_any_sign_have_shades():
-    shades = shades_of(np.array([[1.0, -2.0], [0.5, math.nan]]), lower=False)
-    assert shades[0].tolist() == [0.0, 1.0]  # negative scores are as dark as any
-    assert shades[1][0] == pytest.approx(0.5)
-    assert math.isnan(shades[1][1])
-    assert shades_of(np.array([[-1.0, -2.0]]), lower=False).tolist() == [[0.0, 0.0]]
