@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from comt_cli.commands.options import Selection
 from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
 from comt_cli.recipe.find import also_called, find_recipe
@@ -98,6 +99,30 @@ def plan_recipe(
     return plan_loaded(loaded, scale, rows=rows, columns=columns, seeds=seeds)
 
 
+def plan_selected(
+    recipe: str | Path,
+    of: Selection,
+    *,
+    command: str | None = None,
+    runs: Path | None = None,
+    also_fits_all: bool = True,
+) -> Planned:
+    """`plan_recipe` with the options of the command line."""
+    return plan_recipe(
+        recipe,
+        of.scale,
+        of.set_,
+        command=command,
+        runs=runs,
+        rows=of.rows,
+        columns=of.columns,
+        seeds=of.seeds,
+        also=also_rows(of.also),
+        also_fits_all=also_fits_all,
+        sweep=of.sweep,
+    )
+
+
 def plan_loaded(
     loaded: LoadedRecipe, scale: str, *, rows: str | None = None, columns: str | None = None, seeds: str | None = None
 ) -> Planned:
@@ -139,10 +164,7 @@ def check_added(rows: Mapping[str, Any], recipes: Iterable[LoadedRecipe]) -> Non
 
 
 def _method(argument: str, text: str) -> str | dict[str, Any]:
-    wrong = f"--also {argument}: should be METHOD or NAME=METHOD"
     hint = "for instance half-gate, or wide='{name: comt, hidden: 64}' (comt show lists what a recipe has)"
-    if not text.strip():
-        raise UserError(wrong, hint)
     try:
         document = parse(text, "--also")
     except RecipeError as error:
@@ -152,6 +174,6 @@ def _method(argument: str, text: str) -> str | dict[str, Any]:
     method = document.data
     if isinstance(method, dict) and isinstance(method.get("name"), str):
         return method
-    if isinstance(method, dict | list):
-        raise UserError(wrong, hint)
+    if isinstance(method, dict | list) or not text.strip():
+        raise UserError(f"--also {argument}: should be METHOD or NAME=METHOD", hint)
     return text.strip()

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from comt_cli.data.pairs.nearest import nearest_translations
+from comt_cli.commands import completion, options
+from comt_cli.commands.options import OfRuns
 from comt_cli.data.pairs.settings import PairTexts, corpus_for
 from comt_cli.data.prepare import prepare
 from comt_cli.errors import UserError
@@ -30,29 +31,63 @@ BASELINES = ("copy", "nearest")
 
 
 def score(
-    hypotheses: str,
-    references: Path | None,
-    metric: str,
-    against: str | None,
-    split: str | None,
-    runs: Path,
-    scale: str | None,
-    set_: Sequence[str] | None,
+    hypotheses: Annotated[
+        str,
+        options.run_argument(
+            f"A file of translations, one a line; or a finished run, as a run directory or {options.SELECTOR}.", "HYP"
+        ),
+    ],
+    references: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[REF]", help="A file of references, line by line; left out for a run.", show_default=False
+        ),
+    ] = None,
     *,
-    as_json: bool,
+    metric: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B",
+            help="bleu, bleu_tokenised, bleu_intl, bleu_intl_lc, bleu_compound or chrf; several with commas.",
+            autocompletion=completion.metrics,
+        ),
+    ] = "bleu,chrf",
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HYP2",
+            help="Another file of translations: is the difference to it more than chance? Of a run another run, or "
+            "copy (the sources themselves) or nearest (the target of the most similar training source).",
+        ),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Of a run: which of its splits; test if not given, of almanac also unseen.")
+    ] = None,
+    as_json: options.AsJson = False,
+    of: OfRuns,
 ) -> None:
-    """Print scores by metrics, and whether the difference to another system is more than chance.
+    """Score translations against references with sacreBLEU. Its signature stands beside every number.
 
-    Raises:
-        UserError: with all that is wrong with files; a run translated nothing, or other sentences than the other.
+    The files are plain text, neither tokenised nor escaped; only bleu_tokenised takes the tokens that stand there, and
+    splits at spaces alone. A run is scored on what it wrote when it was done. Numbers of different metrics, or with
+    different signatures, cannot be compared. --against prints the p-value of sacreBLEU's paired bootstrap: below 0.05 a
+    difference is rarely chance.
+
+    Examples:
+
+      comt score hypotheses.txt references.txt
+
+      comt score hypotheses.txt references.txt --metric bleu,bleu_compound --against baseline.txt
+
+      comt score sas/table3:sas::1 --against sas/table3:baseline::1
+
+      comt score sas/table3:baseline::1 --against nearest --split unseen
     """
-    names = [name.strip() for name in metric.split(",")]
+    names = list(dict.fromkeys(name.strip() for name in metric.split(",")))
     problems = [f"there is no metric {name!r}: {nearest(name, METRICS)}" for name in names if name not in METRICS]
     if references is not None:
         if is_selector(hypotheses) and not Path(hypotheses).exists():
-            raise UserError(
-                f"{hypotheses} is a run, which has references of its own", "--against RUN compares two runs."
-            )
+            raise UserError(f"{hypotheses} is a run, which has its own references", "--against RUN compares two runs.")
         if split is not None:
             problems.append("--split is of a run, and these are files")
         is_plain = not all(METRICS[name].is_of_tokens for name in names if name in METRICS)
@@ -63,19 +98,17 @@ def score(
             if name is not None and Path(name).is_file() and not is_selector(name):
                 message = f"{name} is a file: whose references are there to score it against?"
                 raise UserError(message, "comt score HYP REF.")
-        own = TranslatedSplit.of(Path(model_source(hypotheses, runs, scale, set_)), split or "test")
+        own = TranslatedSplit.of(Path(model_source(hypotheses, of)), split or "test")
         texts = [own.hypotheses, own.references]
         if against in BASELINES:
             texts.append(own.baseline(against))
         elif against is not None:
-            other = TranslatedSplit.of(Path(model_source(against, runs, scale, set_)), split or "test")
+            other = TranslatedSplit.of(Path(model_source(against, of)), split or "test")
             if (own.texts.sources, own.references) != (other.texts.sources, other.references):
-                raise UserError(
-                    f"{hypotheses} and {against} translated different sentences",
-                    "Compare runs on the same data and languages.",
-                )
+                message = f"{hypotheses} and {against} translated different sentences"
+                raise UserError(message, "Compare runs on the same data and languages.")
             texts.append(other.hypotheses)
-    _print(texts, list(dict.fromkeys(names)), as_json=as_json)
+    _print(texts, names, as_json=as_json)
 
 
 def _print(texts: Sequence[Sequence[str]], names: Sequence[str], *, as_json: bool) -> None:
@@ -187,6 +220,8 @@ class TranslatedSplit:
         """What one of `BASELINES` makes of the sources."""
         if name == "copy":
             return self.texts.sources
+        from comt_cli.data.pairs.nearest import nearest_translations  # and numpy
+
         pairs = list(corpus_for(self.spec.settings_as(TranslationSettings).data).train())
         sources, targets = ([getattr(pair, side) for pair in pairs] for side in ("source", "target"))
         return nearest_translations(sources, targets, self.texts.sources)

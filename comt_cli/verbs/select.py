@@ -14,6 +14,7 @@ from typing import Any
 
 import typer
 
+from comt_cli.commands.options import OfRuns
 from comt_cli.errors import UserError
 from comt_cli.recipe.find import also_called, available_recipes, full_name
 from comt_cli.recipe.problems import nearest
@@ -32,14 +33,14 @@ _MOST_LISTED = 12
 _FORM = "A run is recipe:row:column:seed."
 
 
-def model_source(text: str, runs: Path, scale: str | None = None, set_: Sequence[str] | None = None) -> str:
+def model_source(text: str, of: OfRuns) -> str:
     """What a verb that takes a checkpoint loads: `text` as it is where it is a path, or a name of the hub's, else the
     folder of the one run that it selects, which is named on the error stream.
 
     Raises:
         UserError: it is a selector, and no run or several are so; lists those that it may mean.
     """
-    if (found := _with_checkpoints(text, runs, scale, set_)) is None:
+    if (found := _with_checkpoints(text, of)) is None:
         return text
     if len(found.runs) > 1:
         raise _several(text, found.runs)
@@ -47,17 +48,12 @@ def model_source(text: str, runs: Path, scale: str | None = None, set_: Sequence
     return str(found.runs[0].directory.shown)
 
 
-def run_directories(
-    texts: Sequence[str], runs: Path, scale: str | None = None, set_: Sequence[str] | None = None
-) -> list[RunDirectory]:
-    """The run directories of a verb that takes several: of paths, and of every run that a selector means.
-
-    Raises:
-        UserError: a selector means no run, or a path is none.
-    """
+def run_directories(texts: Sequence[str], of: OfRuns) -> list[RunDirectory]:
+    """The run directories of a verb that takes several: of paths, and of every run that a selector means. Raises
+    `UserError` where a selector means no run, or a path is none."""
     directories = []
     for text in texts:
-        if (found := _with_checkpoints(text, runs, scale, set_)) is not None:
+        if (found := _with_checkpoints(text, of)) is not None:
             found.tell(text)
             directories += [RunDirectory(run.directory.shown) for run in found.runs]
         else:
@@ -71,17 +67,13 @@ def _at(path: Path) -> RunDirectory:
     return RunDirectory(path.parent if path.is_file() else path)
 
 
-def cell_directories(text: str, runs: Path, scale: str | None, set_: Sequence[str] | None) -> list[RunDirectory]:
+def cell_directories(text: str, of: OfRuns) -> list[RunDirectory]:
     """The run at a path, or those of the cell that a selector means, one a seed, whatever became of them: a seed that
     diverged must not be passed over. They are those with the recipe's settings if there are any; which others they have
-    is said.
-
-    Raises:
-        UserError: it means no run, or those of several cells or settings; lists these.
-    """
+    is said. Raises `UserError` where it means no run, or those of several cells or settings; lists these."""
     if Path(text).exists() or not is_selector(text):
         return [_at(Path(text))]
-    selection = select_runs(text, runs, scale, set_)
+    selection = select_runs(text, of)
     chosen = [run for run in selection.planned or selection.runs if run.id not in selection.passed_over]
     current = [run for run in chosen if not run.is_replaced] or chosen
     trained = {run.spec.model_copy(update={"seed": 0}).request for run in current if run.spec is not None}
@@ -98,7 +90,7 @@ def _several(text: str, found: Sequence[KnownRun]) -> UserError:
     )
 
 
-def _with_checkpoints(text: str, runs: Path, scale: str | None, set_: Sequence[str] | None) -> SelectedRuns | None:
+def _with_checkpoints(text: str, of: OfRuns) -> SelectedRuns | None:
     """The runs of a selector whose weights can be loaded, the likeliest alone; None where `text` is no selector.
 
     Those that are done come before the others, and those that the recipe, as it is, would train before those that were
@@ -106,11 +98,12 @@ def _with_checkpoints(text: str, runs: Path, scale: str | None, set_: Sequence[s
     """
     if Path(text).exists() or not is_selector(text):
         return None
-    selection = select_runs(text, runs, scale, set_)
-    usable = [run for run in selection.runs if run.has_checkpoint and (_is_id(text) or not run.is_replaced)]
-    if not usable:
+    selection = select_runs(text, of)
+    done = [run for run in selection.runs if run.has_checkpoint and (_is_id(text) or not run.is_replaced)]
+    if not done:
         raise UserError(f"{text} has saved no checkpoint yet\n{_listing(selection.runs, text)}", "Train it first.")
-    done = [run for run in usable if run.standing is Standing.done] or usable
+    usable = done
+    done = [run for run in done if run.standing is Standing.done] or done
     done = [run for run in done if run in selection.planned] or done
     done = [run for run in done if run in selection.usual] or done
     done = [run for run in done if run.id not in selection.passed_over] or done
@@ -168,26 +161,22 @@ class SelectedRuns:
                 typer.echo(f"comt: {text} was trained with {settings}, unlike the recipe", err=True)
 
 
-def select_runs(text: str, runs: Path, scale: str | None = None, set_: Sequence[str] | None = None) -> SelectedRuns:
-    """Every run below `runs` that `text`, which is no path, means; those set aside too. With changed settings, in the
-    selector or by `--set`, those of the table with just these.
-
-    Raises:
-        UserError: there is none; says what there is.
-    """
+def select_runs(text: str, of: OfRuns) -> SelectedRuns:
+    """Every run that `text`, which is no path, means; those set aside too. With changed settings, in the selector or by
+    `--set`, those of the table with just these. Raises `UserError` where there is none; says what there is."""
     if _is_id(text):
-        return SelectedRuns(_by_id(text, runs), [])
-    table = SelectedTable.called(text, runs, scale, set_ or ())
+        return SelectedRuns(_by_id(text, of.runs), [])
+    table = SelectedTable.called(text, of.runs, of.scale, of.set_ or ())
     wanted = _Wanted.parsed(text)
     matching = [run for run in table.known if any(wanted.fits(place, run.seed) for place in table.places(run))]
-    found = table.having([run for run in matching if scale is None or run.label("scale") == scale])
+    found = table.having([run for run in matching if of.scale in (None, run.label("scale"))])
     if not found:
-        raise _nothing(text, wanted, table, matching, scale, runs)
+        raise _nothing(text, wanted, table, matching, of)
     exactly = [run for run in found if run.id in table.planned]
     planned = exactly or [run for run in found if table.plans(run) is not None]
     specs = [(run, table.plans(run)) for run in planned]
     usual = [run for run, spec in specs if spec is not None and spec.seed in table.seeds(spec.scale)]
-    return SelectedRuns(found, planned, *_of_grids(table, runs), usual)
+    return SelectedRuns(found, planned, *_of_grids(table, of.runs), usual)
 
 
 def _of_grids(table: SelectedTable, runs: Path) -> tuple[frozenset[str], dict[str, list[int]]]:
@@ -229,16 +218,15 @@ def runs_of_table(text: str, runs: Path) -> list[tuple[KnownRun, Place]]:
 
 def _by_id(text: str, runs: Path) -> list[KnownRun]:
     every = known_runs(runs)
-    found = [run for run in every if run.name == text] or [
-        run for run in every if run.name.startswith(text) and not run.is_replaced
-    ]
-    if len(found) == 1:
-        return found
-    if found:
+    found = [run for run in every if run.name == text]
+    found = found or [run for run in every if run.name.startswith(text) and not run.is_replaced]
+    if len(found) > 1:
         message = f"{len(found)} runs have ids that begin with {text}\n{_listing(found, text)}"
         raise UserError(message, "Give more of the id.")
-    there = f"\n{_listing(every, text)}" if every else ""
-    raise UserError(f"no run below {runs} has an id that begins with {text}{there}", "comt runs lists them all.")
+    if not found:
+        there = f"\n{_listing(every, text)}" if every else ""
+        raise UserError(f"no run below {runs} has an id that begins with {text}{there}", "comt runs lists them all.")
+    return found
 
 
 @dataclass(frozen=True)
@@ -269,24 +257,23 @@ class _Wanted:
         )
 
 
-def _nothing(
-    text: str, wanted: _Wanted, table: SelectedTable, others: Sequence[KnownRun], scale: str | None, runs: Path
-) -> UserError:
+def _nothing(text: str, wanted: _Wanted, table: SelectedTable, others: Sequence[KnownRun], of: OfRuns) -> UserError:
     """Why a selector means no run: the scale is wrong, or nothing of it was trained. Raises it where a name is."""
     _check_names(text, wanted, table)
     if others:
-        of_scale = scale is None or any(run.label("scale") == scale for run in others)
-        option, missing = ("set", f"with {', '.join(table.overrides)}") if of_scale else ("scale", f"of scale {scale}")
+        of_scale = of.scale is None or any(run.label("scale") == of.scale for run in others)
+        missing = f"with {', '.join(table.overrides)}" if of_scale else f"of scale {of.scale}"
         said = f"{text} has no run {missing}; there are others\n{_listing(others, text)}"
-        return UserError(said, f"Leave --{option} out, or give theirs.")
+        return UserError(said, f"Leave --{'set' if of_scale else 'scale'} out, or give theirs.")
     there = [run for run in table.known if table.places(run)]
     trained_by = next((run.label("command") for run in there), FIRST)
     verb = trained_by if table.loaded is None else table.loaded.recipe.command
     recipe = table.name if table.loaded is None else table.loaded.file
     train = f"comt {verb} --recipe {recipe} trains them, --runs DIR looks elsewhere."
     if there:
-        return UserError(f"no run below {runs} is {text}; of {table.name} there are\n{_listing(there, text)}", train)
-    return UserError(f"no run of {table.name} is below {runs}", train + _namesakes_of(text))
+        message = f"no run below {of.runs} is {text}; of {table.name} there are\n{_listing(there, text)}"
+        return UserError(message, train)
+    return UserError(f"no run of {table.name} is below {of.runs}", train + _namesakes_of(text))
 
 
 def _check_names(text: str, wanted: _Wanted, table: SelectedTable) -> None:

@@ -16,9 +16,9 @@ from comt_cli.data.images import glyph_faces, torchvision_import
 from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.data.pairs.settings import PairData
 from comt_cli.data.prepare import prepare
-from comt_cli.doctor import checks, judge
+from comt_cli.doctor import checks
 from comt_cli.doctor import data as doctor_data
-from comt_cli.doctor.checks import GIB, PYTHONS, TORCHES, all_checks, run_check
+from comt_cli.doctor.checks import GIB, PYTHONS, TORCHES, all_checks, judge, run_check
 from comt_cli.doctor.data import check_data
 from comt_cli.doctor.kernels import check_kernels
 from comt_cli.errors import UserError

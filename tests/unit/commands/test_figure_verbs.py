@@ -24,7 +24,7 @@ from comt_cli.exchange.loaded import LoadedCaptioner
 from comt_cli.layers.initialise import initialise
 from comt_cli.models.build import model_of
 from comt_cli.runs.directory import RunDirectory
-from comt_cli.verbs.models import image_numbers
+from comt_cli.verbs.figures import image_numbers
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from comt_cli.app import app
+from comt_cli.commands.options import OfRuns
 from comt_cli.errors import UserError
 from comt_cli.runs.plan import RunSpec
 from comt_cli.verbs.select import model_source, run_directories
@@ -48,7 +49,7 @@ def finish(shelf: Shelf) -> None:
 
 
 def meant(text: str) -> str:
-    return Path(model_source(text, Path("runs"))).resolve().name
+    return Path(model_source(text, OfRuns())).resolve().name
 
 
 def test_a_selector_means_the_run_of_the_chosen_point(gridded: Shelf):
@@ -56,7 +57,7 @@ def test_a_selector_means_the_run_of_the_chosen_point(gridded: Shelf):
     other, chosen = points(gridded, 2)
     assert meant("mine/gates:pre-ln:docs/tiny:2") == chosen.id
     assert meant(other.id[:8]) == other.id
-    folders = run_directories(["mine/gates:pre-ln"], Path("runs"))
+    folders = run_directories(["mine/gates:pre-ln"], OfRuns())
     assert {folder.path.resolve().name for folder in folders} == {points(gridded, seed)[1].id for seed in (1, 2)}
 
 
@@ -67,7 +68,7 @@ def test_while_nothing_is_chosen_a_selector_lists_the_runs_by_their_ids(gridded:
         gridded.done(spec, bits_per_byte=2.0)
     for mean in (model_source, lambda text, runs: run_directories([text], runs)):
         with pytest.raises(UserError) as raised:
-            mean("mine/gates:pre-ln:docs/tiny:1", Path("runs"))
+            mean("mine/gates:pre-ln:docs/tiny:1", OfRuns())
         first, *listed = raised.value.message.splitlines()
         assert f"could be any of {trained} run" in first
         assert "of a grid: nothing is chosen before all runs of the cell have ended" in first

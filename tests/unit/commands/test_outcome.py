@@ -17,9 +17,9 @@ from comt_cli.errors import StorageError
 from comt_cli.files import write_json
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.tasks import Task
-from comt_cli.verbs import outcome as outcomes
-from comt_cli.verbs.outcome import write_outcome, write_outcomes
+from comt_cli.verbs import report as outcomes
 from comt_cli.verbs.plan import Planned, plan_recipe
+from comt_cli.verbs.report import write_outcome, write_outcomes
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 

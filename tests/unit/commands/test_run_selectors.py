@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from comt_cli.app import app
+from comt_cli.commands.options import OfRuns
 from comt_cli.errors import UserError
 from comt_cli.runs.shared import link_runs, set_aside
 from comt_cli.verbs.select import model_source, run_directories
@@ -18,12 +19,12 @@ __all__ = ["shelf"]
 
 def meant(text: str, scale: str | None = None) -> str:
     """The id of the run that a verb would load."""
-    return Path(model_source(text, Path("runs"), scale)).resolve().name
+    return Path(model_source(text, OfRuns(scale))).resolve().name
 
 
 def error(text: str, scale: str | None = None) -> str:
     with pytest.raises(UserError) as raised:
-        model_source(text, Path("runs"), scale)
+        model_source(text, OfRuns(scale))
     assert raised.value.exit_status == 2
     return str(raised.value)
 
@@ -67,7 +68,7 @@ def test_a_run_that_another_table_trained_is_found_by_this_ones_names(shelf: She
     twin = shelf.spec("with-gates", recipe="mine/twin", overrides=["train.steps=20"])
     assert twin.id == spec.id
     with pytest.raises(UserError, match="no run of mine/twin is below runs"):
-        model_source("mine/twin:with-gates", Path("runs"))
+        model_source("mine/twin:with-gates", OfRuns())
     link_runs([twin], Path("runs"))
     assert meant("mine/twin:with-gates:docs/tiny") == spec.id
 
@@ -97,7 +98,7 @@ def test_paths_and_foreign_names_are_left_alone(shelf: Shelf):
     directory = shelf.done(shelf.spec("pre-ln"))
     Path("abcdef").mkdir()
     for text in (str(directory.path), "abcdef", "owner/model", "model.gguf", "nothing/there.pt"):
-        assert model_source(text, Path("runs")) == text
+        assert model_source(text, OfRuns()) == text
 
 
 @pytest.mark.parametrize(
@@ -133,10 +134,10 @@ def test_several_runs_for_a_verb_that_takes_several(shelf: Shelf):
     for spec in specs:
         shelf.done(spec)
     path = Path("runs/by-id") / specs[0].id
-    found = run_directories(["mine/gates:pre-ln", str(path / "checkpoint.pt")], Path("runs"))
+    found = run_directories(["mine/gates:pre-ln", str(path / "checkpoint.pt")], OfRuns())
     assert [each.path.resolve().name for each in found] == [*sorted(spec.id for spec in specs), specs[0].id]
     with pytest.raises(UserError, match="is not a run directory"):
-        run_directories(["some/path"], Path("runs"))
+        run_directories(["some/path"], OfRuns())
 
 
 TRIED = ["train.steps=20"]
@@ -162,7 +163,7 @@ def comt(*arguments: str):
 def test_the_name_of_settings_and_the_option_select_the_same(tried: Shelf, capsys):
     wanted = tried.spec("pre-ln", 2, overrides=TRIED).id
     assert meant("mine/gates@steps-20:pre-ln::2") == wanted
-    assert Path(model_source("mine/gates:pre-ln::2", Path("runs"), set_=TRIED)).resolve().name == wanted
+    assert Path(model_source("mine/gates:pre-ln::2", OfRuns(set_=TRIED))).resolve().name == wanted
     assert "unlike the recipe" not in capsys.readouterr().err
     assert meant("mine/gates:pre-ln::2") == wanted  # no other has the seed, which is said
     assert "mine/gates:pre-ln::2 was trained with train.steps=20, unlike the recipe" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from tiny_recipe import TEXT, recipe
 from typer.testing import CliRunner, Result
 
 import comt_cli.campaign.executor
-import comt_cli.verbs.outcome
+import comt_cli.verbs.report
 from comt_cli.app import app
 from comt_cli.campaign.outcomes import Ending, RunOutcome, Summary, TrainingFailed
 from comt_cli.errors import UserError
@@ -68,7 +68,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
         heard.append(("write", planned.loaded.outputs(planned.scale), overwrite))
 
     monkeypatch.setattr(comt_cli.campaign.executor, "train_on", train_on)
-    monkeypatch.setattr(comt_cli.verbs.outcome, "write_outcome", write_outcome)
+    monkeypatch.setattr(comt_cli.verbs.report, "write_outcome", write_outcome)
     monkeypatch.setattr(speed, "measured_step_flops", lambda spec, device, threads: 1e9)
     monkeypatch.chdir(tmp_path)
     write_recipe("one")
@@ -253,13 +253,6 @@ def test_values_add_points_of_the_methods_own_types(widths) -> None:
         "only_qk": ["q_proj", "k_proj"],
         "v_proj": ["v_proj"],
     }
-
-
-def test_sizes_that_change_nothing_are_told(calls) -> None:
-    write_images()
-    ratios = ("ablate", "window-ratio", "--paper", "mine", "--dry-run", "--values")
-    (line,) = (line for line in comt(*ratios, "8,100000,1000000").stderr.splitlines() if line.startswith("comt: "))
-    assert "the rows 100000 and 1000000 have equally many parameters under tiny" in line
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from comt_cli.report.exhibits.sweep import lacking, shades_of
 from comt_cli.report.statistics import summarise
 from comt_cli.report.sweep import tuned_cell
 from comt_cli.runs.directory import RunState
-from comt_cli.verbs.outcome import write_outcome
 from comt_cli.verbs.plan import Planned
+from comt_cli.verbs.report import write_outcome
 
 if TYPE_CHECKING:
     from conftest import Bench

@@ -1,31 +1,137 @@
-"""What follows training: a recipe's table with the figures beside it, or the figure that the recipe is."""
+"""`comt report`, and what follows training: a recipe's table with the figures beside it, or the figure that it is."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from comt_cli.campaign.outcomes import TrainingFailed
+from comt_cli.commands import options
+from comt_cli.commands.options import Selection
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import write_text
 from comt_cli.recipe.find import available_recipes
 from comt_cli.recipe.grid import OF_TEST
-from comt_cli.report.collect import ENDED
+from comt_cli.recipe.problems import RecipeError
+from comt_cli.recipe.variant import MARK
+from comt_cli.report.collect import ENDED, tables_with_runs
 from comt_cli.report.exhibits.sweep import Rates, texts
 from comt_cli.report.frame import frame_csv, part_of, records_of
 from comt_cli.report.recipe_figure import RecipeFigure, recipe_figure
 from comt_cli.report.sweep import read_sweep, sweep_frame, whole_columns
 from comt_cli.report.terminal import print_texts, say, say_written
 from comt_cli.report.write import Report, ReportFiles, print_report, write_exhibits, write_report
-from comt_cli.verbs.plan import Planned
+from comt_cli.runs.known import known_runs
+from comt_cli.verbs.plan import Planned, also_rows, check_added, plan_selected
+from comt_cli.words import listing
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+def report(
+    recipes: options.Recipes = None,
+    *,
+    of: Selection,
+    runs: options.Runs = options.DEFAULT_RUNS,
+    results: options.Results = options.DEFAULT_RESULTS,
+    overwrite: options.Overwrite = False,
+    overview: Annotated[
+        bool,
+        typer.Option("--overview", help="Write <results>/README.md from the tables there; no others unless named."),
+    ] = False,
+    html: Annotated[
+        bool,
+        typer.Option(
+            "--html", help="Write <results>/index.html from what is there, for a browser; no others unless named."
+        ),
+    ] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write the tables of finished runs. They are CSV, Markdown and LaTeX, with the papers' numbers beside them.
+
+    Without recipes: every table that has runs, those of --set too. Missing, running and diverged cells say so. Seeds
+    are the recipe's unless --seeds names others. Trains nothing. A table with finished runs that this one lacks is
+    kept. Runs with --set have a table of their own, such as table3@steps-200, which is a name for them here, too. Of a
+    recipe that is a figure it says whether it is drawn; training draws it.
+
+    --overview writes what all tables below the results come to, at every scale, on one page. --html writes one file
+    with every table, verdict and figure there, and the learning curves of the runs below --runs: it needs no network.
+
+    Examples:
+
+      comt report
+
+      comt report table3.yaml --scale small --seeds 1-3
+
+      comt report --overview
+
+      comt report --html
+    """
+    if (overview or html) and as_json:
+        page = "--overview" if overview else "--html"
+        raise UserError(f"{page} is a page, and --json prints tables", "Give one of them.")
+    planned = [] if (overview or html) and not recipes else _planned(recipes or [], of, runs)
+    unwritten: list[str | None] = []
+    if as_json:
+        made = [outcome_as_json(plan, runs, results, overwrite=overwrite) for plan in planned]
+        typer.echo(json.dumps([data for data, _ in made], indent=2))
+        unwritten = [reason for _, reason in made]
+    else:
+        for position, plan in enumerate(planned):
+            if position:
+                typer.echo()
+            unwritten.append(write_outcome(plan, runs, results, overwrite=overwrite, draw=False))
+    is_whole = _write_pages(results, runs, overview=overview, html=html)
+    reasons = [reason for reason in unwritten if reason is not None]
+    if not is_whole or (reasons and (recipes or len(reasons) == len(unwritten))):
+        raise typer.Exit(1)
+
+
+def _planned(recipes: Sequence[str], of: Selection, runs: Path) -> list[Planned]:
+    """The tables that are named, or those that have runs; broken ones of these are left out."""
+    every = () if recipes else tables_with_runs(runs, [*available_recipes()], of.scale, is_set=bool(of.set_))
+    named = recipes or [name for name, _ in every]
+    if not named:
+        if own := {table for run in known_runs(runs) for table in run.tables}:
+            raise UserError(
+                f"the runs below {runs} are of no recipe that came with comt, but of {listing(sorted(own)[:12])}",
+                "comt report FILE writes the table of a recipe file.",
+            )
+        raise UserError(f"there are no runs below {runs}", "comt train-lm --recipe table3.yaml makes some.")
+    planned = []
+    for name in named:
+        try:
+            planned.append(plan_selected(name, of, runs=runs, also_fits_all=bool(recipes)))
+        except UserError as error:
+            if recipes or not (isinstance(error, RecipeError) or MARK in name):
+                raise
+            typer.echo(f"comt: {name} is left out: {error.message}", err=True)
+    if planned:
+        check_added(also_rows(of.also), (plan.loaded for plan in planned))
+    return planned
+
+
+def _write_pages(results: Path, runs: Path, *, overview: bool, html: bool) -> bool:
+    """Whether no file had to be left out; one that had to is named."""
+    from comt_cli.report.html.page import write_page
+    from comt_cli.report.overview import write_overview
+    from comt_cli.report.written import Reader
+
+    reader = Reader()
+    if overview:
+        typer.echo(f"wrote {write_overview(results, reader)}")
+    if html:
+        typer.echo(f"wrote {write_page(results, runs, reader)}")
+    for reason in reader.damaged.values():
+        typer.echo(f"comt: {reason}; it is left out", err=True)
+    return not reader.damaged
 
 
 def write_outcome(
