@@ -24,8 +24,6 @@ from comt_cli.errors import StorageError, UserError
 
 LARGEST_FILE = 256 * 2**20
 """Bytes of the largest file that is read at once where no other limit is given; the metrics of a long run are fewer."""
-LONGEST_NUMBER = 300
-"""Digits of the longest whole number that is read from JSON: what has more is beyond a float, and none of ours."""
 
 
 class Unreadable(ValueError):
@@ -65,7 +63,11 @@ def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
                 handle.flush()
                 os.fsync(handle.fileno())
             temporary.replace(path)
-            _flush_folder(path.parent)
+            descriptor = os.open(path.parent, os.O_RDONLY)  # to make a rename durable the folder must be flushed
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
@@ -95,17 +97,6 @@ def check_writable(folder: Path, option: str) -> None:
         ) from error
 
 
-def _flush_folder(folder: Path) -> None:
-    """Make a rename durable: on POSIX the folder itself must be flushed."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def open_file(path: Path) -> io.BufferedReader:
     """Open a file of the user's for reading. It is looked at before it is read: a pipe would block for ever, and a
     device would fill the memory.
@@ -128,15 +119,15 @@ def read_bytes(path: Path, largest: int = LARGEST_FILE) -> bytes:
     """
     try:
         with open_file(path) as handle:
-            if (size := os.fstat(handle.fileno()).st_size) > largest:
-                raise Unreadable(f"it has {size:,} bytes; {largest:,} are the most that are read")
-            content = handle.read(largest + 1)  # files of /proc say that they have none
-    except (FileNotFoundError, Unreadable):
+            size, content = os.fstat(handle.fileno()).st_size, b""
+            if size <= largest:
+                content = handle.read(largest + 1)  # files of /proc say that they have none
+    except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
-        raise Unreadable(_said(error)) from error
-    if len(content) > largest:
-        raise Unreadable(f"it has more than {largest:,} bytes")
+        raise Unreadable(getattr(error, "strerror", None) or str(error)) from error
+    if max(size, len(content)) > largest:
+        raise Unreadable(f"it has {max(size, len(content)):,} bytes; {largest:,} are the most that are read")
     return content
 
 
@@ -154,12 +145,8 @@ def _refuse_other_than_file(descriptor: int, path: Path) -> None:
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
-        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe"}
         raise OSError(errno.EINVAL, f"it is {kinds.get(stat.S_IFMT(mode), 'a device')}, not a file", str(path))
-
-
-def _said(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def read_text(path: Path, largest: int = LARGEST_FILE) -> str:
@@ -195,44 +182,23 @@ def read_json(path: Path, largest: int = LARGEST_FILE) -> Any:
 
 
 def parse_json(text: str) -> Any:
-    """The value that JSON text stands for.
-
-    Raises:
-        Unreadable: it is no JSON, is nested deeper than Python can follow, or holds a whole number beyond all bounds.
-    """
+    """The value that JSON text stands for. Raises `Unreadable` where it is none."""
     try:
-        return json.loads(text, parse_int=_whole_number)
-    except RecursionError as error:
-        raise Unreadable("it is nested too deeply") from error
-    except Unreadable:
-        raise
-    except ValueError as error:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise Unreadable(f"it is not JSON: {error}") from error
 
 
-def _whole_number(digits: str) -> int:
-    if len(digits) > LONGEST_NUMBER:
-        raise Unreadable(f"it holds a whole number of {len(digits):,} digits")
-    return int(digits)
-
-
 def open_own(path: Path, flags: int) -> int:
-    """A descriptor of a file that this program keeps for itself and writes into where it lies: a lock, a log.
-
-    It is made if it is not there. A link is not followed: in a folder that came from a stranger it could lead to any
-    file of the user's.
-
-    Raises:
-        OSError: the system refuses, or the path is a link or no file.
-    """
+    """A descriptor of a file that this program keeps for itself and writes into where it lies: a lock, a log. It is
+    made if it is not there. Raises `OSError` where the system refuses, or the path is no file, or a link: in a folder
+    that came from a stranger that could lead to any file of the user's."""
     try:
         descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise OSError(errno.ELOOP, "it is a symbolic link, which could lead anywhere", str(path)) from error
-        if error.errno == errno.ENXIO:  # a named pipe that nobody reads
-            raise OSError(errno.ENXIO, "it is a pipe, not a file", str(path)) from error
-        raise
+        if error.errno not in (errno.ELOOP, errno.ENXIO):
+            raise
+        raise OSError(error.errno, "it is a symbolic link or a pipe, not a file", str(path)) from error
     _refuse_other_than_file(descriptor, path)
     return descriptor
 

@@ -40,13 +40,8 @@ def train_in_group(
     device: str | None,
     train: Callable[[RunQueue, str | None], object],
 ) -> None:
-    """Start the processes, each of which calls `train`, and wait for them.
-
-    Raises:
-        UserError: what the first of them raised.
-        RunInterrupted: a signal ended them.
-        TrainingFailed: one of them died.
-    """
+    """Start the processes, each of which calls `train`, and wait for them. Raises the `UserError` of the first that
+    raised one, `RunInterrupted` where a signal ended them, and `TrainingFailed` where one died."""
     context = multiprocessing.get_context(START_METHOD)
     port = free_port()
     with signals_blocked():  # a signal to all would end the helper of multiprocessing that a queue starts
@@ -72,10 +67,8 @@ def train_in_group(
 
 
 def join(members: Sequence[BaseProcess]) -> list[int]:
-    """Wait for all. Once one has failed the others may wait for it for ever: they get a moment, and are then ended.
-
-    Returns the ranks of those that failed by themselves, in the order in which they did.
-    """
+    """Wait for all; returns the ranks of those that failed by themselves, in the order in which they did. Once one has
+    failed the others may wait for it for ever: they get a moment, and are then ended."""
     running = list(members)
     failed: list[int] = []
     ended_by_us: list[BaseProcess] = []

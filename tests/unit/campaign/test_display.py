@@ -10,7 +10,7 @@ import pytest
 from tiny_runs import tiny_spec
 
 from comt_cli.campaign.display import Display, ProgressDisplay, make_display
-from comt_cli.campaign.outcomes import Ending, RunOutcome, Summary, TrainingFailed
+from comt_cli.campaign.outcomes import Ending, RunOutcome
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.runs.shared import SharedRun
 from comt_cli.tasks.base import Unit
@@ -95,8 +95,8 @@ def test_a_file_has_a_line_when_something_starts_or_ends_and_every_half_minute(s
     lines = said.err.splitlines()
     assert [line.partition(":")[0] for line in lines] == [
         *("tokenising documents ...", "tokenising documents"),
-        *("runs", "where", "stop", "a", "a", "b", "[1/4] a", "[2/4] post-ln, tiny, seed 2", "b"),
-        "[2/4] pre-ln, tiny, seed 1",
+        *("runs", "where", "stop", "a", "a", "b", "[1/4] a", "[2/4] a", "b"),
+        "[2/4] b",
     ]
     for part in ("step 44 of 240", "evaluating 3 of 40 batches", "loss 3.220", "b: pre-ln, tiny, seed 1: starting"):
         assert part in lines[8]
@@ -114,17 +114,3 @@ def test_a_signal_is_answered_by_what_it_costs(shared, clock, capfd, tmp_path):
     said = capfd.readouterr().err
     assert "loses up to 20 steps of each" in said
     assert "ending at once: up to 20 steps of each run are lost" in said
-
-
-def test_the_summary(shared, tmp_path):
-    outcomes = (
-        RunOutcome.with_result(shared[0], tmp_path, DONE, already=True),
-        RunOutcome.of(shared[2], tmp_path, Ending.elsewhere, "by process 7 on there"),
-        RunOutcome.of(shared[3], tmp_path, Ending.left, "stopped after step 5 of 240; everything is saved"),
-    )
-    counts, *others = Summary(outcomes).lines()
-    assert counts == "3 runs: 1 done (1 before), 1 trained elsewhere, 1 left to do"
-    assert len(others) == 1, "what was stopped was told when it was"
-    Summary(outcomes[:2]).check()  # nothing failed, and what is open has its trainer
-    with pytest.raises(TrainingFailed, match="1 of 3 runs are left to do"):
-        Summary(outcomes).check()

@@ -128,13 +128,6 @@ def test_a_source_that_is_trained_elsewhere_is_awaited(tmp_path):
     assert taken(queue) == SOURCE
 
 
-def test_what_other_processes_have_made_of_sources_is_looked_at(tmp_path):
-    queue = RunQueue([FIRST], tmp_path)
-    end(tmp_path, SOURCE, "diverged", diverged_at=5)
-    queue.look_at_open()
-    assert endings(queue) == {SOURCE.id: Ending.diverged, FIRST.id: Ending.failed}
-
-
 def test_the_data_of_sources_is_prepared_too(tmp_path, monkeypatch):
     other = SOURCE.model_copy(update={"data_fingerprint": "other-pictures", "data_content": None})
     started = FIRST.with_content(None).model_copy(update={"start": RunStart(run=other)})

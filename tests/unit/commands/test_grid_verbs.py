@@ -75,9 +75,7 @@ def test_while_nothing_is_chosen_a_selector_lists_the_runs_by_their_ids(gridded:
         assert {line.split()[0] for line in listed} == {spec.id for spec in every[:trained]}
         assert all(any(f"learning_rate={rate}," in line for rate in (0.0003, 0.001)) for line in listed)
         left = "1,2" if trained == 1 else "2"
-        assert raised.value.hint == (
-            f"Say which: the beginning of its id.\n  Of its cell --seeds {left} has not ended."
-        )
+        assert f"Of its cell --seeds {left} has not ended." in raised.value.hint
         assert raised.value.exit_status == 2
     assert meant(every[0].id) == every[0].id
 
@@ -90,16 +88,3 @@ def test_show_counts_every_run_with_its_point(gridded: Shelf):
     assert sum(row["flops"] for row in rows) == 2 * sum(row["flops"] for row in alone)
     assert {row["grid"]["train.learning_rate"] for row in rows} == {3e-4, 1e-3}
     assert not any("grid" in row for row in alone)
-    printed = comt("show", "mine/gates", "--columns", "docs/tiny", "--rows", "pre-ln", "--seeds", "1", "--no-cost")
-    head, first, second = (line.split() for line in printed.splitlines() if line.startswith(("docs/tiny", "pre-ln")))
-    assert (head[2], first[2], second[2]) == ("learning_rate", "0.0003", "0.001")
-    assert "2 runs, 2 to do" in printed
-
-
-def test_show_settings_has_every_value_and_where_it_stands(gridded: Shelf):
-    arguments = ("show", "mine/gates", "--settings", "pre-ln,docs/tiny", "--json")
-    found = {each["key"]: each for each in json.loads(comt(*arguments))}
-    assert found["train.learning_rate"]["value"] == [3e-4, 1e-3]
-    assert found["train.learning_rate"]["given_by"] == "recipes/mine/gates.yaml:7"
-    fixed = {each["key"]: each for each in json.loads(comt(*arguments, "--set", "train.learning_rate=0.5"))}
-    assert fixed["train.learning_rate"]["value"] == 0.5

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from comt_cli.app import app
 from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
-from comt_cli.recipe.find import available_recipes, find_recipe
+from comt_cli.recipe.find import find_recipe
 from comt_cli.recipe.load import load_recipe
 from tests.shelf import Shelf, shelf
 
@@ -28,24 +28,9 @@ def names(*arguments: str) -> list[str]:
     return [recipe["name"] for recipe in json.loads(result.stdout)]
 
 
-def test_each_recipe_is_a_line_with_its_file_verb_and_title(shelf: Shelf):
-    Path("recipes/mine/bad.yaml").write_text("title: only\nrow: 3\n")
-    lines = comt().output.splitlines()
-    words = [" ".join(line.split()) for line in lines]
-    assert "in recipes:" in lines
-    assert "mine/gates.yaml train-lm Gates of our own" in words
-    assert "comt/figure1.yaml train-lm figure: Residual stream of a Pre-LN LLaMA" in words
-    assert "mine/bad.yaml broken" in words
-    assert any("unknown key; did you mean rows?" in line for line in lines)
-    assert len([line for line in lines if ".yaml  " in line]) == len(available_recipes())
-    assert all(find_recipe(line.split()[0]) for line in lines if line.startswith("  ") and line[2] != " ")
-
-
 @pytest.mark.parametrize(
     ("words", "those"),
     [
-        (("mine",), lambda name, _: name.startswith("mine/")),
-        (("train-resnet",), lambda _, recipe: recipe["command"] == "train-resnet"),
         (("sas/t", "train-resnet"), lambda name, r: name.startswith("sas/t") and r["command"] == "train-resnet"),
         (("gates of", "MINE"), lambda name, _: name in ("mine/gates", "mine/twin")),
         (("sandwich-ln",), lambda _, recipe: "sandwich-ln" in recipe["methods"]),

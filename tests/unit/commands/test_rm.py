@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import resource
 import shutil
 import tempfile
 from pathlib import Path
@@ -77,20 +75,6 @@ def test_nothing_is_deleted_by_looking_nor_without_being_asked(shelf: Shelf, thr
     assert tree(shelf.runs) == before
 
 
-def test_a_call_that_is_stopped_half_way_leaves_no_link_to_nothing(shelf: Shelf, three, monkeypatch):
-    real = Path.rename
-
-    def stopped(path, target):
-        real(path, target)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            remove_runs(known_runs(shelf.runs)[:1], shelf.runs)
-    assert [path for path in shelf.runs.rglob("*") if path.is_symlink() and not path.exists()] == []
-
-
 @pytest.mark.parametrize(("answer", "status", "left"), [("n\n", 1, 3), ("\n", 1, 3), ("y\n", 0, 1)])
 def test_it_asks(shelf: Shelf, three, monkeypatch, answer, status, left):
     stdin = type("Stdin", (), {"isatty": staticmethod(lambda: True)})
@@ -130,25 +114,6 @@ def test_a_run_that_is_being_trained_is_not_deleted_nor_any_other(shelf: Shelf, 
     finally:
         release.set()
         process.join()
-
-
-def test_more_runs_than_files_may_be_open(shelf: Shelf, three):
-    """Each is held only while it is deleted. A lock that is no file holds nothing, and is deleted with the rest."""
-    (shelf.runs / "by-id" / three[0] / ".lock").unlink(missing_ok=True)
-    (shelf.runs / "by-id" / three[0] / ".lock").symlink_to("/dev/null")
-    most, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    highest = max(int(path.name) for path in Path("/dev/fd").iterdir())
-    taken = [os.open(os.devnull, os.O_RDONLY)]
-    while taken[-1] <= highest:  # numbers that earlier tests left free
-        taken.append(os.open(os.devnull, os.O_RDONLY))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[-1] + 4, hard))  # a lock, and what deleting a folder opens
-    try:
-        remove_runs(known_runs(shelf.runs), shelf.runs)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        for number in taken:
-            os.close(number)
-    assert not ids(shelf.runs)
 
 
 def test_replaced_runs(shelf: Shelf, three):

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from comt_cli.app import app
 from comt_cli.runs.known import Standing, known_runs
-from comt_cli.runs.shared import link_runs, set_aside
+from comt_cli.runs.shared import set_aside
 from tests.shelf import Shelf, shelf
 
 __all__ = ["shelf"]
@@ -74,9 +74,7 @@ def test_settings_are_those_that_differ_from_the_recipe_as_set_takes_them(full: 
         (("mine/twin",), 3),  # its runs too, under its names
         (("--rows", "pre-ln"), 4),
         (("--seeds", "2"), 2),
-        (("--scale", "small"), 1),
         (("--state", "done,failed"), 5),
-        (("--columns", "docs/tiny"), 8),
         (("--set", "train.steps=40"), 1),
         (("--set", "train.warmup_steps=0.1"), 8),
         (("--set", "train.learning_rate=0.5"), 0),
@@ -86,14 +84,6 @@ def test_options_select(full: Shelf, options, count):
     if options == ("mine/twin",):
         count = len({row["id"] for row in listed("mine/gates") if not row["settings"]})
     assert len(listed(*options)) == count
-
-
-def test_a_run_is_listed_by_the_names_of_the_table_that_was_asked_for(full: Shelf):
-    twin = full.spec("with-gates", recipe="mine/twin")
-    link_runs([twin], full.runs)
-    (row,) = [row for row in listed("mine/twin") if row["id"] == twin.id]
-    assert (row["recipe"], row["row"], row["column"]) == ("mine/twin", "with-gates", "docs/tiny")
-    assert set(row["tables"]) == {"mine/gates", "mine/twin"}
 
 
 def test_damaged_runs_are_listed_and_hide_no_other(full: Shelf):

@@ -29,14 +29,6 @@ def partly(shelf: Shelf) -> Shelf:
     return shelf
 
 
-def test_a_run_at_work_shows_its_steps_and_what_is_left(partly: Shelf):
-    directory = partly.begun(partly.spec("a/b", 2))
-    lines = [{"step": step, "seconds": step / 2, "tokens_per_second": 9.0} for step in (10, 50)]
-    directory.timings_file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    with directory.lock():
-        assert "1 diverged, running 50/200, 75 s to go" in comt("mine/gates").output
-
-
 def test_options_are_those_of_the_training(shelf: Shelf):
     """Steps that contradict another scale's setup are no problem (the paper's warm-up is 2000 steps)."""
     shelf.done(shelf.spec("pre-ln", 1, overrides=["train.steps=40"]), 300.0)
