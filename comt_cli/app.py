@@ -198,8 +198,7 @@ def _tell(error: UserError) -> NoReturn:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Ctrl-C raises `KeyboardInterrupt` here, so that what is half written is removed; outside, where the interpreter
-    would print a traceback, it ends the process."""
+    """Ctrl-C raises `KeyboardInterrupt` here, so that what is half written is removed; outside it ends the process."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.SIG_DFL:  # ignored in the background of a script, or not ours to change
         yield

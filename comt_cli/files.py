@@ -47,13 +47,9 @@ def canonical_json(value: Any) -> str:
 
 @contextlib.contextmanager
 def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
-    """Open a temporary file beside `path`; on success flush it to disk and rename it over `path`.
-
-    A reader, and a process restarted after a crash at any moment, sees the old file or the new one, never a part.
-
-    Raises:
-        StorageError: the disk is full, or the folder was removed or cannot be written. The old file is untouched.
-    """
+    """Open a temporary file beside `path`; on success flush it to disk and rename it over `path`: a reader, and a
+    process restarted after a crash at any moment, sees the old file or the new one, never a part. Raises `StorageError`
+    where the disk is full, or the folder was removed or cannot be written; the old file is untouched."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     encoding = None if "b" in mode else "utf-8"
     try:
@@ -99,11 +95,7 @@ def check_writable(folder: Path, option: str) -> None:
 
 def open_file(path: Path) -> io.BufferedReader:
     """Open a file of the user's for reading. It is looked at before it is read: a pipe would block for ever, and a
-    device would fill the memory.
-
-    Raises:
-        OSError: there is none, it is no ordinary file, or the system refuses; `strerror` says why.
-    """
+    device would fill the memory. Raises `OSError` where there is none, or it is no ordinary file."""
     # Without O_NONBLOCK a named pipe would be waited for before it can be looked at.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     _refuse_other_than_file(descriptor, path)
@@ -111,12 +103,8 @@ def open_file(path: Path) -> io.BufferedReader:
 
 
 def read_bytes(path: Path, largest: int = LARGEST_FILE) -> bytes:
-    """The content of an ordinary file, which may have been put there by mistake or by a stranger (see `open_file`).
-
-    Raises:
-        FileNotFoundError: there is none.
-        Unreadable: it is no file, has more than `largest` bytes, or the system refuses.
-    """
+    """The content of an ordinary file, which may have been put there by mistake or by a stranger. Raises
+    `FileNotFoundError`, and `Unreadable` where it is no file, has more than `largest` bytes, or the system refuses."""
     try:
         with open_file(path) as handle:
             size, content = os.fstat(handle.fileno()).st_size, b""

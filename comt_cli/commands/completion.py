@@ -111,10 +111,8 @@ def selectors(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def join_colons() -> None:
-    """Give words back what bash took apart: it takes a colon for a word, and `table3:pre` for three.
-
-    Else `pre` would be one word too many for a verb that takes one run. Changes what bash left in the environment.
-    """
+    """Give words back what bash took apart: it takes a colon for a word, and `table3:pre` for three. Changes what bash
+    left in the environment."""
     said, position = os.environ.get("COMP_WORDS", ""), os.environ.get("COMP_CWORD", "")
     if os.environ.get("_COMT_COMPLETE") != "complete_bash" or not position.isdigit():
         return

@@ -133,10 +133,8 @@ def _chosen(known: Mapping[str, dict[str, Path]], name: str, paper: str | None) 
 
 
 def _ablations() -> dict[str, dict[str, Path]]:
-    """Ablation -> recipe -> file, in the order of the schema, read from the recipes without checking them whole.
-
-    A recipe that cannot be read is named and left out: it must not stand in the way of the others.
-    """
+    """Ablation -> recipe -> file, in the order of the schema, of recipes that are not checked whole. One that cannot be
+    read is named and left out: it must not stand in the way of the others."""
     found: dict[str, dict[str, Path]] = {name: {} for name in get_args(AblationName)}
     for recipe, path in available_recipes().items():
         try:
@@ -152,11 +150,9 @@ def _ablations() -> dict[str, dict[str, Path]]:
 
 def further_rows(loaded: LoadedRecipe, name: AblationName, values: str) -> dict[str, Any]:
     """Rows for those of the comma-separated `values` that no row has yet: name -> method, as `--also` would add them.
-
-    Each is the first row that has the ablation's option, with another value. It is called by its value, or, where that
-    is no name of a row or another row's, by the option and its value: `beta_bias--5`. Raises `UserError` where the rows
-    do not differ by one option, or the option cannot have a value.
-    """
+    Each is the first row that has the ablation's option, with another value, and is called by it, or by the option and
+    its value: `beta_bias--5`. Raises `UserError` where the rows do not differ by one option, or it cannot have a
+    value."""
     option = loaded.recipe.ablations[name].option
     if option is None:
         raise UserError(

@@ -115,11 +115,7 @@ def curves(
 
 def _shown_runs(planned: Planned, runs: Path) -> pd.DataFrame:
     """The runs of every cell that are shown: of a grid those of the chosen point, of a sweep those at the own best. Of
-    columns that show several metrics of the same runs the first.
-
-    Raises:
-        UserError: nothing is chosen yet; see also `frame.runs_frame`.
-    """
+    columns that show several metrics of the same runs the first. Raises `UserError` where nothing is chosen yet."""
     loaded, specs = planned.loaded, planned.with_contents(runs).specs
     nothing = UserError(f"nothing is chosen at scale {planned.scale} yet", "comt status says what is left to train.")
     if planned.has_trials:

@@ -106,12 +106,8 @@ def time_in_words(specs: Sequence[RunSpec], states: Sequence[str], estimator: Es
 
 def sweep_cost(planned: Planned, where: Where) -> str:
     """Runs, FLOPs and estimated time of trials and of what follows them, in two lines. Runs whose values the trials
-    have not chosen yet are counted as one for the baseline's best and one for the cell's own, which may be the same.
-    No time is estimated for jobs of Slurm, which train on another machine.
-
-    Raises:
-        UserError: there is no such device.
-    """
+    have not chosen yet are counted as one for the baseline's best and one for the cell's own. No time is estimated for
+    jobs of Slurm, which train on another machine. Raises `UserError` where there is no such device."""
     known = adopt_contents(planned.specs, where.runs, ambiguous=True)
     state = read_sweep(planned.loaded, planned.scale, known, where.runs)
     specs = state.at_most

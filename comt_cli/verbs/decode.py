@@ -57,11 +57,7 @@ def continue_texts(
     chosen = completion.Sampling(**sampling)
     longest = max(len(text.ids) for text in texts) + chosen.max_new_tokens
     if loaded.context_length is not None and longest > loaded.context_length:
-        typer.echo(
-            f"{loaded.name} was trained on texts of up to {loaded.context_length} tokens; with a text of {longest}, "
-            "what comes late may make little sense",
-            err=True,
-        )
+        typer.echo(f"{longest} tokens are more than the {loaded.context_length} it was trained on", err=True)
     model = loaded.model.to(where, _DTYPES[precision]).eval()
     dtype = model.embedding.weight.dtype
     choices = model_kernels.use_kernels(model, kernels, where, dtype, compiled=False, training=False, tokens=len(texts))
@@ -101,8 +97,8 @@ def _settings(decoding: Decoding, decode: Decode) -> Decode:
 
 
 def _rows(decoding: Decoding, name: str, found: Sequence[translation.Translation | Said]) -> list[str]:
-    """The lines of output of what is called `name`: `n_best` of them, with the name before each if these are more than
-    one, and empty where fewer texts were found, or there was nothing to decode."""
+    """The lines of output of what is called `name`, which stands before each of several; empty where there is no
+    text."""
     lines = []
     for each in (*found, *[None] * decoding.n_best)[: decoding.n_best]:
         hypothesis = each.hypothesis if each is not None else None
@@ -160,8 +156,7 @@ def _part_file(
 
 
 def _stamp(checkpoint: str) -> list[object]:
-    """What tells the content of a file of weights from another: the checksums of its records, which loading compared.
-    It stays where the file is copied, linked or mounted elsewhere."""
+    """The checksums of the records of a file of weights, which stay where it is copied, linked or mounted elsewhere."""
     path = Path(checkpoint)
     with ZipFile(path / "checkpoint.pt" if path.is_dir() else path) as archive:
         return [(info.filename, info.CRC) for info in archive.infolist()]

@@ -91,11 +91,8 @@ def analyze_gates(
 
 
 def image_numbers(text: str) -> list[int]:
-    """The images that `--images` asks for: `3` is the first three, `3,8` those numbers, `3,` that one.
-
-    Raises:
-        UserError: it is neither, or asks for none or for too many.
-    """
+    """The images that `--images` asks for: `3` is the first three, `3,8` those numbers, `3,` that one. Raises
+    `UserError`."""
     parts = [part.strip() for part in text.split(",")]
     listed = len(parts) > 1
     numbers = [part for part in parts if part or not listed]

@@ -193,8 +193,7 @@ def translate(
 
 
 def _lines(given: Path) -> Iterator[str]:
-    """The lines of a file, or of the standard input as they come: what lies between two line breaks. Raises `UserError`
-    at a file that cannot be read, and at a line that is not UTF-8."""
+    """The lines of a file, or of the standard input as they come. Raises `UserError` at what cannot be read."""
     is_standard = str(given) == "-"
     try:
         with nullcontext(sys.stdin.buffer) if is_standard else open_file(given) as handle:

@@ -48,14 +48,10 @@ class Planned:
 
     def with_contents(self, runs: Path) -> Planned:
         """The plan with the content of its data as it is known by now: of what is prepared here, else of the runs.
-
-        Raises:
-            UserError: see `adopt_contents`.
-        """
+        Raises as `adopt_contents`."""
         asked = {spec.data_fingerprint: spec for spec in with_sources(self.specs)}
-        here = dict(
-            spec.task.identify(spec.settings) for spec in asked.values()
-        )  # of data that has changed since it was planned, another fingerprint
+        # Of data that has changed since it was planned, another fingerprint.
+        here = dict(spec.task.identify(spec.settings) for spec in asked.values())
         contents = {fingerprint: content for fingerprint, content in here.items() if content is not None}
         specs = [spec.with_contents(contents) for spec in self.specs]
         return replace(self, specs=adopt_contents(specs, runs))
@@ -75,14 +71,9 @@ def plan_recipe(
     also_fits_all: bool = True,
     sweep: Sequence[str] | None = None,
 ) -> Planned:
-    """Find, check and expand a recipe, of `command` where that is given. `also` are rows added to it (`also_rows`), see
-    `load_recipe`.
-
-    With `runs` its name may say changed settings, `table3@steps-12`, and `rows` those that `--also` gave runs there.
-
-    Raises:
-        UserError: (`RecipeError`) with everything that is wrong.
-    """
+    """Find, check and expand a recipe, of `command` where that is given. `also` are rows added to it, see
+    `load_recipe`. With `runs` its name may say changed settings, `table3@steps-12`, and `rows` those that `--also` gave
+    runs there. Raises `UserError` (`RecipeError`) with everything that is wrong."""
     if runs is not None:
         path, overrides, also = with_settings(str(recipe), overrides, scale, runs, rows, also)
     else:
@@ -99,28 +90,10 @@ def plan_recipe(
     return plan_loaded(loaded, scale, rows=rows, columns=columns, seeds=seeds)
 
 
-def plan_selected(
-    recipe: str | Path,
-    of: Selection,
-    *,
-    command: str | None = None,
-    runs: Path | None = None,
-    also_fits_all: bool = True,
-) -> Planned:
-    """`plan_recipe` with the options of the command line."""
-    return plan_recipe(
-        recipe,
-        of.scale,
-        of.set_,
-        command=command,
-        runs=runs,
-        rows=of.rows,
-        columns=of.columns,
-        seeds=of.seeds,
-        also=also_rows(of.also),
-        also_fits_all=also_fits_all,
-        sweep=of.sweep,
-    )
+def plan_selected(recipe: str, of: Selection, **more: Any) -> Planned:
+    """`plan_recipe` with the options of the command line, and what else that takes."""
+    own: dict[str, Any] = {"rows": of.rows, "columns": of.columns, "seeds": of.seeds, "sweep": of.sweep}
+    return plan_recipe(recipe, of.scale, of.set_, also=also_rows(of.also), **own, **more)
 
 
 def plan_loaded(
@@ -132,13 +105,8 @@ def plan_loaded(
 
 def also_rows(arguments: Sequence[str] | None) -> dict[str, Any]:
     """`--also` arguments as rows: name -> method. `half-gate` is a row of that name; `NAME=METHOD` names it otherwise.
-
-    A method is a name, or a group in YAML's braces, as in a recipe: `wide={name: comt, hidden: 64}`. Whether there is
-    such a method is checked with the recipe.
-
-    Raises:
-        UserError: an argument is not of that form, or two name one row.
-    """
+    A method is a name, or a group in YAML's braces: `wide={name: comt, hidden: 64}`. Whether there is such a method is
+    checked with the recipe. Raises `UserError` where an argument is not of that form, or two name one row."""
     rows: dict[str, Any] = {}
     for argument in arguments or ():
         before, equals, after = argument.partition("=")

@@ -143,19 +143,12 @@ def write_outcome(
     draw: bool = True,
     shown: Planned | None = None,
 ) -> str | None:
-    """Write and print the results of a plan's runs, below `results`. Files that are up to date are not written again.
-
-    A table's recipe gets its table and the figures of its ablations, a figure's recipe its figure: drawing that needs
-    torch; without `draw` only its state is printed. Of a table the rows and columns of the plan `shown` are printed, or
-    all; all are written. Of a recipe with a sweep, `<name>-sweep.*` is the table at every row's own best; beside it are
-    the rates that were tried (`-rates`), every trial (`-trials.csv`), and, of a grid of one key, a figure.
-
-    Returns:
-        Why nothing was written, which has been printed; None if it was, or is there as it should be.
-
-    Raises:
-        UserError, StorageError: a checkpoint cannot be read, or holds no such gates; a file cannot be written.
-    """
+    """Write and print the results of a plan's runs, below `results`: a table with the figures of its ablations, or the
+    figure that the recipe is; without `draw`, which needs torch, only its state. Of a table the rows and columns of the
+    plan `shown` are printed, or all; all are written. Of a sweep, beside the table at every row's own best, the rates
+    and trials that were tried. Files that are up to date are not written again. Returns why nothing was written, which
+    has been printed; None if it was, or is there as it should be. Raises `UserError` and `StorageError` where a
+    checkpoint cannot be read, or a file not written."""
     planned = planned.with_contents(runs)
     if planned.loaded.recipe.figure is not None:
         text, figure, is_unwritten = _figure_state(planned, runs, results, overwrite=overwrite)
@@ -209,16 +202,9 @@ def write_outcomes(
     tables: Sequence[Planned], runs: Path, results: Path, *, overwrite: bool, shown: Sequence[Planned]
 ) -> list[str]:
     """`write_outcome` for each of several plans, after training; one that cannot be written does not stop the others.
-
-    Returns:
-        Why tables and figures were not written; each reason has been printed.
-
-    Raises:
-        TrainingFailed: some could not be written; says which first. Its exit status is not that of bad input, which
-            says that nothing was started.
-        StorageError: a file cannot be written; says how to write it elsewhere.
-        OSError: what was written cannot be printed.
-    """
+    Returns why some were not written, which has been printed. Raises `TrainingFailed` where one could not be, whose
+    exit status is not that of bad input (nothing was started); `StorageError` where a file cannot be written, with how
+    to write it elsewhere; `OSError` where what was written cannot be printed."""
     failed: list[UserError] = []
     unwritten: list[str | None] = []
     unprinted: OSError | None = None
@@ -248,8 +234,8 @@ def write_outcomes(
 
 @dataclass(frozen=True)
 class _Table:
-    """What was written of a plan: the table and the files beside it, or why not; of a sweep that at every row's own
-    best, None while nothing is chosen, and the rates that were tried."""
+    """What was written of a plan: its table (of a sweep at every row's own best), or why not; what is beside it; the
+    rates that were tried."""
 
     report: Report | None
     unwritten: str | None
@@ -289,8 +275,8 @@ def _write_table(planned: Planned, runs: Path, results: Path, *, overwrite: bool
 def _figure_state(
     planned: Planned, runs: Path, results: Path, *, overwrite: bool
 ) -> tuple[str, RecipeFigure | None, bool]:
-    """What there is to say of a figure's recipe, in a line; the figure, if it can be drawn and is not yet; and whether
-    it is neither drawn nor can be."""
+    """A line on a figure's recipe; the figure, if it can be drawn and is not yet; and whether it is neither drawn nor
+    can be."""
     loaded = planned.loaded
     name = f"{loaded.name} ({planned.scale})"
     figure = recipe_figure(loaded, planned.specs, runs, results)

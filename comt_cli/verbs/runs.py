@@ -86,8 +86,8 @@ def runs(
 
 
 def _having(overrides: Sequence[str]) -> Callable[[KnownRun], bool]:
-    """Whether a run was trained with the settings of `--set` arguments: whether setting them so would change nothing.
-    Raises `UserError` where an argument is wrong for every kind of run."""
+    """Whether a run was trained with the settings of `--set` arguments: whether setting them so would change
+    nothing."""
     values: dict[str, dict[str, dict[str, Any]]] = {}
     wrong: list[Problem] = []
     for command, task in tasks().items():

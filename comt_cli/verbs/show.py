@@ -107,8 +107,7 @@ def show(
 
 
 def _plan_rows(planned: Planned, where: Where, *, costs: bool) -> list[dict[str, Any]]:
-    """One dictionary a run: who it is, what it costs, where it stands. Without `costs` those are None. Runs of other
-    tables that these start from come first."""
+    """One dictionary a run; runs of other tables that these start from come first. Without `costs` those are None."""
     device = cost.checked_hardware(where, planned.specs)
     first, own = _with_sources(planned, where, costs=costs)
     specs, estimator = [*first, *own], None
@@ -120,7 +119,7 @@ def _plan_rows(planned: Planned, where: Where, *, costs: bool) -> list[dict[str,
 
 def _with_sources(planned: Planned, where: Where, *, costs: bool) -> tuple[list[RunSpec], list[RunSpec]]:
     """The runs of other tables that must be done before these can start, done or not; and the runs. Where `costs` are
-    counted anyway, that each run's model fits that of its source is checked."""
+    counted, that each run's model fits that of its source is checked."""
     own = adopt_contents(planned.specs, where.runs, ambiguous=True)
     ids = {spec.id for spec in own}
     if costs and any(spec.start is not None for spec in own):
@@ -177,13 +176,9 @@ def print_plan(
     planned: Planned, where: Where, *, costs: bool = True, fresh: bool = False, site: Site | None = None
 ) -> None:
     """The plan as a table a column, each printed once it is counted, and the time that all of it takes; or, with a
-    `site`, how many runs are jobs there, of whose time nothing is known here. `fresh`: what is there is trained anew.
-    Runs of other tables that these start from stand before them.
-
-    Raises:
-        UserError: there is no such device, its options do not go together, or a run's model does not fit that of the
-            run it starts from.
-    """
+    `site`, how many runs are jobs there. `fresh`: what is there is trained anew. Runs of other tables that these start
+    from stand before them. Raises `UserError` where there is no such device, its options do not go together, or a run's
+    model does not fit that of the run it starts from."""
     device = cost.checked_hardware(where, planned.specs) if site is None else None
     finished = estimate.finished_runs(where.runs, device, where.gpus) if device is not None and costs else []
     recipe = planned.loaded.recipe
@@ -217,11 +212,6 @@ def print_plan(
             console.file.flush()
     states = {spec.id: row["state"] for spec, row in zip(ordered, printed, strict=True)}  # one run may fill two columns
     left = sum(state not in ENDED for state in states.values())
-    if inexact := len({spec.id for spec in ordered if not spec.settings.train.deterministic}):
-        console.print(
-            f"\n{plural(inexact, 'run')} with train.deterministic: false: on a GPU quicker, but not the same to the "
-            "bit when repeated, or when stopped and resumed."
-        )
     before = f", {len(first)} of them to start from" if first else ""
     summary = f"\n{plural(len(states), 'run')}{before}, {left} to do"
     if site is not None:
@@ -237,8 +227,7 @@ def print_plan(
 def _print_bases(
     console: Console, planned: Planned, printed: Sequence[dict[str, Any]], where: Where, device: Hardware
 ) -> None:
-    """Where estimates come from, whether a device that is planned for holds the runs, and what a sweep costs with the
-    runs that its trials have yet to choose."""
+    """Where estimates come from, whether a device that is planned for holds the runs, and what a sweep costs."""
     if device.chip is not None:
         most = max(printed, key=lambda row: float(row["estimated_memory_bytes"]))
         fits = most["estimated_memory_bytes"] <= device.chip.memory
@@ -334,8 +323,8 @@ def _memory(size: float) -> str:
 
 
 def _print_settings(recipe: str, of: Selection, cell: str, *, as_json: bool) -> None:
-    """Print the settings of a recipe's `cell`, with where each value was given. A cell is a row and, where the scale
-    has several columns, a column: `pre-ln,c4/130m`."""
+    """Print the settings of a recipe's `cell`: a row and, where the scale has several columns, a column:
+    `pre-ln,c4/130m`."""
     path, also = find_recipe(recipe), also_rows(of.also)
     loaded = load_recipe(path, catalogue(), of.set_ or (), of.scale, also, sweep=of.sweep or ())
     select(of.scale, map(str, loaded.recipe.scales), "scale")
@@ -359,8 +348,8 @@ def _print_settings(recipe: str, of: Selection, cell: str, *, as_json: bool) -> 
 
 
 def _settings_of(loaded: LoadedRecipe, scale: str, row: str, column: str) -> Iterator[tuple[str, Any, str]]:
-    """Key, value and what gave it (`FILE:LINE`, an argument, or `default`): of the options of the method, then of the
-    sections of the settings, and of the run that it starts from. What a named size decides has its number."""
+    """Key, value and what gave it (`FILE:LINE`, an argument, or `default`), of the method, the settings, and the run
+    that it starts from. What a named size decides has its number."""
     stands = loaded.document.data["rows"][row]["method"]
     for key, value in loaded.methods[row].items():
         is_given = key == "name" or (isinstance(stands, dict) and key in stands)

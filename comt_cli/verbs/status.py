@@ -224,10 +224,8 @@ def _described(run: Run, runs: Path) -> dict[str, Any]:
 
 
 def _add_standings(tables: Iterable[dict[str, Any]], jobs: Mapping[str, Job]) -> None:
-    """Give open runs their `job`, and `job_state`: where Slurm says that it is. Asks it once.
-
-    Of a run that some process is training, only a queued job is shown: another job may be training it.
-    """
+    """Give open runs their `job`, and `job_state`: where Slurm says that it is. Of a run that some process is training,
+    only a queued job is shown: another job may be training it."""
     standings = job_standings(jobs.values())
     for run in (run for table in tables for run in table.get("open", ())):
         standing = standings.get(run["request"])

@@ -124,12 +124,9 @@ def train_tables(
 ) -> None:
     """Train what is `selected` of `tables` as one queue and write the tables, which are whole; or submit it to Slurm at
     a `site`, and say what to do `then`. Runs that are done are not trained again, unless `fresh` moves them aside.
-
-    Raises:
-        UserError: an option, or where results go, is wrong; nothing was started.
-        TrainingFailed: a run failed, nobody has trained it, or the best of a row's trials is at the edge of the grid.
-        typer.Exit: something was not written, which has been said.
-    """
+    Raises `UserError` where an option, or where results go, is wrong: nothing was started; `TrainingFailed` where a run
+    failed, nobody has trained it, or the best of a row's trials is at the edge of the grid; `typer.Exit` where
+    something was not written, which has been said."""
     _check_processes(selected)
     for folder in dict.fromkeys(where.results / each.scale / each.loaded.folder.replace("/", "-") for each in tables):
         check_writable(folder, "--results")
@@ -230,15 +227,10 @@ def _check_edges(tables: Sequence[Planned], runs: Path) -> None:
 
 
 def _train(tables: Sequence[Planned], where: Where) -> Summary:
-    """Train the selected runs of tables, until nothing follows from the trials of sweeps any more.
-
-    Each pass trains what is known: first the trials and the runs at the recipe's own values, then those at values that
-    were chosen. What another process trains is waited for where a choice depends on it; a run that it leaves is taken
-    over. So any number of processes can be given the same command.
-
-    Raises:
-        see `train_on`.
-    """
+    """Train the selected runs of tables, until nothing follows from the trials of sweeps any more. Each pass trains
+    what is known: first the trials and the runs at the recipe's own values, then those at values that were chosen. What
+    another process trains is waited for where a choice depends on it; a run that it leaves is taken over. So any number
+    of processes can be given the same command. Raises as `executor.train_on`."""
     sweeps = [planned for planned in tables if planned.has_trials]
     seeds = {seed for planned in sweeps for seed in planned.loaded.grids[planned.scale].seeds}
     while True:
@@ -265,11 +257,8 @@ def _wait(waiting: Sequence[RunSpec], runs: Path) -> None:
 
 
 def read_slurm_site(where: Where) -> Site | None:
-    """The site file of `--slurm`, checked, and that no option says what it says; None without one.
-
-    Raises:
-        UserError: the site file is wrong, or --gpus, --jobs or torchrun are used with it.
-    """
+    """The site file of `--slurm`, checked, and that no option says what it says; None without one. Raises
+    `UserError`."""
     if where.slurm is None:
         return None
     site = read_site(where.slurm)
@@ -284,11 +273,8 @@ def read_slurm_site(where: Where) -> Site | None:
 
 
 def _submit(specs: Sequence[RunSpec], where: Where, site: Site, *, fresh: bool) -> None:
-    """Submit those of `specs` that are open and not submitted yet; print a line for every job, and what comes next.
-
-    Raises:
-        UserError, StorageError: see `comt_cli.campaign.slurm.submit`.
-    """
+    """Submit those of `specs` that are open and not submitted yet; print a line for every job. Raises as
+    `slurm.submit`."""
     for moved in begin_anew(specs, where.runs) if fresh else ():
         typer.echo(f"moved aside: {moved}", err=True)
     counts: Counter[str] = Counter()

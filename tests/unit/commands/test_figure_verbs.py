@@ -139,19 +139,6 @@ def test_what_is_run_is_the_image_of_that_number_and_the_words_behind_the_begin_
     np.testing.assert_allclose(found, factors.numpy(), rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("model", "arguments", "said"),
-    [
-        (translator, ["--site", "q_proj"], "has no gates on projections or branches"),
-        (captioner, ["--images", "2"], "grc-c-seed1 is observed on one image at a time"),
-        (captioner, ["--images", "12,"], "there is no test image 12"),
-        (captioner, ["--text", "a " * 13], "the caption has 13 words"),
-    ],
-)
-def test_what_cannot_be_observed_is_refused(model, arguments, said) -> None:
-    assert said in refused("analyze-gates", model("grc"), *arguments)
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> dict[str, RunDirectory]:
     """Three short runs, which nobody may change."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -78,13 +77,3 @@ def test_while_nothing_is_chosen_a_selector_lists_the_runs_by_their_ids(gridded:
         assert f"Of its cell --seeds {left} has not ended." in raised.value.hint
         assert raised.value.exit_status == 2
     assert meant(every[0].id) == every[0].id
-
-
-def test_show_counts_every_run_with_its_point(gridded: Shelf):
-    part = ("--columns", "docs/tiny", "--rows", "pre-ln", "--json")
-    rows = json.loads(comt("show", "mine/gates", *part))
-    alone = json.loads(comt("show", "mine/twin", *part))
-    assert len(rows) == 2 * len(alone) == 2 * 2
-    assert sum(row["flops"] for row in rows) == 2 * sum(row["flops"] for row in alone)
-    assert {row["grid"]["train.learning_rate"] for row in rows} == {3e-4, 1e-3}
-    assert not any("grid" in row for row in alone)

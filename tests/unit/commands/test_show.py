@@ -16,7 +16,6 @@ from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
 from comt_cli.models import accounting
 from comt_cli.recipe.load import load_recipe
-from comt_cli.tasks import Task
 from comt_cli.training import speed
 
 WIDTHS = recipe(
@@ -26,26 +25,6 @@ WIDTHS = recipe(
     settings={**TEXT, "model": {"size": "tiny", "layers": 1}, "train": {"steps": 20, "batch_size": 2}},
     columns={name: {"settings": {"model": {"width": width}}} for name, width in (("narrow", 32), ("wide", 64))},
 )
-IMAGES = """
-title: Narrow networks on images
-paper: mine
-table: table5
-command: train-resnet
-metric: accuracy
-baseline: plain
-seeds: [1]
-settings:
-  model: {size: resnet18, width: 8, blocks: [1, 1]}
-  data: {images: cifar10}
-  train: {steps: 100, batch_size: 32, micro_batch_size: 16}
-rows:
-  plain: {method: addition, paper: {cifar10: 91.12}}
-  window: {method: {name: comt-sliding-window, ratio: 4}, paper: {cifar10: 91.44}, paper_increase: {cifar10: 2.86%}}
-columns:
-  cifar10: {}
-scales:
-  smoke: {description: Small, settings: {data: {images: glyphs10, size: 16}}}
-"""
 SETTINGS = """\
 title: A table
 command: train-lm
@@ -121,21 +100,6 @@ def test_times_are_of_each_run_and_of_as_many_at_once_as_asked():
     assert {row["estimated_from"] for row in rows} == {"a training step measured here"}
     assert re.search(r"8 runs, 8 to do, about 1\d s, 2 at a time on", widths("--jobs", "2").stdout)
     assert "at a time" not in widths("--jobs", "1").stdout
-
-
-def test_a_plan_of_image_classifiers_counts_images(monkeypatch):
-    monkeypatch.setattr(Task, "identify", lambda self, settings: ("feedfeedfeedfeed", "c0ffee"))
-    Path("table5.yaml").write_text(IMAGES)
-    plain, window = json.loads(show("table5.yaml", "--json").stdout)
-    assert (plain["images"], window["images"]) == (3200, 3200)
-    assert "tokens" not in plain
-    assert (plain["extra_parameters"], plain["paper_increase"]) == (0, None)
-    # Four 3x3 convolutions within two blocks, of 8, 8, 8 and 16 channels, with a quarter as many window filters each,
-    # and a number that weighs each of those.
-    added = sum(hidden * (9 * channels + 1) for channels, hidden in ((8, 2), (8, 2), (8, 2), (16, 4)))
-    assert (window["extra_parameters"], window["paper_increase"]) == (added, "2.86%")
-    assert window["flops"] > plain["flops"] > 0
-    assert window["estimated_memory_bytes"] > plain["estimated_memory_bytes"] > 0
 
 
 PAPERS = ("transponder/table2", "--rows", "pre-ln", "--columns", "openwebtext/60m", "--scale", "paper")

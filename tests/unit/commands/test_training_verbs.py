@@ -114,21 +114,6 @@ def test_all_recipes_form_one_queue_and_then_each_is_written(calls) -> None:
     assert calls[3][1] == [*images, *rows], "a row is added where its method can stand"
 
 
-def test_a_dry_run_is_one_plan_of_all_recipes(calls) -> None:
-    write_recipe("two")
-    write_images()
-    result = reproduce("--dry-run", "--device", "cpu", "--jobs", "2")
-    assert result.exit_code == 0, result.output
-    assert [line.split()[:5] for line in result.stdout.splitlines()[1:4]] == [
-        ["mine/images", "3", "0", "0", "3"],
-        ["mine/one", "4", "0", "0", "4"],
-        ["mine/two", "4", "0", "4", "0"],
-    ]
-    assert "3 recipes, 7 different runs, 7 to do, about" in result.stdout
-    assert ", 2 at a time on" in result.stdout
-    assert calls == []
-
-
 def test_sweeps_are_part_of_the_queue_where_they_are_asked_for(calls) -> None:
     """Twice: what follows from their trials is known when these have ended. All are alike here: the middle is taken."""
     rates = {"train.learning_rate": [5e-4, 2e-3, 8e-3]}
