@@ -61,16 +61,8 @@ trackers = _names_of("training.trackers", "TRACKERS")
 
 
 def rows(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Rows of the recipe on the line, and those that `--also` adds there or gave to its runs, after the last comma."""
-    from comt_cli.recipe.find import full_name
-    from comt_cli.recipe.variant import split_variant
-    from comt_cli.runs.known import known_runs
-
+    """Rows of the recipe on the line, and those that `--also` adds there, after the last comma."""
     added = [argument.partition("=")[0] for argument in ctx.params.get("also") or ()]
-    if ctx.info_name in ("curves", "report", "status"):  # which find these without --also
-        tables = {full_name(split_variant(name)[0]) for name in _named_on(ctx)}
-        known = known_runs(Path(ctx.params.get("runs") or "runs"))
-        added += [run.home.row for run in known if run.home.recipe in tables]
     return _listed([*(row for data in _recipes_on(ctx) for row in _group(data, "rows")), *added], incomplete)
 
 

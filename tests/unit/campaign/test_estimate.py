@@ -204,16 +204,6 @@ def test_a_runs_own_pace(tiny_corpus, clock, first):
     assert left.of_all(1) == left.of_run(0) == pytest.approx((80 - first) * 0.5 - 3)
 
 
-@pytest.mark.parametrize(("workers", "expected"), [(1, 90 + 300), (2, 200), (3, 190), (4, 100)])
-def test_runs_that_wait_are_dealt_to_the_workers(tiny_corpus, clock, workers, expected):
-    """One run has 90 s to go; three of 100 s wait."""
-    every = specs(tiny_corpus, 4)
-    left = TimeLeft(every, clock)
-    left.take(0, every[0])
-    train(left, clock, 10, 1.0)
-    assert left.of_all(workers) == pytest.approx(expected)
-
-
 def test_the_most_similar_run_tells_the_pace(tiny_corpus, clock):
     """The same method; else all methods; a larger model by its work."""
     plain, gated = (specs(tiny_corpus, 2, method=method) for method in ("pre-ln", "comt"))

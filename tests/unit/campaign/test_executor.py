@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from multiprocessing import Pipe
 from types import SimpleNamespace
 
 import pytest
@@ -12,9 +13,11 @@ from tiny_runs import image_spec, train
 
 from comt_cli.campaign import executor, inline, jobs, server
 from comt_cli.campaign.display import Display
+from comt_cli.campaign.outcomes import TrainingFailed
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.tasks import Task
+from comt_cli.training.processes import StopSignal
 
 
 class Reached(Exception):
@@ -94,3 +97,25 @@ def test_what_is_done_already_does_not_change_the_threads(tmp_path, monkeypatch)
     with pytest.raises(Reached):
         executor.train_on(1, specs, tmp_path, "cpu")
     assert asked == [3]
+
+
+class Ended:
+    """A process that a signal has ended at once."""
+
+    pid, exitcode = 12, -signal.SIGTERM
+
+    def start(self) -> None:
+        pass
+
+    def join(self, timeout: float | None = None) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("number", "error"), [(signal.SIGTERM, RunInterrupted), (None, TrainingFailed)])
+def test_a_probe_that_a_signal_to_all_ended_first_is_no_failure(number, error):
+    ended = server.DeviceProbe(*Pipe(), Ended())  # type: ignore[arg-type]
+    ended._starter.join()
+    stop = StopSignal()
+    stop.number = number
+    with pytest.raises(error):
+        ended.workers(stop)

@@ -14,7 +14,6 @@ from tiny_runs import tiny_spec
 
 from comt_cli.campaign import jobs
 from comt_cli.campaign.jobs import Workers, plan_workers, usable_cores
-from comt_cli.campaign.server import context_for
 from comt_cli.errors import UserError
 from comt_cli.runs.shared import shared_runs
 
@@ -69,12 +68,6 @@ def test_torch_is_imported_once_by_a_server_of_one_thread_and_not_by_the_command
     assert not found["here"]
     assert set(found["devices"]) == {"cpu"}
     assert "thread" in found["name"]
-
-
-def test_workers_of_gpus_import_everything_themselves():
-    assert context_for(["cuda:0", "cuda:1"]).get_start_method() == "spawn"
-    assert context_for(["cuda:0", "cpu"]).get_start_method() == "spawn"
-    assert context_for(["cpu"]).get_start_method() == ("forkserver" if sys.platform == "linux" else "spawn")
 
 
 @pytest.fixture

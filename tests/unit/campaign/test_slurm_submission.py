@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,6 @@ from comt_cli.campaign.slurm import (
 from comt_cli.campaign.slurm_site import Site, minutes, read_site
 from comt_cli.errors import UserError
 from comt_cli.files import write_json
-from comt_cli.installing import install_extra
 from comt_cli.recipe.problems import RecipeError
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
@@ -162,17 +160,6 @@ def test_a_refused_job_says_why_and_leaves_no_trace_in_the_queue(slurm, specs, r
     with pytest.raises(UserError, match="sbatch: error: invalid partition specified: nope"):
         next(submissions)
     assert [job_of(runs, spec) is not None for spec in specs] == [True, False]
-
-
-def test_without_slurm_or_submitit_it_is_said_what_is_missing(specs, runs, monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="sbatch is not on this machine"):
-        numbers(specs, runs)
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(UserError, match="needs the package submitit") as refused:
-        numbers(specs, runs)
-    assert refused.value.hint == install_extra("slurm")
-    assert not runs.exists()
 
 
 def test_queued_runs_are_not_trained_anew(slurm, specs, runs):
