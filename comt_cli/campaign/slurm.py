@@ -112,7 +112,7 @@ def submit(specs: Sequence[RunSpec], runs: Path, device: str | None, site: Site)
             wanted = device or ("cuda" if site.gpus else None)
             arguments = (spec.model_dump(mode="json"), str(runs.resolve()), wanted, site.processes, trackers_in_use())
             numbers[shared.id] = _submit_one(executor, arguments)
-            note_job(runs, spec, numbers[shared.id])
+            write_json(log_folder(runs, spec.request) / JOB_FILE, {"job": numbers[shared.id]})
             yield Submission(spec, states[shared.id], job_of(runs, spec), True)
 
 
@@ -242,11 +242,6 @@ def job_name(run: str) -> str:
 def log_folder(runs: Path, run: str) -> Path:
     """Where the logs of a run's jobs are."""
     return runs / LOGS / run
-
-
-def note_job(runs: Path, spec: RunSpec, number: str) -> None:
-    """Write down that `spec` was given to job `number`. Raises `StorageError` where that is not possible."""
-    write_json(log_folder(runs, spec.request) / JOB_FILE, {"job": number})
 
 
 def job_of(runs: Path, spec: RunSpec) -> Job | None:

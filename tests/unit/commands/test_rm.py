@@ -10,23 +10,17 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 import comt_cli.verbs.runs
-from comt_cli.app import app
 from comt_cli.errors import UserError
 from comt_cli.files import read_json
 from comt_cli.runs.directory import BeingTrained, RunDirectory
 from comt_cli.runs.known import known_runs, remove_runs
 from comt_cli.runs.plan import CHANGED
 from comt_cli.runs.shared import link_runs, set_aside
-from tests.shelf import Shelf, shelf, tree
+from tests.shelf import Shelf, comt, shelf, tree
 
 __all__ = ["shelf"]
-
-
-def comt(*arguments: str, answer: str | None = None):
-    return CliRunner().invoke(app, list(arguments), input=answer)
 
 
 def ids(runs: Path) -> set[str]:
