@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -160,22 +159,22 @@ def write_outcome(
             say(text)
         return text if is_unwritten else None
     cells = {(spec.row, spec.column) for spec in (shown or planned).specs}
-    table = _write_table(planned, runs, results, overwrite=overwrite)
-    if table.rates is not None:
-        is_shown = [cell in cells for cell in zip(table.rates["row"], table.rates["column"], strict=True)]
-        head, *lines = texts(part_of(table.rates, is_shown))
+    table, unwritten, beside, rates = _write_table(planned, runs, results, overwrite=overwrite)
+    if rates is not None:
+        is_shown = [cell in cells for cell in zip(rates["row"], rates["column"], strict=True)]
+        head, *lines = texts(part_of(rates, is_shown))
         say(f"{planned.loaded.recipe.title} ({planned.loaded.name}), sweep at scale {planned.scale}")
         print_texts(head, lines, most=110)
-        for sentence in Rates().sentences(table.rates):  # what was not chosen is why no whole table is
+        for sentence in Rates().sentences(rates):  # what was not chosen is why no whole table is
             say(sentence)
-    if table.unwritten is not None:
-        say(table.unwritten, sys.stderr)
-    if table.report is not None:
-        if table.rates is not None:
+    if unwritten is not None:
+        say(unwritten, sys.stderr)
+    if table is not None:
+        if rates is not None:
             say("")
-        print_report(table.report, shown=cells)
-    say_written(table.beside)
-    return table.unwritten
+        print_report(table, shown=cells)
+    say_written(beside)
+    return unwritten
 
 
 def outcome_as_json(
@@ -189,13 +188,13 @@ def outcome_as_json(
         text, _, is_unwritten = _figure_state(planned, runs, results, overwrite=overwrite)
         who = {"title": loaded.recipe.title, "paper": loaded.folder, "figure": loaded.stem, "recipe": loaded.origin}
         return {**who, "scale": scale, "state": text}, text if is_unwritten else None
-    table = _write_table(planned, runs, results, overwrite=overwrite)
-    data = {"title": loaded.recipe.title, "scale": scale} if table.report is None else table.report.as_json()
-    if table.rates is not None:
-        if table.unwritten is not None:
-            say(table.unwritten, sys.stderr)
-        data = {**data, "sweep": records_of(table.rates)}
-    return data, table.unwritten
+    table, unwritten, _, rates = _write_table(planned, runs, results, overwrite=overwrite)
+    data = {"title": loaded.recipe.title, "scale": scale} if table is None else table.as_json()
+    if rates is not None:
+        if unwritten is not None:
+            say(unwritten, sys.stderr)
+        data = {**data, "sweep": records_of(rates)}
+    return data, unwritten
 
 
 def write_outcomes(
@@ -232,23 +231,16 @@ def write_outcomes(
     return [reason for reason in unwritten if reason is not None]
 
 
-@dataclass(frozen=True)
-class _Table:
-    """What was written of a plan: its table (of a sweep at every row's own best), or why not; what is beside it; the
-    rates that were tried."""
-
-    report: Report | None
-    unwritten: str | None
-    beside: list[Path]
-    rates: pd.DataFrame | None = None
-
-
-def _write_table(planned: Planned, runs: Path, results: Path, *, overwrite: bool) -> _Table:
+def _write_table(
+    planned: Planned, runs: Path, results: Path, *, overwrite: bool
+) -> tuple[Report | None, str | None, list[Path], pd.DataFrame | None]:
+    """The table that was written (of a sweep at every row's own best), or why none was; what was written beside it; and
+    the rates that were tried."""
     loaded, scale = planned.loaded, planned.scale
     if not planned.has_trials:
         report = write_report(loaded, planned.specs, runs, results, overwrite=overwrite)
         beside = [] if report.files is None else write_exhibits("table", report.runs, loaded, report.files)
-        return _Table(report, report.unwritten, beside)
+        return report, report.unwritten, beside, None
     state = read_sweep(loaded, scale, planned.specs, runs)
     files = ReportFiles.of(results, scale, loaded)
     best, written = None, []
@@ -269,7 +261,7 @@ def _write_table(planned: Planned, runs: Path, results: Path, *, overwrite: bool
         path = files.csv.with_name(f"{files.csv.stem}-trials.csv")
         write_text(path, frame_csv(trials.drop(columns="place"), without=OF_TEST))
         written.append(path)
-    return _Table(best, unwritten, written, Rates().frame(frame, loaded))
+    return best, unwritten, written, Rates().frame(frame, loaded)
 
 
 def _figure_state(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +35,8 @@ DEFAULT_SCALE = "smoke"
 """Of the verbs that train."""
 
 
-@dataclass(frozen=True)
-class Progress:
-    """A table at a scale: its numbers as plain data, and its cells where they are to be shown."""
-
-    data: dict[str, Any]
-    cells: Collection | None = None
-    metrics: Mapping[str, str] = field(default_factory=dict)
-    """By column."""
+Progress = tuple[dict[str, Any], Collection | None, Mapping[str, str]]
+"""A table at a scale: its numbers as plain data, its cells where they are to be shown, and its metrics by column."""
 
 
 def status(recipes: options.Recipes = None, *, of: Filter, as_json: options.AsJson = False) -> None:
@@ -83,15 +77,15 @@ def status(recipes: options.Recipes = None, *, of: Filter, as_json: options.AsJs
             if is_named:
                 raise
             if is_whole:  # else it is merely not what was asked for
-                shown.append(Progress({"recipe": name, "error": error.message}))
+                shown.append(({"recipe": name, "error": error.message}, None, {}))
     if seen:
         check_added(added, seen)
-    _add_standings([table.data for table in shown], jobs)
+    _add_standings([data for data, *_ in shown], jobs)
     if as_json:
-        typer.echo(json.dumps([table.data for table in shown], indent=2))
+        typer.echo(json.dumps([data for data, *_ in shown], indent=2))
         return
     for table in shown:
-        _print(table)
+        _print(*table)
     if not shown:
         example = (*(recipes or ()), "table3.yaml")[0]
         typer.echo(f"Nothing was run below {of.runs}. To begin: comt train-lm --recipe {example}")
@@ -112,7 +106,7 @@ def _tables(
         except UserError as error:  # for instance a corpus that is not in the cache
             if is_one:
                 raise
-            yield Progress({**_place(loaded, scale), "error": error.message})
+            yield {**_place(loaded, scale), "error": error.message}, None, {}
             continue
         table, is_begun = _progress(loaded, scale, specs, of.runs, jobs, is_shown=is_named and scale == main)
         if of.scale or is_begun:
@@ -169,7 +163,7 @@ def _progress(
     }
     has_runs = counts["missing"] < len(every)
     cells = collection if is_shown and has_runs else None
-    return Progress(data, cells, metrics), bool(has_runs or begun or collection.notes or others)
+    return (data, cells, metrics), bool(has_runs or begun or collection.notes or others)
 
 
 def _of_other_settings(loaded: LoadedRecipe, scale: str, runs: Path) -> dict[str, dict[str, int]]:
@@ -234,8 +228,7 @@ def _add_standings(tables: Iterable[dict[str, Any]], jobs: Mapping[str, Job]) ->
         run["job_state"] = standing.words if standing is not None and is_shown else None
 
 
-def _print(progress: Progress) -> None:
-    table = progress.data
+def _print(table: dict[str, Any], cells: Collection | None, metrics: Mapping[str, str]) -> None:
     heading = " ".join(part for part in (table.get("table", table["recipe"]), table.get("scale")) if part)
     if "error" in table:
         typer.echo(f"{heading}: not known: {table['error']}")
@@ -246,8 +239,8 @@ def _print(progress: Progress) -> None:
         return f"{format.plural(counts['runs'], 'run')}: {listed}"
 
     typer.echo(f"{heading}: {counted(table)}")
-    if progress.cells is not None:
-        print_progress(progress.cells, progress.metrics)
+    if cells is not None:
+        print_progress(cells, metrics)
     for name, states in table["others"].items():
         typer.echo(f"  besides, {name}: {', '.join(f'{count} {state}' for state, count in states.items())}")
     for source in table["sources"]:

@@ -104,12 +104,10 @@ def test_paths_and_foreign_names_are_left_alone(shelf: Shelf):
     ("text", "says"),
     [
         ("mine/gates:pre", "mine/gates has no row 'pre'\n  did you mean pre-ln?"),
-        ("mine/gates:pre-ln::x", "the seed 'x' is no whole number"),
         ("mine/gates:pre-ln:docs/tiny:1:9", "has too many parts"),
         ("mine/gates:pre-ln::2", "no run below runs is mine/gates:pre-ln::2; of mine/gates there are"),
         ("mine/gtes:pre-ln", "there is no recipe, and no table with runs, mine/gtes\n  did you mean mine/gates?"),
         ("table3:pre-ln", "no run of comt/table3 is below runs\n  comt train-lm --recipe comt/table3.yaml trains them"),
-        ("table2:pre-ln", "table2 is comt/table2; there is transponder/table2, too."),
     ],
 )
 def test_what_means_nothing_is_told_with_what_there_is(shelf: Shelf, text, says):
