@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from comt_cli.campaign import estimate
 from comt_cli.campaign.estimate import Estimator
@@ -24,6 +22,7 @@ from comt_cli.models import accounting
 from comt_cli.recipe.find import find_recipe
 from comt_cli.recipe.load import LoadedRecipe, load_recipe, select
 from comt_cli.recipe.merge import Origin
+from comt_cli.report.terminal import print_texts, say
 from comt_cli.runs.directory import ENDED, RunDirectory
 from comt_cli.runs.known import Standing, adopt_contents
 from comt_cli.runs.plan import RunSpec
@@ -182,10 +181,8 @@ def print_plan(
     device = cost.checked_hardware(where, planned.specs) if site is None else None
     finished = estimate.finished_runs(where.runs, device, where.gpus) if device is not None and costs else []
     recipe = planned.loaded.recipe
-    console = _console(110)
-    console.print(f"{recipe.title} ({planned.loaded.name}), scale {planned.scale}")
-    console.print(recipe.scales[planned.scale].description)
-    console.file.flush()
+    say(f"{recipe.title} ({planned.loaded.name}), scale {planned.scale}")
+    say(recipe.scales[planned.scale].description)
     first, own = _with_sources(planned, where, costs=costs)
     by_column: dict[str, list[RunSpec]] = {}
     for spec in first:
@@ -207,44 +204,41 @@ def print_plan(
             for row in rows if fresh and in_table else ():
                 row["state"] = "anew" if row["state"] in (*ENDED, "unfinished") else row["state"]
             printed += rows
-            console.print()
-            console.print(_column_table(column, rows, specs))
-            console.file.flush()
+            _print_column(column, rows, specs)
     states = {spec.id: row["state"] for spec, row in zip(ordered, printed, strict=True)}  # one run may fill two columns
     left = sum(state not in ENDED for state in states.values())
     before = f", {len(first)} of them to start from" if first else ""
-    summary = f"\n{plural(len(states), 'run')}{before}, {left} to do"
+    summary = f"{plural(len(states), 'run')}{before}, {left} to do"
+    typer.echo()
     if site is not None:
-        console.print(summary + AT_SLURM)
+        say(summary + AT_SLURM)
     elif estimator is None or device is None:
-        console.print(f"{summary}. Costs were not counted.")
+        say(f"{summary}. Costs were not counted.")
     else:
         time = cost.time_in_words(ordered, [row["state"] for row in printed], estimator)
-        console.print(f"{summary}, about {time} on {device.words}.")
-        _print_bases(console, planned, printed, where, device)
+        say(f"{summary}, about {time} on {device.words}.")
+        _print_bases(planned, printed, where, device)
 
 
-def _print_bases(
-    console: Console, planned: Planned, printed: Sequence[dict[str, Any]], where: Where, device: Hardware
-) -> None:
+def _print_bases(planned: Planned, printed: Sequence[dict[str, Any]], where: Where, device: Hardware) -> None:
     """Where estimates come from, whether a device that is planned for holds the runs, and what a sweep costs."""
     if device.chip is not None:
         most = max(printed, key=lambda row: float(row["estimated_memory_bytes"]))
         fits = most["estimated_memory_bytes"] <= device.chip.memory
-        console.print(
+        say(
             f"Memory: {_memory(most['estimated_memory_bytes'])} of {device.chip.memory / 2**30:.0f} GiB a GPU for "
             f"{most['row']} at {most['column']}: {'all fit' if fits else 'does not fit; lower train.micro_batch_size'}."
         )
     elif device.kind == "cpu" and planned.scale != "smoke":
-        console.print("For another machine: --plan-for h100 --gpus 8")
+        say("For another machine: --plan-for h100 --gpus 8")
     sources = dict.fromkeys(row["estimated_from"] for row in printed)
     tokens = " Tokens count padding." if any("tokens" in row for row in printed) else ""
-    console.print(
+    say(
         f"Time is estimated from {' and from '.join(sources)}; memory, roughly, from the tensors that the model keeps."
         f"{tokens}"
     )
     if planned.has_trials:
-        console.print(f"\n{cost.sweep_cost(planned, where)}")
+        typer.echo(f"\n{cost.sweep_cost(planned, where)}")
 
 
 def print_all(tables: Sequence[Planned], where: Where, site: Site | None = None) -> None:
@@ -261,7 +255,7 @@ def print_all(tables: Sequence[Planned], where: Where, site: Site | None = None)
     if device is not None:
         cost.count(specs)
         estimator = cost.estimator_for(specs, device, where)
-    table = _grid(["recipe", "runs", "done", "shared", "to do", *(("time",) if estimator is not None else ())])
+    heads, lines = ["recipe", "runs", "done", "shared", "to do", *(["time"] if estimator is not None else [])], []
     seen: set[str] = set()
     for planned, plan in zip(tables, plans, strict=True):
         own = {spec.id: spec for spec in plan}
@@ -271,41 +265,24 @@ def print_all(tables: Sequence[Planned], where: Where, site: Site | None = None)
         cells = [str(count) for count in (len(own), len(done), len(shared), len(left))]
         if estimator is not None:
             cells.append(duration(estimator.makespan(left)) if left else "-")
-        table.add_row(planned.loaded.name, *cells)
+        lines.append([planned.loaded.name, *cells])
         seen |= own.keys()
-    console = _console(80)
-    console.print(table)
-    unfinished = [spec for spec in specs if states[spec.id] not in ENDED]
-    summary = f"\n{len(tables)} recipes, {len(states)} different runs, {len(unfinished)} to do"
-    if estimator is None or device is None:
-        console.print(summary + AT_SLURM)
-        return
-    time = cost.time_in_words(specs, [states[spec.id] for spec in specs], estimator)
-    console.print(f"{summary}, about {time} on {device.name}.")
+    print_texts(heads, lines)
+    left_in_all = sum(state not in ENDED for state in states.values())
+    summary, how = f"\n{len(tables)} recipes, {len(states)} different runs, {left_in_all} to do", AT_SLURM
+    if estimator is not None and device is not None:
+        time = cost.time_in_words(specs, [states[spec.id] for spec in specs], estimator)
+        how = f", about {time} on {device.name}."
+    typer.echo(summary + how)
 
 
-def _console(least: int) -> Console:
-    """Numbers cut off are worse than lines that a narrow terminal wraps."""
-    console = Console(highlight=False)
-    console.width = max(console.width, least)
-    return console
-
-
-def _grid(heads: Sequence[str], texts: Sequence[str] = ()) -> Table:
-    """The columns called `texts`, and the first, stand left, as numbers do not."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for head in heads:
-        table.add_column(head, justify="left" if head in (heads[0], *texts) else "right", no_wrap=True)
-    return table
-
-
-def _column_table(column: str, rows: Sequence[dict[str, Any]], specs: Sequence[RunSpec]) -> Table:
+def _print_column(column: str, rows: Sequence[dict[str, Any]], specs: Sequence[RunSpec]) -> None:
     counted = specs[0].task.unit.name
     has_costs, has_times = (rows[0][key] is not None for key in ("parameters", "estimated_seconds"))
     before = ("parameters", "+%", "paper's") if has_costs else ()
     after = ("FLOPs", *(("time",) if has_times else ()), "memory") if has_costs else ()
     tried = [key.partition(".")[2] for key in specs[0].point]
-    table = _grid([column, "seed", *tried, *before, counted, *after, "state"], ["state"])
+    heads, lines = [column, "seed", *tried, *before, counted, *after, "state"], []
     for row in rows:
         cells = [short_count(row[counted])]
         if has_costs:
@@ -313,8 +290,10 @@ def _column_table(column: str, rows: Sequence[dict[str, Any]], specs: Sequence[R
             cells = [f"{row['parameters']:,}", increase, row["paper_increase"] or "-", *cells, f"{row['flops']:.2g}"]
             cells += [duration(row["estimated_seconds"])] if has_times else []
             cells.append(_memory(row["estimated_memory_bytes"]))
-        table.add_row(row["row"], str(row["seed"]), *map(_shown, row.get("grid", {}).values()), *cells, row["state"])
-    return table
+        point = map(_shown, row.get("grid", {}).values())
+        lines.append([row["row"], str(row["seed"]), *point, *cells, row["state"]])
+    typer.echo()
+    print_texts(heads, lines, left=[head in (column, "state") for head in heads])
 
 
 def _memory(size: float) -> str:
