@@ -1,22 +1,26 @@
-"""The command line: registers the verbs and prints what they raise. Imports nothing heavy."""
+"""The command line: finds the verbs and prints what they raise. Imports nothing heavy: a verb's file is imported when
+it is used."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import importlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from typing import NoReturn
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
 
 import typer
+from typer.main import get_command_from_info, get_group_from_info
+from typer.models import CommandInfo, TyperInfo
 
 from comt_cli import __version__
 from comt_cli.commands import completion
 from comt_cli.commands.examples import Verb, VerbGroup
-from comt_cli.commands.train import end_of_torchrun, training_verb
+from comt_cli.commands.options import grouped
 from comt_cli.errors import UserError, of_surroundings
 from comt_cli.streams import let_go, mend_streams
 from comt_cli.tasks import tasks
@@ -24,10 +28,80 @@ from comt_cli.words import printed_lines
 
 WIDEST_HELP = 120
 """Columns: longer lines are harder to read, not easier."""
+VERBS = {
+    "recipes": ("verbs.recipes", "List the recipes, one a line."),
+    "show": ("verbs.show", "Print the plan of a recipe: every run and what it costs."),
+    **{command: ("verbs.train", str(type(task).__doc__)) for command, task in tasks().items()},
+    "ablate": ("verbs.ablate", "Train, tabulate and draw an ablation of the papers."),
+    "status": ("verbs.status", "Show how far the runs of each table are."),
+    "runs": ("verbs.runs", "List every run, with its metric or state."),
+    "rm": ("verbs.runs", "Delete runs: their folders, and the links of all tables."),
+    "report": ("verbs.report", "Write the tables of finished runs."),
+    "curves": ("verbs.compare", "Draw what a recipe's rows learn while they train."),
+    "compare": ("verbs.compare", "Compare two runs, or two cells over their seeds."),
+    "reproduce": ("verbs.train", "Train every recipe that has the scale."),
+    "analyze-gates": ("verbs.figures", "Draw the values that a trained model's gates take."),
+    "plot-cosine": ("verbs.figures", "Draw how alike every layer's input and output are."),
+    "plot-gradients": ("verbs.figures", "Draw the L2 norm of every convolution's gradient."),
+    "plot-images": ("verbs.figures", "Draw images of the training split as a network sees them."),
+    "diagnose": ("lab.diagnose.verb", "Look at residual connections before any training."),
+    "generate": ("verbs.models", "Let a model continue a text."),
+    "translate": ("verbs.models", "Translate lines with a trained model by beam search."),
+    "caption": ("verbs.models", "Say what images show, with a trained model."),
+    "score": ("verbs.score", "Score translations against references with sacreBLEU."),
+    "evaluate": ("verbs.models", "Evaluate finished runs again, for metrics that came later."),
+    "average": ("verbs.models", "Write the mean of the weights of a run's last steps."),
+    "export": ("verbs.models", "Write a model as a folder for the transformers library."),
+    "doctor": ("doctor.checks", "Check what training needs."),
+    "bench": ("lab.bench.verbs", "Measure speed and memory, as ratios of interleaved runs."),
+}
+"""The file that has the function of its name, and the line of `--help`; in the order in which a newcomer meets them."""
+
+
+@functools.cache
+def _command(name: str) -> Any:
+    """The verb of that name, whose file is imported for it."""
+    module = importlib.import_module(f"comt_cli.{VERBS[name][0]}")
+    common: dict[str, Any] = {"pretty_exceptions_short": True, "rich_markup_mode": None}
+    if name == "bench":
+        return get_group_from_info(TyperInfo(module.app, name=name), suggest_commands=True, **common)
+    function = getattr(module, name.replace("-", "_"), None) or module.training_verb(tasks()[name])
+    return get_command_from_info(CommandInfo(name, cls=Verb, callback=grouped(function)), **common)
+
+
+class _Verbs(Mapping[str, Any]):
+    def __getitem__(self, name: str) -> Any:
+        if name not in VERBS:
+            raise KeyError(name)
+        return _command(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(VERBS)
+
+    def __len__(self) -> int:
+        return len(VERBS)
+
+
+class _Program(VerbGroup):
+    """The program, whose verbs are imported one by one."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands = _Verbs()  # type: ignore[assignment]
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The verbs, none of which is imported for it."""
+        return [*VERBS]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Click's own, without importing the verbs."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, f"{help.partition('. ')[0].rstrip('.')}.") for name, (_, help) in VERBS.items()])
+
 
 app = typer.Typer(
     name="comt",
-    cls=VerbGroup,
+    cls=_Program,
     help="""Train, measure and look inside networks with learnable or input-dependent residual connections.
 
     Examples:
@@ -43,29 +117,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-BEFORE_TRAINING = "recipes show"
-AFTER = """ablate status runs rm report curves compare reproduce analyze-gates plot-cosine plot-gradients plot-images
-diagnose generate translate caption score evaluate average export"""
-"""In the order in which a newcomer meets them; `--help` keeps it."""
-LAB = {"diagnose": "comt_cli.lab.diagnose.verb", "bench": "comt_cli.lab.bench.verbs"}
-"""The modules of the verbs that measure instead of training, by name: nothing imports the lab."""
-
-
-def _add(verbs: str) -> None:
-    """Each is the function of its name, in the file of its name."""
-    for verb in verbs.split():
-        name = verb.replace("-", "_")
-        module = importlib.import_module(LAB.get(verb, f"comt_cli.commands.{name}"))
-        app.command(verb, cls=Verb)(getattr(module, name))
-
-
-_add(BEFORE_TRAINING)
-for task in tasks().values():
-    app.command(task.command, cls=Verb)(training_verb(task))
-_add(AFTER)
-app.add_typer(importlib.import_module(LAB["bench"]).app, name="bench")
-_add("doctor")
 
 
 def _version(wanted: bool) -> None:
@@ -97,7 +148,8 @@ def main() -> None:
     try:
         _run()
     except SystemExit as ended:
-        end_of_torchrun(ended.code)
+        if "TORCHELASTIC_RUN_ID" in os.environ and "torch.distributed" in sys.modules:
+            _end_of_torchrun(ended.code)
         raise
 
 
@@ -129,6 +181,12 @@ def _run() -> None:
         sys.exit(1)
 
 
+def _end_of_torchrun(code: str | int | None) -> None:
+    """A process of torchrun's that has trained has threads that outlive the interpreter's end."""
+    end_process = importlib.import_module("comt_cli.training.processes").end_process
+    end_process(code if isinstance(code, int) else int(code is not None))
+
+
 def _tell(error: UserError) -> NoReturn:
     """Print an error, and end with its status."""
     for line in printed_lines(f"comt: {error.message}", sys.stderr):
@@ -140,8 +198,7 @@ def _tell(error: UserError) -> NoReturn:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Ctrl-C raises `KeyboardInterrupt` here, so that what is half written is removed; outside, where the interpreter
-    would print a traceback, it ends the process."""
+    """Ctrl-C raises `KeyboardInterrupt` here, so that what is half written is removed; outside it ends the process."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.SIG_DFL:  # ignored in the background of a script, or not ours to change
         yield

@@ -10,13 +10,9 @@ from pathlib import Path
 
 
 def git_commit() -> str | None:
-    """The commit of the source tree that is running, with `-dirty` for local changes; outside a checkout
-    `$COMT_COMMIT`, which `make gpu` sets where the tree came in an archive, or the commit that pip installed from
-    (`pip install git+https://...`), or None.
-
-    Changes under `results` are none: it is where tables and measurements are written to, by commands that run one after
-    the other from the same source.
-    """
+    """The commit of the source tree that is running, with `-dirty` for local changes (other than of results); outside a
+    checkout `$COMT_COMMIT`, which `make gpu` sets where the tree came in an archive, or the commit that pip installed
+    from, or None."""
     folder = Path(__file__).resolve().parent.parent
     if not (folder / ".git").exists():
         return os.environ.get("COMT_COMMIT") or _installed_from()

@@ -8,11 +8,8 @@ from collections.abc import Sequence
 
 
 class UserError(Exception):
-    """Something the user can mend.
-
-    `message` says what is wrong and where, `hint` what would be right. The command line prints both and exits
-    with `exit_status` (2: nothing was started or changed).
-    """
+    """Something the user can mend: `message` says what is wrong and where, `hint` what would be right. The command line
+    prints both and exits with `exit_status` (2: nothing was started or changed)."""
 
     exit_status = 2
 

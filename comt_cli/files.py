@@ -24,8 +24,6 @@ from comt_cli.errors import StorageError, UserError
 
 LARGEST_FILE = 256 * 2**20
 """Bytes of the largest file that is read at once where no other limit is given; the metrics of a long run are fewer."""
-LONGEST_NUMBER = 300
-"""Digits of the longest whole number that is read from JSON: what has more is beyond a float, and none of ours."""
 
 
 class Unreadable(ValueError):
@@ -49,13 +47,9 @@ def canonical_json(value: Any) -> str:
 
 @contextlib.contextmanager
 def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
-    """Open a temporary file beside `path`; on success flush it to disk and rename it over `path`.
-
-    A reader, and a process restarted after a crash at any moment, sees the old file or the new one, never a part.
-
-    Raises:
-        StorageError: the disk is full, or the folder was removed or cannot be written. The old file is untouched.
-    """
+    """Open a temporary file beside `path`; on success flush it to disk and rename it over `path`: a reader, and a
+    process restarted after a crash at any moment, sees the old file or the new one, never a part. Raises `StorageError`
+    where the disk is full, or the folder was removed or cannot be written; the old file is untouched."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     encoding = None if "b" in mode else "utf-8"
     try:
@@ -65,7 +59,11 @@ def atomic_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
                 handle.flush()
                 os.fsync(handle.fileno())
             temporary.replace(path)
-            _flush_folder(path.parent)
+            descriptor = os.open(path.parent, os.O_RDONLY)  # to make a rename durable the folder must be flushed
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
@@ -95,24 +93,9 @@ def check_writable(folder: Path, option: str) -> None:
         ) from error
 
 
-def _flush_folder(folder: Path) -> None:
-    """Make a rename durable: on POSIX the folder itself must be flushed."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def open_file(path: Path) -> io.BufferedReader:
     """Open a file of the user's for reading. It is looked at before it is read: a pipe would block for ever, and a
-    device would fill the memory.
-
-    Raises:
-        OSError: there is none, it is no ordinary file, or the system refuses; `strerror` says why.
-    """
+    device would fill the memory. Raises `OSError` where there is none, or it is no ordinary file."""
     # Without O_NONBLOCK a named pipe would be waited for before it can be looked at.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     _refuse_other_than_file(descriptor, path)
@@ -120,23 +103,19 @@ def open_file(path: Path) -> io.BufferedReader:
 
 
 def read_bytes(path: Path, largest: int = LARGEST_FILE) -> bytes:
-    """The content of an ordinary file, which may have been put there by mistake or by a stranger (see `open_file`).
-
-    Raises:
-        FileNotFoundError: there is none.
-        Unreadable: it is no file, has more than `largest` bytes, or the system refuses.
-    """
+    """The content of an ordinary file, which may have been put there by mistake or by a stranger. Raises
+    `FileNotFoundError`, and `Unreadable` where it is no file, has more than `largest` bytes, or the system refuses."""
     try:
         with open_file(path) as handle:
-            if (size := os.fstat(handle.fileno()).st_size) > largest:
-                raise Unreadable(f"it has {size:,} bytes; {largest:,} are the most that are read")
-            content = handle.read(largest + 1)  # files of /proc say that they have none
-    except (FileNotFoundError, Unreadable):
+            size, content = os.fstat(handle.fileno()).st_size, b""
+            if size <= largest:
+                content = handle.read(largest + 1)  # files of /proc say that they have none
+    except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
-        raise Unreadable(_said(error)) from error
-    if len(content) > largest:
-        raise Unreadable(f"it has more than {largest:,} bytes")
+        raise Unreadable(getattr(error, "strerror", None) or str(error)) from error
+    if max(size, len(content)) > largest:
+        raise Unreadable(f"it has {max(size, len(content)):,} bytes; {largest:,} are the most that are read")
     return content
 
 
@@ -154,12 +133,8 @@ def _refuse_other_than_file(descriptor: int, path: Path) -> None:
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
-        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe"}
         raise OSError(errno.EINVAL, f"it is {kinds.get(stat.S_IFMT(mode), 'a device')}, not a file", str(path))
-
-
-def _said(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def read_text(path: Path, largest: int = LARGEST_FILE) -> str:
@@ -195,44 +170,23 @@ def read_json(path: Path, largest: int = LARGEST_FILE) -> Any:
 
 
 def parse_json(text: str) -> Any:
-    """The value that JSON text stands for.
-
-    Raises:
-        Unreadable: it is no JSON, is nested deeper than Python can follow, or holds a whole number beyond all bounds.
-    """
+    """The value that JSON text stands for. Raises `Unreadable` where it is none."""
     try:
-        return json.loads(text, parse_int=_whole_number)
-    except RecursionError as error:
-        raise Unreadable("it is nested too deeply") from error
-    except Unreadable:
-        raise
-    except ValueError as error:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise Unreadable(f"it is not JSON: {error}") from error
 
 
-def _whole_number(digits: str) -> int:
-    if len(digits) > LONGEST_NUMBER:
-        raise Unreadable(f"it holds a whole number of {len(digits):,} digits")
-    return int(digits)
-
-
 def open_own(path: Path, flags: int) -> int:
-    """A descriptor of a file that this program keeps for itself and writes into where it lies: a lock, a log.
-
-    It is made if it is not there. A link is not followed: in a folder that came from a stranger it could lead to any
-    file of the user's.
-
-    Raises:
-        OSError: the system refuses, or the path is a link or no file.
-    """
+    """A descriptor of a file that this program keeps for itself and writes into where it lies: a lock, a log. It is
+    made if it is not there. Raises `OSError` where the system refuses, or the path is no file, or a link: in a folder
+    that came from a stranger that could lead to any file of the user's."""
     try:
         descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise OSError(errno.ELOOP, "it is a symbolic link, which could lead anywhere", str(path)) from error
-        if error.errno == errno.ENXIO:  # a named pipe that nobody reads
-            raise OSError(errno.ENXIO, "it is a pipe, not a file", str(path)) from error
-        raise
+        if error.errno not in (errno.ELOOP, errno.ENXIO):
+            raise
+        raise OSError(error.errno, "it is a symbolic link or a pipe, not a file", str(path)) from error
     _refuse_other_than_file(descriptor, path)
     return descriptor
 

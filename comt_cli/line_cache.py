@@ -23,25 +23,33 @@ class LineCache:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._values: dict[str, Any] | None = None
+
+    @functools.cached_property
+    def _values(self) -> dict[str, Any]:
+        values = {}
+        with contextlib.suppress(OSError):
+            for line in self.path.read_bytes().splitlines():
+                with contextlib.suppress(ValueError, KeyError, TypeError):  # not JSON, not our object, not UTF-8
+                    entry = parse_json(line.decode())
+                    if entry["check"] == _check(entry["key"], entry["value"]):
+                        values[entry["key"]] = entry["value"]
+        return values
 
     def get(self, key: Any) -> Any:
         """The value put there for `key`, by whatever process before the first look; None if there is none."""
-        if self._values is None:
-            self._values = _read(self.path)
         return self._values.get(_name(key))
 
     def put(self, key: Any, value: Any) -> None:
         """Remember `value`, if the disk lets us."""
-        self.get(key)
-        assert self._values is not None
         name = _name(key)
         self._values[name] = value
         line = json.dumps({"key": name, "value": value, "check": _check(name, value)})
         with contextlib.suppress(OSError):
             if not self.path.exists():
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                _remove_old(self.path.parent)
+                others = sorted(self.path.parent.glob("*.jsonl"), key=lambda file: -file.stat().st_mtime)
+                for file in others[FILES_KEPT - 1 :]:
+                    file.unlink(missing_ok=True)
             with self.path.open("ab") as handle:
                 handle.write(f"\n{line}\n".encode())  # a line before it may have been cut short
 
@@ -62,24 +70,3 @@ def _name(key: Any) -> str:
 
 def _check(name: str, value: Any) -> str:
     return sha256(name + canonical_json(value))[:8]
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError:
-        return {}
-    values = {}
-    for line in lines:
-        with contextlib.suppress(ValueError, KeyError, TypeError):  # not JSON, not our object, not UTF-8
-            entry = parse_json(line.decode())
-            if entry["check"] == _check(entry["key"], entry["value"]):
-                values[entry["key"]] = entry["value"]
-    return values
-
-
-def _remove_old(folder: Path) -> None:
-    """Make room for one more file."""
-    files = sorted(folder.glob("*.jsonl"), key=lambda file: file.stat().st_mtime, reverse=True)
-    for file in files[FILES_KEPT - 1 :]:
-        file.unlink(missing_ok=True)

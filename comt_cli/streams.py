@@ -9,11 +9,9 @@ from typing import Any, TextIO
 
 
 def mend_streams() -> None:
-    """Have this process's standard streams take whatever is printed.
-
-    Cron and some launchers close them, and the next file that is opened, a checkpoint perhaps, would get their number.
-    Of a letter that the encoding lacks the code is printed: a plus-minus sign must not end a report.
-    """
+    """Have this process's standard streams take whatever is printed. Cron and some launchers close them, and the next
+    file that is opened, a checkpoint perhaps, would get their number. Of a letter that the encoding lacks the code is
+    printed."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)

@@ -9,10 +9,8 @@ from typing import TextIO
 
 
 def wrap(text: str, width: int, indent: str = "") -> list[str]:
-    """Lines of at most `width` columns, broken between words alone: a word that is longer stands on a line of its own.
-
-    Lines after the first are indented, in addition to the text's own indentation.
-    """
+    """Lines of at most `width` columns, broken between words alone; after the first they are indented, in addition to
+    the text's own indentation."""
     own = text[: len(text) - len(text.lstrip())]
     return textwrap.wrap(
         text, max(width, 1), subsequent_indent=own + indent, break_long_words=False, break_on_hyphens=False

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner, Result
 
+from comt_cli.app import app
+from comt_cli.errors import UserError
 from comt_cli.files import write_json
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
@@ -50,6 +53,14 @@ OTHER = GATES.replace("table: gates", "table: twin").replace("  pre-ln+comt:", "
 
 DATA = ("asked-feed", "c0ffee0123456789")
 """What the data of every recipe is called: what was asked for, and its content."""
+
+
+def comt(*arguments: str, answer: str | None = None) -> Result:
+    """What comes of a command line, in this process."""
+    result = CliRunner().invoke(app, arguments, input=answer)
+    if not isinstance(result.exception, UserError | SystemExit | None):
+        raise result.exception
+    return result
 
 
 class Shelf:

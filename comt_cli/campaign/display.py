@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -35,14 +34,14 @@ class Display:
         """Something that all runs need is being prepared."""
 
     def queue_started(self, queue: RunQueue, workers: Sequence[str], device: str, processes: int = 1) -> None:
-        """All is prepared, and the first runs are about to begin, on workers of these names. `device` is its name for
-        people, with each worker's threads; `processes` share every run, each on such a device."""
+        """The first runs are about to begin, on workers of these names. `device` is its name for people, with each
+        worker's threads; `processes` share every run, each on such a device."""
 
     def run_taken(self, worker: int, spec: RunSpec) -> None:
         """A worker has received a run, and sets it up."""
 
     def run_event(self, worker: int, event: Event) -> None:
-        """Something happened to a worker's run. Not every logged step and evaluated batch is passed on."""
+        """Something happened to a worker's run."""
 
     def run_given_back(self, worker: int) -> None:
         """A worker's run has not ended; another will resume it."""
@@ -82,7 +81,7 @@ class ProgressDisplay(Display):
         if stage != self._stage:
             self._stage, self._stage_began = stage, time.monotonic()
             self._print_line(f"{stage} ...")
-        elif self._is_silent():
+        elif time.monotonic() - self._printed > SILENT_SECONDS:
             self._print_line(f"{stage}: {count or 'at work'}, {_took(self._stage_began)}")
         if self._bars is not None:
             self._bars.show("stage", stage, done, total, count)
@@ -95,13 +94,10 @@ class ProgressDisplay(Display):
         self._done = len(self._every) - len(waiting)
         self.time_left = TimeLeft(waiting, time.monotonic)
         if waiting:
-            steps = sorted({spec.settings.train.steps for spec in waiting})
-            folders = {str(queue.runs / Path(*spec.relative_path.parts[:2])) for spec in self._every}
-            each = " to ".join(f"{number:,}" for number in dict.fromkeys((steps[0], steps[-1])))
             finished = f", {self._done} of {len(self._every)} are finished" if self._done else ""
             where = f"{processes} x {device}" if processes > 1 else device
             self._print(
-                f"runs:  {len(waiting)} to train of {each} steps{finished}; files in {os.path.commonpath(folders)}",
+                f"runs:  {len(waiting)} to train{finished}; files in {queue.runs}",
                 f"where: {min(len(workers), len(waiting))} at a time on {where}",
                 "stop:  Ctrl-C saves what runs; the same command resumes from there",
             )
@@ -131,7 +127,7 @@ class ProgressDisplay(Display):
     def run_ended(self, worker: int, ended: RunOutcome) -> None:
         self.time_left.end(worker, completed=ended.ended and not ended.already)
         self._done += ended.ended
-        self._print(f"{self._count} {self._run(ended.spec)}: {ended}")
+        self._print(f"{self._count} {self._name(worker, ended.spec)}: {ended}")
         self._draw()
 
     def waiting(self, text: str) -> None:
@@ -140,7 +136,7 @@ class ProgressDisplay(Display):
             self._print(f"{text} ...")
 
     def tick(self) -> None:
-        if self._is_silent() and self.time_left.running:
+        if time.monotonic() - self._printed > SILENT_SECONDS and self.time_left.running:
             runs = (
                 f"{self._name(worker, run.spec)}: {self._progress(worker, run)}"
                 for worker, run in sorted(self.time_left.running.items())
@@ -170,8 +166,6 @@ class ProgressDisplay(Display):
         if self._bars is not None:
             self._bars.stop()
 
-    # ---- texts
-
     def _all_left(self) -> str:
         left = self.time_left.of_all(max(1, len(self._workers)))
         return "" if left is None else f"{duration(left)} left"
@@ -190,11 +184,9 @@ class ProgressDisplay(Display):
     def _count(self) -> str:
         return f"[{self._done}/{len(self._every)}]"
 
-    def _run(self, spec: RunSpec) -> str:
-        return run_name(spec, with_table=len({(each.paper, each.table) for each in self._every}) > 1)
-
     def _name(self, worker: int, spec: RunSpec) -> str:
-        return f"{self._workers[worker]}: {self._run(spec)}" if len(self._workers) > 1 else self._run(spec)
+        name = run_name(spec, with_table=len({(each.paper, each.table) for each in self._every}) > 1)
+        return f"{self._workers[worker]}: {name}" if len(self._workers) > 1 else name
 
     def _draw(self) -> None:
         if self._bars is None:
@@ -208,9 +200,6 @@ class ProgressDisplay(Display):
             else:
                 name, text = self._name(worker, run.spec), self._progress(worker, run)
                 self._bars.show(worker, name, run.step, run.total if run.began else None, text)
-
-    def _is_silent(self) -> bool:
-        return time.monotonic() - self._printed > SILENT_SECONDS
 
     def _print_line(self, text: str) -> None:
         """Print what a terminal shows by its bars."""

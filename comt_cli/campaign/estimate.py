@@ -25,7 +25,7 @@ from time import monotonic
 from typing import Any
 
 from comt_cli.campaign.jobs import usable_cores, usual_threads
-from comt_cli.files import canonical_json, read_json
+from comt_cli.files import read_json
 from comt_cli.line_cache import line_cache
 from comt_cli.models.accounting import code_version, cost_of, total_flops
 from comt_cli.models.cost import network_of
@@ -46,8 +46,7 @@ BENCHMARKS = (Path("runs/results"), Path("results"), Path(__file__).resolve().pa
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished run: device, kind (see `_kind`), network and method as in `spec.json`, rows of a batch, FLOPs of a
-    step, FLOP/s of its training, and samples of an evaluation."""
+    """A finished run; device, network and method as its files have them."""
 
     device: str
     kind: tuple[str, str, Any]
@@ -135,7 +134,7 @@ class Estimator:
             return Estimate(flops / reached * slower, source)
         evaluations = 1 + (train.steps - 1) // train.evaluate_every if train.evaluate_every else 1
         flops += evaluations * like.evaluated_samples * FORWARD_SHARE * cost_of(spec).flops_per_row
-        other = "" if like.model == _model(spec) else " of another size"
+        other = "" if like.model == spec.settings.model.model_dump(mode="json") else " of another size"
         this = "this device" if self.where.chip is None else "such a device"
         return Estimate(flops / like.flops_per_second * slower, f"runs{other} finished on {this} ({like.device})")
 
@@ -153,7 +152,7 @@ class Estimator:
         return max(1.0, at_once * min(self.threads, cores) / cores)
 
     def _most_similar(self, spec: RunSpec) -> Finished | None:
-        model, step_flops = _model(spec), total_flops(spec) / spec.settings.train.steps
+        model, step_flops = spec.settings.model.model_dump(mode="json"), total_flops(spec) / spec.settings.train.steps
         threads = f", {self.threads} thread{'s' if self.threads != 1 else ''}"
 
         def distance(run: Finished) -> tuple[bool | float, ...]:
@@ -184,10 +183,8 @@ class Estimator:
         network, train = network_of(spec), spec.settings.train
         rows = min(train.micro_batch_size or train.batch_size, train.batch_size)
         device = [self.where.kind, self.where.name, self.threads if self.where.kind == "cpu" else 0, self.processes]
-        speeds, key = (
-            line_cache("speeds", code_version()),
-            [*device, network.model, network.dimensions, rows, *kind[1:]],
-        )
+        speeds = line_cache("speeds", code_version())
+        key = [*device, network.model, network.dimensions, rows, *kind[1:]]
         match speeds.get(key):
             case [float(reached), str(source)] if 0 < reached < math.inf:
                 pass
@@ -218,11 +215,6 @@ def _kind(spec: RunSpec) -> tuple[str, str, Any]:
     where a task has one objective), since an objective may do work that FLOPs do not count."""
     train = spec.settings.train
     return spec.command, train.precision, getattr(train, "objective", None)
-
-
-def _model(spec: RunSpec) -> dict[str, Any]:
-    """The network's settings as `spec.json` has them."""
-    return spec.settings.model.model_dump(mode="json")
 
 
 def _planned_speed(spec: RunSpec, where: Hardware, processes: int) -> tuple[float, str]:
@@ -302,11 +294,6 @@ class RunProgress:
         return seconds / (self.last[1] - self.first[1]) if settled else None
 
     @cached_property
-    def kind(self) -> str:
-        """The settings that runs of one pace share."""
-        return f"{self.spec.command} {self.spec.settings.model_dump_json()} {canonical_json(self.spec.method)}"
-
-    @cached_property
     def work(self) -> float:
         """The work of a step, in the task's unit."""
         settings = self.spec.settings
@@ -315,12 +302,9 @@ class RunProgress:
 
 class TimeLeft:
     """Remaining time of the `waiting` runs of a command, in the order in which they will begin, and of those that are
-    `running`, by worker.
-
-    A run's time is its steps times its pace (seconds a step, evaluations included), and the time from its last step to
-    its result. The pace is that of the run itself; before its own steps have settled, the mean of runs of the same
-    kind; else of all runs, by the work of a step.
-    """
+    `running`, by worker. A run's time is its steps times its pace (seconds a step, evaluations included), and the time
+    from its last step to its result. The pace is that of the run itself, once it has settled, else that of all runs, by
+    the work of a step."""
 
     def __init__(self, waiting: Iterable[RunSpec], clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -378,8 +362,6 @@ class TimeLeft:
 
     def _pace(self, run: RunProgress) -> float | None:
         known = self._ended + [(other, other.pace) for other in self.running.values() if other.pace is not None]
-        if same := [pace for other, pace in known if other.kind == run.kind]:
-            return fmean(same)
         return run.work * fmean(pace / other.work for other, pace in known) if known else None
 
 

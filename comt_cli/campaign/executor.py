@@ -39,18 +39,11 @@ if TYPE_CHECKING:
 def train_on(
     processes: int, specs: Sequence[RunSpec], runs: Path, device: str | None, jobs: int | None = None
 ) -> Summary:
-    """Train those of `specs` that have no result, and print the outcome of them all on standard error.
-
-    `processes` share every run, one per GPU or all on the CPU; or else `jobs` runs are trained at once, each in a
-    process (None: see `jobs`). Runs that fail, or that other processes and machines are training, do not keep the
-    rest from being trained, and raise nothing: `Summary.check` does.
-
-    Raises:
-        UserError: nothing was started: the data cannot be prepared, there is no such device, `processes` and `jobs`
-            do not go together. With several processes also what the first of them raised; its exit status is kept.
-        RunInterrupted: a signal came, and something is left to do.
-        StorageError: the disk refused; what was saved before is intact.
-    """
+    """Train those of `specs` that have no result, and print the outcome of them all on standard error. `processes`
+    share every run, one per GPU or all on the CPU; or else `jobs` runs are trained at once, each in a process (None:
+    see `jobs`). A run that fails, or that others are training, keeps no other from being trained, and raises nothing:
+    `Summary.check` does. Raises `UserError` where nothing can be started, and with several processes what the first of
+    them raised; `RunInterrupted` where a signal left something to do; `StorageError` where the disk refused."""
     _check_options(processes, device, jobs)
     if launched_by_torchrun() and processes not in (1, int(os.environ["WORLD_SIZE"])):
         raise UserError(
@@ -76,12 +69,8 @@ def train_on(
 
 
 def check_training(processes: int, specs: Sequence[RunSpec], device: str | None, jobs: int | None) -> None:
-    """Find out, before anything is moved or started, that `train_on` could not begin.
-
-    Raises:
-        UserError: there is no such device, `processes` and `jobs` do not go together, neither a batch nor CUDA graphs
-            can be shared, or the memory does not hold so many processes.
-    """
+    """Raise `UserError`, before anything is moved or started, where `train_on` could not begin: of the device, of
+    `processes` and `jobs`, of a batch or CUDA graphs that cannot be shared, or of the memory."""
     _check_options(processes, device, jobs)
     specs = with_sources(specs)
     for spec in specs:
@@ -101,13 +90,8 @@ def _check_options(processes: int, device: str | None, jobs: int | None) -> None
 
 
 def train_here(queue: RunQueue, device: str | None, datasets: Mapping[str, AnyDataset] | None = None) -> Summary:
-    """Train the queue in this process, one of torchrun's perhaps. `datasets` are its data sets, if prepared already.
-
-    PyTorch is imported for it: that takes seconds, and is announced.
-
-    Raises:
-        see `comt_cli.campaign.inline.train_queue`.
-    """
+    """Train the queue in this process, one of torchrun's perhaps, as `inline.train_queue`. `datasets` are its data
+    sets, if prepared already. PyTorch is imported for it: that takes seconds, and is announced."""
     with (
         contextlib.closing(make_display(is_main_process())) as display,
         StopSignal(display.stopping) as stop,

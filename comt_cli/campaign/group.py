@@ -29,7 +29,6 @@ from comt_cli.training.processes import PassedOnSignal, StopSignal, begin_as_wor
 START_METHOD: Final = "spawn"
 GRACE_SECONDS = 10.0
 """How long processes may continue after one of them has failed."""
-_ABOVE = "What it wrote before, if anything, is above."
 _INTACT = "What was saved before is intact; the same command resumes from there."
 
 
@@ -40,13 +39,8 @@ def train_in_group(
     device: str | None,
     train: Callable[[RunQueue, str | None], object],
 ) -> None:
-    """Start the processes, each of which calls `train`, and wait for them.
-
-    Raises:
-        UserError: what the first of them raised.
-        RunInterrupted: a signal ended them.
-        TrainingFailed: one of them died.
-    """
+    """Start the processes, each of which calls `train`, and wait for them. Raises the `UserError` of the first that
+    raised one, `RunInterrupted` where a signal ended them, and `TrainingFailed` where one died."""
     context = multiprocessing.get_context(START_METHOD)
     port = free_port()
     with signals_blocked():  # a signal to all would end the helper of multiprocessing that a queue starts
@@ -68,14 +62,13 @@ def train_in_group(
     if failed and stop.number is not None:
         raise RunInterrupted("stopped by a signal before all processes could end their step", _INTACT, stop.number)
     if failed:
-        raise TrainingFailed(exit_texts([member.exitcode for member in members], failed), f"{_ABOVE} {_INTACT}")
+        how = exit_texts([member.exitcode for member in members], failed)
+        raise TrainingFailed(how, f"What it wrote before, if anything, is above. {_INTACT}")
 
 
 def join(members: Sequence[BaseProcess]) -> list[int]:
-    """Wait for all. Once one has failed the others may wait for it for ever: they get a moment, and are then ended.
-
-    Returns the ranks of those that failed by themselves, in the order in which they did.
-    """
+    """Wait for all; returns the ranks of those that failed by themselves, in the order in which they did. Once one has
+    failed the others may wait for it for ever: they get a moment, and are then ended."""
     running = list(members)
     failed: list[int] = []
     ended_by_us: list[BaseProcess] = []
@@ -130,19 +123,11 @@ def free_port() -> int:
         return port
 
 
-# ---- how processes ended
-
-
 def exit_text(exitcode: int | None) -> str:
     """How a process ended, by the exit code that `multiprocessing` has of it."""
-    if exitcode is None:
-        return "has not ended"
-    if exitcode >= 0:
+    if exitcode is None or exitcode >= 0:
         return f"ended with status {exitcode}"
-    try:
-        name = signal.Signals(-exitcode).name
-    except ValueError:
-        name = f"signal {-exitcode}"
+    name = next((each.name for each in signal.Signals if each == -exitcode), f"signal {-exitcode}")
     hint = ", as the system does where memory runs out" if -exitcode == signal.SIGKILL else ""
     return f"was killed by {name}{hint}"
 

@@ -40,17 +40,10 @@ def train_queue(
     stop: StopSignal,
     datasets: Mapping[str, AnyDataset] | None = None,
 ) -> Summary:
-    """Train every open run of the queue, which has the outcome of each also after an error.
-
-    A run that fails is no error here: the summary has its reason (`Summary.check` raises it). A run that another
-    process is training is left to that one. `datasets` are the queue's, where they are prepared already.
-
-    Raises:
-        UserError: the data cannot be prepared, or there is no such device: nothing was started. With several
-            processes also a run that failed (`TrainingFailed`).
-        RunInterrupted: a signal came; the state is saved.
-        StorageError: something could not be written; runs that were finished stay finished.
-    """
+    """Train every open run of the queue, which has the outcome of each also after an error. A run that fails is no
+    error here, and one that another process is training is left to that one. `datasets` are the queue's, where they are
+    prepared already. Raises `UserError` where nothing can be started, and with several processes that of a run that
+    failed; `RunInterrupted` where a signal came, and `StorageError` where something could not be written."""
     with join_world(device) as world:
         _train_all(queue, world, display, stop, datasets)
     return queue.summary()
@@ -128,13 +121,9 @@ def _next_run(queue: RunQueue, display: Display, stop: StopSignal) -> str | RunI
 def guarded_run(
     shared: SharedRun, runs: Path, dataset: AnyDataset, world: World, listener: Listener, stop: StopSignal
 ) -> RunOutcome:
-    """Train a run, or resume it. Where it cannot be trained, `error.txt` in its directory says why.
-
-    Raises:
-        RunInterrupted: a signal came; the state is saved.
-        StorageError: something could not be written, which the next run would meet too.
-        Exception: any, where several processes train the run: one of them alone cannot begin the next.
-    """
+    """Train a run, or resume it. Where it cannot be trained, `error.txt` in its directory says why. Raises
+    `RunInterrupted` and `StorageError`, and where several processes train the run any error: one of them alone cannot
+    begin the next."""
     directory = shared.directory(runs)
     training = Training(shared.spec, directory, dataset, world, listener, stop)
     try:

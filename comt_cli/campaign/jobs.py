@@ -52,12 +52,8 @@ def check_jobs(jobs: int | None, processes: int) -> None:
 
 
 def check_memory(option: str, processes: int) -> None:
-    """Refuse so many processes that the machine would be lost before the first of them trains. A user who asks for a
-    number knows more than the estimate: only several times what the memory holds is too many.
-
-    Raises:
-        UserError: says how much they would take.
-    """
+    """Raise `UserError` for so many processes that the machine would be lost before the first of them trains. Who asks
+    for a number knows more than the estimate: only several times what the memory holds is too many."""
     most = max(1, SLIP * _memory_bytes() // PROCESS_BYTES)
     if processes > most:
         raise UserError(

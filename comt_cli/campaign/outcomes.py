@@ -42,17 +42,10 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The outcome of one training.
-
-    Attributes:
-        spec: the run; where several tables share it, under its first name.
-        ending: its state.
-        path: its directory, by its readable name where it has one.
-        result: `result.json`, where there is one.
-        already: whether it had its result before this command came to it.
-        reason: one line: why it failed, who else trains it, or where it was stopped.
-        remedy: what must be fixed before it can be trained; None where trying again may do.
-    """
+    """The outcome of one training: of a run (where several tables share it, under its first name), whose directory is
+    `path`; `result.json`, where there is one, and whether it was there before this command came to it; in one line why
+    it failed, who else trains it, or where it was stopped; and what must be fixed before it can be trained, None where
+    trying again may do."""
 
     spec: RunSpec
     ending: Ending

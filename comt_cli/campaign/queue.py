@@ -18,18 +18,11 @@ from comt_cli.training.processes import StopSignal
 
 
 class RunQueue:
-    """Hands out runs one by one; one that another process is training is put off, and looked at again at the end.
-
-    A run that starts from another's weights begins when that one, its source, is done; until then it waits, also
-    for a source that another process is training. Where that has diverged or failed, so has the run.
-
-    Any number of processes and machines may work off the same list: a run is whose lock it is, and its owner's death
-    gives it back.
-
-    Attributes:
-        every: all trainings, each once, whether done or not; sources come first.
-        open: those that had no result when the queue was made, without the sources that no run needs any more.
-    """
+    """Hands out runs one by one; one that another process is training is put off, and looked at again at the end. A run
+    that starts from another's weights begins when that one, its source, is done; where that has diverged or failed, so
+    has the run. Any number of processes and machines may work off the same list: a run is whose lock it is, and its
+    owner's death gives it back. `every` training is there once, whether done or not, sources first; `open` are those
+    that had no result when the queue was made, without the sources that no run needs any more."""
 
     def __init__(self, specs: Sequence[RunSpec], runs: Path) -> None:
         self.runs = runs
@@ -63,15 +56,9 @@ class RunQueue:
             self._outcomes.pop(shared.id, None)
 
     def prepare_data(self, progress: ProgressCallback, stop: StopSignal) -> dict[str, AnyDataset]:
-        """Every data set that the open runs read, by its fingerprint. Must be called before the first run is taken.
-
-        The content of the data may not have been known before, or is another one than the runs had that are here: runs
-        can turn out to be open, or done.
-
-        Raises:
-            RunInterrupted: a signal came meanwhile; what is ready is kept.
-            UserError, StorageError: see `comt_cli.data.prepare`.
-        """
+        """Every data set that the open runs read, by its fingerprint. Called before the first run is taken: with the
+        content of the data, runs can turn out to be open, or done. Raises `RunInterrupted` where a signal comes
+        meanwhile; what is ready is kept. See also `comt_cli.data.prepare`."""
 
         def preparing(stage: str, done: int, total: int | None) -> None:
             if stop.number is not None:

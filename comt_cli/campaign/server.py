@@ -110,13 +110,9 @@ class DeviceProbe:
         self._starter.start()
 
     def workers(self, stop: StopSignal) -> Workers:
-        """The workers that it found room for.
-
-        Raises:
-            UserError: there is no such device, or a run cannot start from its source.
-            RunInterrupted: a signal came meanwhile.
-            TrainingFailed: it ended without an answer.
-        """
+        """The workers that it found room for. Raises `UserError` where there is no such device, or a run cannot start
+        from its source, `RunInterrupted` where a signal came meanwhile, `TrainingFailed` where it ended without an
+        answer."""
         while not self._pipe.poll(0.1):
             check_not_stopped(stop)
         try:

@@ -51,11 +51,8 @@ class TrainJob:
     def __call__(
         self, spec: dict[str, Any], runs: str, device: str | None, processes: int, trackers: list[str]
     ) -> None:
-        """Train one run (`spec`: a `RunSpec` as plain data) to its end, or until Slurm's warning.
-
-        Raises:
-            SystemExit: the run could not be trained, or was asked to stop; the log says why.
-        """
+        """Train one run (`spec`: a `RunSpec` as plain data) to its end, or until Slurm's warning. Raises `SystemExit`
+        where it could not be trained, or was asked to stop; the log says why."""
         from comt_cli.campaign.executor import train_on
 
         os.environ[VARIABLE] = ",".join(trackers)
@@ -79,19 +76,12 @@ class TrainJob:
 
 
 def submit(specs: Sequence[RunSpec], runs: Path, device: str | None, site: Site) -> Iterator[Submission]:
-    """Submit each distinct run of `specs` that has no result, is not being trained and is in no queued job; before
-    them, in the same way, the runs from whose weights they start.
-
-    A job of a started run begins after its source's job, however that ended (`afterany`): after a success there are the
-    weights. Else the first such job to begin tries the source again, or says why its run cannot start, where with
-    `afterok` it would stay in the queue for ever.
-
-    Yields the outcome for each as soon as it is known: the caller can print what was submitted before an error.
-
-    Raises:
-        UserError: submitit or Slurm is not installed, Slurm does not answer, or it refuses a job; says why.
-        StorageError: the run directories cannot be written.
-    """
+    """Submit each distinct run of `specs` that has no result, is not being trained and is in no queued job; before them
+    the runs from whose weights they start. The outcome for each is yielded as soon as it is known. A job of a started
+    run begins after its source's job, however that ended (`afterany`): the first such job tries the source again, or
+    says why its run cannot start, where with `afterok` it would stay in the queue for ever. Raises `UserError` where
+    submitit or Slurm is not there, does not answer or refuses, and `StorageError` where the run directories cannot be
+    written."""
     executor_class = _executor_class()
     distinct = needed_runs(adopt_contents(specs, runs, ambiguous=True), runs)
     sources = {shared.spec.start.run.id for shared in distinct if shared.spec.start is not None}
@@ -122,16 +112,13 @@ def submit(specs: Sequence[RunSpec], runs: Path, device: str | None, site: Site)
             wanted = device or ("cuda" if site.gpus else None)
             arguments = (spec.model_dump(mode="json"), str(runs.resolve()), wanted, site.processes, trackers_in_use())
             numbers[shared.id] = _submit_one(executor, arguments)
-            note_job(runs, spec, numbers[shared.id])
+            write_json(log_folder(runs, spec.request) / JOB_FILE, {"job": numbers[shared.id]})
             yield Submission(spec, states[shared.id], job_of(runs, spec), True)
 
 
 def begin_anew(specs: Sequence[RunSpec], runs: Path) -> list[Path]:
-    """Move the run directories of `specs` out of the way, so that jobs train them anew; returns where they went.
-
-    Raises:
-        UserError: a job is about to train one of them, or is training it; or Slurm does not answer or is not here.
-    """
+    """Move the run directories of `specs` out of the way, so that jobs train them anew; returns where they went. Raises
+    `UserError` where a job is about to train one of them, or Slurm does not answer."""
     _executor_class()
     jobs = [job for shared in shared_runs(specs) if (job := job_of(runs, shared.spec)) is not None]
     queued = ask_squeue(jobs)
@@ -255,11 +242,6 @@ def job_name(run: str) -> str:
 def log_folder(runs: Path, run: str) -> Path:
     """Where the logs of a run's jobs are."""
     return runs / LOGS / run
-
-
-def note_job(runs: Path, spec: RunSpec, number: str) -> None:
-    """Write down that `spec` was given to job `number`. Raises `StorageError` where that is not possible."""
-    write_json(log_folder(runs, spec.request) / JOB_FILE, {"job": number})
 
 
 def job_of(runs: Path, spec: RunSpec) -> Job | None:

@@ -15,22 +15,17 @@ from comt_cli.recipe.yaml_lines import read
 _TIME = re.compile(r"(?:(\d+)-)?(\d+):([0-5]\d):([0-5]\d)|(\d+)-(\d+)(?::([0-5]\d))?")
 _MEMORY = re.compile(r"[1-9]\d*[KMGT]")
 _OPTION = re.compile(r"[a-z][a-z0-9-]*")
-_OWN_KEYS = re.compile(r"account|constraint|partition|qos|time|(?P<gpus>gres|gpus(-per-(node|socket|task))?)"
-                       r"|(?P<cpus>cpus-per-task)|(?P<memory>mem)"
-                       r"|(?P<requeues>(no-)?requeue)|(?P<warning>signal)")  # fmt: skip
-"""sbatch's options that have a key of their own, of the same name or of the group's."""
-_DECIDED: Final = re.compile(
+_SAID: Final = re.compile(
+    "account|constraint|partition|qos|time|gres|gpus(-per-(node|socket|task))?|cpus-per-task|mem|(no-)?requeue|signal|"
     "array|chdir|error|job-name|nodes|ntasks|ntasks-per-node|open-mode|output|parsable|test-only|wait|wrap"
 )
-"""sbatch's options on which `--slurm` relies: one job a run, on one node, with its log where `comt status` looks."""
+"""sbatch's options that have a key of their own, and those on which `--slurm` relies: one job a run, on one node, with
+its log where `comt status` looks."""
 
 
 def minutes(text: str) -> int:
-    """Slurm's H:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS in whole minutes, rounded up.
-
-    Raises:
-        ValueError: anything else. MM:SS, which Slurm reads too, is refused: `12:00` looks like twelve hours.
-    """
+    """Slurm's H:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS in whole minutes, rounded up. Raises `ValueError` for anything else,
+    MM:SS too: `12:00` looks like twelve hours."""
     found = _TIME.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is not a time; write hours as 12:00:00, two days as 2-00, or minutes as a number")
@@ -53,10 +48,8 @@ def _memory(value: str) -> str:
 
 def _option_names(values: dict[str, Any]) -> dict[str, Any]:
     for name in values:
-        if own := _OWN_KEYS.fullmatch(name):
-            raise ValueError(f"{name} is said with the key {own.lastgroup or name}")
-        if _DECIDED.fullmatch(name):
-            raise ValueError(f"{name} is decided by comt: one job a run, its log below the run directories")
+        if _SAID.fullmatch(name):
+            raise ValueError(f"{name} is said by a key of the site file, or decided by comt")
         if not _OPTION.fullmatch(name):
             raise ValueError(f"{name!r} is no long option of sbatch; write one without dashes, for instance mail-type")
     return values
@@ -97,7 +90,8 @@ class Site(BaseModel):
 
     @property
     def minutes(self) -> int:
-        """`time` in minutes."""
+        """Slurm's H:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS in whole minutes, rounded up. Raises `ValueError` for anything
+        else, MM:SS too: `12:00` looks like twelve hours."""
         return minutes(self.time) if isinstance(self.time, str) else self.time
 
     @property
@@ -113,11 +107,7 @@ class Site(BaseModel):
 
 
 def read_site(path: Path) -> Site:
-    """Read and check a site file.
-
-    Raises:
-        RecipeError: with everything that is wrong, each with its line and the nearest right key.
-    """
+    """Read and check a site file. Raises `RecipeError` with everything that is wrong, each with its line."""
     document = read(path)
     problems = list(document.problems)
     if isinstance(document.data, dict):

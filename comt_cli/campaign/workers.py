@@ -73,15 +73,9 @@ class WorkerPool:
         self._refused: StorageError | None = None
 
     def run(self, earlier: StopSignal | None = None) -> None:
-        """Train until nothing is left that could be taken. The data must have been prepared.
-
-        A signal that `earlier` has received until now counts as received here.
-
-        Raises:
-            RunInterrupted: a signal came, and something is left to do.
-            StorageError: the disk refused a run's data.
-            TrainingFailed: a worker cannot even start.
-        """
+        """Train until nothing is left that could be taken; a signal that `earlier` has received counts as received
+        here. The data must have been prepared. Raises `RunInterrupted` where a signal left something to do,
+        `StorageError` where the disk refused, `TrainingFailed` where a worker cannot even start."""
         with PassedOnSignal(self._processes, self._display.stopping) as stop, self._ending_workers():
             names = worker_names(self._devices[: len(self._workers)])
             self._display.queue_started(self._queue, names, self._device_name)

@@ -1,2 +1,1 @@
-"""One file a verb: parse, call, print. At the top of these files only typer is imported; the rest where it is used,
-so that `comt --help` answers at once."""
+"""What the command line is made of: options, their completion, and help. The verbs are in `verbs`."""

@@ -61,15 +61,8 @@ trackers = _names_of("training.trackers", "TRACKERS")
 
 
 def rows(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Rows of the recipe on the line, and those that `--also` adds there or gave to its runs, after the last comma."""
-    from comt_cli.recipe.find import full_name, split_variant
-    from comt_cli.runs.known import known_runs
-
+    """Rows of the recipe on the line, and those that `--also` adds there, after the last comma."""
     added = [argument.partition("=")[0] for argument in ctx.params.get("also") or ()]
-    if ctx.info_name in ("curves", "report", "status"):  # which find these without --also
-        tables = {full_name(split_variant(name)[0]) for name in _named_on(ctx)}
-        known = known_runs(Path(ctx.params.get("runs") or "runs"))
-        added += [run.home.row for run in known if run.home.recipe in tables]
     return _listed([*(row for data in _recipes_on(ctx) for row in _group(data, "rows")), *added], incomplete)
 
 
@@ -110,10 +103,8 @@ def selectors(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def join_colons() -> None:
-    """Give words back what bash took apart: it takes a colon for a word, and `table3:pre` for three.
-
-    Else `pre` would be one word too many for a verb that takes one run. Changes what bash left in the environment.
-    """
+    """Give words back what bash took apart: it takes a colon for a word, and `table3:pre` for three. Changes what bash
+    left in the environment."""
     said, position = os.environ.get("COMP_WORDS", ""), os.environ.get("COMP_CWORD", "")
     if os.environ.get("_COMT_COMPLETE") != "complete_bash" or not position.isdigit():
         return

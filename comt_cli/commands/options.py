@@ -1,15 +1,51 @@
-"""Options that several verbs share, defined once."""
+"""Options that several verbs share, defined once, and those that go together as groups: a verb takes a group as one
+parameter, and typer sees an option for each of its fields."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
 from comt_cli.commands import completion
 from comt_cli.errors import UserError
+
+Verb = Callable[..., None]
+
+
+def grouped(verb: Verb) -> Verb:
+    """The verb as typer can read it: each parameter that is a data class is an option for every field that has one."""
+    hints = get_type_hints(verb, include_extras=True)
+    groups = {name: hint for name, hint in hints.items() if is_dataclass(hint) and isinstance(hint, type)}
+    options: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(verb).parameters.items():
+        kind, default = inspect.Parameter.KEYWORD_ONLY, parameter.default
+        if name not in groups:
+            options.append(inspect.Parameter(name, kind, default=default, annotation=hints[name]))
+            continue
+        own = get_type_hints(groups[name], include_extras=True)
+        options += [
+            inspect.Parameter(each.name, kind, default=each.default, annotation=own[each.name])
+            for each in fields(groups[name])
+            if get_origin(own[each.name]) is Annotated
+        ]
+
+    @functools.wraps(verb)
+    def called(**given: Any) -> None:
+        for name, group in groups.items():
+            own = [each.name for each in fields(group) if each.name in given]
+            given[name] = group(**{each: given.pop(each) for each in own})
+        verb(**given)
+
+    called.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    called.__annotations__ = {option.name: option.annotation for option in options}
+    return called
 
 
 def run_argument(help: str, metavar: str | None = None) -> Any:
@@ -22,12 +58,6 @@ RECIPE_HELP = "A recipe file, or the name of one that came with the program: tab
 RecipeArgument = Annotated[str, typer.Argument(help=RECIPE_HELP, autocompletion=completion.recipes)]
 Recipes = Annotated[
     list[str] | None, typer.Argument(metavar="[RECIPE]...", help=RECIPE_HELP, autocompletion=completion.recipes)
-]
-RecipeOption = Annotated[
-    str | None, typer.Option("--recipe", help="The same, as an option.", autocompletion=completion.recipes)
-]
-RecipeOrOption = Annotated[
-    str | None, typer.Argument(metavar="RECIPE", help=RECIPE_HELP, autocompletion=completion.recipes)
 ]
 Scale = Annotated[
     str,
@@ -99,7 +129,6 @@ DEFAULT_RESULTS = Path("runs/results")
 Overwrite = Annotated[
     bool, typer.Option("--overwrite", help="Replace a table even if it has finished runs that the new one lacks.")
 ]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Train anew; earlier runs are moved aside, kept.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check and print the plan; train nothing.")]
 Device = Annotated[str | None, typer.Option(help="cuda, cuda:1, mps or cpu; the best there is if not given.")]
 Gpus = Annotated[
@@ -131,10 +160,6 @@ Track = Annotated[
         autocompletion=completion.trackers,
     ),
 ]
-Text = Annotated[
-    str | None,
-    typer.Option(help="The text to observe the model on, 2 to 512 tokens; by default a sentence about a castle."),
-]
 Out = Annotated[
     Path | None, typer.Option(help="Folder for the figures; below --results if not given.", file_okay=False)
 ]
@@ -144,6 +169,66 @@ OwnAxes = Annotated[
         "--own-axes", help="Every panel has its own range of values and colours, instead of one range for all panels."
     ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is selected and changed of a recipe."""
+
+    scale: Scale = "smoke"
+    rows: Rows = None
+    columns: Columns = None
+    seeds: Seeds = None
+    set_: Set = None
+    sweep: Sweep = None
+    also: Also = None
+
+
+@dataclass(frozen=True)
+class OfRuns:
+    """Where runs lie, and which of them selectors mean."""
+
+    scale: ScaleOfRuns = None
+    set_: SetOfRuns = None
+    runs: Runs = DEFAULT_RUNS
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which of the runs below a folder are meant."""
+
+    scale: ScaleOfRuns = None
+    rows: Rows = None
+    columns: Columns = None
+    seeds: Annotated[str | None, typer.Option(metavar="1,2 or 1-3", help="Only these seeds.")] = None
+    set_: Set = None
+    also: Also = None
+    runs: Runs = DEFAULT_RUNS
+
+
+@dataclass(frozen=True)
+class Where:
+    """On what runs are trained, and where their files go."""
+
+    device: Device = None
+    gpus: Gpus = 1
+    jobs: Jobs = None
+    slurm: Slurm = None
+    track: Track = None
+    runs: Runs = DEFAULT_RUNS
+    results: Results = DEFAULT_RESULTS
+    overwrite: Overwrite = False
+    plan_for: str | None = None
+    """The GPU of another machine, of plans alone."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Where figures go."""
+
+    out: Out = None
+    results: Results = DEFAULT_RESULTS
 
 
 class Penalty(StrEnum):
@@ -153,21 +238,35 @@ class Penalty(StrEnum):
     average = "average"
 
 
-Beam = Annotated[
-    int | None,
-    typer.Option(min=1, max=1000, help="Hypotheses that are kept; 1 is greedy. As the run's if not given."),
-]
-Alpha = Annotated[
-    float | None,
-    typer.Option(min=0, max=10, help="How much longer texts are favoured. As the run's if not given."),
-]
-PenaltyOption = Annotated[
-    Penalty | None,
-    typer.Option(
-        "--penalty", help="Divide by ((5 + length) / 6)^alpha (gnmt) or length^alpha (average). As the run's."
-    ),
-]
-Scores = Annotated[bool, typer.Option("--scores", help="Score and log-probability before each text, with tabs.")]
+@dataclass(frozen=True)
+class Decoding:
+    """How texts are searched for; None is as the run decodes. `attention` is the folder of figures."""
+
+    beam: Annotated[
+        int | None,
+        typer.Option(min=1, max=1000, help="Hypotheses that are kept; 1 is greedy. As the run's if not given."),
+    ] = None
+    alpha: Annotated[
+        float | None,
+        typer.Option(min=0, max=10, help="How much longer texts are favoured. As the run's if not given."),
+    ] = None
+    penalty: Annotated[
+        Penalty | None,
+        typer.Option(help="Divide by ((5 + length) / 6)^alpha (gnmt) or length^alpha (average). As the run's."),
+    ] = None
+    n_best: Annotated[
+        int, typer.Option(min=1, help="Texts for each line or image, under each other behind its number or name.")
+    ] = 1
+    scores: Annotated[bool, typer.Option("--scores", help="Score and log-probability before each text, with tabs.")] = (
+        False
+    )
+    attention: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", file_okay=False, help="Draw where the model looks at each word: PNG, PDF and CSV."
+        ),
+    ] = None
+    device: Device = None
 
 
 def one_of(argument: str | None, option: str | None, name: str, example: str) -> str | None:

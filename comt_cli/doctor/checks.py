@@ -14,17 +14,19 @@ import sys
 import sysconfig
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import typer
 
-from comt_cli.doctor import Finding, Status, judge
+from comt_cli.commands import options
 from comt_cli.errors import UserError
 from comt_cli.files import cache_folder, check_writable
 from comt_cli.installing import install_package
 
+Status = Literal["ok", "warn", "fail"]
 PYTHONS = ((3, 11), (3, 13))
 TORCHES = ((2, 11), (2, 13))
 """First and last supported versions; a test holds them to those of pyproject.toml."""
@@ -36,6 +38,25 @@ NATIVE_BF16 = (8, 0)
 """CUDA compute capability from which tensor cores multiply bf16."""
 COLOURS: dict[Status, str] = {"ok": "green", "warn": "yellow", "fail": "red"}
 """Of each status, the worst last."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found; `fix` says what to do about a status that is not ok."""
+
+    status: Status
+    text: str
+    fix: str | None = None
+
+
+def judge(text: str, *problems: tuple[bool, Status, str, str | None]) -> Finding:
+    """The first of `problems` that there is, behind what was found; ok without any. A problem: whether there is one,
+    its status, what is wrong, and what to do."""
+    for is_one, status, wrong, fix in problems:
+        if is_one:
+            return Finding(status, f"{text}; {wrong}", fix)
+    return Finding("ok", text)
+
 
 Check = Callable[[], Finding]
 
@@ -61,8 +82,18 @@ def _later(module: str, check: str, *of: str) -> Finding:
     return found
 
 
-def print_checks(runs: Path, *, as_json: bool) -> bool:
-    """Run and print every check; returns whether any failed."""
+def doctor(runs: options.Runs = options.DEFAULT_RUNS, as_json: options.AsJson = False) -> None:
+    """Check what training needs. Python, PyTorch, devices, precision, memory, disk, text, images, kernels, recipes.
+
+    Continues after a failure, says how to fix each, and ends with status 1 if any check failed. Changes and downloads
+    nothing.
+
+    Examples:
+
+      comt doctor
+
+      comt doctor --runs /scratch/runs --json
+    """
     outcomes = []
     for number, (name, parts) in enumerate(all_checks(runs).items(), 1):
         found = run_check(parts)
@@ -78,7 +109,8 @@ def print_checks(runs: Path, *, as_json: bool) -> bool:
     else:
         counted = f"{counts['ok']} ok, {counts['warn']} to look at, {counts['fail']} failed"
         typer.echo(f"\n{len(outcomes)} checks: {counted}")
-    return counts["fail"] > 0
+    if counts["fail"]:
+        raise typer.Exit(1)
 
 
 def run_check(parts: Sequence[Check]) -> Finding:

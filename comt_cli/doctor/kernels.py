@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from comt_cli.doctor import Finding
+from comt_cli.doctor.checks import Finding
 from comt_cli.kernels import choice, products
 from comt_cli.kernels.attend import MOST_TOKENS, attention_form
 from comt_cli.kernels.choice import NORM_CHANNELS, Choice, Gates, NormGate, Op, version_of

@@ -1,2 +1,2 @@
-"""The bodies of the verbs, where they need several packages; `commands` has their options and help. Those that need
-torch import it, when they are imported themselves."""
+"""The verbs, several to a file where they share a subject. A file is imported when one of its verbs is used, and
+imports what needs torch only within them."""

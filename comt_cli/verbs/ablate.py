@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 
+from comt_cli.commands import options
+from comt_cli.commands.options import Where
 from comt_cli.errors import UserError
 from comt_cli.methods import methods
-from comt_cli.models.accounting import cost_of
 from comt_cli.recipe.find import available_recipes, full_name
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.recipe.problems import Problem, RecipeError, nearest
@@ -20,34 +20,82 @@ from comt_cli.recipe.schema import NAME_LENGTH, NAME_PATTERN, AblationName
 from comt_cli.recipe.validate import validate
 from comt_cli.recipe.yaml_lines import parse, read
 from comt_cli.report.exhibits.ablation import ablation_rows
-from comt_cli.runs.plan import RunSpec
-from comt_cli.training.processes import is_main_process
-from comt_cli.verbs.cost import Where, count
 from comt_cli.verbs.plan import Planned, also_rows, check_added, plan_recipe
 from comt_cli.verbs.show import print_plan
 from comt_cli.verbs.train import AFTER_JOBS, read_slurm_site, train_tables
-from comt_cli.words import listing
+
+
+def _names(incomplete: str) -> list[str]:
+    return [name for name in get_args(AblationName) if name.startswith(incomplete)]
 
 
 def ablate(
-    name: str,
-    paper: str | None,
-    scale: str,
-    values: str | None,
-    seeds: str | None,
-    set_: list[str] | None,
-    also: list[str] | None,
-    where: Where,
+    context: typer.Context,
+    name: Annotated[
+        str | None, typer.Argument(help="The question: see above.", show_default=False, autocompletion=_names)
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Argument(help="Only this recipe, or this paper's: comt/tableA7, comt.", show_default=False)
+    ] = None,
     *,
-    dry_run: bool,
+    paper: Annotated[
+        str | None, typer.Option(metavar="PAPER or PAPER/TABLE", help="The same, as an option; all if not given.")
+    ] = None,
+    scale: options.Scale = "smoke",
+    values: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Further points: 1,2,64, or sets of projections: only_qk,q_proj+v_proj."),
+    ] = None,
+    seeds: options.Seeds = None,
+    set_: options.Set = None,
+    also: options.Also = None,
+    where: Where,
+    dry_run: options.DryRun = False,
 ) -> None:
-    """Train the rows of the ablation `name` in all its recipes, or those of `paper`, and write their tables, or print
-    the plan.
+    """Train, tabulate and draw an ablation of the papers.
 
-    Raises:
-        UserError: there is no such ablation, or `paper` has none, or a value cannot be. See also `train_tables`.
+    The figure has the metric against what is ablated, ours with error bars and the paper's beside it. Runs that are
+    done, for whichever table, are not trained again.
+
+    hidden-size: the width of the gates' bottleneck, CoMT's h (of its pixel modulators too) or Transponder's r.
+
+    window-ratio: input channels to a hidden channel of CoMT's sliding-window modulators.
+
+    modules: which projections carry a gate.
+
+    granularity: one factor for a token, one for every channel, or both; per projection or per path.
+
+    context: gates that see their input against learned constants.
+
+    sigmoid: Transponder's learnable sigmoid against a fixed one.
+
+    gate-form: SAS's scaling gate of one layer and of two, and the Highway network's transform gate.
+
+    gate-start: SAS with a branch that starts at a larger share.
+
+    placement-norm: gates with the norm before and with the norm after the residual addition.
+
+    residual-norm: layer norm and batch norm in SAS's third term.
+
+    cost: the gain at equal cost, against plain networks made wider to the same parameters or FLOPs.
+
+    Examples:
+
+      comt ablate hidden-size comt/table5
+
+      comt ablate hidden-size --paper transponder --values 1,64 --seeds 1-3
+
+      comt ablate modules --values only_qk,q_proj+v_proj --dry-run
     """
-    question, chosen = _chosen(ablations(), name, paper)
+    known = _ablations()
+    if name is None:
+        typer.echo(context.get_help())
+        typer.echo("\nRecipes:")
+        for ablation, recipes in known.items():
+            typer.echo(f"  {ablation:<15}  {', '.join(recipes)}")
+        return
+    paper = options.one_of(recipe, paper, "--paper", f"comt ablate {name} {paper}")
+    question, chosen = _chosen(known, name, paper)
     site = read_slurm_site(where)
     tables, wanted = [], []
     for path in chosen.values():
@@ -59,10 +107,6 @@ def ablate(
         rows = {*ablation_rows(whole.loaded, question), *added}
         tables.append(whole)
         wanted.append(Planned(whole.loaded, scale, [spec for spec in whole.specs if spec.row in rows]))
-        option = whole.loaded.recipe.ablations[question].option
-        if added and option is not None and is_main_process():
-            for line in _equal_networks(wanted[-1].specs, option, added):
-                typer.echo(f"comt: {line}", err=True)
     check_added(also_rows(also), (table.loaded for table in tables))
     if not dry_run:
         train_tables(tables, wanted, where, site, AFTER_JOBS)
@@ -88,11 +132,9 @@ def _chosen(known: Mapping[str, dict[str, Path]], name: str, paper: str | None) 
     return name, chosen  # type: ignore[return-value]  # a key of a checked schema
 
 
-def ablations() -> dict[str, dict[str, Path]]:
-    """Ablation -> recipe -> file, in the order of the schema, read from the recipes without checking them whole.
-
-    A recipe that cannot be read is named and left out: it must not stand in the way of the others.
-    """
+def _ablations() -> dict[str, dict[str, Path]]:
+    """Ablation -> recipe -> file, in the order of the schema, of recipes that are not checked whole. One that cannot be
+    read is named and left out: it must not stand in the way of the others."""
     found: dict[str, dict[str, Path]] = {name: {} for name in get_args(AblationName)}
     for recipe, path in available_recipes().items():
         try:
@@ -108,14 +150,9 @@ def ablations() -> dict[str, dict[str, Path]]:
 
 def further_rows(loaded: LoadedRecipe, name: AblationName, values: str) -> dict[str, Any]:
     """Rows for those of the comma-separated `values` that no row has yet: name -> method, as `--also` would add them.
-
-    Each is the first row that has the ablation's option, with another value. It is called by its value, or, where that
-    is no name of a row or another row's, by the option and its value: `beta_bias--5`.
-
-    Raises:
-        UserError: the rows do not differ by one option, a value is none that the option can have, or no row can be
-            called by it; names the value.
-    """
+    Each is the first row that has the ablation's option, with another value, and is called by it, or by the option and
+    its value: `beta_bias--5`. Raises `UserError` where the rows do not differ by one option, or it cannot have a
+    value."""
     option = loaded.recipe.ablations[name].option
     if option is None:
         raise UserError(
@@ -127,47 +164,14 @@ def further_rows(loaded: LoadedRecipe, name: AblationName, values: str) -> dict[
     if not texts:
         raise UserError(f"--values {values}: there is no value", "for instance 1,2,64")
     rows: dict[str, Any] = {}
-    taken = dict(loaded.methods)
     for text in texts:
+        taken = loaded.methods | rows
         method = _with_value(taken[first], option, text)
         if method not in taken.values():
-            row = _row_name(option, text, taken)
-            taken[row] = rows[row] = method
+            value = "".join(text.split())
+            is_name = re.fullmatch(NAME_PATTERN, value) and len(value) <= NAME_LENGTH and value not in taken
+            rows[value if is_name else f"{option}-{value}"] = method
     return rows
-
-
-def _row_name(option: str, text: str, taken: Iterable[str]) -> str:
-    """The name of the row that a value adds."""
-    value = "".join(text.split())
-    names = (value, f"{option}-{value}")
-    for name in names:
-        if re.fullmatch(NAME_PATTERN, name) and len(name) <= NAME_LENGTH and name not in taken:
-            return name
-    raise UserError(
-        f"--values {text}: its row can be called neither {names[0]!r} nor {names[1]!r}",
-        f"A name is of at most {NAME_LENGTH} letters, digits and + . _ / -, and no other row has it. "
-        "--also NAME=METHOD adds a row by a name of your own.",
-    )
-
-
-def _equal_networks(specs: Sequence[RunSpec], option: str, added: Container[str]) -> Iterator[str]:
-    """A line for added rows that differ from others in a size alone, and have as many parameters all the same: a gate
-    with one channel gets no narrower. Of other options, such as the sites of gates, equal numbers say nothing."""
-    sized = [spec for spec in specs if type(spec.method.get(option)) is int]
-    alike: dict[tuple[str, str, int], dict[str, None]] = {}
-    count(sized)
-    for spec in sized:
-        others = json.dumps({**spec.method, option: None}, sort_keys=True)
-        alike.setdefault((spec.column, others, cost_of(spec).parameters), {})[spec.row] = None
-    columns: dict[tuple[str, ...], list[str]] = {}
-    for (column, *_), rows in alike.items():
-        if len(rows) > 1 and any(row in added for row in rows):
-            columns.setdefault(tuple(rows), []).append(column)
-    for equal, there in columns.items():
-        yield (
-            f"the rows {listing(equal)} have equally many parameters under {listing(there)}: their {option} differs, "
-            f"but they are probably one network, trained {len(equal)} times"
-        )
 
 
 def _with_value(method: dict[str, Any], option: str, text: str) -> dict[str, Any]:

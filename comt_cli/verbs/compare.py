@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from comt_cli.commands import options
+from comt_cli.commands.options import OfRuns, Selection
 from comt_cli.errors import UserError
 from comt_cli.recipe.problems import nearest
 from comt_cli.report import format
@@ -18,20 +18,39 @@ from comt_cli.report.frame import cells_of, runs_frame
 from comt_cli.report.sweep import read_sweep
 from comt_cli.report.terminal import print_texts, say_written
 from comt_cli.report.write import place, write_exhibit
-from comt_cli.verbs.plan import Planned, also_rows, check_added, plan_recipe
+from comt_cli.verbs.plan import Planned, plan_selected
 from comt_cli.verbs.select import cell_directories
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pandas as pd
 
+_RUN = f"A run directory; {options.SELECTOR}. Without a seed all seeds of the cell."
 
-def print_comparison(
-    baseline: str, run: str, runs: Path, scale: str | None, set_: Sequence[str] | None, *, in_json: bool
+
+def compare(
+    baseline: Annotated[str, options.run_argument(_RUN, "BASELINE")],
+    run: Annotated[str, options.run_argument("The same.", "RUN")],
+    *,
+    of: OfRuns,
+    in_json: options.AsJson = False,
 ) -> None:
-    """Compare two runs or cells. Raises `UserError` where a selector does not mean one."""
+    """Compare two runs, or two cells over their seeds. Shows settings, metrics, costs, and the loss at equal budgets.
+
+    Differences are of the second to the first, paired by seed, with the interval and the verdict that tables use, and
+    what so many seeds would show. What makes the comparison unfair is said first. Trains nothing, writes nothing.
+
+    Examples:
+
+      comt compare table3:pre-ln table3:pre-ln+comt
+
+      comt compare table3@steps-200:pre-ln table3@steps-200:pre-ln+comt
+
+      comt compare table3:pre-ln::1 table3:pre-ln+comt::1 --json
+    """
     named = {"baseline": baseline, "run": run}
-    sides = {side: (text, cell_directories(text, runs, scale, set_)) for side, text in named.items()}
-    frame = comparison(sides_frame(sides))
+    frame = comparison(sides_frame({side: (text, cell_directories(text, of)) for side, text in named.items()}))
     if in_json:
         typer.echo(json.dumps(as_json(frame), indent=2))
         return
@@ -49,41 +68,46 @@ def print_comparison(
         typer.echo("more left, its rate has not fallen to the end there. Time is as measured, with the kernels used.")
 
 
-def draw_curves(
-    recipe: str,
-    scale: str,
-    rows: str | None,
-    columns: str | None,
-    seeds: str | None,
-    set_: Sequence[str] | None,
-    sweep: Sequence[str] | None,
-    also: Sequence[str] | None,
-    quantity: str,
-    runs: Path,
-    results: Path,
+def curves(
+    recipe: options.RecipeArgument,
+    *,
+    of: Selection,
+    quantity: Annotated[
+        str, typer.Option(help="What is drawn: loss, of training batches, or one that was logged on validation data.")
+    ] = "loss",
+    runs: options.Runs = options.DEFAULT_RUNS,
+    results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
-    """Draw the curves of a recipe's runs. Raises `UserError` where nothing was logged, or is chosen yet."""
+    """Draw what a recipe's rows learn while they train. Also draws their differences to the baseline at equal steps.
+
+    Means over seeds with their span; differences paired by seed with their 95 % interval, and from when on they are
+    resolved. Of runs that are still training what is there; of a sweep the runs at each row's own best. Writes PNG,
+    PDF, caption and the CSV it was drawn from, beside the recipe's table; of chosen or added rows, columns or
+    seeds under a name of their own. Trains nothing.
+
+    Examples:
+
+      comt curves table3.yaml
+
+      comt curves table3.yaml --rows pre-ln,pre-ln+comt --seeds 1-3
+    """
     from comt_cli.report.figures.write import of_all
 
-    added = also_rows(also)
-    planned = plan_recipe(
-        recipe, scale, set_, runs=runs, columns=columns, seeds=seeds, also=added, sweep=sweep, rows=rows
-    )
-    check_added(added, [planned.loaded])
-    loaded, exhibit = planned.loaded, Curves(quantity)
+    planned, exhibit = plan_selected(recipe, of, runs=runs), Curves(quantity)
+    loaded = planned.loaded
     frame = exhibit.frame(_shown_runs(planned, runs))
     if frame.empty and frame.attrs["known"]:
         raise UserError(f"the logs have no {quantity}", nearest(quantity, frame.attrs["known"]))
     if frame.empty:
         raise UserError(
-            f"no run of {loaded.name} at scale {scale} below {runs} has a log",
-            f"comt {loaded.recipe.command} --recipe {recipe} --scale {scale} trains them; "
+            f"no run of {loaded.name} at scale {of.scale} below {runs} has a log",
+            f"comt {loaded.recipe.command} --recipe {recipe} --scale {of.scale} trains them; "
             "--runs, --set and --seeds, as they were given to the training, show others.",
         )
     name = exhibit.name
-    if rows or columns or seeds or also:  # beside the recipe's own, not in its place
+    if of.rows or of.columns or of.seeds or of.also:  # beside the recipe's own, not in its place
         name += f"-{of_all(spec.id for spec in planned.specs)}"
-    folder, stem = place(results, scale, loaded.folder, f"{loaded.outputs(scale)}-{name}")
+    folder, stem = place(results, of.scale, loaded.folder, f"{loaded.outputs(of.scale)}-{name}")
     say_written(write_exhibit(exhibit, frame, folder, stem, anew=True))
     for sentence in frame.attrs["findings"]:
         typer.echo(f"{sentence}.")
@@ -91,11 +115,7 @@ def draw_curves(
 
 def _shown_runs(planned: Planned, runs: Path) -> pd.DataFrame:
     """The runs of every cell that are shown: of a grid those of the chosen point, of a sweep those at the own best. Of
-    columns that show several metrics of the same runs the first.
-
-    Raises:
-        UserError: nothing is chosen yet; see also `frame.runs_frame`.
-    """
+    columns that show several metrics of the same runs the first. Raises `UserError` where nothing is chosen yet."""
     loaded, specs = planned.loaded, planned.with_contents(runs).specs
     nothing = UserError(f"nothing is chosen at scale {planned.scale} yet", "comt status says what is left to train.")
     if planned.has_trials:

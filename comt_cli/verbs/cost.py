@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Self
 
 from comt_cli.campaign import estimate
 from comt_cli.campaign.estimate import Estimator, Finished
 from comt_cli.campaign.executor import check_training
 from comt_cli.campaign.jobs import runs_at_once, usable_cores
 from comt_cli.campaign.server import begin_as_helper, context_for, start_server
+from comt_cli.commands.options import Where
 from comt_cli.models import accounting
 from comt_cli.models.cost import Cost, Network, network_of
 from comt_cli.report.sweep import read_sweep
@@ -27,75 +25,44 @@ from comt_cli.training.processes import check_share
 from comt_cli.verbs.plan import Planned
 from comt_cli.words import duration, plural
 
-
-@dataclass(frozen=True)
-class Where:
-    """On what runs are trained, and where their files go: the options of that name."""
-
-    runs: Path = Path("runs")
-    results: Path = Path("runs/results")
-    device: str | None = None
-    gpus: int = 1
-    jobs: int | None = None
-    slurm: Path | None = None
-    track: list[str] | None = None
-    overwrite: bool = False
-    plan_for: str | None = None
-    """Of plans: the GPU of another machine."""
+MANY = 16
+"""Networks that take longer to count here than other processes take to start."""
 
 
-class Counting:
-    """Counts the networks of runs, those that nobody counted yet, and says on the error stream how many. Many networks
-    are counted by as many processes as there are cores, which end with this context."""
+@contextlib.contextmanager
+def counting(specs: Sequence[RunSpec]) -> Iterator[Callable[[Iterable[RunSpec]], None]]:
+    """Count the networks of runs, those that nobody counted yet, by calls of what this gives, and say on the error
+    stream how many. Many networks are counted by as many processes as there are cores, which end with this context."""
+    networks = [network_of(spec) for spec in accounting.to_count(specs)]
+    elsewhere: dict[Network, Future[tuple[Cost, bool]]] = {}
 
-    MANY = 16
-    """Networks that take longer to count here than other processes take to start."""
-
-    def __init__(self, specs: Sequence[RunSpec]) -> None:
-        self._specs = specs
-        self._total = sum(1 for _ in accounting.to_count(specs))
-        self._elsewhere: dict[Network, Future[tuple[Cost, bool]]] = {}
-        self._resources = ExitStack()
-
-    def __enter__(self) -> Self:
-        if self._total:
-            print(f"counting {plural(self._total, 'network')} ...", file=sys.stderr, flush=True)
-        if self._total >= self.MANY:
-            self._start_processes()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._resources.close()
-
-    def count(self, specs: Iterable[RunSpec]) -> None:
-        """Count what is not known of these runs."""
-        for spec in list(accounting.to_count(specs)):
+    def count_these(some: Iterable[RunSpec]) -> None:
+        for spec in list(accounting.to_count(some)):
             network = network_of(spec)
-            if network in self._elsewhere:
+            if network in elsewhere:
                 try:
-                    accounting.remember(network, *self._elsewhere[network].result())
+                    accounting.remember(network, *elsewhere[network].result())
                 except BrokenExecutor:  # a process was killed, for want of memory perhaps: one by one, then, and here
-                    self._elsewhere.clear()
+                    elsewhere.clear()
             accounting.cost_of(spec)
 
-    def _start_processes(self) -> None:
-        processes = min(usable_cores(), self._total // (self.MANY // 2))
-        if processes < 2:
-            return
-        start_server(self._specs)
-        try:
-            pool = ProcessPoolExecutor(processes, context_for(["cpu"]), initializer=begin_as_helper)
-        except (OSError, ImportError):  # a system without semaphores
-            return
-        self._resources.callback(pool.shutdown, cancel_futures=True)
-        networks = [network_of(spec) for spec in accounting.to_count(self._specs)]
-        self._elsewhere = {network: pool.submit(accounting.counted, network) for network in networks}
+    if networks:
+        print(f"counting {plural(len(networks), 'network')} ...", file=sys.stderr, flush=True)
+    processes = min(usable_cores(), len(networks) // (MANY // 2))
+    with contextlib.ExitStack() as resources:
+        if len(networks) >= MANY and processes > 1:
+            start_server(specs)
+            with contextlib.suppress(OSError, ImportError):  # a system without semaphores
+                pool = ProcessPoolExecutor(processes, context_for(["cpu"]), initializer=begin_as_helper)
+                resources.callback(pool.shutdown, cancel_futures=True)
+                elsewhere |= {network: pool.submit(accounting.counted, network) for network in networks}
+        yield count_these
 
 
 def count(specs: Sequence[RunSpec]) -> None:
     """Count the networks of runs, all of them at once."""
-    with Counting(specs) as counting:
-        counting.count(specs)
+    with counting(specs) as count_these:
+        count_these(specs)
 
 
 def checked_hardware(where: Where, specs: Sequence[RunSpec]) -> Hardware:
@@ -139,12 +106,8 @@ def time_in_words(specs: Sequence[RunSpec], states: Sequence[str], estimator: Es
 
 def sweep_cost(planned: Planned, where: Where) -> str:
     """Runs, FLOPs and estimated time of trials and of what follows them, in two lines. Runs whose values the trials
-    have not chosen yet are counted as one for the baseline's best and one for the cell's own, which may be the same.
-    No time is estimated for jobs of Slurm, which train on another machine.
-
-    Raises:
-        UserError: there is no such device.
-    """
+    have not chosen yet are counted as one for the baseline's best and one for the cell's own. No time is estimated for
+    jobs of Slurm, which train on another machine. Raises `UserError` where there is no such device."""
     known = adopt_contents(planned.specs, where.runs, ambiguous=True)
     state = read_sweep(planned.loaded, planned.scale, known, where.runs)
     specs = state.at_most

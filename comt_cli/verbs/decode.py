@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 from zipfile import ZipFile
 
 import pandas as pd
@@ -16,6 +16,7 @@ import torch
 import typer
 from matplotlib.figure import Figure
 
+from comt_cli.commands.options import Decoding
 from comt_cli.errors import UserError
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedModel, LoadedTranslator
@@ -30,11 +31,10 @@ from comt_cli.report import figures
 from comt_cli.report.caption import Caption
 from comt_cli.report.terminal import say_written
 from comt_cli.report.words import of_runs
+from comt_cli.tasks.settings.transformer import BeamSettings
 from comt_cli.training.devices import pick_device
 
-if TYPE_CHECKING:
-    from comt_cli.verbs.models import Decoding
-
+Decode = TypeVar("Decode", bound=BeamSettings)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _DTYPES = {None: None, "fp32": torch.float32, "bf16": torch.bfloat16}
 _WEIGHTS = "The weights of the last decoder block's cross-attention, the mean over its heads;"
@@ -57,11 +57,7 @@ def continue_texts(
     chosen = completion.Sampling(**sampling)
     longest = max(len(text.ids) for text in texts) + chosen.max_new_tokens
     if loaded.context_length is not None and longest > loaded.context_length:
-        typer.echo(
-            f"{loaded.name} was trained on texts of up to {loaded.context_length} tokens; with a text of {longest}, "
-            "what comes late may make little sense",
-            err=True,
-        )
+        typer.echo(f"{longest} tokens are more than the {loaded.context_length} it was trained on", err=True)
     model = loaded.model.to(where, _DTYPES[precision]).eval()
     dtype = model.embedding.weight.dtype
     choices = model_kernels.use_kernels(model, kernels, where, dtype, compiled=False, training=False, tokens=len(texts))
@@ -76,14 +72,8 @@ def continue_texts(
         about = {"model": loaded.name, "device": str(where), "precision": str(dtype).removeprefix("torch.")}
         kinds = {op: str(choice) for op, choice in choices.items()}
         rows = [
-            {
-                "prompt": text.prompt,
-                "prompt_tokens": len(text.ids),
-                "text": text.text,
-                "tokens": text.tokens,
-                "ended": text.ended,
-            }
-            for text in texts
+            {"prompt": t.prompt, "prompt_tokens": len(t.ids), "text": t.text, "tokens": t.tokens, "ended": t.ended}
+            for t in texts
         ]
         typer.echo(json.dumps({**about, "kernels": kinds, "texts": rows, **pace.numbers()}, indent=2))
     elif streams:
@@ -100,11 +90,31 @@ def show(text: str) -> None:
     typer.echo(shown, nl=False, color=True)  # without `color`, what looks like an escape sequence is left out
 
 
+def _settings(decoding: Decoding, decode: Decode) -> Decode:
+    """How a run decodes, with what the user asks for instead."""
+    given = {"beam": decoding.beam, "alpha": decoding.alpha, "penalty": decoding.penalty and str(decoding.penalty)}
+    return decode.model_copy(update={key: value for key, value in given.items() if value is not None})
+
+
+def _rows(decoding: Decoding, name: str, found: Sequence[translation.Translation | Said]) -> list[str]:
+    """The lines of output of what is called `name`, which stands before each of several; empty where there is no
+    text."""
+    lines = []
+    for each in (*found, *[None] * decoding.n_best)[: decoding.n_best]:
+        hypothesis = each.hypothesis if each is not None else None
+        columns = [name] if decoding.n_best > 1 else []
+        if decoding.scores:
+            numbers = () if hypothesis is None else (hypothesis.score, hypothesis.log_probability)
+            columns += [f"{number:.6f}" for number in numbers] or ["", ""]
+        lines.append("\t".join([*columns, each.text if each is not None else ""]))
+    return lines
+
+
 def translate_lines(source: str, lines: Iterable[str], out: Path | None, decoding: Decoding, batch_tokens: int) -> None:
     """Print what the model at `source` makes of each line, or write it to `out`, where a call that was stopped is
     continued."""
     where, loaded = pick_device(decoding.device), load(source, LoadedTranslator)
-    chosen = translation.Options(decoding.of(loaded.decode), decoding.n_best, batch_tokens)
+    chosen = translation.Options(_settings(decoding, loaded.decode), decoding.n_best, batch_tokens)
     using = translation.translator(loaded, where, lambda text: typer.echo(f"comt: {text}", err=True))
     file, done = None, 0
     if out is not None:
@@ -114,7 +124,7 @@ def translate_lines(source: str, lines: Iterable[str], out: Path | None, decodin
     numbers = count(done + 1)
     for pool in using.pools(lines, chosen, done + 1):
         numbered = list(zip(pool, numbers, strict=False))  # in this order: the other takes a number too many
-        rows = [row for found, number in numbered for row in decoding.rows(str(number), found)]
+        rows = [row for found, number in numbered for row in _rows(decoding, str(number), found)]
         if file is None:
             typer.echo("\n".join(rows))
         else:
@@ -146,8 +156,7 @@ def _part_file(
 
 
 def _stamp(checkpoint: str) -> list[object]:
-    """What tells the content of a file of weights from another: the checksums of its records, which loading compared.
-    It stays where the file is copied, linked or mounted elsewhere."""
+    """The checksums of the records of a file of weights, which stay where it is copied, linked or mounted elsewhere."""
     path = Path(checkpoint)
     with ZipFile(path / "checkpoint.pt" if path.is_dir() else path) as archive:
         return [(info.filename, info.CRC) for info in archive.infolist()]
@@ -157,7 +166,7 @@ def caption_images(source: str, images: Sequence[Path], decoding: Decoding, wron
     """Print captions of images by the model at `source`; what cannot be read is added to `wrong`. Returns the exit
     status of that: 2 where no image was captioned."""
     where, loaded = pick_device(decoding.device), load(source, LoadedCaptioner)
-    settings = decoding.of(loaded.decode)
+    settings = _settings(decoding, loaded.decode)
     if decoding.n_best > settings.beam:
         raise UserError(
             f"{decoding.n_best} captions of each image cannot be had from a beam of {settings.beam}",
@@ -171,7 +180,7 @@ def caption_images(source: str, images: Sequence[Path], decoding: Decoding, wron
             wrong[path] = error
             continue
         found = using.captions(image, settings, decoding.n_best)
-        typer.echo("\n".join(decoding.rows(str(path), found)))
+        typer.echo("\n".join(_rows(decoding, str(path), found)))
         status = 1
         if decoding.attention is not None:
             _draw_caption(using, f"caption-{number}", image, found[0], loaded, decoding.attention)

@@ -1,88 +1,61 @@
-"""Verbs that use trained models. A mistake in their arguments is told before torch is imported: each body looks at
-them, says what it loads, and imports what needs torch only then."""
+"""Verbs that use trained models. A mistake in their arguments is told before torch is imported: each looks at them,
+says what it loads, and imports what needs torch only then."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
-from errno import EINVAL
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 
+from comt_cli.commands import options
+from comt_cli.commands.options import Decoding, OfRuns
 from comt_cli.data.images.pictures import check_image
-from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.errors import UserError
 from comt_cli.exchange.sources import check_source
 from comt_cli.files import conversion, open_file, read_text, refuse_same
-from comt_cli.recipe.settings import Kernels as Wanted
-from comt_cli.tasks.settings.transformer import BeamSettings
 from comt_cli.training.hardware import check_device_name
 from comt_cli.verbs.loading import loading
 from comt_cli.verbs.select import model_source, run_directories
 
-if TYPE_CHECKING:
-    from comt_cli.generation.caption import Said
-    from comt_cli.generation.translate import Translation
-
-Decode = TypeVar("Decode", bound=BeamSettings)
 MOST_TEXTS, MOST_TOKENS = 10_000, 100_000_000
 """Of all texts together. Beyond it not even the random numbers for their draws fit into the memory."""
 MOST_PROMPT_BYTES = 10_000_000
 MOST_FIGURES = 20
 """Fewer than a pool of lines, which is what an output that was stopped is continued by: each is translated."""
-MOST_IMAGES = 12
+_RUN = options.run_argument(f"A checkpoint.pt or run directory; {options.SELECTOR}.", "RUN")
 
 
-class Chosen(NamedTuple):
-    """A run or model as the user chose it: a selector or a path, and the options of these names."""
+class Precision(StrEnum):
+    """The types that a model can be computed in, other than that of its file."""
 
-    text: str
-    runs: Path
-    scale: str | None
-    set_: Sequence[str] | None
+    fp32 = "fp32"
+    bf16 = "bf16"
 
 
-@dataclass(frozen=True)
-class Decoding:
-    """The options of that name; None is as the run decodes. `attention` is the folder of figures."""
+class Kernels(StrEnum):
+    """How gates are computed."""
 
-    beam: int | None = None
-    alpha: float | None = None
-    penalty: str | None = None
-    n_best: int = 1
-    scores: bool = False
-    attention: Path | None = None
-    device: str | None = None
-
-    def of(self, decode: Decode) -> Decode:
-        """How a run decodes, with what the user asks for instead."""
-        given = {"beam": self.beam, "alpha": self.alpha, "penalty": self.penalty and str(self.penalty)}
-        return decode.model_copy(update={key: value for key, value in given.items() if value is not None})
-
-    def rows(self, name: str, found: Sequence[Translation | Said]) -> list[str]:
-        """The lines of output of what is called `name`: `n_best` of them, with the name before each if these are more
-        than one, and empty where fewer texts were found, or there was nothing to decode."""
-        lines = []
-        for each in (*found, *[None] * self.n_best)[: self.n_best]:
-            hypothesis = each.hypothesis if each is not None else None
-            columns = [name] if self.n_best > 1 else []
-            if self.scores:
-                numbers = () if hypothesis is None else (hypothesis.score, hypothesis.log_probability)
-                columns += [f"{number:.6f}" for number in numbers] or ["", ""]
-            lines.append("\t".join([*columns, each.text if each is not None else ""]))
-        return lines
+    auto = "auto"
+    reference = "reference"
+    fused = "fused"
 
 
-def _model(chosen: Chosen, device: str | None = None) -> str:
+class Layout(StrEnum):
+    """The layouts that can be written."""
+
+    huggingface = "huggingface"
+
+
+def announced_model(checkpoint: str, of: OfRuns, device: str | None = None) -> str:
     """The model that is named or selected (see `model_source`), announced on the error stream. Raises `UserError`
     where it, or the device, is certainly not there."""
-    source = model_source(*chosen)
+    source = model_source(checkpoint, of)
     check_device_name(device)
     check_source(source)
     loading("the model")
@@ -90,62 +63,121 @@ def _model(chosen: Chosen, device: str | None = None) -> str:
 
 
 def generate(
-    model: Chosen,
-    prompts: Sequence[str],
-    prompt_file: Path | None,
-    samples: int,
-    sampling: Mapping[str, float],
+    checkpoint: Annotated[
+        str,
+        options.run_argument(
+            f"A checkpoint.pt or run directory; {options.SELECTOR}; a Hugging Face LLaMA folder or hub name, or a "
+            ".gguf file."
+        ),
+    ],
     *,
-    device: str | None,
-    precision: str | None,
-    kernels: Wanted,
-    as_json: bool,
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option(help="The beginning of a text; repeatable. Without any, the model begins by itself."),
+    ] = None,
+    prompt_file: Annotated[
+        Path | None, typer.Option(help="A file with one prompt a line; empty lines are left out.", dir_okay=False)
+    ] = None,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="Tokens after which a text is cut off.")
+    ] = 64,
+    temperature: Annotated[
+        float, typer.Option(help="What the logits are divided by before the draw; 0 takes the most likely token.")
+    ] = 0.8,
+    top_p: Annotated[
+        float, typer.Option(help="Draw from the fewest tokens whose probability reaches this; 1 is all tokens.")
+    ] = 0.95,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the draw. The same seed gives the same text.")] = 0,
+    samples: Annotated[int, typer.Option(min=1, max=MOST_TEXTS, help="Texts for every prompt.")] = 1,
+    device: options.Device = None,
+    precision: Annotated[
+        Precision | None, typer.Option(help="The type to compute in; that of the file if not given.")
+    ] = None,
+    kernels: Annotated[
+        Kernels, typer.Option(help="How gates are computed: auto takes fused kernels where they were measured faster.")
+    ] = Kernels.auto,
+    of: OfRuns,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Let a model continue prompts, `sampling` as `Sampling` has it. Raises `UserError` where they cannot be."""
-    temperature, top_p, tokens = (sampling[key] for key in ("temperature", "top_p", "max_new_tokens"))
+    """Let a model continue a text. Uses a key-value cache, and says how fast it was.
+
+    A single text is printed as it comes; several are generated side by side and printed under each other. The last
+    line, on stderr, has the tokens generated, the time for the prompt up to the first token, and the time of each
+    later one. A text does not depend on the others; it ends where the model ends it, or after --max-new-tokens.
+
+    Examples:
+
+      comt generate table3:pre-ln+comt --prompt "The function returns"
+
+      comt generate checkpoint.pt --prompt "Once" --prompt "Twice" --samples 3 --temperature 1 --top-p 0.9
+
+      comt generate HuggingFaceTB/SmolLM2-135M --prompt-file prompts.txt --temperature 0 --precision bf16 --json
+    """
     if not (math.isfinite(temperature) and temperature >= 0):
         raise UserError(f"--temperature {temperature:g}: it must be 0 or more", "0 takes the most likely token.")
     if not 0 < top_p <= 1:
         raise UserError(f"--top-p {top_p:g}: it must be more than 0 and at most 1", "1 draws from all tokens.")
-    every = [text for text in read_prompts(prompts, prompt_file) for _ in range(samples)]
-    if len(every) > MOST_TEXTS or len(every) * tokens > MOST_TOKENS:
+    every = [text for text in _prompts(prompt or [], prompt_file) for _ in range(samples)]
+    if len(every) > MOST_TEXTS or len(every) * max_new_tokens > MOST_TOKENS:
         raise UserError(
-            f"{len(every):,} texts of up to {tokens:,} tokens are too many for one call",
+            f"{len(every):,} texts of up to {max_new_tokens:,} tokens are too many for one call",
             f"At most {MOST_TEXTS:,} texts, and {MOST_TOKENS:,} tokens in all: lower --samples or --max-new-tokens.",
         )
-    source = _model(model, device)
+    source = announced_model(checkpoint, of, device)
     from comt_cli.verbs import decode
 
-    decode.continue_texts(source, every, sampling, device, precision, kernels, as_json=as_json)
+    sampling = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
+    decode.continue_texts(source, every, sampling, device, precision, kernels.value, as_json=as_json)
 
 
-def read_prompts(given: Iterable[str], file: Path | None) -> list[str]:
-    """All prompts, those of the file last; one empty prompt where there is neither. Raises `UserError` where they are
-    no text."""
-    prompts = list(given)
-    if file is not None:
-        try:
-            lines = [line for line in read_text(file, MOST_PROMPT_BYTES).splitlines() if line.strip()]
-        except (OSError, ValueError) as error:
-            said = (error.strerror if isinstance(error, OSError) else None) or error
-            raise UserError(f"--prompt-file {file} cannot be read: {said}") from None
-        if not lines:
-            raise UserError(f"--prompt-file {file} holds no prompt", "It should have one a line.")
-        prompts += lines
-    for prompt in prompts:
-        try:
-            prompt.encode()
-        except UnicodeEncodeError:
-            raise UserError(f"--prompt {prompt!r} is not UTF-8") from None
+def _prompts(given: list[str], file: Path | None) -> list[str]:
+    """All prompts, those of the file last; one empty prompt where there is neither."""
+    try:
+        "".join(given).encode()
+        lines = [] if file is None else read_text(file, MOST_PROMPT_BYTES).splitlines()
+    except UnicodeEncodeError:
+        raise UserError(f"--prompt {given!r} is not UTF-8") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"--prompt-file {file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    prompts = [*given, *(line for line in lines if line.strip())]
+    if file is not None and len(prompts) == len(given):
+        raise UserError(f"--prompt-file {file} holds no prompt", "It should have one a line.")
     return prompts or [""]
 
 
-def translate(model: Chosen, given: Path, out: Path | None, decoding: Decoding, batch_tokens: int) -> None:
-    """Translate the lines of a file, or of the standard input. Raises `UserError` where the input cannot be read, or
-    would be lost."""
-    if out is not None:
-        refuse_same(out, given)
-        refuse_same(out.with_name(f"{out.name}.part"), given)
+def translate(
+    checkpoint: Annotated[str, _RUN],
+    given: Annotated[
+        Path, typer.Option("--input", "-i", metavar="FILE", help="Lines to translate; - is the standard input.")
+    ] = Path("-"),
+    out: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Where the lines go; the standard output if not given."),
+    ] = None,
+    *,
+    decoding: Decoding,
+    batch_tokens: Annotated[
+        int, typer.Option(min=1, help="Source tokens that are translated together, padding included.")
+    ] = 2048,
+    of: OfRuns,
+) -> None:
+    """Translate lines with a trained model by beam search. As many lines come out as go in.
+
+    Empty lines stay empty. A line that is longer than those of training is cut, with a warning. What a line is
+    translated to does not depend on the others. With --output the lines stand in FILE.part until all are done: the same
+    command, given again after it was stopped, continues there; what another one left there is put aside. With --n-best
+    N every line has N lines of output, empty ones where fewer translations were found.
+
+    Examples:
+
+      comt translate table3:post-ln -i sentences.en -o sentences.de
+
+      comt translate checkpoint.pt -i sentences.en --beam 8 --alpha 1 --n-best 4 --scores
+
+      comt translate checkpoint.pt -i sentences.en --attention figures
+    """
+    for written in () if out is None else (out, out.with_name(f"{out.name}.part")):
+        refuse_same(written, given)
     lines: Iterable[str] = _lines(given)
     if decoding.attention is not None or str(given) != "-":  # what is wrong with a file is told first
         lines = list(lines)
@@ -154,15 +186,14 @@ def translate(model: Chosen, given: Path, out: Path | None, decoding: Decoding, 
                 f"--attention draws at most {MOST_FIGURES} lines, and the input has {len(lines):,}",
                 "Give it a file with the lines that are to be drawn.",
             )
-    source = _model(model, decoding.device)
+    source = announced_model(checkpoint, of, decoding.device)
     from comt_cli.verbs import decode
 
     decode.translate_lines(source, lines, out, decoding, batch_tokens)
 
 
 def _lines(given: Path) -> Iterator[str]:
-    """The lines of a file, or of the standard input as they come: what lies between two line breaks. Raises `UserError`
-    at a file that cannot be read, and at a line that is not UTF-8."""
+    """The lines of a file, or of the standard input as they come. Raises `UserError` at what cannot be read."""
     is_standard = str(given) == "-"
     try:
         with nullcontext(sys.stdin.buffer) if is_standard else open_file(given) as handle:
@@ -174,37 +205,79 @@ def _lines(given: Path) -> Iterator[str]:
                     hint = f"Convert it, for instance: {conversion(given, line if number == 1 else b'')}"
                     raise UserError(f"{name} is not UTF-8 text (line {number:,})", hint) from None
     except OSError as error:
-        is_stream = error.errno == EINVAL and not given.is_dir()  # a pipe or a device
-        piped = "What comes through a pipe is read from the standard input: -i -" if is_stream else None
-        raise UserError(f"--input {given} cannot be read: {error.strerror or error}", piped) from None
+        raise UserError(f"--input {given} cannot be read: {error.strerror or error}") from None
 
 
-def caption(model: Chosen, images: Sequence[Path], decoding: Decoding) -> None:
-    """Say what images show. Raises `UserError` with all that cannot be read, after the others were captioned."""
+def caption(
+    checkpoint: Annotated[str, _RUN],
+    images: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="IMAGE...",
+            help="Pictures (PNG, JPEG) of any size, or, of a model of MSCOCO, files of features (.npy, .npz).",
+            show_default=False,
+        ),
+    ],
+    decoding: Decoding,
+    of: OfRuns,
+) -> None:
+    """Say what images show, with a trained model. Prints a caption a line, found by beam search.
+
+    A picture is made as large as those of training, whatever its size and shape. What cannot be read is told in the
+    end, with status 1 where others were captioned and else 2.
+
+    Examples:
+
+      comt caption sas/table5:sas photo.png
+
+      comt caption checkpoint.pt one.png two.jpg --beam 8 --n-best 4 --scores
+
+      comt caption checkpoint.pt one.png --attention figures
+    """
     wrong = {path: error for path in images if (error := check_image(path))}
     if len(wrong) == len({*images}):  # else the others are captioned first
-        raise together(wrong)
-    source = _model(model, decoding.device)
+        raise _together(wrong, 2)
+    source = announced_model(checkpoint, of, decoding.device)
     from comt_cli.verbs import decode
 
     status = decode.caption_images(source, images, decoding, wrong)
     if wrong:
-        raise together(wrong, status)
+        raise _together(wrong, status)
 
 
-def together(wrong: Mapping[Path, UserError], status: int = 2) -> UserError:
-    """All that is wrong with images as one error."""
+def _together(wrong: Mapping[Path, UserError], status: int) -> UserError:
     hints = dict.fromkeys(error.hint for error in wrong.values() if error.hint)
     error = UserError("\n".join(error.message for error in wrong.values()), "\n  ".join(hints) or None)
     error.exit_status = status
     return error
 
 
-def average(run: Chosen, last: int, out: Path | None) -> None:
-    """Write the mean of a run's last kept weights. Raises `UserError` where there are none."""
-    folder = Path(model_source(*run))
+def average(
+    run: Annotated[str, options.run_argument(f"A run directory; {options.SELECTOR}.", "RUN")],
+    last: Annotated[int, typer.Option(min=1, help="How many of the kept weights, the last by step.")] = 10,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The file to write; average-<first>-<last>.pt in the run if not given."),
+    ] = None,
+    *,
+    of: OfRuns,
+) -> None:
+    """Write the mean of the weights of a run's last steps. It is a checkpoint, which every verb reads.
+
+    Weights are there of runs that were trained with --set train.keep_every=N: of every N-th step, or with 0.1 of every
+    tenth of the steps. The setting changes no number and no id. While a run trains it also has those of the steps that
+    train.average_last and train.average_every name, with whose average it ends. Each parameter's mean is taken by
+    itself, all weights alike.
+
+    Examples:
+
+      comt average table3:pre-ln+comt --last 5
+
+      comt average runs/by-id/0123456789ab --last 10 -o averaged.pt
+    """
+    folder = Path(model_source(run, of))
     if not folder.is_dir():
-        raise UserError(f"there is no run {run.text}", "Give a run directory.")
+        raise UserError(f"there is no run {run}", "Give a run directory.")
     loading("the weights")
     from comt_cli.exchange.average import average as write_average
     from comt_cli.exchange.average import kept_weights
@@ -215,13 +288,23 @@ def average(run: Chosen, last: int, out: Path | None) -> None:
     typer.echo(f"{written}  the mean of {len(chosen)} steps: {', '.join(f'{step:,}' for step in chosen)}")
 
 
-def evaluate(
-    chosen: Sequence[str], device: str | None, runs: Path, scale: str | None, set_: Sequence[str] | None
-) -> None:
-    """Evaluate finished runs again, and add what their results lack. Raises `NotAsBefore` where one got nothing."""
-    directories = run_directories(chosen, runs, scale, set_)
+def evaluate(chosen: options.ManyRuns, device: options.Device = None, *, of: OfRuns) -> None:
+    """Evaluate finished runs again, for metrics that came later.
+
+    The weights that a run has ended with are evaluated on its validation and test data, and what its result lacks is
+    added to it. Nothing that is there changes:
+    every value must come out as it was, but for rounding, else that is said and nothing is added. The result says what
+    was added, when, and by which versions and commit; tables show it when they are written anew. What a run that ends
+    with an average has of its last weights alone (last_test_...) cannot be had again.
+
+    Examples:
+
+      comt evaluate table3:pre-ln+comt
+
+      comt evaluate sas/table3 --scale smoke
+    """
     # A run that was moved aside has the id of the one in its place.
-    every = {(directory.spec().id, directory.path.resolve()): directory for directory in directories}
+    every = {(directory.spec().id, directory.path.resolve()): directory for directory in run_directories(chosen, of)}
     loading("PyTorch", device)
     from comt_cli.training.again import NotAsBefore, evaluate_again
     from comt_cli.training.devices import pick_device
@@ -244,105 +327,31 @@ def evaluate(
         raise NotAsBefore(f"{refused} of {len(every)} runs got nothing", "The lines above say why.")
 
 
-def export(model: Chosen, folder: Path) -> None:
-    """Write a model as a folder of the transformers library. Raises `UserError` where it cannot be expressed there."""
+def export(
+    checkpoint: Annotated[
+        str, options.run_argument(f"A checkpoint.pt, a run directory, or a .gguf file; {options.SELECTOR}.")
+    ],
+    folder: Annotated[Path, typer.Argument(help="A new or empty folder.", file_okay=False, show_default=False)],
+    to: Annotated[Layout, typer.Option("--to", help="The layout to write.")] = Layout.huggingface,  # noqa: ARG001 - there is one
+    *,
+    of: OfRuns,
+) -> None:
+    """Write a model as a folder for the transformers library. It reads it as LlamaForCausalLM, BertForMaskedLM or,
+    where it was fine-tuned, BertForSequenceClassification.
+
+    Only models without gates can be expressed there, pre-norm language models and post-norm BERTs; weights keep their
+    types. The tokenizer is written too.
+
+    Example:
+
+      comt export table3:pre-ln exported --to huggingface
+    """
     if folder.is_dir() and any(folder.iterdir()):
         raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
-    source = _model(model)
+    source = announced_model(checkpoint, of)
     from comt_cli.exchange.huggingface import write_huggingface
     from comt_cli.exchange.load import load
     from comt_cli.exchange.loaded import LoadedText
 
     for path, words in write_huggingface(load(source, LoadedText), folder):
         typer.echo(f"{path}  {words}")
-
-
-def analyze_gates(
-    model: Chosen,
-    text: str | None,
-    site: str | None,
-    images: str | None,
-    *,
-    shared: bool,
-    out: Path | None,
-    results: Path,
-) -> None:
-    """Draw the values that a model's gates take. Raises as `analysis.verbs.analyze_gates`."""
-    numbers = None if images is None else image_numbers(images)
-    source = _model(model)
-    from comt_cli.analysis import verbs
-    from comt_cli.analysis.subject import Request
-
-    verbs.analyze_gates(source, Request(text, site, numbers), shared=shared, out=out, results=results)
-
-
-def image_numbers(text: str) -> list[int]:
-    """The images that `--images` asks for: `3` is the first three, `3,8` those numbers, `3,` that one.
-
-    Raises:
-        UserError: it is neither, or asks for none or for too many.
-    """
-    parts = [part.strip() for part in text.split(",")]
-    listed = len(parts) > 1
-    numbers = [part for part in parts if part or not listed]
-    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in numbers):
-        raise UserError(f"--images {text}: should be a number of images, or numbers with commas", "4, or 3,8,15")
-    found = list(dict.fromkeys(map(int, numbers))) if listed else list(range(min(int(text), MOST_IMAGES + 1)))
-    if not 1 <= len(found) <= MOST_IMAGES:
-        raise UserError(f"--images {text}: 1 to {MOST_IMAGES} images are shown at once")
-    return found
-
-
-def plot_cosine(model: Chosen, text: str | None, *, out: Path | None, results: Path) -> None:
-    """Draw a model's residual stream. Raises as `analysis.verbs.plot_cosine`."""
-    source = _model(model)
-    from comt_cli.analysis import verbs
-
-    verbs.plot_cosine(source, text, out=out, results=results)
-
-
-def plot_gradients(
-    chosen: Sequence[str],
-    epochs: float,
-    runs: Path,
-    scale: str | None,
-    set_: Sequence[str] | None,
-    *,
-    out: Path | None,
-    results: Path,
-) -> None:
-    """Draw the logged gradients of runs. Raises as `analysis.verbs.plot_gradients`."""
-    directories = run_directories(chosen, runs, scale, set_)
-    loading("the logged norms")
-    from comt_cli.analysis import verbs
-
-    verbs.plot_gradients(directories, epochs, out=out, results=results)
-
-
-def plot_images(images: str, size: int | None, augmentation: str, folder: Path | None, figures: Path) -> None:
-    """Draw images of a data set as a network sees them, into `figures`. Raises `UserError` where the settings are
-    wrong."""
-    if images.startswith("glyphs") and folder is not None:
-        raise UserError(
-            f"--folder {folder}: --folder is for cifar10, cifar100 and imagenet; {images} is drawn into the cache",
-            "Leave --folder out; COMT_CACHE=/some/folder moves the cache, --out says where the figure goes.",
-        )
-    given = {
-        "images": images,
-        "size": size if size is not None else 224 if images == "imagenet" else 32,
-        "augmentation": augmentation,
-        "folder": None if folder is None else str(folder),
-    }
-    try:
-        data = ImageDataSettings.model_validate(given)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        key = ".".join(str(part) for part in problem["loc"])
-        said = problem["msg"].removeprefix("Value error, ")
-        raise UserError(f"{key}: {said}" if key else said, "comt plot-images --help has examples.") from error
-    if images.startswith("glyphs") and augmentation == "crop-flip":
-        typer.echo("comt: crop-flip mirrors letters, which makes other signs of many; crop does not", err=True)
-    loading("the images")
-    from comt_cli.analysis import image_samples
-
-    image_samples.plot_images(data, figures)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from comt_cli.commands.options import Selection
 from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
 from comt_cli.recipe.find import also_called, find_recipe
@@ -47,14 +48,10 @@ class Planned:
 
     def with_contents(self, runs: Path) -> Planned:
         """The plan with the content of its data as it is known by now: of what is prepared here, else of the runs.
-
-        Raises:
-            UserError: see `adopt_contents`.
-        """
+        Raises as `adopt_contents`."""
         asked = {spec.data_fingerprint: spec for spec in with_sources(self.specs)}
-        here = dict(
-            spec.task.identify(spec.settings) for spec in asked.values()
-        )  # of data that has changed since it was planned, another fingerprint
+        # Of data that has changed since it was planned, another fingerprint.
+        here = dict(spec.task.identify(spec.settings) for spec in asked.values())
         contents = {fingerprint: content for fingerprint, content in here.items() if content is not None}
         specs = [spec.with_contents(contents) for spec in self.specs]
         return replace(self, specs=adopt_contents(specs, runs))
@@ -74,14 +71,9 @@ def plan_recipe(
     also_fits_all: bool = True,
     sweep: Sequence[str] | None = None,
 ) -> Planned:
-    """Find, check and expand a recipe, of `command` where that is given. `also` are rows added to it (`also_rows`), see
-    `load_recipe`.
-
-    With `runs` its name may say changed settings, `table3@steps-12`, and `rows` those that `--also` gave runs there.
-
-    Raises:
-        UserError: (`RecipeError`) with everything that is wrong.
-    """
+    """Find, check and expand a recipe, of `command` where that is given. `also` are rows added to it, see
+    `load_recipe`. With `runs` its name may say changed settings, `table3@steps-12`, and `rows` those that `--also` gave
+    runs there. Raises `UserError` (`RecipeError`) with everything that is wrong."""
     if runs is not None:
         path, overrides, also = with_settings(str(recipe), overrides, scale, runs, rows, also)
     else:
@@ -98,6 +90,12 @@ def plan_recipe(
     return plan_loaded(loaded, scale, rows=rows, columns=columns, seeds=seeds)
 
 
+def plan_selected(recipe: str, of: Selection, **more: Any) -> Planned:
+    """`plan_recipe` with the options of the command line, and what else that takes."""
+    own: dict[str, Any] = {"rows": of.rows, "columns": of.columns, "seeds": of.seeds, "sweep": of.sweep}
+    return plan_recipe(recipe, of.scale, of.set_, also=also_rows(of.also), **own, **more)
+
+
 def plan_loaded(
     loaded: LoadedRecipe, scale: str, *, rows: str | None = None, columns: str | None = None, seeds: str | None = None
 ) -> Planned:
@@ -107,13 +105,8 @@ def plan_loaded(
 
 def also_rows(arguments: Sequence[str] | None) -> dict[str, Any]:
     """`--also` arguments as rows: name -> method. `half-gate` is a row of that name; `NAME=METHOD` names it otherwise.
-
-    A method is a name, or a group in YAML's braces, as in a recipe: `wide={name: comt, hidden: 64}`. Whether there is
-    such a method is checked with the recipe.
-
-    Raises:
-        UserError: an argument is not of that form, or two name one row.
-    """
+    A method is a name, or a group in YAML's braces: `wide={name: comt, hidden: 64}`. Whether there is such a method is
+    checked with the recipe. Raises `UserError` where an argument is not of that form, or two name one row."""
     rows: dict[str, Any] = {}
     for argument in arguments or ():
         before, equals, after = argument.partition("=")
@@ -139,10 +132,7 @@ def check_added(rows: Mapping[str, Any], recipes: Iterable[LoadedRecipe]) -> Non
 
 
 def _method(argument: str, text: str) -> str | dict[str, Any]:
-    wrong = f"--also {argument}: should be METHOD or NAME=METHOD"
     hint = "for instance half-gate, or wide='{name: comt, hidden: 64}' (comt show lists what a recipe has)"
-    if not text.strip():
-        raise UserError(wrong, hint)
     try:
         document = parse(text, "--also")
     except RecipeError as error:
@@ -152,6 +142,6 @@ def _method(argument: str, text: str) -> str | dict[str, Any]:
     method = document.data
     if isinstance(method, dict) and isinstance(method.get("name"), str):
         return method
-    if isinstance(method, dict | list):
-        raise UserError(wrong, hint)
+    if isinstance(method, dict | list) or not text.strip():
+        raise UserError(f"--also {argument}: should be METHOD or NAME=METHOD", hint)
     return text.strip()

@@ -7,10 +7,11 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from comt_cli.commands import completion, options
 from comt_cli.errors import UserError
 from comt_cli.files import write_text
 from comt_cli.methods import catalogue
@@ -20,26 +21,57 @@ from comt_cli.report.terminal import console_for
 from comt_cli.words import plural
 
 
-def list_recipes(words: Sequence[str], *, as_json: bool) -> None:
-    """Print the recipe that a single word names, in detail, or a line for all that have every word.
+def recipes(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[WORD]...",
+            help="A recipe, for its details; or words that a recipe must have: a paper, a verb, a part of its title or "
+            "of the name of a method.",
+            autocompletion=completion.recipes,
+        ),
+    ] = None,
+    copy: Annotated[
+        bool, typer.Option("--copy", help="Write a copy of a recipe: comt recipes --copy RECIPE FILE.")
+    ] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """List the recipes, one a line. With each stand its file, the verb that runs it, and its title.
 
-    Raises:
-        UserError: none has them.
+    A recipe by its name is shown with its rows, its ablations, and its scales with rows x columns x seeds. A recipe
+    file that is broken is listed with what is wrong with it.
+
+    A copy is a recipe of its own: its runs and results go by its file, and do not mix with those of the original. A
+    file that is there already stays as it is.
+
+    Examples:
+
+      comt recipes
+
+      comt recipes transponder
+
+      comt recipes train-resnet cifar
+
+      comt recipes table3
+
+      comt recipes --copy table3 my-table.yaml
     """
-    listed = _listed(words)
+    if copy:
+        if words is None or len(words) != 2:
+            raise UserError("--copy takes a recipe and the file to write", "comt recipes --copy table3 my-table.yaml")
+        _copy(*words)
+        return
+    listed = _listed(words or [])
     if as_json:
         typer.echo(json.dumps(listed, indent=2))
-        return
-    if words and not listed:
+    elif words and not listed:
         raise UserError(f"no recipe has {' and '.join(words)}", "comt recipes lists them all.")
-    if words and len(listed) == 1:
+    elif words and len(listed) == 1:
         _print_details(listed[0])
         if len(words) == 1 and (others := also_called(words[0])) is not None:
             typer.echo(others)
-        return
-    _print_lines(listed)
-    if not listed:
-        typer.echo("There are no recipes: neither ./recipes nor the program has any.")
+    else:
+        _print_lines(listed)
 
 
 def _listed(words: Sequence[str]) -> list[dict[str, Any]]:
@@ -101,22 +133,17 @@ def _described(name: str, loaded: LoadedRecipe) -> dict[str, Any]:
 def _print_lines(listed: Sequence[dict[str, Any]]) -> None:
     """A line a recipe, cut at the edge of a terminal; those of one folder of recipes under its path."""
     wide = console_for().width if sys.stdout.isatty() else None
-    roots = [str(root) for root in recipe_roots()]
     width = max((len(recipe["name"]) for recipe in listed), default=0) + len(".yaml")
-
-    def root_of(recipe: dict[str, Any]) -> str:
-        return next((root for root in roots if recipe["path"] == f"{root}/{recipe['name']}.yaml"), "elsewhere")
-
-    under: str | None = None
-    for recipe in sorted(listed, key=lambda recipe: (root_of(recipe), recipe["name"])):
-        if (root := root_of(recipe)) != under:
-            under = root
+    for root in recipe_roots():
+        here = [each for each in listed if each["path"] == f"{root}/{each['name']}.yaml"]
+        if here:
             typer.echo(f"in {root}:")
-        said = "broken" if "error" in recipe else f"{recipe['command']:<12}  {_title(recipe)}"
-        line = f"  {recipe['name'] + '.yaml':<{width}}  {said}"
-        typer.echo(line if wide is None or len(line) <= wide else f"{line[: wide - 3]}...")
-        for reason in recipe.get("error", "").splitlines():
-            typer.echo(f"    {reason}")
+        for recipe in sorted(here, key=lambda recipe: recipe["name"]):
+            said = "broken" if "error" in recipe else f"{recipe['command']:<12}  {_title(recipe)}"
+            line = f"  {recipe['name'] + '.yaml':<{width}}  {said}"
+            typer.echo(line if wide is None or len(line) <= wide else f"{line[: wide - 3]}...")
+            for reason in recipe.get("error", "").splitlines():
+                typer.echo(f"    {reason}")
 
 
 def _title(recipe: dict[str, Any]) -> str:
@@ -145,8 +172,8 @@ def _print_details(recipe: dict[str, Any]) -> None:
         typer.echo(textwrap.fill(scale["description"], 78, initial_indent="    ", subsequent_indent="    "))
 
 
-def copy_recipe(name: str, file: str) -> None:
-    """Write a copy of a recipe that is right where it is to lie. Raises `UserError` where it cannot be."""
+def _copy(name: str, file: str) -> None:
+    """Write a copy of a recipe that is right where it is to lie."""
     source, target = find_recipe(name), Path(file)
     if target.suffix not in (".yaml", ".yml"):
         raise UserError(f"{target}: a recipe's file ends in .yaml", f"for instance {target}.yaml")

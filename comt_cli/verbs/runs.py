@@ -7,10 +7,13 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from comt_cli.campaign.slurm import job_standings, readable_jobs
+from comt_cli.commands import completion, options
+from comt_cli.commands.options import Filter, OfRuns
 from comt_cli.errors import UserError
 from comt_cli.recipe.load import select
 from comt_cli.recipe.merge import Layer, parse_arguments
@@ -26,52 +29,57 @@ from comt_cli.verbs.plan import also_rows
 from comt_cli.verbs.select import runs_of_table, select_runs
 from comt_cli.verbs.table import recipes_by_name
 
-Found = list[tuple[KnownRun, Place]]
 
-
-def list_runs(
-    recipes: Sequence[str],
-    scale: str | None,
-    rows: str | None,
-    columns: str | None,
-    seeds: str | None,
-    state: str | None,
-    set_: Sequence[str],
-    also: Sequence[str] | None,
-    runs: Path,
+def runs(
+    recipes: options.Recipes = None,
     *,
-    as_json: bool,
+    of: Filter,
+    state: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B",
+            help="Only runs that stand so: done, diverged, running, unfinished, failed, replaced, unreadable.",
+            autocompletion=completion.standings,
+        ),
+    ] = None,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Print every run below `runs`, or of some recipes, that every option lets through.
+    """List every run, with its metric or state. Also its row, its seed, when it was written, its size and its id.
 
-    Raises:
-        UserError: an option names what is not there.
+    The heading of a group says in which settings its runs differ from their recipe, as --set takes them; --set lists
+    only runs that have a setting. Replaced runs are those that --fresh moved aside. A run's folder is by-id/ID below
+    the folder of the runs; wherever a verb takes a checkpoint, the beginning of the id is enough. comt rm deletes runs.
+
+    Examples:
+
+      comt runs
+
+      comt runs table3.yaml --rows pre-ln,pre-ln+comt --state done
+
+      comt runs --state unfinished,failed --json
     """
-    added, every = also_rows(also), known_runs(runs)
-    found: Found = [(run, run.home) for run in every]
+    added, every = also_rows(of.also), known_runs(of.runs)
+    found: list[tuple[KnownRun, Place]] = [(run, run.home) for run in every]
     if recipes:
-        found = list(dict.fromkeys(each for recipe in recipes for each in runs_of_table(recipe, runs)))
-    found = [(run, place) for run, place in found if scale in (None, run.label("scale"))]
-    for names, what in ((rows, "row"), (columns, "column")):
+        found = list(dict.fromkeys(each for recipe in recipes for each in runs_of_table(recipe, of.runs)))
+    found = [(run, place) for run, place in found if of.scale in (None, run.label("scale"))]
+    for names, what in ((of.rows, "row"), (of.columns, "column")):
         if names is not None and found:
             valid = select(names, dict.fromkeys(getattr(place, what) for _, place in found), f"{what} with runs")
             found = [(run, place) for run, place in found if getattr(place, what) in valid]
-    if (numbers := parse_seeds(seeds)) is not None:
-        found = [(run, place) for run, place in found if run.seed in numbers]
-    if state is not None:
-        states = select(state, list(Standing), "state of runs")
-        found = [(run, place) for run, place in found if run.standing in states]
-    has = _having(set_)
-    listed = described([(run, place) for run, place in found if has(run)], recipes_by_name(recipes, added))
+    seeds, states = parse_seeds(of.seeds), select(state, list(Standing), "state of runs")
+    found = [(run, place) for run, place in found if (seeds is None or run.seed in seeds) and run.standing in states]
+    has = _having(of.set_ or ())
+    listed = described([(run, place) for run, place in found if has(run)], recipes_by_name(recipes or (), added))
     if as_json:
         typer.echo(json.dumps(listed, indent=2))
         return
     if not listed:
-        typer.echo(f"There are {'no such runs' if every else 'no runs'} below {runs}.")
+        typer.echo(f"There are {'no such runs' if every else 'no runs'} below {of.runs}.")
         return
     print_runs(listed)
     typer.echo()
-    say(f"{summary_text(listed)} in {runs}/by-id/ID")
+    say(f"{summary_text(listed)} in {of.runs}/by-id/ID")
     for row in listed:
         if row["problem"] is not None:
             typer.echo(f"  {row['name']}: {row['problem']}", err=True)
@@ -99,6 +107,8 @@ def _having(overrides: Sequence[str]) -> Callable[[KnownRun], bool]:
         raise RecipeError("--set", wrong)
 
     def fits(run: KnownRun) -> bool:
+        if not overrides:
+            return True
         given = values.get(run.label("command"))
         if given is None or run.spec is None:
             return False
@@ -115,42 +125,56 @@ def _having(overrides: Sequence[str]) -> Callable[[KnownRun], bool]:
     return fits
 
 
-def delete_runs(
-    selectors: Sequence[str],
-    runs: Path,
-    scale: str | None,
-    set_: Sequence[str] | None,
+def rm(
+    selectors: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN]...",
+            help="Runs as recipe:row:column:seed, where what is left out means all there are; by the beginning of an "
+            "id; or run directories.",
+            autocompletion=completion.selectors,
+        ),
+    ] = None,
     *,
-    replaced: bool,
-    yes: bool,
-    dry_run: bool,
+    replaced: Annotated[
+        bool, typer.Option("--replaced", help="Only runs that --fresh moved aside; all of them if no run is named.")
+    ] = False,
+    of: OfRuns,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted; delete nothing.")] = False,
 ) -> None:
-    """Delete the runs that are meant, each once, after saying what they are and asking.
+    """Delete runs: their folders, and the links of all tables. What computing has paid for is gone then.
 
-    Raises:
-        UserError: a selector or path means none, or one is being trained or queued; nothing was deleted.
-        typer.Exit: the answer is no.
+    Shows which runs they are and how long they took, and asks. Runs that were moved aside are deleted with --replaced,
+    or by their whole name, such as 0123456789ab.replaced-1; a run that is being trained, or waits in Slurm's queue, is
+    not deleted.
+
+    Examples:
+
+      comt rm table3:post-ln --dry-run
+
+      comt rm a6b8e3eebed8 transponder/table2:grc::2
+
+      comt rm --replaced --yes
     """
     if not selectors and not replaced:
         raise UserError("say which runs to delete", "comt runs lists them; comt rm --help has examples.")
-    chosen = [run for run in known_runs(runs) if run.is_replaced and scale in (None, run.label("scale"))]
+    chosen = [run for run in known_runs(of.runs) if run.is_replaced and of.scale in (None, run.label("scale"))]
     if selectors:
-        chosen = _meant(selectors, runs, scale, set_, replaced=replaced)
+        chosen = _meant(selectors, of, replaced=replaced)
     if not chosen:
-        typer.echo(f"No run was moved aside below {runs}.")
+        typer.echo(f"No run was moved aside below {of.runs}.")
         return
-    _refuse_at_work(chosen, runs)
+    _refuse_at_work(chosen, of.runs)
     listed = described([(run, run.home) for run in chosen], recipes_by_name((), {}))
     print_runs(listed)
     seconds = computing_seconds(listed)
     paid = f" that took {format.duration(seconds)} to train" if seconds else ""
     links = [link for run in chosen for link in run.links]
+    tables = format.listing(sorted({"/".join(link.parts[-5:-3]) for link in links})) or "no table"
     typer.echo()
-    say(f"{summary_text(listed)}{paid}; {format.plural(len(links), 'link')} to them.")
-    tables = sorted({"/".join(link.parts[-5:-3]) for link in links})
-    if len(tables) > 1:
-        say(f"They stand in {format.listing(tables)}.")
-    _tell_of_started(chosen, runs)
+    say(f"{summary_text(listed)}{paid}; {format.plural(len(links), 'link')} to them from {tables}.")
+    _tell_of_started(chosen, of.runs)
     if dry_run:
         typer.echo("Nothing was deleted.")
         return
@@ -159,20 +183,18 @@ def delete_runs(
     if not yes and not typer.confirm(f"Delete {'it' if len(chosen) == 1 else 'them'} for good?"):
         typer.echo("Nothing was deleted.")
         raise typer.Exit(1)
-    remove_runs(chosen, runs)
+    remove_runs(chosen, of.runs)
     typer.echo(f"deleted {format.plural(len(chosen), 'run')}, {format.size(sum(row['bytes'] for row in listed))}")
 
 
-def _meant(
-    selectors: Sequence[str], runs: Path, scale: str | None, set_: Sequence[str] | None, *, replaced: bool
-) -> list[KnownRun]:
+def _meant(selectors: Sequence[str], of: OfRuns, *, replaced: bool) -> list[KnownRun]:
     """The runs of selectors and paths: those that were moved aside, or the others; but by its whole name any."""
     found: dict[str, KnownRun] = {}
     for text in selectors:
         if Path(text).exists() or Path(text).is_symlink():
-            here = [_at(Path(text), runs)]
+            here = [_at(Path(text), of.runs)]
         else:
-            every = select_runs(text, runs, scale, set_).runs
+            every = select_runs(text, of).runs
             here = [run for run in every if run.is_replaced == replaced or any(run.name == text for run in every)]
         if not here:
             wrong = "is moved aside" if replaced else "is there but those that were moved aside"
@@ -212,13 +234,8 @@ def _refuse_at_work(chosen: Sequence[KnownRun], runs: Path) -> None:
 def _tell_of_started(chosen: Sequence[KnownRun], runs: Path) -> None:
     """Name each table with runs that stay, and that start from runs of `chosen`."""
     going = {run.name for run in chosen}
-    counts = Counter(
-        run.home.recipe
-        for run in known_runs(runs)
-        if run.name not in going and run.spec is not None and any(source.id in going for source in run.spec.sources)
-    )
-    for table, count in counts.items():
-        say(
-            f"{format.plural(count, 'run')} of {table} {'starts' if count == 1 else 'start'} from what is deleted, "
-            "which must be trained again before such a run can begin anew."
-        )
+    stay = [run for run in known_runs(runs) if run.name not in going and run.spec is not None]
+    started = (run for run in stay if run.spec is not None and any(source.id in going for source in run.spec.sources))
+    for table, count in Counter(run.home.recipe for run in started).items():
+        starting = f"{format.plural(count, 'run')} of {table} {'starts' if count == 1 else 'start'}"
+        say(f"{starting} from what is deleted, which must be trained again before such a run can begin anew.")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from comt_cli.data.pairs.nearest import nearest_translations
+from comt_cli.commands import completion, options
+from comt_cli.commands.options import OfRuns
 from comt_cli.data.pairs.settings import PairTexts, corpus_for
 from comt_cli.data.prepare import prepare
 from comt_cli.errors import UserError
@@ -30,29 +29,63 @@ BASELINES = ("copy", "nearest")
 
 
 def score(
-    hypotheses: str,
-    references: Path | None,
-    metric: str,
-    against: str | None,
-    split: str | None,
-    runs: Path,
-    scale: str | None,
-    set_: Sequence[str] | None,
+    hypotheses: Annotated[
+        str,
+        options.run_argument(
+            f"A file of translations, one a line; or a finished run, as a run directory or {options.SELECTOR}.", "HYP"
+        ),
+    ],
+    references: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[REF]", help="A file of references, line by line; left out for a run.", show_default=False
+        ),
+    ] = None,
     *,
-    as_json: bool,
+    metric: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B",
+            help="bleu, bleu_tokenised, bleu_intl, bleu_intl_lc, bleu_compound or chrf; several with commas.",
+            autocompletion=completion.metrics,
+        ),
+    ] = "bleu,chrf",
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HYP2",
+            help="Another file of translations: is the difference to it more than chance? Of a run another run, or "
+            "copy (the sources themselves) or nearest (the target of the most similar training source).",
+        ),
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Of a run: which of its splits; test if not given, of almanac also unseen.")
+    ] = None,
+    as_json: options.AsJson = False,
+    of: OfRuns,
 ) -> None:
-    """Print scores by metrics, and whether the difference to another system is more than chance.
+    """Score translations against references with sacreBLEU. Its signature stands beside every number.
 
-    Raises:
-        UserError: with all that is wrong with files; a run translated nothing, or other sentences than the other.
+    The files are plain text, neither tokenised nor escaped; only bleu_tokenised takes the tokens that stand there, and
+    splits at spaces alone. A run is scored on what it wrote when it was done. Numbers of different metrics, or with
+    different signatures, cannot be compared. --against prints the p-value of sacreBLEU's paired bootstrap: below 0.05 a
+    difference is rarely chance.
+
+    Examples:
+
+      comt score hypotheses.txt references.txt
+
+      comt score hypotheses.txt references.txt --metric bleu,bleu_compound --against baseline.txt
+
+      comt score sas/table3:sas::1 --against sas/table3:baseline::1
+
+      comt score sas/table3:baseline::1 --against nearest --split unseen
     """
-    names = [name.strip() for name in metric.split(",")]
+    names = list(dict.fromkeys(name.strip() for name in metric.split(",")))
     problems = [f"there is no metric {name!r}: {nearest(name, METRICS)}" for name in names if name not in METRICS]
     if references is not None:
         if is_selector(hypotheses) and not Path(hypotheses).exists():
-            raise UserError(
-                f"{hypotheses} is a run, which has references of its own", "--against RUN compares two runs."
-            )
+            raise UserError(f"{hypotheses} is a run, which has its own references", "--against RUN compares two runs.")
         if split is not None:
             problems.append("--split is of a run, and these are files")
         is_plain = not all(METRICS[name].is_of_tokens for name in names if name in METRICS)
@@ -63,19 +96,17 @@ def score(
             if name is not None and Path(name).is_file() and not is_selector(name):
                 message = f"{name} is a file: whose references are there to score it against?"
                 raise UserError(message, "comt score HYP REF.")
-        own = TranslatedSplit.of(Path(model_source(hypotheses, runs, scale, set_)), split or "test")
-        texts = [own.hypotheses, own.references]
+        spec, pairs, own = _translated(Path(model_source(hypotheses, of)), split or "test")
+        texts = [own, pairs.references]
         if against in BASELINES:
-            texts.append(own.baseline(against))
+            texts.append(_by(against, spec, pairs.sources))
         elif against is not None:
-            other = TranslatedSplit.of(Path(model_source(against, runs, scale, set_)), split or "test")
-            if (own.texts.sources, own.references) != (other.texts.sources, other.references):
-                raise UserError(
-                    f"{hypotheses} and {against} translated different sentences",
-                    "Compare runs on the same data and languages.",
-                )
-            texts.append(other.hypotheses)
-    _print(texts, list(dict.fromkeys(names)), as_json=as_json)
+            _, other, others = _translated(Path(model_source(against, of)), split or "test")
+            if (pairs.sources, pairs.references) != (other.sources, other.references):
+                message = f"{hypotheses} and {against} translated different sentences"
+                raise UserError(message, "Compare runs on the same data and languages.")
+            texts.append(others)
+    _print(texts, names, as_json=as_json)
 
 
 def _print(texts: Sequence[Sequence[str]], names: Sequence[str], *, as_json: bool) -> None:
@@ -124,69 +155,37 @@ def _of_files(names: Sequence[str | Path | None], problems: Sequence[str], is_pl
     return [*texts]
 
 
-@dataclass(frozen=True)
-class TranslatedSplit:
-    """One split of a run's data as the run translated it with the weights that it ended with."""
+def _translated(folder: Path, split: str) -> tuple[RunSpec, PairTexts, list[str]]:
+    """A run, and sources, references and its translations of a split, by the weights that it ended with. The data is
+    prepared anew where it is not in the cache. Raises `UserError` where the run translates nothing, has not done so
+    yet, or was trained on other data than is there now, or the data has no such split."""
+    spec = RunDirectory(folder).spec()
+    if not isinstance(spec.settings, TranslationSettings):
+        raise UserError(
+            f"{folder} is a run of comt {spec.task.command}, which translates nothing",
+            "Give a run of comt train-mt, or files of translations and of references.",
+        )
+    dataset, data = prepare(spec.settings.data), spec.task.data_name(spec.settings)
+    if dataset.content_hash != spec.data_content:
+        raise UserError(
+            f"{data} is not the data any more that {folder} was trained on",
+            "Its translations can be scored as files: comt score HYP REF.",
+        )
+    if split not in dataset.texts:
+        raise UserError(f"--split: {data} has no split {split!r}: {nearest(split, dataset.texts)}")
+    path = folder / "outputs" / "final" / f"{split}.txt"
+    if not path.is_file():
+        raise UserError(f"{folder} has not translated its {split} split yet", "A run does so when it is trained.")
+    texts, problems = read_aligned([path])
+    refuse(problems)
+    return spec, dataset.texts[split], texts[0]
 
-    folder: Path
-    spec: RunSpec
-    split: str
 
-    @classmethod
-    def of(cls, folder: Path, split: str) -> TranslatedSplit:
-        """Raises `UserError` where the folder is no run of a translator, or its data has no such split."""
-        spec = RunDirectory(folder).spec()
-        if not isinstance(spec.settings, TranslationSettings):
-            raise UserError(
-                f"{folder} is a run of comt {spec.task.command}, which translates nothing",
-                "Give a run of comt train-mt, or files of translations and of references.",
-            )
-        found = cls(folder, spec, split)
-        if split not in found.splits:
-            data = spec.task.data_name(spec.settings)
-            raise UserError(f"--split: {data} has no split {split!r}: {nearest(split, found.splits)}")
-        return found
+def _by(baseline: str, spec: RunSpec, sources: Sequence[str]) -> Sequence[str]:
+    """What one of `BASELINES` makes of the sources."""
+    if baseline == "copy":
+        return sources
+    from comt_cli.data.pairs.nearest import nearest_translations  # and numpy
 
-    @cached_property
-    def hypotheses(self) -> list[str]:
-        """Its translations, in the order of the pairs. Raises `UserError` where it has not translated the split."""
-        path = self.folder / "outputs" / "final" / f"{self.split}.txt"
-        if not path.is_file():
-            raise UserError(
-                f"{self.folder} has not translated its {self.split} split yet", "A run does so when it is trained."
-            )
-        texts, problems = read_aligned([path])
-        refuse(problems)
-        return texts[0]
-
-    @cached_property
-    def splits(self) -> Mapping[str, PairTexts]:
-        """The texts of every split that is decoded, prepared anew where they are not in the cache. Raises `UserError`
-        where they are not those of the run."""
-        dataset = prepare(self.spec.settings_as(TranslationSettings).data)
-        if dataset.content_hash != self.spec.data_content:
-            name = self.spec.task.data_name(self.spec.settings)
-            raise UserError(
-                f"{name} is not the data any more that {self.folder} was trained on",
-                "Its translations can be scored as files: comt score HYP REF.",
-            )
-        texts: Mapping[str, PairTexts] = dataset.texts
-        return texts
-
-    @property
-    def texts(self) -> PairTexts:
-        """Sources and references."""
-        return self.splits[self.split]
-
-    @property
-    def references(self) -> list[str]:
-        """The references, as the run's own scores have them."""
-        return list(self.texts.references)
-
-    def baseline(self, name: str) -> Sequence[str]:
-        """What one of `BASELINES` makes of the sources."""
-        if name == "copy":
-            return self.texts.sources
-        pairs = list(corpus_for(self.spec.settings_as(TranslationSettings).data).train())
-        sources, targets = ([getattr(pair, side) for pair in pairs] for side in ("source", "target"))
-        return nearest_translations(sources, targets, self.texts.sources)
+    pairs = list(corpus_for(spec.settings_as(TranslationSettings).data).train())
+    return nearest_translations([pair.source for pair in pairs], [pair.target for pair in pairs], sources)

@@ -10,10 +10,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 
+from comt_cli.commands.options import OfRuns
 from comt_cli.errors import UserError
 from comt_cli.recipe.find import also_called, available_recipes, full_name, split_variant
 from comt_cli.recipe.problems import nearest
@@ -31,14 +32,11 @@ _MOST_LISTED = 12
 _FORM = "A run is recipe:row:column:seed."
 
 
-def model_source(text: str, runs: Path, scale: str | None = None, set_: Sequence[str] | None = None) -> str:
+def model_source(text: str, of: OfRuns) -> str:
     """What a verb that takes a checkpoint loads: `text` as it is where it is a path, or a name of the hub's, else the
-    folder of the one run that it selects, which is named on the error stream.
-
-    Raises:
-        UserError: it is a selector, and no run or several are so; lists those that it may mean.
-    """
-    if (found := _with_checkpoints(text, runs, scale, set_)) is None:
+    folder of the one run that it selects, which is named on the error stream. Raises `UserError` where no run or
+    several are so."""
+    if (found := _with_checkpoints(text, of)) is None:
         return text
     if len(found.runs) > 1:
         raise _several(text, found.runs)
@@ -46,17 +44,12 @@ def model_source(text: str, runs: Path, scale: str | None = None, set_: Sequence
     return str(found.runs[0].directory.shown)
 
 
-def run_directories(
-    texts: Sequence[str], runs: Path, scale: str | None = None, set_: Sequence[str] | None = None
-) -> list[RunDirectory]:
-    """The run directories of a verb that takes several: of paths, and of every run that a selector means.
-
-    Raises:
-        UserError: a selector means no run, or a path is none.
-    """
+def run_directories(texts: Sequence[str], of: OfRuns) -> list[RunDirectory]:
+    """The run directories of a verb that takes several: of paths, and of every run that a selector means. Raises
+    `UserError` where a selector means no run, or a path is none."""
     directories = []
     for text in texts:
-        if (found := _with_checkpoints(text, runs, scale, set_)) is not None:
+        if (found := _with_checkpoints(text, of)) is not None:
             found.tell(text)
             directories += [RunDirectory(run.directory.shown) for run in found.runs]
         else:
@@ -70,23 +63,19 @@ def _at(path: Path) -> RunDirectory:
     return RunDirectory(path.parent if path.is_file() else path)
 
 
-def cell_directories(text: str, runs: Path, scale: str | None, set_: Sequence[str] | None) -> list[RunDirectory]:
+def cell_directories(text: str, of: OfRuns) -> list[RunDirectory]:
     """The run at a path, or those of the cell that a selector means, one a seed, whatever became of them: a seed that
-    diverged must not be passed over. They are those with the recipe's settings if there are any; which others they have
-    is said.
-
-    Raises:
-        UserError: it means no run, or those of several cells or settings; lists these.
-    """
+    diverged must not be passed over. Those with the recipe's settings if there are any; others are said. Raises
+    `UserError` where it means no run, or those of several cells or settings."""
     if Path(text).exists() or not is_selector(text):
         return [_at(Path(text))]
-    selection = select_runs(text, runs, scale, set_)
+    selection = select_runs(text, of)
     chosen = [run for run in selection.planned or selection.runs if run.id not in selection.passed_over]
     current = [run for run in chosen if not run.is_replaced] or chosen
     trained = {run.spec.model_copy(update={"seed": 0}).request for run in current if run.spec is not None}
     if len(trained) > 1 or len({run.seed for run in current}) < len(current):
         raise _several(text, current)
-    replace(selection, runs=current).warn(text)
+    replace(selection, runs=current).tell(text, each=False)
     return [run.directory for run in current]
 
 
@@ -97,19 +86,18 @@ def _several(text: str, found: Sequence[KnownRun]) -> UserError:
     )
 
 
-def _with_checkpoints(text: str, runs: Path, scale: str | None, set_: Sequence[str] | None) -> SelectedRuns | None:
-    """The runs of a selector whose weights can be loaded, the likeliest alone; None where `text` is no selector.
-
-    Those that are done come before the others, and those that the recipe, as it is, would train before those that were
-    trained with other settings, or with other seeds. Of a grid, those that its table shows.
-    """
+def _with_checkpoints(text: str, of: OfRuns) -> SelectedRuns | None:
+    """The runs of a selector whose weights can be loaded, the likeliest alone; None where `text` is no selector. Those
+    that are done come before the others, and those that the recipe, as it is, would train before those of other
+    settings or seeds. Of a grid, those that its table shows."""
     if Path(text).exists() or not is_selector(text):
         return None
-    selection = select_runs(text, runs, scale, set_)
-    usable = [run for run in selection.runs if run.has_checkpoint and (_is_id(text) or not run.is_replaced)]
-    if not usable:
+    selection = select_runs(text, of)
+    done = [run for run in selection.runs if run.has_checkpoint and (_is_id(text) or not run.is_replaced)]
+    if not done:
         raise UserError(f"{text} has saved no checkpoint yet\n{_listing(selection.runs, text)}", "Train it first.")
-    done = [run for run in usable if run.standing is Standing.done] or usable
+    usable = done
+    done = [run for run in done if run.standing is Standing.done] or done
     done = [run for run in done if run in selection.planned] or done
     done = [run for run in done if run in selection.usual] or done
     done = [run for run in done if run.id not in selection.passed_over] or done
@@ -139,13 +127,10 @@ def _is_recipe(text: str) -> bool:
 
 @dataclass(frozen=True)
 class SelectedRuns:
-    """The runs that a selector means, as they are there.
-
-    `planned` of them have the settings that its recipe asks for, or with changed settings those: on the data that is
-    prepared here, else all that were asked the same. `usual` of these have the recipe's seeds. Where it has a grid,
-    `passed_over` are those of points that were not chosen, and trials; `waited_for` has those of cells whose choice is
-    open, with the seeds of the cell that have runs to end.
-    """
+    """The runs that a selector means, as they are there. `planned` of them have the settings that its recipe, or the
+    selector, asks for, on the data that is prepared here, else on any; `usual` of these have the recipe's seeds. Of a
+    grid, `passed_over` are those of points that were not chosen, and trials; `waited_for` those of cells whose choice
+    is open, with the seeds of the cell that have runs to end."""
 
     runs: list[KnownRun]
     planned: list[KnownRun]
@@ -153,45 +138,37 @@ class SelectedRuns:
     waited_for: dict[str, list[int]] = field(default_factory=dict)
     usual: list[KnownRun] = field(default_factory=list)
 
-    def tell(self, text: str) -> None:
-        """Say which runs are taken, and in which settings they differ from the recipe's."""
-        for run in self.runs:
+    def tell(self, text: str, *, each: bool = True) -> None:
+        """Say which runs are taken, unless `each` is false, and in which settings they differ from what the selector
+        says, or the recipe where it says none."""
+        for run in self.runs if each else ():
             typer.echo(f"comt: {text} is {run.directory.shown}", err=True)
-        self.warn(text)
-
-    def warn(self, text: str) -> None:
-        """Say in which settings runs differ from what the selector says, or the recipe where it says none."""
         others = _described([run for run in self.runs if run not in self.planned], text)
         for settings in dict.fromkeys(settings_text(row) for _, row in others):
             if settings:
                 typer.echo(f"comt: {text} was trained with {settings}, unlike the recipe", err=True)
 
 
-def select_runs(text: str, runs: Path, scale: str | None = None, set_: Sequence[str] | None = None) -> SelectedRuns:
-    """Every run below `runs` that `text`, which is no path, means; those set aside too. With changed settings, in the
-    selector or by `--set`, those of the table with just these.
-
-    Raises:
-        UserError: there is none; says what there is.
-    """
+def select_runs(text: str, of: OfRuns) -> SelectedRuns:
+    """Every run that `text`, which is no path, means; those set aside too. With changed settings, in the selector or by
+    `--set`, those of the table with just these. Raises `UserError` where there is none; says what there is."""
     if _is_id(text):
-        return SelectedRuns(_by_id(text, runs), [])
-    table = SelectedTable.called(text, runs, scale, set_ or ())
+        return SelectedRuns(_by_id(text, of.runs), [])
+    table = SelectedTable.called(text, of.runs, of.scale, of.set_ or ())
     wanted = _Wanted.parsed(text)
     matching = [run for run in table.known if any(wanted.fits(place, run.seed) for place in table.places(run))]
-    found = table.having([run for run in matching if scale is None or run.label("scale") == scale])
+    found = table.having([run for run in matching if of.scale in (None, run.label("scale"))])
     if not found:
-        raise _nothing(text, wanted, table, matching, scale, runs)
+        raise _nothing(text, wanted, table, matching, of)
     exactly = [run for run in found if run.id in table.planned]
     planned = exactly or [run for run in found if table.plans(run) is not None]
     specs = [(run, table.plans(run)) for run in planned]
     usual = [run for run, spec in specs if spec is not None and spec.seed in table.seeds(spec.scale)]
-    return SelectedRuns(found, planned, *_of_grids(table, runs), usual)
+    return SelectedRuns(found, planned, *_of_grids(table, of.runs), usual)
 
 
 def _of_grids(table: SelectedTable, runs: Path) -> tuple[frozenset[str], dict[str, list[int]]]:
-    """`SelectedRuns.passed_over` and `waited_for`: what the table, with the seeds of its recipe, shows
-    of its grids."""
+    """`SelectedRuns.passed_over` and `waited_for`, as the table shows them with the seeds of its recipe."""
     passed_over: set[str] = set()
     waited_for: dict[str, list[int]] = {}
     for scale, loaded in table.scales.items():
@@ -215,11 +192,8 @@ def _of_grids(table: SelectedTable, runs: Path) -> tuple[frozenset[str], dict[st
 
 
 def runs_of_table(text: str, runs: Path) -> list[tuple[KnownRun, Place]]:
-    """The runs that a recipe, or a selector, means, whatever they were trained with, each with its place there.
-
-    Raises:
-        UserError: there is neither such a recipe nor a run of its table, or it has no such row or column.
-    """
+    """The runs that a recipe, or a selector, means, whatever they were trained with, each with its place there. Raises
+    `UserError` where there is neither such a recipe nor a run of its table, or it has no such row or column."""
     table, wanted = SelectedTable.called(text, runs, None), _Wanted.parsed(text)
     _check_names(text, wanted, table)
     found = table.having(table.known)
@@ -228,25 +202,23 @@ def runs_of_table(text: str, runs: Path) -> list[tuple[KnownRun, Place]]:
 
 def _by_id(text: str, runs: Path) -> list[KnownRun]:
     every = known_runs(runs)
-    found = [run for run in every if run.name == text] or [
-        run for run in every if run.name.startswith(text) and not run.is_replaced
-    ]
-    if len(found) == 1:
-        return found
-    if found:
+    found = [run for run in every if run.name == text]
+    found = found or [run for run in every if run.name.startswith(text) and not run.is_replaced]
+    if len(found) > 1:
         message = f"{len(found)} runs have ids that begin with {text}\n{_listing(found, text)}"
         raise UserError(message, "Give more of the id.")
-    there = f"\n{_listing(every, text)}" if every else ""
-    raise UserError(f"no run below {runs} has an id that begins with {text}{there}", "comt runs lists them all.")
+    if not found:
+        there = f"\n{_listing(every, text)}" if every else ""
+        raise UserError(f"no run below {runs} has an id that begins with {text}{there}", "comt runs lists them all.")
+    return found
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """The parts of a selector after its recipe, None where they are left out."""
+class _Wanted(NamedTuple):
+    """The parts of a selector after its recipe, "" where they are left out."""
 
-    row: str | None
-    column: str | None
-    seed: int | None
+    row: str
+    column: str
+    seed: str
 
     @classmethod
     def parsed(cls, text: str) -> _Wanted:
@@ -255,37 +227,34 @@ class _Wanted:
         if len(parts) > 3:
             raise UserError(f"{text} has too many parts", _FORM)
         row, column, seed = (*parts, "", "", "")[:3]
-        if seed and not (seed.isascii() and seed.isdigit() and len(seed) < 11):
+        if not re.fullmatch("[0-9]{0,10}", seed):
             raise UserError(f"{text}: the seed {seed!r} is no whole number", _FORM)
-        return cls(row or None, column or None, int(seed) if seed else None)
+        return cls(row, column, seed)
 
     def fits(self, place: Place, seed: int | None) -> bool:
         """Whether a run that stands there is meant."""
-        return (
-            (self.row is None or dashed(self.row) == dashed(place.row))
-            and (self.column is None or dashed(self.column) == dashed(place.column))
-            and (self.seed is None or self.seed == seed)
-        )
+        names = ((self.row, place.row), (self.column, place.column))
+        is_there = all(not name or dashed(name) == dashed(there) for name, there in names)
+        return is_there and (not self.seed or int(self.seed) == seed)
 
 
-def _nothing(
-    text: str, wanted: _Wanted, table: SelectedTable, others: Sequence[KnownRun], scale: str | None, runs: Path
-) -> UserError:
+def _nothing(text: str, wanted: _Wanted, table: SelectedTable, others: Sequence[KnownRun], of: OfRuns) -> UserError:
     """Why a selector means no run: the scale is wrong, or nothing of it was trained. Raises it where a name is."""
     _check_names(text, wanted, table)
     if others:
-        of_scale = scale is None or any(run.label("scale") == scale for run in others)
-        option, missing = ("set", f"with {', '.join(table.overrides)}") if of_scale else ("scale", f"of scale {scale}")
+        of_scale = of.scale is None or any(run.label("scale") == of.scale for run in others)
+        missing = f"with {', '.join(table.overrides)}" if of_scale else f"of scale {of.scale}"
         said = f"{text} has no run {missing}; there are others\n{_listing(others, text)}"
-        return UserError(said, f"Leave --{option} out, or give theirs.")
+        return UserError(said, f"Leave --{'set' if of_scale else 'scale'} out, or give theirs.")
     there = [run for run in table.known if table.places(run)]
-    trained_by = next((run.label("command") for run in there), FIRST)
-    verb = trained_by if table.loaded is None else table.loaded.recipe.command
-    recipe = table.name if table.loaded is None else table.loaded.file
-    train = f"comt {verb} --recipe {recipe} trains them, --runs DIR looks elsewhere."
+    verb = next((run.label("command") for run in there), FIRST)
+    recipe = table.name
+    if table.loaded is not None:
+        verb, recipe = table.loaded.recipe.command, table.loaded.file
+    hint = f"comt {verb} --recipe {recipe} trains them, --runs DIR looks elsewhere."
     if there:
-        return UserError(f"no run below {runs} is {text}; of {table.name} there are\n{_listing(there, text)}", train)
-    return UserError(f"no run of {table.name} is below {runs}", train + _namesakes_of(text))
+        return UserError(f"no run below {of.runs} is {text}; of {table.name} there are\n{_listing(there, text)}", hint)
+    return UserError(f"no run of {table.name} is below {of.runs}", hint + _namesakes_of(text))
 
 
 def _check_names(text: str, wanted: _Wanted, table: SelectedTable) -> None:
@@ -294,7 +263,7 @@ def _check_names(text: str, wanted: _Wanted, table: SelectedTable) -> None:
     rows = [*table.names[0], *(place.row for place in places)]
     columns = [*table.names[1], *(place.column for place in places)]
     for what, name, valid in (("row", wanted.row, rows), ("column", wanted.column, columns)):
-        if name is not None and dashed(name) not in map(dashed, valid):
+        if name and dashed(name) not in map(dashed, valid):
             hint = nearest(name, dict.fromkeys(valid)) + _namesakes_of(text)
             raise UserError(f"{text}: {table.name} has no {what} {name!r}", hint)
 
@@ -306,8 +275,8 @@ def _namesakes_of(text: str) -> str:
 
 
 def _listing(found: Sequence[KnownRun], text: str) -> str:
-    """A line for each run: its folder's name, which means it alone, the selector of its place, its scale, the settings
-    that are not the recipe's, its state, and since when."""
+    """A line for each run: its folder's name, the selector of its place, scale, settings that are not the recipe's,
+    state, and time."""
     lines = []
     for run, row in _described(found[:_MOST_LISTED], text):
         seed = "?" if run.seed is None else run.seed

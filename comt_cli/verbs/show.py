@@ -5,71 +5,108 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from comt_cli.campaign import estimate
 from comt_cli.campaign.estimate import Estimator
 from comt_cli.campaign.slurm_site import Site
+from comt_cli.commands import completion, options
+from comt_cli.commands.options import Selection, Where
 from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
 from comt_cli.models import accounting
 from comt_cli.recipe.find import find_recipe
 from comt_cli.recipe.load import LoadedRecipe, load_recipe, select
 from comt_cli.recipe.merge import Origin
+from comt_cli.report.terminal import print_texts, say
 from comt_cli.runs.directory import ENDED, RunDirectory
 from comt_cli.runs.known import Standing, adopt_contents
 from comt_cli.runs.plan import RunSpec
 from comt_cli.runs.shared import needed_runs
 from comt_cli.training.hardware import Hardware
 from comt_cli.verbs import cost
-from comt_cli.verbs.cost import Counting, Where
-from comt_cli.verbs.plan import Planned, also_rows, plan_recipe
+from comt_cli.verbs.plan import Planned, also_rows, plan_selected
 from comt_cli.words import duration, plural, short_count
 
 LONG = 24
 """Characters of a setting's value that does not decide how wide the column of values is."""
-ANEW = dict.fromkeys(("done", "diverged", "unfinished"), "anew")
-"""What `--fresh` makes of the states of runs."""
+AT_SLURM = ": each a job for Slurm, but those that are in its queue."
+
+
+@dataclass(frozen=True)
+class Planning(Where):
+    """Of what machine the costs are: this one, or another."""
+
+    slurm: Path | None = None
+    track: list[str] | None = None
+    results: Path = options.DEFAULT_RESULTS
+    overwrite: bool = False
+    plan_for: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GPU", help="Time and memory on --gpus of another machine: h200, h100, a100 ...", show_default=False
+        ),
+    ] = None
 
 
 def show(
-    recipe: str,
-    scale: str,
-    rows: str | None,
-    columns: str | None,
-    seeds: str | None,
-    set_: Sequence[str] | None,
-    sweep: Sequence[str] | None,
-    also: Sequence[str] | None,
-    where: Where,
+    recipe: options.RecipeArgument,
     *,
-    costs: bool,
-    as_json: bool,
+    of: Selection,
+    where: Planning,
+    no_cost: Annotated[
+        bool, typer.Option("--no-cost", help="Count nothing: the runs and their state alone, at once.")
+    ] = False,
+    settings: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ROW[,COLUMN]",
+            help="Print every setting of one cell instead, with the file and line that it comes from.",
+            autocompletion=completion.rows,
+        ),
+    ] = None,
+    as_json: options.AsJson = False,
 ) -> None:
-    """Print the plan of a recipe. Raises `UserError` where it is wrong, or cannot be trained so."""
-    added = also_rows(also)
-    planned = plan_recipe(recipe, scale, set_, rows=rows, columns=columns, seeds=seeds, also=added, sweep=sweep)
-    if where.plan_for is not None and (where.device is not None or not costs):
+    """Print the plan of a recipe: every run and what it costs. That is its parameters and overhead, its tokens or
+    images, FLOPs, time, memory and state.
+
+    Parameters and FLOPs are counted on the real model, built without storage, and remembered; beside the extra
+    parameters stands the increase that the paper prints. Trains and downloads nothing.
+
+    Examples:
+
+      comt show table3.yaml
+
+      comt show transponder/table2 --scale paper --columns c4/130m
+
+      comt show transponder/table2 --scale paper --columns c4/130m --plan-for h100 --gpus 8
+
+      comt show table3.yaml --also wide='{name: comt, hidden: 64}' --json
+
+      comt show table3.yaml --settings pre-ln+comt --set train.steps=200
+    """
+    if settings is not None:
+        others: dict[str, object] = {"rows": of.rows, "columns": of.columns, "seeds": of.seeds, "no-cost": no_cost}
+        others |= {"gpus": where.gpus > 1, "device": where.device, "jobs": where.jobs, "plan-for": where.plan_for}
+        if unfit := [f"--{name}" for name, given in others.items() if given]:
+            raise UserError(f"--settings does not go with {' and '.join(unfit)}: it prints the settings of one cell")
+        _print_settings(recipe, of, settings, as_json=as_json)
+        return
+    planned = plan_selected(recipe, of)
+    if where.plan_for is not None and (where.device is not None or no_cost):
         raise UserError("--plan-for goes with neither --device nor --no-cost", "Leave one of them out.")
     if as_json:
-        typer.echo(json.dumps(plan_rows(planned, where, costs=costs), indent=2))
+        typer.echo(json.dumps(_plan_rows(planned, where, costs=not no_cost), indent=2))
     else:
-        print_plan(planned, where, costs=costs)
+        print_plan(planned, where, costs=not no_cost)
 
 
-def plan_rows(planned: Planned, where: Where, *, costs: bool = True) -> list[dict[str, Any]]:
-    """One dictionary a run: who it is, what it costs, where it stands. Without `costs` those are None. Runs of other
-    tables that these start from come first.
-
-    Raises:
-        UserError: there is no such device, or a run's model does not fit that of the run it starts from.
-    """
+def _plan_rows(planned: Planned, where: Where, *, costs: bool) -> list[dict[str, Any]]:
+    """One dictionary a run; runs of other tables that these start from come first. Without `costs` those are None."""
     device = cost.checked_hardware(where, planned.specs)
     first, own = _with_sources(planned, where, costs=costs)
     specs, estimator = [*first, *own], None
@@ -81,7 +118,7 @@ def plan_rows(planned: Planned, where: Where, *, costs: bool = True) -> list[dic
 
 def _with_sources(planned: Planned, where: Where, *, costs: bool) -> tuple[list[RunSpec], list[RunSpec]]:
     """The runs of other tables that must be done before these can start, done or not; and the runs. Where `costs` are
-    counted anyway, that each run's model fits that of its source is checked."""
+    counted, that each run's model fits that of its source is checked."""
     own = adopt_contents(planned.specs, where.runs, ambiguous=True)
     ids = {spec.id for spec in own}
     if costs and any(spec.start is not None for spec in own):
@@ -138,20 +175,14 @@ def print_plan(
     planned: Planned, where: Where, *, costs: bool = True, fresh: bool = False, site: Site | None = None
 ) -> None:
     """The plan as a table a column, each printed once it is counted, and the time that all of it takes; or, with a
-    `site`, how many runs are jobs there, of whose time nothing is known here. `fresh`: what is there is trained anew.
-    Runs of other tables that these start from stand before them.
-
-    Raises:
-        UserError: there is no such device, its options do not go together, or a run's model does not fit that of the
-            run it starts from.
-    """
+    `site`, how many runs are jobs there. `fresh`: what is there is trained anew. Runs of other tables that these start
+    from stand before them. Raises `UserError` where there is no such device, its options do not go together, or a run's
+    model does not fit that of the run it starts from."""
     device = cost.checked_hardware(where, planned.specs) if site is None else None
     finished = estimate.finished_runs(where.runs, device, where.gpus) if device is not None and costs else []
     recipe = planned.loaded.recipe
-    console = _console(110)
-    console.print(f"{recipe.title} ({planned.loaded.name}), scale {planned.scale}")
-    console.print(recipe.scales[planned.scale].description)
-    console.file.flush()
+    say(f"{recipe.title} ({planned.loaded.name}), scale {planned.scale}")
+    say(recipe.scales[planned.scale].description)
     first, own = _with_sources(planned, where, costs=costs)
     by_column: dict[str, list[RunSpec]] = {}
     for spec in first:
@@ -161,71 +192,59 @@ def print_plan(
     ordered = [spec for specs in by_column.values() for spec in specs]
     printed: list[dict[str, Any]] = []
     estimator = None
-    with Counting(ordered if costs else []) as counting:
+    with cost.counting(ordered if costs else []) as count_these:
         for column, specs in by_column.items():
             if costs:
-                counting.count(specs)
+                count_these(specs)
             if costs and device is not None:
                 counted = ordered[: len(printed) + len(specs)]
                 estimator = cost.estimator_for(ordered, device, where, finished, counted)
             in_table = specs[0] not in first
             rows = [_row(planned, spec, where, estimator, costs=costs, in_table=in_table) for spec in specs]
             for row in rows if fresh and in_table else ():
-                row["state"] = ANEW.get(row["state"], row["state"])
+                row["state"] = "anew" if row["state"] in (*ENDED, "unfinished") else row["state"]
             printed += rows
-            console.print()
-            console.print(_column_table(column, rows, specs))
-            console.file.flush()
+            _print_column(column, rows, specs)
     states = {spec.id: row["state"] for spec, row in zip(ordered, printed, strict=True)}  # one run may fill two columns
     left = sum(state not in ENDED for state in states.values())
-    if inexact := len({spec.id for spec in ordered if not spec.settings.train.deterministic}):
-        console.print(
-            f"\n{plural(inexact, 'run')} with train.deterministic: false: on a GPU quicker, but not the same to the "
-            "bit when repeated, or when stopped and resumed."
-        )
     before = f", {len(first)} of them to start from" if first else ""
-    summary = f"\n{plural(len(states), 'run')}{before}, {left} to do"
+    summary = f"{plural(len(states), 'run')}{before}, {left} to do"
+    typer.echo()
     if site is not None:
-        console.print(f"{summary}: each a job for Slurm, but those that are in its queue.")
+        say(summary + AT_SLURM)
     elif estimator is None or device is None:
-        console.print(f"{summary}. Costs were not counted.")
+        say(f"{summary}. Costs were not counted.")
     else:
         time = cost.time_in_words(ordered, [row["state"] for row in printed], estimator)
-        console.print(f"{summary}, about {time} on {device.words}.")
-        _print_bases(console, planned, printed, where, device)
+        say(f"{summary}, about {time} on {device.words}.")
+        _print_bases(planned, printed, where, device)
 
 
-def _print_bases(
-    console: Console, planned: Planned, printed: Sequence[dict[str, Any]], where: Where, device: Hardware
-) -> None:
-    """Where estimates come from, whether a device that is planned for holds the runs, and what a sweep costs with the
-    runs that its trials have yet to choose."""
+def _print_bases(planned: Planned, printed: Sequence[dict[str, Any]], where: Where, device: Hardware) -> None:
+    """Where estimates come from, whether a device that is planned for holds the runs, and what a sweep costs."""
     if device.chip is not None:
         most = max(printed, key=lambda row: float(row["estimated_memory_bytes"]))
         fits = most["estimated_memory_bytes"] <= device.chip.memory
-        console.print(
+        say(
             f"Memory: {_memory(most['estimated_memory_bytes'])} of {device.chip.memory / 2**30:.0f} GiB a GPU for "
             f"{most['row']} at {most['column']}: {'all fit' if fits else 'does not fit; lower train.micro_batch_size'}."
         )
     elif device.kind == "cpu" and planned.scale != "smoke":
-        console.print("For another machine: --plan-for h100 --gpus 8")
+        say("For another machine: --plan-for h100 --gpus 8")
     sources = dict.fromkeys(row["estimated_from"] for row in printed)
     tokens = " Tokens count padding." if any("tokens" in row for row in printed) else ""
-    console.print(
+    say(
         f"Time is estimated from {' and from '.join(sources)}; memory, roughly, from the tensors that the model keeps."
         f"{tokens}"
     )
     if planned.has_trials:
-        console.print(f"\n{cost.sweep_cost(planned, where)}")
+        typer.echo(f"\n{cost.sweep_cost(planned, where)}")
 
 
 def print_all(tables: Sequence[Planned], where: Where, site: Site | None = None) -> None:
     """One line a recipe: its runs, how many are done, how many are trained for an earlier recipe anyway, and the time
-    of the rest, which at a `site` is not known. Then all of it as the one queue that it is.
-
-    Raises:
-        UserError: there is no such device, or its options do not go together.
-    """
+    of the rest, which at a `site` is not known. Then all of it as the one queue that it is. Raises `UserError` where
+    there is no such device, or its options do not go together."""
     device = None
     if site is None:
         device = cost.checked_hardware(where, [spec for planned in tables for spec in planned.specs])
@@ -236,7 +255,7 @@ def print_all(tables: Sequence[Planned], where: Where, site: Site | None = None)
     if device is not None:
         cost.count(specs)
         estimator = cost.estimator_for(specs, device, where)
-    table = _grid(["recipe", "runs", "done", "shared", "to do", *(("time",) if estimator is not None else ())])
+    heads, lines = ["recipe", "runs", "done", "shared", "to do", *(["time"] if estimator is not None else [])], []
     seen: set[str] = set()
     for planned, plan in zip(tables, plans, strict=True):
         own = {spec.id: spec for spec in plan}
@@ -245,45 +264,25 @@ def print_all(tables: Sequence[Planned], where: Where, site: Site | None = None)
         left = [spec for name, spec in own.items() if name not in done | shared]
         cells = [str(count) for count in (len(own), len(done), len(shared), len(left))]
         if estimator is not None:
-            seconds = cost.time_left(left, [states[spec.id] for spec in left], estimator)
-            cells.append(duration(seconds) if left else "-")
-        table.add_row(planned.loaded.name, *cells)
+            cells.append(duration(estimator.makespan(left)) if left else "-")
+        lines.append([planned.loaded.name, *cells])
         seen |= own.keys()
-    console = _console(80)
-    console.print(table)
-    unfinished = [spec for spec in specs if states[spec.id] not in ENDED]
-    summary = f"\n{len(tables)} recipes, {len(states)} different runs, {len(unfinished)} to do"
-    if estimator is None or device is None:
-        console.print(f"{summary}: each a job for Slurm, but those that are in its queue.")
-        return
-    time = cost.time_in_words(specs, [states[spec.id] for spec in specs], estimator)
-    console.print(f"{summary}, about {time} on {device.name}.")
-    if sources := dict.fromkeys(estimator.of(spec).source for spec in unfinished):
-        console.print(f"Time is estimated from {' and from '.join(sources)}.")
+    print_texts(heads, lines)
+    left_in_all = sum(state not in ENDED for state in states.values())
+    summary, how = f"\n{len(tables)} recipes, {len(states)} different runs, {left_in_all} to do", AT_SLURM
+    if estimator is not None and device is not None:
+        time = cost.time_in_words(specs, [states[spec.id] for spec in specs], estimator)
+        how = f", about {time} on {device.name}."
+    typer.echo(summary + how)
 
 
-def _console(least: int) -> Console:
-    """Numbers cut off are worse than lines that a narrow terminal wraps."""
-    console = Console(highlight=False)
-    console.width = max(console.width, least)
-    return console
-
-
-def _grid(heads: Sequence[str], texts: Sequence[str] = ()) -> Table:
-    """The columns called `texts`, and the first, stand left, as numbers do not."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for head in heads:
-        table.add_column(head, justify="left" if head in (heads[0], *texts) else "right", no_wrap=True)
-    return table
-
-
-def _column_table(column: str, rows: Sequence[dict[str, Any]], specs: Sequence[RunSpec]) -> Table:
+def _print_column(column: str, rows: Sequence[dict[str, Any]], specs: Sequence[RunSpec]) -> None:
     counted = specs[0].task.unit.name
     has_costs, has_times = (rows[0][key] is not None for key in ("parameters", "estimated_seconds"))
     before = ("parameters", "+%", "paper's") if has_costs else ()
     after = ("FLOPs", *(("time",) if has_times else ()), "memory") if has_costs else ()
     tried = [key.partition(".")[2] for key in specs[0].point]
-    table = _grid([column, "seed", *tried, *before, counted, *after, "state"], ["state"])
+    heads, lines = [column, "seed", *tried, *before, counted, *after, "state"], []
     for row in rows:
         cells = [short_count(row[counted])]
         if has_costs:
@@ -291,8 +290,10 @@ def _column_table(column: str, rows: Sequence[dict[str, Any]], specs: Sequence[R
             cells = [f"{row['parameters']:,}", increase, row["paper_increase"] or "-", *cells, f"{row['flops']:.2g}"]
             cells += [duration(row["estimated_seconds"])] if has_times else []
             cells.append(_memory(row["estimated_memory_bytes"]))
-        table.add_row(row["row"], str(row["seed"]), *map(_shown, row.get("grid", {}).values()), *cells, row["state"])
-    return table
+        point = map(_shown, row.get("grid", {}).values())
+        lines.append([row["row"], str(row["seed"]), *point, *cells, row["state"]])
+    typer.echo()
+    print_texts(heads, lines, left=[head in (column, "state") for head in heads])
 
 
 def _memory(size: float) -> str:
@@ -300,60 +301,40 @@ def _memory(size: float) -> str:
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 / 10 else f"{size / 2**20:.0f} MiB"
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A setting as a run has it. `given_by` is `FILE:LINE`, an argument, or `default`."""
-
-    key: str
-    value: Any
-    given_by: str
-
-
-def print_settings(
-    recipe: str,
-    scale: str,
-    cell: str,
-    set_: Sequence[str] | None,
-    sweep: Sequence[str] | None,
-    also: Sequence[str] | None,
-    *,
-    as_json: bool,
-) -> None:
-    """Print the settings of a recipe's `cell`, with where each value was given. A cell is a row and, where
-    the scale has several columns, a column: `pre-ln,c4/130m`.
-
-    Raises:
-        UserError: the recipe has no such scale, or the scale no such row or column, or the column is not said.
-    """
-    loaded = load_recipe(find_recipe(recipe), catalogue(), set_ or (), scale, also_rows(also), sweep=sweep or ())
-    select(scale, map(str, loaded.recipe.scales), "scale")
+def _print_settings(recipe: str, of: Selection, cell: str, *, as_json: bool) -> None:
+    """Print the settings of a recipe's `cell`: a row and, where the scale has several columns, a column:
+    `pre-ln,c4/130m`."""
+    path, also = find_recipe(recipe), also_rows(of.also)
+    loaded = load_recipe(path, catalogue(), of.set_ or (), of.scale, also, sweep=of.sweep or ())
+    select(of.scale, map(str, loaded.recipe.scales), "scale")
     row, comma, column = cell.partition(",")
     (row,) = select(row, loaded.recipe.rows, "row")
-    columns = list(loaded.columns(scale))
+    columns = list(loaded.columns(of.scale))
     if not comma and len(columns) > 1:
         raise UserError(f"--settings {cell}: say under which column", f"for instance {row},{columns[0]}")
     (column,) = select(column, columns, "column") if comma else columns
-    found = list(_settings_of(loaded, scale, row, column))
+    found = list(_settings_of(loaded, of.scale, row, column))
     if as_json:
-        typer.echo(json.dumps([asdict(setting) for setting in found], indent=2))
+        keys = ("key", "value", "given_by")
+        typer.echo(json.dumps([dict(zip(keys, setting, strict=True)) for setting in found], indent=2))
         return
-    typer.echo(f"{loaded.name}, scale {scale}: {row} under {column}\n")
-    values = ["-" if setting.value is None else _shown(setting.value) for setting in found]
-    key_width = max(len(setting.key) for setting in found)
-    value_width = max(len(value) for value in values if len(value) <= LONG)
-    for value, setting in zip(values, found, strict=True):
-        typer.echo(f"{setting.key:{key_width}}  {value:{value_width}}  {setting.given_by}")
+    typer.echo(f"{loaded.name}, scale {of.scale}: {row} under {column}\n")
+    texts = [(key, "-" if value is None else _shown(value), given_by) for key, value, given_by in found]
+    key_width = max(len(key) for key, *_ in texts)
+    value_width = max(len(value) for _, value, _ in texts if len(value) <= LONG)
+    for key, value, given_by in texts:
+        typer.echo(f"{key:{key_width}}  {value:{value_width}}  {given_by}")
 
 
-def _settings_of(loaded: LoadedRecipe, scale: str, row: str, column: str) -> Iterator[Setting]:
-    """The options of the method, then the sections of the settings, key by key, and the run that it starts from. What a
-    named size decides has its number."""
+def _settings_of(loaded: LoadedRecipe, scale: str, row: str, column: str) -> Iterator[tuple[str, Any, str]]:
+    """Key, value and what gave it (`FILE:LINE`, an argument, or `default`), of the method, the settings, and the run
+    that it starts from. What a named size decides has its number."""
     stands = loaded.document.data["rows"][row]["method"]
     for key, value in loaded.methods[row].items():
         is_given = key == "name" or (isinstance(stands, dict) and key in stands)
         path = ("rows", row, "method", key)
         origin = Origin(path, loaded.document) if path[:2] in loaded.document.lines else Origin(argument="--also")
-        yield Setting(f"method.{key}", value, _place(loaded, origin) if is_given else "default")
+        yield f"method.{key}", value, _place(loaded, origin) if is_given else "default"
     settings, origins = loaded.settings[scale][row, column], loaded.origins[scale][row, column]
     grid = loaded.grids.get(scale)
     tried = [] if grid is None or grid.seeds else [grid.of(point) for point in loaded.points[scale][row, column]]
@@ -364,18 +345,18 @@ def _settings_of(loaded: LoadedRecipe, scale: str, row: str, column: str) -> Ite
             if tried and name in tried[0]:
                 every = [point[name] for point in tried]
                 several = [each for number, each in enumerate(every) if each not in every[:number]]
-                yield Setting(name, several, _place(loaded, origins[name]))
+                yield name, several, _place(loaded, origins[name])
             elif section == "model" and value is None and hasattr(shape, key):
-                yield Setting(name, getattr(shape, key), f"size {settings.model.size}")
+                yield name, getattr(shape, key), f"size {settings.model.size}"
             else:
-                yield Setting(name, value, _place(loaded, origins[name]) if name in origins else "default")
+                yield name, value, _place(loaded, origins[name]) if name in origins else "default"
     start = loaded.starts[scale].get((row, column))
     if start is not None:
         source = {"recipe": start.source.file, "row": start.row, "column": start.column, "seed": start.seed}
         for key, value in {**source, "new": list(start.new), "drop": list(start.drop)}.items():
             origin = Origin((*start.path, key), loaded.document)
             is_given = origin.path in loaded.document.lines
-            yield Setting(f"start.{key}", value, _place(loaded, origin) if is_given else "default")
+            yield f"start.{key}", value, _place(loaded, origin) if is_given else "default"
 
 
 def _place(loaded: LoadedRecipe, origin: Origin) -> str:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from comt_cli.campaign.slurm import Job, job_standings, readable_jobs
+from comt_cli.commands import options
+from comt_cli.commands.options import Filter
 from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
 from comt_cli.recipe.find import MARK, available_recipes
@@ -31,96 +33,81 @@ DEFAULT_SCALE = "smoke"
 """Of the verbs that train."""
 
 
-@dataclass(frozen=True)
-class Asked:
-    """The options of that name. `is_whole`: nothing narrows the tables or changes their runs; `is_named`: recipes are
-    given."""
-
-    scale: str | None
-    rows: str | None
-    columns: str | None
-    seeds: str | None
-    is_whole: bool
-    is_named: bool
+Progress = tuple[dict[str, Any], Collection | None, Mapping[str, str]]
+"""A table at a scale: its numbers as plain data, its cells where they are to be shown, and its metrics by column."""
 
 
-@dataclass(frozen=True)
-class Progress:
-    """A table at a scale: its numbers as plain data, and its cells where they are to be shown."""
+def status(recipes: options.Recipes = None, *, of: Filter, as_json: options.AsJson = False) -> None:
+    """Show how far the runs of each table are. Counts those that are done, diverged, running, unfinished and missing.
 
-    data: dict[str, Any]
-    cells: Collection | None = None
-    metrics: Mapping[str, str] = field(default_factory=dict)
-    """By column."""
+    Of recipes that are named, the table as far as it is: the metric where runs are done, steps and time left of those
+    at work. The options are those of the training it is about. A running run is shown with the process and the machine
+    that train it, one that failed with the reason, and one that was given to Slurm with its job.
 
+    Runs of other tables that these start from are counted below their table, and shown while they are open.
 
-def status(
-    recipes: Sequence[str],
-    scale: str | None,
-    rows: str | None,
-    columns: str | None,
-    seeds: str | None,
-    set_: Sequence[str] | None,
-    also: Sequence[str] | None,
-    runs: Path,
-    *,
-    as_json: bool,
-) -> None:
-    """Print how far the tables of recipes are, or of all that have runs below `runs`.
+    Without recipes: every table that has runs. Reads only; safe while runs are being trained.
 
-    Raises:
-        UserError: a recipe that is named is wrong, or has not what is asked for.
+    Examples:
+
+      comt status
+
+      comt status table3.yaml
+
+      comt status table3.yaml --scale small --seeds 1-3 --set train.steps=2000
     """
-    added = also_rows(also)
-    asked = Asked(scale, rows, columns, seeds, is_whole=not (set_ or rows or columns), is_named=bool(recipes))
+    added, is_named = also_rows(of.also), bool(recipes)
     seen: list[LoadedRecipe] = []
     shown: list[Progress] = []
     jobs: dict[str, Job] = {}
-    every = tables_with_runs(runs, [*available_recipes()], scale, is_set=bool(set_))
-    for name, there in [(name, None) for name in recipes] if recipes else every:
+    every = tables_with_runs(of.runs, [*available_recipes()], of.scale, is_set=bool(of.set_))
+    for name, there in [(name, None) for name in recipes or ()] or every:
+        is_whole = not (of.set_ or of.rows or of.columns)
         try:
-            path, changed, named = with_settings(name, set_, scale, runs, rows, added)
+            path, changed, named = with_settings(name, of.set_, of.scale, of.runs, of.rows, added)
             # What is set is for the scale that is trained: the steps of another would contradict its setup.
-            at = scale or there or (DEFAULT_SCALE if changed else None)
-            loaded = load_recipe(path, catalogue(), changed, at, also=named, also_fits_all=bool(recipes))
+            at = of.scale or there or (DEFAULT_SCALE if changed else None)
+            loaded = load_recipe(path, catalogue(), changed, at, also=named, also_fits_all=is_named)
             seen.append(loaded)
-            asked_here = replace(asked, is_whole=asked.is_whole and not changed, scale=scale or there)
-            shown += list(_tables(loaded, asked_here, runs, jobs))
+            here = replace(of, scale=of.scale or there)
+            shown += _tables(loaded, here, jobs, is_whole=is_whole and not changed, is_named=is_named)
         except UserError as error:
-            if recipes:
+            if is_named:
                 raise
-            if asked.is_whole:  # else it is merely not what was asked for
-                shown.append(Progress({"recipe": name, "error": error.message}))
+            if is_whole:  # else it is merely not what was asked for
+                shown.append(({"recipe": name, "error": error.message}, None, {}))
     if seen:
         check_added(added, seen)
-    _add_standings([table.data for table in shown], jobs)
+    _add_standings([data for data, *_ in shown], jobs)
     if as_json:
-        typer.echo(json.dumps([table.data for table in shown], indent=2))
+        typer.echo(json.dumps([data for data, *_ in shown], indent=2))
         return
     for table in shown:
-        _print(table)
+        _print(*table)
     if not shown:
-        example = (*recipes, "table3.yaml")[0]
-        typer.echo(f"Nothing was run below {runs}. To begin: comt train-lm --recipe {example}")
+        example = (*(recipes or ()), "table3.yaml")[0]
+        typer.echo(f"Nothing was run below {of.runs}. To begin: comt train-lm --recipe {example}")
 
 
-def _tables(loaded: LoadedRecipe, asked: Asked, runs: Path, jobs: dict[str, Job]) -> Iterator[Progress]:
+def _tables(
+    loaded: LoadedRecipe, of: Filter, jobs: dict[str, Job], *, is_whole: bool, is_named: bool
+) -> Iterator[Progress]:
     """The scale asked for; without one that of a training, where a recipe is named, and every other with a run. `jobs`
-    gets Slurm's, by run id."""
+    gets Slurm's, by run id. `is_whole`: nothing narrows the table or changes its runs."""
     scales = loaded.recipe.scales
-    main = asked.scale or (DEFAULT_SCALE if asked.is_named and DEFAULT_SCALE in scales else None)
-    for scale in [main] if main and (asked.scale or not asked.is_whole) else scales:
+    main = of.scale or (DEFAULT_SCALE if is_named and DEFAULT_SCALE in scales else None)
+    is_one = bool(of.scale) or not is_whole
+    for scale in [main] if main and is_one else scales:
         try:
-            planned = plan_loaded(loaded, scale, rows=asked.rows, columns=asked.columns, seeds=asked.seeds)
-            specs = adopt_contents(planned.specs, runs)
+            planned = plan_loaded(loaded, scale, rows=of.rows, columns=of.columns, seeds=of.seeds)
+            specs = adopt_contents(planned.specs, of.runs)
         except UserError as error:  # for instance a corpus that is not in the cache
-            if asked.scale or not asked.is_whole:
+            if is_one:
                 raise
-            yield Progress({**_place(loaded, scale), "error": error.message})
+            yield {**_place(loaded, scale), "error": error.message}, None, {}
             continue
-        is_shown = asked.is_named and scale in (main, asked.scale)
-        table, is_begun = _progress(loaded, scale, specs, runs, jobs, is_shown=is_shown)
-        if asked.scale or is_begun:
+        table, is_begun = _progress(loaded, scale, specs, of.runs, jobs, is_shown=is_named and scale == main)
+        if of.scale or is_begun:
             yield table
 
 
@@ -132,29 +119,34 @@ def _progress(
     loaded: LoadedRecipe, scale: str, specs: Sequence[RunSpec], runs: Path, jobs: dict[str, Job], *, is_shown: bool
 ) -> tuple[Progress, bool]:
     """A table at a scale, and whether anything of it was begun. Of a sweep the cells are those of its trials."""
-    grid = loaded.grids.get(scale)
+    grid, has_trials = loaded.grids.get(scale), loaded.has_trials(scale)
     beside: list[Run] = []
     cell_specs = list(specs)
-    if loaded.has_trials(scale):
+    if has_trials:
         sweep = read_sweep(loaded, scale, specs, runs)
         cell_specs = list(sweep.trials)
         trials = {spec.id for spec in cell_specs}
         beside = list(collect([spec for spec in sweep.specs if spec.id not in trials], runs, remarks=False).runs())
     choose_by = None if grid is None else grid.metric
-    collection = collect(cell_specs, runs, choose_by=choose_by, remarks=not loaded.has_trials(scale))
+    collection = collect(cell_specs, runs, choose_by=choose_by, remarks=not has_trials)
     every = [*collection.runs(), *beside]
     own = {run.spec.id for run in every}
     sources = list(collect([source for source in sources_of(specs) if source.id not in own], runs).runs())
-    begun = [run for run in (*every, *sources) if run.state in (RunState.running, RunState.unfinished)]
     # A job may be queued for a run that has no directory before its data is prepared.
-    begun += [run for run in (*every, *sources) if run.state is RunState.missing and not run.spec.is_known]
+    begun = [
+        run
+        for run in (*every, *sources)
+        if run.state in (RunState.running, RunState.unfinished)
+        or (run.state is RunState.missing and not run.spec.is_known)
+    ]
     theirs = readable_jobs((run.spec for run in begun), runs)
     begun = [run for run in begun if run.state is not RunState.missing or run.spec.request in theirs]
     jobs |= theirs
     others = _of_other_settings(loaded, scale, runs) if is_shown else {}
-    metrics = {column: loaded.recipe.metric_at(scale, column) for column in loaded.columns(scale)}
-    if grid is not None and loaded.has_trials(scale):
-        metrics = dict.fromkeys(metrics, grid.metric)
+    metrics = {
+        column: grid.metric if grid is not None and has_trials else loaded.recipe.metric_at(scale, column)
+        for column in loaded.columns(scale)
+    }
     counts = _counts(every)
     data = {
         **_place(loaded, scale),
@@ -169,7 +161,7 @@ def _progress(
     }
     has_runs = counts["missing"] < len(every)
     cells = collection if is_shown and has_runs else None
-    return Progress(data, cells, metrics), bool(has_runs or begun or collection.notes or others)
+    return (data, cells, metrics), bool(has_runs or begun or collection.notes or others)
 
 
 def _of_other_settings(loaded: LoadedRecipe, scale: str, runs: Path) -> dict[str, dict[str, int]]:
@@ -224,10 +216,8 @@ def _described(run: Run, runs: Path) -> dict[str, Any]:
 
 
 def _add_standings(tables: Iterable[dict[str, Any]], jobs: Mapping[str, Job]) -> None:
-    """Give open runs their `job`, and `job_state`: where Slurm says that it is. Asks it once.
-
-    Of a run that some process is training, only a queued job is shown: another job may be training it.
-    """
+    """Give open runs their `job`, and `job_state`: where Slurm says that it is. Of a run that some process is training,
+    only a queued job is shown: another job may be training it."""
     standings = job_standings(jobs.values())
     for run in (run for table in tables for run in table.get("open", ())):
         standing = standings.get(run["request"])
@@ -236,8 +226,7 @@ def _add_standings(tables: Iterable[dict[str, Any]], jobs: Mapping[str, Job]) ->
         run["job_state"] = standing.words if standing is not None and is_shown else None
 
 
-def _print(progress: Progress) -> None:
-    table = progress.data
+def _print(table: dict[str, Any], cells: Collection | None, metrics: Mapping[str, str]) -> None:
     heading = " ".join(part for part in (table.get("table", table["recipe"]), table.get("scale")) if part)
     if "error" in table:
         typer.echo(f"{heading}: not known: {table['error']}")
@@ -248,8 +237,8 @@ def _print(progress: Progress) -> None:
         return f"{format.plural(counts['runs'], 'run')}: {listed}"
 
     typer.echo(f"{heading}: {counted(table)}")
-    if progress.cells is not None:
-        print_progress(progress.cells, progress.metrics)
+    if cells is not None:
+        print_progress(cells, metrics)
     for name, states in table["others"].items():
         typer.echo(f"  besides, {name}: {', '.join(f'{count} {state}' for state, count in states.items())}")
     for source in table["sources"]:

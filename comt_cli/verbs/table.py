@@ -38,11 +38,7 @@ def with_settings(
     also: Mapping[str, Any] | None = None,
 ) -> tuple[Path, list[str], dict[str, Any]]:
     """The file of a recipe, the `--set` arguments and the rows that `--also` adds: with those of `table3@steps-12`, and
-    with `rows` that the recipe does not have, and runs below `runs` do.
-
-    Raises:
-        UserError: there is no such recipe, or no run with such settings.
-    """
+    with `rows` that the recipe does not have, and runs below `runs` do. Raises `UserError` where there are none."""
     recipe, variant = split_variant(name)
     path, added = find_recipe(recipe), {**(also or {})}
     changed = [*_arguments(path, variant, runs), *(overrides or ())]

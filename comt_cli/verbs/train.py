@@ -1,12 +1,14 @@
-"""One path of the verbs that train: what is selected of recipes, sweeps among them, is checked, its cost told, trained
-here or submitted to Slurm, and their tables and figures written."""
+"""The verbs that train, and `comt reproduce`: what is selected of recipes, sweeps among them, is checked, its cost
+told, trained here or submitted to Slurm, and their tables and figures written."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import sleep
+from typing import Annotated, Any
 
 import typer
 
@@ -14,6 +16,8 @@ from comt_cli.campaign import executor
 from comt_cli.campaign.outcomes import Ending, Summary, TrainingFailed, run_name
 from comt_cli.campaign.slurm import begin_anew, submit
 from comt_cli.campaign.slurm_site import Site, read_site
+from comt_cli.commands import completion, options
+from comt_cli.commands.options import Selection, Where
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.files import check_writable
 from comt_cli.methods import catalogue
@@ -26,71 +30,86 @@ from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.known import adopt_contents
 from comt_cli.runs.plan import RunSpec
 from comt_cli.runs.shared import set_aside
+from comt_cli.tasks import Task
 from comt_cli.training.processes import StopSignal, is_main_process, launched_by_torchrun
 from comt_cli.training.trackers import tracking
-from comt_cli.verbs import outcome
-from comt_cli.verbs.cost import Where, sweep_cost
-from comt_cli.verbs.plan import Planned, also_rows, check_added, plan_loaded, plan_recipe
+from comt_cli.verbs import report
+from comt_cli.verbs.cost import sweep_cost
+from comt_cli.verbs.plan import Planned, also_rows, check_added, plan_loaded, plan_selected
 from comt_cli.verbs.show import print_all, print_plan
 from comt_cli.words import plural
 
 POLL_SECONDS = 2.0
+AFTER_JOBS = "The tables and figures, once the jobs are done: the same command without --slurm"
 
 
-def train_recipe(
-    command: str,
-    recipe: str,
-    scale: str,
-    rows: str | None,
-    columns: str | None,
-    seeds: str | None,
-    set_: list[str] | None,
-    sweep: list[str] | None,
-    also: list[str] | None,
-    where: Where,
-    *,
-    fresh: bool,
-    dry_run: bool,
-) -> None:
-    """Train the runs selected of a recipe of `command` and write its table, or print the plan.
+def training_verb(task: Task[Any]) -> Callable[..., None]:
+    """The function of a task's verb; its help is the docstring of the task."""
 
-    Raises:
-        UserError: the recipe is wrong, or another command's; nothing was started. See also `train_tables`.
-    """
-    added, site = also_rows(also), read_slurm_site(where)
-    # The whole table, not only the part that is selected: training one row must not erase the others.
-    table = plan_recipe(recipe, scale, set_, command=command, seeds=seeds, also=added, sweep=sweep)
-    selected = table.only(rows, columns)
-    if dry_run:
-        _check_processes([selected])
-        print_plan(selected, where, fresh=fresh, site=site)
-        return
-    then = f"The table, of what is done: comt report {recipe} --scale {scale}, with the same options"
-    train_tables([table], [selected], where, site, then, fresh=fresh)
+    def train(
+        recipe_: Annotated[
+            str | None,
+            typer.Argument(metavar="RECIPE", help=options.RECIPE_HELP, autocompletion=completion.recipes),
+        ] = None,
+        *,
+        recipe: Annotated[
+            str | None, typer.Option(help="The same, as an option.", autocompletion=completion.recipes)
+        ] = None,
+        of: Selection,
+        where: Where,
+        fresh: Annotated[bool, typer.Option("--fresh", help="Train anew; earlier runs are moved aside, kept.")] = False,
+        dry_run: options.DryRun = False,
+    ) -> None:
+        named = options.one_of(recipe_, recipe, "--recipe", f"comt {task.command} {recipe}")
+        if named is None:
+            raise UserError("no recipe was given", f"comt recipes lists them; then comt {task.command} RECIPE")
+        site = read_slurm_site(where)
+        # The whole table, not only the part that is selected: training one row must not erase the others.
+        table = plan_selected(named, replace(of, rows=None, columns=None), command=task.command)
+        selected = table.only(of.rows, of.columns)
+        if dry_run:
+            _check_processes([selected])
+            print_plan(selected, where, fresh=fresh, site=site)
+            return
+        then = f"The table, of what is done: comt report {named} --scale {of.scale}, with the same options"
+        train_tables([table], [selected], where, site, then, fresh=fresh)
+
+    train.__doc__ = type(task).__doc__
+    return train
 
 
 def reproduce(
-    scale: str,
-    papers: str | None,
-    seeds: str | None,
-    also: list[str] | None,
-    where: Where,
+    scale: options.Scale = "smoke",
+    papers: Annotated[str | None, typer.Option(metavar="A,B", help="Only these papers' recipes.")] = None,
+    seeds: options.Seeds = None,
+    also: options.Also = None,
+    sweeps: Annotated[bool, typer.Option("--sweeps", help="Recipes that first try values for every row, too.")] = False,
     *,
-    sweeps: bool,
-    dry_run: bool,
+    where: Where,
+    dry_run: options.DryRun = False,
 ) -> None:
-    """Train every recipe of these papers that has the scale, and write their tables and the overview. Raises as
-    `train_tables` does, and `UserError` where one is broken."""
+    """Train every recipe that has the scale. Writes their tables, their figures, and the overview of them all.
+
+    All recipes are checked before the first run; those without the scale, and without --sweeps those that first try
+    values for every row, are named and skipped. Their runs form one queue, in which a training that several tables
+    need stands once. What is done already is not done again, and a run that fails does not stop the others: the same
+    command can be given again, and on several machines at once.
+
+    Examples:
+
+      comt reproduce --scale smoke --dry-run
+
+      comt reproduce --scale smoke
+
+      comt reproduce --scale small --papers transponder --seeds 1-3
+    """
     site = read_slurm_site(where)
-    tables = recipes_of_scale(scale, papers, seeds, also, sweeps=sweeps)
+    tables = _recipes_of_scale(scale, papers, seeds, also, sweeps=sweeps)
     if dry_run:
         print_all(tables, where, site)
         _print_cost(tables, where)
         return
     train_tables(tables, tables, where, site, AFTER_JOBS, overview=True)
-
-
-AFTER_JOBS = "The tables and figures, once the jobs are done: the same command without --slurm"
 
 
 def train_tables(
@@ -105,12 +124,9 @@ def train_tables(
 ) -> None:
     """Train what is `selected` of `tables` as one queue and write the tables, which are whole; or submit it to Slurm at
     a `site`, and say what to do `then`. Runs that are done are not trained again, unless `fresh` moves them aside.
-
-    Raises:
-        UserError: an option, or where results go, is wrong; nothing was started.
-        TrainingFailed: a run failed, nobody has trained it, or the best of a row's trials is at the edge of the grid.
-        typer.Exit: something was not written, which has been said.
-    """
+    Raises `UserError` where an option, or where results go, is wrong: nothing was started; `TrainingFailed` where a run
+    failed, nobody has trained it, or the best of a row's trials is at the edge of the grid; `typer.Exit` where
+    something was not written, which has been said."""
     _check_processes(selected)
     for folder in dict.fromkeys(where.results / each.scale / each.loaded.folder.replace("/", "-") for each in tables):
         check_writable(folder, "--results")
@@ -134,7 +150,7 @@ def train_tables(
     unwritten: list[str] = []
     if is_main_process():
         try:
-            unwritten = outcome.write_outcomes(
+            unwritten = report.write_outcomes(
                 tables, where.runs, where.results, overwrite=where.overwrite, shown=selected
             )
         finally:
@@ -146,16 +162,12 @@ def train_tables(
         raise typer.Exit(1)
 
 
-def recipes_of_scale(
+def _recipes_of_scale(
     scale: str, papers: str | None, seeds: str | None, also: list[str] | None, *, sweeps: bool
 ) -> list[Planned]:
-    """Every recipe chosen that has the scale; those that are skipped are named. Raises `UserError` where one is broken,
-    or none is left.
-
-    A row of `also` is added to those recipes that can have its method.
-    """
-    added = also_rows(also)
-    recipes = available_recipes()
+    """Every recipe chosen that has the scale; those that are skipped are named. A row of `also` is added to those
+    recipes that can have its method. Raises `UserError` where one is broken, or none is left."""
+    added, recipes = also_rows(also), available_recipes()
     chosen = select(papers, dict.fromkeys(name.partition("/")[0] for name in recipes), "paper")
     planned, skipped = [], []
     scales: dict[str, None] = {}
@@ -170,12 +182,10 @@ def recipes_of_scale(
         else:
             skipped.append(f"{name} has no scale {scale}, only {', '.join(loaded.recipe.scales)}")
         scales |= dict.fromkeys(loaded.recipe.scales)
-    if not planned and scale not in scales:
-        raise UserError(f"no recipe has a scale {scale!r}", nearest(scale, scales))
-    for each in skipped if is_main_process() else ():
+    for each in skipped if is_main_process() and scale in scales else ():
         typer.echo(f"skipped: {each}", err=True)
     if not planned:
-        raise UserError(f"there are no recipes to reproduce at scale {scale}", "comt recipes lists what there is.")
+        raise UserError(f"no recipe has a scale {scale!r}, or all that have it are sweeps", nearest(scale, scales))
     check_added(added, (table.loaded for table in planned))
     return planned
 
@@ -217,15 +227,10 @@ def _check_edges(tables: Sequence[Planned], runs: Path) -> None:
 
 
 def _train(tables: Sequence[Planned], where: Where) -> Summary:
-    """Train the selected runs of tables, until nothing follows from the trials of sweeps any more.
-
-    Each pass trains what is known: first the trials and the runs at the recipe's own values, then those at values that
-    were chosen. What another process trains is waited for where a choice depends on it; a run that it leaves is taken
-    over. So any number of processes can be given the same command.
-
-    Raises:
-        see `train_on`.
-    """
+    """Train the selected runs of tables, until nothing follows from the trials of sweeps any more. Each pass trains
+    what is known: first the trials and the runs at the recipe's own values, then those at values that were chosen. What
+    another process trains is waited for where a choice depends on it; a run that it leaves is taken over. So any number
+    of processes can be given the same command. Raises as `executor.train_on`."""
     sweeps = [planned for planned in tables if planned.has_trials]
     seeds = {seed for planned in sweeps for seed in planned.loaded.grids[planned.scale].seeds}
     while True:
@@ -252,11 +257,8 @@ def _wait(waiting: Sequence[RunSpec], runs: Path) -> None:
 
 
 def read_slurm_site(where: Where) -> Site | None:
-    """The site file of `--slurm`, checked, and that no option says what it says; None without one.
-
-    Raises:
-        UserError: the site file is wrong, or --gpus, --jobs or torchrun are used with it.
-    """
+    """The site file of `--slurm`, checked, and that no option says what it says; None without one. Raises
+    `UserError`."""
     if where.slurm is None:
         return None
     site = read_site(where.slurm)
@@ -271,11 +273,8 @@ def read_slurm_site(where: Where) -> Site | None:
 
 
 def _submit(specs: Sequence[RunSpec], where: Where, site: Site, *, fresh: bool) -> None:
-    """Submit those of `specs` that are open and not submitted yet; print a line for every job, and what comes next.
-
-    Raises:
-        UserError, StorageError: see `comt_cli.campaign.slurm.submit`.
-    """
+    """Submit those of `specs` that are open and not submitted yet; print a line for every job. Raises as
+    `slurm.submit`."""
     for moved in begin_anew(specs, where.runs) if fresh else ():
         typer.echo(f"moved aside: {moved}", err=True)
     counts: Counter[str] = Counter()

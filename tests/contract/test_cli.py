@@ -269,7 +269,6 @@ RUN = {
         ("comt rm table3 : pre-ln+comt : py", {"python-docs/tiny"}),
         ("comt export comt/table3 : pre-ln+comt : python-docs/tiny :", {"7"}),
         ("comt plot-cosine table3 : x", set()),
-        ("comt status table3 --rows min", {"mine"}),  # which has a run
         ("comt show table3 --rows min", set()),
     ],
 )

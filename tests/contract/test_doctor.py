@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from comt_cli.app import app
@@ -16,14 +15,13 @@ from comt_cli.data.images import glyph_faces, torchvision_import
 from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.data.pairs.settings import PairData
 from comt_cli.data.prepare import prepare
-from comt_cli.doctor import checks, judge
+from comt_cli.doctor import checks
 from comt_cli.doctor import data as doctor_data
-from comt_cli.doctor.checks import GIB, PYTHONS, TORCHES, all_checks, run_check
+from comt_cli.doctor.checks import GIB, PYTHONS, TORCHES, all_checks, judge, run_check
 from comt_cli.doctor.data import check_data
 from comt_cli.doctor.kernels import check_kernels
 from comt_cli.errors import UserError
 from comt_cli.kernels import choice, measurements
-from comt_cli.scoring import java_metrics
 
 PYPROJECT = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
 
@@ -115,21 +113,6 @@ def test_a_file_in_the_place_of_a_folder_fails(tmp_path):
     assert (outcome.status, "--runs" in str(outcome.fix)) == ("fail", True)
 
 
-@pytest.mark.parametrize(
-    ("version", "visible", "why"),
-    [(None, None, "CPU build"), ("13.0", "", "CUDA_VISIBLE_DEVICES"), ("13.0", None, "shows no GPU")],
-)
-def test_why_there_is_no_cuda_is_told(version, visible, why, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    monkeypatch.setattr(torch.version, "cuda", version)
-    monkeypatch.setattr(torch.version, "hip", None)
-    monkeypatch.setattr(checks, "_has_nvidia_device", lambda: False)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert why in checks.check_devices().text
-
-
 def test_a_wrong_t5_vocabulary_fails(tmp_path, monkeypatch):
     (tmp_path / "spiece.model").write_bytes(b"something else")
     monkeypatch.setenv("COMT_T5_SPM", str(tmp_path / "spiece.model"))
@@ -176,16 +159,6 @@ def test_images_without_torchvision_and_without_fonts(monkeypatch, tmp_path):
     assert (found.status, found.fix) == ("warn", "Install it.")
     monkeypatch.setattr(glyph_faces, "font_files", lambda name: [tmp_path / "cmr10.ttf"])
     assert check_data("images").status == "fail"
-
-
-def test_scores_of_captions_need_java_and_a_package_and_no_training_does(monkeypatch):
-    for module in (doctor_data, java_metrics):
-        monkeypatch.setattr(module.shutil, "which", lambda name: None)
-        monkeypatch.setattr(module, "find_spec", lambda name: None)
-    found = check_data("captions")
-    assert (found.status, found.fix) == ("ok", None)
-    assert "no METEOR (needs Java), no SPICE (needs Java)" in found.text
-    assert "apt-get install default-jre" in found.text
 
 
 def test_kernels_and_damaged_files_of_measurements_are_named(tmp_path, monkeypatch):

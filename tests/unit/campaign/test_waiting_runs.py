@@ -69,13 +69,6 @@ def test_a_run_is_taken_once_its_source_is_done(tmp_path):
     assert queue.left() == 3
 
 
-def test_a_source_that_was_trained_before_is_not_trained_again(tmp_path):
-    end(tmp_path, SOURCE)
-    queue = RunQueue([FIRST], tmp_path)
-    assert taken(queue) == FIRST
-    assert endings(queue) == {SOURCE.id: Ending.done, FIRST.id: Ending.left}
-
-
 @pytest.mark.parametrize("is_done", [False, True])
 def test_a_run_with_weights_of_its_own_needs_no_source(is_done, tmp_path):
     of(tmp_path, FIRST).checkpoint_file.touch()
@@ -126,13 +119,6 @@ def test_a_source_that_is_trained_elsewhere_is_awaited(tmp_path):
     assert taken(queue) == SOURCE
     ends(queue, SOURCE, Ending.elsewhere, "by process 12 on another")
     assert taken(queue) == SOURCE
-
-
-def test_what_other_processes_have_made_of_sources_is_looked_at(tmp_path):
-    queue = RunQueue([FIRST], tmp_path)
-    end(tmp_path, SOURCE, "diverged", diverged_at=5)
-    queue.look_at_open()
-    assert endings(queue) == {SOURCE.id: Ending.diverged, FIRST.id: Ending.failed}
 
 
 def test_the_data_of_sources_is_prepared_too(tmp_path, monkeypatch):

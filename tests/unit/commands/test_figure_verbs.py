@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from caption_cases import caption_spec
-from tiny_runs import dataset_of, image_spec, pictures, tiny_spec, train
+from tiny_runs import dataset_of, image_spec, pictures, train
 from toy_translation import toy_model, toy_spec, write_run
 from typer.testing import CliRunner, Result
 
@@ -24,7 +24,7 @@ from comt_cli.exchange.loaded import LoadedCaptioner
 from comt_cli.layers.initialise import initialise
 from comt_cli.models.build import model_of
 from comt_cli.runs.directory import RunDirectory
-from comt_cli.verbs.models import image_numbers
+from comt_cli.verbs.figures import image_numbers
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
@@ -101,10 +101,6 @@ def test_each_stack_and_text_of_a_translator_has_its_figure() -> None:
         assert frame["part"].unique().tolist() == parts
         tokens = frame.drop_duplicates("position")["token"].replace("<0x20>", "_").tolist()
         assert tokens == [*TEXT.replace(" ", "_"), "</s>"]
-    target = read("gate-values-by-token-decoder-target")
-    assert target["part"].unique().tolist() == ["attention", "cross", "mlp"]
-    assert target["token"].iloc[0] == "<s>"
-    assert len(read("gate-summary")) == 2 * (6 + 2 * 10)
     assert "no channel-wise gates at gate_proj" in refused("analyze-gates", folder, "--site", "gate_proj")
     assert "transponder is a translator, not a language model" in refused("plot-cosine", folder)
 
@@ -143,34 +139,6 @@ def test_what_is_run_is_the_image_of_that_number_and_the_words_behind_the_begin_
     np.testing.assert_allclose(found, factors.numpy(), rtol=1e-5)
 
 
-def test_regions_and_words_of_a_captioner_have_their_figures() -> None:
-    folder = captioner("transponder", residual="post-norm")
-    by_token = [f"gate-values-by-token-{name}" for name in ("decoder-caption", "decoder-image", "encoder-image")]
-    found = drawn("analyze-gates", folder, "--images", "3,", "--text", CAPTION)
-    assert found == ["gate-summary", *BY_CHANNEL, *by_token]
-    for name, parts in (("encoder-image", ["attention", "mlp"]), ("decoder-image", ["cross"])):
-        frame = read(f"gate-values-by-token-{name}")
-        assert frame["part"].unique().tolist() == parts
-        assert frame["token"].nunique() == 36
-    words = read("gate-values-by-token-decoder-caption")
-    assert words.drop_duplicates("position")["token"].tolist() == ["<s>", *CAPTION.split()]
-
-
-@pytest.mark.parametrize(
-    ("model", "arguments", "said"),
-    [
-        (translator, ["--images", "3"], "grc is a translator; --images is for captioners and image classifiers"),
-        (translator, ["--site", "q_proj"], "has no gates on projections or branches"),
-        (translator, ["--text", "a" * 40], "the text has 40 tokens; grc-c-seed1 takes 1 to 39"),
-        (captioner, ["--images", "2"], "grc-c-seed1 is observed on one image at a time"),
-        (captioner, ["--images", "12,"], "there is no test image 12"),
-        (captioner, ["--text", "a " * 13], "the caption has 13 words"),
-    ],
-)
-def test_what_cannot_be_observed_is_refused(model, arguments, said) -> None:
-    assert said in refused("analyze-gates", model("grc"), *arguments)
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> dict[str, RunDirectory]:
     """Three short runs, which nobody may change."""
@@ -193,23 +161,6 @@ def test_gradients_of_one_run_and_of_several_are_drawn(runs, tmp_path) -> None:
     shown = {frozenset(name.partition("(")[2].rstrip(")") for name in names) for names in several}
     assert len(several) == 2, "the third is the first in another order"
     assert shown == {frozenset({"addition", "comt-pixel"}), frozenset({"addition", "sas-resnet"})}
-
-
-def test_what_logged_no_gradients_is_refused(runs, tmp_path) -> None:
-    quiet = train(image_spec(steps=1), tmp_path / "runs")
-    said = refused("plot-gradients", runs["plain"].path, quiet.path)
-    assert "has logged no gradient norms" in said
-    assert "--set train.gradient_norms_every=10" in said
-    assert "is not a run directory" in refused("plot-gradients", tmp_path)
-    for name in "ab":
-        Path(f"{name}.txt").write_text(f"{name} text " * 60)
-    language = tiny_spec(f"files:{tmp_path}/*.txt", data={"validation_fraction": 0.5})
-    many = [image_spec(seed=seed) for seed in range(8)]
-    for spec in (language, *many):
-        RunDirectory.of(tmp_path / "runs", spec).create(spec)
-    paths = [RunDirectory.of(tmp_path / "runs", spec).path for spec in many]
-    assert "is a run of a language model" in refused("plot-gradients", tmp_path / "runs" / language.relative_path)
-    assert "8 runs are more than one figure can show" in refused("plot-gradients", *paths)
 
 
 def test_gates_of_images_are_drawn_as_maps_and_connections_as_shares(runs) -> None:
@@ -245,16 +196,3 @@ def test_a_data_set_is_drawn_as_a_network_sees_it(monkeypatch) -> None:
     assert frame["class"].tolist() == ["35689BEGRS"[label] for label in frame["label"]]
     assert (frame["row"] == frame["label"]).all()
     assert frame.groupby("row")["column"].max().tolist() == [5] * 10
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["glyph10"], "did you mean glyphs10?"),
-        (["cifar10", "--size", "16"], "the images of cifar10 are 32 pixels wide"),
-        (["imagenet", "--folder", "/nowhere"], "imagenet is not in /nowhere"),
-        (["glyphs10", "--folder", "/nowhere"], "--folder is for cifar10, cifar100 and imagenet"),
-    ],
-)
-def test_which_data_sets_cannot_be_drawn(arguments, said) -> None:
-    assert said in refused("plot-images", *arguments)

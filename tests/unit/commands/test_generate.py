@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -125,21 +124,15 @@ def test_a_text_ends_where_the_model_ends_it(run_directory, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--temperature", "-0.1"], "--temperature -0.1: it must be 0 or more"),
         (["--temperature", "nan"], "it must be 0 or more"),
-        (["--temperature", "inf"], "it must be 0 or more"),
         (["--top-p", "0"], "--top-p 0: it must be more than 0"),
-        (["--top-p", "1.01"], "at most 1"),
         (["--top-p", "nan"], "at most 1"),
         (["--prompt-file", "empty.txt"], "empty.txt holds no prompt"),
-        (["--prompt-file", "nowhere.txt"], "nowhere.txt cannot be read"),
         (["--prompt-file", "latin.txt"], "latin.txt cannot be read"),
         (["--prompt", "a\udcff"], "is not UTF-8"),
         (["--device", "tpu"], "--device tpu"),
-        (["--prompt-file", "pipe"], "pipe cannot be read: it is a pipe, not a file"),
         (["--prompt-file", "large"], "large cannot be read: it has 1,099,511,627,776 bytes"),
         (["--samples", "2000", "--max-new-tokens", "1000000"], "2,000 texts of up to 1,000,000 tokens are too many"),
-        (["--samples", "9000", "--prompt", "a", "--prompt", "b"], "18,000 texts of up to 64 tokens are too many"),
     ],
     ids=str,
 )
@@ -147,7 +140,6 @@ def test_what_is_wrong_is_said_before_anything_is_loaded(arguments, words, tmp_p
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.txt").write_text("\n  \n")
     (tmp_path / "latin.txt").write_bytes(b"\xe9\n")
-    os.mkfifo(tmp_path / "pipe")
     with (tmp_path / "large").open("wb") as handle:
         handle.truncate(1 << 40)
     result = run("checkpoint.pt", *arguments)  # which is not there

@@ -17,9 +17,9 @@ from comt_cli.errors import StorageError
 from comt_cli.files import write_json
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.tasks import Task
-from comt_cli.verbs import outcome as outcomes
-from comt_cli.verbs.outcome import write_outcome, write_outcomes
+from comt_cli.verbs import report as outcomes
 from comt_cli.verbs.plan import Planned, plan_recipe
+from comt_cli.verbs.report import write_outcome, write_outcomes
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
@@ -177,28 +177,3 @@ def test_a_figure_is_drawn_again_when_one_of_its_runs_is_another(handed, capsys)
     PICTURE.with_suffix(".pdf").unlink()
     assert WROTE in outcome(plan, capsys)
     assert len(handed) == 5
-
-
-def test_a_figure_of_fewer_rows_does_not_take_the_place_of_one_of_more(capsys) -> None:
-    ended(figure())
-    outcome(figure(rows="base"), capsys)
-    assert drawn_rows() == ["base"]
-    outcome(figure(), capsys)  # more rows take the place of fewer
-    assert drawn_rows() == DRAWN
-    assert "is of another column or seed, or of more rows" in outcome(figure(rows="base"), capsys)
-    assert WROTE in outcome(figure(rows="base"), capsys, overwrite=True)
-
-
-def test_of_several_runs_each_that_cannot_be_drawn_is_told(handed, capsys) -> None:
-    assert outcome(figure(), capsys) == (
-        "mine/figure8 (smoke) is not drawn: its run (gated, narrow, seed 4) is missing; "
-        "its run (base, narrow, seed 4) is missing.\n"
-    )
-    directories = ended(figure())
-    command = "comt train-resnet --recipe mine/figure8 --scale smoke"
-    assert outcome(figure(), capsys, draw=False) == f"mine/figure8 (smoke) is not drawn yet: {command} draws it.\n"
-    directories["gated"].gradients_file.unlink()
-    assert "its run (gated, narrow, seed 4) has logged no gradient norms" in outcome(figure(), capsys)
-    shares = figure("residual-shares", rows="gated")
-    assert outcome(shares, capsys) == "mine/figure8 (smoke) is not drawn: its row base was not selected.\n"
-    assert handed == []

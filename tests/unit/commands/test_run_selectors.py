@@ -5,25 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from comt_cli.app import app
+from comt_cli.commands.options import OfRuns
 from comt_cli.errors import UserError
+from comt_cli.runs.plan import RunSpec
 from comt_cli.runs.shared import link_runs, set_aside
 from comt_cli.verbs.select import model_source, run_directories
-from tests.shelf import Shelf, shelf
+from tests.shelf import GATES, Shelf, comt, shelf
 
 __all__ = ["shelf"]
 
 
 def meant(text: str, scale: str | None = None) -> str:
     """The id of the run that a verb would load."""
-    return Path(model_source(text, Path("runs"), scale)).resolve().name
+    return Path(model_source(text, OfRuns(scale))).resolve().name
 
 
 def error(text: str, scale: str | None = None) -> str:
     with pytest.raises(UserError) as raised:
-        model_source(text, Path("runs"), scale)
+        model_source(text, OfRuns(scale))
     assert raised.value.exit_status == 2
     return str(raised.value)
 
@@ -67,7 +67,7 @@ def test_a_run_that_another_table_trained_is_found_by_this_ones_names(shelf: She
     twin = shelf.spec("with-gates", recipe="mine/twin", overrides=["train.steps=20"])
     assert twin.id == spec.id
     with pytest.raises(UserError, match="no run of mine/twin is below runs"):
-        model_source("mine/twin:with-gates", Path("runs"))
+        model_source("mine/twin:with-gates", OfRuns())
     link_runs([twin], Path("runs"))
     assert meant("mine/twin:with-gates:docs/tiny") == spec.id
 
@@ -97,23 +97,17 @@ def test_paths_and_foreign_names_are_left_alone(shelf: Shelf):
     directory = shelf.done(shelf.spec("pre-ln"))
     Path("abcdef").mkdir()
     for text in (str(directory.path), "abcdef", "owner/model", "model.gguf", "nothing/there.pt"):
-        assert model_source(text, Path("runs")) == text
+        assert model_source(text, OfRuns()) == text
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("mine/gates:pre", "mine/gates has no row 'pre'\n  did you mean pre-ln?"),
-        ("mine/gates:pre-ln:docs/tny", "mine/gates has no column 'docs/tny'\n  did you mean docs/tiny?"),
-        ("mine/gates:pre-ln::x", "the seed 'x' is no whole number"),
         ("mine/gates:pre-ln:docs/tiny:1:9", "has too many parts"),
-        ("mine/gates:a/b", "no run below runs is mine/gates:a/b; of mine/gates there are"),
         ("mine/gates:pre-ln::2", "no run below runs is mine/gates:pre-ln::2; of mine/gates there are"),
         ("mine/gtes:pre-ln", "there is no recipe, and no table with runs, mine/gtes\n  did you mean mine/gates?"),
-        ("gates:pre-ln", "did you mean mine/gates?"),
         ("table3:pre-ln", "no run of comt/table3 is below runs\n  comt train-lm --recipe comt/table3.yaml trains them"),
-        ("table2:pre-ln", "comt/table2 has no row 'pre-ln'"),
-        ("table2:pre-ln", "table2 is comt/table2; there is transponder/table2, too."),
     ],
 )
 def test_what_means_nothing_is_told_with_what_there_is(shelf: Shelf, text, says):
@@ -133,10 +127,10 @@ def test_several_runs_for_a_verb_that_takes_several(shelf: Shelf):
     for spec in specs:
         shelf.done(spec)
     path = Path("runs/by-id") / specs[0].id
-    found = run_directories(["mine/gates:pre-ln", str(path / "checkpoint.pt")], Path("runs"))
+    found = run_directories(["mine/gates:pre-ln", str(path / "checkpoint.pt")], OfRuns())
     assert [each.path.resolve().name for each in found] == [*sorted(spec.id for spec in specs), specs[0].id]
     with pytest.raises(UserError, match="is not a run directory"):
-        run_directories(["some/path"], Path("runs"))
+        run_directories(["some/path"], OfRuns())
 
 
 TRIED = ["train.steps=20"]
@@ -155,14 +149,10 @@ def tried(shelf: Shelf) -> Shelf:
     return shelf
 
 
-def comt(*arguments: str):
-    return CliRunner().invoke(app, list(arguments))
-
-
 def test_the_name_of_settings_and_the_option_select_the_same(tried: Shelf, capsys):
     wanted = tried.spec("pre-ln", 2, overrides=TRIED).id
     assert meant("mine/gates@steps-20:pre-ln::2") == wanted
-    assert Path(model_source("mine/gates:pre-ln::2", Path("runs"), set_=TRIED)).resolve().name == wanted
+    assert Path(model_source("mine/gates:pre-ln::2", OfRuns(set_=TRIED))).resolve().name == wanted
     assert "unlike the recipe" not in capsys.readouterr().err
     assert meant("mine/gates:pre-ln::2") == wanted  # no other has the seed, which is said
     assert "mine/gates:pre-ln::2 was trained with train.steps=20, unlike the recipe" in capsys.readouterr().err
@@ -170,13 +160,6 @@ def test_the_name_of_settings_and_the_option_select_the_same(tried: Shelf, capsy
     assert "unlike the recipe" not in capsys.readouterr().err
     said = error("mine/gates@steps-21:pre-ln")
     assert "no run of mine/gates has settings called steps-21\n  There are mine/gates@steps-20; --set" in said
-
-
-@pytest.mark.parametrize("verb", [("train-lm",), ("show",), ("bench", "costs")])
-def test_where_settings_are_given_the_name_of_a_table_is_refused(tried: Shelf, verb):
-    refused = comt(*verb, "mine/gates@steps-20").exception
-    assert isinstance(refused, UserError)
-    assert "mine/gates with --set" in str(refused)
 
 
 def test_cells_of_changed_settings_are_compared_over_their_seeds(tried: Shelf):
@@ -206,3 +189,56 @@ def test_a_row_that_was_added_is_known_by_its_runs(tried: Shelf, capsys):
     assert "1 run: 1 done" in comt("rm", "mine/gates@steps-20:mine-too", "--dry-run").output
     drawn = comt("curves", "mine/gates", "--rows", "pre-ln,mine-too", "--columns", "docs/tiny", "--seeds", "1")
     assert "mine-too: one seed" in drawn.output, drawn.exception
+
+
+GRID = "sweep: {settings: {train.learning_rate: [3e-4, 1e-3]}, metric: bits_per_byte}\n"
+
+
+@pytest.fixture
+def gridded(shelf: Shelf) -> Shelf:
+    """`mine/gates` with a grid of two points, and `mine/twin` without one."""
+    text = GATES.replace("settings:\n", f"{GRID}settings:\n", 1)
+    Path("recipes/mine/gates.yaml").write_text(text, encoding="utf-8")
+    return shelf
+
+
+def points(shelf: Shelf, seed: int) -> list[RunSpec]:
+    """The run of pre-ln and docs/tiny at each point."""
+    found = shelf.specs(rows="pre-ln", columns="docs/tiny", seeds=str(seed))
+    assert [spec.point["train.learning_rate"] for spec in found] == [3e-4, 1e-3]
+    return found
+
+
+def finish(shelf: Shelf) -> None:
+    """All runs of pre-ln and docs/tiny: the second point is the better one by what decides."""
+    for seed in (1, 2):
+        for spec, decides, shown in zip(points(shelf, seed), (2.5, 2.0), (90.0, 100.0), strict=True):
+            shelf.done(spec, shown, bits_per_byte=decides)
+
+
+def test_a_selector_means_the_run_of_the_chosen_point(gridded: Shelf):
+    finish(gridded)
+    other, chosen = points(gridded, 2)
+    assert meant("mine/gates:pre-ln:docs/tiny:2") == chosen.id
+    assert meant(other.id[:8]) == other.id
+    folders = run_directories(["mine/gates:pre-ln"], OfRuns())
+    assert {folder.path.resolve().name for folder in folders} == {points(gridded, seed)[1].id for seed in (1, 2)}
+
+
+@pytest.mark.parametrize("trained", [1, 2])
+def test_while_nothing_is_chosen_a_selector_lists_the_runs_by_their_ids(gridded: Shelf, trained: int):
+    every = points(gridded, 1)
+    for spec in every[:trained]:
+        gridded.done(spec, bits_per_byte=2.0)
+    for mean in (model_source, lambda text, runs: run_directories([text], runs)):
+        with pytest.raises(UserError) as raised:
+            mean("mine/gates:pre-ln:docs/tiny:1", OfRuns())
+        first, *listed = raised.value.message.splitlines()
+        assert f"could be any of {trained} run" in first
+        assert "of a grid: nothing is chosen before all runs of the cell have ended" in first
+        assert {line.split()[0] for line in listed} == {spec.id for spec in every[:trained]}
+        assert all(any(f"learning_rate={rate}," in line for rate in (0.0003, 0.001)) for line in listed)
+        left = "1,2" if trained == 1 else "2"
+        assert f"Of its cell --seeds {left} has not ended." in raised.value.hint
+        assert raised.value.exit_status == 2
+    assert meant(every[0].id) == every[0].id

@@ -15,7 +15,7 @@ from tiny_recipe import TEXT, recipe
 from typer.testing import CliRunner, Result
 
 import comt_cli.campaign.executor
-import comt_cli.verbs.outcome
+import comt_cli.verbs.report
 from comt_cli.app import app
 from comt_cli.campaign.outcomes import Ending, RunOutcome, Summary, TrainingFailed
 from comt_cli.errors import UserError
@@ -25,7 +25,6 @@ from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.shared import shared_runs
 from comt_cli.training import speed
 from comt_cli.training.trackers import VARIABLE
-from comt_cli.verbs import train
 from comt_cli.verbs.ablate import further_rows
 from comt_cli.verbs.plan import plan_recipe
 
@@ -68,7 +67,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
         heard.append(("write", planned.loaded.outputs(planned.scale), overwrite))
 
     monkeypatch.setattr(comt_cli.campaign.executor, "train_on", train_on)
-    monkeypatch.setattr(comt_cli.verbs.outcome, "write_outcome", write_outcome)
+    monkeypatch.setattr(comt_cli.verbs.report, "write_outcome", write_outcome)
     monkeypatch.setattr(speed, "measured_step_flops", lambda spec, device, threads: 1e9)
     monkeypatch.chdir(tmp_path)
     write_recipe("one")
@@ -115,21 +114,6 @@ def test_all_recipes_form_one_queue_and_then_each_is_written(calls) -> None:
     assert calls[3][1] == [*images, *rows], "a row is added where its method can stand"
 
 
-def test_a_dry_run_is_one_plan_of_all_recipes(calls) -> None:
-    write_recipe("two")
-    write_images()
-    result = reproduce("--dry-run", "--device", "cpu", "--jobs", "2")
-    assert result.exit_code == 0, result.output
-    assert [line.split()[:5] for line in result.stdout.splitlines()[1:4]] == [
-        ["mine/images", "3", "0", "0", "3"],
-        ["mine/one", "4", "0", "0", "4"],
-        ["mine/two", "4", "0", "4", "0"],
-    ]
-    assert "3 recipes, 7 different runs, 7 to do, about" in result.stdout
-    assert ", 2 at a time on" in result.stdout
-    assert calls == []
-
-
 def test_sweeps_are_part_of_the_queue_where_they_are_asked_for(calls) -> None:
     """Twice: what follows from their trials is known when these have ended. All are alike here: the middle is taken."""
     rates = {"train.learning_rate": [5e-4, 2e-3, 8e-3]}
@@ -151,13 +135,6 @@ def test_sweeps_are_part_of_the_queue_where_they_are_asked_for(calls) -> None:
     assert {row for _, row, _ in calls[-2][1]} == {"post-ln", "pre-ln"}, "the baseline's trials too"
 
 
-def test_a_best_at_the_edge_has_the_status_of_what_was_trained(calls, monkeypatch) -> None:
-    """Bad input's, 2, says that nothing was started."""
-    monkeypatch.setattr(train, "_check_edges", lambda *_: (_ for _ in ()).throw(TrainingFailed("at the edge", None)))
-    result = reproduce()
-    assert (calls[-1][0], result.exception.exit_status) == ("write", 1)
-
-
 @pytest.mark.parametrize(
     ("line", "kind", "said"),
     [
@@ -165,14 +142,12 @@ def test_a_best_at_the_edge_has_the_status_of_what_was_trained(calls, monkeypatc
         ("reproduce --papers mine --also scaling-gates", RecipeError, "scaling-gates"),
         ("reproduce --papers mine --scale papre", UserError, "no recipe has a scale 'papre'"),
         ("reproduce --papers mine --track wandbb", UserError, "did you mean wandb?"),
-        ("train-lm mine/one --track wandbb", UserError, "did you mean wandb?"),
         ("train-lm mine/one --recipe mine/two", UserError, "mine/one and --recipe mine/two: which of them?"),
         ("train-lm", UserError, "no recipe was given"),
         ("train-lm mine/one --rows post", UserError, "there is no row 'post'"),
         ("train-resnet mine/one", UserError, "mine/one is a recipe of comt train-lm, not of comt train-resnet"),
         ("train-lm mine/one --slurm nowhere.yaml", UserError, "nowhere.yaml"),
         ("ablate width", UserError, "no recipe has an ablation 'width'"),
-        ("ablate hidden-size comt/table1", UserError, "comt/table1 has no ablation hidden-size"),
     ],
 )
 def test_what_is_wrong_is_told_before_anything_is_trained(calls, line, kind, said) -> None:
@@ -255,20 +230,11 @@ def test_values_add_points_of_the_methods_own_types(widths) -> None:
     }
 
 
-def test_sizes_that_change_nothing_are_told(calls) -> None:
-    write_images()
-    ratios = ("ablate", "window-ratio", "--paper", "mine", "--dry-run", "--values")
-    (line,) = (line for line in comt(*ratios, "8,100000,1000000").stderr.splitlines() if line.startswith("comt: "))
-    assert "the rows 100000 and 1000000 have equally many parameters under tiny" in line
-
-
 @pytest.mark.parametrize(
     ("name", "values", "said"),
     [
         ("hidden-size", "4,0", "--values 0: hidden of comt"),
-        ("hidden-size", "abc", "--values abc: hidden of comt"),
         ("hidden-size", " , ", "there is no value"),
-        ("modules", "everything", "no set of projections is called 'everything'"),
         ("modules", "q_proj+x_proj", "'x_proj' is not one of"),
         ("context", "3", "the rows of mine/one differ by more than one option"),
     ],
@@ -322,30 +288,6 @@ def test_jobs_are_submitted_once_and_followed(slurm, calls) -> None:
         f"failed (job 2, see runs/slurm/{table['open'][0]['request']}/2_0_log.out)"
     ]
     assert calls == []
-
-
-def test_reproduce_submits_what_tables_share_once(slurm) -> None:
-    write_recipe("two")
-    lines = said(reproduce("--seeds", "1", "--slurm", "site.yaml", "--runs", "elsewhere"))
-    assert [line.partition(":")[0] for line in lines[:3]] == ["job 1", "job 2", "2 runs"]
-    assert "To follow them: comt status --runs elsewhere, with the same --set, --seeds and --also" in lines
-
-
-@pytest.mark.parametrize("options", [("--gpus", "2"), ("--jobs", "2"), ("--dry-run", "--slurm", "wrong.yaml")])
-def test_what_contradicts_the_site_file_is_an_error(slurm, options) -> None:
-    Path("wrong.yaml").write_text("time: 60\npartion: gpu\n", encoding="utf-8")
-    refused(comt(*TRAIN, *options))
-    assert slurm.lines() == []
-
-
-@pytest.mark.parametrize("verb", [TRAIN, ("reproduce", "--papers", "mine", "--slurm", "site.yaml")])
-def test_a_dry_run_tells_jobs_and_no_time_of_this_machine(slurm, monkeypatch, verb) -> None:
-    monkeypatch.setattr("comt_cli.campaign.estimate.Estimator", None)
-    result = comt(*verb, "--seeds", "1", "--dry-run", "--device", "cuda:99")
-    assert result.exit_code == 0, result.output
-    assert "2 to do: each a job for Slurm, but those that are in its queue." in " ".join(result.stdout.split())
-    assert slurm.lines() == []
-    assert not Path("runs").exists()
 
 
 def test_trackers_are_there_while_runs_are_trained(calls, monkeypatch) -> None:

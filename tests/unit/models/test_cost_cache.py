@@ -124,8 +124,8 @@ def test_a_known_plan_is_shown_without_torch_and_numpy(tmp_path, monkeypatch):
     """The second call of the same plan imports neither, and prints the same; what other processes count is what one
     counts by itself."""
     code = (
-        "import sys; from comt_cli.app import app; from comt_cli.verbs.cost import Counting\n"
-        "Counting.MANY = 2; sys.argv[1:] = {}\n"
+        "import sys; from comt_cli.app import app; from comt_cli.verbs import cost\n"
+        "cost.MANY = 2; sys.argv[1:] = {}\n"
         "if __name__ == '__main__':\n"
         "    try: app()\n"
         "    except SystemExit as end: assert not end.code, end.code\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,9 +13,6 @@ from comt_cli.recipe.merge import Origin
 from comt_cli.report.collect import Cell, Run
 from comt_cli.report.sweep import tuned_cell
 from comt_cli.runs.directory import RunState
-
-if TYPE_CHECKING:
-    pass
 
 KEY = "train.learning_rate"
 

@@ -19,8 +19,8 @@ from comt_cli.runs.directory import RunDirectory
 DAMAGED_JSON = {
     "no JSON": (b"{", "is not JSON"),
     "not UTF-8": (b'{"a": "\xff"}', "is not UTF-8 text (line 1)"),
-    "nested beyond Python's stack": (b"[" * 100_000, "is nested too deeply"),
-    "more digits than Python reads": (b"[-" + b"9" * 5000 + b"]", "holds a whole number of 5,001 digits"),
+    "nested beyond Python's stack": (b"[" * 100_000, "is not JSON"),
+    "more digits than Python reads": (b"[-" + b"9" * 5000 + b"]", "is not JSON"),
 }
 
 

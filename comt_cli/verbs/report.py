@@ -1,0 +1,289 @@
+"""`comt report`, and what follows training: a recipe's table with the figures beside it, or the figure that it is."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from comt_cli.campaign.outcomes import TrainingFailed
+from comt_cli.commands import options
+from comt_cli.commands.options import Selection
+from comt_cli.errors import StorageError, UserError
+from comt_cli.files import write_text
+from comt_cli.recipe.find import available_recipes
+from comt_cli.recipe.grid import OF_TEST
+from comt_cli.recipe.problems import RecipeError
+from comt_cli.recipe.find import MARK
+from comt_cli.report.collect import ENDED, tables_with_runs
+from comt_cli.report.exhibits.sweep import Rates, texts
+from comt_cli.report.frame import frame_csv, part_of, records_of
+from comt_cli.report.recipe_figure import RecipeFigure, recipe_figure
+from comt_cli.report.sweep import read_sweep, sweep_frame, whole_columns
+from comt_cli.report.terminal import print_texts, say, say_written
+from comt_cli.report.write import Report, ReportFiles, print_report, write_exhibits, write_report
+from comt_cli.runs.known import known_runs
+from comt_cli.verbs.plan import Planned, also_rows, check_added, plan_selected
+from comt_cli.words import listing
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def report(
+    recipes: options.Recipes = None,
+    *,
+    of: Selection,
+    runs: options.Runs = options.DEFAULT_RUNS,
+    results: options.Results = options.DEFAULT_RESULTS,
+    overwrite: options.Overwrite = False,
+    overview: Annotated[
+        bool,
+        typer.Option("--overview", help="Write <results>/README.md from the tables there; no others unless named."),
+    ] = False,
+    html: Annotated[
+        bool,
+        typer.Option(
+            "--html", help="Write <results>/index.html from what is there, for a browser; no others unless named."
+        ),
+    ] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Write the tables of finished runs. They are CSV, Markdown and LaTeX, with the papers' numbers beside them.
+
+    Without recipes: every table that has runs, those of --set too. Missing, running and diverged cells say so. Seeds
+    are the recipe's unless --seeds names others. Trains nothing. A table with finished runs that this one lacks is
+    kept. Runs with --set have a table of their own, such as table3@steps-200, which is a name for them here, too. Of a
+    recipe that is a figure it says whether it is drawn; training draws it.
+
+    --overview writes what all tables below the results come to, at every scale, on one page. --html writes one file
+    with every table, verdict and figure there, and the learning curves of the runs below --runs: it needs no network.
+
+    Examples:
+
+      comt report
+
+      comt report table3.yaml --scale small --seeds 1-3
+
+      comt report --overview
+
+      comt report --html
+    """
+    if (overview or html) and as_json:
+        page = "--overview" if overview else "--html"
+        raise UserError(f"{page} is a page, and --json prints tables", "Give one of them.")
+    planned = [] if (overview or html) and not recipes else _planned(recipes or [], of, runs)
+    unwritten: list[str | None] = []
+    if as_json:
+        made = [outcome_as_json(plan, runs, results, overwrite=overwrite) for plan in planned]
+        typer.echo(json.dumps([data for data, _ in made], indent=2))
+        unwritten = [reason for _, reason in made]
+    else:
+        for position, plan in enumerate(planned):
+            if position:
+                typer.echo()
+            unwritten.append(write_outcome(plan, runs, results, overwrite=overwrite, draw=False))
+    is_whole = _write_pages(results, runs, overview=overview, html=html)
+    reasons = [reason for reason in unwritten if reason is not None]
+    if not is_whole or (reasons and (recipes or len(reasons) == len(unwritten))):
+        raise typer.Exit(1)
+
+
+def _planned(recipes: Sequence[str], of: Selection, runs: Path) -> list[Planned]:
+    """The tables that are named, or those that have runs; broken ones of these are left out."""
+    every = () if recipes else tables_with_runs(runs, [*available_recipes()], of.scale, is_set=bool(of.set_))
+    named = recipes or [name for name, _ in every]
+    if not named:
+        if own := {table for run in known_runs(runs) for table in run.tables}:
+            raise UserError(
+                f"the runs below {runs} are of no recipe that came with comt, but of {listing(sorted(own)[:12])}",
+                "comt report FILE writes the table of a recipe file.",
+            )
+        raise UserError(f"there are no runs below {runs}", "comt train-lm --recipe table3.yaml makes some.")
+    planned = []
+    for name in named:
+        try:
+            planned.append(plan_selected(name, of, runs=runs, also_fits_all=bool(recipes)))
+        except UserError as error:
+            if recipes or not (isinstance(error, RecipeError) or MARK in name):
+                raise
+            typer.echo(f"comt: {name} is left out: {error.message}", err=True)
+    if planned:
+        check_added(also_rows(of.also), (plan.loaded for plan in planned))
+    return planned
+
+
+def _write_pages(results: Path, runs: Path, *, overview: bool, html: bool) -> bool:
+    """Whether no file had to be left out; one that had to is named."""
+    from comt_cli.report.html.page import write_page
+    from comt_cli.report.overview import write_overview
+    from comt_cli.report.written import Reader
+
+    reader = Reader()
+    if overview:
+        typer.echo(f"wrote {write_overview(results, reader)}")
+    if html:
+        typer.echo(f"wrote {write_page(results, runs, reader)}")
+    for reason in reader.damaged.values():
+        typer.echo(f"comt: {reason}; it is left out", err=True)
+    return not reader.damaged
+
+
+def write_outcome(
+    planned: Planned,
+    runs: Path,
+    results: Path,
+    *,
+    overwrite: bool = False,
+    draw: bool = True,
+    shown: Planned | None = None,
+) -> str | None:
+    """Write and print the results of a plan's runs, below `results`: a table with the figures of its ablations, or the
+    figure that the recipe is; without `draw`, which needs torch, only its state. Of a table the rows and columns of the
+    plan `shown` are printed, or all; all are written. Of a sweep, beside the table at every row's own best, the rates
+    and trials that were tried. Files that are up to date are not written again. Returns why nothing was written, which
+    has been printed; None if it was, or is there as it should be. Raises `UserError` and `StorageError` where a
+    checkpoint cannot be read, or a file not written."""
+    planned = planned.with_contents(runs)
+    if planned.loaded.recipe.figure is not None:
+        text, figure, is_unwritten = _figure_state(planned, runs, results, overwrite=overwrite)
+        if figure is not None and draw:
+            from comt_cli.analysis.verbs import draw_recipe  # and torch
+
+            say_written(draw_recipe(figure))
+        else:
+            say(text)
+        return text if is_unwritten else None
+    cells = {(spec.row, spec.column) for spec in (shown or planned).specs}
+    table, unwritten, beside, rates = _write_table(planned, runs, results, overwrite=overwrite)
+    if rates is not None:
+        is_shown = [cell in cells for cell in zip(rates["row"], rates["column"], strict=True)]
+        head, *lines = texts(part_of(rates, is_shown))
+        say(f"{planned.loaded.recipe.title} ({planned.loaded.name}), sweep at scale {planned.scale}")
+        print_texts(head, lines, most=110)
+        for sentence in Rates().sentences(rates):  # what was not chosen is why no whole table is
+            say(sentence)
+    if unwritten is not None:
+        say(unwritten, sys.stderr)
+    if table is not None:
+        if rates is not None:
+            say("")
+        print_report(table, shown=cells)
+    say_written(beside)
+    return unwritten
+
+
+def outcome_as_json(
+    planned: Planned, runs: Path, results: Path, *, overwrite: bool = False
+) -> tuple[dict[str, Any], str | None]:
+    """The same as plain data, with a sweep under `sweep`: a table is written, of a figure only the state is given. And
+    why nothing was written."""
+    planned = planned.with_contents(runs)
+    loaded, scale = planned.loaded, planned.scale
+    if loaded.recipe.figure is not None:
+        text, _, is_unwritten = _figure_state(planned, runs, results, overwrite=overwrite)
+        who = {"title": loaded.recipe.title, "paper": loaded.folder, "figure": loaded.stem, "recipe": loaded.origin}
+        return {**who, "scale": scale, "state": text}, text if is_unwritten else None
+    table, unwritten, _, rates = _write_table(planned, runs, results, overwrite=overwrite)
+    data = {"title": loaded.recipe.title, "scale": scale} if table is None else table.as_json()
+    if rates is not None:
+        if unwritten is not None:
+            say(unwritten, sys.stderr)
+        data = {**data, "sweep": records_of(rates)}
+    return data, unwritten
+
+
+def write_outcomes(
+    tables: Sequence[Planned], runs: Path, results: Path, *, overwrite: bool, shown: Sequence[Planned]
+) -> list[str]:
+    """`write_outcome` for each of several plans, after training; one that cannot be written does not stop the others.
+    Returns why some were not written, which has been printed. Raises `TrainingFailed` where one could not be, whose
+    exit status is not that of bad input (nothing was started); `StorageError` where a file cannot be written, with how
+    to write it elsewhere; `OSError` where what was written cannot be printed."""
+    failed: list[UserError] = []
+    unwritten: list[str | None] = []
+    unprinted: OSError | None = None
+    for position, (planned, part) in enumerate(zip(tables, shown, strict=True)):
+        try:
+            if position:
+                typer.echo()
+            unwritten.append(write_outcome(planned, runs, results, overwrite=overwrite, shown=part))
+        except StorageError as error:
+            again = f"comt report {planned.loaded.file} --scale {planned.scale} --runs {runs} --results DIR"
+            raise StorageError(
+                error.message, f"No run is lost: with this command's other options, {again} writes it."
+            ) from error
+        except UserError as error:
+            typer.echo(f"{planned.loaded.name} is not written: {error.message}", err=True)
+            failed.append(error)
+        except OSError as error:
+            if error.filename is not None:
+                raise
+            unprinted = error  # nobody reads it any more: it is written, and so are those that follow
+    if failed:
+        raise TrainingFailed(failed[0].message, failed[0].hint)
+    if unprinted is not None:
+        raise unprinted
+    return [reason for reason in unwritten if reason is not None]
+
+
+def _write_table(
+    planned: Planned, runs: Path, results: Path, *, overwrite: bool
+) -> tuple[Report | None, str | None, list[Path], pd.DataFrame | None]:
+    """The table that was written (of a sweep at every row's own best), or why none was; what was written beside it; and
+    the rates that were tried."""
+    loaded, scale = planned.loaded, planned.scale
+    if not planned.has_trials:
+        report = write_report(loaded, planned.specs, runs, results, overwrite=overwrite)
+        beside = [] if report.files is None else write_exhibits("table", report.runs, report.files)
+        return report, report.unwritten, beside, None
+    state = read_sweep(loaded, scale, planned.specs, runs)
+    files = ReportFiles.of(results, scale, loaded)
+    best, written = None, []
+    if own := [spec for specs in whole_columns(state.shown["own"]).values() for spec in specs]:
+        best = write_report(loaded, own, runs, results, overwrite=overwrite)
+        unwritten, is_kept = best.unwritten, best.files is None
+        if best.files is not None:
+            written += write_exhibits("table", best.runs, files)
+    else:
+        yet = "." if state.problems else " yet: no row has trials that have all ended."
+        unwritten, is_kept = f"Nothing is chosen at scale {scale}{yet}", files.csv.exists() and not overwrite
+        if is_kept:
+            unwritten += f" {files.csv} is kept: --results DIR writes these trials elsewhere, --overwrite in its place."
+    frame = sweep_frame(state, runs)
+    trials = frame[frame["place"] == "trial"]
+    if not is_kept and any(run.state in ENDED for run in trials["_run"]):
+        written += write_exhibits("sweep", frame, files)
+        path = files.csv.with_name(f"{files.csv.stem}-trials.csv")
+        write_text(path, frame_csv(trials.drop(columns="place"), without=OF_TEST))
+        written.append(path)
+    return best, unwritten, written, Rates().frame(frame)
+
+
+def _figure_state(
+    planned: Planned, runs: Path, results: Path, *, overwrite: bool
+) -> tuple[str, RecipeFigure | None, bool]:
+    """A line on a figure's recipe; the figure, if it can be drawn and is not yet; and whether it is neither drawn nor
+    can be."""
+    loaded = planned.loaded
+    name = f"{loaded.name} ({planned.scale})"
+    figure = recipe_figure(loaded, planned.specs, runs, results)
+    if figure is None:
+        return f"{name} is not drawn: its row {loaded.recipe.baseline} was not selected.", None, True
+    if figure.is_fresh and not (overwrite and figure.undrawable is None):
+        return f"{name} is drawn: {figure.files[0]}", None, False
+    if figure.undrawable is not None:
+        return f"{name} is not drawn: {figure.undrawable}.", None, True
+    kept = figure.of_another_recipe
+    if kept is None and figure.is_there and figure.is_of_another_selection:
+        kept = f"{figure.files[0]} is of another column or seed, or of more rows"
+    if kept is not None and not overwrite:
+        instead = "Nothing is written: --results DIR draws the figure elsewhere, --overwrite in its place."
+        return f"{name} is not drawn: {kept}. {instead}", None, True
+    recipe_said = loaded.name if available_recipes().get(loaded.name) == loaded.path else loaded.path
+    command = f"comt {loaded.recipe.command} --recipe {recipe_said} --scale {planned.scale}"
+    return f"{name} is not drawn yet: {command} draws it.", figure, False

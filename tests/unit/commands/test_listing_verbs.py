@@ -1,0 +1,227 @@
+"""`comt runs`, `status` and `recipes`: lists that a person can read and a program can parse, and copies of recipes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from comt_cli.errors import UserError
+from comt_cli.methods import catalogue
+from comt_cli.recipe.find import find_recipe
+from comt_cli.recipe.load import load_recipe
+from comt_cli.runs.known import Standing, known_runs
+from comt_cli.runs.shared import set_aside
+from tests.shelf import Shelf, comt, shelf
+
+__all__ = ["shelf"]
+
+
+def listed(*arguments: str) -> list[dict]:
+    result = comt("runs", *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.fixture
+def full(shelf: Shelf) -> Shelf:
+    """A run in every state, tries with other settings, another scale, another recipe."""
+    shelf.done(shelf.spec("pre-ln", 1), 104.5)
+    shelf.done(shelf.spec("pre-ln+comt", 1), 98.25)
+    shelf.diverged(shelf.spec("a/b", 1))
+    shelf.begun(shelf.spec("pre-ln", 2))
+    shelf.failed(shelf.spec("pre-ln+comt", 2))
+    shelf.done(shelf.spec("pre-ln", 1, overrides=["train.steps=40", "train.learning_rate=0.01"]), 310.0)
+    shelf.done(shelf.spec("pre-ln", 1, scale="small"), 60.0)
+    shelf.done(shelf.spec("a/b", 3), 99.0)
+    set_aside([shelf.spec("a/b", 3)], shelf.runs)
+    return shelf
+
+
+def test_every_run_is_listed_with_its_state(full: Shelf):
+    rows = listed()
+    assert {row["id"] for row in rows} == {run.id for run in known_runs(full.runs)}
+    assert sorted((row["scale"], row["row"], row["seed"], row["state"]) for row in rows) == [
+        ("small", "pre-ln", 1, "done"),
+        ("smoke", "a/b", 1, "diverged"),
+        ("smoke", "a/b", 3, "replaced"),
+        ("smoke", "pre-ln", 1, "done"),
+        ("smoke", "pre-ln", 1, "done"),
+        ("smoke", "pre-ln", 2, "unfinished"),
+        ("smoke", "pre-ln+comt", 1, "done"),
+        ("smoke", "pre-ln+comt", 2, "failed"),
+    ]
+    assert all(Path(row["folder"]).is_dir() and row["bytes"] > 0 and row["column"] == "docs/tiny" for row in rows)
+
+
+def test_settings_are_those_that_differ_from_the_recipe_as_set_takes_them(full: Shelf):
+    settings = {json.dumps(row["settings"]) for row in listed("mine/gates")}
+    assert settings == {"{}", '{"train.steps": 40, "train.learning_rate": 0.01}'}  # the warm-up is a share of the steps
+    (row,) = listed("mine/gates", "--set", "train.steps=40")
+    said = [f"{key}={json.dumps(value)}" for key, value in row["settings"].items()]
+    assert full.spec("pre-ln", 1, overrides=said).id == row["id"]
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        (("mine/gates",), 8),
+        (("mine/twin",), 3),  # its runs too, under its names
+        (("--rows", "pre-ln"), 4),
+        (("--seeds", "2"), 2),
+        (("--state", "done,failed"), 5),
+        (("--set", "train.steps=40"), 1),
+        (("--set", "train.warmup_steps=0.1"), 8),
+        (("--set", "train.learning_rate=0.5"), 0),
+    ],
+)
+def test_options_select(full: Shelf, options, count):
+    if options == ("mine/twin",):
+        count = len({row["id"] for row in listed("mine/gates") if not row["settings"]})
+    assert len(listed(*options)) == count
+
+
+def test_damaged_runs_are_listed_and_hide_no_other(full: Shelf):
+    torn, old, empty = (full.done(full.spec("pre-ln", seed)) for seed in (5, 6, 7))
+    torn.result_file.write_text('{"state": "do', encoding="utf-8")
+    old.spec_file.write_text('{"paper": "mine", "table": "gates", "row": "pre-ln", "seed": 6}', encoding="utf-8")
+    empty.spec_file.write_text("[" * 100_000, encoding="utf-8")
+    states = {row["id"]: row["state"] for row in listed()}
+    assert [states[each.path.name] for each in (torn, old, empty)] == [Standing.unreadable] * 3
+    assert sum(state == "done" for state in states.values()) == 4
+    result = comt("runs")
+    assert result.exit_code == 0
+    assert "was made by another version of comt" in result.stderr
+
+
+def test_listing_needs_no_torch(full: Shelf):
+    code = (
+        "import sys; from typer.testing import CliRunner; from comt_cli.tasks import Task\n"
+        "Task.identify = lambda self, settings: ('asked-feed', 'c0ffee0123456789')\n"
+        "from comt_cli.app import app\n"
+        "for line in (['runs'], ['runs', 'mine/gates'], ['rm', 'mine/gates', '--dry-run'], ['status', 'mine/gates']):\n"
+        "    assert CliRunner().invoke(app, line).exit_code == 0, line\n"
+        "print([name for name in ('torch', 'pandas', 'matplotlib', 'datasets') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.fixture
+def partly(shelf: Shelf) -> Shelf:
+    """Of docs/tiny: a row that is done, one of which a seed is, one that diverged and goes on."""
+    for seed, value in ((1, 100.0), (2, 102.0)):
+        shelf.done(shelf.spec("pre-ln", seed), value)
+    shelf.done(shelf.spec("pre-ln+comt", 1), 95.5)
+    shelf.diverged(shelf.spec("a/b", 1))
+    shelf.begun(shelf.spec("a/b", 2))
+    return shelf
+
+
+def test_options_are_those_of_the_training(shelf: Shelf):
+    """Steps that contradict another scale's setup are no problem (the paper's warm-up is 2000 steps)."""
+    shelf.done(shelf.spec("pre-ln", 1, overrides=["train.steps=40"]), 300.0)
+    options = ("--set", "train.steps=40", "--rows", "pre-ln", "--columns", "docs/tiny", "--seeds", "1")
+    assert comt("status", "mine/gates", *options).output.splitlines() == [
+        "mine/gates@steps-40 smoke: 1 run: 1 done",
+        "          docs/tiny",
+        "  pre-ln  300.00",
+    ]
+    of_suffix = comt("status", "mine/gates@steps-40", *options[2:]).output
+    assert of_suffix == comt("status", "mine/gates", *options).output
+    assert "12 runs: 12 missing" in comt("status", "mine/gates").output
+    assert "  besides, mine/gates@steps-40: 1 done" in comt("status", "mine/gates").output
+    shelf.done(shelf.spec("pre-ln", 1, scale="small", overrides=["train.steps=40"]))
+    assert comt("status").output.splitlines() == [
+        "mine/gates@steps-40 small: 6 runs: 5 missing, 1 done",
+        "mine/gates@steps-40 smoke: 12 runs: 11 missing, 1 done",
+    ]
+
+
+def test_rows_narrow_what_is_shown_and_unknown_ones_are_errors(partly: Shelf):
+    assert "3 done" not in comt("status", "--rows", "a/b").output
+    assert comt("status", "--rows", "nonesuch").exit_code == 0  # no table has it
+    assert isinstance(comt("status", "mine/gates", "--rows", "nonesuch").exception, UserError)
+
+
+def test_cells_as_json(partly: Shelf):
+    (table,) = json.loads(comt("status", "mine/gates", "--json").stdout)
+    assert table["metric"] == "perplexity"
+    cells = {(cell["row"], cell["column"]): cell for cell in table["cells"]}
+    assert cells["pre-ln", "docs/tiny"] == {
+        "row": "pre-ln", "column": "docs/tiny", "metric": "perplexity",
+        "mean": 101.0, "stderr": 1.0, "runs": {"done": 2},
+    }  # fmt: skip
+    assert cells["a/b", "docs/tiny"]["mean"] is None
+    assert cells["a/b", "docs/tiny"]["runs"] == {"diverged": 1, "unfinished": 1}
+
+
+def names(*arguments: str) -> list[str]:
+    result = comt("recipes", *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return [recipe["name"] for recipe in json.loads(result.stdout)]
+
+
+@pytest.mark.parametrize(
+    ("words", "those"),
+    [
+        (("sas/t", "train-resnet"), lambda name, r: name.startswith("sas/t") and r["command"] == "train-resnet"),
+        (("gates of", "MINE"), lambda name, _: name in ("mine/gates", "mine/twin")),
+        (("sandwich-ln",), lambda _, recipe: "sandwich-ln" in recipe["methods"]),
+    ],
+)
+def test_words_choose_recipes(shelf: Shelf, words, those):
+    everything = json.loads(comt("recipes", "--json").stdout)
+    wanted = [recipe["name"] for recipe in everything if those(recipe["name"], recipe)]
+    assert wanted
+    assert names(*words) == wanted
+
+
+def test_a_copy_is_a_recipe_of_its_own_with_all_its_comments(shelf: Shelf):
+    result = comt("recipes", "--copy", "table3", "my-table.yaml")
+    assert result.exit_code == 0
+    assert result.output.startswith("wrote my-table.yaml, a copy of ")
+    copy, original = (load_recipe(path, catalogue()) for path in (Path("my-table.yaml"), find_recipe("table3")))
+    assert copy.name == "own/my-table"
+    assert copy.settings == original.settings
+    assert copy.path.read_text() == f"# Copied from comt/table3.yaml.\n{original.path.read_text()}"
+
+
+def test_nothing_is_ever_overwritten(shelf: Shelf):
+    before = Path("recipes/mine/twin.yaml").read_text()
+    assert "is there already: nothing was written" in str(
+        comt("recipes", "--copy", "table3", "recipes/mine/twin.yaml").exception
+    )
+    Path("dangling.yaml").symlink_to("elsewhere.yaml")
+    assert "is there already" in str(comt("recipes", "--copy", "table3", "dangling.yaml").exception)
+    assert Path("recipes/mine/twin.yaml").read_text() == before
+    assert not Path("elsewhere.yaml").exists()
+
+
+def test_a_copy_whose_setups_are_not_found_from_there_is_not_written(shelf: Shelf, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "setups").mkdir()
+    (elsewhere / "setups/own.yaml").write_text("train: {batch_size: 4}\n")
+    (elsewhere / "papers").mkdir()
+    source = elsewhere / "papers/table1.yaml"
+    source.write_text(Path("recipes/mine/gates.yaml").read_text().replace("seeds: [1, 2]", "seeds: [1, 2]\nsetup: own"))
+    result = comt("recipes", "--copy", str(source), "mine.yaml")
+    assert "no setup is called 'own'" in str(result.exception)
+    assert not Path("mine.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("table3",), "--copy takes a recipe and the file to write"),
+        (("table3", "copy.txt"), "a recipe's file ends in .yaml"),
+        (("nonesuch", "copy.yaml"), "there is no recipe nonesuch"),
+    ],
+)
+def test_what_cannot_be_copied_is_told(shelf: Shelf, arguments, says):
+    result = comt("recipes", "--copy", *arguments)
+    assert isinstance(result.exception, UserError)
+    assert says in str(result.exception)
