@@ -48,7 +48,7 @@ BEFORE_TRAINING = "recipes show"
 AFTER = """ablate status runs rm report curves compare reproduce analyze-gates plot-cosine plot-gradients plot-images
 diagnose generate translate caption score evaluate average export"""
 """In the order in which a newcomer meets them; `--help` keeps it."""
-LAB = {"diagnose": "comt_cli.lab.diagnose", "bench": "comt_cli.lab.bench.verbs"}
+LAB = {"diagnose": "comt_cli.lab.diagnose", "bench": "comt_cli.lab.bench"}
 """The modules of the verbs that measure instead of training, by name: nothing imports the lab."""
 
 

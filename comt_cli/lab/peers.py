@@ -6,7 +6,6 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -20,7 +19,7 @@ from comt_cli.data.split import IGNORE
 from comt_cli.errors import UserError
 from comt_cli.exchange.huggingface_layout import LAYOUTS
 from comt_cli.installing import install_package
-from comt_cli.lab.bench.tables import Shape
+from comt_cli.lab.subjects import Shape
 from comt_cli.layers.multi_head import sinusoids
 from comt_cli.models.bert import Bert
 from comt_cli.models.build import model_of
@@ -31,26 +30,13 @@ END, BEGIN = 1, 2
 """Ids of the tokens that close a text and open a translation, as in our vocabularies."""
 
 
-@dataclass(frozen=True)
-class Peer:
-    """A library's network: `module` is where it is, `network` builds that of a shape (`UserError` where the library is
-    not installed or has no such), `objective` is its loss, with so much label smoothing."""
-
-    module: str
-    network: Callable[[Shape], nn.Module]
-    objective: Callable[[nn.Module, float], Objective]
-
-    def library(self) -> ModuleType:
-        """The library. Raises `UserError` where it is not installed."""
-        return import_peer(self.module)
+Peer = tuple[str, Callable[[Shape], nn.Module], Callable[[nn.Module, float], Objective]]
+"""A library's network: the module where it is; what builds that of a shape (`UserError` where the library is not
+installed or has no such); its loss, with so much label smoothing."""
 
 
 def import_peer(module: str) -> ModuleType:
-    """A module of another library.
-
-    Raises:
-        UserError: it is not installed, or cannot be imported.
-    """
+    """A module of another library. Raises `UserError` where it cannot be imported."""
     make_torchvision_importable()  # transformers imports it where it finds one
     try:
         return importlib.import_module(module)
@@ -61,7 +47,7 @@ def import_peer(module: str) -> ModuleType:
 
 
 def transformers_llama(shape: Shape) -> nn.Module:
-    """transformers' LLaMA of a shape. Raises `UserError` without the library."""
+    """transformers' LLaMA of a shape."""
     library, built, dimensions = import_peer("transformers"), shape.built, shape.dimensions
     config = library.LlamaConfig(
         vocab_size=dimensions["vocabulary"],
@@ -96,7 +82,7 @@ class TransformersLoss(Objective):
 
 
 def transformers_bert(shape: Shape) -> nn.Module:
-    """transformers' BERT of a shape, with its head for hidden tokens. Raises `UserError` without the library."""
+    """transformers' BERT of a shape, with its head for hidden tokens."""
     library = import_peer("transformers")
     ours = model_of(shape.spec({"name": LAYOUTS["bert"].method}))
     assert isinstance(ours, Bert)
@@ -115,11 +101,8 @@ class MaskedTransformersLoss(TransformersLoss):
 
 
 def torchvision_resnet(shape: Shape) -> nn.Module:
-    """torchvision's network of a shape, its stem replaced where the shape's is that for 32-pixel images.
-
-    Raises:
-        UserError: there is no torchvision, or it has no such network.
-    """
+    """torchvision's network of a shape, its stem replaced where the shape's is that for 32-pixel images. Raises
+    `UserError` where it has no such network."""
     if "width" in shape.model or "blocks" in shape.model:
         raise UserError("torchvision has no ResNets of other widths and blocks than the published ones")
     build = getattr(import_peer("torchvision.models"), shape.model["size"])
@@ -188,8 +171,7 @@ class TorchTransformer(nn.Module):
 
 
 class Marian(nn.Module):
-    """The same, as transformers' MarianMTModel: `library` is that model, which also generates. Begin and end token are
-    `BEGIN` and `END`. Raises `UserError` without the library."""
+    """The same, as transformers' MarianMTModel: `library` is that model, which also generates."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -232,10 +214,10 @@ class TokensLoss(ClassifierLoss):
         return self.loss_of(self.logits(*inputs).flatten(0, 1), targets_BT.flatten(), self.smoothing)
 
 
-PEERS = {
-    "transformers": Peer("transformers", transformers_llama, TransformersLoss),
-    "torchvision": Peer("torchvision.models", torchvision_resnet, ClassifierLoss),
-    "torch": Peer("torch", TorchTransformer, TokensLoss),
-    "marian": Peer("transformers", Marian, TokensLoss),
-    "bertformaskedlm": Peer("transformers", transformers_bert, MaskedTransformersLoss),
+PEERS: dict[str, Peer] = {
+    "transformers": ("transformers", transformers_llama, TransformersLoss),
+    "torchvision": ("torchvision.models", torchvision_resnet, ClassifierLoss),
+    "torch": ("torch", TorchTransformer, TokensLoss),
+    "marian": ("transformers", Marian, TokensLoss),
+    "bertformaskedlm": ("transformers", transformers_bert, MaskedTransformersLoss),
 }

@@ -19,10 +19,8 @@ from comt_cli.verbs.loading import loading
 if TYPE_CHECKING:
     import torch
 
-    from comt_cli.lab.bench.record import Record
-    from comt_cli.lab.bench.runner import Turns
+    from comt_cli.lab.runner import Session
     from comt_cli.runs.plan import RunSpec
-    from comt_cli.verbs.plan import Planned
 
 app = typer.Typer(
     cls=VerbGroup,
@@ -141,22 +139,22 @@ def step(
 
       comt bench step --sizes residual-bench --compile block
     """
-    from comt_cli.lab.bench.tables import SUBJECTS, check_variants, subject_of
+    from comt_cli.lab.subjects import SUBJECTS, check_variants, subject_of
     from comt_cli.recipe.load import select
     from comt_cli.recipe.settings import Precision
 
-    named = None if sizes is None else select(sizes, [size for subject in SUBJECTS for size in subject.shapes], "size")
-    chosen = select(variants, [name for subject in SUBJECTS for name in subject.variants], "variant")
+    every = SUBJECTS.values()
+    named = None if sizes is None else select(sizes, [size for subject in every for size in subject.shapes], "size")
+    chosen = select(variants, dict.fromkeys(name for subject in every for name in subject.variants), "variant")
     precisions = None if precision is None else select(precision, get_args(Precision), "precision")
     check_variants({size: subject_of(size).variants_of(size) for size in named or ()}, chosen)
-    where, record = _begin(device, results)
-    from comt_cli.lab.bench.runner import run_cases
-    from comt_cli.lab.bench.step import step_cases
+    where = _device(device)
+    from comt_cli.lab.runner import run_cases
+    from comt_cli.lab.step import check_peers, step_cases
 
-    peers_needed = variants is not None
-    cases = step_cases(where, named, precisions, chosen, compiled.value, peers_needed=peers_needed)
-    with _turns(record, rounds, seconds) as turns:
-        record.add(run_cases(cases, turns))
+    check_peers(chosen if variants is not None else [])
+    with _session(results, rounds, seconds) as session:
+        run_cases(step_cases(where, named, precisions, chosen, compiled.value), session)
 
 
 @app.command(cls=Verb)
@@ -189,13 +187,11 @@ def kernels(
 
       comt bench kernels --tune --recipe table3.yaml --scale paper --minutes 3
     """
-    from comt_cli.lab.bench.tables import DTYPES, GATES, LANGUAGE, OPS, of_run
+    from comt_cli.lab.subjects import DTYPES, GATES, LANGUAGE, OPS, of_run
     from comt_cli.recipe.load import select
 
-    if gemm and (ops is not None or gates is not None):
-        raise UserError("--gemm times products alone, of all kinds of gates", "Leave --ops and --gates out.")
-    if gemm and tune:
-        raise UserError("--gemm times products, which have no tiles to tune", "Leave --gemm or --tune out.")
+    if gemm and (tune or ops is not None or gates is not None):
+        raise UserError("--gemm times products alone, of all kinds of gates", "Leave --ops, --gates and --tune out.")
     if recipe is not None and sizes is not None:
         raise UserError("--recipe and --sizes both say at which shapes", "Leave one of them out.")
     if scale is not None and recipe is None:
@@ -206,17 +202,13 @@ def kernels(
     trained = ["fp32" if spec.settings.train.precision == "fp32" else "bf16" for spec in planned]
     types = select(dtypes, DTYPES, "type") if dtypes or not trained else [*dict.fromkeys(trained)]
     kinds, operations = select(gates, GATES, "kind of gates"), select(ops, OPS, "operation")
-    where, record = _begin(device, results)
-    from comt_cli.lab.bench.kernels import kernel_cases, product_cases
-    from comt_cli.lab.bench.runner import run_cases
-    from comt_cli.lab.bench.tuning import run_tuning, to_tune
+    where = _device(device)
+    from comt_cli.lab.kernels import kernel_cases, product_cases, run_tuning, to_tune
+    from comt_cli.lab.runner import run_cases
 
     if tune and where.type != "cuda":
-        raise UserError(
-            f"--tune is for NVIDIA GPUs, whose kernels have tiles, and this device is {where.type}",
-            "Without it comt bench kernels measures the kernels of a CPU.",
-        )
-    usual = LANGUAGE.gpu_sizes if where.type == "cuda" else ("bench", "smoke")
+        raise UserError("--tune is for NVIDIA GPUs", "Without it a CPU's kernels are measured.")
+    usual = LANGUAGE.gpu_sizes[:5] if where.type == "cuda" else ("bench", "smoke")
     shapes = [LANGUAGE.shapes[size] for size in named or usual]
     if planned:
         shapes = [*{str(shape): shape for shape in map(of_run, planned)}.values()]
@@ -224,13 +216,13 @@ def kernels(
     if tune and not todo:
         typer.echo("all that kernels take here has been measured on this card, with these kernels and versions")
         return
-    with _turns(record, rounds, limit) as turns:
+    with _session(results, rounds, limit) as session:
         if tune:
-            record.add(run_tuning(todo, where, turns))
+            run_tuning(todo, where, session)
         elif gemm:
-            record.add(run_cases(product_cases(shapes, types, where), turns))
+            run_cases(product_cases(shapes, types, where), session)
         else:
-            record.add(run_cases(kernel_cases(shapes, operations, kinds, types, where), turns))
+            run_cases(kernel_cases(shapes, operations, kinds, types, where), session)
 
 
 @app.command(cls=Verb)
@@ -256,24 +248,24 @@ def decode(
 
       comt bench decode --sizes mt-bench --variants plain,plain-uncached
     """
-    from comt_cli.lab.bench.tables import DECODED, DTYPES, check_variants
+    from comt_cli.lab.subjects import DECODED, DTYPES, SUBJECTS, check_variants
     from comt_cli.recipe.load import select
 
-    of_sizes = {size: each.variants for each in DECODED.values() for size in each.subject.shapes}
+    of_sizes = {size: of["variants"] for of in DECODED.values() for size in SUBJECTS[of["subject"]].shapes}
     named = None if sizes is None else select(sizes, of_sizes, "size")
-    chosen = select(variants, dict.fromkeys(name for each in DECODED.values() for name in each.variants), "variant")
+    chosen = select(variants, dict.fromkeys(name for of in DECODED.values() for name in of["variants"]), "variant")
     types = None if dtypes is None else select(dtypes, DTYPES, "type")
-    batches = None if batch is None else _batches(batch)
+    if batch is not None and not all(part.isdecimal() and int(part) for part in batch.split(",")):
+        raise UserError(f"--batch {batch}: batch sizes are whole numbers from 1", "For instance --batch 1,16.")
+    batches = None if batch is None else [int(part) for part in batch.split(",")]
     check_variants({size: of_sizes[size] for size in named or ()}, chosen)
-    where, record = _begin(device, results)
-    from comt_cli.lab.bench.decode import decoding_cases
-    from comt_cli.lab.bench.runner import run_cases
+    where = _device(device)
+    from comt_cli.lab.decode import decoding_cases
+    from comt_cli.lab.runner import run_cases
 
-    with _turns(record, rounds, seconds) as turns:
-        for each in DECODED.values():
-            wanted = named or each.subject.default_sizes(where.type)
-            of_each = [size for size in wanted if size in each.subject.shapes]
-            record.add(run_cases(decoding_cases(each, of_each, chosen, types, batches, where), turns))
+    with _session(results, rounds, seconds) as session:
+        for page in DECODED:
+            run_cases(decoding_cases(page, named, chosen, types, batches, where), session)
 
 
 @app.command(cls=Verb)
@@ -302,12 +294,21 @@ def costs(
 
       comt bench costs table3.yaml --rows pre-ln+comt
     """
-    planned = _with_baseline(recipe, scale, rows, columns, set_, also)
-    loading("PyTorch and the benchmarks", device)
-    from comt_cli.lab.bench.costs import measure_recipe
-    from comt_cli.training.devices import pick_device
+    from comt_cli.verbs.plan import also_rows, plan_loaded, plan_recipe
 
-    measure_recipe(planned, pick_device(device), rounds, seconds, results, overwrite=overwrite)
+    planned = plan_recipe(recipe, scale, set_, rows=rows, columns=columns, also=also_rows(also))
+    loaded, baseline = planned.loaded, planned.loaded.recipe.baseline
+    if loaded.recipe.figure is not None:
+        raise UserError(f"{loaded.name} is a figure, which has no rows to compare", "comt recipes lists the tables.")
+    if loaded.recipe.command == "finetune" or any(spec.start is not None for spec in planned.specs):
+        hint = "Measure the recipe of those: the networks are the same."
+        raise UserError(f"{loaded.name}: its runs start from trained weights", hint)
+    if rows is not None and baseline not in {spec.row for spec in planned.specs}:
+        planned = plan_loaded(loaded, scale, rows=f"{baseline},{rows}", columns=columns)
+    where = _device(device)
+    from comt_cli.lab.costs import measure_recipe
+
+    measure_recipe(planned, where, rounds, seconds, results, overwrite=overwrite)
 
 
 @app.command(cls=Verb)
@@ -318,7 +319,7 @@ def page(results: options.Results = options.DEFAULT_RESULTS) -> None:
 
       comt bench page
     """
-    from comt_cli.lab.bench.record import pages, renew_page
+    from comt_cli.lab.record import pages, renew_page
     from comt_cli.report.terminal import say_written
 
     folder = results / "bench"
@@ -348,23 +349,38 @@ def everything(
     `make bench` calls it.
 
     No part begins that is not likely to end in time. What was measured is written after each, so that stopping early
-    loses little. How far the minutes are likely to reach is said first: all goals take about 31 on two cores. A GPU
-    is what comt bench gpu measures.
+    loses little. All goals take about 31 minutes on two cores. A GPU is what comt bench gpu measures.
 
     Example:
 
       comt bench all --minutes 9
     """
-    limit = _limit(seconds, minutes, 540)
-    where, record = _begin(device, results)
-    from comt_cli.lab.bench.stages import reach, run_stages, stages_for
+    limit, where = _limit(seconds, minutes, 540), _device(device)
+    from comt_cli.lab.decode import decoding_cases
+    from comt_cli.lab.kernels import kernel_cases, product_cases
+    from comt_cli.lab.runner import OUT_OF_TIME, run_cases
+    from comt_cli.lab.step import step_cases
+    from comt_cli.lab.subjects import DECODED, GATES, LANGUAGE, OPS, TABLES, needs_cuda, subject_of
 
     if where.type == "cuda":
         raise UserError("comt bench all is for a CPU", "On a GPU comt bench gpu measures (make gpu); or: --device cpu.")
-    stages = stages_for(where)
-    typer.echo(reach(stages, limit), err=True)
-    with _turns(record, rounds, limit) as turns:
-        record.add(run_stages(stages, turns), quiet=True)
+    with _session(results, rounds, limit) as session:
+        for needed, kind, size, type_, *of in TABLES["all"]:
+            what = f"{kind} at {size}, {type_}"
+            if needed > session.left():
+                session.say(f"{OUT_OF_TIME}: {what} (about {needed} s)")
+                continue
+            session.say(f"{what} ({session.left():.0f} s left)")
+            if kind == "gemm":
+                run_cases(product_cases([LANGUAGE.shapes[size]], type_.split(","), where), session)
+            elif kind == "kernels":
+                run_cases(kernel_cases([LANGUAGE.shapes[size]], [*OPS], [*GATES], [type_], where), session)
+            elif kind == "step":
+                wanted = of[0].split(",") if of else [*subject_of(size).variants]
+                wanted = [name for name in wanted if not needs_cuda(name)]
+                run_cases(step_cases(where, [size], [type_], wanted), session)
+            else:
+                run_cases(decoding_cases(kind, [size], DECODED[kind]["variants"], [type_], None, where), session)
 
 
 @app.command(cls=Verb)
@@ -391,27 +407,27 @@ def gpu(
 
     names = cuda_names()  # before PyTorch is there, which would take memory on the device
     loading("PyTorch")
-    from comt_cli.lab.bench.gpu import measure_parts
+    from comt_cli.lab.gpu import measure_parts
 
     measure_parts(folder.resolve(), minutes, names)
 
 
-def _begin(device: str | None, results: Path) -> tuple[torch.device, Record]:
-    """Import PyTorch; the device to measure on, and the record of what is measured."""
+def _device(device: str | None) -> torch.device:
+    """Import PyTorch; the device to measure on."""
     loading("PyTorch and the benchmarks", device)
-    from comt_cli.lab.bench.record import Record
     from comt_cli.training.devices import pick_device
 
-    return pick_device(device), Record(results)
+    return pick_device(device)
 
 
 @contextmanager
-def _turns(record: Record, rounds: int, seconds: float | None) -> Iterator[Turns]:
-    """So many rounds until so many seconds from now, or until a signal comes."""
-    from comt_cli.lab.bench.runner import Turns, measuring
+def _session(results: Path, rounds: int, seconds: float | None) -> Iterator[Session]:
+    """So many rounds until so many seconds from now, or until a signal comes; rows go below `results`."""
+    from comt_cli.lab.record import recorded
+    from comt_cli.lab.runner import Session
 
-    with measuring(record.outcome, seconds) as deadline:
-        yield Turns(rounds, deadline)
+    with Session(rounds, seconds) as session, recorded(results) as session.write:
+        yield session
 
 
 def _limit(seconds: float | None, minutes: float | None, usual: float) -> float:
@@ -431,32 +447,3 @@ def _language_runs(recipe: str, scale: str) -> list[RunSpec]:
         said = f"{planned.loaded.name} trains no language models, at whose shapes kernels are timed"
         raise UserError(said, "comt recipes lists those that do.")
     return planned.specs
-
-
-def _with_baseline(
-    recipe: str, scale: str, rows: str | None, columns: str | None, set_: list[str] | None, also: list[str] | None
-) -> Planned:
-    """The runs of a recipe that are selected, and those of its baseline. Raises `UserError` where they cannot be
-    measured."""
-    from comt_cli.verbs.plan import also_rows, plan_loaded, plan_recipe
-
-    planned = plan_recipe(recipe, scale, set_, rows=rows, columns=columns, also=also_rows(also))
-    loaded, baseline = planned.loaded, planned.loaded.recipe.baseline
-    if loaded.recipe.figure is not None:
-        raise UserError(f"{loaded.name} is a figure, which has no rows to compare", "comt recipes lists the tables.")
-    if loaded.recipe.command == "finetune" or any(spec.start is not None for spec in planned.specs):
-        hint = "Measure the recipe of those: the networks are the same."
-        raise UserError(f"{loaded.name}: its runs start from trained weights", hint)
-    if rows is not None and baseline not in {spec.row for spec in planned.specs}:
-        planned = plan_loaded(loaded, scale, rows=f"{baseline},{rows}", columns=columns)
-    return planned
-
-
-def _batches(text: str) -> list[int]:
-    try:
-        batches = [int(part) for part in text.split(",")]
-    except ValueError:
-        batches = [0]
-    if min(batches) < 1:
-        raise UserError(f"--batch {text}: batch sizes are whole numbers from 1", "For instance --batch 1,16.")
-    return batches
