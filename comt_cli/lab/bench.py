@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import torch
 
     from comt_cli.lab.runner import Session
-    from comt_cli.runs.plan import RunSpec
 
 app = typer.Typer(
     cls=VerbGroup,
@@ -45,64 +44,44 @@ class Compiled(StrEnum):
     block = "block"
 
 
-def _names(help_: str, metavar: str | None = "A,B") -> typer.models.OptionInfo:
-    option: typer.models.OptionInfo = typer.Option(metavar=metavar, help=help_)
-    return option
-
-
 _SIZES = """Networks; all that are for the device if not given. Language models: 60m, 130m, 250m, 350m, 1b as
-published; of steps 60m-b64 too, on smaller batches, and residual-60m, with other residual connections. Image
-classifiers: resnet18, resnet18-b64, resnet50, resnet152, resnet50-224. Translators: base, captioners: caption-base,
-BERTs: bert-base. For a CPU: bench, smoke, resnet18-b32, mt-bench, caption-bench, bert-bench, residual-bench. Kernels
-are those of language models, and decoding is of these and of translators."""
+published, for steps also 60m-b64 and residual-60m; resnet18, resnet18-b64, resnet50, resnet152, resnet50-224; base,
+caption-base, bert-base. For a CPU: bench, smoke, resnet18-b32, mt-bench, caption-bench, bert-bench, residual-bench.
+Kernels are those of language models, and decoding is of these and of translators."""
 _VARIANTS = """Only these variants, such as plain-compiled,transponder-fused; of images window-fused, of translators and
 captioners sas-eager, at 60m-b64 plain-compiled-graphs; of decoding plain-uncached."""
-_PRECISIONS = """fp32, bf16-mixed, bf16-pure. If not given bf16-pure for language models and bf16-mixed for the others,
-on a CPU fp32 too."""
+_PRECISIONS = "fp32, bf16-mixed, bf16-pure. If not given that of the recipes, on a CPU fp32 too."
 _DTYPES = """Types of the numbers: bf16, fp32. If not given those that a recipe trains in, of kernels both, of decoding
-bf16, of translators fp32, as comt translate has it."""
+bf16, of translators fp32."""
 _RECIPE = """At the shapes of a recipe of language models, instead of --sizes; with the gates that --gates names, r = 2
 and r = 8, whatever the recipe's are."""
 _BATCH = "Batch sizes: texts that are written at once. 1,4,16,64 if not given, of translators 1,16."
-_COMPILE = """What torch.compile sees at once: the whole model, or a block, whose code all blocks share (quicker to
-compile where there are many)."""
+_COMPILE = "Compile the whole model at once, or a block, whose code all blocks share (quicker where there are many)."
 _TUNE = "On an NVIDIA GPU: find the fastest tiles of each kernel first; go on where it was stopped."
 _GEMM = "Time the model's matrix products with and without columns for gates, and nothing else."
 _MINUTES = "--seconds, by the minute; of all 9, with --tune 3 if neither is given."
+_ROUNDS = """Rounds; each times every variant once. Up to as many more follow until the times have settled. With fewer
+than 14 in all there is no interval, no verdict, and nothing for `kernels: auto` to go by."""
+_SECONDS = """After so many, finish no round but a first one, and begin nothing: what whole rounds have measured is
+written, as not settled, and what is left out is said."""
+_OVERWRITE = "Replace what another device has measured."
 
-Sizes = Annotated[str | None, _names(_SIZES)]
-Variants = Annotated[str | None, _names(_VARIANTS)]
-Precisions = Annotated[str | None, _names(_PRECISIONS)]
-Dtypes = Annotated[str | None, _names(_DTYPES)]
-Ops = Annotated[str | None, _names("Only these: heads, swiglu, add_norm, modulate, projection.")]
-Gates = Annotated[str | None, _names("Only these kinds of gates: none, comt-r2, transponder-r8.")]
-Batch = Annotated[str | None, _names(_BATCH, "1,4")]
+Sizes = Annotated[str | None, typer.Option(metavar="A,B", help=_SIZES)]
+Variants = Annotated[str | None, typer.Option(metavar="A,B", help=_VARIANTS)]
+Precisions = Annotated[str | None, typer.Option(metavar="A,B", help=_PRECISIONS)]
+Dtypes = Annotated[str | None, typer.Option(metavar="A,B", help=_DTYPES)]
+Ops = Annotated[str | None, typer.Option(help="Only these: heads, swiglu, add_norm, modulate, projection.")]
+Gates = Annotated[str | None, typer.Option(help="Only these kinds of gates: none, comt-r2, transponder-r8.")]
+Batch = Annotated[str | None, typer.Option(metavar="1,4", help=_BATCH)]
 Compile = Annotated[Compiled, typer.Option("--compile", help=_COMPILE)]
 Tune = Annotated[bool, typer.Option("--tune", help=_TUNE)]
 Gemm = Annotated[bool, typer.Option("--gemm", help=_GEMM)]
 Recipe = Annotated[str | None, typer.Option(metavar="RECIPE", help=_RECIPE, autocompletion=completion.recipes)]
-Scale = Annotated[
-    str | None,
-    typer.Option(help="Of --recipe: small if not given.", autocompletion=completion.scales, show_default=False),
-]
+_OF_RECIPE = "Of --recipe: small if not given."
+Scale = Annotated[str | None, typer.Option(help=_OF_RECIPE, autocompletion=completion.scales, show_default=False)]
 Minutes = Annotated[float | None, typer.Option(min=0, help=_MINUTES, show_default=False)]
-Rounds = Annotated[
-    int,
-    typer.Option(
-        min=3,
-        help="Rounds; each times every variant once. Up to as many more follow until the times have settled. "
-        "With fewer than 14 in all there is no interval, no verdict, and nothing for `kernels: auto` to go by.",
-    ),
-]
-Seconds = Annotated[
-    float | None,
-    typer.Option(
-        min=0,
-        metavar="N",
-        help="After so many, finish no round but a first one, and begin nothing: what whole rounds have measured is "
-        "written, as not settled, and what is left out is said. Ctrl-C ends a first round too, without a result.",
-    ),
-]
+Rounds = Annotated[int, typer.Option(min=3, help=_ROUNDS)]
+Seconds = Annotated[float | None, typer.Option(min=0, metavar="N", help=_SECONDS)]
 
 
 @app.command(cls=Verb)
@@ -118,26 +97,19 @@ def step(
 ) -> None:
     """Time a training step of each network, and count its memory. That is of plain, CoMT and Transponder models beside
     transformers' LLaMA, of ResNets without and with CoMT's modulators beside torchvision's, of translators beside
-    torch's and transformers', of captioners, of BERTs beside transformers', and of LLaMAs with SAS, GRC, LAuReL and
-    Highway beside their own arithmetic.
+    torch's and transformers', of captioners, of BERTs beside transformers', and of LLaMAs with other residual
+    connections.
 
     Writes bench/DEVICE/step.csv, and step-images, step-translation, step-captioning, step-bert and step-residual, a
     page and a figure of each. A run replaces an earlier one of the same size and precision that has no other variants;
     otherwise it is shown and not written. For `kernels: auto` on this machine steps of ResNets are added to the cache
-    folder in any case. Where a batch does not fit on a GPU, a smaller one is taken, for all variants. The rows of any
-    recipe, such as `ours/modern`, are measured by `comt bench costs`.
+    folder in any case. Where a batch does not fit on a GPU, a smaller one is taken, for all variants.
 
     Examples:
 
       comt bench step --sizes 60m,130m --variants plain-compiled,plain-fused,transponder-fused
 
-      comt bench step --sizes resnet18-b32 --precision fp32
-
-      comt bench step --sizes mt-bench --variants plain,sas-eager,torch
-
-      comt bench step --sizes bert-bench,caption-bench --precision fp32
-
-      comt bench step --sizes residual-bench --compile block
+      comt bench step --sizes mt-bench,bert-bench --precision fp32
     """
     from comt_cli.lab.subjects import SUBJECTS, check_variants, subject_of
     from comt_cli.recipe.load import select
@@ -177,9 +149,8 @@ def kernels(
 
     Writes bench/DEVICE/kernels.csv, a page and a figure. A run replaces an earlier one of the same operation that has
     no other gates; otherwise it is shown and not written. For `kernels: auto` on this machine it is added to the cache
-    folder in any case, and comes before what was measured elsewhere.
-
-    With --tune nothing is measured again that the cache folder has of this card with these kernels, PyTorch and Triton.
+    folder in any case, and comes before what was measured elsewhere. With --tune nothing is measured again that the
+    cache folder has of this card with these kernels, PyTorch and Triton.
 
     Examples:
 
@@ -189,15 +160,16 @@ def kernels(
     """
     from comt_cli.lab.subjects import DTYPES, GATES, LANGUAGE, OPS, of_run
     from comt_cli.recipe.load import select
+    from comt_cli.verbs.plan import plan_recipe
 
     if gemm and (tune or ops is not None or gates is not None):
         raise UserError("--gemm times products alone, of all kinds of gates", "Leave --ops, --gates and --tune out.")
-    if recipe is not None and sizes is not None:
-        raise UserError("--recipe and --sizes both say at which shapes", "Leave one of them out.")
-    if scale is not None and recipe is None:
-        raise UserError("--scale says at which shapes of a recipe, and none is given", "Add --recipe, or use --sizes.")
+    if (recipe is not None and sizes is not None) or (scale is not None and recipe is None):
+        raise UserError("shapes are those of --sizes, or of a --recipe at a --scale", "Leave one of them out.")
     limit = _limit(seconds, minutes, 180 if tune else math.inf)
-    planned = [] if recipe is None else _language_runs(recipe, scale or "small")
+    planned = [] if recipe is None else plan_recipe(recipe, scale or "small").specs
+    if any(spec.command != "train-lm" for spec in planned):
+        raise UserError(f"{recipe} trains no language models, at whose shapes kernels are timed", "See comt recipes.")
     named = None if sizes is None else select(sizes, LANGUAGE.shapes, "size")
     trained = ["fp32" if spec.settings.train.precision == "fp32" else "bf16" for spec in planned]
     types = select(dtypes, DTYPES, "type") if dtypes or not trained else [*dict.fromkeys(trained)]
@@ -280,7 +252,7 @@ def costs(
     seconds: Seconds = None,
     device: options.Device = None,
     results: options.Results = options.DEFAULT_RESULTS,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what another device has measured.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help=_OVERWRITE)] = False,
 ) -> None:
     """Measure what a training step of every row costs. Of a recipe, beside its baseline's: FLOPs, bytes, memory, time.
 
@@ -394,10 +366,9 @@ def gpu(
     training steps of 60m, 350m and 1b, decoding, and Table 3 of CoMT at scale small with its gates. What `make gpu`
     calls.
 
-    When the minutes are up, a part is ended and keeps what it has. The same command goes on where the last one stopped;
-    18 minutes are meant to do for all but the last parts, which add transformers' network. What was measured is printed
-    beside its goals; FOLDER/gpu.tar.gz holds all there is to keep. Without a GPU: small training steps, decoding and
-    Table 3 at scale smoke, on the CPU.
+    When the minutes are up, a part is ended and keeps what it has. The same command goes on where the last one stopped.
+    What was measured is printed beside its goals; FOLDER/gpu.tar.gz holds all there is to keep. Without a GPU: small
+    training steps, decoding and Table 3 at scale smoke, on the CPU.
 
     Example:
 
@@ -433,17 +404,4 @@ def _session(results: Path, rounds: int, seconds: float | None) -> Iterator[Sess
 def _limit(seconds: float | None, minutes: float | None, usual: float) -> float:
     if minutes is not None and seconds is not None:
         raise UserError("--minutes and --seconds limit the same", "Leave one of them out.")
-    if minutes is not None:
-        return 60 * minutes
-    return usual if seconds is None else seconds
-
-
-def _language_runs(recipe: str, scale: str) -> list[RunSpec]:
-    """The runs of a recipe at a scale. Raises `UserError` where they are not of language models."""
-    from comt_cli.verbs.plan import plan_recipe
-
-    planned = plan_recipe(recipe, scale)
-    if any(spec.command != "train-lm" for spec in planned.specs):
-        said = f"{planned.loaded.name} trains no language models, at whose shapes kernels are timed"
-        raise UserError(said, "comt recipes lists those that do.")
-    return planned.specs
+    return 60 * minutes if minutes is not None else usual if seconds is None else seconds

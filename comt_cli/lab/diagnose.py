@@ -18,7 +18,6 @@ from comt_cli.verbs.loading import loading
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from comt_cli.lab.networks import Setup
@@ -205,16 +204,6 @@ def _write(
     write_text(folder / "diagnose.md", page.format(**filled))
 
 
-_HEADINGS = {
-    "difference": "from Pre-LN",
-    "without_gradient": "no gradient",
-    "dispersion_start": "apart at first",
-    "dispersion": "apart",
-    "mixing_moved": "moved",
-}
-"""Of the table of starts, where they are others than in its file."""
-
-
 def _shown(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """The tables of the page: at most four depths, `1.32 ± 0.04` for mean and standard deviation over the seeds."""
     by_depth, by_loss, outputs = tables["gradient-by-depth"], tables["gradient-by-loss"], tables["outputs"]
@@ -223,13 +212,15 @@ def _shown(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     few = [depths[index] for index in sorted({0, round(last / 3), round(2 * last / 3), last})]
     fp32 = by_loss[(by_loss["precision"] == "float32") & by_loss["depth"].isin([1, *few])]
     measured = ("output_norm", "gradient_norm", "output_mean", "output_std")
+    headings = {"difference": "from Pre-LN", "without_gradient": "no gradient", "dispersion_start": "apart at first"}
+    headings |= {"dispersion": "apart", "mixing_moved": "moved"}
     return {
         "gradient-by-depth": _across(by_depth[by_depth["depth"].isin(few)], ["setup", "connection"], "depth", "passed"),
         "gradient-by-loss": _across(fp32, ["connection", "loss"], "depth", "gradient_norm"),
         "activations-by-layer": _across(scalings[scalings["layer"] == _DEPTH], ["setup"], "connection", "growth"),
         "outputs": outputs[["setup", "connection"]].assign(**{name: _spread(outputs, name) for name in measured}),
         "identity": tables["identity"],
-        "start": tables["start"].rename(columns=_HEADINGS),
+        "start": tables["start"].rename(columns=headings),
         "claims": tables["claims"].drop(columns=["name"]),
     }
 
@@ -308,11 +299,12 @@ DRAWINGS = {
 
 
 def draw(frame: pd.DataFrame, drawing: Drawing, says: Mapping[str, str]) -> Figure:
-    """The figure of a summary: means, and bands from the least to the greatest of the seeds. A row shares its
-    logarithmic axis, unless it is of set-ups that differ by more than a million times."""
+    """The figure of a summary: means, and bands from the least to the greatest of the seeds, on a logarithmic axis that
+    the panels of a row share, unless they are of set-ups that differ by more than a million times."""
     from matplotlib.lines import Line2D
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
+    from comt_cli.report.figures.lines import log_ticks
     from comt_cli.report.figures.style import QUIET, page_figure, series_colours, style
 
     panels, x, values = drawing.panels, drawing.x, drawing.values
@@ -325,11 +317,18 @@ def draw(frame: pd.DataFrame, drawing: Drawing, says: Mapping[str, str]) -> Figu
         # at other places on each: of lines that lie on each other every one is seen
         every = (0.35 * number / len(coloured), 0.35)
         looks[name] |= {"marker": "os^DvPX"[number % 7], "markersize": 3.2, "markevery": every}
+
+    def ends(of: pd.DataFrame, value: str) -> tuple[float, float]:
+        """With 1 in sight; very deep networks have gradients of 0, or none."""
+        seen = of[[f"{value}_low", f"{value}_high"]].replace([0, math.inf], math.nan)
+        return min(0.9, seen.min().min()), max(1.1, seen.max().max())
+
     with style():
         figure = page_figure((0.85 if panels == "setup" else 0.5) + max(2.0 * len(values), 0.16 * (len(lines) + 2)))
         grid = figure.subplots(len(values), len(names), squeeze=False)
         for row, (value, label) in zip(grid, values.items(), strict=True):
-            low, high = _ends(frame, value)
+            low, high = ends(frame, value)
+            is_shared = high / low < 1e6 or panels != "setup"
             for axes, name in zip(row, names, strict=True):
                 drawn = frame[frame[panels] == name]
                 for line, of in drawn.groupby("line", sort=False):
@@ -340,8 +339,15 @@ def draw(frame: pd.DataFrame, drawing: Drawing, says: Mapping[str, str]) -> Figu
                     axes.plot(at, points[f"{value}_mean"].to_numpy(), **{**look, **single})
                     seen = (least > 0).tolist()  # a gradient of rounding errors may be 0
                     axes.fill_between(at, least, most, where=seen, color=look["color"], alpha=0.15, linewidth=0)
-                is_shared = high / low < 1e6 or panels != "setup"
-                _log_axis(axes, *((low, high) if is_shared else _ends(drawn, value)))
+                low, high = (low, high) if is_shared else ends(drawn, value)
+                axes.set_yscale("log")
+                axes.set_ylim(low / 1.2, high * 1.2)
+                axes.axhline(1, color=QUIET, linewidth=0.6, zorder=0.5)
+                if high / low < 1000:
+                    log_ticks(axes, high / low)
+                else:
+                    axes.yaxis.set_major_locator(LogLocator(numticks=7))
+                    axes.yaxis.set_minor_locator(NullLocator())
                 axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
                 axes.set_xlabel({"depth": "depth, blocks", "layer": "block, from the input"}[x])
             row[0].set_ylabel(f"{label}\n(log scale)")
@@ -351,32 +357,3 @@ def draw(frame: pd.DataFrame, drawing: Drawing, says: Mapping[str, str]) -> Figu
         handles = [Line2D([], [], label=name, **looks[name]) for name in lines]
         figure.legend(handles=handles, title=drawing.legend, loc="outside right center", handlelength=1.8)
     return figure
-
-
-def _ends(frame: pd.DataFrame, value: str) -> tuple[float, float]:
-    """The least and the greatest that a logarithmic axis can show: very deep networks have gradients of 0, or none."""
-    import numpy as np
-
-    numbers = frame[[f"{value}_low", f"{value}_high"]].to_numpy(dtype=float)
-    seen = numbers[np.isfinite(numbers) & (numbers > 0)]
-    return (float(seen.min()), float(seen.max())) if seen.size else (1.0, 1.0)
-
-
-def _log_axis(axes: Axes, low: float, high: float) -> None:
-    """Logarithmic, with 1 in sight; plain numbers over few decades and powers of ten over many."""
-    from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
-
-    from comt_cli.report.figures.lines import log_ticks
-    from comt_cli.report.figures.style import QUIET
-
-    low, high = min(low, 0.9), max(high, 1.1)
-    air = 1.1 * (high / low) ** 0.02
-    axes.set_yscale("log")
-    axes.set_ylim(low / air, high * air)
-    axes.axhline(1, color=QUIET, linewidth=0.6, zorder=0.5)
-    if high / low < 1000:
-        log_ticks(axes, high / low)
-    else:
-        axes.yaxis.set_major_locator(LogLocator(numticks=7))
-        axes.yaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_minor_formatter(NullFormatter())

@@ -195,7 +195,7 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 @dataclass(frozen=True)
 class Trace:
     """One forward and backward pass: the stream before the first block and after each, and the L2 norms of the loss's
-    gradient there; the output, which is the last stream or what a final norm makes of it, and the norm there."""
+    gradient there; the output behind a final norm, if there is one, and the norm there."""
 
     streams: list[Tensor]
     gradients: list[float]

@@ -12,17 +12,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import typer
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import Unreadable, read_csv, read_text, write_text
 from comt_cli.kernels import measurements
-from comt_cli.lab.figure import draw_kernels, draw_steps
 from comt_cli.lab.subjects import DECODED, DTYPES, KERNELS, OPS, SUBJECTS, TABLES, goals_of
 from comt_cli.report.caption import Caption
 from comt_cli.report.figures import sign, write_figure
+from comt_cli.report.figures.style import OKABE_ITO, QUIET, page_figure, style
 from comt_cli.report.terminal import say_written
 
 Row = Mapping[str, str]
@@ -88,10 +93,10 @@ class Page:
         """The values that rows have in common which took turns."""
         return tuple(str(row.get(name) or "") for name in self.key if name not in self.turns)
 
-    def verdicts(self, row: Row) -> list[str]:
-        """Of the goals that the row has, in words."""
+    def verdicts(self, row: Row) -> str:
+        """On the goals that the row has, in words."""
         found = (Goal(**goal).verdict(row, column) for column, goal in self.goals.items())
-        return [verdict for verdict in found if verdict is not None]
+        return "; ".join(verdict for verdict in found if verdict is not None)
 
     def place_of(self, row: Row) -> list[tuple[float, str]]:
         """Where a row is sorted: by the order of a column's values, numbers by their size, words last."""
@@ -106,24 +111,23 @@ class Page:
 
 def pages() -> dict[str, Page]:
     """Every page by its name."""
+
+    def page(name: str, of: str, notes: str = "", **more: Any) -> Page:
+        fields = {**TABLES["pages"][of], **more}
+        return Page(name=name, **fields | {"notes": TABLES["pages"]["common"] + fields["notes"] + notes})
+
     ops = {**OPS, "gemm": "the library's matrix product alone"}
-    variants = KERNELS["variants"] | KERNELS["gemm_variants"]
-    order = {"op": [*ops], "variant": [*variants], "gates": [*KERNELS["columns"]], "dtype": DTYPES}
-    found = {"kernels": _page("kernels", order=order, meanings=ops | variants, draw=draw_kernels)}
+    meanings = KERNELS["variants"] | KERNELS["gemm_variants"]
+    order = {"op": [*ops], "variant": [*meanings], "gates": [*KERNELS["columns"]], "dtype": DTYPES}
+    found = {"kernels": page("kernels", "kernels", order=order, meanings=ops | meanings, draw=draw_kernels)}
     for name, of in DECODED.items():
         order = {"size": [*SUBJECTS[of["subject"]].shapes], "variant": [*of["variants"]], "dtype": DTYPES}
-        found[name] = _page(name, order=order, meanings=of["variants"])
+        found[name] = page(name, name, order=order, meanings=of["variants"])
     for name, subject in SUBJECTS.items():
         order = {"size": [*subject.shapes], "variant": [*subject.variants]}
         more = {"title": subject.title, "order": order, "meanings": subject.variants, "draw": draw_steps}
-        found[name] = replace(_page("step", **more), name=name)
-        found[name] = replace(found[name], notes=found[name].notes + subject.notes)
+        found[name] = page(name, "step", subject.notes, **more)
     return found
-
-
-def _page(name: str, **more: Any) -> Page:
-    of = {**TABLES["pages"][name], **more}
-    return Page(name=name, **of | {"notes": TABLES["pages"]["common"] + of["notes"]})
 
 
 # ---- files
@@ -223,7 +227,7 @@ def markdown(page: Page, rows: Sequence[Row], *, is_drawn: bool = False) -> str:
         if how.split()[0] in rows[0]
     }
     if any(page.verdicts(row) for row in rows):
-        table["goals", "---"] = ["; ".join(page.verdicts(row)) or "-" for row in rows]
+        table["goals", "---"] = [page.verdicts(row) or "-" for row in rows]
     if len(commits) > 1:
         table["commit", "---"] = [row["git_commit"] or "unknown" for row in rows]
     lines += [f"| {' | '.join(cells)} |" for cells in (*zip(*table, strict=True), *zip(*table.values(), strict=True))]
@@ -252,7 +256,7 @@ def beside_goals(results: Path) -> str:
         for path in sorted(results.glob(f"bench/*/{name}.csv")):
             for row in read_csv(path):
                 of = ", ".join(row[column] for column in ("size", *page.key) if column not in ("device", "shape"))
-                lines += [f"| {name} | {of} | {verdict} |" for verdict in page.verdicts(row)]
+                lines += [f"| {name} | {of} | {verdicts} |"] if (verdicts := page.verdicts(row)) else []
     return "\n".join(lines) + "\n"
 
 
@@ -298,3 +302,124 @@ def _keep(page: Page, rows: list[dict[str, Any]]) -> None:
             typer.echo("`kernels: auto` keeps to a longer measurement, of which there is an interval", err=True)
     except (OSError, StorageError, UserError, ValueError) as error:  # the results have them all the same
         typer.echo(f"`kernels: auto` will not know of this, {path} cannot be added to: {error}", err=True)
+
+
+# ---- figures
+
+_COLOURS = {
+    "plain": QUIET,
+    **dict.fromkeys(("transformers", "torch", "marian"), "#404040"),
+    **dict.fromkeys(("comt", "window"), OKABE_ITO[0]),
+    **dict.fromkeys(("transponder", "pixel", "highway"), OKABE_ITO[5]),
+    **{"sas": OKABE_ITO[3], "grc": OKABE_ITO[4], "laurel": OKABE_ITO[1]},
+}
+"""By how the name of a variant begins."""
+_LINEAR = 10.0
+"""Per cent up to which the axis of overheads is linear."""
+_LOOKS: dict[str, tuple[str, float, dict[str, Any]]] = {
+    "step_ratio_to_best_plain": ("training step", 0.16, {"marker": "o", "markersize": 3.8}),
+    # below the steps: filled marks would hide hollow ones
+    "forward_ratio_to_best_plain": (
+        "forward pass", -0.16, {"marker": "o", "markersize": 3.6, "markerfacecolor": "white"}
+    ),
+    "goal_step_ratio": (
+        "goal of the step", 0.16, {"marker": "|", "markersize": 9, "markeredgewidth": 1.6, "color": OKABE_ITO[2]}
+    ),
+}  # fmt: skip
+"""By column: its meaning, how far above the middle of its line it stands, and its mark."""
+_NUMBER = FuncFormatter(lambda number, _: f"{number:g}")
+
+
+def draw_steps(frame: pd.DataFrame) -> Figure | None:
+    """One panel a size and precision, one line a variant: by how many per cent its step (full, above) and its forward
+    pass (hollow, below) take longer than the best plain one's, and the goal of the step as a mark. The axis is linear
+    up to 10 %, where the goals are, and logarithmic beyond."""
+    if (frame := frame[frame["step_ratio_to_best_plain"] != ""]).empty:
+        return None
+    names = frame["variant"].unique().tolist()[::-1]
+    ratios = frame.reindex(columns=[*_LOOKS]).apply(pd.to_numeric, errors="coerce")
+    percents = (100 * (ratios - 1)).assign(variant=frame["variant"])
+    groups = percents.groupby([frame["size"], frame["precision"]], sort=False)
+    across = min(5, len(groups))
+    down = -(-len(groups) // across)
+    with style():
+        figure = page_figure(0.8 + down * (0.6 + 0.16 * len(names)))
+        grid = figure.subplots(down, across, squeeze=False, sharey=True)
+        for axes, (key, panel) in zip(grid.flat, groups, strict=False):
+            _panel(axes, panel, names, is_narrow=across > 3)
+            axes.set_title(", ".join(key))
+        for axes in list(grid.flat)[len(groups) :]:
+            axes.set_axis_off()
+        label = "time beyond that of the best plain model, %"
+        figure.supxlabel(f"{label} (linear up to {_LINEAR:g} %, shaded; logarithmic beyond)", fontsize=8)
+        handles = [
+            Line2D([], [], linestyle="none", label=meaning, **{"color": "#404040", **look, "markersize": size})
+            for column, (meaning, _, look) in _LOOKS.items()
+            for size in [max(look["markersize"], 4.6)]
+            if percents[column].notna().any()
+        ]
+        figure.legend(handles=handles, loc="outside upper center", ncols=4)
+    return figure
+
+
+def _panel(axes: Axes, percents: pd.DataFrame, names: list[str], *, is_narrow: bool) -> None:
+    for place, name in enumerate(names):
+        colour = next((colour for start, colour in _COLOURS.items() if name.startswith(start)), QUIET)
+        for order, (column, (_, above, look)) in enumerate(reversed(_LOOKS.items())):
+            seen = percents.loc[percents["variant"] == name, column].dropna()
+            at, marks = [place + above] * len(seen), {"color": colour, **look}
+            axes.plot(seen, at, linestyle="none", zorder=3 + order, **marks)
+    low, high = np.nanmin(percents[[*_LOOKS]], initial=0.0), np.nanmax(percents[[*_LOOKS]], initial=_LINEAR)
+    axes.axvline(0, color=QUIET, linewidth=0.8, zorder=1)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(-0.6, len(names) - 0.4)
+    axes.set_xscale("symlog", linthresh=_LINEAR, linscale=1.4)
+    axes.set_xlim(low * (1.3 if low < -_LINEAR else 1) - 3, high * 1.3)
+    beyond = [100, 1000] if high >= 100 else [50] if is_narrow else [20, 50]  # all have no room beside each other
+    axes.xaxis.set_major_locator(FixedLocator([*([-50, -10] if low < -_LINEAR else [-10, -5]), 0, 5, 10, *beyond]))
+    axes.axvspan(-_LINEAR, _LINEAR, color="#F4F4F4", zorder=0)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(_NUMBER)
+
+
+def draw_kernels(frame: pd.DataFrame) -> Figure | None:
+    """A table for each type: down the operations and the products that they are of, across gates and variants, and in
+    each cell how many times the time of the compiled operation without gates a forward and backward pass takes."""
+    value = "step_ratio_to_plain_compiled"
+    if (frame := frame[(frame["op"] != "gemm") & (frame[value] != "")]).empty:
+        return None
+    product = frame["shape"].str.rpartition("x")[2].str.partition("-")[2]
+    frame = frame.assign(
+        ratio=frame[value].astype(float),
+        line=frame["op"] + (", " + product).where(product != "", "") + ": " + frame["tokens"] + " x " + frame["width"],
+        cell=frame["variant"] + ", " + frame["gates"].replace("none", "no gates"),
+    )
+    across = [cell for _, of in frame.groupby("gates", sort=False) for cell in of["cell"].unique()]
+    types = frame["dtype"].unique().tolist()
+    most = max(2.0, frame["ratio"].max(), 1 / frame["ratio"].min())
+    with style():
+        figure = page_figure(1.75 + 0.135 * frame["line"].nunique())
+        grid = figure.subplots(1, len(types), squeeze=False, sharey=True)
+        for axes, dtype in zip(grid.flat, types, strict=True):
+            of = frame[frame["dtype"] == dtype]
+            table = of.pivot_table(index="line", columns="cell", values="ratio", sort=False)
+            table = table.reindex(index=frame["line"].unique(), columns=across)
+            image = axes.imshow(
+                table, norm=LogNorm(1 / most, most), cmap="PuOr_r", aspect="auto", interpolation="nearest"
+            )
+            for (down, right), ratio in np.ndenumerate(table.to_numpy()):
+                if np.isfinite(ratio):
+                    colour = "white" if abs(np.log(ratio)) > 0.6 * np.log(most) else "black"
+                    text = f"{ratio:.2f}" if ratio < 9.95 else f"{ratio:.0f}"
+                    axes.text(right, down, text, ha="center", va="center", fontsize=5.2, color=colour)
+            axes.set_title(dtype)
+            axes.set_xticks(range(len(across)), across, rotation=90, fontsize=6)
+            axes.set_yticks(range(len(table)), table.index, fontsize=6)
+            axes.tick_params(length=0)
+            axes.grid(visible=False)
+        bar = figure.colorbar(image, ax=grid, pad=0.01, aspect=30)
+        bar.set_label("times the compiled one\nwithout gates (log scale)")
+        bar.set_ticks([tick for tick in (0.2, 0.5, 1, 2, 5) if 1 / most <= tick <= most])
+        bar.ax.yaxis.set_minor_locator(NullLocator())
+        bar.ax.yaxis.set_major_formatter(_NUMBER)
+    return figure

@@ -41,12 +41,9 @@ class NotMeasured(UserError):
 
 
 class Session:
-    """A command that measures, while it does: in at least how many rounds, until when, what failed, and how many `rows`
-    were handed to `write`, with the page that they belong to.
-
-    Ends with `RunInterrupted` where a signal came, what whole rounds had measured having been passed on; and with
-    `NotMeasured` where something failed, or there is not one row.
-    """
+    """A command that measures: in at least so many rounds, for so many seconds; what failed, and how many `rows` were
+    handed to `write`, with their page. Ends with `RunInterrupted` where a signal came, what whole rounds had measured
+    having been written; and with `NotMeasured` where something failed, or there is not one row."""
 
     def __init__(
         self,
