@@ -125,19 +125,15 @@ class CostCase(Case):
             row: Row = {"row": name, "column": step.spec.column, "baseline": self.baseline}
             row |= {"device": device_name(self.device), "precision": step.spec.settings.train.precision}
             row |= {"samples": step.samples, "rounds": rounds, "parameters": cost.parameters, "flops": flops}
-            row["flops_ratio"] = _over(flops, plain.flops_per_row * baseline.samples)
-            row |= {"bytes_mib": mebibytes(step.bytes), "bytes_ratio": _over(step.bytes, baseline.bytes)}
-            row |= {"saved_mib": mebibytes(step.saved), "saved_ratio": _over(step.saved, baseline.saved)}
+            row["flops_ratio"] = round(flops / (plain.flops_per_row * baseline.samples), 4)
+            for what, of, to in (("bytes", step.bytes, baseline.bytes), ("saved", step.saved, baseline.saved)):
+                row |= {f"{what}_mib": mebibytes(of), f"{what}_ratio": round(of / to, 4) if of and to else None}
             for how in HOW:
                 row |= dict.fromkeys(f"{how}_ms{end}" for end in ("", "_p10", "_p90"))
                 row |= times[how, name].columns(f"{how}_ms", 3) if (how, name) in times else {}
                 row |= compared(f"{how}_ratio", times, (how, name), (how, self.baseline))
             rows.append(row | versions())
         return rows
-
-
-def _over(of: int | None, to: int | None) -> float | None:
-    return None if of is None or not to else round(of / to, 4)
 
 
 class _Step:
@@ -172,7 +168,6 @@ class _Step:
         self.saved = saved_bytes(form.loss, form.model.parameters())
 
     def compile_anew(self) -> None:
-        """Have the next compiled step compiled, if there is one."""
         if (objective := self._objectives.get(HOW[1])) is not None:
             objective.compile_model(keep_others=True)
 

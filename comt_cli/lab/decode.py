@@ -119,18 +119,12 @@ class DecodeCase(_DecodingCase):
     """Decode steps of language models, and the reading of their prompts."""
 
     def _model(self, name: str) -> Llama:
-        """Those of one network have the same weights."""
         if name not in self.models:
-            base = name.partition("-")[0]
             settings = ModelSettings.model_validate(dict(self.shape.model))
-            model = empty_network(settings, wiring_of(dict(LANGUAGE.networks[base])), **self.shape.dimensions)
-            same = next((other for key, other in self.models.items() if key.partition("-")[0] == base), None)
-            if same is None:
-                materialise(model, self.device, seed=0)
-                model = model.to(DTYPES[self.dtype])
-            else:
-                model.load_state_dict(same.state_dict(keep_vars=True), assign=True)
-            self.models[name] = model.eval()
+            method = dict(LANGUAGE.networks[name.partition("-")[0]])
+            model = empty_network(settings, wiring_of(method), **self.shape.dimensions)
+            materialise(model, self.device, seed=0)
+            self.models[name] = model.to(DTYPES[self.dtype]).eval()
         found: Llama = self.models[name]
         return found
 
@@ -209,21 +203,16 @@ class SearchCase(_DecodingCase):
         return partial(theirs, model) if is_peer else partial(ours, Uncached(model) if how == "uncached" else model)
 
     def builder(self) -> Callable[[tuple[int, str]], Built]:
-        source_BS, found = self.random_tokens(BEGIN + 1, TOKENS), dict[str, list[list[int]]]()
+        source_BS = self.random_tokens(BEGIN + 1, TOKENS)
 
         def build(key: tuple[int, str]) -> Built:
-            beam, name = key
-            part, note = partial(self._search(name), source_BS, beam, TOKENS), ""
+            part = partial(self._search(key[1]), source_BS, key[0], TOKENS)
             peak = peak_beyond(part, self.device)
             if peak is None:
                 with Alive() as alive:
                     part()
                 peak = alive.peak
-            if key in ((BEAM, "plain"), (BEAM, "plain-uncached")):
-                found[name] = part()
-                differ = sum(map(list.__ne__, found[name], found.get("plain", found[name])))
-                note = f"{differ} of {self.batch} translations differ without the cache" if differ else ""
-            return Built({"search": part}, peak, note)
+            return Built({"search": part}, peak)
 
         return build
 

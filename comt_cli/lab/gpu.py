@@ -82,7 +82,6 @@ class State:
                 self.parts = read["parts"]
 
     def put(self, part: Part, what: str) -> None:
-        """Remember it, on disk."""
         self.parts[part.name] = what
         write_text(self._path, json.dumps({**self._of, "parts": self.parts}, indent=1) + "\n")
 
@@ -92,10 +91,6 @@ class State:
         left = [part for part in parts if self.parts.get(part.name) != "done"]
         had_its_time = {name for name, what in self.parts.items() if what in ("failed", "too long")}
         return sorted(left, key=lambda part: not had_its_time.isdisjoint({part.name, part.after}))
-
-
-class PartFailed(Exception):
-    """The status of a part, and the end of its log."""
 
 
 def run_parts(parts: Sequence[Part], state: State, folder: Path, session: Session) -> None:
@@ -122,7 +117,7 @@ def run_parts(parts: Sequence[Part], state: State, folder: Path, session: Sessio
             state.put(part, "failed" if status else "done")
         typer.echo(f"{part.name}: {state.parts[part.name]} (the log: {log})")
         if status:
-            session.fail(part.name, PartFailed(f"status {status}, {log}"))
+            session.fail(part.name, RuntimeError(f"status {status}, {log}"))
             typer.echo("\n".join(f"    {line}" for line in text.splitlines()[-15:]))
         archive(folder)
 

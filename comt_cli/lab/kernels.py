@@ -121,7 +121,6 @@ class KernelCase(_KernelRows):
         self.part, self.shape, self.gates = part, shape, gates
 
     def operation(self, gates: str) -> Operation:
-        """The operation with its inputs."""
         return operation(self.op, self.part, self.shape, gates, DTYPES[self.dtype], self.device)
 
     def builder(self) -> Callable[[tuple[str, str]], Built]:
@@ -179,7 +178,6 @@ class Operation:
     forms: dict[str, Form]
 
     def form(self, variant: str) -> Form:
-        """One of the forms, or the reference under the compiler."""
         if variant != "reference-compiled":
             return self.forms[variant]
         prepare_compiler(versions=64, keep_others=True)

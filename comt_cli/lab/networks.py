@@ -194,18 +194,14 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Trace:
-    """One forward and backward pass: the stream before the first block and after each, and the L2 norms of the loss's
-    gradient there; the output behind a final norm, if there is one, and the norm there."""
+    """One forward and backward pass: the stream before the first block and after each, its L2 norm and that of the
+    loss's gradient there; the output behind a final norm, if there is one, and the gradient's norm there."""
 
     streams: list[Tensor]
+    activations: list[float]
     gradients: list[float]
     output: Tensor
     output_gradient: float
-
-    @property
-    def activations(self) -> list[float]:
-        """L2 norms of the streams."""
-        return [h.norm().item() for h in self.streams]
 
 
 def trace(network: Network, x: Tensor, random: Tensor, loss: str = "functional") -> Trace:
@@ -214,7 +210,8 @@ def trace(network: Network, x: Tensor, random: Tensor, loss: str = "functional")
     y = network.output(streams[-1])
     places = streams if y is streams[-1] else [*streams, y]
     norms = [gradient.norm().item() for gradient in torch.autograd.grad(LOSSES[loss](y, random), places)]
-    return Trace([h.detach() for h in streams], norms[: len(streams)], y.detach(), norms[-1])
+    sizes = [h.norm().item() for h in streams]
+    return Trace([h.detach() for h in streams], sizes, norms[: len(streams)], y.detach(), norms[-1])
 
 
 def along_layers(

@@ -6,8 +6,9 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +22,6 @@ from comt_cli.exchange.huggingface_layout import LAYOUTS
 from comt_cli.installing import install_package
 from comt_cli.lab.subjects import Shape
 from comt_cli.layers.multi_head import sinusoids
-from comt_cli.models.bert import Bert
 from comt_cli.models.build import model_of
 from comt_cli.tasks.settings.transformer import TransformerSettings
 from comt_cli.training.objective import ClassifierLoss, Objective, compiled, prepare_compiler
@@ -46,19 +46,14 @@ def import_peer(module: str) -> ModuleType:
         raise UserError(f"the comparison with {library} needs that library", install_package(*packages)) from None
 
 
-def transformers_llama(shape: Shape) -> nn.Module:
-    """transformers' LLaMA of a shape."""
-    library, built, dimensions = import_peer("transformers"), shape.built, shape.dimensions
-    config = library.LlamaConfig(
-        vocab_size=dimensions["vocabulary"],
-        hidden_size=built.width,
-        intermediate_size=built.ffn_width,
-        num_hidden_layers=built.layers,
-        num_attention_heads=built.heads,
-        max_position_embeddings=dimensions["length"],
-        use_cache=False,
+def transformers_network(family: str, name: str, shape: Shape) -> nn.Module:
+    """transformers' network of our plain one of a shape."""
+    library = import_peer("transformers")
+    ours = model_of(shape.spec({"name": LAYOUTS[family].method}))
+    config = LAYOUTS[family].config(ours, shape.dimensions["length"]) | {"use_cache": False}
+    model: nn.Module = getattr(library, f"{name}For{'CausalLM' if family == 'llama' else 'MaskedLM'}")(
+        getattr(library, f"{name}Config").from_dict(config)
     )
-    model: nn.Module = library.LlamaForCausalLM(config)
     return model
 
 
@@ -79,15 +74,6 @@ class TransformersLoss(Objective):
         # `shift_labels` are targets that stand where they are predicted, as ours do; the loss is their mean
         loss: Tensor = self._called(input_ids=tokens_BT, labels=tokens_BT, shift_labels=targets_BT).loss
         return loss * targets_BT.numel()
-
-
-def transformers_bert(shape: Shape) -> nn.Module:
-    """transformers' BERT of a shape, with its head for hidden tokens."""
-    library = import_peer("transformers")
-    ours = model_of(shape.spec({"name": LAYOUTS["bert"].method}))
-    assert isinstance(ours, Bert)
-    model: nn.Module = library.BertForMaskedLM(library.BertConfig.from_dict(LAYOUTS["bert"].config(ours, None)))
-    return model
 
 
 class MaskedTransformersLoss(TransformersLoss):
@@ -113,34 +99,17 @@ def torchvision_resnet(shape: Shape) -> nn.Module:
     return model
 
 
-def _settings(shape: Shape) -> TransformerSettings:
-    settings = shape.settings.model
-    assert isinstance(settings, TransformerSettings)
-    return settings
-
-
 class TorchTransformer(nn.Module):
     """Sources and targets so far, [B, T] each -> logits, [B, T, V]: our Post-LN encoder-decoder put together from
     torch's layers, with its dropout and one matrix for embeddings and head. Their attention has biases besides."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        built, dimensions, settings = shape.built, shape.dimensions, _settings(shape)
+        built, dimensions, settings = shape.built, shape.dimensions, cast(TransformerSettings, shape.settings.model)
         kinds = (nn.TransformerEncoderLayer, built.encoder_layers), (nn.TransformerDecoderLayer, built.decoder_layers)
-        encoder, decoder = (
-            nn.ModuleList(
-                kind(
-                    built.width,
-                    built.heads,
-                    built.ffn_width,
-                    settings.residual_dropout,
-                    layer_norm_eps=settings.norm_eps,
-                    batch_first=True,
-                )
-                for _ in range(layers)
-            )
-            for kind, layers in kinds
-        )
+        sizes = built.width, built.heads, built.ffn_width, settings.residual_dropout
+        more: dict[str, Any] = {"layer_norm_eps": settings.norm_eps, "batch_first": True}
+        encoder, decoder = (nn.ModuleList(kind(*sizes, **more) for _ in range(layers)) for kind, layers in kinds)
         for layer in (*encoder, *decoder):  # torch drops out behind the ReLU and on attention's weights too
             layer.dropout.p = settings.relu_dropout
             for part in layer.modules():
@@ -175,8 +144,8 @@ class Marian(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        library, settings = import_peer("transformers"), _settings(shape)
-        built, dimensions = shape.built, shape.dimensions
+        library, built, dimensions = import_peer("transformers"), shape.built, shape.dimensions
+        settings = cast(TransformerSettings, shape.settings.model)
         config = library.MarianConfig(
             vocab_size=dimensions["vocabulary"],
             d_model=built.width,
@@ -215,9 +184,9 @@ class TokensLoss(ClassifierLoss):
 
 
 PEERS: dict[str, Peer] = {
-    "transformers": ("transformers", transformers_llama, TransformersLoss),
+    "transformers": ("transformers", partial(transformers_network, "llama", "Llama"), TransformersLoss),
     "torchvision": ("torchvision.models", torchvision_resnet, ClassifierLoss),
     "torch": ("torch", TorchTransformer, TokensLoss),
     "marian": ("transformers", Marian, TokensLoss),
-    "bertformaskedlm": ("transformers", transformers_bert, MaskedTransformersLoss),
+    "bertformaskedlm": ("transformers", partial(transformers_network, "bert", "Bert"), MaskedTransformersLoss),
 }

@@ -94,7 +94,6 @@ class Page:
         return tuple(str(row.get(name) or "") for name in self.key if name not in self.turns)
 
     def verdicts(self, row: Row) -> str:
-        """On the goals that the row has, in words."""
         found = (Goal(**goal).verdict(row, column) for column, goal in self.goals.items())
         return "; ".join(verdict for verdict in found if verdict is not None)
 

@@ -65,22 +65,18 @@ class Session:
         return self._end - self._clock()
 
     def goes_on(self) -> bool:
-        """Whether there is time left."""
         return self.left() > 0
 
     def say(self, line: str) -> None:
-        """A line of progress."""
         typer.echo(line, err=True)
 
     def fail(self, what: str, error: Exception) -> None:
-        """Say what failed; the rest is measured."""
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         name = [] if isinstance(error, UserError) else [type(error).__name__]
         self.failed.append(f"{what}: failed ({': '.join([*name, *lines[:1]])})")
         self.say(self.failed[-1])
 
     def add(self, page: str, rows: list[Row]) -> None:
-        """Write rows of a page."""
         self.rows += len(rows)
         self.write(page, rows)
 

@@ -57,7 +57,8 @@ def step_cases(
     for size in sizes or [size for subject in SUBJECTS.values() for size in subject.default_sizes(device.type)]:
         subject = subject_of(size)
         of_size = [name for name in subject.variants_of(size) if name in variants]
-        for precision in (precisions or subject.default_precisions(device.type)) if of_size else ():
+        usual = [subject.precision] if device.type == "cuda" else ["fp32", subject.precision]
+        for precision in (precisions or usual) if of_size else ():
             yield StepCase(subject.shapes[size], cast(Precision, precision), of_size, device, compile_what)
 
 

@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 from comt_cli.errors import UserError
 from comt_cli.recipe.settings import Precision, RunSettings
 from comt_cli.runs.plan import RunSpec
-from comt_cli.tasks import Task, task_of
+from comt_cli.tasks import task_of
 
 NONDETERMINISTIC = "plain-compiled-nondeterministic"
 """The plain step with `train.deterministic: false`, on CUDA: how much the others' ratios owe to determinism."""
@@ -63,58 +63,38 @@ class Shape:
         """The network's widths and depth in rows: `d256-f688-l4-h4`, `resnet18-s3x3`."""
         built, model = self.built, self.model
         if "stem" in model:
-            width = f"-w{model['width']}" if "width" in model else ""
-            blocks = f"-l{'.'.join(map(str, model['blocks']))}" if "blocks" in model else ""
-            return f"{model['size']}{width}{blocks}-s{model['stem']}"
+            return f"{model['size']}-s{model['stem']}"
         layers = f"{built.encoder_layers}+{built.decoder_layers}" if hasattr(built, "encoder_layers") else built.layers
         return f"d{built.width}-f{built.ffn_width}-l{layers}-h{built.heads}"
 
-    @property
-    def task(self) -> Task[Any]:
-        """The task that it is trained on."""
-        return task_of(self.command)
-
-    @cached_property
-    def settings(self) -> RunSettings:
-        """The settings of its training in fp32."""
-        return self._settings("fp32")
-
-    def _settings(self, precision: Precision) -> RunSettings:
+    def settings_in(self, precision: Precision) -> RunSettings:
         # the rate, which no schedule changes here, only has to keep the weights finite
         train = {"steps": 1, "warmup_steps": 1, "batch_size": self.batch, "learning_rate": 1e-4}
         given = {"model": dict(self.model), "data": dict(self.data), "train": train | {"precision": precision}}
-        settings: RunSettings = self.task.settings.model_validate(given)
+        settings: RunSettings = task_of(self.command).settings.model_validate(given)
         return settings
+
+    @cached_property
+    def settings(self) -> RunSettings:
+        return self.settings_in("fp32")
 
     @property
     def dimensions(self) -> dict[str, int]:
-        """What the data gives the model."""
-        return self.task.dimensions(self.settings)
+        return task_of(self.command).dimensions(self.settings)
 
     @property
     def built(self) -> Any:
-        """The widths and depth that the network is built from."""
         return self.settings.model.shape()
 
     @property
     def units(self) -> int:
-        """What speeds count, in a step: tokens, images."""
-        return self.batch * self.task.positions(self.settings)
+        """The tokens, or images, of a step."""
+        return self.batch * task_of(self.command).positions(self.settings)
 
     def spec(self, method: Mapping[str, Any], precision: Precision = "fp32") -> RunSpec:
-        """A run of it with a method."""
-        return RunSpec(
-            paper="bench",
-            table="step",
-            command=self.command,
-            scale="smoke",
-            row="bench",
-            column=self.size,
-            seed=0,
-            method=dict(method),
-            settings=self._settings(precision),
-            data_fingerprint="none",
-        )
+        names: dict[str, Any] = {"paper": "bench", "table": "step", "scale": "smoke", "row": "bench"}
+        names |= {"column": self.size, "command": self.command, "data_fingerprint": "none"}
+        return RunSpec(**names, seed=0, method=dict(method), settings=self.settings_in(precision))
 
 
 def of_run(spec: RunSpec) -> Shape:
@@ -147,7 +127,6 @@ class Subject:
 
     @property
     def unit(self) -> str:
-        """What its speeds count: tokens, images."""
         return task_of(self.command).unit.name
 
     @property
@@ -156,7 +135,6 @@ class Subject:
         return "plain-compiled" in self.variants
 
     def variants_of(self, size: str) -> list[str]:
-        """The names of those that are measured at a size."""
         return [name for name in self.variants if size in self.captured or not name.endswith(GRAPHS)]
 
     def is_optional(self, variant: str) -> bool:
@@ -166,16 +144,10 @@ class Subject:
         return self.is_peer(variant) or needs_cuda(variant) or (eager and variant not in self.best_plain)
 
     def is_peer(self, variant: str) -> bool:
-        """Whether a variant is another library's network."""
         return variant.partition("-")[0] in self.peers
 
     def default_sizes(self, device_type: str) -> Sequence[str]:
-        """The sizes that are measured on a kind of device unless others are named."""
         return self.gpu_sizes if device_type == "cuda" else self.cpu_sizes
-
-    def default_precisions(self, device_type: str) -> list[Precision]:
-        """The same of precisions."""
-        return [self.precision] if device_type == "cuda" else ["fp32", self.precision]
 
 
 def _subject(page: str, of: Mapping[str, Any]) -> Subject:

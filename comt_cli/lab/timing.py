@@ -127,7 +127,6 @@ class Times:
 
     @property
     def settled(self) -> bool:
-        """Whether there are enough turns, for so wide an interval."""
         return not self.cut_short and self.uncertainty <= SETTLED
 
     def columns(self, name: str, decimals: int = 4) -> dict[str, float]:

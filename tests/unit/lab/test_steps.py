@@ -219,15 +219,6 @@ def test_what_does_not_fit_is_freed(monkeypatch, variant, part):
     assert len({*counts}) == 1
 
 
-def test_steps_end_when_time_is_up():
-    """What is built by then is timed once, which is not settled; the rest is left out."""
-    session, answers = Session(15), iter([1.0, 1.0, 1.0])
-    session.left = lambda: next(answers, 0.0)
-    rows, _ = measured(StepCase(tiny(TRANSLATION), "fp32", ["plain", "sas-eager", "grc-eager"], CPU), session)
-    found = [(row["variant"], row["rounds"], row["step_ratio_to_best_plain_settled"]) for row in rows]
-    assert found == [("plain", 1, False), ("sas-eager", 1, False)]
-
-
 @pytest.mark.usefixtures("copying_task")
 def test_another_task_is_measured_by_an_entry(bench, rows_of, monkeypatch):
     """The toy task, which no file of the program names."""
