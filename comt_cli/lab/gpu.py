@@ -143,19 +143,14 @@ def _run(part: Part, seconds: float, log: Path, session: Session) -> int | None:
                 time.sleep(0.2)
             in_time = child.returncode is not None
         finally:
-            _end(child)
+            with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                if child.poll() is None:  # ended as by Ctrl-C, and killed with its processes where it does not end
+                    child.send_signal(signal.SIGINT)  # not to the compilers that it has called
+                    child.wait(_GRACE)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
     return child.returncode if in_time else None
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Ask it to end, as Ctrl-C would, and end it and its processes if it does not."""
-    with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
-        if child.poll() is None:
-            child.send_signal(signal.SIGINT)  # not to the compilers that it has called
-            child.wait(_GRACE)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
 
 
 def archive(folder: Path) -> Path:

@@ -462,7 +462,7 @@ def _fastest_tiles(session: Session, device: torch.device, built: Operation, ste
         try:
             part()
         except Exception as error:  # of an older card, which has less room for them
-            notes.append(f"{tiles_text([(key, tile)])}: {error}")
+            notes.append(f"{tiles_text([(key, tile)])}: {type(error).__name__}")
         else:
             parts[key, tile] = part
     try:

@@ -58,6 +58,9 @@ def test_a_part_that_fails_is_told_and_the_next_call_goes_on(call, tmp_path):
     assert again.exit_code == 0, again.output
     assert "a (at most" not in again.output
     assert call(*parts[:1]).exit_code == 0, "there is nothing left to do"
+    of = json.loads((tmp_path / "state.json").read_text())
+    assert gpu.State(tmp_path, commit=of["commit"], device=None).parts == {"a": "done", "b": "done"}
+    assert gpu.State(tmp_path, commit=of["commit"], device="another").parts == {}
 
 
 def test_parts_that_have_had_their_time_come_last(call, tmp_path):
@@ -68,12 +71,6 @@ def test_parts_that_have_had_their_time_come_last(call, tmp_path):
     result = call(*parts, Part("much longer", 200, WELL), seconds=120)
     assert states(tmp_path) == {"long": "too long", "steps": "too long", "tuning": "cut short"}
     assert "open: tuning, much longer, long, steps" in result.output
-
-
-def test_another_commit_or_device_begins_anew(tmp_path):
-    (tmp_path / "state.json").write_text('{"commit": "a", "device": "b", "parts": {"c": "done"}}')
-    assert gpu.State(tmp_path, commit="a", device="b").parts == {"c": "done"}
-    assert gpu.State(tmp_path, commit="a", device="other").parts == {}
 
 
 def test_a_signal_ends_the_part_and_what_there_is_is_written(call, tmp_path, monkeypatch):

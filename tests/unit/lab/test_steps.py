@@ -10,7 +10,7 @@ import torch
 
 from comt_cli.errors import UserError
 from comt_cli.kernels import choice, measurements
-from comt_cli.lab import peers, step, subjects
+from comt_cli.lab import peers, step
 from comt_cli.lab.runner import Session, run_cases
 from comt_cli.lab.step import Prepared, StepCase, Variants
 from comt_cli.lab.subjects import LANGUAGE, SUBJECTS, TRANSLATION, Shape, Subject, needs_cuda
@@ -217,27 +217,3 @@ def test_what_does_not_fit_is_freed(monkeypatch, variant, part):
         assert {row["shape"].rpartition("-")[2] for row in rows} == {"b2x8" if is_optional else "b1x8"}
         del rows
     assert len({*counts}) == 1
-
-
-@pytest.mark.usefixtures("copying_task")
-def test_another_task_is_measured_by_an_entry(bench, rows_of, monkeypatch):
-    """The toy task, which no file of the program names."""
-    network = {"size": "tiny", "width": 16, "ffn_width": 20, "layers": 2, "heads": 2}
-    copying = Subject(
-        page="step-copying",
-        title="Training step of copying",
-        command="train-copying",
-        precision="bf16-mixed",
-        shapes={"copy": Shape("copy", "train-copying", network, {"symbols": 9, "length": 4}, 3)},
-        gpu_sizes=("copy",),
-        cpu_sizes=("copy",),
-        networks={"plain": {"name": "pre-ln"}, "comt": {"name": "comt"}},
-        variants={"plain": "no gates", "comt-eager": "CoMT"},
-        best_plain=["plain"],
-    )
-    monkeypatch.setitem(subjects.SUBJECTS, copying.page, copying)
-    result = bench("step", "--sizes", "copy", "--precision", "fp32")
-    assert result.exit_code == 0, result.output
-    rows = {row["variant"]: row for row in rows_of("step-copying")}
-    assert list(rows) == here(copying)
-    assert float(rows["plain"]["symbols_per_second"]) == pytest.approx(24e3 / float(rows["plain"]["step_ms"]), rel=1e-2)
