@@ -26,16 +26,12 @@ from comt_cli.lab import networks
 from comt_cli.lab.networks import LOSSES, PLAIN, Setup, gradient_by_loss, scalings, trace
 from comt_cli.methods.base import Wiring, residual_connection
 
-SEED = 42
-"""The chapter's, wherever it sets one."""
+SEED = 42  # the chapter's, wherever it sets one
 PRE_NORM = Wiring(residual_connection("pre-norm"))
 DEPTHS = tuple(range(5, 51, 5))
-_FLAT = 10.0
-"""A gradient that changes less than so many times from 5 to 50 layers is called stable."""
-_NOISE = 1e-4
-"""Below this share of what another loss gives, an fp32 gradient is rounding error."""
-_ROUNDING = 1e-5
-"""Relative difference that fp32 sums taken in another order may make in what the chapter prints to more digits."""
+_FLAT = 10.0  # a gradient that changes less than so many times from 5 to 50 layers is called stable
+_NOISE = 1e-4  # below this share of what another loss gives, an fp32 gradient is rounding error
+_ROUNDING = 1e-5  # what fp32 sums taken in another order may make of what the chapter prints to more digits
 
 
 class Verdict(StrEnum):

@@ -40,16 +40,11 @@ from comt_cli.tasks.settings.llama import ModelSettings
 from comt_cli.training.devices import device_name, prepare_process
 
 PLAIN = ["plain", "plain-fused"]
-PROMPT = 512
-"""Tokens of every prompt: what is read, and what a decode step looks back on."""
-STEPS = 8
-"""Decode steps that are timed in a row."""
-MOST_PREFILL_ON_CPU = 8192
-"""Tokens in all; beyond, a CPU would read for minutes, and the reading is not timed."""
-TOKENS = 32
-"""Tokens of every source and of every translation."""
-BEAMS = {"plain": (1, BEAM, 8), "marian": (1, BEAM, 8)}
-"""The widths at which a variant is measured; others at the usual one."""
+PROMPT = 512  # tokens of every prompt: what is read, and what a decode step looks back on
+STEPS = 8  # decode steps that are timed in a row
+MOST_PREFILL_ON_CPU = 8192  # tokens in all; beyond, a CPU would read for minutes, and the reading is not timed
+TOKENS = 32  # of every source and of every translation
+BEAMS = {"plain": (1, BEAM, 8), "marian": (1, BEAM, 8)}  # widths; others are measured at the usual one
 
 
 class _DecodingCase(Case):

@@ -31,12 +31,9 @@ from comt_cli.lab.subjects import TABLES
 
 ROOT = Path(__file__).resolve().parents[2]
 """The repository, whose tests are run."""
-_GRACE, _ENDING = 10.0, 10.0
-"""Seconds for a part to end after it was asked to, and for what is written after all parts."""
-_LEAST = 45.0
-"""Seconds in which what resumes begins at all."""
-_LAST = 25.0
-"""Seconds that what a benchmark has begun may take when its own time is up: it is ended where it takes longer."""
+_GRACE, _ENDING = 10.0, 10.0  # seconds for a part to end after it was asked to, and for what is written after all
+_LEAST = 45.0  # seconds in which what resumes begins at all
+_LAST = 25.0  # seconds that what a benchmark has begun may take when its own time is up
 _TAKEN = {".csv", ".json", ".jsonl", ".log", ".md", ".pdf", ".png", ".tex", ".txt"}
 INCOMPLETE = re.compile(f"{OUT_OF_TIME}|cut short and not settled")
 """Said by a benchmark that ends well and has not measured all of it, its time being up."""

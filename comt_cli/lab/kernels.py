@@ -34,7 +34,7 @@ from comt_cli.kernels.add_norm import add_norm
 from comt_cli.kernels.choice import Op, device_here, versions_here
 from comt_cli.kernels.gates import Modulation
 from comt_cli.kernels.heads import heads
-from comt_cli.kernels.measurements import Measured, Tuned, kernel_hash, tiles_text
+from comt_cli.kernels.measurements import Tuned, kernel_hash, tiles_text
 from comt_cli.kernels.modulate import modulate
 from comt_cli.kernels.operators import computed_by_triton
 from comt_cli.kernels.products import by_pytorch, multiplier
@@ -373,7 +373,9 @@ def to_tune(
     known = {
         (row.op, row.shape, row.dtype, f"{row.kind}-r{row.rank}" if row.rank else row.kind)
         for row in measurements.measurements()[0]
-        if row.own and row.device == here and (row.torch, row.triton) == versions and _is_whole(row)
+        if row.own and row.device == here and (row.torch, row.triton) == versions
+        if row.kernel_hash == kernel_hash(row.op) and row.tiles  # of these kernels, and of tiles that were chosen
+        if all(row.error.get(form, math.inf) < math.inf for form in ("fused", "reference-compiled"))
     }
     taken = {
         dtype: [kind for kind in gates if choice.obstacle(device, DTYPES[dtype], gates_of(kind)) is None]
@@ -384,12 +386,6 @@ def to_tune(
         for each in kernel_cases(shapes, [op for op in ops if op in get_args(Op)], gates, dtypes, device)
         if not {(each.op, each.shape_name, each.dtype, kind) for kind in taken[each.dtype]} <= known
     ]
-
-
-def _is_whole(row: Measured) -> bool:
-    """Whether it is of these kernels, of tiles that were chosen, and in enough rounds to say something."""
-    certain = all(row.error.get(variant, math.inf) < math.inf for variant in ("fused", "reference-compiled"))
-    return row.kernel_hash == kernel_hash(row.op) and bool(row.tiles) and certain
 
 
 def run_tuning(todo: Sequence[KernelCase], device: torch.device, session: Session) -> None:
@@ -439,9 +435,17 @@ def compile_one(job: tuple[KernelCase, str, str]) -> None:
         step()
         for key, tile in _tiles_to_try(built) if variant == "fused" else []:
             with contextlib.suppress(Exception):
-                _step_in({key: tile}, step)
+                _in_tiles({key: tile}, step)()
     with contextlib.suppress(Exception):  # after an illegal access nothing works on the device
         free(case.device)
+
+
+def _in_tiles(tuned: dict[Key, Tile], step: Part) -> Part:
+    def part() -> object:
+        tiles.use(tuned)
+        return step()
+
+    return part
 
 
 def _tiles_to_try(built: Operation) -> list[tuple[Key, Tile]]:
@@ -458,7 +462,7 @@ def _fastest_tiles(session: Session, device: torch.device, built: Operation, ste
     are timed with the other in its default, since the two run one after the other."""
     parts, notes, best = dict[tuple[Key, Tile], Part](), list[str](), dict[Key, Tile]()
     for key, tile in _tiles_to_try(built):
-        part = partial(_step_in, {key: tile}, step)
+        part = _in_tiles({key: tile}, step)
         try:
             part()
         except Exception as error:  # of an older card, which has less room for them
@@ -473,8 +477,3 @@ def _fastest_tiles(session: Session, device: torch.device, built: Operation, ste
     for key, tile in sorted(times, key=lambda each: times[each].undisturbed):
         best.setdefault(key, tile)
     return tuple(sorted(best.items())), "; ".join(notes)
-
-
-def _step_in(tuned: dict[Key, Tile], step: Part) -> None:
-    tiles.use(tuned)
-    step()

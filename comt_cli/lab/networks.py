@@ -317,8 +317,8 @@ def measured(
 
 # ---- how language models start, and whether what a method learns moves
 
+# With an epsilon that is nothing: some models have a stream of Pre-LN's direction and another size.
 SETTINGS = ModelSettings(size="tiny", width=64, ffn_width=176, layers=4, heads=4, norm_eps=1e-12)
-"""With an epsilon that is nothing: some models have a stream of Pre-LN's direction and another size."""
 VOCABULARY, SAMPLES, TOKENS, UPDATES, RATE = 256, 4, 32, 20, 1e-3
 NOTHING = 1e-9
 """A gradient's norm over that of all gradients, at which it is rounding and what the norms' epsilon leaves of a zero

@@ -24,20 +24,16 @@ NONDETERMINISTIC = "plain-compiled-nondeterministic"
 """The plain step with `train.deterministic: false`, on CUDA: how much the others' ratios owe to determinism."""
 GRAPHS = "-graphs"
 """How the names of steps with `train.cuda_graphs` end, on CUDA: how much of a step is waiting for the host."""
-BEAM = 4
-"""The usual width of a translator's beam."""
+BEAM = 4  # the usual width of a translator's
 _DEVICES = {"cpu": re.compile(r".*, \d+ threads?"), "hopper": re.compile(r"NVIDIA H[12]00( 80GB HBM3)?")}
 """The devices that goals are about, as they call themselves."""
 
 TABLES: dict[str, Any] = YAML(typ="safe").load(Path(__file__).with_name("measured.yaml").read_text(encoding="utf-8"))
 KERNELS = TABLES["kernels"]
-OPS: dict[str, str] = KERNELS["ops"]
-"""The operations that kernels are timed on, in words."""
-GATES: dict[str, str] = KERNELS["gates"]
-"""Kinds of gates, and the method whose gates they are."""
+OPS: dict[str, str] = KERNELS["ops"]  # the operations that kernels are timed on, in words
+GATES: dict[str, str] = KERNELS["gates"]  # kinds of gates, and the method whose gates they are
 DTYPES: list[str] = KERNELS["dtypes"]
-DECODED: dict[str, dict[str, Any]] = TABLES["decoding"]
-"""Pages of models that put tokens out one by one."""
+DECODED: dict[str, dict[str, Any]] = TABLES["decoding"]  # pages of models that put tokens out one by one
 
 
 @dataclass(frozen=True)

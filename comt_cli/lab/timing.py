@@ -99,7 +99,7 @@ class Times:
 
     @property
     def undisturbed(self) -> float:
-        """Seconds of a turn that nothing else on the machine slowed down: the `PERCENT`th percentile."""
+        """Seconds of a turn that nothing else slowed down: the `PERCENT`th percentile."""
         return self.percentile(PERCENT)
 
     @property
