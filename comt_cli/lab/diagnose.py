@@ -192,6 +192,9 @@ def _write(
         "depth": str(_DEPTH),
     }
     for name, frame in _shown(tables).items():
+        filled[name] = "None were asked for."
+        if not len(frame):
+            continue
         numbers = [kind.kind in "if" for kind in frame.dtypes]
         texts = [
             [f"{cell:.3g}".replace("nan", "") if isinstance(cell, float) else str(cell) for cell in row]
