@@ -44,7 +44,7 @@ VERBS = {
     "plot-cosine": ("verbs.figures", "Draw how alike every layer's input and output are."),
     "plot-gradients": ("verbs.figures", "Draw the L2 norm of every convolution's gradient."),
     "plot-images": ("verbs.figures", "Draw images of the training split as a network sees them."),
-    "diagnose": ("lab.diagnose.verb", "Look at residual connections before any training."),
+    "diagnose": ("lab.diagnose", "Look at residual connections before any training."),
     "generate": ("verbs.models", "Let a model continue a text."),
     "translate": ("verbs.models", "Translate lines with a trained model by beam search."),
     "caption": ("verbs.models", "Say what images show, with a trained model."),
@@ -53,7 +53,7 @@ VERBS = {
     "average": ("verbs.models", "Write the mean of the weights of a run's last steps."),
     "export": ("verbs.models", "Write a model as a folder for the transformers library."),
     "doctor": ("doctor.checks", "Check what training needs."),
-    "bench": ("lab.bench.verbs", "Measure speed and memory, as ratios of interleaved runs."),
+    "bench": ("lab.bench", "Measure speed and memory, as ratios of interleaved runs."),
 }
 """The file that has the function of its name, and the line of `--help`; in the order in which a newcomer meets them."""
 

@@ -13,8 +13,8 @@ import torch
 from pairwise import pairwise
 from tiny_runs import StopAt, Stopped, assert_same_run, image_spec, tiny_spec, train
 
-from comt_cli.lab.bench.step import Variants
-from comt_cli.lab.bench.tables import LANGUAGE, Shape
+from comt_cli.lab.step import Variants
+from comt_cli.lab.subjects import LANGUAGE, Shape
 from comt_cli.training.devices import peak_flops
 from comt_cli.training.events import Note
 

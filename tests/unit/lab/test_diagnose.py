@@ -1,29 +1,29 @@
-"""What residual connections do at the start, and what of the chapter's numbers comes out again."""
+"""What residual connections do at the start, what of the chapter's numbers comes out again, and the verb's files."""
 
 from __future__ import annotations
 
+import csv
 import re
 
 import pytest
 import torch
 from same_bits import Reason, assert_same_bits
 from torch import nn
+from typer.testing import CliRunner
 
-from comt_cli.lab.diagnose import networks, start
-from comt_cli.lab.diagnose.claims import Verdict, claims_frame
-from comt_cli.lab.diagnose.networks import LINEAR_RELU, LLAMA, SETUPS, wirings
-from comt_cli.lab.diagnose.verb import _methods
+from comt_cli.app import app
+from comt_cli.errors import UserError
+from comt_cli.lab import networks
+from comt_cli.lab.claims import Verdict, claims_frame
+from comt_cli.lab.diagnose import DRAWINGS, chosen_methods
+from comt_cli.lab.networks import LINEAR_RELU, LLAMA, SETUPS, wirings
 from comt_cli.methods import in_words
 from comt_cli.methods.base import residual_connections
 
+pytestmark = pytest.mark.usefixtures("quick_figures")
+
 WIRINGS = wirings()
 PRE, POST = WIRINGS["pre-norm"], WIRINGS["post-norm"]
-
-
-@pytest.fixture(scope="module")
-def claims():
-    """All claims of the chapter, by their names."""
-    return claims_frame().set_index("name")
 
 
 def test_a_seed_gives_the_very_network_that_plain_pytorch_does():
@@ -38,13 +38,11 @@ def test_a_seed_gives_the_very_network_that_plain_pytorch_does():
     torch.testing.assert_close(network.streams(ours)[-1], h)
 
 
-@pytest.mark.parametrize("name", ["pre-norm", "comt", "rezero"])
-def test_the_set_up_llama_is_a_language_model_on_its_own_embedding(name):
-    network, x, _ = LLAMA.build(WIRINGS[name], 4, 3)
+def test_the_set_up_llama_is_a_language_model_on_its_own_embedding():
+    network, x, _ = LLAMA.build(WIRINGS["comt"], 4, 3)
     model = network.module
     assert x.std().item() == pytest.approx(model.settings.embedding_init_std, rel=0.05)
     tokens = torch.cdist(x.flatten(0, 1), model.embedding.weight).argmin(1).view(x.shape[:-1])
-    assert_same_bits(model.embedding(tokens), x, Reason.MOVED)
     torch.testing.assert_close(network.output(network.streams(x)[-1]), model.hidden(tokens))
 
 
@@ -83,7 +81,6 @@ def test_the_sum_behind_a_layernorm_has_no_gradient_at_any_depth_and_behind_an_r
 def test_what_is_the_identity_at_the_start():
     compared = {"rezero": WIRINGS["rezero"], "pre-norm": PRE, "comt": WIRINGS["comt"]}
     frame = networks.measured(compared, [LINEAR_RELU, LLAMA], [2], 3, [1], 32)["identity"].set_index("connection")
-    assert frame.columns.tolist() == ["linear-relu", "llama", "zero_branch", "zero_branch_norm"]
     assert (frame.loc["rezero", ["linear-relu", "llama", "zero_branch"]] == 0).all()
     assert (frame.loc["pre-norm", ["linear-relu", "llama"]] > 0.01).all()
     assert frame.loc["pre-norm", "zero_branch"] == 0
@@ -92,7 +89,8 @@ def test_what_is_the_identity_at_the_start():
     assert frame.loc["comt"].isna().tolist() == [True, False, True, True]
 
 
-def test_what_of_the_chapter_reproduces(claims):
+def test_what_of_the_chapter_reproduces():
+    claims = claims_frame().set_index("name")
     found = {verdict: set(claims.index[claims["verdict"] == verdict.value]) for verdict in Verdict}
     assert found[Verdict.digits] == {
         *("power-0.9", "power-0.5", "decomposition", "zero-branch-50", "rezero", "block-size"),
@@ -103,23 +101,75 @@ def test_what_of_the_chapter_reproduces(claims):
         *("product-1.05", "product-0.95", "floor", "block-size-text", "scale-1-linear", "post-norm-depth", "gap-depth"),
     }
     assert len(claims) == 28
-
-
-def test_every_claim_has_its_numbers_and_none_is_left_out(claims):
     texts = claims[["claim", "chapter", "ours", "why"]]
     assert not texts.eq("").any(axis=None)
-    assert not texts.apply(lambda column: column.str.contains("[{}]")).any(axis=None)
     for name, expected in (("floor", [3325.3]), ("thirty-residual", [189.8797, 202.074])):
         numbers = [float(each) for each in re.findall(r"[\d.]+", claims.loc[name, "ours"])[: len(expected)]]
         assert numbers == pytest.approx(expected, rel=1e-4), name
 
 
-def test_what_is_published_of_a_start_is_of_something_that_is_looked_at():
-    looked_at = {in_words(method) for method in _methods("all")}
-    assert start.published().keys() <= looked_at
-    assert {"hyper-connections (dynamic false)", "attention-residuals (blocks 4)"} <= looked_at
-    assert [in_words(method) for method in _methods("mhc-lite,dhc")] == [
-        "hyper-connections",
-        "mhc-lite",
-        "mhc-lite (start mhc-lite)",
-    ]
+def test_methods_and_rows_of_a_name_are_looked_at_once():
+    looked_at = {in_words(method) for method in chosen_methods("all")}
+    assert networks.PUBLISHED.keys() <= looked_at
+    names = ["hyper-connections", "mhc-lite", "mhc-lite (start mhc-lite)"]
+    assert [in_words(method) for method in chosen_methods("mhc-lite,dhc")] == names
+
+
+# ---- the verb
+
+
+def run(*arguments: object):
+    return CliRunner().invoke(app, ["diagnose", *map(str, arguments)])
+
+
+def test_the_files(tmp_path):
+    options = ("--connections", "pre-norm,rezero", "--branch", "linear-relu", "--depths", "2,4", "--seeds", "1,2")
+    result = run(*options, "--methods", "pre-ln,hyper-connections,rezero", "--width", 16, "--results", tmp_path)
+    assert result.exit_code == 0, result.output
+    out = tmp_path / "diagnose"
+    files = {f"{stem}.{kind}" for stem in DRAWINGS for kind in ("png", "pdf", "txt", "tex", "csv")}
+    files |= {"claims.csv", "outputs.csv", "identity.csv", "start.csv", "diagnose.md"}
+    assert {path.name for path in out.iterdir()} == files
+    assert all(path.stat().st_size > 0 for path in out.iterdir())
+
+    def rows_of(name: str) -> list[dict[str, str]]:
+        return list(csv.DictReader((out / name).read_text(encoding="utf-8").splitlines()))
+
+    by_depth = rows_of("gradient-by-depth.csv")
+    found = {(row["setup"], row["connection"], row["depth"], row["seeds"]) for row in by_depth}
+    assert found == {("linear-relu", name, at, "2") for name in ("pre-norm", "rezero", "plain") for at in ("2", "4")}
+    passed = {row["connection"]: float(row["passed_mean"]) for row in by_depth}
+    assert passed["rezero"] == 1 != passed["pre-norm"]
+    assert {int(row["layer"]) for row in rows_of("activations-by-layer.csv")} == set(range(31))
+    start = {row["method"]: row for row in rows_of("start.csv")}
+    plain, hyper, rezero = (start[name] for name in ("pre-ln", "hyper-connections", "rezero"))
+    assert (float(plain["difference"]), plain["parameters"], plain["own"], plain["dispersion"]) == (0, "0", "0", "")
+    assert float(hyper["difference"]) < 1e-4
+    assert float(rezero["difference"]) > 0.5
+    # The scales of what is dynamic have no gradient while W is zero, nor have shares that are read while streams are
+    # equal, since a norm follows: both from the second update on, but the first junction's, whose streams stay equal.
+    assert (int(hyper["without_gradient"]), hyper["never"]) == (3 * 8, "1")
+    assert float(hyper["dispersion_start"]) == pytest.approx(0, abs=1e-12)  # equal streams, but for rounding
+    assert float(hyper["dispersion"]) > 1e-3
+    moved = dict(kind.split() for kind in hyper["mixing_moved"].split(", "))
+    assert moved.keys() == {"mix", "read", "write"}
+    assert all(float(distance) > 1e-4 for distance in moved.values())
+    assert (plain["asleep"], hyper["asleep"]) == ("", "1 without gradient")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--connections", "comt", "--branch", "llama,gelu-mlp"],
+        ["--connections", "hyper-connections"],  # more than one stream
+        ["--methods", "mch"],
+        ["--depths", "50-5"],
+        ["--depths", "deep"],
+        ["--width", "20"],
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_measured_is_said_and_nothing_is_written(arguments, tmp_path):
+    result = run(*arguments, "--results", tmp_path / "out")
+    assert isinstance(result.exception, UserError)
+    assert not (tmp_path / "out").exists()

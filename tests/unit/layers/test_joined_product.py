@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from comt_cli.kernels.gates import multiplied_in
-from comt_cli.lab.bench.timing import saved_bytes
+from comt_cli.lab.timing import saved_bytes
 from comt_cli.layers import projection
 from comt_cli.layers.gates import Site, TransponderGate
 from comt_cli.layers.projection import Projections

@@ -12,7 +12,7 @@ from naive import normal
 from same_bits import Reason, assert_same_bits
 from torch import Tensor, nn
 
-from comt_cli.lab.diagnose.start import LEAST_APART, least_gradient
+from comt_cli.lab.networks import LEAST_APART, least_gradient
 from comt_cli.layers.residual.base import State
 from comt_cli.layers.residual.deep_cross_attention import DepthMixture
 from comt_cli.layers.residual.hyper_connections import Dynamic

@@ -19,10 +19,7 @@ from comt_cli.verbs.loading import loading
 if TYPE_CHECKING:
     import torch
 
-    from comt_cli.lab.bench.record import Record
-    from comt_cli.lab.bench.runner import Turns
-    from comt_cli.runs.plan import RunSpec
-    from comt_cli.verbs.plan import Planned
+    from comt_cli.lab.runner import Session
 
 app = typer.Typer(
     cls=VerbGroup,
@@ -47,64 +44,44 @@ class Compiled(StrEnum):
     block = "block"
 
 
-def _names(help_: str, metavar: str | None = "A,B") -> typer.models.OptionInfo:
-    option: typer.models.OptionInfo = typer.Option(metavar=metavar, help=help_)
-    return option
-
-
 _SIZES = """Networks; all that are for the device if not given. Language models: 60m, 130m, 250m, 350m, 1b as
-published; of steps 60m-b64 too, on smaller batches, and residual-60m, with other residual connections. Image
-classifiers: resnet18, resnet18-b64, resnet50, resnet152, resnet50-224. Translators: base, captioners: caption-base,
-BERTs: bert-base. For a CPU: bench, smoke, resnet18-b32, mt-bench, caption-bench, bert-bench, residual-bench. Kernels
-are those of language models, and decoding is of these and of translators."""
+published, for steps also 60m-b64 and residual-60m; resnet18, resnet18-b64, resnet50, resnet152, resnet50-224; base,
+caption-base, bert-base. For a CPU: bench, smoke, resnet18-b32, mt-bench, caption-bench, bert-bench, residual-bench.
+Kernels are those of language models, and decoding is of these and of translators."""
 _VARIANTS = """Only these variants, such as plain-compiled,transponder-fused; of images window-fused, of translators and
 captioners sas-eager, at 60m-b64 plain-compiled-graphs; of decoding plain-uncached."""
-_PRECISIONS = """fp32, bf16-mixed, bf16-pure. If not given bf16-pure for language models and bf16-mixed for the others,
-on a CPU fp32 too."""
+_PRECISIONS = "fp32, bf16-mixed, bf16-pure. If not given that of the recipes, on a CPU fp32 too."
 _DTYPES = """Types of the numbers: bf16, fp32. If not given those that a recipe trains in, of kernels both, of decoding
-bf16, of translators fp32, as comt translate has it."""
+bf16, of translators fp32."""
 _RECIPE = """At the shapes of a recipe of language models, instead of --sizes; with the gates that --gates names, r = 2
 and r = 8, whatever the recipe's are."""
 _BATCH = "Batch sizes: texts that are written at once. 1,4,16,64 if not given, of translators 1,16."
-_COMPILE = """What torch.compile sees at once: the whole model, or a block, whose code all blocks share (quicker to
-compile where there are many)."""
+_COMPILE = "Compile the whole model at once, or a block, whose code all blocks share (quicker where there are many)."
 _TUNE = "On an NVIDIA GPU: find the fastest tiles of each kernel first; go on where it was stopped."
 _GEMM = "Time the model's matrix products with and without columns for gates, and nothing else."
 _MINUTES = "--seconds, by the minute; of all 9, with --tune 3 if neither is given."
+_ROUNDS = """Rounds; each times every variant once. Up to as many more follow until the times have settled. With fewer
+than 14 in all there is no interval, no verdict, and nothing for `kernels: auto` to go by."""
+_SECONDS = """After so many, finish no round but a first one, and begin nothing: what whole rounds have measured is
+written, as not settled, and what is left out is said."""
+_OVERWRITE = "Replace what another device has measured."
 
-Sizes = Annotated[str | None, _names(_SIZES)]
-Variants = Annotated[str | None, _names(_VARIANTS)]
-Precisions = Annotated[str | None, _names(_PRECISIONS)]
-Dtypes = Annotated[str | None, _names(_DTYPES)]
-Ops = Annotated[str | None, _names("Only these: heads, swiglu, add_norm, modulate, projection.")]
-Gates = Annotated[str | None, _names("Only these kinds of gates: none, comt-r2, transponder-r8.")]
-Batch = Annotated[str | None, _names(_BATCH, "1,4")]
+Sizes = Annotated[str | None, typer.Option(metavar="A,B", help=_SIZES)]
+Variants = Annotated[str | None, typer.Option(metavar="A,B", help=_VARIANTS)]
+Precisions = Annotated[str | None, typer.Option(metavar="A,B", help=_PRECISIONS)]
+Dtypes = Annotated[str | None, typer.Option(metavar="A,B", help=_DTYPES)]
+Ops = Annotated[str | None, typer.Option(help="Only these: heads, swiglu, add_norm, modulate, projection.")]
+Gates = Annotated[str | None, typer.Option(help="Only these kinds of gates: none, comt-r2, transponder-r8.")]
+Batch = Annotated[str | None, typer.Option(metavar="1,4", help=_BATCH)]
 Compile = Annotated[Compiled, typer.Option("--compile", help=_COMPILE)]
 Tune = Annotated[bool, typer.Option("--tune", help=_TUNE)]
 Gemm = Annotated[bool, typer.Option("--gemm", help=_GEMM)]
 Recipe = Annotated[str | None, typer.Option(metavar="RECIPE", help=_RECIPE, autocompletion=completion.recipes)]
-Scale = Annotated[
-    str | None,
-    typer.Option(help="Of --recipe: small if not given.", autocompletion=completion.scales, show_default=False),
-]
+_OF_RECIPE = "Of --recipe: small if not given."
+Scale = Annotated[str | None, typer.Option(help=_OF_RECIPE, autocompletion=completion.scales, show_default=False)]
 Minutes = Annotated[float | None, typer.Option(min=0, help=_MINUTES, show_default=False)]
-Rounds = Annotated[
-    int,
-    typer.Option(
-        min=3,
-        help="Rounds; each times every variant once. Up to as many more follow until the times have settled. "
-        "With fewer than 14 in all there is no interval, no verdict, and nothing for `kernels: auto` to go by.",
-    ),
-]
-Seconds = Annotated[
-    float | None,
-    typer.Option(
-        min=0,
-        metavar="N",
-        help="After so many, finish no round but a first one, and begin nothing: what whole rounds have measured is "
-        "written, as not settled, and what is left out is said. Ctrl-C ends a first round too, without a result.",
-    ),
-]
+Rounds = Annotated[int, typer.Option(min=3, help=_ROUNDS)]
+Seconds = Annotated[float | None, typer.Option(min=0, metavar="N", help=_SECONDS)]
 
 
 @app.command(cls=Verb)
@@ -120,43 +97,36 @@ def step(
 ) -> None:
     """Time a training step of each network, and count its memory. That is of plain, CoMT and Transponder models beside
     transformers' LLaMA, of ResNets without and with CoMT's modulators beside torchvision's, of translators beside
-    torch's and transformers', of captioners, of BERTs beside transformers', and of LLaMAs with SAS, GRC, LAuReL and
-    Highway beside their own arithmetic.
+    torch's and transformers', of captioners, of BERTs beside transformers', and of LLaMAs with other residual
+    connections.
 
     Writes bench/DEVICE/step.csv, and step-images, step-translation, step-captioning, step-bert and step-residual, a
     page and a figure of each. A run replaces an earlier one of the same size and precision that has no other variants;
     otherwise it is shown and not written. For `kernels: auto` on this machine steps of ResNets are added to the cache
-    folder in any case. Where a batch does not fit on a GPU, a smaller one is taken, for all variants. The rows of any
-    recipe, such as `ours/modern`, are measured by `comt bench costs`.
+    folder in any case. Where a batch does not fit on a GPU, a smaller one is taken, for all variants.
 
     Examples:
 
       comt bench step --sizes 60m,130m --variants plain-compiled,plain-fused,transponder-fused
 
-      comt bench step --sizes resnet18-b32 --precision fp32
-
-      comt bench step --sizes mt-bench --variants plain,sas-eager,torch
-
-      comt bench step --sizes bert-bench,caption-bench --precision fp32
-
-      comt bench step --sizes residual-bench --compile block
+      comt bench step --sizes mt-bench,bert-bench --precision fp32
     """
-    from comt_cli.lab.bench.tables import SUBJECTS, check_variants, subject_of
+    from comt_cli.lab.subjects import SUBJECTS, check_variants, subject_of
     from comt_cli.recipe.load import select
     from comt_cli.recipe.settings import Precision
 
-    named = None if sizes is None else select(sizes, [size for subject in SUBJECTS for size in subject.shapes], "size")
-    chosen = select(variants, [name for subject in SUBJECTS for name in subject.variants], "variant")
+    every = SUBJECTS.values()
+    named = None if sizes is None else select(sizes, [size for subject in every for size in subject.shapes], "size")
+    chosen = select(variants, dict.fromkeys(name for subject in every for name in subject.variants), "variant")
     precisions = None if precision is None else select(precision, get_args(Precision), "precision")
     check_variants({size: subject_of(size).variants_of(size) for size in named or ()}, chosen)
-    where, record = _begin(device, results)
-    from comt_cli.lab.bench.runner import run_cases
-    from comt_cli.lab.bench.step import step_cases
+    where = _device(device)
+    from comt_cli.lab.runner import run_cases
+    from comt_cli.lab.step import check_peers, step_cases
 
-    peers_needed = variants is not None
-    cases = step_cases(where, named, precisions, chosen, compiled.value, peers_needed=peers_needed)
-    with _turns(record, rounds, seconds) as turns:
-        record.add(run_cases(cases, turns))
+    check_peers(chosen if variants is not None else [])
+    with _session(results, rounds, seconds) as session:
+        run_cases(step_cases(where, named, precisions, chosen, compiled.value), session)
 
 
 @app.command(cls=Verb)
@@ -179,9 +149,8 @@ def kernels(
 
     Writes bench/DEVICE/kernels.csv, a page and a figure. A run replaces an earlier one of the same operation that has
     no other gates; otherwise it is shown and not written. For `kernels: auto` on this machine it is added to the cache
-    folder in any case, and comes before what was measured elsewhere.
-
-    With --tune nothing is measured again that the cache folder has of this card with these kernels, PyTorch and Triton.
+    folder in any case, and comes before what was measured elsewhere. With --tune nothing is measured again that the
+    cache folder has of this card with these kernels, PyTorch and Triton.
 
     Examples:
 
@@ -189,34 +158,29 @@ def kernels(
 
       comt bench kernels --tune --recipe table3.yaml --scale paper --minutes 3
     """
-    from comt_cli.lab.bench.tables import DTYPES, GATES, LANGUAGE, OPS, of_run
+    from comt_cli.lab.subjects import DTYPES, GATES, LANGUAGE, OPS, of_run
     from comt_cli.recipe.load import select
+    from comt_cli.verbs.plan import plan_recipe
 
-    if gemm and (ops is not None or gates is not None):
-        raise UserError("--gemm times products alone, of all kinds of gates", "Leave --ops and --gates out.")
-    if gemm and tune:
-        raise UserError("--gemm times products, which have no tiles to tune", "Leave --gemm or --tune out.")
-    if recipe is not None and sizes is not None:
-        raise UserError("--recipe and --sizes both say at which shapes", "Leave one of them out.")
-    if scale is not None and recipe is None:
-        raise UserError("--scale says at which shapes of a recipe, and none is given", "Add --recipe, or use --sizes.")
+    if gemm and (tune or ops is not None or gates is not None):
+        raise UserError("--gemm times products alone, of all kinds of gates", "Leave --ops, --gates and --tune out.")
+    if (recipe is not None and sizes is not None) or (scale is not None and recipe is None):
+        raise UserError("shapes are those of --sizes, or of a --recipe at a --scale", "Leave one of them out.")
     limit = _limit(seconds, minutes, 180 if tune else math.inf)
-    planned = [] if recipe is None else _language_runs(recipe, scale or "small")
+    planned = [] if recipe is None else plan_recipe(recipe, scale or "small").specs
+    if any(spec.command != "train-lm" for spec in planned):
+        raise UserError(f"{recipe} trains no language models, at whose shapes kernels are timed", "See comt recipes.")
     named = None if sizes is None else select(sizes, LANGUAGE.shapes, "size")
     trained = ["fp32" if spec.settings.train.precision == "fp32" else "bf16" for spec in planned]
     types = select(dtypes, DTYPES, "type") if dtypes or not trained else [*dict.fromkeys(trained)]
     kinds, operations = select(gates, GATES, "kind of gates"), select(ops, OPS, "operation")
-    where, record = _begin(device, results)
-    from comt_cli.lab.bench.kernels import kernel_cases, product_cases
-    from comt_cli.lab.bench.runner import run_cases
-    from comt_cli.lab.bench.tuning import run_tuning, to_tune
+    where = _device(device)
+    from comt_cli.lab.kernels import kernel_cases, product_cases, run_tuning, to_tune
+    from comt_cli.lab.runner import run_cases
 
     if tune and where.type != "cuda":
-        raise UserError(
-            f"--tune is for NVIDIA GPUs, whose kernels have tiles, and this device is {where.type}",
-            "Without it comt bench kernels measures the kernels of a CPU.",
-        )
-    usual = LANGUAGE.gpu_sizes if where.type == "cuda" else ("bench", "smoke")
+        raise UserError("--tune is for NVIDIA GPUs", "Without it a CPU's kernels are measured.")
+    usual = LANGUAGE.gpu_sizes[:5] if where.type == "cuda" else ("bench", "smoke")
     shapes = [LANGUAGE.shapes[size] for size in named or usual]
     if planned:
         shapes = [*{str(shape): shape for shape in map(of_run, planned)}.values()]
@@ -224,13 +188,13 @@ def kernels(
     if tune and not todo:
         typer.echo("all that kernels take here has been measured on this card, with these kernels and versions")
         return
-    with _turns(record, rounds, limit) as turns:
+    with _session(results, rounds, limit) as session:
         if tune:
-            record.add(run_tuning(todo, where, turns))
+            run_tuning(todo, where, session)
         elif gemm:
-            record.add(run_cases(product_cases(shapes, types, where), turns))
+            run_cases(product_cases(shapes, types, where), session)
         else:
-            record.add(run_cases(kernel_cases(shapes, operations, kinds, types, where), turns))
+            run_cases(kernel_cases(shapes, operations, kinds, types, where), session)
 
 
 @app.command(cls=Verb)
@@ -256,24 +220,24 @@ def decode(
 
       comt bench decode --sizes mt-bench --variants plain,plain-uncached
     """
-    from comt_cli.lab.bench.tables import DECODED, DTYPES, check_variants
+    from comt_cli.lab.subjects import DECODED, DTYPES, SUBJECTS, check_variants
     from comt_cli.recipe.load import select
 
-    of_sizes = {size: each.variants for each in DECODED.values() for size in each.subject.shapes}
+    of_sizes = {size: of["variants"] for of in DECODED.values() for size in SUBJECTS[of["subject"]].shapes}
     named = None if sizes is None else select(sizes, of_sizes, "size")
-    chosen = select(variants, dict.fromkeys(name for each in DECODED.values() for name in each.variants), "variant")
+    chosen = select(variants, dict.fromkeys(name for of in DECODED.values() for name in of["variants"]), "variant")
     types = None if dtypes is None else select(dtypes, DTYPES, "type")
-    batches = None if batch is None else _batches(batch)
+    if batch is not None and not all(part.isdecimal() and int(part) for part in batch.split(",")):
+        raise UserError(f"--batch {batch}: batch sizes are whole numbers from 1", "For instance --batch 1,16.")
+    batches = None if batch is None else [int(part) for part in batch.split(",")]
     check_variants({size: of_sizes[size] for size in named or ()}, chosen)
-    where, record = _begin(device, results)
-    from comt_cli.lab.bench.decode import decoding_cases
-    from comt_cli.lab.bench.runner import run_cases
+    where = _device(device)
+    from comt_cli.lab.decode import decoding_cases
+    from comt_cli.lab.runner import run_cases
 
-    with _turns(record, rounds, seconds) as turns:
-        for each in DECODED.values():
-            wanted = named or each.subject.default_sizes(where.type)
-            of_each = [size for size in wanted if size in each.subject.shapes]
-            record.add(run_cases(decoding_cases(each, of_each, chosen, types, batches, where), turns))
+    with _session(results, rounds, seconds) as session:
+        for page in DECODED:
+            run_cases(decoding_cases(page, named, chosen, types, batches, where), session)
 
 
 @app.command(cls=Verb)
@@ -288,7 +252,7 @@ def costs(
     seconds: Seconds = None,
     device: options.Device = None,
     results: options.Results = options.DEFAULT_RESULTS,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what another device has measured.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help=_OVERWRITE)] = False,
 ) -> None:
     """Measure what a training step of every row costs. Of a recipe, beside its baseline's: FLOPs, bytes, memory, time.
 
@@ -302,12 +266,21 @@ def costs(
 
       comt bench costs table3.yaml --rows pre-ln+comt
     """
-    planned = _with_baseline(recipe, scale, rows, columns, set_, also)
-    loading("PyTorch and the benchmarks", device)
-    from comt_cli.lab.bench.costs import measure_recipe
-    from comt_cli.training.devices import pick_device
+    from comt_cli.verbs.plan import also_rows, plan_loaded, plan_recipe
 
-    measure_recipe(planned, pick_device(device), rounds, seconds, results, overwrite=overwrite)
+    planned = plan_recipe(recipe, scale, set_, rows=rows, columns=columns, also=also_rows(also))
+    loaded, baseline = planned.loaded, planned.loaded.recipe.baseline
+    if loaded.recipe.figure is not None:
+        raise UserError(f"{loaded.name} is a figure, which has no rows to compare", "comt recipes lists the tables.")
+    if loaded.recipe.command == "finetune" or any(spec.start is not None for spec in planned.specs):
+        hint = "Measure the recipe of those: the networks are the same."
+        raise UserError(f"{loaded.name}: its runs start from trained weights", hint)
+    if rows is not None and baseline not in {spec.row for spec in planned.specs}:
+        planned = plan_loaded(loaded, scale, rows=f"{baseline},{rows}", columns=columns)
+    where = _device(device)
+    from comt_cli.lab.costs import measure_recipe
+
+    measure_recipe(planned, where, rounds, seconds, results, overwrite=overwrite)
 
 
 @app.command(cls=Verb)
@@ -318,7 +291,7 @@ def page(results: options.Results = options.DEFAULT_RESULTS) -> None:
 
       comt bench page
     """
-    from comt_cli.lab.bench.record import pages, renew_page
+    from comt_cli.lab.record import pages, renew_page
     from comt_cli.report.terminal import say_written
 
     folder = results / "bench"
@@ -348,23 +321,38 @@ def everything(
     `make bench` calls it.
 
     No part begins that is not likely to end in time. What was measured is written after each, so that stopping early
-    loses little. How far the minutes are likely to reach is said first: all goals take about 31 on two cores. A GPU
-    is what comt bench gpu measures.
+    loses little. All goals take about 31 minutes on two cores. A GPU is what comt bench gpu measures.
 
     Example:
 
       comt bench all --minutes 9
     """
-    limit = _limit(seconds, minutes, 540)
-    where, record = _begin(device, results)
-    from comt_cli.lab.bench.stages import reach, run_stages, stages_for
+    limit, where = _limit(seconds, minutes, 540), _device(device)
+    from comt_cli.lab.decode import decoding_cases
+    from comt_cli.lab.kernels import kernel_cases, product_cases
+    from comt_cli.lab.runner import OUT_OF_TIME, run_cases
+    from comt_cli.lab.step import step_cases
+    from comt_cli.lab.subjects import DECODED, GATES, LANGUAGE, OPS, TABLES, needs_cuda, subject_of
 
     if where.type == "cuda":
         raise UserError("comt bench all is for a CPU", "On a GPU comt bench gpu measures (make gpu); or: --device cpu.")
-    stages = stages_for(where)
-    typer.echo(reach(stages, limit), err=True)
-    with _turns(record, rounds, limit) as turns:
-        record.add(run_stages(stages, turns), quiet=True)
+    with _session(results, rounds, limit) as session:
+        for needed, kind, size, type_, *of in TABLES["all"]:
+            what = f"{kind} at {size}, {type_}"
+            if needed > session.left():
+                session.say(f"{OUT_OF_TIME}: {what} (about {needed} s)")
+                continue
+            session.say(f"{what} ({session.left():.0f} s left)")
+            if kind == "gemm":
+                run_cases(product_cases([LANGUAGE.shapes[size]], type_.split(","), where), session)
+            elif kind == "kernels":
+                run_cases(kernel_cases([LANGUAGE.shapes[size]], [*OPS], [*GATES], [type_], where), session)
+            elif kind == "step":
+                wanted = of[0].split(",") if of else [*subject_of(size).variants]
+                wanted = [name for name in wanted if not needs_cuda(name)]
+                run_cases(step_cases(where, [size], [type_], wanted), session)
+            else:
+                run_cases(decoding_cases(kind, [size], DECODED[kind]["variants"], [type_], None, where), session)
 
 
 @app.command(cls=Verb)
@@ -378,10 +366,9 @@ def gpu(
     training steps of 60m, 350m and 1b, decoding, and Table 3 of CoMT at scale small with its gates. What `make gpu`
     calls.
 
-    When the minutes are up, a part is ended and keeps what it has. The same command goes on where the last one stopped;
-    18 minutes are meant to do for all but the last parts, which add transformers' network. What was measured is printed
-    beside its goals; FOLDER/gpu.tar.gz holds all there is to keep. Without a GPU: small training steps, decoding and
-    Table 3 at scale smoke, on the CPU.
+    When the minutes are up, a part is ended and keeps what it has. The same command goes on where the last one stopped.
+    What was measured is printed beside its goals; FOLDER/gpu.tar.gz holds all there is to keep. Without a GPU: small
+    training steps, decoding and Table 3 at scale smoke, on the CPU.
 
     Example:
 
@@ -391,72 +378,30 @@ def gpu(
 
     names = cuda_names()  # before PyTorch is there, which would take memory on the device
     loading("PyTorch")
-    from comt_cli.lab.bench.gpu import measure_parts
+    from comt_cli.lab.gpu import measure_parts
 
     measure_parts(folder.resolve(), minutes, names)
 
 
-def _begin(device: str | None, results: Path) -> tuple[torch.device, Record]:
-    """Import PyTorch; the device to measure on, and the record of what is measured."""
+def _device(device: str | None) -> torch.device:
+    """Import PyTorch; the device to measure on."""
     loading("PyTorch and the benchmarks", device)
-    from comt_cli.lab.bench.record import Record
     from comt_cli.training.devices import pick_device
 
-    return pick_device(device), Record(results)
+    return pick_device(device)
 
 
 @contextmanager
-def _turns(record: Record, rounds: int, seconds: float | None) -> Iterator[Turns]:
-    """So many rounds until so many seconds from now, or until a signal comes."""
-    from comt_cli.lab.bench.runner import Turns, measuring
+def _session(results: Path, rounds: int, seconds: float | None) -> Iterator[Session]:
+    """So many rounds until so many seconds from now, or until a signal comes; rows go below `results`."""
+    from comt_cli.lab.record import recorded
+    from comt_cli.lab.runner import Session
 
-    with measuring(record.outcome, seconds) as deadline:
-        yield Turns(rounds, deadline)
+    with Session(rounds, seconds) as session, recorded(results) as session.write:
+        yield session
 
 
 def _limit(seconds: float | None, minutes: float | None, usual: float) -> float:
     if minutes is not None and seconds is not None:
         raise UserError("--minutes and --seconds limit the same", "Leave one of them out.")
-    if minutes is not None:
-        return 60 * minutes
-    return usual if seconds is None else seconds
-
-
-def _language_runs(recipe: str, scale: str) -> list[RunSpec]:
-    """The runs of a recipe at a scale. Raises `UserError` where they are not of language models."""
-    from comt_cli.verbs.plan import plan_recipe
-
-    planned = plan_recipe(recipe, scale)
-    if any(spec.command != "train-lm" for spec in planned.specs):
-        said = f"{planned.loaded.name} trains no language models, at whose shapes kernels are timed"
-        raise UserError(said, "comt recipes lists those that do.")
-    return planned.specs
-
-
-def _with_baseline(
-    recipe: str, scale: str, rows: str | None, columns: str | None, set_: list[str] | None, also: list[str] | None
-) -> Planned:
-    """The runs of a recipe that are selected, and those of its baseline. Raises `UserError` where they cannot be
-    measured."""
-    from comt_cli.verbs.plan import also_rows, plan_loaded, plan_recipe
-
-    planned = plan_recipe(recipe, scale, set_, rows=rows, columns=columns, also=also_rows(also))
-    loaded, baseline = planned.loaded, planned.loaded.recipe.baseline
-    if loaded.recipe.figure is not None:
-        raise UserError(f"{loaded.name} is a figure, which has no rows to compare", "comt recipes lists the tables.")
-    if loaded.recipe.command == "finetune" or any(spec.start is not None for spec in planned.specs):
-        hint = "Measure the recipe of those: the networks are the same."
-        raise UserError(f"{loaded.name}: its runs start from trained weights", hint)
-    if rows is not None and baseline not in {spec.row for spec in planned.specs}:
-        planned = plan_loaded(loaded, scale, rows=f"{baseline},{rows}", columns=columns)
-    return planned
-
-
-def _batches(text: str) -> list[int]:
-    try:
-        batches = [int(part) for part in text.split(",")]
-    except ValueError:
-        batches = [0]
-    if min(batches) < 1:
-        raise UserError(f"--batch {text}: batch sizes are whole numbers from 1", "For instance --batch 1,16.")
-    return batches
+    return 60 * minutes if minutes is not None else usual if seconds is None else seconds

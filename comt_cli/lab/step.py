@@ -1,12 +1,10 @@
 """Training steps of any task, timed: each variant as a ratio to the best plain one of the same run.
 
 A row is one variant. Times are in milliseconds (undisturbed, as `timing` has it, with the 10th and 90th percentile of
-the turns). A ratio has three columns beside it (`timing.reliability`), and so has the step's time, which `mfu` and
-speeds are made of. `forward` is training's forward pass without gradients, loss included; `saved` what it keeps for
-the backward pass; `peak` the most that a step takes beyond weights and the optimiser's states (CUDA only; not where it
-lies in CUDA graphs, which keep it between steps).
-FLOPs are those of the variant's own network as training counts them (matrix products, attention in full), of another
-library's those of the plain one; `mfu` is what it has of them a second, over the device's peak.
+the turns). `forward` is training's forward pass without gradients, loss included; `saved` what it keeps for the
+backward pass; `peak` the most that a step takes beyond weights and the optimiser's states (CUDA only; not where it lies
+in CUDA graphs, which keep it between steps). FLOPs are those of the variant's own network as training counts them, of
+another library's those of the plain one; `mfu` is what it has of them a second, over the device's peak.
 
 All variants fit on a device at once: those of one network share its weights and its optimiser's states, so that only
 what a step makes differs.
@@ -14,10 +12,11 @@ what a step makes differs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -25,20 +24,10 @@ from torch import Tensor, nn
 
 from comt_cli.errors import UserError
 from comt_cli.kernels.choice import Choice, device_here
-from comt_cli.lab.bench.peers import PEERS
-from comt_cli.lab.bench.runner import Built, Case, Row, Unavailable, versions
-from comt_cli.lab.bench.tables import (
-    ARITHMETIC,
-    GRAPHS,
-    NONDETERMINISTIC,
-    SUBJECTS,
-    Shape,
-    Subject,
-    halved,
-    needs_cuda,
-    subject_of,
-)
-from comt_cli.lab.bench.timing import Part, Times, compared, mebibytes, peak_beyond, quickest, reliability, saved_bytes
+from comt_cli.lab.peers import PEERS, import_peer
+from comt_cli.lab.runner import Built, Case, Row, Unavailable, versions
+from comt_cli.lab.subjects import GRAPHS, NONDETERMINISTIC, SUBJECTS, Shape, Subject, goals_of, needs_cuda, subject_of
+from comt_cli.lab.timing import Part, Times, compared, mebibytes, peak_beyond, quickest, reliability, saved_bytes
 from comt_cli.layers.dropout import Masks
 from comt_cli.models.base import Model
 from comt_cli.models.build import materialise, model_of
@@ -52,7 +41,6 @@ from comt_cli.training.parallel import World
 from comt_cli.training.tasks import run_class
 from comt_cli.training.tasks.base import TaskRun
 
-T = TypeVar("T")
 CompileWhat = Literal["whole", "block"]
 """The model (a language model's below its head) as one graph, or one block at a time, whose code equal blocks share:
 quicker to compile."""
@@ -64,24 +52,20 @@ def step_cases(
     precisions: Sequence[str] | None,
     variants: Sequence[str],
     compile_what: CompileWhat = "whole",
-    *,
-    peers_needed: bool = False,
-) -> list[StepCase]:
-    """The cases of the sizes that are named, or those of the device, with those of `variants` that there are of each.
-    `peers_needed`: variants of other libraries were asked for by name.
-
-    Raises:
-        UserError: such a library is not installed; said now, before anything is compiled.
-    """
-    cases = []
-    for size in sizes or [size for subject in SUBJECTS for size in subject.default_sizes(device.type)]:
+) -> Iterator[StepCase]:
+    """The cases of these sizes, or of those of the device, with those of `variants` that there are of each."""
+    for size in sizes or [size for subject in SUBJECTS.values() for size in subject.default_sizes(device.type)]:
         subject = subject_of(size)
         of_size = [name for name in subject.variants_of(size) if name in variants]
-        for peer in {name.partition("-")[0] for name in of_size} & {*subject.peers} if peers_needed else ():
-            PEERS[peer].library()
-        for precision in (precisions or subject.default_precisions(device.type)) if of_size else ():
-            cases.append(StepCase(subject.shapes[size], cast(Precision, precision), of_size, device, compile_what))
-    return cases
+        usual = [subject.precision] if device.type == "cuda" else ["fp32", subject.precision]
+        for precision in (precisions or usual) if of_size else ():
+            yield StepCase(subject.shapes[size], cast(Precision, precision), of_size, device, compile_what)
+
+
+def check_peers(variants: Sequence[str]) -> None:
+    """Raises `UserError` where a library that is asked for is not installed, before anything is compiled."""
+    for peer in {name.partition("-")[0] for name in variants} & {*PEERS}:
+        import_peer(PEERS[peer][0])
 
 
 class StepCase(Case):
@@ -98,12 +82,13 @@ class StepCase(Case):
         super().__init__(f"{shape.size} {precision}", variants, device)
         self.subject, self.shape, self.precision = subject_of(shape.size), shape, precision
         self.compile_what = compile_what
-        self.page, self.optional = self.subject.page, frozenset(self.subject.optional)
+        self.page, self.optional = self.subject.page, frozenset(filter(self.subject.is_optional, variants))
 
     def halved(self) -> StepCase | None:
         if self.shape.batch < 2:
             return None
-        return StepCase(halved(self.shape), self.precision, self.keys, self.device, self.compile_what)
+        shape = replace(self.shape, batch=self.shape.batch // 2)
+        return StepCase(shape, self.precision, self.keys, self.device, self.compile_what)
 
     def builder(self) -> Callable[[str], Built]:
         variants = Variants(self.subject, self.shape, self.precision, self.device, self.compile_what)
@@ -119,8 +104,7 @@ class StepCase(Case):
                 for parameter in prepared.model.parameters():
                     parameter.grad = None
                 raise
-            notes = [f"not fused: {'; '.join(prepared.notes)}"] if prepared.notes else []
-            return Built({"step": prepared.step, "forward": prepared.forward}, (saved, peak), notes)
+            return Built({"step": prepared.step, "forward": prepared.forward}, (saved, peak), prepared.note)
 
         return build
 
@@ -129,8 +113,8 @@ class StepCase(Case):
         steps, forwards = ({name: times[part, name] for name in ready} for part in ("step", "forward"))
         best, best_forward = quickest(steps, plain), quickest(forwards, plain)
         plain_saved = min((ready[n].facts[0] for n in plain if n in ready and not n.endswith(GRAPHS)), default=None)
-        wanted = {"plain", *(name.partition("-")[0] for name in ready)}
-        models = {name: model_of(shape.spec(of.method)) for name, of in subject.networks.items() if name in wanted}
+        wanted = {"plain", *(name.partition("-")[0] for name in ready)} & {*subject.networks}
+        models = {name: model_of(shape.spec(subject.networks[name])) for name in wanted}
         flops = {name: flops_per_sample(model) for name, model in models.items()}
         parameters = {name: parameter_count(model) for name, model in models.items()}
         peak, rows = peak_flops(device, self.precision), []
@@ -146,41 +130,41 @@ class StepCase(Case):
             row[f"{subject.unit}_per_second"] = round(shape.units / step.undisturbed, 1)
             row["mfu"] = None if peak is None else round(flops[network] * shape.batch / step.undisturbed / peak, 4)
             row["flops_ratio_to_plain"] = round(more, 4)
-            if subject.counts_arithmetic:
-                row[ARITHMETIC] = round(max(more, parameters[network] / parameters["plain"]), 4)
+            if subject.counts_arithmetic:  # the extra matrices must at least be read
+                arithmetic = max(more, parameters[network] / parameters["plain"])
+                row["arithmetic_ratio_to_plain"] = round(arithmetic, 4)
             row |= {"best_plain": best, **compared("step_ratio_to_best_plain", steps, name, best)}
             if device.type == "cuda" and subject.compiles:
                 row |= compared("step_ratio_to_nondeterministic", steps, name, NONDETERMINISTIC)
             for peer in subject.peers:
                 row |= compared(f"step_ratio_to_{peer}", steps, name, peer)
-            if "compiled" in subject.goal_columns:
+            if subject.compares_compiled:
                 row |= compared("step_ratio_to_plain_compiled", steps, name, "plain-compiled")
             row |= {"best_plain_forward": best_forward, **forwards[name].columns("forward_ms", 3)}
             row |= compared("forward_ratio_to_best_plain", forwards, name, best_forward)
             row["saved_mib"] = mebibytes(saved)
             row["saved_ratio_to_plain"] = round(saved / plain_saved, 4) if plain_saved else None
             row["peak_mib"] = mebibytes(most)
-            row |= subject.goals_of(row, device.type)
+            row |= goals_of(self.page, row)
             what = "whole" if subject.is_peer(name) else self.compile_what  # nothing is known of a library's blocks
-            rows.append(row | {"compiled": what if is_compiled(name) else "no"} | versions())
+            rows.append(row | {"compiled": what if _is_compiled(name) else "no"} | versions())
         return rows
 
 
-def is_compiled(variant: str) -> bool:
-    """Whether torch.compile has a part in it."""
+def _is_compiled(variant: str) -> bool:
     return variant.endswith(("-compiled", "-fused")) or needs_cuda(variant)
 
 
 @dataclass(frozen=True)
 class Prepared:
     """One form of a network: a `step` is loss, gradients and update, `forward` training's forward pass without
-    gradients. `notes`: operations that are not fused, and why."""
+    gradients. `note`: operations that are not fused, and why."""
 
     step: Part
     forward: Part
     loss: Callable[[], Tensor]
     model: nn.Module
-    notes: list[str] = field(default_factory=list)
+    note: str = ""
 
 
 class TrainedNetwork:
@@ -196,8 +180,8 @@ class TrainedNetwork:
         model: nn.Module | None = None,
     ) -> None:
         self.spec, self.samples, self.device = spec, samples, device
-        run = built_run(self.spec, self.device)
-        self.inputs = noise(run, samples, device) if inputs is None else inputs
+        run = _built_run(self.spec, self.device)
+        self.inputs = _noise(run, samples, device) if inputs is None else inputs
         if model is None:
             materialise(run.model, device, seed=0)
         self.model = model or run.model
@@ -209,15 +193,14 @@ class TrainedNetwork:
 
     def form(self, kernels: Kernels | None, *, compiled: bool) -> tuple[Objective, dict[str, Choice]]:
         """The network once more, which trains the very same parameters, and the choices of its kernels."""
-        run, train = built_run(self.spec, self.device), self.spec.settings.train
+        run, train = _built_run(self.spec, self.device), self.spec.settings.train
         run.model.load_state_dict(self.model.state_dict(keep_vars=True), assign=True)
         run.model.to(self.device)  # what is fixed and in no state dict
         Masks(run.model).move_to(0, np.arange(len(self.inputs[0]), dtype=np.int64), self.device)
         if kernels is None:
             return run.objective, {}
         dtype, tokens = product_dtype(train.precision), self.samples * self.spec.task.positions(self.spec.settings)
-        choices = use_kernels(run.model, kernels, self.device, dtype, compiled=compiled, tokens=tokens)
-        return run.objective, choices
+        return run.objective, use_kernels(run.model, kernels, self.device, dtype, compiled=compiled, tokens=tokens)
 
     def prepared(self, objective: Objective, *, clips: bool = False) -> Prepared:
         """The parts of a form, whose gradients are clipped if it `clips` and the run says so."""
@@ -235,11 +218,7 @@ class TrainedNetwork:
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
 
-        def forward() -> None:
-            with torch.no_grad():
-                loss()
-
-        return Prepared(step, forward, loss, objective.model)
+        return Prepared(step, torch.no_grad()(loss), loss, objective.model)
 
 
 class Variants:
@@ -251,8 +230,8 @@ class Variants:
     ) -> None:
         self.subject, self.shape, self.precision, self.device = subject, shape, precision, device
         self.compile_what = compile_what
-        plain = shape.spec(subject.networks["plain"].method, precision)
-        self.inputs, self.networks = noise(built_run(plain, device), shape.batch, device), dict[str, TrainedNetwork]()
+        plain = shape.spec(subject.networks["plain"], precision)
+        self.inputs, self.networks = _noise(_built_run(plain, device), shape.batch, device), dict[str, TrainedNetwork]()
 
     def prepare(self, variant: str) -> Prepared:
         """A variant, ready to be timed. Raises `Unavailable` where this machine has none of its parts, or not the
@@ -260,36 +239,30 @@ class Variants:
         if needs_cuda(variant) and self.device.type != "cuda":
             raise Unavailable("it is for CUDA devices")
         name, _, how = variant.partition("-")
+        is_peer, missing = self.subject.is_peer(variant), list[str]()
         if name not in self.networks:
-            self.networks[name] = self._network(name)
-        network, missing = self.networks[name], list[str]()
-        if self.subject.is_peer(variant):
-            objective = PEERS[name].objective(network.model, network.smoothing)
+            spec = self.shape.spec(self.subject.networks["plain" if is_peer else name], self.precision)
+            try:
+                model = PEERS[name][1](self.shape).to(self.device) if is_peer else None
+            except UserError as error:
+                raise Unavailable(error.message) from None
+            self.networks[name] = TrainedNetwork(spec, self.shape.batch, self.device, self.inputs, model)
+        network = self.networks[name]
+        if is_peer:
+            objective = PEERS[name][2](network.model, network.smoothing)
         else:
             kernels: Kernels | None = "fused" if how.startswith("fused") else None
             objective, choices = network.form(kernels, compiled=self.subject.compiles)
             missing = [f"{op}: {choice.reason}" for op, choice in choices.items() if not choice.fused]
             if kernels and len(missing) == len(choices):
                 raise Unavailable(f"nothing is fused here ({'; '.join(missing)})")
-        if is_compiled(variant):
+        if _is_compiled(variant):
             self._compile(objective, captured=variant.endswith(GRAPHS))
-        found = replace(network.prepared(objective), notes=missing)
+        found = replace(network.prepared(objective), note=f"not fused: {'; '.join(missing)}" if missing else "")
         if variant == NONDETERMINISTIC:
-            step, forward = nondeterministic(found.step), nondeterministic(found.forward)
-            found = replace(found, step=step, forward=forward, loss=nondeterministic(found.loss))
+            step, forward = (nondeterministic()(part) for part in (found.step, found.forward))
+            found = replace(found, step=step, forward=forward, loss=nondeterministic()(found.loss))
         return found
-
-    def _network(self, name: str) -> TrainedNetwork:
-        is_peer = self.subject.is_peer(name)
-        method, model = self.subject.networks["plain" if is_peer else name].method, None
-        if is_peer:
-            try:
-                model = PEERS[name].network(self.shape).to(self.device)
-            except UserError as error:
-                raise Unavailable(error.message) from None
-        return TrainedNetwork(
-            self.shape.spec(method, self.precision), self.shape.batch, self.device, self.inputs, model
-        )
 
     def _compile(self, objective: Objective, *, captured: bool) -> None:
         model = objective.model
@@ -304,29 +277,26 @@ class Variants:
         prepare_compiler(versions=16 * len(self.subject.variants), keep_others=True)
 
 
-def built_run(spec: RunSpec, device: torch.device) -> TaskRun[Any]:
+def _built_run(spec: RunSpec, device: torch.device) -> TaskRun[Any]:
     """A run without data, whose model is on the meta device."""
     run = run_class(spec.task)(spec, SimpleNamespace(train=None, validation=None), World(device))
     run.build()
     return run
 
 
-def nondeterministic(part: Callable[[], T]) -> Callable[[], T]:
-    """`part` in kernels that add in any order; the process is as before afterwards. Code that was compiled under the
-    other setting is compiled anew: the compiler asks for it."""
-
-    def run() -> T:
-        before = torch.are_deterministic_algorithms_enabled()
-        torch.use_deterministic_algorithms(False)
-        try:
-            return part()
-        finally:
-            torch.use_deterministic_algorithms(before)
-
-    return run
+@contextlib.contextmanager
+def nondeterministic() -> Iterator[None]:
+    """Algorithms that need not be deterministic: kernels add in any order. What was compiled under the other setting is
+    compiled anew: the compiler asks for it."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
-def noise(run: TaskRun[Any], samples: int, device: torch.device) -> tuple[Tensor, ...]:
+def _noise(run: TaskRun[Any], samples: int, device: torch.device) -> tuple[Tensor, ...]:
     """Random inputs of a run's model, which is on the meta device, as its `example` has them, and targets among its
     outputs, on `device`: whole numbers are below the number of outputs, or different places in a sequence
     (`Model.places`), real ones normal, in the type of the parameters. The same for all models of one shape."""

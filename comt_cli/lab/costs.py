@@ -2,8 +2,7 @@
 
 The networks are those of the rows' own runs, on noise, with the kernels that `train.kernels` chooses, in the precision
 of the recipe. A step is a forward and a backward pass over a batch (of a micro-batch, where the recipe has them), and
-an update. Steps are timed in turns (`timing`): uncompiled, where the recipe trains so, and compiled, where the task can
-be; nothing is captured in CUDA graphs.
+an update, uncompiled, where the recipe trains so, and compiled, where the task can be; not in CUDA graphs.
 
 `bytes` is what the compiled passes, forward and backward, read and write, as the compiler counts it: every input and
 output of a fused kernel once, whatever caches keep; those of a matrix product and of an operator of ours as well. What
@@ -22,20 +21,9 @@ import torch
 import typer
 
 from comt_cli.errors import UserError
-from comt_cli.lab.bench.runner import (
-    Built,
-    Case,
-    Outcome,
-    Row,
-    Rows,
-    Turns,
-    Unavailable,
-    measuring,
-    run_cases,
-    versions,
-)
-from comt_cli.lab.bench.step import TrainedNetwork
-from comt_cli.lab.bench.timing import Part, Times, compared, mebibytes, saved_bytes
+from comt_cli.lab.runner import Built, Case, Row, Session, Unavailable, run_cases, versions
+from comt_cli.lab.step import TrainedNetwork
+from comt_cli.lab.timing import Part, Times, compared, mebibytes, saved_bytes
 from comt_cli.models.accounting import cost_of
 from comt_cli.report.costs import network_key, other_device, write_costs
 from comt_cli.report.terminal import say_written
@@ -47,45 +35,39 @@ from comt_cli.verbs.plan import Planned
 
 HOW = ("step", "compiled_step")
 """The step that is timed, uncompiled and compiled; one of the two where the recipe compiles, or its task refuses to."""
-_VERSIONS = 16
-"""Versions of one function that each network may take in the compiler's memory."""
 
 
 def measure_recipe(
     planned: Planned, device: torch.device, rounds: int, seconds: float | None, results: Path, *, overwrite: bool
 ) -> None:
     """Measure the planned rows, column by column, and write them after each. Rows of another column that are the same
-    networks are measured once. Raises `UserError` where what is there is of another device, and as `measuring` does."""
+    networks are measured once. Raises `UserError` where what is there is of another device."""
     loaded, scale, baseline = planned.loaded, planned.scale, planned.loaded.recipe.baseline
+    path = costs_file(results, scale, loaded)
+    if not overwrite and (other := other_device(path, device_name(device))) is not None:
+        raise UserError(f"{path} was measured on {other}", "--results DIR writes elsewhere, --overwrite in its place.")
     columns: dict[str, dict[str, RunSpec]] = {}
     for spec in planned.specs:
         columns.setdefault(spec.column, {}).setdefault(spec.row, spec)
-    path, outcome = costs_file(results, scale, loaded), Outcome()
-    if not overwrite and (other := other_device(path, device_name(device))) is not None:
-        raise UserError(f"{path} was measured on {other}", "--results DIR writes elsewhere, --overwrite in its place.")
-    order = list(loaded.recipe.rows), list(loaded.columns(scale))
-    written, known = dict[Path, None](), dict[tuple[tuple[str, str], ...], Rows]()
-    with measuring(outcome, seconds) as deadline:
+    alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    keys = {column: {row: network_key(spec) for row, spec in specs.items()} for column, specs in columns.items()}
+    for column, known in keys.items():
+        alike.setdefault(tuple(known.items()), []).append(column)
+    written = dict[Path, None]()
+
+    def write(measured: str, rows: list[Row]) -> None:
+        for column in next(names for names in alike.values() if measured in names):
+            key, own = keys[column], {"column": column, "scale": scale}
+            lines = [{**row, **own, "network": key[row["row"]], "baseline_network": key[baseline]} for row in rows]
+            order = list(loaded.recipe.rows), list(loaded.columns(scale))
+            files, kept = write_costs(path, lines, loaded.recipe.title, *order)
+            written.update(dict.fromkeys(files))
+            for name in kept:
+                typer.echo(f"{name}: not written, since {path} has a measurement of more rounds", err=True)
+
+    with Session(rounds, seconds, write) as session:
         try:
-            for column, specs in columns.items():
-                keys = {row: network_key(spec) for row, spec in specs.items()}
-                networks = tuple(keys.items())
-                there = [known[networks]] if networks in known else None
-                for news in there or run_cases([CostCase(specs, baseline, device)], Turns(rounds, deadline)):
-                    outcome.add(news)
-                    if not isinstance(news, Rows):
-                        typer.echo(news, err=True)
-                        continue
-                    known[networks] = news
-                    own = {"column": column, "scale": scale}
-                    lines = [
-                        {**row, **own, "network": keys[row["row"]], "baseline_network": keys[baseline]}
-                        for row in news.rows
-                    ]
-                    files, kept = write_costs(path, lines, loaded.recipe.title, *order)
-                    written |= dict.fromkeys(files)
-                    for name in kept:
-                        typer.echo(f"{name}: not written, since {path} has a measurement of more rounds", err=True)
+            run_cases((CostCase(columns[names[0]], baseline, device) for names in alike.values()), session)
         finally:
             for each in written:
                 if each.suffix == ".md":
@@ -97,11 +79,11 @@ class CostCase(Case):
     """The rows of one column of a recipe, the row `baseline` among them, without which there is nothing to compare
     with, and so no row. All networks are there at once, and so must fit in the device's memory."""
 
-    page = "costs"
     warm_up = 2
 
     def __init__(self, specs: Mapping[str, RunSpec], baseline: str, device: torch.device) -> None:
-        super().__init__(next(iter(specs.values())).column, [*specs], device)
+        self.page = next(iter(specs.values())).column
+        super().__init__(self.page, [*specs], device)
         self.specs, self.baseline = specs, baseline
         self.optional = frozenset(specs) - {baseline}
 
@@ -131,7 +113,7 @@ class CostCase(Case):
         torch._dynamo.reset()  # each was compiled by itself: now all, from what the compiler kept on disk
         for built in ready.values():
             built.facts.compile_anew()
-        prepare_compiler(versions=_VERSIONS * len(ready), keep_others=True)
+        prepare_compiler(versions=16 * len(ready), keep_others=True)
 
     def rows(self, ready: Mapping[str, Built], times: Mapping[tuple[str, str], Times]) -> list[Row]:
         baseline, rounds = ready[self.baseline].facts, max(len(each.seconds) for each in times.values())
@@ -139,34 +121,18 @@ class CostCase(Case):
         for name, built in ready.items():
             step, cost = built.facts, cost_of(built.facts.spec)
             flops = cost.flops_per_row * step.samples
-            row: Row = {
-                "row": name,
-                "column": step.spec.column,
-                "baseline": self.baseline,
-                "device": device_name(self.device),
-                "precision": step.spec.settings.train.precision,
-                "samples": step.samples,
-                "rounds": rounds,
-                "parameters": cost.parameters,
-                "flops": flops,
-                "flops_ratio": _over(flops, plain.flops_per_row * baseline.samples),
-                "bytes_mib": mebibytes(step.bytes),
-                "bytes_ratio": _over(step.bytes, baseline.bytes),
-                "saved_mib": mebibytes(step.saved),
-                "saved_ratio": _over(step.saved, baseline.saved),
-            }
+            row: Row = {"row": name, "column": step.spec.column, "baseline": self.baseline}
+            row |= {"device": device_name(self.device), "precision": step.spec.settings.train.precision}
+            row |= {"samples": step.samples, "rounds": rounds, "parameters": cost.parameters, "flops": flops}
+            row["flops_ratio"] = round(flops / (plain.flops_per_row * baseline.samples), 4)
+            for what, of, to in (("bytes", step.bytes, baseline.bytes), ("saved", step.saved, baseline.saved)):
+                row |= {f"{what}_mib": mebibytes(of), f"{what}_ratio": round(of / to, 4) if of and to else None}
             for how in HOW:
-                if (taken := times.get((how, name))) is None:
-                    row |= dict.fromkeys(f"{how}_ms{end}" for end in ("", "_p10", "_p90"))
-                else:
-                    row |= taken.columns(f"{how}_ms", 3)
+                row |= dict.fromkeys(f"{how}_ms{end}" for end in ("", "_p10", "_p90"))
+                row |= times[how, name].columns(f"{how}_ms", 3) if (how, name) in times else {}
                 row |= compared(f"{how}_ratio", times, (how, name), (how, self.baseline))
             rows.append(row | versions())
         return rows
-
-
-def _over(of: int | None, to: int | None) -> float | None:
-    return None if of is None or not to else round(of / to, 4)
 
 
 class _Step:
@@ -174,17 +140,18 @@ class _Step:
 
     Attributes:
         samples: those of a batch, or of a micro-batch where the recipe has them.
-        bytes: what the compiled passes read and write; None where its task cannot be compiled.
+        bytes: those that the compiled passes read and write; None where its task cannot be compiled.
         saved: bytes that a forward pass, compiled where that is possible, keeps for the backward pass.
         parts: the steps to time, by `HOW`.
     """
 
     def __init__(self, spec: RunSpec, device: torch.device) -> None:
-        self.spec = _without_data(spec)
-        self.bytes: int | None = None
-        train = self.spec.settings.train
+        if getattr(spec.settings.train, "test_share", None) is not None:  # there is no data to keep a part of
+            train = spec.settings.train.model_copy(update={"test_share": None})
+            spec = spec.model_copy(update={"settings": spec.settings.model_copy(update={"train": train})})
+        self.spec, self.bytes, train = spec, None, spec.settings.train
         self.samples = min(train.micro_batch_size or train.batch_size, train.batch_size)
-        network = TrainedNetwork(self.spec, self.samples, device)
+        network = TrainedNetwork(spec, self.samples, device)
         can = can_compile(spec)
         hows = [how for how, there in zip(HOW, (not train.compile, can), strict=True) if there]
         self._objectives = {how: network.form(train.kernels, compiled=how == HOW[1])[0] for how in hows}
@@ -193,31 +160,20 @@ class _Step:
         if can:
             torch._dynamo.reset()
             self.compile_anew()
-            with _counting() as counted:
+            with counting() as counted:
                 self.parts[HOW[1]]()
             self.bytes = counted()
         form = forms[hows[-1]]
         self.saved = saved_bytes(form.loss, form.model.parameters())
 
     def compile_anew(self) -> None:
-        """Have the next compiled step compiled, if there is one."""
         if (objective := self._objectives.get(HOW[1])) is not None:
             objective.compile_model(keep_others=True)
-
-
-def _without_data(spec: RunSpec) -> RunSpec:
-    """The run without a part of the validation data that is kept for testing: there is no data."""
-    settings = spec.settings
-    if getattr(settings.train, "test_share", None) is None:
-        return spec
-    train = settings.train.model_copy(update={"test_share": None})
-    return spec.model_copy(update={"settings": settings.model_copy(update={"train": train})})
 
 
 def can_compile(spec: RunSpec) -> bool:
     """Whether its settings would allow `train.compile`: where batches have many shapes a task refuses it."""
     given = spec.settings.model_dump()
-    type(spec.settings).model_validate(given)
     given["train"] |= {"compile": True}
     try:
         type(spec.settings).model_validate(given)
@@ -227,11 +183,9 @@ def can_compile(spec: RunSpec) -> bool:
 
 
 @contextlib.contextmanager
-def _counting() -> Iterator[Callable[[], int | None]]:
-    """Makes the compiler count what its code reads and writes; gives what it has counted, None where that is nothing.
-
-    It counts where its log of that name is wanted, which goes nowhere here.
-    """
+def counting() -> Iterator[Callable[[], int | None]]:
+    """Makes the compiler count what its code reads and writes, as it does where its log of that name is wanted, which
+    goes nowhere here; gives what it has counted, None where that is nothing."""
     from torch._inductor import metrics
 
     log = logging.getLogger("torch._inductor.compile_fx.__inductor_metrics")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import random
-import weakref
 
 import pytest
 import torch
@@ -13,36 +11,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from comt_cli.lab.bench import timing
-from comt_cli.lab.bench.record import Goal
-from comt_cli.lab.bench.timing import (
+from comt_cli.lab.record import Goal
+from comt_cli.lab.timing import (
     SETTLED,
+    Alive,
     Times,
     compared,
-    finished,
     in_turns,
     interval,
     mebibytes,
-    peak_beyond,
-    peak_of,
     quickest,
     saved_bytes,
     unsettled,
 )
 
 
-@pytest.fixture(autouse=True)
-def _patience(_tiny, monkeypatch) -> None:
-    monkeypatch.setattr(timing, "PATIENCE", 1)
-
-
 def test_variants_take_turns_and_the_order_turns_round():
     order: list[str] = []
     parts = {name: lambda name=name: order.append(name) or 1.0 for name in "abc"}
-    times = finished(in_turns(parts, 14, lambda part: part(), warm_up=1))
+    times = in_turns(parts, 14, lambda part: part(), warm_up=1)
     assert "".join(order) == "abc" + "abccba" * 7
     assert {each.seconds for each in times.values()} == {(1.0,) * 14}
-    assert unsettled(times) is None
 
 
 def test_a_ratio_is_that_of_undisturbed_times():
@@ -83,7 +72,7 @@ def test_noise_that_slows_a_part_of_the_turns_leaves_the_ratio(seed, true, share
     def stopwatch(part) -> float:
         return part() * (noise.uniform(1, 8) if noise.random() < share else 1) * noise.uniform(0.995, 1.005)
 
-    times = finished(in_turns({"a": lambda: true, "b": lambda: 1.0}, 15, stopwatch))
+    times = in_turns({"a": lambda: true, "b": lambda: 1.0}, 15, stopwatch)
     assert compared("x", times, "a", "b")["x"] == pytest.approx(true, rel=0.02)
 
 
@@ -103,30 +92,17 @@ def test_the_interval_of_a_ratio(first, second, goal):
     assert found["x_settled"] == (unsettled(times) is None) == is_settled
     assert compared("x", times, "a", "a")["x_uncertainty"] == 0
     row = {name: str(value) for name, value in found.items()} | {"goal": str(goal)}
-    verdict = Goal("x", "goal", "step", timed="x").verdict(row).split(" (")[0]
+    verdict = Goal("x", "step").verdict(row, "goal").split(" (")[0]
     is_far = abs(1 - goal) >= found["x_uncertainty"]
     assert verdict == f"step {('met' if goal >= 1 else 'missed') if is_far else 'not settled'}"
 
 
-def test_an_interval_to_one_side_is_as_wide_as_its_farther_end():
-    times = {"a": Times((*(1.0 for _ in range(5)), *(1.029 for _ in range(10)))), "b": Times((1.0,) * 15)}
-    assert compared("x", times, "a", "b")["x_uncertainty"] == 0.029
-
-
-def test_rounds_go_on_until_the_times_settle():
-    taken = iter([4.0, 1.5, 3.0, 2.0, 5.0, 1.7, 2.5, 3.5, 4.5])
-    times = finished(in_turns({"a": lambda: next(taken, 1.0)}, 15, lambda part: part(), warm_up=0))
-    assert 15 < len(times["a"].seconds) < 30
-    assert unsettled(times) is None
-    assert unsettled({"a": Times(times["a"].seconds[:-1])}) is not None, "it ended as soon as they had"
-
-
-@pytest.mark.parametrize(("turns", "count"), [(0, 1), (3, 1), (4, 2), (29, 14), (30, 15), (99, 15)])
+@pytest.mark.parametrize(("turns", "count"), [(0, 1), (4, 2), (29, 14), (99, 15)])
 def test_no_turn_begins_when_time_is_up(turns, count):
     """Of the first round all do; a later one that is not whole is dropped. Cut short nothing is settled."""
     left = iter([True] * turns)
     parts = {"a": lambda: 1.0, "b": lambda: 1.0}
-    times = finished(in_turns(parts, 15, lambda part: part(), warm_up=0, go_on=lambda: next(left, False)))
+    times = in_turns(parts, 15, lambda part: part(), warm_up=0, go_on=lambda: next(left, False))
     assert len(times["a"].seconds) == count
     assert (unsettled(times) is None) == (count == 15)
 
@@ -142,12 +118,14 @@ def test_an_interruption_leaves_whole_rounds(turn):
         done.append(1)
         return 1.0
 
-    measured = in_turns(dict.fromkeys("ab", part), 15, lambda part: part(), warm_up=2)
+    def measure() -> dict[str, Times]:
+        return in_turns(dict.fromkeys("ab", part), 15, lambda part: part(), warm_up=2)
+
     if turn < 6:
         with pytest.raises(KeyboardInterrupt):
-            finished(measured)
-        return
-    assert {(len(each.seconds), each.settled) for each in finished(measured).values()} == {((turn - 4) // 2, False)}
+            measure()
+    else:
+        assert {(len(each.seconds), each.settled) for each in measure().values()} == {((turn - 4) // 2, False)}
 
 
 # ---- memory
@@ -172,34 +150,15 @@ def test_saved_bytes_by_hand():
     assert saved_bytes(chain, [y]) == 5 * 4 * 1000
 
 
-def test_what_was_saved_can_be_freed():
-    """A node that keeps its own output must not keep itself alive by it."""
-    saved: list[weakref.ref] = []
-    w = torch.randn(3, 7, requires_grad=True)
-
-    def forward():
-        x = torch.randn(5, 3) @ w
-        saved.extend(map(weakref.ref, (x, y := x.exp())))
-        return y.sum()
-
-    assert saved_bytes(forward, [w]) == 4 * (5 * 3 + 5 * 7)
-    gc.collect()
-    assert [reference() for reference in saved] == [None, None]
-
-
 def test_the_peak_by_hand():
-    """What is alive at once: b and c of 400 bytes each while c is made, then c and 600 of what it is joined
-    to; a view and an operation in place take nothing, nor does what was there before."""
+    """Alive at once: b and c of 400 bytes each while c is made, then c and 600 of what it is joined to; a view and an
+    operation in place take nothing, nor does what was there before."""
     a = torch.ones(100)
-
-    def part():
+    with Alive() as alive:
         b = a.view(10, 10) + 1
         b.add_(1)
         c = b.exp()
         del b
-        return torch.cat([c.flatten(), a[:50]])
-
-    assert peak_of(part, torch.device("cpu")) == 4 * (100 + 150)
-    assert peak_of(lambda: a.view(10, 10), torch.device("cpu")) == 0
-    assert peak_beyond(lambda: None, torch.device("cpu")) is None
+        torch.cat([c.flatten(), a[:50]])
+    assert alive.peak == 4 * (100 + 150)
     assert (mebibytes(None), mebibytes(3 * 2**19), mebibytes(2**10)) == (None, 1.5, 0.001)

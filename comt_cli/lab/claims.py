@@ -8,9 +8,8 @@ The functions here measure these numbers and judge.
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -22,20 +21,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comt_cli.lab.diagnose import networks
-from comt_cli.lab.diagnose.networks import LOSSES, PLAIN, Setup, gradient_by_loss, scalings, trace
+from comt_cli.files import read_csv
+from comt_cli.lab import networks
+from comt_cli.lab.networks import LOSSES, PLAIN, Setup, gradient_by_loss, scalings, trace
 from comt_cli.methods.base import Wiring, residual_connection
 
-SEED = 42
-"""The chapter's, wherever it sets one."""
+SEED = 42  # the chapter's, wherever it sets one
 PRE_NORM = Wiring(residual_connection("pre-norm"))
 DEPTHS = tuple(range(5, 51, 5))
-_FLAT = 10.0
-"""A gradient that changes less than so many times from 5 to 50 layers is called stable."""
-_NOISE = 1e-4
-"""Below this share of what another loss gives, an fp32 gradient is rounding error."""
-_ROUNDING = 1e-5
-"""Relative difference that fp32 sums taken in another order may make in what the chapter prints to more digits."""
+_FLAT = 10.0  # a gradient that changes less than so many times from 5 to 50 layers is called stable
+_NOISE = 1e-4  # below this share of what another loss gives, an fp32 gradient is rounding error
+_ROUNDING = 1e-5  # what fp32 sums taken in another order may make of what the chapter prints to more digits
 
 
 class Verdict(StrEnum):
@@ -55,8 +51,7 @@ a list is printed ours is under `ours`, and the verdict is that of a list that i
 def claims_frame() -> pd.DataFrame:
     """Every claim, in the chapter's order: `name` for reference, what is claimed, the chapter's number and ours as
     text, the verdict and why it is that."""
-    with Path(__file__).with_name("chapter.csv").open(encoding="utf-8", newline="") as lines:
-        chapter = {row["name"]: row for row in csv.DictReader(lines)}
+    chapter = {row["name"]: row for row in read_csv(Path(__file__).with_name("chapter.csv"))}
     for name, holds, numbers in (found for check in CHECKS for found in check()):
         row = chapter[name]
         verdict = holds if isinstance(holds, Verdict) else Verdict.in_kind if holds else Verdict.no
@@ -74,18 +69,12 @@ def _decimals(printed: str) -> int:
 
 def same_digits(number: float, printed: str) -> bool:
     """Whether `number` is what was printed: equal when rounded as it is, or but for the rounding of fp32 sums."""
-    digits = printed.replace(",", "")
-    value = float(digits)
-    return f"{number:.{_decimals(digits)}f}" == digits or abs(number - value) <= _ROUNDING * abs(value)
+    value = float(printed)
+    return f"{number:.{_decimals(printed)}f}" == printed or abs(number - value) <= _ROUNDING * abs(value)
 
 
 def _exactly(holds: bool) -> Verdict:
     return Verdict.digits if holds else Verdict.no
-
-
-def _by_losses(holds: Mapping[str, bool]) -> Verdict | bool:
-    """The verdict on what may hold for a random functional, or for the chapter's sum alone."""
-    return bool(holds["functional"]) or (Verdict.its_loss if holds["sum"] else False)
 
 
 def arithmetic() -> Iterator[Found]:
@@ -100,24 +89,13 @@ def arithmetic() -> Iterator[Found]:
     yield "power-0.9", False, {"ours": [0.9**50]}
     yield "power-0.5", False, {"ours": [0.5**20]}
     yield "decomposition", False, {"ours": [1 + 0.5 ** (layer + 1) for layer in (0, 4, 8, 12, 16)]}
-    plus, minus = (_slope_of_twenty(slope) for slope in (0.5, -0.5))
+    plus, minus = 1.5**20, 0.5**20  # of 20 layers x + 0.5 x, and x - 0.5 x
     yield "floor", _exactly(min(plus, minus) >= 1), {"plus": plus, "minus": minus}
-
-
-def _slope_of_twenty(slope: float) -> float:
-    h = x = torch.ones((), dtype=torch.float64, requires_grad=True)
-    for _ in range(20):
-        h = h + slope * h
-    return torch.autograd.grad(h, x)[0].item()
 
 
 def _ends(setup: Setup, wiring: Wiring, depth: int = 1) -> tuple[Tensor, Tensor]:
     first, *_, last = trace(*setup.build(wiring, depth, SEED)).streams
     return first, last
-
-
-def _equal(ends: tuple[Tensor, Tensor], words: str = "equal") -> tuple[Verdict, str]:
-    return (Verdict.digits, words) if torch.equal(*ends) else (Verdict.no, "not equal")
 
 
 def zero_branches() -> Iterator[Found]:
@@ -131,8 +109,8 @@ def zero_branches() -> Iterator[Found]:
         ours = [h.norm().item() for h in (x, residual, plain)]
         verdict = is_kept and is_lost if depth == 1 else _exactly(is_kept and is_lost)
         yield name, verdict, {"ours": ours, "kept": kept, "lost": lost}
-    verdict, equal = _equal(_ends(networks.RELU_MLP, Wiring(residual_connection("rezero"))))
-    yield "rezero", verdict, {"equal": equal}
+    is_kept = torch.equal(*_ends(networks.RELU_MLP, Wiring(residual_connection("rezero"))))
+    yield "rezero", _exactly(is_kept), {"equal": "equal" if is_kept else "not equal"}
 
 
 def transformer() -> Iterator[Found]:
@@ -196,7 +174,7 @@ def norm_place() -> Iterator[Found]:
     shrinks = {loss: np.corrcoef(DEPTHS, np.log(path))[0, 1] < -0.8 for loss, path in by_loss.items()}
     fair, with_sum = by_loss.values()
     told = {"at5": fair[5], "at50": fair[50], "least": with_sum.min(), "most": with_sum.max()}
-    yield "post-norm-depth", _by_losses(shrinks), told
+    yield "post-norm-depth", bool(shrinks["functional"]) or (Verdict.its_loss if shrinks["sum"] else False), told
 
 
 def flexible_block() -> Iterator[Found]:
@@ -208,8 +186,9 @@ def flexible_block() -> Iterator[Found]:
     _, y = _ends(setup, Wiring(residual_connection("post-norm")))
     yield "flexible-post", False, {"ours": [abs(y.mean().item()), y.std().item()]}
     x, y = _ends(setup, Wiring(residual_connection("rezero")))
-    verdict, equal = _equal((x, y), "equal to the last bit")
-    yield "flexible-rezero", verdict, {"before": x.std().item(), "after": y.std().item(), "equal": equal}
+    equal = "equal to the last bit" if torch.equal(x, y) else "not equal"
+    told = {"before": x.std().item(), "after": y.std().item(), "equal": equal}
+    yield "flexible-rezero", _exactly(torch.equal(x, y)), told
 
 
 def thirty_layers() -> Iterator[Found]:
@@ -232,7 +211,7 @@ def thirty_layers() -> Iterator[Found]:
             told |= {f"residual{depth}": _alike(residual.output), f"plain{depth}": _alike(plain.output)}
         told[loss] = ", ".join(f"{ratio:.1f} at {depth}" for depth, ratio in ratios.items())
         widens[loss] = ratios[100] > 2 * ratios[10]
-    yield "gap-depth", _by_losses(widens), told
+    yield "gap-depth", widens["functional"] or (Verdict.its_loss if widens["sum"] else False), told
 
 
 def _alike(y: Tensor) -> float:

@@ -1,8 +1,7 @@
-"""Training steps of every task, timed: variants, what they share, other libraries', goals, what does not fit."""
+"""Training steps of every task, timed: variants, what they share, other libraries', what does not fit."""
 
 from __future__ import annotations
 
-import gc
 from dataclasses import replace
 
 import pytest
@@ -10,28 +9,17 @@ import torch
 
 from comt_cli.errors import UserError
 from comt_cli.kernels import choice, measurements
-from comt_cli.lab.bench import peers, step, tables
-from comt_cli.lab.bench.runner import Deadline, Failed, Rows, Turns, run_cases
-from comt_cli.lab.bench.step import Prepared, StepCase, Variants
-from comt_cli.lab.bench.tables import (
-    IMAGES,
-    LANGUAGE,
-    SUBJECTS,
-    TRANSLATION,
-    Network,
-    Shape,
-    Subject,
-    needs_cuda,
-    subject_of,
-)  # fmt: skip
+from comt_cli.lab import peers, step
+from comt_cli.lab.runner import Session, run_cases
+from comt_cli.lab.step import Prepared, StepCase, Variants
+from comt_cli.lab.subjects import LANGUAGE, SUBJECTS, TRANSLATION, Shape, Subject, needs_cuda
 from comt_cli.models.flops import parameter_count
 
-pytestmark = pytest.mark.usefixtures("quick_figures")
+pytestmark = pytest.mark.usefixtures("small", "quick_figures")
 
 CPU = torch.device("cpu")
 HAS_KERNELS = choice.cpu_obstacle(may_build=False) is None  # whose building is left to the first test of them
-MASKED_LM, CONNECTIONS = subject_of("bert-bench"), subject_of("residual-bench")
-EPYC, H200 = "An EPYC, 2 threads", "NVIDIA H200"
+every_subject = pytest.mark.parametrize("subject", SUBJECTS.values(), ids=SUBJECTS)
 
 
 def tiny(subject: Subject) -> Shape:
@@ -43,19 +31,21 @@ def here(subject: Subject) -> list[str]:
     return [name for name in subject.variants if (HAS_KERNELS or "fused" not in name) and not needs_cuda(name)]
 
 
-def measured(case: StepCase, rounds: int = 1, deadline: Deadline | None = None) -> tuple[list[str], list[dict]]:
-    news = [*run_cases([case], Turns(rounds, deadline or Deadline()))]
-    rows = [row for each in news if isinstance(each, Rows) for row in each.rows]
-    return [each for each in news if not isinstance(each, Rows)], rows
+def measured(case: StepCase, session: Session | None = None) -> tuple[list[dict], Session]:
+    rows: list[dict] = []
+    session = session or Session(1)
+    session.write = lambda _, found: rows.extend(found)
+    run_cases([case], session)
+    return rows, session
 
 
-@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.page)
+@every_subject
 def test_steps(subject, bench, rows_of, monkeypatch, tmp_path):
     monkeypatch.setattr(measurements, "own_folder", lambda: tmp_path / "own")
     result = bench("step", "--sizes", subject.cpu_sizes[0], "--precision", "fp32")
     assert result.exit_code == 0, result.output
     rows = {row["variant"]: row for row in rows_of(subject.page)}
-    has_peer = subject is not IMAGES  # torchvision has no ResNets of other widths
+    has_peer = subject.page != "step-images"  # torchvision has no ResNets of other widths
     assert list(rows) == [name for name in here(subject) if has_peer or not subject.is_peer(name)]
     best = rows["plain"]["best_plain"]
     assert float(rows[best]["step_ratio_to_best_plain"]) == 1
@@ -70,18 +60,16 @@ def test_steps(subject, bench, rows_of, monkeypatch, tmp_path):
         assert all((row[f"step_ratio_to_{peer}"] != "") == has_peer for peer in subject.peers)
         alike = name.partition("-")[0] in ("plain", *subject.peers)
         assert (float(row["flops_ratio_to_plain"]) > 1) != alike
-        assert ("arithmetic_ratio_to_plain" in row) == (subject is CONNECTIONS)
+        assert ("arithmetic_ratio_to_plain" in row) == subject.counts_arithmetic
     monkeypatch.setattr(measurements, "roots", lambda: [tmp_path / "own"])
     found, damaged = measurements.measurements(measurements.STEP_FILE)  # what `kernels: auto` goes by from now on
     assert damaged == []
     assert [{*each.step_ms} for each in found] == ([{*rows}] if subject.decides_kernels else [])
     gated = max(subject.networks)
     assert float(rows[f"{gated}-eager"]["saved_mib"]) > float(rows["plain"]["saved_mib"])
-    files = {path.name for path in tmp_path.glob("bench/*/*")}
-    assert files == {f"{subject.page}.{kind}" for kind in ("csv", "md", "png", "pdf", "txt", "tex")}
 
 
-@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.page)
+@every_subject
 def test_all_variants_of_a_network_train_the_same_weights_to_the_same_loss(subject):
     network = max(subject.networks)
     builder = Variants(subject, tiny(subject), "fp32", CPU, "whole")
@@ -101,7 +89,7 @@ def test_all_variants_of_a_network_train_the_same_weights_to_the_same_loss(subje
 # ---- other libraries
 
 
-@pytest.mark.parametrize("subject", [LANGUAGE, MASKED_LM], ids=lambda subject: subject.page)
+@pytest.mark.parametrize("subject", [LANGUAGE, SUBJECTS["step-bert"]], ids=lambda subject: subject.page)
 def test_transformers_computes_the_same_loss(subject):
     """Of its own weights: the mean over all targets, or over the hidden tokens alone, which stand at different places;
     with dropout off, to rounding in fp32."""
@@ -155,62 +143,28 @@ def test_without_the_other_library(bench, monkeypatch, named, tmp_path):
     def missing(module, *_):
         raise UserError(f"the comparison with {module} needs that library", "pip install it")
 
-    monkeypatch.setattr(peers, "import_peer", missing)
+    for module in (peers, step):
+        monkeypatch.setattr(module, "import_peer", missing)
     names = ["plain-compiled", "transformers", "transformers-compiled"]
     if named:
         result = bench("step", "--sizes", "bench", "--precision", "fp32", "--variants", ",".join(names))
         assert isinstance(result.exception, UserError)
         assert not [*tmp_path.glob("bench/*/*")]
         return
-    news, rows = measured(StepCase(tiny(LANGUAGE), "fp32", names, CPU))
+    rows, session = measured(StepCase(tiny(LANGUAGE), "fp32", names, CPU))
     assert [row["variant"] for row in rows] == names[:1]
-    assert sum("left out, the comparison with" in line for line in news) == 2
-    assert not any(isinstance(each, Failed) for each in news)
-
-
-# ---- goals
-
-
-@pytest.mark.parametrize(
-    ("size", "variant", "device", "precision", "goals"),
-    [
-        ("60m", "transponder-fused", H200, "bf16-pure", {"goal_step_ratio": 1.08, "goal_saved_ratio": 1.15}),
-        ("60m", "comt-fused-graphs", H200, "bf16-pure", {"goal_step_ratio": 1.04, "goal_saved_ratio": 1.15}),
-        ("60m", "transponder-fused", H200, "fp32", {}),
-        ("60m", "transponder-fused", "NVIDIA A100", "bf16-pure", {}),
-        ("60m", "transponder-eager", H200, "bf16-pure", {}),
-        ("bench", "comt-fused", EPYC, "bf16-pure", {"goal_step_ratio": 1.08}),
-        ("bench", "transformers-compiled", EPYC, "fp32", {"goal_least_step_ratio": 1.0526}),
-        ("resnet18-b32", "pixel-fused-eager", EPYC, "bf16-mixed", {"goal_step_ratio": 1.1}),
-        ("resnet18", "plain", H200, "bf16-mixed", {"goal_images_per_second": 60_000}),
-        ("base", "plain", H200, "bf16-mixed", {"goal_step_ratio_to_torch": 1.0}),
-        ("base", "plain", "NVIDIA A100", "bf16-mixed", {}),
-        ("base", "grc-eager", H200, "bf16-mixed", {}),
-        ("residual-bench", "sas-compiled", EPYC, "fp32", {"goal_step_ratio": 1.155}),
-        ("residual-bench", "sas-eager", EPYC, "fp32", {}),
-    ],
-)
-def test_goals(size, variant, device, precision, goals):
-    subject = subject_of(size)
-    row = {"size": size, "variant": variant, "device": device, "precision": precision, "best_plain": "plain"}
-    row |= {"shape": str(subject.shapes[size]), "arithmetic_ratio_to_plain": "1.1"}
-    kind = "cpu" if device == EPYC else "cuda"
-    found = subject.goals_of(row, kind)
-    assert {name: goal for name, goal in found.items() if goal is not None} == goals
-    other = subject.goals_of(row | {"shape": "another batch"}, kind)
-    assert not {"goal_images_per_second", "goal_step_ratio_to_torch"} & {n for n, goal in other.items() if goal}
+    assert not session.failed
 
 
 # ---- what fails or does not fit
 
 
-def fails(*_):
-    raise RuntimeError("one line\nand more")
-
-
 @pytest.mark.parametrize("when", ["it is built", "it runs"])
 def test_a_step_that_fails(monkeypatch, when):
     prepare = Variants.prepare
+
+    def fails(*_):
+        raise RuntimeError("one line\nand more")
 
     def failing(self, variant):
         if variant != "comt-compiled":
@@ -219,85 +173,27 @@ def test_a_step_that_fails(monkeypatch, when):
 
     monkeypatch.setattr(Variants, "prepare", failing)
     names = ["plain-compiled", "comt-compiled", "transponder-compiled"]
-    news, rows = measured(StepCase(tiny(LANGUAGE), "fp32", names, CPU))
-    failed = [each for each in news if isinstance(each, Failed)]
-    assert failed == ["bench fp32 comt-compiled: failed (RuntimeError: one line)"]
+    rows, session = measured(StepCase(tiny(LANGUAGE), "fp32", names, CPU))
+    assert session.failed == ["bench fp32 comt-compiled: failed (RuntimeError: one line)"]
     assert [row["variant"] for row in rows] == names[::2]
 
 
-@pytest.mark.parametrize(
-    ("variant", "part"),
-    [
-        pytest.param("transponder-compiled", "prepare", marks=pytest.mark.slow),
-        pytest.param("transponder-compiled", "step", marks=pytest.mark.slow),
-        pytest.param("transponder-eager", "forward", marks=pytest.mark.slow),
-        ("transponder-eager", "loss"),
-    ],
-)
-def test_what_does_not_fit_is_freed(monkeypatch, variant, part):
-    """Memory is full: an uncompiled variant is left out; for the others the batch is halved, for all. Nothing of it
-    stays alive."""
-    counts: list[int] = []
-    prepare, begin = Variants.prepare, Variants.__init__
+@pytest.mark.parametrize("variant", ["transponder-compiled", "transponder-eager"])
+def test_what_does_not_fit(monkeypatch, variant):
+    """Memory is full: an uncompiled variant is left out; for the others the batch is halved, for all."""
+    prepare = Variants.prepare
 
     def full(*_):
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
-    def counted(self, *given):
-        gc.collect()
-        counts.append(sum(isinstance(each, torch.Tensor) for each in gc.get_objects()))
-        begin(self, *given)
-
     def limited(self, name: str) -> Prepared:
-        if name != variant or self.shape.batch == 1:
-            return prepare(self, name)
-        return full() if part == "prepare" else replace(prepare(self, name), **{part: full})
+        found = prepare(self, name)
+        return replace(found, loss=full) if name == variant and self.shape.batch > 1 else found
 
-    monkeypatch.setattr(Variants, "__init__", counted)
     monkeypatch.setattr(Variants, "prepare", limited)
     names = ["plain-compiled", "transponder-compiled", "transponder-eager"]
-    for _ in range(3):  # what is made once in a process, such as tables of positions, stays
-        del counts[:-1]
-        news, rows = measured(StepCase(tiny(LANGUAGE), "fp32", names, CPU))
-        is_optional = variant == "transponder-eager"
-        assert [row["variant"] for row in rows] == (names[:2] if is_optional else names)
-        assert {row["shape"].rpartition("-")[2] for row in rows} == {"b2x8" if is_optional else "b1x8"}
-        assert any("left out, does not fit" if is_optional else "too large" in line for line in news)
-        del news, rows
-    assert len({*counts}) == 1
-
-
-def test_steps_end_when_time_is_up():
-    """What is built by then is timed once, which is not settled; the rest is left out."""
-    deadline, answers = Deadline(), iter([1.0, 1.0, 1.0])
-    deadline.left = lambda: next(answers, 0.0)
-    names = ["plain", "sas-eager", "grc-eager"]
-    news, rows = measured(StepCase(tiny(TRANSLATION), "fp32", names, CPU), 15, deadline)
-    assert "mt-bench fp32 grc-eager: left out for want of time" in news
-    found = [(row["variant"], row["rounds"], row["step_ratio_to_best_plain_settled"]) for row in rows]
-    assert found == [("plain", 1, False), ("sas-eager", 1, False)]
-
-
-@pytest.mark.usefixtures("copying_task")
-def test_another_task_is_measured_by_an_entry(bench, rows_of, monkeypatch):
-    """The toy task, which no file of the program names."""
-    network = {"size": "tiny", "width": 16, "ffn_width": 20, "layers": 2, "heads": 2}
-    copying = Subject(
-        page="step-copying",
-        title="Training step of copying",
-        stage="copying step",
-        command="train-copying",
-        precision="bf16-mixed",
-        shapes={"copy": Shape("copy", "train-copying", network, {"symbols": 9, "length": 4}, 3)},
-        gpu_sizes=("copy",),
-        cpu_sizes=("copy",),
-        networks={"plain": Network({"name": "pre-ln"}, "no gates"), "comt": Network({"name": "comt"}, "CoMT")},
-    )
-    for module in (tables, step, "comt_cli.lab.bench.record"):
-        where = module if isinstance(module, str) else module.__name__
-        monkeypatch.setattr(f"{where}.SUBJECTS", (*SUBJECTS, copying))
-    result = bench("step", "--sizes", "copy", "--precision", "fp32")
-    assert result.exit_code == 0, result.output
-    rows = {row["variant"]: row for row in rows_of("step-copying")}
-    assert list(rows) == here(copying)
-    assert float(rows["plain"]["symbols_per_second"]) == pytest.approx(24e3 / float(rows["plain"]["step_ms"]), rel=1e-2)
+    rows, session = measured(StepCase(tiny(LANGUAGE), "fp32", names, CPU))
+    assert not session.failed
+    is_optional = variant == "transponder-eager"
+    assert [row["variant"] for row in rows] == (names[:2] if is_optional else names)
+    assert {row["shape"].rpartition("-")[2] for row in rows} == {"b2x8" if is_optional else "b1x8"}

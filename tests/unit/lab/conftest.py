@@ -12,29 +12,24 @@ import torch
 from typer.testing import CliRunner, Result
 
 from comt_cli.app import app
-from comt_cli.lab.bench import decode, timing
-from comt_cli.lab.bench.tables import subject_of
+from comt_cli.lab import decode, timing
+from comt_cli.lab.subjects import subject_of
 
 _LLAMA = {"size": "tiny", "width": 16, "ffn_width": 20, "layers": 2, "heads": 2}
 _TRANSFORMER = {"size": "nano", "width": 16, "ffn_width": 20, "heads": 2, "encoder_layers": 1}
+_RESNET = {"size": "resnet18", "stem": "3x3", "width": 4, "blocks": (1, 1)}
 TINY: dict[str, tuple[dict, dict]] = {
     **dict.fromkeys(("bench", "smoke", "residual-bench"), (_LLAMA, {"vocabulary": 32, "sequence_length": 8})),
-    "resnet18-b32": (
-        {"size": "resnet18", "stem": "3x3", "width": 4, "blocks": (1, 1)},
-        {"images": "glyphs10", "size": 8},
-    ),
+    "resnet18-b32": (_RESNET, {"images": "glyphs10", "size": 8}),
     "mt-bench": (_TRANSFORMER, {"vocabulary_size": 32, "batch_tokens": 24, "max_length": 24}),
     "caption-bench": (_TRANSFORMER, {"corpus": "mscoco", "vocabulary_size": 32}),
-    "bert-bench": (
-        {"size": "tiny", "width": 16, "ffn_width": 20, "heads": 2},
-        {"vocabulary": 32, "sequence_length": 20},
-    ),
+    "bert-bench": ({k: v for k, v in _LLAMA.items() if k != "layers"}, {"vocabulary": 32, "sequence_length": 20}),
 }
 """By size: model and data."""
 
 
-@pytest.fixture(autouse=True)
-def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small, uncompiled and timed in as many rounds as asked for."""
     for size, (model, data) in TINY.items():
         shapes = subject_of(size).shapes

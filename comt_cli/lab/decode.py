@@ -1,12 +1,11 @@
 """How long a generated token takes, and a translation: decode steps with a key-value cache, the reading of the prompt,
 and beam search with and without its cache, beside another library's.
 
-All variants of one batch size take turns (`timing`). A row of `decode` is one variant at one batch size: `decode_ms` is
-a step, a token of every text, on CUDA a captured graph that is replayed; `prefill_ms` the reading of all prompts.
-Ratios are to `best_plain`, for the reading to the quicker plain one there. A row of `decode-translation` is one variant
-at one number of sentences and one width of the beam. No hypothesis may end before `TOKENS`, so that all variants take
-as many steps, whatever their random weights would say. `peak` is the most memory that a search takes beyond the
-weights.
+A row of `decode` is one variant at one batch size: `decode_ms` is a step, a token of every text, on CUDA a captured
+graph that is replayed; `prefill_ms` the reading of all prompts. Ratios are to `best_plain`, for the reading to the
+quicker plain one there. A row of `decode-translation` is one variant at one number of sentences and one width of the
+beam; all variants take `TOKENS` steps, whatever their random weights would say. `peak` is the most memory that a search
+takes beyond the weights.
 Shapes: B texts or sentences, S source tokens, T tokens so far, R rows of hypotheses, V vocabulary.
 """
 
@@ -26,10 +25,11 @@ from comt_cli.data.special_tokens import PAD
 from comt_cli.errors import UserError
 from comt_cli.generation.beam import Decodes, beam_search
 from comt_cli.generation.cached import Decoder, decode_step
-from comt_cli.lab.bench.peers import BEGIN, END, Marian
-from comt_cli.lab.bench.runner import DTYPES, Built, Case, Row, Unavailable, versions
-from comt_cli.lab.bench.tables import BEAM, DECODED, LANGUAGE, TRANSLATION, Decoded, Shape
-from comt_cli.lab.bench.timing import Part, Times, compared, mebibytes, peak_of, quickest
+from comt_cli.lab.peers import BEGIN, END, Marian
+from comt_cli.lab.runner import DTYPES, Built, Case, Row, Unavailable, versions
+from comt_cli.lab.step import nondeterministic
+from comt_cli.lab.subjects import BEAM, DECODED, LANGUAGE, SUBJECTS, TRANSLATION, Shape, goals_of
+from comt_cli.lab.timing import Alive, Part, Times, compared, mebibytes, peak_beyond, quickest
 from comt_cli.layers.multi_head import KeysValues, sinusoids
 from comt_cli.layers.residual.base import State
 from comt_cli.models.build import empty_network, materialise, model_of, wiring_of
@@ -40,16 +40,11 @@ from comt_cli.tasks.settings.llama import ModelSettings
 from comt_cli.training.devices import device_name, prepare_process
 
 PLAIN = ["plain", "plain-fused"]
-PROMPT = 512
-"""Tokens of every prompt: what is read, and what a decode step looks back on."""
-STEPS = 8
-"""Decode steps that are timed in a row."""
-MOST_PREFILL_ON_CPU = 8192
-"""Tokens in all; beyond, a CPU would read for minutes, and the reading is not timed."""
-TOKENS = 32
-"""Tokens of every source and of every translation."""
-BEAMS = {"plain": (1, BEAM, 8), "marian": (1, BEAM, 8)}
-"""The widths at which a variant is measured; others at the usual one."""
+PROMPT = 512  # tokens of every prompt: what is read, and what a decode step looks back on
+STEPS = 8  # decode steps that are timed in a row
+MOST_PREFILL_ON_CPU = 8192  # tokens in all; beyond, a CPU would read for minutes, and the reading is not timed
+TOKENS = 32  # of every source and of every translation
+BEAMS = {"plain": (1, BEAM, 8), "marian": (1, BEAM, 8)}  # widths; others are measured at the usual one
 
 
 class _DecodingCase(Case):
@@ -57,7 +52,7 @@ class _DecodingCase(Case):
 
     def __init__(
         self,
-        decoded: Decoded,
+        page: str,
         shape: Shape,
         dtype: str,
         batch: int,
@@ -66,24 +61,19 @@ class _DecodingCase(Case):
         models: dict[str, Any],
     ) -> None:
         super().__init__(f"{shape.size} {dtype} batch {batch}", keys, device)
-        self.page, self.optional = decoded.page, frozenset(keys)
-        self.decoded, self.shape, self.dtype, self.batch, self.models = decoded, shape, dtype, batch, models
+        self.page, self.optional = page, frozenset(keys)
+        self.shape, self.dtype, self.batch, self.models = shape, dtype, batch, models
         self.vocabulary = shape.dimensions["vocabulary"]
 
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
-        """The settings that `comt generate` runs with: on CUDA not those of training, whose deterministic algorithms
-        cost time. They are put back at the end."""
+        """The settings that `comt generate` runs with: on CUDA not those of training."""
         if self.device.type != "cuda":
             prepare_process(self.device)  # keeps freed memory, which makes times steadier
             yield
-            return
-        before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-        torch.use_deterministic_algorithms(False)
-        try:
-            yield
-        finally:
-            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        else:
+            with nondeterministic():
+                yield
 
     def named(self, variant: str, times: Times, **more: Any) -> Row:
         row: Row = {"device": device_name(self.device), "size": self.shape.size}
@@ -98,21 +88,23 @@ class _DecodingCase(Case):
 
 
 def decoding_cases(
-    decoded: Decoded,
-    sizes: Sequence[str],
+    page: str,
+    sizes: Sequence[str] | None,
     variants: Sequence[str],
     dtypes: Sequence[str] | None,
     batches: Sequence[int] | None,
     device: torch.device,
 ) -> Iterator[Case]:
-    """A case of each size, type and batch size, those that are usual if None."""
-    kind = DecodeCase if decoded is DECODED["decode"] else SearchCase
-    names = [name for name in variants if name in decoded.variants]
+    """A case of each size that the page has, type and batch size, those that are usual if None."""
+    of = DECODED[page]
+    subject, kind = SUBJECTS[of["subject"]], DecodeCase if page == "decode" else SearchCase
+    names = [name for name in variants if name in of["variants"]]
     keys = [(beam, name) for name in names for beam in BEAMS.get(name, (BEAM,))] if kind is SearchCase else names
-    for size, dtype in itertools.product(sizes if keys else (), dtypes or [decoded.dtype]):
+    there = [size for size in sizes or subject.default_sizes(device.type) if size in subject.shapes and keys]
+    for size, dtype in itertools.product(there, dtypes or [of["dtype"]]):
         models: dict[str, Any] = {}
-        for batch in batches or decoded.batches:
-            yield kind(decoded, decoded.subject.shapes[size], dtype, batch, keys, device, models)
+        for batch in batches or of["batches"]:
+            yield kind(page, subject.shapes[size], dtype, batch, keys, device, models)
 
 
 # ---- texts
@@ -122,18 +114,12 @@ class DecodeCase(_DecodingCase):
     """Decode steps of language models, and the reading of their prompts."""
 
     def _model(self, name: str) -> Llama:
-        """Those of one network have the same weights."""
         if name not in self.models:
-            base = name.partition("-")[0]
             settings = ModelSettings.model_validate(dict(self.shape.model))
-            model = empty_network(settings, wiring_of(dict(LANGUAGE.networks[base].method)), **self.shape.dimensions)
-            same = next((other for key, other in self.models.items() if key.partition("-")[0] == base), None)
-            if same is None:
-                materialise(model, self.device, seed=0)
-                model = model.to(DTYPES[self.dtype])
-            else:
-                model.load_state_dict(same.state_dict(keep_vars=True), assign=True)
-            self.models[name] = model.eval()
+            method = dict(LANGUAGE.networks[name.partition("-")[0]])
+            model = empty_network(settings, wiring_of(method), **self.shape.dimensions)
+            materialise(model, self.device, seed=0)
+            self.models[name] = model.to(DTYPES[self.dtype]).eval()
         found: Llama = self.models[name]
         return found
 
@@ -141,7 +127,6 @@ class DecodeCase(_DecodingCase):
         prompts_BT = self.random_tokens(0, PROMPT)
         tokens_B = torch.zeros(self.batch, dtype=torch.int64, device=self.device)
         graph = self.device.type == "cuda"
-        reads = graph or self.batch * PROMPT <= MOST_PREFILL_ON_CPU
 
         def build(name: str) -> Built:
             model = self._model(name)
@@ -152,8 +137,20 @@ class DecodeCase(_DecodingCase):
                     reasons = "; ".join(choice.reason for choice in choices.values())
                     raise Unavailable(f"nothing is fused here ({reasons})")
             decoder = Decoder(model, self.batch, PROMPT + STEPS, graph=graph)
-            parts = {"prefill": _prefill(decoder, prompts_BT)} if reads else {}
-            parts["decode"] = _decode(decoder, tokens_B, PROMPT)
+
+            @torch.no_grad()
+            def prefill() -> None:
+                decoder.cache.begin([PROMPT] * self.batch)
+                decode_step(decoder.model, decoder.cache, prompts_BT)  # any number of tokens are one step
+
+            def decode() -> None:
+                decoder.cache.rewind(PROMPT)
+                for _ in range(STEPS):
+                    decoder.step(tokens_B)
+
+            parts: dict[str, Part] = {"prefill": prefill, "decode": decode}
+            if not graph and self.batch * PROMPT > MOST_PREFILL_ON_CPU:
+                del parts["prefill"]
             for part in parts.values():
                 part()
             return Built(parts)
@@ -171,34 +168,12 @@ class DecodeCase(_DecodingCase):
             row = self.named(name, step) | {"prompt": PROMPT, **step.columns("decode_ms")}
             row |= {"tokens_per_second": round(self.batch / step.undisturbed, 1), "best_plain": best}
             row |= compared("decode_ratio_to_plain", decode, name, best)
-            if prefill:
-                row |= prefill[name].columns("prefill_ms", 3)
-            else:
-                row |= dict.fromkeys(("prefill_ms", "prefill_ms_p10", "prefill_ms_p90"))
+            row |= dict.fromkeys(("prefill_ms", "prefill_ms_p10", "prefill_ms_p90"))
+            row |= prefill[name].columns("prefill_ms", 3) if prefill else {}
             row |= compared("prefill_ratio_to_plain", prefill, name, best_prefill)
-            row |= self.decoded.goals_of(row, self.device.type)
+            row |= goals_of(self.page, row)
             rows.append(row | {"graph": self.device.type == "cuda"} | versions())
         return rows
-
-
-def _prefill(decoder: Decoder, prompts_BT: Tensor) -> Part:
-    B, T = prompts_BT.shape
-
-    @torch.no_grad()
-    def part() -> None:
-        decoder.cache.begin([T] * B)
-        decode_step(decoder.model, decoder.cache, prompts_BT)  # any number of tokens are one step
-
-    return part
-
-
-def _decode(decoder: Decoder, tokens_B: Tensor, prompt: int) -> Part:
-    def part() -> None:
-        decoder.cache.rewind(prompt)
-        for _ in range(STEPS):
-            decoder.step(tokens_B)
-
-    return part
 
 
 # ---- translations
@@ -210,35 +185,29 @@ class SearchCase(_DecodingCase):
     def _search(self, name: str) -> Callable[[Tensor, int, int], list[list[int]]]:
         """(sources [B, S], beam, tokens) -> each sentence's best translation."""
         base, _, how = name.partition("-")
-        dtype = DTYPES[self.dtype]
+        dtype, is_peer = DTYPES[self.dtype], TRANSLATION.is_peer(base)
         if base not in self.models:
-            if TRANSLATION.is_peer(base):
-                try:
-                    self.models[base] = Marian(self.shape).to(self.device, dtype).eval()
-                except UserError as error:
-                    raise Unavailable(error.message) from None
-            else:
-                model = model_of(self.shape.spec(TRANSLATION.networks[base].method))
+            try:
+                model = Marian(self.shape) if is_peer else model_of(self.shape.spec(TRANSLATION.networks[base]))
+            except UserError as error:
+                raise Unavailable(error.message) from None
+            if not is_peer:
                 materialise(model, self.device, seed=0)
-                self.models[base] = model.to(dtype).eval()
+            self.models[base] = model.to(self.device, dtype).eval()
         model = self.models[base]
-        if TRANSLATION.is_peer(base):
-            return partial(theirs, model)
-        return partial(ours, Uncached(model) if how == "uncached" else model)
+        return partial(theirs, model) if is_peer else partial(ours, Uncached(model) if how == "uncached" else model)
 
     def builder(self) -> Callable[[tuple[int, str]], Built]:
-        source_BS, found = self.random_tokens(BEGIN + 1, TOKENS), dict[str, list[list[int]]]()
+        source_BS = self.random_tokens(BEGIN + 1, TOKENS)
 
         def build(key: tuple[int, str]) -> Built:
-            beam, name = key
-            part, notes = partial(self._search(name), source_BS, beam, TOKENS), []
-            peak = peak_of(part, self.device)
-            if key in ((BEAM, "plain"), (BEAM, "plain-uncached")):
-                found[name] = part()
-                differ = sum(map(list.__ne__, found[name], found.get("plain", found[name])))
-                if differ:
-                    notes = [f"{differ} of {self.batch} translations differ without the cache: equal but for rounding"]
-            return Built({"search": part}, peak, notes)
+            part = partial(self._search(key[1]), source_BS, key[0], TOKENS)
+            peak = peak_beyond(part, self.device)
+            if peak is None:
+                with Alive() as alive:
+                    part()
+                peak = alive.peak
+            return Built({"search": part}, peak)
 
         return build
 
@@ -254,7 +223,7 @@ class SearchCase(_DecodingCase):
             row |= compared("ratio_to_plain", searches, (beam, name), (beam, "plain"))
             row["peak_mib"] = mebibytes(peak)
             row["peak_ratio_to_beam_1"] = round(peak / one.facts, 4) if one and one.facts else None
-            rows.append(row | self.decoded.goals_of(row, self.device.type) | versions())
+            rows.append(row | goals_of(self.page, row) | versions())
         return rows
 
 
@@ -286,7 +255,6 @@ class NeverEnding:
         self.encode, self.decoding_cache, self._step = model.encode, model.decoding_cache, model.step
 
     def step(self, tokens_R1: Tensor, cache: Any, memory: Any) -> Tensor:
-        """As the model's."""
         logits_RV = self._step(tokens_R1, cache, memory)
         logits_RV[:, END] = -torch.inf
         return logits_RV
@@ -299,7 +267,6 @@ class Prefixes:
         self.tokens_RT = tokens_RT
 
     def reorder(self, rows: Tensor) -> None:
-        """As a cache's."""
         self.tokens_RT = self.tokens_RT[rows]
 
 
@@ -310,12 +277,10 @@ class Uncached:
         self.model, self.encode = model, model.encode
 
     def decoding_cache(self, rows: int, capacity: int) -> Prefixes:
-        """No tokens yet."""
         return Prefixes(torch.empty(rows, 0, dtype=torch.long, device=self.model.head_weight.device))
 
     @torch.no_grad()
     def step(self, tokens_R1: Tensor, cache: Prefixes, memory: Memory) -> Tensor:
-        """As the model's."""
         model, mask_B11S = self.model, memory.mask_BS[:, None, None, :]
         cache.tokens_RT = torch.cat([cache.tokens_RT, tokens_R1], dim=1)
         positions_TD = sinusoids(cache.tokens_RT.shape[1], model.shape.width, model.head_weight)

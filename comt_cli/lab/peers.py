@@ -6,9 +6,9 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -20,9 +20,8 @@ from comt_cli.data.split import IGNORE
 from comt_cli.errors import UserError
 from comt_cli.exchange.huggingface_layout import LAYOUTS
 from comt_cli.installing import install_package
-from comt_cli.lab.bench.tables import Shape
+from comt_cli.lab.subjects import Shape
 from comt_cli.layers.multi_head import sinusoids
-from comt_cli.models.bert import Bert
 from comt_cli.models.build import model_of
 from comt_cli.tasks.settings.transformer import TransformerSettings
 from comt_cli.training.objective import ClassifierLoss, Objective, compiled, prepare_compiler
@@ -31,26 +30,13 @@ END, BEGIN = 1, 2
 """Ids of the tokens that close a text and open a translation, as in our vocabularies."""
 
 
-@dataclass(frozen=True)
-class Peer:
-    """A library's network: `module` is where it is, `network` builds that of a shape (`UserError` where the library is
-    not installed or has no such), `objective` is its loss, with so much label smoothing."""
-
-    module: str
-    network: Callable[[Shape], nn.Module]
-    objective: Callable[[nn.Module, float], Objective]
-
-    def library(self) -> ModuleType:
-        """The library. Raises `UserError` where it is not installed."""
-        return import_peer(self.module)
+Peer = tuple[str, Callable[[Shape], nn.Module], Callable[[nn.Module, float], Objective]]
+"""A library's network: the module where it is; what builds that of a shape (`UserError` where the library is not
+installed or has no such); its loss, with so much label smoothing."""
 
 
 def import_peer(module: str) -> ModuleType:
-    """A module of another library.
-
-    Raises:
-        UserError: it is not installed, or cannot be imported.
-    """
+    """A module of another library. Raises `UserError` where it cannot be imported."""
     make_torchvision_importable()  # transformers imports it where it finds one
     try:
         return importlib.import_module(module)
@@ -60,19 +46,14 @@ def import_peer(module: str) -> ModuleType:
         raise UserError(f"the comparison with {library} needs that library", install_package(*packages)) from None
 
 
-def transformers_llama(shape: Shape) -> nn.Module:
-    """transformers' LLaMA of a shape. Raises `UserError` without the library."""
-    library, built, dimensions = import_peer("transformers"), shape.built, shape.dimensions
-    config = library.LlamaConfig(
-        vocab_size=dimensions["vocabulary"],
-        hidden_size=built.width,
-        intermediate_size=built.ffn_width,
-        num_hidden_layers=built.layers,
-        num_attention_heads=built.heads,
-        max_position_embeddings=dimensions["length"],
-        use_cache=False,
+def transformers_network(family: str, name: str, shape: Shape) -> nn.Module:
+    """transformers' network of our plain one of a shape."""
+    library = import_peer("transformers")
+    ours = model_of(shape.spec({"name": LAYOUTS[family].method}))
+    config = LAYOUTS[family].config(ours, shape.dimensions["length"]) | {"use_cache": False}
+    model: nn.Module = getattr(library, f"{name}For{'CausalLM' if family == 'llama' else 'MaskedLM'}")(
+        getattr(library, f"{name}Config").from_dict(config)
     )
-    model: nn.Module = library.LlamaForCausalLM(config)
     return model
 
 
@@ -95,15 +76,6 @@ class TransformersLoss(Objective):
         return loss * targets_BT.numel()
 
 
-def transformers_bert(shape: Shape) -> nn.Module:
-    """transformers' BERT of a shape, with its head for hidden tokens. Raises `UserError` without the library."""
-    library = import_peer("transformers")
-    ours = model_of(shape.spec({"name": LAYOUTS["bert"].method}))
-    assert isinstance(ours, Bert)
-    model: nn.Module = library.BertForMaskedLM(library.BertConfig.from_dict(LAYOUTS["bert"].config(ours, None)))
-    return model
-
-
 class MaskedTransformersLoss(TransformersLoss):
     """(tokens [B, T], places, targets [B, K] each) -> the same, whose labels are the targets at their places."""
 
@@ -115,11 +87,8 @@ class MaskedTransformersLoss(TransformersLoss):
 
 
 def torchvision_resnet(shape: Shape) -> nn.Module:
-    """torchvision's network of a shape, its stem replaced where the shape's is that for 32-pixel images.
-
-    Raises:
-        UserError: there is no torchvision, or it has no such network.
-    """
+    """torchvision's network of a shape, its stem replaced where the shape's is that for 32-pixel images. Raises
+    `UserError` where it has no such network."""
     if "width" in shape.model or "blocks" in shape.model:
         raise UserError("torchvision has no ResNets of other widths and blocks than the published ones")
     build = getattr(import_peer("torchvision.models"), shape.model["size"])
@@ -130,34 +99,17 @@ def torchvision_resnet(shape: Shape) -> nn.Module:
     return model
 
 
-def _settings(shape: Shape) -> TransformerSettings:
-    settings = shape.settings.model
-    assert isinstance(settings, TransformerSettings)
-    return settings
-
-
 class TorchTransformer(nn.Module):
     """Sources and targets so far, [B, T] each -> logits, [B, T, V]: our Post-LN encoder-decoder put together from
     torch's layers, with its dropout and one matrix for embeddings and head. Their attention has biases besides."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        built, dimensions, settings = shape.built, shape.dimensions, _settings(shape)
+        built, dimensions, settings = shape.built, shape.dimensions, cast(TransformerSettings, shape.settings.model)
         kinds = (nn.TransformerEncoderLayer, built.encoder_layers), (nn.TransformerDecoderLayer, built.decoder_layers)
-        encoder, decoder = (
-            nn.ModuleList(
-                kind(
-                    built.width,
-                    built.heads,
-                    built.ffn_width,
-                    settings.residual_dropout,
-                    layer_norm_eps=settings.norm_eps,
-                    batch_first=True,
-                )
-                for _ in range(layers)
-            )
-            for kind, layers in kinds
-        )
+        sizes = built.width, built.heads, built.ffn_width, settings.residual_dropout
+        more: dict[str, Any] = {"layer_norm_eps": settings.norm_eps, "batch_first": True}
+        encoder, decoder = (nn.ModuleList(kind(*sizes, **more) for _ in range(layers)) for kind, layers in kinds)
         for layer in (*encoder, *decoder):  # torch drops out behind the ReLU and on attention's weights too
             layer.dropout.p = settings.relu_dropout
             for part in layer.modules():
@@ -188,13 +140,12 @@ class TorchTransformer(nn.Module):
 
 
 class Marian(nn.Module):
-    """The same, as transformers' MarianMTModel: `library` is that model, which also generates. Begin and end token are
-    `BEGIN` and `END`. Raises `UserError` without the library."""
+    """The same, as transformers' MarianMTModel: `library` is that model, which also generates."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        library, settings = import_peer("transformers"), _settings(shape)
-        built, dimensions = shape.built, shape.dimensions
+        library, built, dimensions = import_peer("transformers"), shape.built, shape.dimensions
+        settings = cast(TransformerSettings, shape.settings.model)
         config = library.MarianConfig(
             vocab_size=dimensions["vocabulary"],
             d_model=built.width,
@@ -232,10 +183,10 @@ class TokensLoss(ClassifierLoss):
         return self.loss_of(self.logits(*inputs).flatten(0, 1), targets_BT.flatten(), self.smoothing)
 
 
-PEERS = {
-    "transformers": Peer("transformers", transformers_llama, TransformersLoss),
-    "torchvision": Peer("torchvision.models", torchvision_resnet, ClassifierLoss),
-    "torch": Peer("torch", TorchTransformer, TokensLoss),
-    "marian": Peer("transformers", Marian, TokensLoss),
-    "bertformaskedlm": Peer("transformers", transformers_bert, MaskedTransformersLoss),
+PEERS: dict[str, Peer] = {
+    "transformers": ("transformers", partial(transformers_network, "llama", "Llama"), TransformersLoss),
+    "torchvision": ("torchvision.models", torchvision_resnet, ClassifierLoss),
+    "torch": ("torch", TorchTransformer, TokensLoss),
+    "marian": ("transformers", Marian, TokensLoss),
+    "bertformaskedlm": ("transformers", partial(transformers_network, "bert", "Bert"), MaskedTransformersLoss),
 }

@@ -17,8 +17,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,26 +25,18 @@ import typer
 
 from comt_cli.commit import git_commit
 from comt_cli.files import write_text
-from comt_cli.lab.bench.record import beside_goals
-from comt_cli.lab.bench.runner import Deadline, Failed, Outcome, measuring
-from comt_cli.lab.bench.tables import TABLES
+from comt_cli.lab.record import beside_goals
+from comt_cli.lab.runner import OUT_OF_TIME, Session
+from comt_cli.lab.subjects import TABLES
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 """The repository, whose tests are run."""
-LARGEST_FILE = 16 * 2**20
-"""What such machines often take and give back in one file, in bytes."""
-_GRACE, _ENDING = 10.0, 10.0
-"""Seconds for a part to end after it was asked to, and for what is written after all parts."""
-_LEAST = 45.0
-"""Seconds in which what resumes begins at all."""
-_LAST = 25.0
-"""Seconds that what a benchmark has begun may take when its own time is up: it is ended where it takes longer."""
-_TAIL = 15
+_GRACE, _ENDING = 10.0, 10.0  # seconds for a part to end after it was asked to, and for what is written after all
+_LEAST = 45.0  # seconds in which what resumes begins at all
+_LAST = 25.0  # seconds that what a benchmark has begun may take when its own time is up
 _TAKEN = {".csv", ".json", ".jsonl", ".log", ".md", ".pdf", ".png", ".tex", ".txt"}
-_OUTCOME = re.compile(r"^\[gw\d+\] \[ *\d+%\] ([A-Z]+) ", re.MULTILINE)
-"""A line of pytest's about one test, in several processes."""
-INCOMPLETE = re.compile("left out for want of time|cut short and not settled")
-"""What a benchmark says that ends well and has not measured all of it, its time being up."""
+INCOMPLETE = re.compile(f"{OUT_OF_TIME}|cut short and not settled")
+"""Said by a benchmark that ends well and has not measured all of it, its time being up."""
 
 
 @dataclass(frozen=True)
@@ -64,35 +55,31 @@ class Part:
 
 def parts_for(folder: Path, *, on_cuda: bool) -> list[Part]:
     """All parts in their order (`measured.yaml`), whose files go to `folder`."""
-    filled = {"results": folder / "results", "runs": folder / "runs", "processes": min(12, os.cpu_count() or 1)}
+    known = {"results": str(folder / "results"), "runs": str(folder / "runs"), "seconds": "{seconds}"}
+    known["processes"] = str(min(12, os.cpu_count() or 1))
+    words = {name: text.format(**known) for name, text in TABLES["gpu"]["words"].items()} | known
     parts = []
-    for of in TABLES["gpu"]:
-        words = tuple(
-            word.format(**filled, seconds="{seconds}")  # which is known when it begins
-            for word in shlex.split(of["command"])
-        )
+    for of in TABLES["gpu"]["parts"]:
+        fields = {name: value for name, value in of.items() if name not in ("on", "command")}
         if of.get("on") != ("cpu" if on_cuda else "cuda"):
-            parts.append(Part(**{key: value for key, value in of.items() if key not in ("on", "command")}, words=words))
+            parts.append(Part(**fields, words=tuple(shlex.split(of["command"].format(**words)))))
     return parts
 
 
 class State:
-    """What became of each part, in a file of the folder: `done`, `failed`, `cut short` (the whole time was up), or
-    `too long` (its own time was, before it was complete). Of another commit or device nothing is known."""
+    """The state of each part, in a file of the folder: `done`, `failed`, `cut short` (the whole time was up), or `too
+    long` (its own time was, before it was complete). Of another commit or device nothing is known."""
 
     def __init__(self, folder: Path, **of: str | None) -> None:
         self._path, self._of = folder / "state.json", of
         self.parts: dict[str, str] = {}
-        self.begun: set[str] = set()  # by this process
         with contextlib.suppress(OSError, ValueError):
             read = json.loads(self._path.read_text(encoding="utf-8"))
             if read.items() >= of.items():
                 self.parts = read["parts"]
 
     def put(self, part: Part, what: str) -> None:
-        """Remember it, on disk."""
         self.parts[part.name] = what
-        self.begun.add(part.name)
         write_text(self._path, json.dumps({**self._of, "parts": self.parts}, indent=1) + "\n")
 
     def open(self, parts: Sequence[Part]) -> list[Part]:
@@ -103,43 +90,36 @@ class State:
         return sorted(left, key=lambda part: not had_its_time.isdisjoint({part.name, part.after}))
 
 
-def run_parts(parts: Sequence[Part], state: State, folder: Path, deadline: Deadline) -> Iterator[str]:
-    """Run what is open; yields lines, of which a `Failed` says what failed, and is followed by the end of its log.
-
-    A part begins where at least four fifths of its seconds are left, or where it resumes. After each the archive is
-    written anew.
-    """
+def run_parts(parts: Sequence[Part], state: State, folder: Path, session: Session) -> None:
+    """Run what is open. A part begins where at least four fifths of its seconds are left, or where it resumes. After
+    each the archive is written anew."""
     for part in state.open(parts):
-        left = deadline.left() - _ENDING - _GRACE
+        left = session.left() - _ENDING - _GRACE
         if part.after is not None and state.parts.get(part.after) != "done":
-            yield f"{part.name}: left for the next call, {part.after} is not done"
+            typer.echo(f"{part.name}: left for the next call, {part.after} is not done")
             continue
         if left < (_LEAST if part.resumes else 0.8 * part.seconds):
-            yield f"{part.name}: left for the next call ({part.seconds:g} s, {max(0.0, left):.0f} s left)"
+            typer.echo(f"{part.name}: left for the next call ({part.seconds:g} s, {max(0.0, left):.0f} s left)")
             continue
-        yield f"{part.name} (at most {min(left, part.seconds):.0f} s; {max(0.0, left):.0f} s left)"
+        typer.echo(f"{part.name} (at most {min(left, part.seconds):.0f} s; {left:.0f} s left)")
         log = folder / "logs" / f"{re.sub('[^a-z0-9]+', '-', part.name.lower()).strip('-')}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
-        began = time.monotonic()
         state.put(part, "cut short")  # which it is unless it ends
-        status = _run(part, min(left, part.seconds), log, deadline)
-        took, text = time.monotonic() - began, log.read_text(encoding="utf-8", errors="replace")
-        tests = ", ".join(f"{count} {word.lower()}" for word, count in Counter(_OUTCOME.findall(text)).items())
-        counted = f" ({tests})" if tests else ""
+        session.rows += 1
+        status = _run(part, min(left, part.seconds), log, session)
+        text = log.read_text(encoding="utf-8", errors="replace")
         if status is None or (status == 0 and INCOMPLETE.search(text)):
             state.put(part, "too long" if part.seconds <= left and not part.resumes else "cut short")
-            yield f"{part.name}: ended after {took:.0f} s, not complete{counted}"
-        elif status:
-            state.put(part, "failed")
-            yield Failed(f"{part.name}: failed with status {status} after {took:.0f} s{counted}; {log} ends:")
-            yield from (f"    {line}" for line in text.splitlines()[-_TAIL:])
         else:
-            state.put(part, "done")
-            yield f"{part.name}: done in {took:.0f} s{counted}"
+            state.put(part, "failed" if status else "done")
+        typer.echo(f"{part.name}: {state.parts[part.name]} (the log: {log})")
+        if status:
+            session.fail(part.name, RuntimeError(f"status {status}, {log}"))
+            typer.echo("\n".join(f"    {line}" for line in text.splitlines()[-15:]))
         archive(folder)
 
 
-def _run(part: Part, seconds: float, log: Path, deadline: Deadline) -> int | None:
+def _run(part: Part, seconds: float, log: Path, session: Session) -> int | None:
     """The exit status; None where its time was up."""
     words = [word.format(seconds=f"{max(0.0, seconds - _LAST):.0f}") for word in part.words]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -156,23 +136,18 @@ def _run(part: Part, seconds: float, log: Path, deadline: Deadline) -> int | Non
         )
         end = time.monotonic() + seconds
         try:
-            while child.poll() is None and time.monotonic() < end and deadline():
+            while child.poll() is None and time.monotonic() < end and session.goes_on():
                 time.sleep(0.2)
             in_time = child.returncode is not None
         finally:
-            _end(child)
+            with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                if child.poll() is None:  # ended as by Ctrl-C, and killed with its processes where it does not end
+                    child.send_signal(signal.SIGINT)  # not to the compilers that it has called
+                    child.wait(_GRACE)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
     return child.returncode if in_time else None
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Ask it to end, as Ctrl-C would, and end it and its processes if it does not."""
-    with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
-        if child.poll() is None:
-            child.send_signal(signal.SIGINT)  # not to the compilers that it has called
-            child.wait(_GRACE)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
 
 
 def archive(folder: Path) -> Path:
@@ -193,7 +168,7 @@ def archive(folder: Path) -> Path:
 
 def measure_parts(folder: Path, minutes: float, devices: Sequence[str] | None) -> None:
     """Run the parts that are for these CUDA devices within so many minutes, and print what was measured beside its
-    goals. Raises as `measuring` does."""
+    goals. Raises as `Session` does."""
     on_cuda = devices is None or len(devices) > 0  # None: they could not be counted
     parts = parts_for(folder, on_cuda=on_cuda)
     if absent := [part.name for part in parts if part.needs_cuda and not on_cuda]:
@@ -201,22 +176,14 @@ def measure_parts(folder: Path, minutes: float, devices: Sequence[str] | None) -
     parts = [part for part in parts if on_cuda or not part.needs_cuda]
     folder.mkdir(parents=True, exist_ok=True)
     state = State(folder, commit=git_commit(), device=devices[0] if devices else None)
-    outcome = Outcome()
     try:
-        with measuring(outcome, 60 * minutes, "parts", "The same command goes on where this one stopped.") as deadline:
-            try:
-                for line in run_parts(parts, state, folder, deadline):
-                    typer.echo(line)
-                    outcome.add(line)
-            finally:
-                outcome.rows = len(state.begun) if state.open(parts) else len(parts)  # with none to do all is well
+        with Session(seconds=60 * minutes) as session:
+            run_parts(parts, state, folder, session)
+            session.rows += not state.open(parts)  # with none to do all is well
     finally:
         table = beside_goals(folder / "results")
         write_text(folder / "goals.md", table)
         path = archive(folder)
-        size = path.stat().st_size
-        typer.echo(f"\n{table}\nto keep: {path}, {size / 2**20:.1f} MiB")
-        if size > LARGEST_FILE:
-            typer.echo(f"larger than {LARGEST_FILE // 2**20} MiB, which may be too large to be taken home as one file")
+        typer.echo(f"\n{table}\nto keep: {path}, {path.stat().st_size / 2**20:.1f} MiB")
         still = [part.name for part in state.open(parts)]
         typer.echo(f"open: {', '.join(still)}; the same command goes on" if still else "all parts are done")

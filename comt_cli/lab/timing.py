@@ -4,8 +4,7 @@ Other work on a machine only slows turns down. The time of a variant is therefor
 that of an undisturbed one, as long as fewer than four in five are disturbed. A ratio is that of two such times. A ratio
 formed within a round is wrong wherever either turn was disturbed (with 30 % of the turns that is every second round),
 and the median of those is too large for the longer variant, which meets more of the disturbances.
-A machine that slows down as a whole slows all variants alike, since they take turns: the same rounds are the quickest
-of all of them. The order turns round with every round, so that none always comes after the same other.
+The order turns round with every round, so that none always comes after the same other.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import functools
 import gc
 import math
 import time
-from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -36,15 +35,13 @@ SETTLED = 0.03
 """Times have settled when the 90 % interval of each is at most so wide, as a part of the time."""
 PATIENCE = 1
 """Rounds beyond those asked for, for want of settled times, are at most so many times as many as those."""
-_RELIABILITY = ("spread", "uncertainty", "settled")
 _HEAD_START = 8192
 """Side of the square matrix product (1.5 ms on an H200) that keeps a GPU busy while the host queues what is timed."""
 
 
 def stopwatch_for(device: torch.device, *, head_start: bool = False) -> Callable[[Part], float]:
     """Measures the seconds of a part, by the clock or by CUDA events of the current stream. With `head_start` the GPU
-    is kept busy until the host has queued the whole part: the device's time, as within a training step, where the host
-    runs ahead."""
+    is kept busy until the host has queued the whole part, as within a training step, where the host runs ahead."""
 
     def by_clock(part: Part) -> float:
         synchronise(device)
@@ -102,7 +99,7 @@ class Times:
 
     @property
     def undisturbed(self) -> float:
-        """Seconds of a turn that nothing else on the machine slowed down: the `PERCENT`th percentile."""
+        """Seconds of a turn that nothing else slowed down: the `PERCENT`th percentile."""
         return self.percentile(PERCENT)
 
     @property
@@ -110,28 +107,26 @@ class Times:
         """The 90th percentile over the 10th."""
         return self.percentile(90) / self.percentile(10)
 
-    @property
-    def _ends(self) -> tuple[float, float]:
-        """Of the 90 % interval of `undisturbed`; infinitely low with fewer than 14 turns, whose least may well lie
-        above the true percentile (0.8^13 > 5 %)."""
+    def _interval(self) -> tuple[float, float]:
+        """The ends of the 90 % interval of `undisturbed`; infinitely low with fewer than 14 turns, whose least may well
+        lie above the true percentile (0.8^13 > 5 %)."""
         ordered, (low, high) = sorted(self.seconds), interval(len(self.seconds))
         return -math.inf if low is None else ordered[low], ordered[high]
 
     @property
     def uncertainty(self) -> float:
         """The width of that interval, as a part of `undisturbed`."""
-        low, high = self._ends
+        low, high = self._interval()
         return (high - low) / self.undisturbed
 
     @property
     def reach(self) -> float:
         """How far its farther end lies from `undisturbed`, as a part of it."""
-        low, high = self._ends
+        low, high = self._interval()
         return max(self.undisturbed - low, high - self.undisturbed) / self.undisturbed
 
     @property
     def settled(self) -> bool:
-        """Whether there are enough turns, for so wide an interval."""
         return not self.cut_short and self.uncertainty <= SETTLED
 
     def columns(self, name: str, decimals: int = 4) -> dict[str, float]:
@@ -146,11 +141,12 @@ def in_turns(
     stopwatch: Callable[[Part], float],
     warm_up: int = 1,
     go_on: Callable[[], bool] = lambda: True,
-) -> Generator[int, None, dict[Key, Times]]:
+    told: Callable[[int], object] = lambda _: None,
+) -> dict[Key, Times]:
     """Time every part once a round, after `warm_up` untimed rounds: `rounds` times, and then until the times have
     settled, at most `PATIENCE` times as often again. `go_on` is asked before each turn: where it says no, a round ends
-    at once unless it is the first, and none begins. Yields the number of each finished round, from 1; returns the times
-    of all parts in the finished rounds, also where a `KeyboardInterrupt` ended them.
+    at once unless it is the first, and none begins. `told` hears the number of each finished round, from 1. Returns the
+    times of all parts in the finished rounds, also where a `KeyboardInterrupt` ended them.
 
     Raises:
         KeyboardInterrupt: before there was one.
@@ -168,26 +164,14 @@ def in_turns(
             turns: dict[Key, float] = {}
             for key in [*parts][:: -1 if len(taken) % 2 else 1]:
                 if not go_on() and taken:
-                    break
+                    return times()
                 turns[key] = stopwatch(parts[key])
-            if len(turns) < len(parts):
-                break
             taken.append(turns)
-            yield len(taken)
+            told(len(taken))
     except KeyboardInterrupt:
         if not taken:
             raise
     return times()
-
-
-def finished(turns: Generator[int, None, dict[Key, Times]]) -> dict[Key, Times]:
-    """The times that `in_turns` returns, without its news."""
-    while True:
-        try:
-            next(turns)
-        except StopIteration as end:
-            times: dict[Key, Times] = end.value
-            return times
 
 
 def unsettled(times: Mapping[Key, Times]) -> str | None:
@@ -197,7 +181,7 @@ def unsettled(times: Mapping[Key, Times]) -> str | None:
     worst, rounds = max((each.uncertainty, len(each.seconds)) for each in times.values())
     extent = "too few for an interval" if worst == math.inf else f"to {100 * worst:.0f} % of a time"
     cut = "cut short and " if any(each.cut_short for each in times.values()) else ""
-    return f"{cut}not settled after {rounds} round{'s' if rounds > 1 else ''} ({extent})"
+    return f"{cut}not settled after {rounds} rounds ({extent})"
 
 
 def quickest(times: Mapping[Key, Times], of: Sequence[Key]) -> Key | None:
@@ -209,7 +193,7 @@ def compared(name: str, times: Mapping[Key, Times], key: Key, to: Key | None) ->
     """One time over another, to four decimals, and its `reliability`, by their columns; all None where there is nothing
     to compare with."""
     if to is None or to not in times or key not in times:
-        return dict.fromkeys((name, *(f"{name}_{each}" for each in _RELIABILITY)))
+        return dict.fromkeys((name, *(f"{name}_{each}" for each in ("spread", "uncertainty", "settled"))))
     one, other = times[key], times[to]
     found = {name: round(one.undisturbed / other.undisturbed, 4), **reliability(name, one, other)}
     return found | {f"{name}_uncertainty": 0.0} if key == to else found  # it is 1, whatever the time
@@ -217,30 +201,22 @@ def compared(name: str, times: Mapping[Key, Times], key: Key, to: Key | None) ->
 
 def reliability(name: str, *of: Times) -> dict[str, float | bool | None]:
     """The error of a time or of a ratio of two, by columns: the greater `spread` of the times, how far the value's 90 %
-    interval reaches as a part of the value, and whether all the times have settled.
-
-    The interval is taken as wide to both sides as to the farther one. The reaches of two times are added as squares, as
-    if their errors were independent; what slows a round down slows both. Of too few turns there is none.
-    """
+    interval reaches as a part of the value (None of too few turns), and whether all the times have settled. The reaches
+    of two times are added as squares, as if their errors were independent; what slows a round down slows both."""
     reach = math.hypot(*(each.reach for each in of))
-    values = (
-        round(max(each.spread for each in of), 3),
-        round(reach, 4) if reach < math.inf else None,
-        all(each.settled for each in of),
-    )
-    return dict(zip((f"{name}_{each}" for each in _RELIABILITY), values, strict=True))
+    return {
+        f"{name}_spread": round(max(each.spread for each in of), 3),
+        f"{name}_uncertainty": round(reach, 4) if reach < math.inf else None,
+        f"{name}_settled": all(each.settled for each in of),
+    }
 
 
 # ---- memory
 
 
 def saved_bytes(forward: Callable[[], object], parameters: Iterable[Tensor]) -> int:
-    """Bytes that `forward` keeps for the backward pass.
-
-    Counts storages, each once however many tensors look at it, and whole, since a view keeps all of it alive. What
-    belongs to `parameters` is there anyway and is not counted; copies of them (a type for autocast, matrices put
-    side by side) are.
-    """
+    """Bytes that `forward` keeps for the backward pass: storages, each once and whole, since a view keeps all of it
+    alive; not those of `parameters`, which are there anyway, but copies of them."""
     own = {parameter.untyped_storage().data_ptr() for parameter in parameters}
     kept: dict[int, int] = {}
     alive: list[Tensor] = []  # a storage freed within the pass would give its address to another
@@ -259,9 +235,8 @@ def saved_bytes(forward: Callable[[], object], parameters: Iterable[Tensor]) -> 
     return sum(kept.values())
 
 
-def peak_beyond(part: Callable[[], object], device: torch.device) -> int | None:
-    """The most bytes that `part` takes on a CUDA device beyond what is held before it; None on other devices, which do
-    not keep count."""
+def peak_beyond(part: Part, device: torch.device) -> int | None:
+    """The most bytes that `part` takes on a CUDA device beyond what is held before it; None on other devices."""
     if device.type != "cuda":
         return None
     torch.cuda.synchronize(device)
@@ -272,20 +247,9 @@ def peak_beyond(part: Callable[[], object], device: torch.device) -> int | None:
     return torch.cuda.max_memory_allocated(device) - before
 
 
-def peak_of(part: Callable[[], object], device: torch.device) -> int:
-    """The most bytes that `part` takes beyond what is held before it. On CUDA as its allocator counts them; elsewhere
-    those of the tensors that are alive at once, without what an operation needs for itself. Slow there."""
-    on_cuda = peak_beyond(part, device)
-    if on_cuda is not None:
-        return on_cuda
-    alive = _Alive()
-    with alive:
-        part()
-    return alive.peak
-
-
-class _Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of storages that operations make, as long as a tensor looks at them: `peak` is the most."""
+class Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of storages that operations make, as long as a tensor looks at them: `peak` is the most. Without
+    what an operation needs for itself, and slow."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -295,18 +259,17 @@ class _Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        def storages(of: Any) -> list[torch.UntypedStorage]:
+            return [leaf.untyped_storage() for leaf in tree_leaves(of) if isinstance(leaf, Tensor)]
+
         result = func(*args, **(kwargs or {}))
-        given = {storage._cdata for storage in _storages((args, kwargs))}
+        given = {storage._cdata for storage in storages((args, kwargs))}
         self.alive = {key: each for key, each in self.alive.items() if not each[0].expired()}  # type: ignore[no-untyped-call]
-        for storage in _storages(result):
+        for storage in storages(result):
             if storage._cdata not in given:  # a view of what was there before is nothing new
                 self.alive[storage._cdata] = StorageWeakRef(storage), storage.nbytes()  # type: ignore[no-untyped-call]
         self.peak = max(self.peak, sum(size for _, size in self.alive.values()))
         return result
-
-
-def _storages(of: Any) -> list[torch.UntypedStorage]:
-    return [leaf.untyped_storage() for leaf in tree_leaves(of) if isinstance(leaf, Tensor)]
 
 
 def mebibytes(count: int | None) -> float | None:

@@ -1,7 +1,7 @@
-"""Networks of one residual connection over and over, as they are at the start, and the norms of signals and gradients
-along them. Shapes: D width, x [..., D].
+"""Networks of one residual connection over and over, as they are at the start: the norms of signals and gradients along
+them, and how language models of every method start. Shapes: B batch, T tokens, V vocabulary, D width, x [..., D].
 
-A `Setup` says what the connections' branches are: the chapter's own, or the block of our language models.
+A `Setup` says what the connections' branches are: those of the chapter (`claims`), or the block of our language models.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -17,24 +18,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from comt_cli.analysis.mixing import DISPERSION, READ_OUT, mixtures
+from comt_cli.files import read_csv
 from comt_cli.kernels.gates import Modulation
 from comt_cli.layers.attention import rotation_table
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.residual.base import Branch, ResidualConnection, ResidualSite, State
-from comt_cli.layers.residual.scaled import ProgressiveResidual, Scale, ScaledBranch
-from comt_cli.methods import methods
+from comt_cli.layers.residual.scaled import FollowsTraining, ProgressiveResidual, Scale, ScaledBranch
+from comt_cli.methods import in_words, method_from, methods
 from comt_cli.methods.base import DECODER_SITES, Wiring, residual_connection, residual_connections
 from comt_cli.models.build import empty_network, materialise
+from comt_cli.models.flops import parameter_count
+from comt_cli.models.llama import Llama
 from comt_cli.tasks.settings.llama import ModelSettings
 
 _HEAD_WIDTH, _VOCABULARY = 16, 64
-"""Of the language models in the set-up `llama`, whose width is a multiple of the former."""
 _ONE_STREAM = replace(DECODER_SITES, features=())
 """The sites of language models whose blocks share nothing but the stream."""
 
 
 class Plain(ResidualConnection):
-    """y = F(N(x)): no skip path at all, for comparison. Not a connection that a model may have."""
+    """y = F(N(x)): no skip path, for comparison."""
 
     def __init__(self, site: ResidualSite) -> None:
         super().__init__(site)
@@ -48,8 +52,7 @@ PLAIN = {"plain": Wiring(Plain)}
 
 
 class FreeBranch(nn.Module):
-    """W2 act(W1 h + b1) + b2, `wider` times D inside; act(W1 h + b1) if that is 0. It is 0 if it `ends_in_zeros`. No
-    gate stands behind its last product."""
+    """W2 act(W1 h + b1) + b2, `wider` times D inside; act(W1 h + b1) if that is 0. It is 0 if it `ends_in_zeros`."""
 
     def __init__(
         self, width: int, activation: Callable[[Tensor], Tensor], wider: int = 0, *, ends_in_zeros: bool = False
@@ -105,13 +108,12 @@ class Setup:
         """A network at its start, its input x and a random tensor like x, N(0, 1). So is x, but of language models,
         where it is their own embedding of random tokens: beside a larger one their branches would vanish.
 
-        A pure function of the arguments; drawn from PyTorch's global stream in the chapter's order (blocks, then x), so
-        that a seed gives the chapter's numbers. The stream of the caller is left as it was.
+        Drawn from PyTorch's global stream in the chapter's order (blocks, then x), so that a seed gives the chapter's
+        numbers. The stream of the caller is left as it was.
         """
-        D = width or self.width
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            network, x = (_stack if self.branch else _llama)(self, wiring, depth, D, seed)
+            network, x = (_stack if self.branch else _llama)(self, wiring, depth, width or self.width, seed)
             return network, x, torch.randn_like(x)
 
     def fits(self, wiring: Wiring) -> bool:
@@ -121,7 +123,7 @@ class Setup:
 
 def _stack(setup: Setup, wiring: Wiring, depth: int, width: int, seed: int) -> tuple[Network, Tensor]:
     """Blocks of one connection and one branch each. As in our models two connections, of the kinds attention and mlp,
-    count as one layer to those connections that ask: the i-th block is half of layer i // 2. And their input."""
+    count as one layer: the i-th block is half of layer i // 2."""
     assert setup.branch is not None
     layers = (depth + 1) // 2
     pairs: list[tuple[ResidualConnection, FreeBranch]] = []
@@ -140,10 +142,8 @@ def _stack(setup: Setup, wiring: Wiring, depth: int, width: int, seed: int) -> t
 
 
 def _llama(setup: Setup, wiring: Wiring, depth: int, width: int, seed: int) -> tuple[Network, Tensor]:
-    """A language model of ours but for its head: the entry behind the embedding, blocks of attention and SwiGLU with a
-    connection each, and the final norm. And the embedding of random tokens."""
+    """A language model of ours without its head, and the embedding of random tokens."""
     shape = {"width": width, "ffn_width": width * 8 // 3, "layers": depth, "heads": width // _HEAD_WIDTH}
-    # Tied: a head of its own would never be read.
     settings = ModelSettings.model_validate({"size": "tiny", "tied_embeddings": True, **shape})
     model = empty_network(settings, wiring, vocabulary=_VOCABULARY)
     materialise(model, torch.device("cpu"), seed)
@@ -153,19 +153,16 @@ def _llama(setup: Setup, wiring: Wiring, depth: int, width: int, seed: int) -> t
     return Network(model, blocks, model.entry, model.final_norm), x
 
 
-_SAYS = {
-    "linear-relu": "F = ReLU(W h + b), LayerNorm, x of 4 samples",
-    "gelu-mlp": "F = W2 GELU(W1 h + b1) + b2, four times as wide inside, LayerNorm, x of 4 x 8 tokens",
-    "llama": "attention and SwiGLU, two connections a block, RMSNorm, x the model's own embedding of 2 x 16 tokens",
-    "relu-mlp": "F = W2 ReLU(W1 x + b1) + b2, no norm, x of 1 sample",
-}
 _RELU, _GELU = partial(FreeBranch, activation=torch.relu), partial(FreeBranch, activation=F.gelu, wider=4)
 # The chapter's PreNormBlock and PostNormBlock, its FlexibleResidualBlock, and its ScaledResidualBlock without a norm.
-LINEAR_RELU = Setup("linear-relu", _SAYS["linear-relu"], (4,), 64, _RELU)
-GELU_MLP = Setup("gelu-mlp", _SAYS["gelu-mlp"], (4, 8), 128, _GELU)
-RELU_MLP = Setup("relu-mlp", _SAYS["relu-mlp"], (1,), 64, partial(_RELU, wider=1), norm=lambda _: nn.Identity())
+LINEAR_RELU = Setup("linear-relu", "F = ReLU(W h + b), LayerNorm, x of 4 samples", (4,), 64, _RELU)
+_GELU_SAYS = "F = W2 GELU(W1 h + b1) + b2, four times as wide inside, LayerNorm, x of 4 x 8 tokens"
+GELU_MLP = Setup("gelu-mlp", _GELU_SAYS, (4, 8), 128, _GELU)
+_MLP_SAYS = "F = W2 ReLU(W1 x + b1) + b2, no norm, x of 1 sample"
+RELU_MLP = Setup("relu-mlp", _MLP_SAYS, (1,), 64, partial(_RELU, wider=1), norm=lambda _: nn.Identity())
 ZERO_BRANCH = replace(RELU_MLP, name="zero_branch", branch=partial(_RELU, wider=1, ends_in_zeros=True))
-LLAMA = Setup("llama", _SAYS["llama"], (2, 16), 64)
+_LLAMA_SAYS = "attention and SwiGLU, two connections a block, RMSNorm, x the model's own embedding of 2 x 16 tokens"
+LLAMA = Setup("llama", _LLAMA_SAYS, (2, 16), 64)
 SETUPS = {setup.name: setup for setup in (LINEAR_RELU, GELU_MLP, LLAMA)}
 
 
@@ -197,18 +194,14 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Trace:
-    """One forward and backward pass: the stream before the first block and after each, and the L2 norms of the loss's
-    gradient there; the output, which is the last stream or what a final norm makes of it, and the norm there."""
+    """One forward and backward pass: the stream before the first block and after each, its L2 norm and that of the
+    loss's gradient there; the output behind a final norm, if there is one, and the gradient's norm there."""
 
     streams: list[Tensor]
+    activations: list[float]
     gradients: list[float]
     output: Tensor
     output_gradient: float
-
-    @property
-    def activations(self) -> list[float]:
-        """L2 norms of the streams."""
-        return [h.norm().item() for h in self.streams]
 
 
 def trace(network: Network, x: Tensor, random: Tensor, loss: str = "functional") -> Trace:
@@ -216,38 +209,33 @@ def trace(network: Network, x: Tensor, random: Tensor, loss: str = "functional")
     streams = network.streams(x.requires_grad_())
     y = network.output(streams[-1])
     places = streams if y is streams[-1] else [*streams, y]
-    gradients = torch.autograd.grad(LOSSES[loss](y, random), places)
-    norms = [gradient.norm().item() for gradient in gradients]
-    return Trace([h.detach() for h in streams], norms[: len(streams)], y.detach(), norms[-1])
+    norms = [gradient.norm().item() for gradient in torch.autograd.grad(LOSSES[loss](y, random), places)]
+    sizes = [h.norm().item() for h in streams]
+    return Trace([h.detach() for h in streams], sizes, norms[: len(streams)], y.detach(), norms[-1])
 
 
 def along_layers(
     setup: Setup, wirings: Mapping[str, Wiring], depths: Sequence[int], seeds: Sequence[int], width: int | None
 ) -> pd.DataFrame:
-    """Networks of all these depths, layer by layer: one row for each `setup, connection, depth, seed, layer`, from 0
-    (the input) to the depth. Methods that the set-up has no place for are left out. The loss is `functional`.
+    """One row for each `setup, connection, depth, seed, layer`, from 0 (the input) to the depth, but for methods that
+    the set-up has no place for. The loss is `functional`.
 
     activation_norm  of the stream h there, `growth` that over the norm of the input x, `apart` the largest |h - x|
     gradient_norm    of the loss there, `passed` that over its norm at the output
     output_norm      of what comes out of the network, and `output_mean`, `output_std` of all its numbers
     """
     frames = []
-    fitting = [(name, wiring) for name, wiring in wirings.items() if setup.fits(wiring)]
-    for (name, wiring), depth, seed in itertools.product(fitting, depths, seeds):
+    for (name, wiring), depth, seed in itertools.product(wirings.items(), depths, seeds):
+        if not setup.fits(wiring):
+            continue
         seen = trace(*setup.build(wiring, depth, seed, width))
         x, y, norms = seen.streams[0], seen.output, seen.activations
-        columns: dict[str, Any] = {
-            "setup": setup.name,
-            "connection": name,
-            "depth": depth,
-            "seed": seed,
-            "layer": range(depth + 1),
-        }
-        columns |= {"activation_norm": norms, "growth": [norm / norms[0] for norm in norms]}
+        columns: dict[str, Any] = {"setup": setup.name, "connection": name, "depth": depth, "seed": seed}
+        columns |= {"layer": range(depth + 1), "activation_norm": norms, "growth": [norm / norms[0] for norm in norms]}
         columns["apart"] = [(h - x).abs().max().item() for h in seen.streams]
         columns |= {"gradient_norm": seen.gradients, "passed": [norm / seen.output_gradient for norm in seen.gradients]}
-        outputs = {"output_norm": y.norm(), "output_mean": y.mean(), "output_std": y.std()}
-        frames.append(pd.DataFrame({**columns, **{column: number.item() for column, number in outputs.items()}}))
+        columns |= {"output_norm": y.norm().item(), "output_mean": y.mean().item(), "output_std": y.std().item()}
+        frames.append(pd.DataFrame(columns))
     return pd.concat(frames, ignore_index=True)
 
 
@@ -273,12 +261,12 @@ def gradient_by_loss(depths: Sequence[int], seeds: Sequence[int], width: int | N
 
 
 def scalings(depth: int) -> dict[str, Wiring]:
-    """The scalings of the chapter, y = x + s F(x), by what s is at the start; L is `depth`, as it counts blocks."""
+    """The chapter's y = x + s F(x), by what s is at the start; L is `depth`, as it counts blocks."""
     kinds: dict[str, Scale] = {"1": 1.0, "0.5": 0.5, "0.1": 0.1, "1/sqrt(L)": depth**-0.5, "learned": "learned"}
     return {name: Wiring(partial(ScaledBranch, scale=scale)) for name, scale in kinds.items()}
 
 
-def summary(frame: pd.DataFrame, by: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
+def _summary(frame: pd.DataFrame, by: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
     """Over the seeds, for each combination of `by`: the number of `seeds`, and of every value `<value>_mean`, `_std`
     (NaN of one seed), `_low` and `_high`."""
     statistics = {"mean": "mean", "std": "std", "low": "min", "high": "max"}
@@ -298,7 +286,7 @@ def measured(
 
     `identity` has the largest |h - x| of the stream h behind all blocks, of the first seed: a column for each set-up,
     and `zero_branch`, where branches end in zeros, with `zero_branch_norm`, the norm of h there. Exactly 0: h and x are
-    equal to the last bit. The others are a `summary` each.
+    equal to the last bit. The others are a `_summary` each.
     """
 
     def every(setups: Sequence[Setup], wirings: Mapping[str, Wiring], depths: Sequence[int]) -> pd.DataFrame:
@@ -316,11 +304,111 @@ def measured(
     identity["zero_branch_norm"] = ends["activation_norm"].xs(ZERO_BRANCH.name, level="setup")
     of, by_layer = ["setup", "connection"], ["setup", "connection", "layer"]
     out = ["output_norm", "gradient_norm", "output_mean", "output_std"]
+    at_depths = inputs[inputs["depth"].isin(depths)]
     return {
-        "gradient-by-depth": summary(inputs[inputs["depth"].isin(depths)], [*of, "depth"], ["passed", "gradient_norm"]),
-        "gradient-by-loss": summary(by_loss, ["connection", "precision", "loss", "depth"], ["gradient_norm"]),
-        "activations-by-layer": summary(scaled, by_layer, ["growth", "activation_norm"]),
-        "plain-against-residual": summary(deep, by_layer, ["growth", "passed"]),
-        "outputs": summary(inputs[inputs["depth"] == depth], [*of, "depth"], out),
+        "gradient-by-depth": _summary(at_depths, [*of, "depth"], ["passed", "gradient_norm"]),
+        "gradient-by-loss": _summary(by_loss, ["connection", "precision", "loss", "depth"], ["gradient_norm"]),
+        "activations-by-layer": _summary(scaled, by_layer, ["growth", "activation_norm"]),
+        "plain-against-residual": _summary(deep, by_layer, ["growth", "passed"]),
+        "outputs": _summary(inputs[inputs["depth"] == depth], [*of, "depth"], out),
         "identity": identity.rename_axis(columns=None).reset_index(),
     }
+
+
+# ---- how language models start, and whether what a method learns moves
+
+# With an epsilon that is nothing: some models have a stream of Pre-LN's direction and another size.
+SETTINGS = ModelSettings(size="tiny", width=64, ffn_width=176, layers=4, heads=4, norm_eps=1e-12)
+VOCABULARY, SAMPLES, TOKENS, UPDATES, RATE = 256, 4, 32, 20, 1e-3
+NOTHING = 1e-9
+"""A gradient's norm over that of all gradients, at which it is rounding and what the norms' epsilon leaves of a zero
+gradient (1e-11): Adam makes steps of that too, so that movement by itself says nothing."""
+LEAST_APART = 5e-3
+"""|H - mean| / |H| below which streams are one: nothing that mixes them can have an effect."""
+LEAST_MOVED = 1e-4
+"""How far a weight of a mixture has moved at least, of those of one kind, for the mixture to have learnt something."""
+PUBLISHED = {row["method"]: row["published"] for row in read_csv(Path(__file__).with_name("published.csv"))}
+"""The start of a method's model according to its paper or its public code, by the method in words."""
+
+
+def starts(methods: Sequence[Mapping[str, Any]], seed: int) -> pd.DataFrame:
+    """One row for each of these methods, its name and its options, in fp64, with the same draws where they share
+    parameters; the page explains the columns. NaN, and "": there is no such thing. A method whose parameters get no
+    gradient, or whose streams stay equal, has not been measured by any table.
+    """
+    tokens_BT = torch.randint(VOCABULARY, (SAMPLES, TOKENS), generator=torch.Generator().manual_seed(seed))
+
+    def built(method: Mapping[str, Any]) -> Llama:
+        model = empty_network(SETTINGS, method_from(method).wiring(), vocabulary=VOCABULARY)
+        materialise(model, torch.device("cpu"), seed)
+        return model.double()
+
+    plain = built({"name": "pre-ln"})
+    shapes = {name: parameter.shape for name, parameter in plain.named_parameters()}
+    with torch.no_grad():
+        expected_BTV = plain(tokens_BT)
+    rows = []
+    for method in methods:
+        name, model = in_words(method), built(method)
+        own = {key: part for key, part in model.named_parameters() if shapes.get(key) != part.shape}
+        with torch.no_grad():
+            found_BTV = model(tokens_BT)
+        dispersion, weights = _mixtures(model, tokens_BT)
+        first, never = _train(model, tokens_BT, own)
+        dispersion_after, weights_after = _mixtures(model, tokens_BT)
+        moved = {
+            kind: max((new - old).abs().max().item() for new, old in zip(weights_after[kind], before, strict=True))
+            for kind, before in sorted(weights.items())
+        }
+        asleep = [f"{never} without gradient"] if never else []
+        asleep += ["streams"] if dispersion_after < LEAST_APART else []
+        asleep += [kind for kind, distance in moved.items() if distance < LEAST_MOVED]
+        row: dict[str, Any] = {"method": name, "published": PUBLISHED.get(name, "")}
+        row["parameters"] = parameter_count(model) - parameter_count(plain)
+        row["difference"] = ((found_BTV - expected_BTV).norm() / expected_BTV.norm()).item()
+        row |= {"loss": _loss(found_BTV, tokens_BT).item(), "own": len(own), "without_gradient": first, "never": never}
+        row |= {"dispersion_start": dispersion, "dispersion": dispersion_after}
+        row["mixing_moved"] = ", ".join(f"{kind} {distance:.2g}" for kind, distance in moved.items())
+        rows.append(row | {"asleep": ", ".join(asleep)})
+    return pd.DataFrame(rows)
+
+
+def _loss(logits_BTV: Tensor, tokens_BT: Tensor) -> Tensor:
+    return F.cross_entropy(logits_BTV[:, :-1].flatten(0, 1), tokens_BT[:, 1:].flatten())
+
+
+def _train(model: Llama, tokens_BT: Tensor, own: dict[str, nn.Parameter]) -> tuple[int, int]:
+    """Adam for `UPDATES` on one batch; how many of `own` had no gradient in the first update, and in none."""
+    optimizer = torch.optim.Adam(model.parameters(), RATE)
+    followers = [module for module in model.modules() if isinstance(module, FollowsTraining)]
+    without = []
+    for update in range(UPDATES):
+        for follower in followers:
+            follower.at_update(update)
+        optimizer.zero_grad()
+        torch.autograd.backward(_loss(model(tokens_BT), tokens_BT))
+        least = least_gradient(model)
+        without.append({key for key, part in own.items() if part.grad is None or part.grad.norm() <= least})
+        optimizer.step()
+    return len(without[0]), len(set.intersection(*without))
+
+
+def least_gradient(model: nn.Module) -> Tensor:
+    """The norm up to which a gradient of the model is `NOTHING`."""
+    total: Tensor = nn.utils.get_total_norm([part.grad for part in model.parameters() if part.grad is not None])
+    return NOTHING * total
+
+
+def _mixtures(model: Llama, tokens_BT: Tensor) -> tuple[float, dict[str, list[Tensor]]]:
+    """The dispersion of the streams that the last residual add is handed, the mean over the tokens, and the weights of
+    all mixtures by their kind, those of read-outs apart."""
+    dispersion, weights = float("nan"), dict[str, list[Tensor]]()
+    with torch.no_grad():
+        places = mixtures(model, lambda: model(tokens_BT))
+    for place in places:
+        for kind, weight in place.weights.items():
+            if kind == DISPERSION:
+                dispersion = weight.mean().item()
+            else:
+                weights.setdefault(f"{READ_OUT} {kind}" if place.part == READ_OUT else kind, []).append(weight)
+    return dispersion, weights

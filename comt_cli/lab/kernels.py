@@ -1,0 +1,479 @@
+"""How long the gated operations take: in PyTorch, compiled, and as one kernel. What the choice between them reads.
+
+All kinds of gates and all forms of an operation on one product take turns; ratios are to the compiled operation
+without gates, which is what a plain model runs there. A row is one form of one operation; `step` is forward and
+backward together, `forward` the forward part of it. And the model's matrix products with and without the columns that
+gates add to them; and with `--tune` the tiles in which the Triton kernels are the fastest on this card.
+
+Nothing is written a second time here: the reference is the model's own path, its gates and its parameters included,
+and the fused form calls the operators as the model does.
+Shapes: B samples, T tokens of one (of a batch in `ProductCase`), C columns of a product, D width, N output width of a
+site or product, K input width of a product.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import multiprocessing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import cast, get_args
+
+import torch
+import torch._inductor.config
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from comt_cli.campaign.jobs import usable_cores
+from comt_cli.campaign.server import begin_as_helper, signals_blocked
+from comt_cli.kernels import choice, measurements
+from comt_cli.kernels.add_norm import add_norm
+from comt_cli.kernels.choice import Op, device_here, versions_here
+from comt_cli.kernels.gates import Modulation
+from comt_cli.kernels.heads import heads
+from comt_cli.kernels.measurements import Tuned, kernel_hash, tiles_text
+from comt_cli.kernels.modulate import modulate
+from comt_cli.kernels.operators import computed_by_triton
+from comt_cli.kernels.products import by_pytorch, multiplier
+from comt_cli.kernels.swiglu import swiglu
+from comt_cli.kernels.triton import tiles
+from comt_cli.kernels.triton.tiles import Key, Kind, Tile
+from comt_cli.lab.runner import DTYPES, Built, Case, Row, Session, Unavailable, run_cases, versions
+from comt_cli.lab.subjects import GATES, KERNELS, Shape
+from comt_cli.lab.timing import Part, Times, compared, free, in_turns, reliability, saved_bytes, stopwatch_for
+from comt_cli.layers.attention import rotate, rotation_table
+from comt_cli.layers.projection import aligned
+from comt_cli.models.build import empty_network, materialise, wiring_of
+from comt_cli.models.llama import Block
+from comt_cli.runs.directory import ONEDNN
+from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.training.devices import device_name, prepare_process
+from comt_cli.training.objective import prepare_compiler
+
+Form = Callable[[], Sequence[Tensor]]
+KINDS: dict[str, Kind] = {"none": "none", "comt": "scalar", "transponder": "channel"}
+"""The kinds of gates in the tables of tiles."""
+MOST_PROCESSES = 8
+
+
+class _KernelRows(Case):
+    """Rows of kernels.csv, by a kind of gates and a variant. `tiles`: those in use, in a line, by gates."""
+
+    page = "kernels"
+    head_start = True
+
+    def __init__(
+        self,
+        what: str,
+        keys: Sequence[tuple[str, str]],
+        device: torch.device,
+        op: str,
+        shape: str,
+        tokens: int,
+        dtype: str,
+    ) -> None:
+        super().__init__(what, keys, device)
+        self.op, self.shape_name, self.tokens, self.dtype = op, shape, tokens, dtype
+        self.tiles: dict[str, str] = {}
+
+    def rows(
+        self, ready: Mapping[tuple[str, str], Built], times: Mapping[tuple[str, tuple[str, str]], Times]
+    ) -> list[Row]:
+        plain, rows = ("none", "plain" if self.op == "gemm" else "reference-compiled"), []
+        for (gates, variant), built in ready.items():
+            forward, step = (("forward", (gates, variant)), ("step", (gates, variant)))
+            width, saved = built.facts
+            row: Row = {"device": device_name(self.device), "device_type": self.device.type}
+            row |= {"device_class": device_here(self.device).device_class, "op": self.op, "shape": self.shape_name}
+            row |= {"tokens": self.tokens, "width": width, "gates": gates, "dtype": self.dtype, "variant": variant}
+            row |= {"rounds": len(times[step].seconds), **times[forward].columns("forward_ms")}
+            row |= times[step].columns("step_ms") | reliability("step_ms", times[step])
+            row |= compared("forward_ratio_to_plain_compiled", times, forward, ("forward", plain))
+            row |= compared("step_ratio_to_plain_compiled", times, step, ("step", plain))
+            row["saved_bytes"] = saved
+            row["kernel_hash"] = kernel_hash(self.op) if computed_by_triton(self.device) else None
+            rows.append(row | {"tiles": self.tiles.get(gates, "")} | versions())
+        return rows
+
+
+# ---- operations
+
+
+class KernelCase(_KernelRows):
+    """An operation on one product, with all kinds of gates. `tune`, where it is given, chooses the tiles of an
+    operation's kernels by its step; it returns them, and a remark."""
+
+    tune: Callable[[Operation, Part], tuple[Tuned, str]] | None = None
+
+    def __init__(
+        self, op: str, part: str, shape: Shape, dtype: str, gates: Sequence[str], device: torch.device
+    ) -> None:
+        built, length = shape.built, shape.dimensions["length"]
+        heads = f"{built.heads}" if built.kv_heads == built.heads else f"{built.heads}-k{built.kv_heads}"
+        name = f"d{built.width}-f{built.ffn_width}-h{heads}-b{shape.batch}x{length}-{part}"
+        keys = [
+            *itertools.product(gates, ("reference", "library" if op == "projection" else "fused", "reference-compiled"))
+        ]
+        super().__init__(f"{shape.size} {dtype} {op} {part}", keys, device, op, name, shape.units, dtype)
+        self.part, self.shape, self.gates = part, shape, gates
+
+    def operation(self, gates: str) -> Operation:
+        return operation(self.op, self.part, self.shape, gates, DTYPES[self.dtype], self.device)
+
+    def builder(self) -> Callable[[tuple[str, str]], Built]:
+        @cache
+        def of(gates: str) -> tuple[Operation, choice.Choice]:
+            op, dtype = cast(Op, "modulate" if self.op == "projection" else self.op), DTYPES[self.dtype]
+            width, gated = self.shape.built.width, gates_of(gates)
+            kernel = choice.choose(op, "fused", self.device, dtype, width, gated, compiled=True, tokens=self.tokens)
+            return self.operation(gates), kernel
+
+        def build(key: tuple[str, str]) -> Built:
+            gates, variant = key
+            built, kernel = of(gates)
+            if not variant.startswith("reference") and not kernel.fused:
+                raise Unavailable(f"no kernel ({kernel.reason})")
+            form, note = built.form(variant), ""
+            step = step_of(form, built)
+            if self.tune is not None and variant == "fused":
+                tuned, note = self.tune(built, step)
+                kernel = replace(kernel, tiles=tuned)
+            if self.tune is None or variant == "fused":
+                choice.use_tiles([kernel])
+                self.tiles[gates] = tiles_text(kernel.tiles)
+            step()
+            return Built({"forward": form, "step": step}, (built.width, saved_bytes(form, built.own)), note)
+
+        return build
+
+
+def kernel_cases(
+    shapes: Sequence[Shape], ops: Sequence[str], gates: Sequence[str], dtypes: Sequence[str], device: torch.device
+) -> list[KernelCase]:
+    """Every operation on each of its products, on every shape and in every type."""
+    return [
+        KernelCase(op, part, shape, dtype, gates, device)
+        for shape, dtype, op in itertools.product(shapes, dtypes, ops)
+        for part in KERNELS["products"][op]
+    ]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation on one product with one kind of gates: the forms of it that there are, each of no arguments.
+
+    `width` is that of the product's sites together, `widest` that of the widest as the kernel takes it; `leaves` have
+    gradients, `own` are its parameters.
+    """
+
+    op: str
+    width: int
+    widest: int
+    gates: str
+    leaves: list[Tensor]
+    own: list[Tensor]
+    forms: dict[str, Form]
+
+    def form(self, variant: str) -> Form:
+        if variant != "reference-compiled":
+            return self.forms[variant]
+        prepare_compiler(versions=64, keep_others=True)
+        compiled: Form = torch.compile(self.forms["reference"], dynamic=False, fullgraph=True)
+        return compiled
+
+
+def gates_of(kind: str) -> choice.Gates | None:
+    """The gates of `transponder-r8`; None of `none`."""
+    name, _, rank = kind.partition("-r")
+    return choice.Gates(channel=name == "transponder", scalar=True, rank=int(rank)) if rank else None
+
+
+def step_of(form: Form, built: Operation) -> Callable[[], object]:
+    """Forward and backward, with gradients as large as a normal network's for all that the operation gives."""
+    with torch.no_grad():
+        gradients = [torch.full_like(output, 1e-2) for output in form()]
+
+    def step() -> None:
+        torch.autograd.grad(list(form()), built.leaves, gradients)
+
+    return step
+
+
+def operation(op: str, part: str, shape: Shape, gates: str, dtype: torch.dtype, device: torch.device) -> Operation:
+    """An operation on a product of a block (`qkv`, `o`, `gate-up`, `down`), with inputs of the distribution that a new
+    model has."""
+    settings = ModelSettings.model_validate({**shape.model, "layers": 1})
+    built, length = settings.shape(), shape.dimensions["length"]
+    model = empty_network(settings, wiring_of({"name": GATES[gates]}), vocabulary=8)
+    materialise(model, device, seed=0)
+    block = model.to(dtype).blocks[0]
+    assert isinstance(block, Block)
+    products = {"qkv": block.attention.qkv, "o": block.attention.output}
+    site = (products | {"gate-up": block.mlp.gate_up, "down": block.mlp.down})[part]
+    generator = torch.Generator(device).manual_seed(0)
+
+    def normal(width: int) -> Tensor:
+        return torch.randn(shape.batch, length, width, generator=generator, device=device).to(dtype)
+
+    def modulation() -> Modulation:
+        found = site.modulation()
+        assert found is not None  # all gates timed here have a bottleneck
+        return found
+
+    inputs, width, widest = site.weight.shape[1], sum(site.widths), max(site.widths)
+    x_BTD = normal(inputs)
+    if (beyond := aligned(inputs, x_BTD) - inputs) and part == "down":
+        x_BTD = F.pad(x_BTD, (0, beyond))  # as SwiGLU leaves it
+    parameters: list[Tensor] = list(site.gates.parameters())
+    if op == "projection":
+        x_BTD.requires_grad_()
+        matrices = [site.weight, *parameters]
+        forms: dict[str, Form] = {
+            "reference": lambda: site.gated(site.product(x_BTD)),
+            "library": lambda: (modulate(site.product(x_BTD).flatten(0, 1), modulation(), site.widths),),
+        }
+        return Operation(op, width, widest, gates, [x_BTD, *matrices], matrices, forms)
+    product_BTC = site.product(x_BTD).detach().requires_grad_()
+    # the gates' summaries are part of the product, which is given here
+    read = {id(site.gate(name).down_projection()) for name in site.gates}
+    leaves, own = [product_BTC, *(each for each in parameters if id(each) not in read)], parameters
+
+    def flat() -> Tensor:
+        return product_BTC.flatten(0, 1)
+
+    def reference() -> Sequence[Tensor]:
+        return site.gated(product_BTC)
+
+    def fused() -> Sequence[Tensor]:
+        return (modulate(flat(), modulation(), site.widths),)
+
+    if op == "heads":
+        rotation = rotation_table(length, built.width // built.heads, settings.rope_theta, product_BTC)
+        own = [*own, *rotation]
+
+        def reference() -> Sequence[Tensor]:
+            counts = built.heads, built.kv_heads, built.kv_heads
+            q, k, v = (
+                x_BTN.view(*x_BTN.shape[:2], count, -1).transpose(1, 2)
+                for x_BTN, count in zip(site.gated(product_BTC), counts, strict=True)
+            )
+            return rotate(q, rotation), rotate(k, rotation), v
+
+        def fused() -> Sequence[Tensor]:
+            return heads(flat(), modulation(), *rotation, built.heads, built.kv_heads)
+
+    elif op == "swiglu":
+        widest = aligned(built.ffn_width, product_BTC)  # every site's columns are filled up in the product
+
+        def reference() -> Sequence[Tensor]:
+            gate, up = site.gated(product_BTC)
+            inner = F.silu(gate) * up
+            return (F.pad(inner, (0, widest - built.ffn_width)) if widest > built.ffn_width else inner,)
+
+        def fused() -> Sequence[Tensor]:
+            return (swiglu(flat(), modulation(), widest, widest),)
+
+    elif op == "add_norm":
+        norm, stream_BTD = block.mlp_connection.norm, normal(width).requires_grad_()
+        assert isinstance(norm, nn.RMSNorm)
+        weight, eps = norm.weight, norm.eps or 0.0
+        leaves, own = [*leaves, stream_BTD, weight], [*own, weight]
+
+        def reference() -> Sequence[Tensor]:
+            y_BTD = stream_BTD + site.gated(product_BTC)[0]
+            return y_BTD, norm(y_BTD)
+
+        def fused() -> Sequence[Tensor]:
+            return add_norm(stream_BTD.flatten(0, 1), flat(), modulation(), weight, eps)
+
+    return Operation(op, width, widest, gates, leaves, own, {"reference": reference, "fused": fused})
+
+
+# ---- matrix products
+
+
+class ProductCase(_KernelRows):
+    """A matrix product of the model, of `sites` sites, by the library: what the columns cost that gates add to it.
+
+    Forward z = x W^T; backward dx = dz W and dW = dz^T x, with the gates' columns among those of z and dz.
+    """
+
+    def __init__(self, part: str, N: int, K: int, sites: int, tokens: int, dtype: str, device: torch.device) -> None:
+        self.N, self.K = N, K
+        self.widths: dict[tuple[str, str], list[int]] = {("none", "plain"): [N]}
+        for gate, count in KERNELS["columns"].items():
+            extra = count * sites
+            for variant, multiple in {"columns": 1, "padded-8": 8, "padded": 128}.items() if count else ():
+                width = -(-(N + extra) // multiple) * multiple
+                if [width] not in [of for (known, _), of in self.widths.items() if known == gate]:
+                    self.widths[gate, variant] = [width]
+            if count:
+                self.widths[gate, "separate"] = [N, extra]
+        if (device.type, dtype, multiplier()) == ("cpu", "fp32", ONEDNN):
+            self.widths["none", "pytorch"] = [N]
+        name = f"n{N}-k{K}"
+        what = f"{dtype} gemm {name} ({part}), {tokens:,} rows"
+        super().__init__(what, [*self.widths], device, "gemm", name, tokens, dtype)
+
+    def builder(self) -> Callable[[tuple[str, str]], Built]:
+        """Every variant has random matrices of its own; x and the gradient of z are common to all."""
+        generator = torch.Generator(self.device).manual_seed(0)
+
+        @cache
+        def shared(*sizes: int) -> Tensor:
+            return torch.randn(sizes, generator=generator, device=self.device).to(DTYPES[self.dtype])
+
+        def build(key: tuple[str, str]) -> Built:
+            x_TK = shared(self.tokens, self.K)
+            matrices = [shared.__wrapped__(width, self.K) for width in self.widths[key]]
+            gradients = [shared(self.tokens, width) for width in self.widths[key]]
+
+            def forward() -> list[Tensor]:
+                return [x_TK @ W.T for W in matrices]
+
+            def step() -> object:
+                z = forward()
+                dx_TK = gradients[0] @ matrices[0]
+                for W, dz in zip(matrices[1:], gradients[1:], strict=True):
+                    dx_TK.addmm_(dz, W)
+                return z, dx_TK, [dz.T @ x_TK for dz in gradients]
+
+            parts: dict[str, Part] = {"forward": forward, "step": step}
+            if key[1] == "pytorch":
+                parts = {name: by_pytorch()(part) for name, part in parts.items()}
+            return Built(parts, (self.N, None))
+
+        return build
+
+
+def product_cases(shapes: Sequence[Shape], dtypes: Sequence[str], device: torch.device) -> list[ProductCase]:
+    """The four products of a block at these shapes and in these types, each once; the feed-forward width is the
+    `aligned` one that the model has on `device`."""
+    cases = []
+    for shape, dtype in itertools.product(shapes, dtypes):
+        built = shape.built
+        D, F = built.width, aligned(built.ffn_width, torch.empty(0, device=device))
+        qkv = D + 2 * built.kv_heads * (D // built.heads)
+        for part, N, K, sites in (("qkv", qkv, D, 3), ("o", D, D, 1), ("gate-up", 2 * F, D, 2), ("down", D, F, 1)):
+            cases.append(ProductCase(part, N, K, sites, shape.units, dtype, device))
+    return [*{case.what: case for case in cases}.values()]
+
+
+# ---- tiles of the Triton kernels
+
+
+def to_tune(
+    shapes: Sequence[Shape], ops: Sequence[str], gates: Sequence[str], dtypes: Sequence[str], device: torch.device
+) -> list[KernelCase]:
+    """The cases that have not been measured under this very key, each with all of `gates` that a kernel takes here."""
+    here, versions = device_here(device), versions_here()
+    known = {
+        (row.op, row.shape, row.dtype, f"{row.kind}-r{row.rank}" if row.rank else row.kind)
+        for row in measurements.measurements()[0]
+        if row.own and row.device == here and (row.torch, row.triton) == versions
+        if row.kernel_hash == kernel_hash(row.op) and row.tiles  # of these kernels, and of tiles that were chosen
+        if all(row.error.get(form, math.inf) < math.inf for form in ("fused", "reference-compiled"))
+    }
+    taken = {
+        dtype: [kind for kind in gates if choice.obstacle(device, DTYPES[dtype], gates_of(kind)) is None]
+        for dtype in dtypes
+    }
+    return [
+        each
+        for each in kernel_cases(shapes, [op for op in ops if op in get_args(Op)], gates, dtypes, device)
+        if not {(each.op, each.shape_name, each.dtype, kind) for kind in taken[each.dtype]} <= known
+    ]
+
+
+def run_tuning(todo: Sequence[KernelCase], device: torch.device, session: Session) -> None:
+    """Compile what is to be timed by several processes at once, into the caches of Triton and of PyTorch's compiler;
+    then this process alone times it. Compiling ends with half of the time: what is missing then is compiled when it is
+    first timed."""
+    compile_all(todo, device, session)
+    for case in todo:
+        case.tune = partial(_fastest_tiles, session, device)
+    run_cases(todo, session)
+
+
+def compile_all(todo: Sequence[KernelCase], device: torch.device, session: Session) -> None:
+    """Run everything once in several processes, and forget it, for half of the time that is left."""
+    half, done = session.left() / 2, 0
+    jobs = [(case, *key) for case in todo for key in case.keys if key[1] != "reference"]
+    with signals_blocked():
+        started = multiprocessing.get_context("spawn").Pool(_processes(todo, device), begin_as_helper)
+    with started as pool:
+        ended = pool.imap_unordered(compile_one, jobs)
+        while done < len(jobs) and session.left() >= half:
+            with contextlib.suppress(multiprocessing.TimeoutError):
+                ended.next(timeout=1)
+                done += 1
+    session.say(f"compiled {done} of {len(jobs)} parts")
+
+
+def _processes(todo: Sequence[KernelCase], device: torch.device) -> int:
+    """How many processes the cores and half of the device's free memory allow, each with an operation's tensors."""
+    if device.type != "cuda":
+        return 1
+    elements = max(2 * case.shape.built.ffn_width * case.tokens for case in todo)
+    each: int = 2**30 + 6 * elements * max(DTYPES[case.dtype].itemsize for case in todo)  # and the device's own GiB
+    free_bytes: int = torch.cuda.mem_get_info(device)[0]
+    return max(1, min(MOST_PROCESSES, usable_cores(), free_bytes // 2 // each))
+
+
+def compile_one(job: tuple[KernelCase, str, str]) -> None:
+    """Run a variant of a case once in each of its tiles. What fails is said when it is timed."""
+    case, gates, variant = job
+    torch._dynamo.reset()  # it has room for so many versions of one function
+    torch._inductor.config.compile_threads = 1  # this is one of many processes already
+    with contextlib.suppress(Exception):
+        prepare_process(case.device)
+        built = case.operation(gates)
+        step = step_of(built.form(variant), built)
+        step()
+        for key, tile in _tiles_to_try(built) if variant == "fused" else []:
+            with contextlib.suppress(Exception):
+                _in_tiles({key: tile}, step)()
+    with contextlib.suppress(Exception):  # after an illegal access nothing works on the device
+        free(case.device)
+
+
+def _in_tiles(tuned: dict[Key, Tile], step: Part) -> Part:
+    def part() -> object:
+        tiles.use(tuned)
+        return step()
+
+    return part
+
+
+def _tiles_to_try(built: Operation) -> list[tuple[Key, Tile]]:
+    kind = KINDS[built.gates.partition("-")[0]]
+    return [
+        ((kernel, kind, built.widest), tile)
+        for kernel in (built.op, f"{built.op}_backward")
+        for tile in tiles.TILES.get((kernel, kind), ())
+    ]
+
+
+def _fastest_tiles(session: Session, device: torch.device, built: Operation, step: Part) -> tuple[Tuned, str]:
+    """The tiles with which a step takes the least time, and a remark on those with which it cannot run. Each kernel's
+    are timed with the other in its default, since the two run one after the other."""
+    parts, notes, best = dict[tuple[Key, Tile], Part](), list[str](), dict[Key, Tile]()
+    for key, tile in _tiles_to_try(built):
+        part = _in_tiles({key: tile}, step)
+        try:
+            part()
+        except Exception as error:  # of an older card, which has less room for them
+            notes.append(f"{tiles_text([(key, tile)])}: {type(error).__name__}")
+        else:
+            parts[key, tile] = part
+    try:
+        how = stopwatch_for(device, head_start=True)
+        times = in_turns(parts, session.rounds, how, go_on=session.goes_on) if parts else {}
+    finally:
+        choice.use_tiles(())  # again those of the kinds of gates before
+    for key, tile in sorted(times, key=lambda each: times[each].undisturbed):
+        best.setdefault(key, tile)
+    return tuple(sorted(best.items())), "; ".join(notes)

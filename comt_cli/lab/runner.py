@@ -1,0 +1,227 @@
+"""The runner of all benchmarks: measured cases one after another, within a time, whatever fails or does not fit.
+
+A case is a set of variants that take turns (`timing`). The runner builds them, times their parts, and hands the rows
+that the case makes of the times to a `Session`, which ends as the whole command does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+import torch
+import typer
+
+from comt_cli.commit import git_commit
+from comt_cli.errors import RunInterrupted, UserError
+from comt_cli.kernels.choice import use_tiles, version_of
+from comt_cli.lab.timing import Part, Times, free, in_turns, stopwatch_for, unsettled
+from comt_cli.training.devices import prepare_process
+from comt_cli.training.processes import StopSignal
+
+Row = dict[str, Any]
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+OUT_OF_TIME = "left out for want of time"
+
+
+class Unavailable(Exception):
+    """A variant that there is not on this machine; says why."""
+
+
+class NotMeasured(UserError):
+    """A part of what was wanted has not been measured, or nothing at all has."""
+
+    exit_status = 1
+
+
+class Session:
+    """A command that measures: in at least so many rounds, for so many seconds; what failed, and how many `rows` were
+    handed to `write`, with their page. Ends with `RunInterrupted` where a signal came, what whole rounds had measured
+    having been written; and with `NotMeasured` where something failed, or there is not one row."""
+
+    def __init__(
+        self,
+        rounds: int = 15,
+        seconds: float | None = None,
+        write: Callable[[str, list[Row]], object] = lambda *_: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.rounds, self.write, self._clock = rounds, write, clock
+        self._end = clock() + (math.inf if seconds is None else seconds)
+        self._stop = StopSignal(_announce)
+        self.rows, self.failed = 0, list[str]()
+
+    def left(self) -> float:
+        """Seconds; below 0 when the time is up. Raises `KeyboardInterrupt` once a signal has come: where this is asked,
+        nothing is half done."""
+        if self._stop.number is not None:
+            raise KeyboardInterrupt
+        return self._end - self._clock()
+
+    def goes_on(self) -> bool:
+        return self.left() > 0
+
+    def say(self, line: str) -> None:
+        typer.echo(line, err=True)
+
+    def fail(self, what: str, error: Exception) -> None:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        name = [] if isinstance(error, UserError) else [type(error).__name__]
+        self.failed.append(f"{what}: failed ({': '.join([*name, *lines[:1]])})")
+        self.say(self.failed[-1])
+
+    def add(self, page: str, rows: list[Row]) -> None:
+        self.rows += len(rows)
+        self.write(page, rows)
+
+    def __enter__(self) -> Self:
+        self._stop.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stop.__exit__()
+        if kind is not None and (kind is not KeyboardInterrupt or self._stop.number is None):
+            return
+        if self._stop.number is not None:
+            said = f"interrupted: measured {self.rows}, those cut short not settled"
+            raise RunInterrupted(said, "The same command measures anew what is missing.", self._stop.number)
+        if self.failed:
+            rest = "the rest was measured" if self.rows else "nothing was measured"
+            raise NotMeasured(f"failed: {len(self.failed)}; {rest}", "\n  ".join(self.failed))
+        if not self.rows:
+            raise NotMeasured("nothing was measured: all of it was left out", "The lines above say why.")
+
+
+def _announce(again: bool) -> None:
+    # In a signal's handler: past the buffer, of which it may have interrupted a line.
+    with contextlib.suppress(OSError):
+        os.write(2, b"stopping at once\n" if again else b"stopping after the part at hand; again: at once\n")
+
+
+@dataclass(frozen=True)
+class Built:
+    """One variant, ready to be timed: its parts by name, its `facts` for the case, and a remark."""
+
+    parts: Mapping[str, Part]
+    facts: Any = None
+    note: str = ""
+
+
+class Case:
+    """Variants that take turns, by their keys, in the order of their rows; `what` says of what. A subclass builds them
+    and makes rows of their times.
+
+    Attributes:
+        page: that its rows belong to.
+        optional: variants that are left out where they do not fit in memory; built last.
+        head_start: of `stopwatch_for`.
+    """
+
+    page: str
+    head_start: ClassVar[bool] = False
+    warm_up: ClassVar[int] = 1
+    optional: frozenset[Any] = frozenset()
+
+    def __init__(self, what: str, keys: Sequence[Any], device: torch.device) -> None:
+        self.what, self.keys, self.device = what, keys, device
+
+    def builder(self) -> Callable[[Any], Built]:
+        """Builds a variant and has run it once. Raises `Unavailable` where there is no such here. What variants share
+        is kept by it, not by the case, and freed with it."""
+        raise NotImplementedError
+
+    def rows(self, ready: Mapping[Any, Built], times: Mapping[tuple[str, Any], Times]) -> list[Row]:
+        """The rows, from the times by part and key."""
+        raise NotImplementedError
+
+    def halved(self) -> Case | None:
+        """A smaller one to be measured instead where this does not fit in memory; None: there is none."""
+        return None
+
+    @contextlib.contextmanager
+    def surroundings(self) -> Iterator[None]:
+        """The settings of the process; those of training."""
+        prepare_process(self.device)
+        yield
+
+    def before_timing(self, ready: Mapping[Any, Built]) -> None:
+        """Called when all are built."""
+
+
+def run_cases(cases: Iterable[Case], session: Session) -> None:
+    """Measure them. What fails is reported, what there is no time for is named, and the rest is measured."""
+    for case in cases:
+        current: Case | None = case
+        while current is not None:
+            if not session.goes_on():
+                session.say(f"{case.what}: {OUT_OF_TIME}")
+                break
+            torch._dynamo.reset()
+            use_tiles((), only=True)  # of another batch or type
+            free(case.device)
+            smaller = None
+            try:
+                with current.surroundings():
+                    _measure(current, session)
+            except torch.cuda.OutOfMemoryError as error:
+                if (smaller := current.halved()) is None:
+                    session.fail(current.what, error)
+                else:
+                    session.say(f"{current.what}: too large, once more with half the batch")
+            except Exception as error:
+                session.fail(current.what, error)
+            current = smaller
+        torch._dynamo.reset()
+        free(case.device)
+
+
+def _measure(case: Case, session: Session) -> None:
+    build, ready = case.builder(), dict[Hashable, Built]()
+    # Those that must fit come first: whether the batch is too large shows before time is spent on the others.
+    for key in sorted(case.keys, key=lambda key: key in case.optional):
+        what = f"{case.what} {key if isinstance(key, str) else ' '.join(map(str, key))}"
+        if not session.goes_on():
+            session.say(f"{what}: {OUT_OF_TIME}")
+            continue
+        begin = time.perf_counter()
+        try:
+            ready[key] = build(key)
+        except Unavailable as reason:
+            session.say(f"{what}: left out, {reason}")
+        except torch.cuda.OutOfMemoryError:
+            if key not in case.optional:
+                raise
+            session.say(f"{what}: left out, does not fit")
+        except Exception as error:
+            session.fail(what, error)
+        if key not in ready:
+            free(case.device)  # the error's trace is gone, and with it what it held
+        elif note := ready[key].note or ((took := time.perf_counter() - begin) >= 1 and f"ready after {took:.1f} s"):
+            session.say(f"{what}: {note}")
+    if not ready:
+        return
+    case.before_timing(ready)
+    parts = {(name, key): part for key, built in ready.items() for name, part in built.parts.items()}
+    stopwatch = stopwatch_for(case.device, head_start=case.head_start)
+    last = time.monotonic()
+
+    def told(number: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > 5:
+            last = time.monotonic()
+            session.say(f"{case.what}: round {number} of {session.rounds}")
+
+    times = in_turns(parts, session.rounds, stopwatch, case.warm_up, session.goes_on, told)
+    session.add(case.page, case.rows({key: ready[key] for key in case.keys if key in ready}, times))
+    session.say(f"{case.what}: {unsettled(times) or f'measured in {len(next(iter(times.values())).seconds)} rounds'}")
+
+
+def versions() -> dict[str, str | None]:
+    """The columns that end a row: the libraries and the commit of a measurement."""
+    return {"torch": torch.__version__, "triton": version_of("triton"), "git_commit": git_commit()}
