@@ -3,7 +3,7 @@ says no more than what trains it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -121,6 +121,11 @@ class LoadedText(Loaded):
         if self.codec is None:
             raise UserError(f"{self.name} has no tokenizer, so it cannot be fed text", "A folder needs tokenizer.json.")
         return self.codec
+
+    def check_ids(self, ids: Sequence[int]) -> None:
+        """Raises `UserError` where a token is not one of the model's: the tokenizer is another's."""
+        if max(ids) >= (size := self.model.vocabulary):
+            raise UserError(f"{self.name}: its tokenizer makes the id {max(ids)}, but the model has {size} tokens")
 
 
 class LoadedModel(LoadedText):

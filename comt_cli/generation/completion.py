@@ -90,9 +90,7 @@ def begin(loaded: LoadedModel, prompts: Sequence[str]) -> list[Completion]:
     ids = [codec.prompt(prompt) for prompt in prompts]
     if not all(ids):
         raise UserError(f"{loaded.name} has no token that a text begins with", "Give it a --prompt.")
-    largest, vocabulary = max(map(max, ids)), loaded.model.vocabulary
-    if largest >= vocabulary:
-        raise UserError(f"{loaded.name}: its tokenizer makes the id {largest}, but the model has {vocabulary} tokens")
+    loaded.check_ids([token for tokens in ids for token in tokens])
     numbered = zip(prompts, ids, count_copies(ids), strict=True)
     return [Completion(prompt, tokens, copy) for prompt, tokens, copy in numbered]
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comt_cli.analysis.mixing import DISPERSION, READ_OUT, mixtures
+from comt_cli.analysis.figures.mixing import DISPERSION, READ_OUT, mixtures
 from comt_cli.layers.residual.scaled import FollowsTraining
 from comt_cli.methods import in_words, method_from
 from comt_cli.models.build import empty_network, materialise

@@ -13,8 +13,7 @@ from tiny_runs import dataset_of, image_spec, pictures, tiny_spec, train
 from toy_translation import toy_model, toy_spec, write_run
 from typer.testing import CliRunner, Result
 
-from comt_cli.analysis.gates import observed_gates
-from comt_cli.analysis.observed import observed_image
+from comt_cli.analysis.observed import observed_gates, observed_image
 from comt_cli.app import app
 from comt_cli.data.images.sets import glyphs
 from comt_cli.errors import UserError
@@ -164,7 +163,7 @@ def test_regions_and_words_of_a_captioner_have_their_figures() -> None:
         (translator, ["--text", "a" * 40], "the text has 40 tokens; grc-c-seed1 takes 1 to 39"),
         (captioner, ["--images", "2"], "grc-c-seed1 is observed on one image at a time"),
         (captioner, ["--images", "12,"], "there is no test image 12"),
-        (captioner, ["--text", "a " * 13], "the caption has 13 words"),
+        (captioner, ["--text", "a " * 13], "the text has 13 tokens"),
     ],
 )
 def test_what_cannot_be_observed_is_refused(model, arguments, said) -> None:
