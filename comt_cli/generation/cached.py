@@ -118,12 +118,9 @@ def generate(
     """Yield the next token of every prompt, step by step, until each text has ended or has `max_new_tokens`.
 
     A text ends with one of `stop_ids`, which is yielded; after it comes None. How tokens are chosen (`temperature`,
-    `top_p`, `seed`, `copies`): see `Sampler`.
-    `graph`: see `Decoder`; None is yes on CUDA. What takes its time once is done before this returns.
-
-    Raises:
-        UserError: (at a step) the logits of a text that has not ended are not finite numbers.
-        ValueError: there are no prompts, one has no tokens, or a number is out of its range.
+    `top_p`, `seed`, `copies`): see `Sampler`. `graph`: see `Decoder`; None is yes on CUDA. What takes its time once is
+    done before this returns. Raises `UserError`, at a step, where the logits of a text that has not ended are not
+    finite numbers, `ValueError` where there is nothing to generate, or a number is out of its range.
     """
     if not prompts or not all(prompts) or max_new_tokens < 1:
         raise ValueError("there must be prompts, each of one token or more, and a token to generate")

@@ -133,9 +133,8 @@ class Translator:
 
 def translator(loaded: LoadedTranslator, device: torch.device, warn: Callable[[str], None] | None = None) -> Translator:
     """Translator of a loaded model, which is moved to the device, and computes in fp32."""
-    return Translator(
-        loaded.model.to(device, torch.float32).eval(), loaded.tokenizer, device, longest=loaded.longest, warn=warn
-    )
+    model = loaded.model.to(device, torch.float32).eval()
+    return Translator(model, loaded.tokenizer, device, longest=loaded.longest, warn=warn)
 
 
 def batches(sources: Sequence[Sequence[int]], batch_tokens: int) -> list[list[int]]:

@@ -17,7 +17,7 @@ from comt_cli.analysis.figures.token_gates import ChannelGates, GateValues
 from comt_cli.analysis.observed import DEFAULT_TEXT, Observation, SiteValues, observed_gates, tokens_of, watch
 from comt_cli.analysis.subject import Request, Subject
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded import LoadedModel, describe
+from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.layers.attention import rotation_table
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.residual.base import State
@@ -54,7 +54,7 @@ def loaded(**options) -> LoadedModel:
                 parameter.fill_(0.3)
             elif parameter.ndim == 2:
                 parameter.mul_(5)
-    return LoadedModel(model, options["name"], describe(model, options["name"]), Letters(), 64)
+    return LoadedModel(model, options["name"], "a network", Letters(), 64)
 
 
 def gate_values(source: LoadedModel, text: str) -> list[SiteValues]:

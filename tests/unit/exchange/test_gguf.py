@@ -55,7 +55,7 @@ def write(path: Path, model, quantisation: Type = Type.F32, tokens: list[str] | 
     if tokens is None:
         writer.add_token_merges(MERGES)
         writer.add_token_types([3, *[1] * (VOCABULARY - 2), 3])
-    public = {**our_gguf._OUTER, **our_gguf._INNER}
+    public = {**our_gguf.OUTER, **our_gguf.INNER}
     names = {value: key for key, value in public.items()}
     for name, tensor in LAYOUTS["llama"].split(model).items():
         array = tensor.detach().float().numpy()
@@ -176,5 +176,5 @@ def test_damaged_and_foreign_files_give_an_error_for_people(make_llama, tmp_path
         with pytest.raises(UserError, match="not a whole GGUF file"):
             load(cut, LoadedModel)
     cut.write_bytes(b"PK\x03\x04 something else")
-    with pytest.raises(UserError, match="not a GGUF file"):
+    with pytest.raises(UserError, match="not a whole GGUF file"):
         load(cut, LoadedModel)
