@@ -261,8 +261,9 @@ def observed_gates(loaded: Loaded, on: Observation) -> list[SiteValues]:
     keys = list(dict.fromkeys(key for key, _ in found))
     branches = list(dict.fromkeys(key[:2] for key in keys))
 
-    def rank(key: tuple[str, ...]) -> tuple[int, int, int]:
+    def rank(item: tuple[tuple[str, ...], SiteValues]) -> tuple[int, int, int]:
+        key = item[0]
         within = PROJECTIONS.index(key[3]) if key[3] in PROJECTIONS else len(PROJECTIONS)
         return branches.index(key[:2]), within, keys.index(key)
 
-    return [values for _, values in sorted(found, key=lambda item: rank(item[0]))]
+    return [values for _, values in sorted(found, key=rank)]

@@ -78,7 +78,8 @@ def _refuse_inexpressible(model: Any, layout: Layout) -> None:
     if sites := gated_sites(model):
         reasons.append(f"gates at {', '.join(sites)}")
     connections = [module for module in model.modules() if isinstance(module, ResidualConnection)]
-    norms = [module for connection in connections for module in connection.children()] + layout.outer_norms(model)
+    norms = [module for connection in connections for module in connection.children()]
+    norms += [module for name, module in model.named_modules() if name in layout.outer_norms]
     if not all(type(connection) in layout.connections for connection in connections):
         reasons.append(f"the residual connection {residual_name(model)}")
     elif not all(isinstance(norm, layout.norm) for norm in norms):
@@ -141,9 +142,7 @@ def _read_tokenizer(path: Path, config: Mapping[str, Any]) -> LibraryCodec | Non
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = read_json(path)
-    except FileNotFoundError:
-        raise UserError(f"there is no {path}") from None
-    except ValueError as error:
+    except (FileNotFoundError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     if not isinstance(value, dict):
         raise UserError(f"{path} does not hold a JSON object")

@@ -45,7 +45,8 @@ class Layout(ABC):
     Attributes:
         ours: the family's name.
         loaded: the class of a loaded one; `architectures`: the classes of transformers, of which the first is written.
-        method: the plain model's; `connections`: what joins its blocks, `joined` in words; `norm`: its norms' class.
+        method: the plain model's; `connections`: what joins its blocks, `joined` in words; `norm`: its norms' class,
+            `outer_norms`: where those outside of its blocks are.
         outer: public names of the parameters outside of blocks; `inner`: of those in a block, below `blocks`, a dot and
             its number; `sites`: of the projections there.
         shared: tensors that a checkpoint may hold a second time, and the one of ours whose copy each must be.
@@ -59,6 +60,7 @@ class Layout(ABC):
     connections: ClassVar[tuple[type[ResidualConnection], ...]]
     joined: ClassVar[str]
     norm: ClassVar[type[nn.Module]]
+    outer_norms: ClassVar[tuple[str, ...]]
     outer: ClassVar[Mapping[str, str]]
     inner: ClassVar[Mapping[str, str]]
     sites: ClassVar[Mapping[str, str]]
@@ -73,10 +75,6 @@ class Layout(ABC):
     @abstractmethod
     def settings(self, config: Mapping[str, Any], origin: str) -> Any:
         """Our settings of a `config.json`. Raises `KeyError`, `ValidationError` or `UserError`."""
-
-    @abstractmethod
-    def outer_norms(self, model: Any) -> list[nn.Module]:
-        """The model's norms outside of its blocks."""
 
     @abstractmethod
     def weight_name(self, public: str, settings: Any) -> str | None:
@@ -164,6 +162,7 @@ class LlamaLayout(Layout):
     connections: ClassVar = (PreNorm, ScaledInit)  # how a network started is no part of it
     joined: ClassVar = "pre-norm"
     norm: ClassVar = nn.RMSNorm
+    outer_norms: ClassVar = ("final_norm",)
     outer: ClassVar = {
         "embedding.weight": "model.embed_tokens.weight",
         "final_norm.weight": "model.norm.weight",
@@ -229,9 +228,6 @@ class LlamaLayout(Layout):
             raise _unsupported(origin, "head_dim", config["head_dim"])
         return settings
 
-    def outer_norms(self, model: Llama) -> list[nn.Module]:
-        return [model.final_norm]
-
     def weight_name(self, public: str, settings: ModelSettings) -> str | None:
         if public.endswith("rotary_emb.inv_freq"):  # written by old versions, recomputed by all
             return None
@@ -257,6 +253,7 @@ class BertLayout(Layout):
     connections: ClassVar = (PostNorm,)
     joined: ClassVar = "post-norm"
     norm: ClassVar = nn.LayerNorm
+    outer_norms: ClassVar = ("embedding_norm", "head.norm")
     outer: ClassVar = {
         "embedding.weight": f"{_EMBEDDINGS}.word_embeddings.weight",
         "positions.weight": f"{_EMBEDDINGS}.position_embeddings.weight",
@@ -333,9 +330,6 @@ class BertLayout(Layout):
             attention_dropout=config.get("attention_probs_dropout_prob", 0.1),
             norm_eps=config.get("layer_norm_eps", 1e-12),
         )
-
-    def outer_norms(self, model: Bert | BertClassifier) -> list[nn.Module]:
-        return [model.embedding_norm, *([model.head.norm] if isinstance(model, Bert) else [])]
 
     def weight_name(self, public: str, settings: BertSettings) -> str | None:
         other = ("bert.pooler.", "cls.seq_relationship.", f"{_HEAD}.decoder.", f"{_EMBEDDINGS}.position_ids")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -81,13 +82,9 @@ def _connections(model: Model) -> list[ResidualConnection]:
 
 def _shared_values(model: Model) -> list[tuple[str, int, SharedValues]]:
     """The modules that mix values of earlier blocks into attention, with their stack and block (from 0)."""
-    return [
-        (stack, layer, module)
-        for stack, blocks in model.stacks.items()
-        for layer, block in enumerate(blocks)
-        for module in block.modules()
-        if isinstance(module, SharedValues)
-    ]
+    blocks = [(stack, *each) for stack, blocks in model.stacks.items() for each in enumerate(blocks)]
+    each = [(stack, layer, module) for stack, layer, block in blocks for module in block.modules()]
+    return [(stack, layer, module) for stack, layer, module in each if isinstance(module, SharedValues)]
 
 
 def mixtures(model: Model, run: Callable[[], object]) -> list[Mixed]:
@@ -123,17 +120,12 @@ def recorded_states(connections: Sequence[ResidualConnection]) -> Iterator[list[
     """In this context the input states of the connections are collected, in their order."""
     states: list[State] = []
 
-    def recording(connection: ResidualConnection) -> None:
-        step = connection.step
-
-        def recorded(state: State, branch: Branch) -> State:
-            states.append(state)
-            return step(state, branch)
-
-        connection.step = recorded  # type: ignore[method-assign]
+    def recorded(step: Callable[[State, Branch], State], state: State, branch: Branch) -> State:
+        states.append(state)
+        return step(state, branch)
 
     for connection in connections:
-        recording(connection)
+        connection.step = partial(recorded, connection.step)  # type: ignore[method-assign]
     try:
         yield states
     finally:

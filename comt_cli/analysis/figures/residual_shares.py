@@ -47,6 +47,10 @@ Share = tuple[tuple[nn.Module, ...], Callable[..., Tensor]]
 """The gates that a factor of a connection is computed from, and how."""
 
 
+def _itself(gate: Tensor) -> Tensor:
+    return gate
+
+
 class ResidualShares(ModelFigure):
     """One panel a share: means over images or tokens, with bars from the 10th to the 90th percentile. All axes
     span as much, so that equal heights are equal changes, each about its own middle.
@@ -157,17 +161,16 @@ def _passes(of: Subject) -> Iterator[int]:
 
 
 def _placed(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with each row's `place` on the x-axis, the place of the `tick` of its block or layer, and its
-    `number` there, NaN where that is not shown."""
+    """The frame with each row's `place` on the x-axis, the place of the `tick` of its block or layer, NaN where that
+    is not shown, and its `number` there."""
     if "block" in frame:
-        placed = frame.assign(place=frame["block"], tick=frame["block"], number=frame["block"], part="")
-        return placed.assign(tick=placed["tick"].where(placed["number"].isin(layer_ticks(frame["block"].max()))))
+        shown = frame["block"].isin(layer_ticks(frame["block"].max()))
+        return frame.assign(place=frame["block"], tick=frame["block"].where(shown), number=frame["block"], part="")
     adds = frame[["stack", "layer", "part"]].drop_duplicates()
-    adds = adds.assign(place=range(1, len(adds) + 1))
-    layers = adds.groupby(["stack", "layer"])["place"]
-    adds["tick"] = (layers.transform("min") + layers.transform("max")) / 2
+    adds = adds.assign(place=range(1, len(adds) + 1), number=adds["layer"])
+    ends = adds.groupby(["stack", "layer"])["place"].transform(lambda place: (place.min() + place.max()) / 2)
     shown = adds.groupby("stack")["layer"].transform(lambda layer: layer.isin(layer_ticks(layer.max())))
-    return frame.merge(adds.assign(tick=adds["tick"].where(shown.astype(bool)), number=adds["layer"]))
+    return frame.merge(adds.assign(tick=ends.where(shown.astype(bool))))
 
 
 def _lines(axes: Axes, own: pd.DataFrame) -> None:
@@ -210,10 +213,6 @@ def shares_of(connection: ResidualConnection) -> Mapping[str, Share]:
         case ScaledBranch(learned=nn.Module() as number):
             shares["scale"] = (number,), _itself
     return shares
-
-
-def _itself(gate: Tensor) -> Tensor:
-    return gate
 
 
 class Sums:
