@@ -7,10 +7,11 @@ import importlib
 import inspect
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -103,3 +104,9 @@ def mark_groups(axes: Axes, places: Mapping[str, pd.Series]) -> None:
             name, ((first + last) / 2, 1.0), xycoords=("data", "axes fraction"), xytext=(0, 1),
             textcoords="offset points", ha="center", va="bottom", fontsize=6.5, color=QUIET,
         )  # fmt: skip
+
+
+def evenly(items: Sequence[Any], most: int) -> list[Any]:
+    """At most so many of the items, at even distances, the first and the last among them."""
+    chosen = np.unique(np.linspace(0, len(items) - 1, min(most, len(items))).round().astype(int))
+    return [items[place] for place in chosen]

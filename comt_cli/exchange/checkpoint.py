@@ -82,7 +82,8 @@ def read_state(path: Path, *, mapped: bool = True, parts: bool = True) -> dict[s
         for name, tensor in weights.items()
     ):
         raise UserError(f"{path}: its model is {_what(weights)}, not floating-point tensors by name")
-    task = tasks().get(command_in(state)) if parts else None
+    spec = state["spec"]
+    task = tasks().get(str(spec.get("command"))) if parts and isinstance(spec, dict) else None
     if missing := [key for key in (task.checkpoint_parts if task else ()) if key not in state]:
         raise UserError(f"{path} lacks {' and '.join(missing)}")
     return state
@@ -118,36 +119,29 @@ class _Writer:
         self._handle.flush()
 
 
-def command_in(state: Mapping[str, Any]) -> str:
-    """The command that trained a checkpoint, as far as it says one."""
-    spec = state["spec"]
-    return str(spec.get("command")) if isinstance(spec, dict) else ""
-
-
 def spec_in(state: Mapping[str, Any], path: Path) -> RunSpec:
-    """The run whose checkpoint `state` is. Raises `UserError` where it is not one of this version."""
+    """The run whose checkpoint `state` is. Raises `UserError` where it is not one of this version, or this version does
+    not have its method, or not for models of its task."""
     try:
-        return RunSpec.model_validate(state["spec"])
+        spec = RunSpec.model_validate(state["spec"])
     except ValidationError as error:
         raise UserError(f"{path}: its spec does not fit this version of comt: {problem_of(error)}") from None
+    uses = f"{path} uses the method {spec.method.get('name')!r}"
+    try:
+        fits = method_from(spec.method).fits(spec.task.sites)
+    except KeyError:
+        raise UserError(f"{uses}, which this comt does not have") from None
+    except ValidationError as error:
+        raise UserError(f"{path}: its method does not fit this version of comt: {problem_of(error)}") from None
+    if not fits:
+        raise UserError(f"{uses}, which is not for such a model")
+    return spec
 
 
 def problem_of(error: ValidationError) -> str:
     """The first problem that pydantic found, in one line: where, and what."""
     problem = error.errors()[0]
     return ": ".join(filter(None, (".".join(map(str, problem["loc"])), problem["msg"])))
-
-
-def check_method(spec: RunSpec, path: Path) -> None:
-    """Raises `UserError` where this version does not have the run's method, or not for models of its task."""
-    try:
-        fits = method_from(spec.method).fits(spec.task.sites)
-    except KeyError:
-        raise UserError(f"{path} uses the method {spec.method.get('name')!r}, which this comt does not have") from None
-    except ValidationError as error:
-        raise UserError(f"{path}: its method does not fit this version of comt: {problem_of(error)}") from None
-    if not fits:
-        raise UserError(f"{path} uses the method {spec.method.get('name')!r}, which is not for such a model")
 
 
 def misfits(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from comt_cli import words
 from comt_cli.errors import UserError
-from comt_cli.exchange.checkpoint import check_method, misfits, read_state, spec_in
+from comt_cli.exchange.checkpoint import misfits, read_state, spec_in
 from comt_cli.exchange.loaded import KINDS, Loaded
 from comt_cli.exchange.sources import HUB_NAME, check_source
 from comt_cli.models.build import model_of
@@ -51,7 +51,6 @@ def _read_own(path: Path, wanted: type[Loaded]) -> Loaded:
             f"{path} is a checkpoint of comt {spec.command}, not of {wanted.kind()} (comt {wanted.command})",
             who_takes(spec.task),
         )
-    check_method(spec, path)
     model = model_of(spec)
     if wrong := misfits(state["model"], model.state_dict()):
         raise UserError(f"{path}: its weights do not fit its spec: {wrong}")

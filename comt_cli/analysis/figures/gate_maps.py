@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from comt_cli.analysis.images import gate_sites
-from comt_cli.analysis.model_figure import ModelFigure
+from comt_cli.analysis.model_figure import ModelFigure, evenly
 from comt_cli.analysis.observed import SiteValues, Values
 from comt_cli.analysis.subject import Subject
 from comt_cli.report.figures.lines import site_names
@@ -145,11 +145,10 @@ class GateMaps(ModelFigure):
         """Rows `image` (its number), `label, prediction, block, site, y, x` (of the map's own pixels) and `value`. The
         image's own pixels, 0 to 255, are block 0, with their colours as sites. Raises `UserError` where there is no
         such image; see `WatchedImages`."""
-        sites = list(gate_sites(of.model).items())
-        places = np.unique(np.linspace(0, len(sites) - 1, min(MOST_MAPS, len(sites))).round().astype(int))
+        sites = dict(evenly(list(gate_sites(of.model).items()), MOST_MAPS))
         numbers = range(IMAGES) if of.request.images is None else of.request.images
         x_BCHW, labels_B, pixels = of.validation_images.chosen(numbers)
-        logits, maps = of.validation_images.with_maps(x_BCHW, dict(sites[place] for place in places))
+        logits, maps = of.validation_images.with_maps(x_BCHW, sites)
         planes = {(0, colour): pixels[..., place] for place, colour in enumerate(_COLOURS)}
         names, predictions = of.model.class_names, logits.argmax(dim=1).tolist()
         frames = []

@@ -22,7 +22,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
 
 from comt_cli.analysis.images import EXAMPLES, WatchedImages, stages_of
-from comt_cli.analysis.model_figure import MARKERS, ModelFigure, mark_groups
+from comt_cli.analysis.model_figure import MARKERS, ModelFigure, evenly, mark_groups
 from comt_cli.analysis.observed import hooked
 from comt_cli.analysis.subject import Subject
 from comt_cli.errors import UserError
@@ -224,10 +224,10 @@ def _by_convolution(frame: pd.DataFrame) -> pd.DataFrame:
     """One line a convolution, as in `ConvGradients.table`."""
     table = frame.pivot(index=["row", "convolution", "depth"], columns="step", values="norm").sort_index(level="depth")
     seen = table.where(table > 0)
-    steps = table.columns.to_numpy()
-    shown = steps[np.unique(np.linspace(0, len(steps) - 1, min(len(steps), _MOST_STEPS)).round().astype(int))]
     summary = pd.DataFrame({"median": seen.median(axis=1), "greatest": seen.max(axis=1)})
-    return summary.join(table[shown].rename(columns=lambda step: f"{_STEP}{step}")).reset_index()
+    return summary.join(
+        table[evenly(list(table.columns), _MOST_STEPS)].rename(columns=lambda step: f"{_STEP}{step}")
+    ).reset_index()
 
 
 def _map(axes: Axes, table: pd.DataFrame, norm: LogNorm) -> QuadMesh:

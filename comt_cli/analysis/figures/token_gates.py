@@ -11,7 +11,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure, SubFigure
 
-from comt_cli.analysis.model_figure import ModelFigure
+from comt_cli.analysis.model_figure import ModelFigure, evenly
 from comt_cli.analysis.subject import Subject
 from comt_cli.errors import UserError
 from comt_cli.report.figures import lines
@@ -187,8 +187,8 @@ class ChannelGates(ModelFigure):
     def draw(self, frame: pd.DataFrame) -> Figure:
         drawn, tokens = self.table(frame), frame["position"].nunique()
         layers, shown = sorted(drawn["layer"].unique()), drawn["position"].nunique()
-        few = _evenly(layers, _MAPS_ABREAST)
-        deep = few if shown > _LONG else _evenly(layers, _MOST_MAPS)
+        few = evenly(layers, _MAPS_ABREAST)
+        deep = few if shown > _LONG else evenly(layers, _MOST_MAPS)
         ends = robust_ends(drawn["value"].to_numpy())
         norm = Normalize(ends.low, ends.high)
         rows = -(-len(deep) // _MAPS_ABREAST)
@@ -225,12 +225,6 @@ class ChannelGates(ModelFigure):
 def _place(frame: pd.DataFrame) -> list[str]:
     """Stack and branch, where there are several, and the site."""
     return [frame[key].iloc[0] for key in ("stack", "part", "site") if key in frame]
-
-
-def _evenly(layers: list[int], most: int) -> list[int]:
-    """At most so many of the layers, at even distances, the first and the last among them."""
-    chosen = np.unique(np.linspace(0, len(layers) - 1, min(most, len(layers))).round().astype(int))
-    return [layers[place] for place in chosen]
 
 
 def _surfaces(part: SubFigure, drawn: pd.DataFrame, layers: list[int], norm: Normalize) -> None:
