@@ -6,8 +6,6 @@ choice has a margin, which is asserted here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 import torch
 from same_bits import same_integers
@@ -41,13 +39,3 @@ def search_without_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     What is left out is the sum over the vocabulary, whose last bits may depend on the number of rows.
     """
     monkeypatch.setattr(Tensor, "log_softmax", lambda logits, dim: logits - logits.amax(dim, keepdim=True))
-
-
-def assert_same_but_for_ties(found: Sequence[tuple[float, str]], expected: Sequence[tuple[float, str]]) -> None:
-    """Scores and texts of a sentence, the best first: the scores to rounding (fp32, over some layers and tokens), the
-    texts in the same order but where scores are that near. The last may tie with one that is not there."""
-    scores = [score for score, _ in expected]
-    assert [score for score, _ in found] == pytest.approx(scores, rel=2e-5)
-    for score, text in found:
-        as_good = [other for value, other in expected if value == pytest.approx(score, rel=2e-5)]
-        assert text in as_good or (len(expected) > 1 and score == pytest.approx(scores[-1], rel=2e-5))

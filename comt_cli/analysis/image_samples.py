@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from comt_cli.data.images.dataset import ImageDataset
-from comt_cli.data.images.settings import Augmentation, ImageDataSettings
+from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.data.order import sample_indices
 from comt_cli.data.prepare import prepare as prepare_images
 from comt_cli.layers.image_input import ImageInput
@@ -34,11 +33,11 @@ def plot_images(data: ImageDataSettings, folder: Path) -> None:
     write the figure's files."""
     said = functools.cache(lambda stage: print(f"{stage} ...", file=sys.stderr))  # each stage once
     dataset = prepare_images(data, lambda stage, *_: said(stage))
-    frame = sampled(dataset)
+    frame = _sampled(dataset)
     rows = sorted(frame["row"].unique())
     count = min(len(rows), _MOST_ROWS)
     drawn = frame[frame["row"].isin([rows[place * len(rows) // count] for place in range(count)])]
-    figure = draw_samples(_pictures(dataset, data.augmentation, drawn), drawn)
+    figure = _draw(drawn, dataset, data)
     stem = f"{data.images}-{data.size}" + ("" if data.augmentation == "none" else f"-{data.augmentation}")
     if data.images == "imagenet" and data.folder is not None:  # another folder has other pictures
         stem += f"-{dataset.content_hash[:8]}"
@@ -53,11 +52,9 @@ def plot_images(data: ImageDataSettings, folder: Path) -> None:
         f"{data.images}: {len(dataset.train):,} images for training, {len(dataset.validation):,} for validation, "
         f"{len(rows)} classes, {data.size} pixels; content {dataset.content_hash}"
     )
-    if count < len(rows):
-        print(f"The figure shows {count} of the {len(rows)} classes, at even distances.")
 
 
-def sampled(dataset: ImageDataset) -> pd.DataFrame:
+def _sampled(dataset: ImageDataset) -> pd.DataFrame:
     """The first images of each class in the order of training: `row, column, position` (in that order), `index, label,
     class` (its name)."""
     labels, names = dataset.train.labels, dataset.class_names
@@ -70,28 +67,19 @@ def sampled(dataset: ImageDataset) -> pd.DataFrame:
     return pd.DataFrame(cells, columns=["row", "column", "position", "index", "label", "class"])
 
 
-def _pictures(dataset: ImageDataset, augmentation: Augmentation, frame: pd.DataFrame) -> list[NDArray[np.uint8]]:
-    """The images of a frame's lines as a network reads them, uint8 [S, S, 3]."""
-    look = ImageInput(dataset, "train", augmentation, torch.device("cpu"))
-    pictures = []
-    for index, position in zip(frame["index"], frame["position"], strict=True):
-        batch = dataset.train.train_batch(np.array([index]), _SEED, position)
-        pictures.append(look.shown(look(batch)[0])[0])
-    return pictures
-
-
-def draw_samples(pictures: list[NDArray[np.uint8]], frame: pd.DataFrame) -> Figure:
-    """A grid of the images of a frame's lines, one row a class, named at its left."""
+def _draw(frame: pd.DataFrame, dataset: ImageDataset, data: ImageDataSettings) -> Figure:
+    """A grid of the images of a frame's lines, as a network reads them, one row a class, named at its left."""
+    look = ImageInput(dataset, "train", data.augmentation, torch.device("cpu"))
     rows, columns = list(frame.groupby("row")), int(frame["column"].max()) + 1
     with style():
         figure = Figure(figsize=(PAGE_WIDTH, (PAGE_WIDTH - _MARGIN) / columns * len(rows)))
         axes = figure.add_axes((_MARGIN / PAGE_WIDTH, 0, 1 - _MARGIN / PAGE_WIDTH, 1))
-        numbered = iter(pictures)
         for place, (_, own) in enumerate(rows):
             axes.text(-_GAP * 2, place + 0.5, own["class"].iloc[0], ha="right", va="center", fontsize=9)
-            for column, picture in zip(own["column"], numbered, strict=False):
+            for column, index, position in zip(own["column"], own["index"], own["position"], strict=True):
+                batch = dataset.train.train_batch(np.array([index]), _SEED, position)
                 edges = (column + _GAP / 2, column + 1 - _GAP / 2, place + 1 - _GAP / 2, place + _GAP / 2)
-                axes.imshow(picture, extent=edges, interpolation="nearest", aspect="auto")
+                axes.imshow(look.shown(look(batch)[0])[0], extent=edges, interpolation="nearest", aspect="auto")
         axes.set(xlim=(0, columns), ylim=(len(rows), 0))
         axes.set_axis_off()
     return figure

@@ -15,9 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from comt_cli.analysis.gates import Values
-from comt_cli.analysis.observed import hooked, other_images
-from comt_cli.data.images.dataset import ImageBatch, ImageDataset
+from comt_cli.analysis.observed import Values, check_finite, check_images, hooked
 from comt_cli.data.loader import EvaluationBatches
 from comt_cli.data.prepare import prepare as prepare_images
 from comt_cli.errors import UserError
@@ -34,34 +32,21 @@ EXAMPLES = 10_000
 _PIXELS_AT_ONCE = 100 * 32 * 32
 """Of a batch: what a hundred layers keep of it for their gradients then fits into a laptop's memory."""
 
-SplitName = Literal["train", "validation"]
-
-
-def watched_images(loaded: LoadedImageModel, split: SplitName) -> WatchedImages:
-    """The images of one split of the model's data set; the model is put into evaluation, in fp32, on the best device.
-    Raises `UserError` where the images cannot be had, or are not those of the training."""
-    spec = loaded.run
-    data = spec.settings_as(ImageSettings).data
-    dataset = prepare_images(data)
-    if dataset.content_hash != spec.data_content or len(dataset.class_names) != len(loaded.class_names):
-        raise other_images(loaded.name, data.images)
-    return WatchedImages(loaded, dataset, split)
-
 
 class WatchedImages:
-    """A model in evaluation and images to show it (see `watched_images`)."""
+    """A classifier in evaluation, in fp32, on the best device, and the images of one split of its data set."""
 
-    def __init__(self, loaded: LoadedImageModel, dataset: ImageDataset, split: SplitName) -> None:
-        device = pick_device(None)
+    def __init__(self, loaded: LoadedImageModel, split: Literal["train", "validation"]) -> None:
+        """Raises `UserError` where the images cannot be had, or are not those of the training."""
+        data, device = loaded.run.settings_as(ImageSettings).data, pick_device(None)
+        dataset = prepare_images(data)
+        check_images(loaded, dataset.content_hash, data.images)
         self._loaded = loaded
         self._model = loaded.model.float().eval().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._split = dataset.train if split == "train" else dataset.validation
         # Normalised as in training, also where another machine's images came out a trace darker or lighter.
         mean, std = (cast(tuple[float, float, float], numbers) for numbers in (loaded.mean, loaded.std))
         self._input = ImageInput(replace(dataset, mean=mean, std=std), split, "none", device)
-
-    def __len__(self) -> int:
-        return len(self._split)
 
     def first(self, examples: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Batches (x fp32 [B, 3, S, S], labels int64 [B]) of the first images, all where there are fewer."""
@@ -72,19 +57,29 @@ class WatchedImages:
     def chosen(self, indices: Sequence[int]) -> tuple[Tensor, NDArray[np.int64], NDArray[np.uint8]]:
         """The images with these numbers: x as in `first`, their labels int64 [B], their pixels uint8 [B, S, S, 3].
         Raises `UserError` where there is no such image."""
-        if wrong := [index for index in indices if not 0 <= index < len(self)]:
-            raise UserError(f"there is no image {wrong[0]}", f"They are numbered from 0 to {len(self) - 1}.")
-        batch: ImageBatch = self._split.batch(np.array(indices, dtype=np.int64))
+        count = len(self._split)
+        if wrong := [index for index in indices if not 0 <= index < count]:
+            raise UserError(f"there is no image {wrong[0]}", f"They are numbered from 0 to {count - 1}.")
+        batch = self._split.batch(np.array(indices, dtype=np.int64))
         pixels = batch.pixels if self._split.pixels is None else self._split.pixels[batch.indices]
         assert pixels is not None  # a split has its images in memory, or reads them batch by batch
         return self._input(batch)[0], batch.labels, pixels
 
     def logits(self, x_BCHW: Tensor) -> Tensor:
-        """Logits of images, [B, classes]. Raises `UserError` where it is not finite."""
+        """Logits of images, [B, classes]. Raises `UserError` where they are not finite."""
         logits: Tensor = self._model(x_BCHW)
-        if not logits.isfinite().all():
-            raise UserError(f"the outputs of {self._loaded.name} are not finite numbers", "Did its training diverge?")
+        check_finite(self._loaded, logits)
         return logits
+
+    def with_maps(self, x_BCHW: Tensor, sites: GateSites) -> tuple[Tensor, dict[tuple[int, str], Values]]:
+        """Logits of images, without gradients, and the map of each gate on them, fp32 [B, H, W]."""
+        maps: dict[tuple[int, str], Values] = {}
+
+        def keep(at: tuple[int, str], gate: nn.Module, read: tuple[Tensor, Tensor], _: Tensor) -> None:
+            maps[at] = cast(Gate, gate).values(read[1])["scalar"][:, 0].cpu().numpy()
+
+        with hooked((gate, partial(keep, at)) for at, gate in sites.items()), torch.no_grad():
+            return self.logits(x_BCHW), maps
 
 
 GateSites = Mapping[tuple[int, str], Gate]
@@ -104,14 +99,7 @@ def gate_sites(loaded: LoadedImageModel) -> GateSites:
     return found
 
 
-def run_with_maps(
-    images: WatchedImages, x_BCHW: Tensor, sites: GateSites
-) -> tuple[Tensor, dict[tuple[int, str], Values]]:
-    """The logits of images, without gradients, and the map of each gate on them, fp32 [B, H, W]."""
-    maps: dict[tuple[int, str], Values] = {}
-
-    def keep(at: tuple[int, str], gate: nn.Module, read: tuple[Tensor, Tensor], _: Tensor) -> None:
-        maps[at] = cast(Gate, gate).values(read[1])["scalar"][:, 0].cpu().numpy()
-
-    with hooked((gate, partial(keep, at)) for at, gate in sites.items()), torch.no_grad():
-        return images.logits(x_BCHW), maps
+def stages_of(loaded: LoadedImageModel) -> list[int]:
+    """The stage of every residual block, from 1."""
+    blocks = loaded.model.settings.shape().blocks
+    return [stage for stage, number in enumerate(blocks, start=1) for _ in range(number)]

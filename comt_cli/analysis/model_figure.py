@@ -7,23 +7,28 @@ import importlib
 import inspect
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from comt_cli.analysis.subject import Subject
 from comt_cli.report.caption import Caption
 from comt_cli.report.figures import sign, write_figure
+from comt_cli.report.figures.style import QUIET
+
+MARKERS = "os^Dv"
 
 
 class ModelFigure(ABC):
     """One figure: its numbers, its caption's sentences, and its drawing.
 
     Attributes:
-        name: its file's name, with hyphens; a recipe's `draw` where the task allows it (`Task.drawings`).
+        name: a recipe's `draw` where the task allows it (`Task.drawings`), and the name of its files.
         title: in a caption.
         split: columns by which the rows go to figures of their own, where the frame has them.
         shared: whether all panels have one axis and one scale of colours.
@@ -87,3 +92,21 @@ def model_figures() -> Mapping[str, type[ModelFigure]]:
     names = [f"{package.__name__}.{module.name}" for module in pkgutil.iter_modules(package.__path__)]
     kinds = [kind for name in names for kind in vars(importlib.import_module(name)).values() if inspect.isclass(kind)]
     return {kind.name: kind for kind in kinds if issubclass(kind, ModelFigure) and not inspect.isabstract(kind)}
+
+
+def mark_groups(axes: Axes, places: Mapping[str, pd.Series]) -> None:
+    """Thin lines between groups of neighbours on the x-axis, given by their places, and the groups' names on top."""
+    for name, own in places.items():
+        first, last = int(own.min()), int(own.max())
+        if first > 1:
+            axes.axvline(first - 0.5, color=QUIET, linewidth=0.6, linestyle=(0, (4, 3)), zorder=0.5)
+        axes.annotate(
+            name, ((first + last) / 2, 1.0), xycoords=("data", "axes fraction"), xytext=(0, 1),
+            textcoords="offset points", ha="center", va="bottom", fontsize=6.5, color=QUIET,
+        )  # fmt: skip
+
+
+def evenly(items: Sequence[Any], most: int) -> list[Any]:
+    """At most so many of the items, at even distances, the first and the last among them."""
+    chosen = np.unique(np.linspace(0, len(items) - 1, min(most, len(items))).round().astype(int))
+    return [items[place] for place in chosen]

@@ -1,7 +1,7 @@
-"""Inputs that a network of tokens is observed on: a text, a sentence and its translation, an image and its caption;
-and one forward pass with observers on some of its modules.
+"""Networks of tokens on one input: a text, a sentence and its translation, an image and its caption; one forward pass
+with observers on some modules; and the values of the gates in it.
 
-Shapes: T tokens, R regions of an image, F features.
+Shapes: T tokens, N channels, R regions of an image, F features.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from comt_cli.data.prepare import prepare
@@ -24,6 +25,8 @@ from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedText, Loaded
 from comt_cli.generation.caption import ImageCaptioner, Seen
 from comt_cli.generation.transcript import one_line
 from comt_cli.generation.translate import Options, translator
+from comt_cli.layers.gates import CarriesGates, EvaluatorAdjuster
+from comt_cli.methods.base import PROJECTIONS
 from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.tasks.settings.translation import TranslationSettings
 
@@ -35,19 +38,17 @@ DEFAULT_SENTENCES = {
     "fr": "Le train pour Berlin part lundi à 9 h 30.",
     "vi": "Chuyến tàu đi Berlin khởi hành vào thứ Hai lúc 9:30.",
 }
-"""Default sentences of translators by source language; for any other language the English one."""
+"""By source language; the English one for any other."""
 MAX_TOKENS = 512
 """Longest text, unless the model was trained on shorter ones."""
+
+Values = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """A text, or the regions of an image, as model input.
-
-    Attributes:
-        inputs: a batch of one: ids int64 [1, T], or vectors float32 [1, R, F] and their mask, bool [1, R].
-        pieces: the name of each token or region.
-    """
+    """A text, or the regions of an image: `inputs`, a batch of one (ids int64 [1, T], or vectors float32 [1, R, F] and
+    their mask, bool [1, R]), and the name of each token or region."""
 
     inputs: tuple[Tensor, ...]
     pieces: list[str]
@@ -55,7 +56,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Observation:
-    """The input of one observed forward pass.
+    """Input of one forward pass.
 
     Attributes:
         sequences: the model's inputs in their order, by name.
@@ -84,27 +85,27 @@ def tokens_of(loaded: LoadedText, text: str | None = None) -> Tokens:
     codec = loaded.text_codec()
     limit = min(MAX_TOKENS, loaded.context_length or MAX_TOKENS)
     ids = codec.prompt(DEFAULT_TEXT)[:limit] if text is None else codec.prompt(text)
-    if not 2 <= len(ids) <= limit:
-        raise UserError(f"the text has {len(ids)} tokens; {loaded.name} takes 2 to {limit}", "Give another --text.")
-    if max(ids) >= loaded.model.vocabulary:
-        raise UserError(
-            f"{loaded.name}: its tokenizer makes the id {max(ids)}, but the model has {loaded.model.vocabulary} tokens"
-        )
+    _check_length(loaded, len(ids), 2, limit)
+    loaded.check_ids(ids)
     return Tokens((torch.tensor([ids]),), codec.pieces(ids))
+
+
+def _check_length(loaded: Loaded, count: int, least: int, limit: int) -> None:
+    if not least <= count <= limit:
+        said = f"the text has {count} tokens; {loaded.name} takes {least} to {limit}"
+        raise UserError(said, "Give another --text.")
 
 
 def observed_pair(loaded: LoadedTranslator, text: str | None = None) -> Observation:
     """A sentence (None: that of the source language, cut for models of short ones), `source`, and its translation by
     beam search with the run's settings, `target`, from the begin token to the last before the end. The model becomes
     fp32. Raises `UserError` where the text is empty or too long, or outputs are not finite."""
-    loaded.model.float()
     using = translator(loaded, torch.device("cpu"))
     tokenizer, limit = loaded.tokenizer, min(MAX_TOKENS, loaded.longest or MAX_TOKENS) - 1
     language = re.split("[_-]", loaded.run.settings_as(TranslationSettings).data.source)[0]
     default = DEFAULT_SENTENCES.get(language, DEFAULT_SENTENCES["en"])
     ids = tokenizer.encode(default)[:limit] if text is None else tokenizer.encode(one_line(text))
-    if not 1 <= len(ids) <= limit:
-        raise UserError(f"the text has {len(ids)} tokens; {loaded.name} takes 1 to {limit}", "Give another --text.")
+    _check_length(loaded, len(ids), 1, limit)
     source = (*ids, using.end)
     found = using.search([source], Options(loaded.decode))[0][0]
     assert found.hypothesis is not None
@@ -116,15 +117,10 @@ def observed_pair(loaded: LoadedTranslator, text: str | None = None) -> Observat
 
 def observed_image(loaded: LoadedCaptioner, number: int = 0, text: str | None = None) -> Observation:
     """A test image of the model's data set, `image`, and a caption of it (None: by beam search with the run's
-    settings), `caption`, from the begin word to the last before the end. The model becomes fp32.
-
-    Raises:
-        UserError: the images are missing, or not those of the training; there is no image of that number; the text is
-            empty or too long; outputs are not finite.
-    """
+    settings), `caption`, from the begin word to the last before the end. The model becomes fp32. Raises `UserError`
+    where the images are not those of the training, or there is none of that number; or as `observed_pair`."""
     dataset = prepare(loaded.data)
-    if dataset.content_hash != loaded.run.data_content:
-        raise other_images(loaded.name, loaded.data.corpus)
+    check_images(loaded, dataset.content_hash, loaded.data.corpus)
     if not 0 <= number < len(dataset.test):
         raise UserError(f"there is no test image {number}", f"They are numbered from 0 to {len(dataset.test) - 1}.")
     using = ImageCaptioner(loaded, torch.device("cpu"))
@@ -134,9 +130,7 @@ def observed_image(loaded: LoadedCaptioner, number: int = 0, text: str | None = 
         ids = using.captions(Seen(vectors_RF, pixels), loaded.decode)[0].hypothesis.tokens
     else:
         ids = tuple(tokenizer.encode(one_line(text)))
-        if not 1 <= len(ids) <= using.longest - 1:
-            limit = f"{loaded.name} takes 1 to {using.longest - 1}"
-            raise UserError(f"the caption has {len(ids)} words; {limit}", "Give another --text.")
+        _check_length(loaded, len(ids), 1, using.longest - 1)
     target = (using.begin, *ids)
     author = "by the network itself" if text is None else "as it was given"
     said = (
@@ -145,7 +139,7 @@ def observed_image(loaded: LoadedCaptioner, number: int = 0, text: str | None = 
         f"{len(vectors_RF)} regions{'' if pixels is None else ', named by row and column'}."
     )
     side = math.isqrt(len(vectors_RF))
-    grid = [f"{at // side + 1}-{at % side + 1}" for at in range(len(vectors_RF))]  # by row and column
+    grid = [f"{at // side + 1}-{at % side + 1}" for at in range(len(vectors_RF))]
     vectors_1RF = torch.from_numpy(vectors_RF)[None]
     mask_1R = torch.ones(vectors_1RF.shape[:2], dtype=torch.bool)
     image = Tokens((vectors_1RF, mask_1R), ["region"] * len(grid) if pixels is None else grid)
@@ -153,9 +147,11 @@ def observed_image(loaded: LoadedCaptioner, number: int = 0, text: str | None = 
     return _encoded_and_decoded(loaded.model, {"image": image, "caption": caption}, said)
 
 
-def other_images(name: str, data_set: str) -> UserError:
-    """The error where a model was trained on other images than those of this machine."""
-    return UserError(f"{name} was trained on other images of {data_set} than those that are here", "Train it anew.")
+def check_images(loaded: Loaded, content: str, data_set: str) -> None:
+    """Raises `UserError` where the data of this machine are not those that a run was trained on."""
+    if content != loaded.run.data_content:
+        said = f"{loaded.name} was trained on other images of {data_set} than those that are here"
+        raise UserError(said, "Train it anew.")
 
 
 def _encoded_and_decoded(model: EncoderDecoder, sequences: Mapping[str, Tokens], said: str) -> Observation:
@@ -190,6 +186,84 @@ def watch(loaded: Loaded, inputs: Iterable[Tensor], observers: Iterable[tuple[nn
         observer(inputs[0], output)
 
     with hooked((module, partial(show, observer)) for module, observer in observers), torch.no_grad():
-        logits_BTV = model(*inputs)
-    if not logits_BTV.isfinite().all():
+        check_finite(loaded, model(*inputs))
+
+
+def check_finite(loaded: Loaded, logits: Tensor) -> None:
+    """Raises `UserError` where a network's outputs are no numbers."""
+    if not logits.isfinite().all():
         raise UserError(f"the outputs of {loaded.name} are not finite numbers", "Did its training diverge?")
+
+
+@dataclass(frozen=True)
+class SiteValues:
+    """Values of one gate on every token that it reads.
+
+    Attributes:
+        where: the site as columns of a frame: `site`, and before it `stack`, `part` and `text` (the sequence that the
+            gate reads) where the network reads several sequences.
+        kind: `scalar` (N = 1), `head` (N = heads), `channel`; `evaluator`, the e of an Evaluator-Adjuster Unit.
+        layer: from 1.
+        values: fp32 [T, N]; `ends`: their interval, None for a gate that does not state one.
+        tokens: the names of the tokens.
+    """
+
+    where: dict[str, str]
+    kind: str
+    layer: int
+    values: Values
+    ends: tuple[float, float] | None
+    tokens: Sequence[str] = ()
+
+
+def gate_carriers(loaded: Loaded) -> list[CarriesGates]:
+    """Modules of a network of tokens that have gates."""
+    return [module for module in loaded.model.modules() if isinstance(module, CarriesGates) and module.gates]
+
+
+def no_gates(loaded: Loaded) -> UserError:
+    """The error where a network has nothing to draw."""
+    return UserError(f"{loaded.name} has no gates to analyse: it holds {loaded.description}")
+
+
+def observed_gates(loaded: Loaded, on: Observation) -> list[SiteValues]:
+    """Values of every gate in one forward pass: branch by branch in the order of the model, in each the projections as
+    they are usually listed before other sites, each from layer to layer. Raises `UserError` where no gate multiplies
+    anything (says what the network has); see `watch`."""
+    modules = gate_carriers(loaded)
+    kept: dict[nn.Module, Tensor] = {}
+
+    def keep(module: nn.Module, x_BTD: Tensor, _: object) -> None:
+        kept[module] = x_BTD[0]
+
+    units = [gate for module in modules for gate in module.gates.values() if isinstance(gate, EvaluatorAdjuster)]
+    watch(loaded, on.inputs, [(module, partial(keep, module)) for module in (*modules, *units)])
+    found: list[tuple[tuple[str, ...], SiteValues]] = []
+    for module in modules:
+        block, text = module.sites[0], on.read_by(module)
+        with torch.no_grad():
+            factors = module.gate_values(kept[module])
+            for name, gate in module.gates.items():
+                if isinstance(gate, EvaluatorAdjuster):
+                    factors[name] = {"evaluator": gate.evaluation(kept[gate])}
+        for site, by_kind in factors.items():
+            where = {"stack": block.stack, "part": block.part, "text": text, "site": site}
+            columns = where if len(on.sequences) > 1 else {"site": site}
+            for kind, value in by_kind.items():
+                ends = (0.0, 1.0) if "evaluator" in by_kind else module.gate(site).factor_range
+                # A gate that does not look at its input has one value for all tokens.
+                tokens = on.sequences[text].pieces
+                values = value.expand((len(tokens), value.shape[-1])).numpy()
+                one = SiteValues(columns, kind, block.layer + 1, values, ends, tokens)
+                found.append(((*where.values(), kind), one))
+    if not found:
+        raise no_gates(loaded)
+    keys = list(dict.fromkeys(key for key, _ in found))
+    branches = list(dict.fromkeys(key[:2] for key in keys))
+
+    def rank(item: tuple[tuple[str, ...], SiteValues]) -> tuple[int, int, int]:
+        key = item[0]
+        within = PROJECTIONS.index(key[3]) if key[3] in PROJECTIONS else len(PROJECTIONS)
+        return branches.index(key[:2]), within, keys.index(key)
+
+    return [values for _, values in sorted(found, key=rank)]

@@ -7,9 +7,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from comt_cli.analysis.gates import SiteValues, has_gates, observed_gates
-from comt_cli.analysis.images import WatchedImages, watched_images
-from comt_cli.analysis.observed import Observation, observed_image, observed_pair, tokens_of
+from comt_cli.analysis.images import WatchedImages
+from comt_cli.analysis.observed import (
+    Observation,
+    SiteValues,
+    gate_carriers,
+    observed_gates,
+    observed_image,
+    observed_pair,
+    tokens_of,
+)
 from comt_cli.errors import UserError
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedImageModel, LoadedText, LoadedTranslator
@@ -21,7 +28,7 @@ OPTIONS: Mapping[type[Loaded], tuple[str, ...]] = {
     LoadedCaptioner: ("images", "text", "site"),
     LoadedImageModel: ("images",),
 }
-"""The kinds of models that are observed, with the options that each takes; the first states its input."""
+"""The kinds of models that are observed, with the options that each takes."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,11 @@ class Subject:
         return isinstance(self.model, LoadedImageModel)
 
     @cached_property
+    def has_token_gates(self) -> bool:
+        """Whether it is a network of tokens that has gates at any site."""
+        return not self.is_image_classifier and bool(gate_carriers(self.model))
+
+    @cached_property
     def observation(self) -> Observation:
         """Inputs of a network of tokens. Raises `UserError` where it cannot read what was asked for."""
         model, request = self.model, self.request
@@ -77,14 +89,9 @@ class Subject:
     @cached_property
     def gates(self) -> list[SiteValues]:
         """Values of the gates of a network of tokens; none where it has no gates."""
-        return observed_gates(self.model, self.observation) if has_gates(self.model) else []
+        return observed_gates(self.model, self.observation) if self.has_token_gates else []
 
     @cached_property
     def validation_images(self) -> WatchedImages:
-        """The validation images of an image classifier. Raises `UserError` (see `watched_images`)."""
-        return watched_images(self.model, "validation")
-
-    @property
-    def said(self) -> tuple[str, ...]:
-        """Sentences for captions that state what the network reads."""
-        return () if self.is_image_classifier else self.observation.said
+        """The validation images of an image classifier. Raises `UserError` (see `WatchedImages`)."""
+        return WatchedImages(self.model, "validation")

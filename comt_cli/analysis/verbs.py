@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from comt_cli import words
-from comt_cli.analysis.gates import has_gates
 from comt_cli.analysis.images import gate_sites
 from comt_cli.analysis.model_figure import model_figures
+from comt_cli.analysis.observed import no_gates
 from comt_cli.analysis.subject import OPTIONS, Request, Subject
 from comt_cli.errors import UserError
 from comt_cli.exchange.load import load, who_takes
@@ -22,6 +21,7 @@ from comt_cli.report.recipe_figure import RecipeFigure
 from comt_cli.report.terminal import say_written
 from comt_cli.report.words import of_runs
 from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.plan import RunSpec
 
 _MOST_RUNS = 7
 """As many colours as can be distinguished."""
@@ -31,22 +31,7 @@ def analyze_gates(source: str, request: Request, *, shared: bool, out: Path | No
     """Draw every figure that suits the model at `source`; all numbers are there before the first file is written.
     Raises `UserError` where it is no model, or has nothing to draw, or not what the options ask for."""
     loaded = load(source, Loaded)
-    _check_request(source, loaded, request)
     of = Subject(request, loaded=loaded)
-    figures = [figure for kind in model_figures().values() if (figure := kind(shared=shared)).suits(of)]
-    if figures and request.site is not None and not has_gates(loaded):
-        raise UserError(f"--site {request.site}: {loaded.name} has no gates on projections or branches")
-    if figures and request.images is not None and of.is_image_classifier and not gate_sites(of.model):
-        raise UserError(f"--images: {loaded.name} has no gates that are maps over an image", "Leave --images out.")
-    parts = [(figure, part) for figure in figures for part in figure.parts(figure.frame(of))]
-    if not parts:
-        raise UserError(f"{loaded.name} has no gates to analyse: it holds {loaded.description}")
-    folder, trained = figure_folder(loaded.name, loaded.spec, out, results), trained_words(loaded)
-    for figure, part in parts:
-        say_written(figure.write(part, folder, trained, said=of.said))
-
-
-def _check_request(source: str, loaded: Loaded, request: Request) -> None:
     takes = next((own for kind, own in OPTIONS.items() if isinstance(loaded, kind)), None)
     if takes is None:
         raise UserError(f"{source} is {loaded.kind()}, whose gates are not drawn", who_takes(loaded.run.task))
@@ -54,6 +39,18 @@ def _check_request(source: str, loaded: Loaded, request: Request) -> None:
         if getattr(request, option) is not None and option not in takes:
             takers = [kind.kind().partition(" ")[2] + "s" for kind, own in OPTIONS.items() if option in own]
             raise UserError(f"--{option}: {source} is {loaded.kind()}; --{option} is for {words.listing(takers)}")
+    figures = [figure for kind in model_figures().values() if (figure := kind(shared=shared)).suits(of)]
+    if figures and request.site is not None and not of.has_token_gates:
+        raise UserError(f"--site {request.site}: {loaded.name} has no gates on projections or branches")
+    if figures and request.images is not None and of.is_image_classifier and not gate_sites(of.model):
+        raise UserError(f"--images: {loaded.name} has no gates that are maps over an image", "Leave --images out.")
+    parts = [(figure, part) for figure in figures for part in figure.parts(figure.frame(of))]
+    if not parts:
+        raise no_gates(loaded)
+    folder, trained = figure_folder(loaded.name, loaded.spec, out, results), trained_words(loaded)
+    said = () if of.is_image_classifier else of.observation.said
+    for figure, part in parts:
+        say_written(figure.write(part, folder, trained, said=said))
 
 
 def plot_cosine(source: str, text: str | None, *, out: Path | None, results: Path) -> None:
@@ -71,9 +68,17 @@ def plot_cosine(source: str, text: str | None, *, out: Path | None, results: Pat
 
 
 def plot_gradients(directories: Sequence[RunDirectory], epochs: float, *, out: Path | None, results: Path) -> None:
-    """Draw the logged gradients of runs: of one run among its figures, of several under a name that
-    depends on all of them, whatever their order. Raises as `analyze_gates`."""
-    runs = _by_label(directories)
+    """Draw the logged gradients of runs: of one run among its figures, of several under a name that depends on all of
+    them, whatever their order. They are named by row, column, seed and method, and by their ids where these are alike;
+    a run that is given twice is taken once. Raises as `analyze_gates`."""
+    found: dict[str, RunDirectory] = {}
+    for run in directories:
+        found.setdefault(run.spec().id, run)
+    if len(found) > _MOST_RUNS:
+        raise UserError(f"{len(found)} runs are more than one figure can show", f"Give {_MOST_RUNS} or fewer.")
+    labels = {key: _label(run.spec()) for key, run in found.items()}
+    names = list(labels.values())
+    runs = {label if names.count(label) == 1 else f"{label} {key}": found[key] for key, label in labels.items()}
     figure, specs = model_figures()["conv-gradients"](), [run.spec() for run in runs.values()]
     frame = figure.frame(Subject(Request(epochs=epochs), runs))
     own, stem = run_figure_folder(specs[0], results), figure.name
@@ -82,20 +87,8 @@ def plot_gradients(directories: Sequence[RunDirectory], epochs: float, *, out: P
     say_written(figure.write(frame, out or own, of_runs(specs), stem=stem))
 
 
-def _by_label(directories: Sequence[RunDirectory]) -> dict[str, RunDirectory]:
-    """The runs by their names in the figure: row, column, seed and method, and the id where these are alike. A run that
-    is given twice, as itself or as a copy, is taken once, which the error stream says."""
-    found: dict[str, RunDirectory] = {}
-    labels: dict[str, str] = {}
-    for run in directories:
-        spec = run.spec()
-        if (first := found.setdefault(spec.id, run)) is not run:
-            print(f"comt: {run.path} is left out: it is the same run as {first.path} ({spec.id})", file=sys.stderr)
-        labels[spec.id] = f"{spec.row}-{spec.column}-seed{spec.seed} ({spec.method_words})"
-    if len(found) > _MOST_RUNS:
-        raise UserError(f"{len(found)} runs are more than one figure can show", f"Give {_MOST_RUNS} or fewer.")
-    names = list(labels.values())
-    return {label if names.count(label) == 1 else f"{label} {key}": found[key] for key, label in labels.items()}
+def _label(spec: RunSpec) -> str:
+    return f"{spec.row}-{spec.column}-seed{spec.seed} ({spec.method_words})"
 
 
 def draw_recipe(of: RecipeFigure) -> list[Path]:

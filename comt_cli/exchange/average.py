@@ -13,7 +13,6 @@ from comt_cli.exchange.checkpoint import OF_TRAINING, misfits, read_state, write
 from comt_cli.exchange.sources import no_checkpoint
 
 _KEPT = re.compile(r"weights-(\d+)\.pt")
-KEEPING = "A run that is trained with --set train.keep_every=0.1 keeps the weights of every tenth of its steps"
 
 
 def kept_weights(run: Path) -> dict[int, Path]:
@@ -30,25 +29,27 @@ def mean_weights(paths: Sequence[Path], run_id: object, hint: str | None = None)
         UserError: a file is gone, damaged, another run's, or of another architecture.
     """
     means: dict[str, Tensor] = {}
-    shared: dict[str, str] = {}
     likes: dict[str, Tensor] = {}
     for path in paths:
         try:
             state = read_state(path, parts=False)
         except UserError as error:
             raise UserError(error.message, hint or error.hint) from None
+        weights: dict[str, Tensor] = state["model"]
+        likes = likes or weights
         if state.get("id") != run_id:
             raise UserError(f"{path} belongs to run {state.get('id')}, not {run_id}", hint)
-        weights: dict[str, Tensor] = state["model"]
-        if not means:
-            shared, likes = _shared(weights), weights
-        elif wrong := misfits(weights, likes):
+        if wrong := misfits(weights, likes):
             raise UserError(f"{path} has other parameters than {paths[0]}: {wrong}", hint)
-        for name in weights.keys() - shared.keys():
-            part = weights[name].double() / len(paths)
+        for name, tensor in weights.items():
+            part = tensor.double() / len(paths)
             means[name] = means[name] + part if name in means else part
-    typed = {name: means[name].to(likes[name].dtype) for name in likes if name in means}
-    return {name: typed[shared.get(name, name)] for name in likes}
+    first: dict[tuple[object, ...], Tensor] = {}
+    for name, like in likes.items():
+        own = means[name].to(like.dtype)
+        where = (like.untyped_storage().data_ptr(), like.storage_offset(), like.shape, like.stride())
+        means[name] = first.setdefault(where, own) if like.numel() else own
+    return means
 
 
 def average(run: Path, last: int, out: Path | None) -> tuple[Path, list[int]]:
@@ -62,32 +63,19 @@ def average(run: Path, last: int, out: Path | None) -> tuple[Path, list[int]]:
     if not (run / "checkpoint.pt").is_file():
         raise no_checkpoint(run)
     kept = kept_weights(run)
-    if not kept and (run / "result.json").is_file():
-        raise UserError(f"{run} has ended, and keeps the weights of its last step, or their average, alone", KEEPING)
     if len(kept) < last:
         listed = f" ({', '.join(map(str, kept))})" if kept else ""
         raise UserError(
             f"{run} keeps the weights of {len(kept)} steps{listed}; {last} cannot be averaged",
-            f"{KEEPING}; while it trains also those that train.average_last asks for.",
+            "A run that is trained with --set train.keep_every=0.1 keeps the weights of every tenth of its steps.",
         )
     chosen = list(kept)[-last:]
     state = read_state(run / "checkpoint.pt")
     mean = mean_weights([kept[step] for step in chosen], state.get("id"))
     if wrong := misfits(mean, state["model"]):
         raise UserError(f"the weights in {run} are not those of its checkpoint: {wrong}")
-    kept_of_run = {key: value for key, value in state.items() if key not in ("format", "spec", "id", *OF_TRAINING)}
+    parts = {key: value for key, value in state.items() if key not in ("format", "spec", "id", *OF_TRAINING)}
     out = out or run / f"average-{chosen[0]}-{chosen[-1]}.pt"
     about = {"spec": state["spec"], "id": state.get("id"), "averaged_steps": chosen}
-    write_state(out, {**about, **kept_of_run, "model": mean})
+    write_state(out, {**about, **parts, "model": mean})
     return out, chosen
-
-
-def _shared(weights: dict[str, Tensor]) -> dict[str, str]:
-    """The names whose tensor has stood under another name already, each with that name."""
-    first: dict[tuple[object, ...], str] = {}
-    shared = {}
-    for name, tensor in weights.items():
-        where = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride())
-        if first.setdefault(where, name) != name and tensor.numel():
-            shared[name] = first[where]
-    return shared

@@ -22,10 +22,10 @@ from typing import IO, Any
 
 import torch
 from pydantic import ValidationError
-from torch import Tensor, nn
+from torch import Tensor
 
 from comt_cli.errors import UserError
-from comt_cli.exchange.sources import ACCEPTED, no_checkpoint
+from comt_cli.exchange.sources import ACCEPTED
 from comt_cli.files import atomic_file
 from comt_cli.methods import method_from
 from comt_cli.runs.plan import RunSpec
@@ -42,8 +42,9 @@ def read_state(path: Path, *, mapped: bool = True, parts: bool = True) -> dict[s
     """The dictionary of a checkpoint file, its tensors on the CPU; nothing in it is executed.
 
     `mapped` tensors are read from the file when they are used, so that a model can be had without its optimizer's
-    state. The file is compared with its checksums beforehand, about a second a gigabyte. `parts`: it must have what its
-    task needs beside the weights. Raises `UserError` that says what is wrong, or what else it holds.
+    state. Every record is compared with its checksum beforehand, about a second a gigabyte, which torch.load does not
+    do. `parts`: it must have what its task needs beside the weights. Raises `UserError` that says what is wrong, or
+    what else it holds.
     """
     if not path.is_file():
         raise UserError(f"there is no checkpoint {path}")
@@ -51,14 +52,26 @@ def read_state(path: Path, *, mapped: bool = True, parts: bool = True) -> dict[s
         start = handle.read(4)
     if start != _ZIP:
         raise UserError(f"{path} is not a checkpoint: it begins with {start!r}, not with {_ZIP!r}", ACCEPTED)
-    _check_archive(path)
+    unreadable = f"{path} cannot be read as a checkpoint"
     try:
+        with zipfile.ZipFile(path) as archive:
+            # torch.load would take compressed records for the tensors, and a few bytes can stand for gigabytes.
+            packed = [info.filename for info in archive.infolist() if info.compress_type != zipfile.ZIP_STORED]
+            damaged = archive.testzip() if not packed else None
         # Foreign archives (TorchScript's) warn.
         with warnings.catch_warnings(action="ignore"):
-            state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    except Exception as error:  # torch.load has no error type of its own: zip, pickle, key and runtime errors all occur
-        reason, hint = _why_unreadable(path, error)
-        raise UserError(f"{path} cannot be read as a checkpoint: {reason}", hint) from None
+            usable = not packed and damaged is None
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped) if usable else None
+    except Exception as error:  # zipfile, pickle and torch raise errors of many kinds, and the system its own
+        if not zipfile.is_zipfile(path):  # looks for the list of contents, which is written last
+            cut = f"it is cut short, after {path.stat().st_size:,} bytes"
+            raise UserError(f"{unreadable}: {cut}", "Copy it anew, or take another checkpoint.") from None
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error).partition("\n")[0]
+        raise UserError(f"{unreadable}: {reason or type(error).__name__}", "It is damaged, or not of comt.") from None
+    if packed:
+        raise UserError(f"{unreadable}: its record {packed[0]} is compressed")
+    if damaged is not None:
+        raise UserError(f"{path} is damaged: its record {damaged} does not fit its checksum", "Copy it anew.")
     if not isinstance(state, dict) or "spec" not in state or "model" not in state:
         raise UserError(f"{path} is not a checkpoint of comt: it holds {_what(state)}", ACCEPTED)
     if state.get("format") != FORMAT:
@@ -69,15 +82,16 @@ def read_state(path: Path, *, mapped: bool = True, parts: bool = True) -> dict[s
         for name, tensor in weights.items()
     ):
         raise UserError(f"{path}: its model is {_what(weights)}, not floating-point tensors by name")
-    task = tasks().get(command_in(state))
-    if missing := [key for key in (task.checkpoint_parts if task and parts else ()) if key not in state]:
+    spec = state["spec"]
+    task = tasks().get(str(spec.get("command"))) if parts and isinstance(spec, dict) else None
+    if missing := [key for key in (task.checkpoint_parts if task else ()) if key not in state]:
         raise UserError(f"{path} lacks {' and '.join(missing)}")
     return state
 
 
 def write_state(path: Path, state: Mapping[str, Any]) -> None:
     """Write a checkpoint file: beside the one that is there, flushed, and renamed over it. Raises `StorageError` where
-    the disk is full or the folder gone; what was there before is whole."""
+    that cannot be; what was there before is whole."""
     with atomic_file(path) as handle:
         writer = _Writer(handle)
         try:
@@ -105,68 +119,29 @@ class _Writer:
         self._handle.flush()
 
 
-def _check_archive(path: Path) -> None:
-    """Compare every record of a file of torch.save with its checksum, which torch.load does not do. Compressed records
-    are refused: torch.load would take them for the tensors themselves, and a few bytes can stand for gigabytes. Raises
-    `UserError`."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            packed = next((info for info in archive.infolist() if info.compress_type != zipfile.ZIP_STORED), None)
-            damaged = archive.testzip() if packed is None else None
-    except Exception as error:  # zipfile raises its own, struct's and the system's errors, and NotImplementedError
-        reason, hint = _why_unreadable(path, error)
-        raise UserError(f"{path} cannot be read as a checkpoint: {reason}", hint) from None
-    if packed is not None:
-        raise UserError(f"{path} cannot be read as a checkpoint: its record {packed.filename} is compressed")
-    if damaged is not None:
-        raise UserError(f"{path} is damaged: its record {damaged} does not fit its checksum", "Copy it anew.")
-
-
-def _why_unreadable(path: Path, error: Exception) -> tuple[str, str]:
-    """The reason and a hint. What torch says of a file that is cut short is no more than an errno."""
-    if not zipfile.is_zipfile(path):  # looks for the list of contents, which is written last
-        return f"it is cut short, after {path.stat().st_size:,} bytes", "Copy it anew, or take another checkpoint."
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).partition("\n")[0]
-    return reason or type(error).__name__, "It is damaged, or not of comt."
-
-
-def command_in(state: Mapping[str, Any]) -> str:
-    """The command that trained a checkpoint, as far as it says one."""
-    spec = state["spec"]
-    return str(spec.get("command")) if isinstance(spec, dict) else ""
-
-
 def spec_in(state: Mapping[str, Any], path: Path) -> RunSpec:
-    """The run whose checkpoint `state` is. Raises `UserError` where it is not one of this version."""
+    """The run whose checkpoint `state` is. Raises `UserError` where it is not one of this version, or this version does
+    not have its method, or not for models of its task."""
     try:
-        return RunSpec.model_validate(state["spec"])
+        spec = RunSpec.model_validate(state["spec"])
     except ValidationError as error:
         raise UserError(f"{path}: its spec does not fit this version of comt: {problem_of(error)}") from None
+    uses = f"{path} uses the method {spec.method.get('name')!r}"
+    try:
+        fits = method_from(spec.method).fits(spec.task.sites)
+    except KeyError:
+        raise UserError(f"{uses}, which this comt does not have") from None
+    except ValidationError as error:
+        raise UserError(f"{path}: its method does not fit this version of comt: {problem_of(error)}") from None
+    if not fits:
+        raise UserError(f"{uses}, which is not for such a model")
+    return spec
 
 
 def problem_of(error: ValidationError) -> str:
     """The first problem that pydantic found, in one line: where, and what."""
     problem = error.errors()[0]
     return ": ".join(filter(None, (".".join(map(str, problem["loc"])), problem["msg"])))
-
-
-def check_method(spec: RunSpec, path: Path) -> None:
-    """Raises `UserError` where this version does not have the run's method, or not for models of its task."""
-    try:
-        fits = method_from(spec.method).fits(spec.task.sites)
-    except KeyError:
-        raise UserError(f"{path} uses the method {spec.method.get('name')!r}, which this comt does not have") from None
-    except ValidationError as error:
-        raise UserError(f"{path}: its method does not fit this version of comt: {problem_of(error)}") from None
-    if not fits:
-        raise UserError(f"{path} uses the method {spec.method.get('name')!r}, which is not for such a model")
-
-
-def assign(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
-    """Give the meta model its weights, every one and no other, of the right shapes. Raises `UserError`."""
-    if wrong := misfits(weights, model.state_dict()):
-        raise UserError(f"{path}: its weights do not fit its spec: {wrong}")
-    model.load_state_dict(weights, assign=True)
 
 
 def misfits(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
@@ -182,29 +157,8 @@ def misfits(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> st
     return "; ".join(wrong[:3]) + (f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else "")
 
 
-def checkpoint_in(folder: Path) -> Path | None:
-    """The checkpoint of a run directory; None if the folder is none. Raises `UserError` where none is saved yet."""
-    if (folder / "checkpoint.pt").is_file():
-        return folder / "checkpoint.pt"
-    if (folder / "spec.json").is_file():
-        raise no_checkpoint(folder)
-    return None
-
-
-def name_of(spec: RunSpec) -> str:
-    """A short name of the run's model, fit for a folder."""
-    return f"{spec.row}-{spec.column}-seed{spec.seed}".replace("/", "-")
-
-
-def shown_names(folder: Path) -> str:
-    """A few names of a folder's files, for people."""
-    names = sorted(path.name for path in folder.iterdir())
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "") if names else "nothing"
-
-
 def _what(value: Any) -> str:
     if isinstance(value, dict):
-        if value and all(isinstance(item, Tensor) for item in value.values()):
-            return f"{len(value)} tensors ({', '.join(map(str, list(value)[:3]))}, ...)"
-        return f"a dictionary with {', '.join(map(str, list(value)[:6])) or 'nothing'}"
+        kind = "tensors" if value and all(isinstance(item, Tensor) for item in value.values()) else "entries"
+        return f"{len(value)} {kind} ({', '.join(map(str, list(value)[:6]))})"
     return f"a {type(value).__name__}"

@@ -51,14 +51,9 @@ class TextCodec(Protocol):
         r"""A name for each id: '▁castle' begins with a space, '</s>' ends a text, '\\n' is a line break."""
 
 
-class OwnCodec:
+class OwnCodec(TextCodec):
     """A tokenizer of comt, for texts as models are trained on them: with a begin token or without, then the end of the
-    text; of models that read one text or two (`pairs`) a separator closes each instead.
-
-    Attributes:
-        begin_ids: the token that a text begins with, if there is one.
-        close_id: the token behind a text.
-    """
+    text; of models that read one text or two (`pairs`) a separator closes each instead."""
 
     def __init__(self, tokenizer: Tokenizer, *, begins: bool = False, pairs: bool = False) -> None:
         """Raises `ValueError` where the tokenizer has no begin token, or no separator, and needs one."""
@@ -68,23 +63,19 @@ class OwnCodec:
         self.end_ids = frozenset([tokenizer.eos_id])
 
     def encode(self, text: str) -> list[int]:
-        """The ids of `text` between what a text begins and is closed with."""
         return [*self.begin_ids, *self.tokenizer.encode(text), self.close_id]
 
     def prompt(self, text: str) -> list[int]:
-        """The same without the end; where that is nothing, the end of the text before, as a text begins in training."""
-        return [*self.begin_ids, *self.tokenizer.encode(text)] or [self.tokenizer.eos_id]
+        return self.encode(text)[:-1] or [self.tokenizer.eos_id]  # a text begins after the one before, as in training
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The tokenizer's own text of `ids`."""
         return self.tokenizer.decode([i for i in ids if 0 <= i < self.tokenizer.vocabulary_size])
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The tokenizer's own names."""
         return self.tokenizer.pieces(ids)
 
 
-class LibraryCodec:
+class LibraryCodec(TextCodec):
     """A `tokenizer.json`, with the special tokens that its own post-processor adds.
 
     Which tokens begin (`begin_id`) and end (`end_ids`) a text is said elsewhere, in the file or folder around it.
@@ -94,16 +85,13 @@ class LibraryCodec:
         self.tokenizer = tokenizer
         self.begin_id, self.end_ids = begin_id, frozenset(end_ids)
         self._is_byte_level = '"ByteLevel"' in json.dumps(json.loads(tokenizer.to_str())["decoder"])
-        self._decoder = decoders.ByteLevel()
 
     def encode(self, text: str) -> list[int]:
-        """The ids of `text`, with a beginning-of-text token where this tokenizer has one."""
         return list(self.tokenizer.encode(text).ids)
 
     def prompt(self, text: str) -> list[int]:
-        """The ids of `text` after what the post-processor puts before it, without what it puts behind."""
         ids, bare = self.encode(text), list(self.tokenizer.encode(text, add_special_tokens=False).ids)
-        if bare:
+        if bare:  # after what the post-processor puts before it, without what it puts behind
             before = next((n for n in range(len(ids) - len(bare) + 1) if ids[n : n + len(bare)] == bare), 0)
             return ids[: before + len(bare)]
         # What surrounds no text. Where that is an end alone, the next text begins after it.
@@ -111,14 +99,12 @@ class LibraryCodec:
         return begins or ids[:1] or ([self.begin_id] if self.begin_id is not None else sorted(self.end_ids)[:1])
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The library's text of `ids`."""
         return str(self.tokenizer.decode([i for i in ids if self.tokenizer.id_to_token(i) is not None]))
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The vocabulary's names; those of byte-level vocabularies ('Ġcastle', 'Ċ') are turned into text first."""
         names = [self.tokenizer.id_to_token(int(i)) or f"<{i}>" for i in ids]
-        if self._is_byte_level:
-            names = [self._decoder.decode([name]) for name in names]
+        if self._is_byte_level:  # 'Ġcastle', 'Ċ'
+            names = [decoders.ByteLevel().decode([name]) for name in names]
         return [name.replace(" ", "▁").replace("\n", "\\n") for name in names]
 
 
@@ -142,7 +128,6 @@ def tokenizer_files(codec: TextCodec, context_length: int | None) -> tuple[Files
     if not isinstance(codec, OwnCodec):
         return {}, {}
     tokenizer, files = codec.tokenizer, Files()
-    converted: LibraryTokenizer | None
     if isinstance(tokenizer, ByteTokenizer):
         converted = _bytes_as_bpe(tokenizer)
     else:
@@ -151,23 +136,17 @@ def tokenizer_files(codec: TextCodec, context_length: int | None) -> tuple[Files
         converted = _unigram(model)
     if all(converted.encode(text).ids == tokenizer.encode(text) for text in _PROBES):
         if codec.begin_ids:
-            converted.post_processor = _surrounding(codec)
+            # Of a pair, separators stand behind both texts, of which the second is segment 1.
+            ids = [*codec.begin_ids, codec.close_id]
+            begin, end = tokenizer.pieces(ids)
+            converted.post_processor = processors.TemplateProcessing(
+                single=f"{begin} $A {end}",
+                pair=f"{begin} $A {end} $B:1 {end}:1" if codec.pairs else "$A:0 $B:1",
+                special_tokens=list(zip((begin, end), ids, strict=True)),
+            )
         files["tokenizer.json"] = (converted.to_str().encode(), "the same tokenizer for the `tokenizers` library")
         files["tokenizer_config.json"] = (_configuration(codec, context_length), "its special tokens")
     return files, {"eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
-
-
-def _surrounding(codec: OwnCodec) -> processors.TemplateProcessing:
-    """Post-processor that puts the begin token before a text and the end token behind it; of a pair, separators behind
-    both texts, of which the second is segment 1."""
-    ids = [*codec.begin_ids, codec.close_id]
-    begin, end = codec.tokenizer.pieces(ids)
-    single = f"{begin} $A {end}"
-    return processors.TemplateProcessing(
-        single=single,
-        pair=f"{single} $B:1 {end}:1" if codec.pairs else "$A:0 $B:1",
-        special_tokens=list(zip((begin, end), ids, strict=True)),
-    )
 
 
 def _configuration(codec: OwnCodec, context_length: int | None) -> bytes:
@@ -184,10 +163,6 @@ def _configuration(codec: OwnCodec, context_length: int | None) -> bytes:
     return (json.dumps(values, indent=2) + "\n").encode()
 
 
-def _special(text: str) -> AddedToken:
-    return AddedToken(text, special=True, normalized=False)
-
-
 def _bytes_as_bpe(own: ByteTokenizer) -> LibraryTokenizer:
     """Bytes as a byte-level vocabulary without merges: every byte stays a token of its own."""
     special = sorted(own.special.ids)
@@ -197,7 +172,7 @@ def _bytes_as_bpe(own: ByteTokenizer) -> LibraryTokenizer:
     tokenizer = LibraryTokenizer(models.BPE(vocabulary, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([_special(name) for name in names])
+    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
     return tokenizer
 
 
@@ -210,14 +185,8 @@ def _unigram(model: bytes) -> LibraryTokenizer:
     scored = [(processor.id_to_piece(i), processor.get_score(i)) for i in ids]
     tokenizer = LibraryTokenizer(models.Unigram(scored, processor.unk_id(), byte_fallback=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Replace(" ", "▁"), normalizers.Prepend("▁")])
-    tokenizer.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Replace(Regex(r"\A "), ""),
-        ]
-    )
+    strip = decoders.Replace(Regex(r"\A "), "")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), strip])
     special = [processor.id_to_piece(i) for i in ids if processor.is_control(i) or processor.is_unknown(i)]
-    tokenizer.add_special_tokens([_special(name) for name in special])
+    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in special])
     return tokenizer

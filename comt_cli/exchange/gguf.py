@@ -16,17 +16,16 @@ from torch import Tensor
 
 from comt_cli.errors import UserError
 from comt_cli.exchange.codecs import LibraryCodec
-from comt_cli.exchange.huggingface_layout import LAYOUTS, context_length
-from comt_cli.exchange.loaded import LoadedModel, describe
+from comt_cli.exchange.huggingface_layout import LAYOUTS
+from comt_cli.exchange.loaded import LoadedText
 from comt_cli.installing import install_extra
 
-MAGIC = b"GGUF"
-_OUTER = {
+OUTER = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
     "output.weight": "lm_head.weight",
 }
-_INNER = {
+INNER = {
     "attn_norm.weight": "input_layernorm.weight",
     "ffn_norm.weight": "post_attention_layernorm.weight",
     "attn_q.weight": "self_attn.q_proj.weight",
@@ -37,6 +36,7 @@ _INNER = {
     "ffn_up.weight": "mlp.up_proj.weight",
     "ffn_down.weight": "mlp.down_proj.weight",
 }
+"""Names of tensors outside of blocks, and of those in a block, by llama.cpp's."""
 _CONFIG = {
     "hidden_size": "embedding_length",
     "intermediate_size": "feed_forward_length",
@@ -47,7 +47,7 @@ _CONFIG = {
     "rope_theta": "rope.freq_base",
     "max_position_embeddings": "context_length",
 }
-_OPTIONAL = ("num_key_value_heads", "rope_theta", "max_position_embeddings")
+"""The first five must be there."""
 _KEY = "tokenizer.ggml."
 _SPECIAL = (3, 4)
 """llama.cpp's token types for control and user-defined tokens: matched before the text is cut."""
@@ -58,35 +58,33 @@ _LLAMA3 = (
 )
 
 
-def read_gguf(path: Path) -> LoadedModel:
+def read_gguf(path: Path) -> LoadedText:
     """Read a LLaMA from a GGUF file of any quantisation that the `gguf` package can undo; weights become fp32. Raises
     `UserError` where the package is not installed; the file is cut short, foreign, or one part of several; or its
     architecture, an option or its tokenizer is one that comt does not have."""
     if importlib.util.find_spec("gguf") is None:
         raise UserError(f"{path}: reading GGUF files needs the package gguf", install_extra("gguf"))
     metadata, tensors = _read(path)
-    config = config_from(metadata, tensors, str(path))
-    settings, vocabulary = LAYOUTS["llama"].settings_from(config, str(path))
-    shape, weights = settings.shape(), {}
-    _check_head_width(metadata, shape, str(path))
+    config = _config(metadata, tensors, str(path))
+    layout = LAYOUTS["llama"]
+    shape, weights = layout.settings_from(config, str(path))[0].shape(), {}
+    head_width = shape.width // shape.heads
+    for key in ("rope.dimension_count", "attention.key_length", "attention.value_length"):
+        if (found := metadata.get(f"llama.{key}", head_width)) != head_width:
+            raise UserError(f"{path}: {key} = {found} is not supported: heads are {head_width} wide")
     for name, array in tensors.items():
-        heads = {"attn_q.weight": shape.heads, "attn_k.weight": shape.kv_heads}.get(name.split(".", 2)[-1])
+        _, layer, rest = ([*name.split(".", 2), "", ""])[:3]
+        heads = {"attn_q.weight": shape.heads, "attn_k.weight": shape.kv_heads}.get(rest)
+        inner = f"model.layers.{layer}.{INNER[rest]}" if rest in INNER else name  # `load` refuses the unknown by name
         tensor = torch.from_numpy(array)
-        weights[_public_name(name)] = tensor if heads is None else unpermute(tensor, heads)
-    model = LAYOUTS["llama"].join(settings, vocabulary, weights, str(path))
+        weights[OUTER.get(name, inner)] = tensor if heads is None else _unpermuted(tensor, heads)
     basename, size = metadata.get("general.basename"), metadata.get("general.size_label")
-    return LoadedModel(
-        model=model,
-        name=f"{basename}-{size}" if basename and size else path.stem,
-        description=describe(model),
-        codec=gguf_codec(metadata, str(path)),
-        context_length=context_length(config),
-    )
+    name = f"{basename}-{size}" if basename and size else path.stem
+    return layout.load(config, weights, str(path), name, _codec(metadata, str(path)))
 
 
-def config_from(metadata: Mapping[str, Any], tensors: Mapping[str, NDArray[np.float32]], origin: str) -> dict[str, Any]:
-    """Hugging Face configuration of a GGUF file. Raises `UserError` naming what cannot be expressed,
-    or is missing."""
+def _config(metadata: Mapping[str, Any], tensors: Mapping[str, NDArray[np.float32]], origin: str) -> dict[str, Any]:
+    """Hugging Face configuration of a GGUF file. Raises `UserError` naming what cannot be expressed, or is missing."""
     architecture = metadata.get("general.architecture")
     if architecture != "llama":
         raise UserError(f"{origin} holds a network of architecture {architecture!r}", "comt reads llama.")
@@ -95,7 +93,7 @@ def config_from(metadata: Mapping[str, Any], tensors: Mapping[str, NDArray[np.fl
     if metadata.get("llama.expert_count", 0):
         raise UserError(f"{origin} is a mixture of experts, which comt's LLaMA is not")
     config = {ours: metadata.get(f"llama.{theirs}") for ours, theirs in _CONFIG.items()}
-    if missing := [_CONFIG[key] for key, value in config.items() if value is None and key not in _OPTIONAL]:
+    if missing := [_CONFIG[key] for key in list(_CONFIG)[:5] if config[key] is None]:
         raise UserError(f"{origin} does not say llama.{missing[0]}")
     scaling = metadata.get("llama.rope.scaling.type", "none")
     return {
@@ -107,44 +105,22 @@ def config_from(metadata: Mapping[str, Any], tensors: Mapping[str, NDArray[np.fl
     }
 
 
-def _check_head_width(metadata: Mapping[str, Any], shape: Any, origin: str) -> None:
-    head_width = shape.width // shape.heads
-    for key in ("rope.dimension_count", "attention.key_length", "attention.value_length"):
-        if (found := metadata.get(f"llama.{key}", head_width)) != head_width:
-            raise UserError(f"{origin}: {key} = {found} is not supported: heads are {head_width} wide")
-
-
-def unpermute(weight_ND: Tensor, heads: int) -> Tensor:
+def _unpermuted(weight_ND: Tensor, heads: int) -> Tensor:
     """Put the rows of a query or key projection in our order.
 
     llama.cpp turns neighbouring channels (2i, 2i + 1) of a head together, we channels i and i + E/2: its converter
     moved row (half, i) of every head to (i, half), and this moves it back.
     """
     if weight_ND.ndim != 2 or weight_ND.shape[0] % (2 * heads):
-        return weight_ND  # of a wrong shape: `Layout.join` says so by name
+        return weight_ND  # of a wrong shape: `Layout.load` says so by name
     rows, width = weight_ND.shape
     return weight_ND.view(heads, rows // heads // 2, 2, width).transpose(1, 2).reshape(rows, width)
-
-
-def _public_name(name: str) -> str:
-    if name in _OUTER:
-        return _OUTER[name]
-    block, layer, rest = ([*name.split(".", 2), "", ""])[:3]
-    known = block == "blk" and rest in _INNER
-    return f"model.layers.{layer}.{_INNER[rest]}" if known else name  # `Layout.join` refuses the unknown by name
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:
     """Metadata, and every tensor in fp32, [rows, columns]."""
     import gguf
 
-    try:
-        with path.open("rb") as handle:
-            magic = handle.read(4)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
-    if magic != MAGIC:
-        raise UserError(f"{path} is not a GGUF file: it begins with {magic!r}, not {MAGIC!r}")
     try:
         # numpy warns where numbers of a damaged file overflow, just before the package gives up on it
         with warnings.catch_warnings(action="ignore"):
@@ -161,35 +137,32 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:
     return metadata, tensors
 
 
-def gguf_codec(metadata: Mapping[str, Any], origin: str) -> LibraryCodec:
+def _codec(metadata: Mapping[str, Any], origin: str) -> LibraryCodec:
     """The tokenizer that `metadata` describes, adding a beginning-of-text token where llama.cpp would. Raises
     `UserError` where it is of a kind, or cuts text by a rule, that comt does not know: no guess is made."""
-    kind = metadata.get(f"{_KEY}model")
-    tokens = metadata.get(f"{_KEY}tokens")
+    kind, tokens = metadata.get(f"{_KEY}model"), metadata.get(f"{_KEY}tokens")
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
         raise UserError(f"{origin} holds no token list, so it cannot be fed text")
-    if kind == "gpt2":
-        tokenizer, adds_bos = _byte_level(metadata, tokens, origin)
-    elif kind == "llama":
-        tokenizer, adds_bos = _sentencepiece(metadata, tokens, origin), True
-    else:
+    kinds = {"gpt2": _byte_level, "llama": _sentencepiece}
+    if kind not in kinds:
         raise UserError(f"{origin}: comt cannot read a tokenizer of kind {kind!r}", "It reads gpt2 and llama.")
+    try:
+        tokenizer, adds_bos = kinds[kind](metadata, tokens, origin)
+    except UserError:
+        raise
+    except Exception as error:  # the library raises bare `Exception`, for instance where a merge makes no token
+        raise UserError(f"{origin}: its tokenizer is damaged: {error}") from None
     types = metadata.get(f"{_KEY}token_type") or []
     special = [token for token, type_ in zip(tokens, types, strict=False) if type_ in _SPECIAL]
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
-    bos, *ends = (_token_id(metadata, name, tokens) for name in ("bos", "eos", "eot"))
+    given = [metadata.get(f"{_KEY}{name}_token_id") for name in ("bos", "eos", "eot")]
+    bos, *ends = [id_ if isinstance(id_, int) and 0 <= id_ < len(tokens) else None for id_ in given]
     if metadata.get(f"{_KEY}add_bos_token", adds_bos) and bos is not None:
         # A list is how the library takes a piece whose text has the template's own signs ($, :) in it.
         tokenizer.post_processor = processors.TemplateProcessing(
             single=[tokens[bos], "$A"], special_tokens=[(tokens[bos], bos)]
         )
     return LibraryCodec(tokenizer, bos, [end for end in ends if end is not None])
-
-
-def _token_id(metadata: Mapping[str, Any], name: str, tokens: Sequence[str]) -> int | None:
-    """The id that the file gives a special token; None where it gives none, or one that is no token."""
-    value = metadata.get(f"{_KEY}{name}_token_id")
-    return value if isinstance(value, int) and 0 <= value < len(tokens) else None
 
 
 def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], origin: str) -> tuple[Tokenizer, bool]:
@@ -204,20 +177,15 @@ def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], origin: str)
     if not isinstance(rule, str) or rule not in cuts:
         raise UserError(f"{origin}: comt does not know the cutting rule {rule!r}", f"It knows {', '.join(cuts)}.")
     merges = [tuple(merge.split(" ", 1)) for merge in metadata.get(f"{_KEY}merges") or []]
-    if not all(len(merge) == 2 for merge in merges):
-        raise UserError(f"{origin}: its list of merges is damaged")
     vocabulary = {token: number for number, token in enumerate(tokens)}
-    try:
-        tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=whole))
-    except Exception as error:  # the library raises bare `Exception`, for instance where a merge makes no token
-        raise UserError(f"{origin}: its tokenizer is damaged: {error}") from None
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=whole))
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not whole)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*cuts[rule], byte_level]) if cuts[rule] else byte_level
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer, whole
 
 
-def _sentencepiece(metadata: Mapping[str, Any], tokens: Sequence[str], origin: str) -> Tokenizer:
+def _sentencepiece(metadata: Mapping[str, Any], tokens: Sequence[str], origin: str) -> tuple[Tokenizer, bool]:
     """LLaMA's kind: SentencePiece BPE. It merges the pair whose joint piece scores highest, so the merges follow."""
     scores = metadata.get(f"{_KEY}scores")
     if not isinstance(scores, list) or len(scores) != len(tokens):
@@ -229,19 +197,9 @@ def _sentencepiece(metadata: Mapping[str, Any], tokens: Sequence[str], origin: s
         for cut in range(1, len(piece))
         if piece[:cut] in vocabulary and piece[cut:] in vocabulary
     ]
-    unknown = metadata.get(f"{_KEY}unknown_token_id", 0)
-    try:
-        model = models.BPE(
-            vocabulary,
-            [pair for *_, pair in sorted(merges)],
-            unk_token=tokens[unknown],
-            fuse_unk=True,
-            byte_fallback=True,
-        )
-    except Exception as error:  # as above; IndexError and TypeError where the unknown token's id is not one
-        raise UserError(f"{origin}: its tokenizer is damaged: {error}") from None
-    tokenizer = Tokenizer(model)
+    pairs, unknown = [pair for *_, pair in sorted(merges)], tokens[metadata.get(f"{_KEY}unknown_token_id", 0)]
+    tokenizer = Tokenizer(models.BPE(vocabulary, pairs, unk_token=unknown, fuse_unk=True, byte_fallback=True))
     prefix = [normalizers.Prepend("▁")] if metadata.get(f"{_KEY}add_space_prefix", True) else []
     tokenizer.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", "▁")])
     tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
-    return tokenizer
+    return tokenizer, True

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from comt_cli.errors import StorageError, UserError
 from comt_cli.exchange.codecs import LibraryCodec, tokenizer_files
-from comt_cli.exchange.huggingface_layout import LAYOUTS, READ_HERE, Layout, context_length, type_name
-from comt_cli.exchange.loaded import LoadedText, describe, gated_sites, residual_name
+from comt_cli.exchange.huggingface_layout import LAYOUTS, READ_HERE, Layout, type_name
+from comt_cli.exchange.loaded import LoadedText, gated_sites, residual_name
 from comt_cli.files import atomic_file, read_json, write_json
 from comt_cli.layers.norms import EmbeddingNorm
 from comt_cli.layers.residual.base import ResidualConnection
@@ -69,16 +69,8 @@ def read_huggingface(folder: Path, name: str | None = None) -> LoadedText:
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in LAYOUTS:
         raise UserError(f"{folder / CONFIG} describes {config.get('architectures')} of type {kind!r}", READ_HERE)
-    layout = LAYOUTS[kind]
-    settings, vocabulary = layout.settings_from(config, str(folder / CONFIG))
-    model = layout.join(settings, vocabulary, _read_weights(folder), str(folder))
-    return layout.loaded(
-        model=model,
-        name=name or folder.resolve().name,
-        description=describe(model, plain=f"a plain {layout.ours}"),
-        codec=_read_tokenizer(folder / TOKENIZER, config),
-        context_length=context_length(config),
-    )
+    codec = _read_tokenizer(folder / TOKENIZER, config)
+    return LAYOUTS[kind].load(config, _read_weights(folder), str(folder), name or folder.resolve().name, codec)
 
 
 def _refuse_inexpressible(model: Any, layout: Layout) -> None:
@@ -86,7 +78,8 @@ def _refuse_inexpressible(model: Any, layout: Layout) -> None:
     if sites := gated_sites(model):
         reasons.append(f"gates at {', '.join(sites)}")
     connections = [module for module in model.modules() if isinstance(module, ResidualConnection)]
-    norms = [module for connection in connections for module in connection.children()] + layout.outer_norms(model)
+    norms = [module for connection in connections for module in connection.children()]
+    norms += [module for name, module in model.named_modules() if name in layout.outer_norms]
     if not all(type(connection) in layout.connections for connection in connections):
         reasons.append(f"the residual connection {residual_name(model)}")
     elif not all(isinstance(norm, layout.norm) for norm in norms):
@@ -136,24 +129,20 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
 def _read_tokenizer(path: Path, config: Mapping[str, Any]) -> LibraryCodec | None:
     if not path.exists():
         return None
-    begins, ends = (_token_ids(config.get(f"{name}_token_id")) for name in ("bos", "eos"))
+    begins, ends = (
+        [i for i in (value if isinstance(value, list) else [value]) if isinstance(i, int)]
+        for value in (config.get("bos_token_id"), config.get("eos_token_id"))
+    )
     try:
         return LibraryCodec(tokenizers.Tokenizer.from_file(str(path)), begins[0] if begins else None, ends)
     except Exception as error:  # the library raises bare `Exception` for whatever is wrong with the file
         raise UserError(f"{path} is not a tokenizer: {error}", "Copy it again.") from None
 
 
-def _token_ids(value: Any) -> list[int]:
-    """A configuration names one token, several, or none."""
-    return [i for i in (value if isinstance(value, list) else [value]) if isinstance(i, int)]
-
-
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         value = read_json(path)
-    except FileNotFoundError:
-        raise UserError(f"there is no {path}") from None
-    except ValueError as error:
+    except (FileNotFoundError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     if not isinstance(value, dict):
         raise UserError(f"{path} does not hold a JSON object")

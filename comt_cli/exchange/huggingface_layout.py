@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -15,21 +15,21 @@ from torch import Tensor, nn
 from comt_cli.data.special_tokens import PAD
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import misfits, problem_of
-from comt_cli.exchange.loaded import LoadedMaskedModel, LoadedModel, LoadedText
+from comt_cli.exchange.codecs import TextCodec
+from comt_cli.exchange.loaded import LoadedMaskedModel, LoadedModel, LoadedText, text_network
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.base import ResidualConnection
 from comt_cli.layers.residual.norm_placement import PostNorm, PreNorm, ScaledInit
 from comt_cli.methods import method_from
 from comt_cli.models.bert import INIT_STD, SEGMENTS, Bert, BertClassifier
 from comt_cli.models.build import empty_network
+from comt_cli.models.flops import parameter_count
 from comt_cli.models.llama import Llama
 from comt_cli.recipe.settings import MAX_VOCABULARY
 from comt_cli.tasks.settings.bert import BertSettings
 from comt_cli.tasks.settings.llama import ModelSettings
 
 READ_HERE = "comt reads LlamaForCausalLM, and BertForMaskedLM and BertForPreTraining."
-
-
 _SIZES = {
     "width": "hidden_size",
     "ffn_width": "intermediate_size",
@@ -45,7 +45,8 @@ class Layout(ABC):
     Attributes:
         ours: the family's name.
         loaded: the class of a loaded one; `architectures`: the classes of transformers, of which the first is written.
-        method: the plain model's; `connections`: what joins its blocks, `joined` in words; `norm`: its norms' class.
+        method: the plain model's; `connections`: what joins its blocks, `joined` in words; `norm`: its norms' class,
+            `outer_norms`: where those outside of its blocks are.
         outer: public names of the parameters outside of blocks; `inner`: of those in a block, below `blocks`, a dot and
             its number; `sites`: of the projections there.
         shared: tensors that a checkpoint may hold a second time, and the one of ours whose copy each must be.
@@ -59,6 +60,7 @@ class Layout(ABC):
     connections: ClassVar[tuple[type[ResidualConnection], ...]]
     joined: ClassVar[str]
     norm: ClassVar[type[nn.Module]]
+    outer_norms: ClassVar[tuple[str, ...]]
     outer: ClassVar[Mapping[str, str]]
     inner: ClassVar[Mapping[str, str]]
     sites: ClassVar[Mapping[str, str]]
@@ -75,12 +77,8 @@ class Layout(ABC):
         """Our settings of a `config.json`. Raises `KeyError`, `ValidationError` or `UserError`."""
 
     @abstractmethod
-    def outer_norms(self, model: Any) -> list[nn.Module]:
-        """The model's norms outside of its blocks."""
-
     def weight_name(self, public: str, settings: Any) -> str | None:
         """A tensor's name as it is written today; None for one that is no weight of such a model."""
-        return public
 
     def settings_from(self, config: Mapping[str, Any], origin: str) -> tuple[Any, int]:
         """Our settings and the vocabulary of a `config.json`. Raises `UserError` naming what cannot be expressed."""
@@ -103,49 +101,51 @@ class Layout(ABC):
 
     def split(self, model: Any) -> dict[str, Tensor]:
         """A plain model's tensors under their public names, the fused projections split by site (views, no copies)."""
-        return {public: tensor for _, parts in self._parts(model) for public, tensor in parts.items()}
+        return {public: tensor for parts in self._parts(model).values() for public, tensor in parts.items()}
 
-    def join(self, settings: Any, vocabulary: int, given: Mapping[str, Tensor], origin: str) -> Any:
-        """The plain model that holds the tensors `given` under their public names; their types are kept. Raises
-        `UserError` where one is missing, has another shape than `settings` say, has no place in this model, or is not
-        the copy of another that it must be."""
+    def load(
+        self, config: Mapping[str, Any], given: Mapping[str, Tensor], origin: str, name: str, codec: TextCodec | None
+    ) -> LoadedText:
+        """The plain model of a configuration that holds the tensors `given` under their public names; their types are
+        kept. Raises `UserError` where one is missing, has another shape than the configuration says, has no place in
+        this model, or is not the copy of another that it must be; see `settings_from`."""
+        settings, vocabulary = self.settings_from(config, origin)
         for copy, original in self.shared.items():
-            if copy in given and original in given and not _equal(given[copy], given[original]):
-                raise UserError(f"{origin}: {copy} is not {original}, and our {self.ours} has one tensor for both")
-        known = {name: self.weight_name(name, settings) for name in given}
-        given = {name: given[public] for public, name in known.items() if name is not None}
+            one, other = given.get(copy), given.get(original)
+            if one is None or other is None or (one.shape == other.shape and torch.equal(one.float(), other.float())):
+                continue
+            raise UserError(f"{origin}: {copy} is not {original}, and our {self.ours} has one tensor for both")
+        known = {public: self.weight_name(public, settings) for public in given}
+        given = {today: given[public] for public, today in known.items() if today is not None}
         model = empty_network(settings, method_from({"name": self.method}).wiring(), vocabulary=vocabulary)
-        parts_of = dict(self._parts(model))
-        expected = {public: part for parts in parts_of.values() for public, part in parts.items()}
-        if wrong := misfits(given, expected):
+        if wrong := misfits(given, self.split(model)):
             raise UserError(f"{origin}: its tensors are not those of a {self.ours} of its configuration: {wrong}")
-        if whole := next((name for name, tensor in given.items() if not tensor.is_floating_point()), None):
+        if whole := next((key for key, tensor in given.items() if not tensor.is_floating_point()), None):
             raise UserError(f"{origin}: {whole} is of {given[whole].dtype}, not of floating-point numbers")
-        found = {name: [given[public] for public in parts] for name, parts in parts_of.items()}
-        model.load_state_dict(
-            {name: torch.cat(parts) if len(parts) > 1 else parts[0] for name, parts in found.items()}, assign=True
-        )
-        return model
+        found = {own: [given[public] for public in parts] for own, parts in self._parts(model).items()}
+        state = {own: torch.cat(parts) if len(parts) > 1 else parts[0] for own, parts in found.items()}
+        model.load_state_dict(state, assign=True)
+        said = f"a plain {self.ours}, {text_network(model)}, {parameter_count(model):,} parameters"
+        length = config.get("max_position_embeddings")
+        return self.loaded(model, name, said, codec, length if isinstance(length, int) and length > 0 else None)
 
-    def _parts(self, model: Any) -> Iterator[tuple[str, dict[str, Tensor]]]:
-        """Each of the model's parameters by name, with the public tensors it is made of, in the order of its rows."""
+    def _parts(self, model: Any) -> dict[str, dict[str, Tensor]]:
+        """Each of the model's parameters by name: the public tensors it is made of, in the order of its rows."""
         fused = {path: module for path, module in model.named_modules() if isinstance(module, Projections)}
+        found = {}
         for name, tensor in model.state_dict().items():
             if name in self.outer:
-                yield name, {self.outer[name]: tensor}
+                found[name] = {self.outer[name]: tensor}
                 continue
             _, layer, rest = name.split(".", 2)
             prefix = f"{self.blocks}.{layer}"
             if rest in self.inner:
-                yield name, {f"{prefix}.{self.inner[rest]}": tensor}
+                found[name] = {f"{prefix}.{self.inner[rest]}": tensor}
             else:
                 path, _, kind = name.rpartition(".")  # its weight, or its bias
                 rows = zip(fused[path].sites, torch.split(tensor, fused[path].widths), strict=True)
-                yield name, {f"{prefix}.{self.sites[site.name]}.{kind}": part.detach() for site, part in rows}
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and torch.equal(one.float(), other.float())
+                found[name] = {f"{prefix}.{self.sites[site.name]}.{kind}": part.detach() for site, part in rows}
+        return found
 
 
 def _unsupported(origin: str, key: str, value: Any) -> UserError:
@@ -162,6 +162,7 @@ class LlamaLayout(Layout):
     connections: ClassVar = (PreNorm, ScaledInit)  # how a network started is no part of it
     joined: ClassVar = "pre-norm"
     norm: ClassVar = nn.RMSNorm
+    outer_norms: ClassVar = ("final_norm",)
     outer: ClassVar = {
         "embedding.weight": "model.embed_tokens.weight",
         "final_norm.weight": "model.norm.weight",
@@ -227,9 +228,6 @@ class LlamaLayout(Layout):
             raise _unsupported(origin, "head_dim", config["head_dim"])
         return settings
 
-    def outer_norms(self, model: Llama) -> list[nn.Module]:
-        return [model.final_norm]
-
     def weight_name(self, public: str, settings: ModelSettings) -> str | None:
         if public.endswith("rotary_emb.inv_freq"):  # written by old versions, recomputed by all
             return None
@@ -255,6 +253,7 @@ class BertLayout(Layout):
     connections: ClassVar = (PostNorm,)
     joined: ClassVar = "post-norm"
     norm: ClassVar = nn.LayerNorm
+    outer_norms: ClassVar = ("embedding_norm", "head.norm")
     outer: ClassVar = {
         "embedding.weight": f"{_EMBEDDINGS}.word_embeddings.weight",
         "positions.weight": f"{_EMBEDDINGS}.position_embeddings.weight",
@@ -296,8 +295,17 @@ class BertLayout(Layout):
 
     def config(self, model: Bert | BertClassifier, context_length: int | None) -> dict[str, Any]:
         settings = model.settings
+        head: dict[str, Any] = {"architectures": ["BertForMaskedLM"]}
+        if isinstance(model, BertClassifier):
+            classes = range(model.classifier.weight.shape[0])
+            head = {
+                "architectures": ["BertForSequenceClassification"],
+                "problem_type": "regression" if len(classes) == 1 else "single_label_classification",
+                "id2label": {str(number): f"LABEL_{number}" for number in classes},
+                "label2id": {f"LABEL_{number}": number for number in classes},
+            }
         return {
-            **_head(model),
+            **head,
             "model_type": "bert",
             "vocab_size": model.vocabulary,
             **{public: getattr(model.shape, own) for own, public in _SIZES.items()},
@@ -323,9 +331,6 @@ class BertLayout(Layout):
             norm_eps=config.get("layer_norm_eps", 1e-12),
         )
 
-    def outer_norms(self, model: Bert | BertClassifier) -> list[nn.Module]:
-        return [model.embedding_norm, *([model.head.norm] if isinstance(model, Bert) else [])]
-
     def weight_name(self, public: str, settings: BertSettings) -> str | None:
         other = ("bert.pooler.", "cls.seq_relationship.", f"{_HEAD}.decoder.", f"{_EMBEDDINGS}.position_ids")
         if public.startswith(other):
@@ -334,27 +339,8 @@ class BertLayout(Layout):
         return public.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
-def _head(model: Bert | BertClassifier) -> dict[str, Any]:
-    """Entries of a configuration for the head on the encoder."""
-    if isinstance(model, Bert):
-        return {"architectures": ["BertForMaskedLM"]}
-    classes = model.classifier.weight.shape[0]
-    return {
-        "architectures": ["BertForSequenceClassification"],
-        "problem_type": "regression" if classes == 1 else "single_label_classification",
-        "id2label": {str(number): f"LABEL_{number}" for number in range(classes)},
-        "label2id": {f"LABEL_{number}": number for number in range(classes)},
-    }
-
-
 LAYOUTS: Mapping[str, Layout] = {"llama": LlamaLayout(), "bert": BertLayout()}
 """By family of models."""
-
-
-def context_length(config: Mapping[str, Any]) -> int | None:
-    """The longest text that a configuration says its model was trained on, in tokens."""
-    length = config.get("max_position_embeddings")
-    return length if isinstance(length, int) and length > 0 else None
 
 
 def type_name(model: Any) -> str:

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 from comt_cli import words
 from comt_cli.errors import UserError
-from comt_cli.exchange.checkpoint import assign, check_method, checkpoint_in, read_state, shown_names, spec_in
-from comt_cli.exchange.loaded import Loaded, kind_of
-from comt_cli.exchange.sources import HUB_NAME
+from comt_cli.exchange.checkpoint import misfits, read_state, spec_in
+from comt_cli.exchange.loaded import KINDS, Loaded
+from comt_cli.exchange.sources import HUB_NAME, check_source
 from comt_cli.models.build import model_of
 from comt_cli.tasks import Task
 
@@ -23,25 +23,23 @@ def load(source: str | Path, kind: type[L]) -> L:
     Face folder, a GGUF file, or, where no such path exists, the name of a hub repository. `Loaded` itself takes models
     of any task. Raises `UserError` that says what is there, and what was expected.
     """
-    path = Path(source)
-    checkpoint = checkpoint_in(path) if path.is_dir() else None
-    loaded = _foreign(source) if kind.foreign and checkpoint is None else None
+    path, loaded = Path(source), None
+    check_source(str(source))
+    own = path / "checkpoint.pt" if (path / "checkpoint.pt").is_file() else path
+    if kind.foreign and own is path:
+        loaded = _foreign(source)
     if loaded is None:
-        if checkpoint is None and path.is_dir():
-            raise UserError(f"{path} holds {_no(kind)}: it has {shown_names(path)}", kind.accepted())
-        if checkpoint is None and not path.is_file():
-            raise UserError(f"there is {_no(kind)} {source}", kind.accepted())
-        loaded = _read_own(checkpoint or path, kind)
+        if not own.is_file():
+            what = "model" if kind.foreign else kind.kind().partition(" ")[2]
+            said = f"{path} holds no {what}" if path.is_dir() else f"there is no {what} {source}"
+            raise UserError(said, kind.accepted())
+        loaded = _read_own(own, kind)
     if not isinstance(loaded, kind):
         raise UserError(
             f"{source} is {loaded.kind()}, not {kind.kind()}",
             kind.accepted() if loaded.spec is None else who_takes(loaded.spec.task),
         )
     return loaded
-
-
-def _no(kind: type[Loaded]) -> str:
-    return "no model" if kind.foreign else f"no {kind.kind().partition(' ')[2]}"
 
 
 def _read_own(path: Path, wanted: type[Loaded]) -> Loaded:
@@ -53,10 +51,12 @@ def _read_own(path: Path, wanted: type[Loaded]) -> Loaded:
             f"{path} is a checkpoint of comt {spec.command}, not of {wanted.kind()} (comt {wanted.command})",
             who_takes(spec.task),
         )
-    check_method(spec, path)
     model = model_of(spec)
-    assign(model, state["model"], path)
-    return kind_of(spec.task).from_checkpoint(model, state, spec, path)
+    if wrong := misfits(state["model"], model.state_dict()):
+        raise UserError(f"{path}: its weights do not fit its spec: {wrong}")
+    model.load_state_dict(state["model"], assign=True)
+    kind = next((kind for kind in KINDS if kind.command == spec.command), Loaded)
+    return kind.from_checkpoint(model, state, spec, path)
 
 
 def who_takes(task: Task[Any]) -> str | None:
@@ -96,10 +96,9 @@ def _load_from_hub(name: str) -> Loaded:
     try:
         folder = snapshot_download(name, allow_patterns=HUB_FILES)
     except Exception as error:  # the hub's client raises its own, the HTTP library's and the system's errors
-        reason = str(error).strip().splitlines()
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"there is no file or folder {name}, and it cannot be had from the Hugging Face hub: "
-            f"{reason[0] if reason else type(error).__name__}",
+            f"there is no file or folder {name}, and it cannot be had from the Hugging Face hub: {reason}",
             "Without network, give the path of a downloaded folder.",
         ) from None
     return read_huggingface(Path(folder), name.rpartition("/")[2])

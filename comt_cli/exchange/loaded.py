@@ -3,7 +3,7 @@ says no more than what trains it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, FiniteFloat, PositiveInt, ValidationError
 from comt_cli.data.captions.settings import CaptionData
 from comt_cli.data.tokenizer import Tokenizer, tokenizer_from_json
 from comt_cli.errors import UserError
-from comt_cli.exchange.checkpoint import name_of, problem_of
+from comt_cli.exchange.checkpoint import problem_of
 from comt_cli.exchange.codecs import OwnCodec, TextCodec
 from comt_cli.exchange.sources import ACCEPTED
 from comt_cli.layers.gates import CarriesGates
@@ -24,7 +24,7 @@ from comt_cli.models.llama import Llama
 from comt_cli.models.resnet import ResNet
 from comt_cli.models.transformer import EncoderDecoder, Transformer
 from comt_cli.runs.plan import RunSpec
-from comt_cli.tasks import Task, task_of
+from comt_cli.tasks import task_of
 from comt_cli.tasks.settings.captioning import CaptioningSettings
 from comt_cli.tasks.settings.images import ImageSettings
 from comt_cli.tasks.settings.transformer import BeamSettings, DecodeSettings
@@ -69,32 +69,26 @@ class Loaded:
     def from_checkpoint(cls, model: Any, state: Mapping[str, Any], spec: RunSpec, path: Path) -> Self:
         """The model of a checkpoint, with its weights, and what the file says besides. Raises `UserError`."""
         try:
-            more = cls.parts(state, spec)
+            network, more = cls.parts(model, state, spec)
         except ValueError as error:
             said = problem_of(error) if isinstance(error, ValidationError) else error
             raise UserError(f"{path}: what it has beside its weights cannot be restored: {said}") from None
-        return cls(model, name_of(spec), cls.described(model, spec), **more, spec=spec)
+        name = f"{spec.row}-{spec.column}-seed{spec.seed}".replace("/", "-")
+        said = f"method {spec.method_words}, {network}, {parameter_count(model):,} parameters"
+        return cls(model, name, said, **more, spec=spec)
 
     @classmethod
-    def described(cls, model: Any, spec: RunSpec) -> str:
-        """One line for people: method, network, size."""
-        trained = spec.task.network_and_data(spec.settings)
-        return f"method {spec.method_words}, {trained}, {parameter_count(model):,} parameters"
-
-    @classmethod
-    def parts(cls, state: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:  # noqa: ARG003
-        """The fields of this class beyond those of every model. Raises `ValueError` where a part is damaged."""
-        return {}
-
-
-# ---- models that read one text
+    def parts(cls, model: Any, state: Mapping[str, Any], spec: RunSpec) -> tuple[str, dict[str, Any]]:  # noqa: ARG003
+        """The network in words, and the fields of this class beyond those of every model. Raises `ValueError` where a
+        part of the checkpoint is damaged."""
+        return spec.task.network_and_data(spec.settings), {}
 
 
 @dataclass(frozen=True)
 class LoadedText(Loaded):
     """A model that reads one text. `codec` is None where the source has no tokenizer; `context_length` is the longest
-    text the model was trained on, in tokens, where the source says it. `own_codec` is how those of our
-    own checkpoints take the tokenizer."""
+    text the model was trained on, in tokens, where the source says it. `own_codec` is how those of our own checkpoints
+    take the tokenizer."""
 
     own_codec: ClassVar[Mapping[str, bool]] = {}
 
@@ -107,20 +101,21 @@ class LoadedText(Loaded):
         return "a language model" if cls.command is None else super().kind()
 
     @classmethod
-    def described(cls, model: Any, spec: RunSpec) -> str:
-        return describe(model, spec.method_words)
-
-    @classmethod
-    def parts(cls, state: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:
+    def parts(cls, model: Any, state: Mapping[str, Any], spec: RunSpec) -> tuple[str, dict[str, Any]]:
         settings: Any = spec.settings
         codec = OwnCodec(tokenizer_from_json(state["tokenizer"]), **cls.own_codec)
-        return {"codec": codec, "context_length": settings.data.sequence_length}
+        return text_network(model), {"codec": codec, "context_length": settings.data.sequence_length}
 
     def text_codec(self) -> TextCodec:
         """The codec. Raises `UserError` where the source has no tokenizer."""
         if self.codec is None:
             raise UserError(f"{self.name} has no tokenizer, so it cannot be fed text", "A folder needs tokenizer.json.")
         return self.codec
+
+    def check_ids(self, ids: Sequence[int]) -> None:
+        """Raises `UserError` where a token is not one of the model's: the tokenizer is another's."""
+        if max(ids) >= (size := self.model.vocabulary):
+            raise UserError(f"{self.name}: its tokenizer makes the id {max(ids)}, but the model has {size} tokens")
 
 
 class LoadedModel(LoadedText):
@@ -160,19 +155,12 @@ def gated_sites(model: Any) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def describe(model: Any, method: str | None = None, plain: str = "a plain LLaMA") -> str:
-    """One line for people: method, or `plain` of a model that has none, residual connection, gates, size."""
-    shape, sites = model.shape, gated_sites(model)
-    parts = [
-        f"method {method}" if method else plain,
-        f"residual connection {residual_name(model)}",
-        f"gates at {', '.join(sites)}" if sites else "no gates",
-        f"{shape.layers} layers of width {shape.width}, {parameter_count(model):,} parameters",
-    ]
-    return ", ".join(parts)
-
-
-# ---- models that decode a text from a source
+def text_network(model: Any) -> str:
+    """Residual connection, gates and shape of a network that reads one text."""
+    sites = gated_sites(model)
+    gates = f"gates at {', '.join(sites)}" if sites else "no gates"
+    shape = f"{model.shape.layers} layers of width {model.shape.width}"
+    return f"residual connection {residual_name(model)}, {gates}, {shape}"
 
 
 @dataclass(frozen=True)
@@ -188,17 +176,12 @@ class LoadedDecoder(Loaded):
     longest: int | None
 
     @classmethod
-    def described(cls, model: EncoderDecoder, spec: RunSpec) -> str:
-        shape = model.shape
-        layers = f"{shape.encoder_layers} + {shape.decoder_layers} layers, width {shape.width}"
-        return f"method {spec.method_words}, {layers}, {parameter_count(model):,} parameters"
-
-    @classmethod
-    def parts(cls, state: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:
+    def parts(cls, model: EncoderDecoder, state: Mapping[str, Any], spec: RunSpec) -> tuple[str, dict[str, Any]]:
         settings: Any = spec.settings
-        tokenizer = tokenizer_from_json(state["tokenizer"])
+        tokenizer, shape = tokenizer_from_json(state["tokenizer"]), model.shape
         tokenizer.special.need("begin")
-        return {"tokenizer": tokenizer, "decode": settings.decode, "longest": settings.data.max_length}
+        network = f"{shape.encoder_layers} + {shape.decoder_layers} layers, width {shape.width}"
+        return network, {"tokenizer": tokenizer, "decode": settings.decode, "longest": settings.data.max_length}
 
 
 class LoadedTranslator(LoadedDecoder):
@@ -221,9 +204,6 @@ class LoadedCaptioner(LoadedDecoder):
         return self.run.settings_as(CaptioningSettings).data
 
 
-# ---- models that read images
-
-
 @dataclass(frozen=True)
 class LoadedImageModel(Loaded):
     """An image classifier. The model has its running statistics, and is training. It was trained on images of `size` x
@@ -239,21 +219,15 @@ class LoadedImageModel(Loaded):
     size: int
 
     @classmethod
-    def described(cls, model: ResNet, spec: RunSpec) -> str:
+    def parts(cls, model: ResNet, state: Mapping[str, Any], spec: RunSpec) -> tuple[str, dict[str, Any]]:
         settings = spec.settings_as(ImageSettings)
-        network = f"{settings.model.size} of width {settings.model.shape().width} with {len(model.blocks)} blocks"
-        return (
-            f"method {spec.method_words}, {network}, {settings.data.classes} classes, "
-            f"{parameter_count(model):,} parameters"
-        )
-
-    @classmethod
-    def parts(cls, state: Mapping[str, Any], spec: RunSpec) -> dict[str, Any]:
+        size, width, classes = settings.model.size, settings.model.shape().width, settings.data.classes
         found = _ImageParts.model_validate({key: state[key] for key in _ImageParts.model_fields}, strict=True)
-        if len(found.classes) != (expected := spec.settings_as(ImageSettings).data.classes):
-            raise ValueError(f"it names {len(found.classes)} classes; its spec has {expected}")
+        if len(found.classes) != classes:
+            raise ValueError(f"it names {len(found.classes)} classes; its spec has {classes}")
         colours = {"mean": tuple(found.mean), "std": tuple(found.std)}
-        return {"class_names": tuple(found.classes), **colours, "size": found.size}
+        network = f"{size} of width {width} with {len(model.blocks)} blocks, {classes} classes"
+        return network, {"class_names": tuple(found.classes), **colours, "size": found.size}
 
 
 class _ImageParts(BaseModel):
@@ -269,8 +243,3 @@ KINDS: tuple[type[Loaded], ...] = (
     *(LoadedModel, LoadedMaskedModel, LoadedClassifier),
     *(LoadedTranslator, LoadedCaptioner, LoadedImageModel),
 )
-
-
-def kind_of(task: Task[Any]) -> type[Loaded]:
-    """The class of a task's models; `Loaded` of one that has none."""
-    return next((kind for kind in KINDS if kind.command == task.command), Loaded)

@@ -15,20 +15,16 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def check_source(source: str) -> None:
-    """Refuse what is certainly no model. Whether a file is one is found out by reading it.
-
-    Raises:
-        UserError: there is no such file or folder, and no repository of the hub is called so; or a folder is empty, or
-            a run without a checkpoint.
-    """
+    """Refuse what is certainly no model; whether a file is one is found out by reading it. Raises `UserError` where
+    there is no such file or folder, and no repository of the hub is called so; a folder is empty; or a run has no
+    checkpoint."""
     path = Path(source)
     if not path.exists() and not HUB_NAME.fullmatch(source):
         raise UserError(f"there is no model {source}", ACCEPTED)
-    if path.is_dir():
-        if not any(path.iterdir()):
-            raise UserError(f"{path} holds no model: it has nothing", ACCEPTED)
-        if (path / "spec.json").is_file() and not (path / "checkpoint.pt").is_file():
-            raise no_checkpoint(path)
+    if path.is_dir() and not any(path.iterdir()):
+        raise UserError(f"{path} holds no model: it has nothing", ACCEPTED)
+    if (path / "spec.json").is_file() and not (path / "checkpoint.pt").is_file():
+        raise no_checkpoint(path)
 
 
 def no_checkpoint(run: Path) -> UserError:

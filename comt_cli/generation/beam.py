@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -41,13 +41,6 @@ class NotFinite(UserError):
     """A network whose outputs are not numbers."""
 
 
-class DecodingCache(Protocol):
-    """The keys and values of what the rows have decoded."""
-
-    def reorder(self, rows: Tensor) -> None:
-        """Keep the rows with these numbers, int64 [R], in this order; a number may occur more than once."""
-
-
 @runtime_checkable
 class Decodes(Protocol):
     """A model that decodes a sequence from a source, a token at a time."""
@@ -56,8 +49,9 @@ class Decodes(Protocol):
         """All that decoding needs of the sources, some tensors whose first dimension is the sentences (token ids are
         padded with `PAD` on the right): a tuple of tensors, or of tuples of them, whose first dimension is that too."""
 
-    def decoding_cache(self, rows: int, capacity: int) -> DecodingCache:
-        """An empty cache for rows of up to `capacity` tokens."""
+    def decoding_cache(self, rows: int, capacity: int) -> Any:
+        """An empty cache for rows of up to `capacity` tokens, whose `reorder` keeps the rows with the numbers that it
+        is given, int64 [R], in that order; a number may occur more than once."""
 
     def step(self, tokens_R1: Tensor, cache: Any, memory: Any) -> Tensor:
         """Feed each row its next token; the logits of the one after, [R, V]. A sentence's rows share its memory."""
@@ -122,20 +116,19 @@ def beam_search(
     penalty_L = torch.tensor([PENALTIES[length_penalty](max(n, 1), alpha) for n in range(L + 1)], device=device)
     memory, cache = model.encode(*source), model.decoding_cache(B * K, L)
     number_B = torch.arange(B, device=device)
-    live = _Beams.none(B, K, L, end, device)
+    sums_BK = torch.full((B, K), -torch.inf, device=device)
+    finished = _Beams(torch.full((B, K, L), end, device=device), sums_BK, sums_BK)
+    live = finished._replace(sums=sums_BK.clone())
     live.sums[:, 0] = 0  # the others begin as copies, which would all find the same
-    finished = _Beams.none(B, K, L, end, device)
     last_R1 = torch.full((B * K, 1), begin, device=device)
     found: list[list[Hypothesis]] = [[] for _ in range(B)]
     for length in count(1):
         logits_RV = model.step(last_R1, cache, memory).float()
         candidates, parent_BC = _candidates(live, logits_RV, forbidden.at(length - 1, begin, end), length)
         is_end_BC = candidates.tokens[:, :, length - 1] == end
-        ended = candidates.only(is_end_BC)
-        ended.scores = ended.sums / penalty_L[length]
-        finished = finished.joined(ended).best(K)[0]
-        live, chosen_BK = candidates.only(~is_end_BC).best(K)
-        live.scores = live.sums / penalty_L[length]
+        ended = candidates.only(is_end_BC, penalty_L[length])
+        finished = _Beams(*(torch.cat(pair, 1) for pair in zip(finished, ended, strict=True))).best(K)[0]
+        live, chosen_BK = candidates.only(~is_end_BC, penalty_L[length]).best(K)
         best_B = live.sums[:, 0]
         # What a live beam can still reach. Only what lies strictly above is safe: an equal score might come first.
         is_safe_B = finished.scores[:, n_best - 1] > best_B / penalty_L[limit_B]
@@ -151,7 +144,7 @@ def beam_search(
             if all(is_done):
                 return found
             memory, number_B, limit_B = _sentences(memory, keep_B), number_B[keep_B], limit_B[keep_B]
-            live, finished = live.sentences(keep_B), finished.sentences(keep_B)
+            live, finished = _sentences(live, keep_B), _sentences(finished, keep_B)
         if K > 1 or any(is_done):
             cache.reorder((keep_B[:, None] * K + parent_BK[keep_B]).flatten())
         last_R1 = live.tokens[:, :, length - 1].reshape(-1, 1)
@@ -182,8 +175,7 @@ def decode(
     )
 
 
-@dataclass
-class _Beams:
+class _Beams(NamedTuple):
     """Beams of each sentence, the best first; those that are not there have -inf.
 
     `tokens` [B, K, L] are filled up with the end token; `sums` [B, K] are of log-probabilities; by `scores` [B, K] the
@@ -194,21 +186,10 @@ class _Beams:
     sums: Tensor
     scores: Tensor
 
-    @classmethod
-    def none(cls, B: int, K: int, L: int, end: int, device: torch.device) -> _Beams:
-        sums_BK = torch.full((B, K), -torch.inf, device=device)
-        return cls(torch.full((B, K, L), end, device=device), sums_BK, sums_BK.clone())
-
-    def only(self, wanted_BK: Tensor) -> _Beams:
-        """The wanted beams; the others stay where they are, with -inf."""
-        return _Beams(
-            self.tokens,
-            self.sums.masked_fill(~wanted_BK, -torch.inf),
-            self.scores.masked_fill(~wanted_BK, -torch.inf),
-        )
-
-    def joined(self, other: _Beams) -> _Beams:
-        return _Beams(*(torch.cat(pair, 1) for pair in zip(self._parts(), other._parts(), strict=True)))
+    def only(self, wanted_BK: Tensor, penalty: Tensor) -> _Beams:
+        """The wanted beams, scored anew; the others stay where they are, with -inf."""
+        sums = self.sums.masked_fill(~wanted_BK, -torch.inf)
+        return _Beams(self.tokens, sums, sums / penalty)
 
     def best(self, K: int) -> tuple[_Beams, Tensor]:
         """The K of the best score, of equals the first; and their indices, int64 [B, K]."""
@@ -216,15 +197,8 @@ class _Beams:
         return self.at(place_BK), place_BK
 
     def at(self, place_BK: Tensor) -> _Beams:
-        L = self.tokens.shape[-1]
-        tokens_BKL = self.tokens.gather(1, place_BK[..., None].expand(-1, -1, L))
+        tokens_BKL = self.tokens.gather(1, place_BK[..., None].expand(-1, -1, self.tokens.shape[-1]))
         return _Beams(tokens_BKL, self.sums.gather(1, place_BK), self.scores.gather(1, place_BK))
-
-    def sentences(self, index_B: Tensor) -> _Beams:
-        return _Beams(*(part[index_B] for part in self._parts()))
-
-    def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.tokens, self.sums, self.scores
 
 
 def _candidates(live: _Beams, logits_RV: Tensor, forbidden: list[int], length: int) -> tuple[_Beams, Tensor]:
@@ -255,7 +229,7 @@ def top(values_BN: Tensor, wanted: int) -> tuple[Tensor, Tensor]:
 
 
 def _sentences(memory: Any, index_B: Tensor) -> Any:
-    """The memory of some of its sentences."""
+    """The memory, or the beams, of some of the sentences."""
     if isinstance(memory, Tensor):
         return memory.index_select(0, index_B)
     parts = [_sentences(part, index_B) for part in memory]
@@ -266,7 +240,7 @@ def _hypotheses(finished: _Beams, live: _Beams, place: int, length: int, end: in
     """The best of the sentence at `place`: those that ended, then those that reached the greatest length."""
     found = []
     for beams, ended in ((finished, True), (live, False)):
-        rows = zip(*(part[place].tolist() for part in beams._parts()), strict=True)
+        rows = zip(*(part[place].tolist() for part in beams), strict=True)
         there = [row for row in rows if row[1] != -torch.inf]
         for tokens, total, score in sorted(there, key=lambda row: (-row[2], row[0])):
             kept = tokens[: tokens.index(end)] if ended else tokens[:length]

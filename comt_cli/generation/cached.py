@@ -118,12 +118,9 @@ def generate(
     """Yield the next token of every prompt, step by step, until each text has ended or has `max_new_tokens`.
 
     A text ends with one of `stop_ids`, which is yielded; after it comes None. How tokens are chosen (`temperature`,
-    `top_p`, `seed`, `copies`): see `Sampler`.
-    `graph`: see `Decoder`; None is yes on CUDA. What takes its time once is done before this returns.
-
-    Raises:
-        UserError: (at a step) the logits of a text that has not ended are not finite numbers.
-        ValueError: there are no prompts, one has no tokens, or a number is out of its range.
+    `top_p`, `seed`, `copies`): see `Sampler`. `graph`: see `Decoder`; None is yes on CUDA. What takes its time once is
+    done before this returns. Raises `UserError`, at a step, where the logits of a text that has not ended are not
+    finite numbers, `ValueError` where there is nothing to generate, or a number is out of its range.
     """
     if not prompts or not all(prompts) or max_new_tokens < 1:
         raise ValueError("there must be prompts, each of one token or more, and a token to generate")
@@ -136,22 +133,20 @@ def generate(
         decoder.prefill(prompts)  # compiles what is not compiled yet
     if decoder.uses_graph:
         decoder.capture()
-    return _steps(decoder, sampler, prompts, max_new_tokens, frozenset(stop_ids))
 
+    def steps() -> Iterator[list[int | None]]:
+        is_open = [True] * len(prompts)
+        logits_BV = decoder.prefill(prompts)
+        for number in range(max_new_tokens):
+            token_B = sampler.draw(logits_BV, number)
+            step = [token if go_on else None for token, go_on in zip(token_B.tolist(), is_open, strict=True)]
+            if any(token is not None and token < 0 for token in step):
+                raise UserError("the outputs of the network are not finite numbers", "Did its training diverge?")
+            yield step
+            is_open = [token is not None and token not in stop_ids for token in step]
+            if not any(is_open):
+                return
+            if number + 1 < max_new_tokens:
+                logits_BV = decoder.step(token_B.clamp(min=0))
 
-def _steps(
-    decoder: Decoder, sampler: Sampler, prompts: Sequence[Sequence[int]], count: int, stop_ids: frozenset[int]
-) -> Iterator[list[int | None]]:
-    is_open = [True] * len(prompts)
-    logits_BV = decoder.prefill(prompts)
-    for number in range(count):
-        token_B = sampler.draw(logits_BV, number)
-        step = [token if go_on else None for token, go_on in zip(token_B.tolist(), is_open, strict=True)]
-        if any(token is not None and token < 0 for token in step):
-            raise UserError("the outputs of the network are not finite numbers", "Did its training diverge?")
-        yield step
-        is_open = [token is not None and token not in stop_ids for token in step]
-        if not any(is_open):
-            return
-        if number + 1 < count:
-            logits_BV = decoder.step(token_B.clamp(min=0))
+    return steps()

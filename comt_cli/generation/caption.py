@@ -51,7 +51,9 @@ def look_at(path: Path, data: CaptionData) -> Seen:
     """The image in a file, as models of this data read images: pictures of any size, which are made as large as the
     data's, or files of features. Raises `UserError`."""
     if data.corpus == "scenes":
-        pixels = _picture(path, SCENE_PIXELS)
+        with open_picture(path, CAPTIONED) as image:
+            colours = _colours(ImageOps.exif_transpose(image), path)
+            pixels = np.array(colours.resize((SCENE_PIXELS, SCENE_PIXELS), Image.Resampling.LANCZOS))
         return Seen(patches(pixels[None])[0], pixels)
     assert data.regions is not None
     assert data.features is not None
@@ -61,12 +63,6 @@ def look_at(path: Path, data: CaptionData) -> Seen:
         if path.suffix.lower() in (".npy", ".npz") or not path.exists():
             raise
         raise UserError(f"{path} is no file of features, and this model reads no pictures") from error
-
-
-def _picture(path: Path, side: int) -> NDArray[np.uint8]:
-    with open_picture(path, CAPTIONED) as image:
-        colours = _colours(ImageOps.exif_transpose(image), path)
-        return np.array(colours.resize((side, side), Image.Resampling.LANCZOS))
 
 
 def _colours(image: Image.Image, path: Path) -> Image.Image:

@@ -51,16 +51,6 @@ class Pace:
     steps: int = 0
     decoded: int = 0
 
-    def add(self, tokens: int, seconds: float, *, is_prefill: bool) -> None:
-        """One more step, that of the prompt or a later one, gave `tokens` in `seconds`."""
-        self.tokens += tokens
-        if is_prefill:
-            self.prefill_seconds += seconds
-        else:
-            self.decode_seconds += seconds
-            self.steps += 1
-            self.decoded += tokens
-
     def numbers(self) -> dict[str, float | None]:
         """Tokens, milliseconds and tokens per second; None where there was no decode step to time."""
         timed = self.steps > 0 and self.decode_seconds > 0
@@ -73,12 +63,9 @@ class Pace:
 
     def words(self) -> str:
         """One line for people."""
-        numbers = self.numbers()
-        parts = [f"{self.tokens} token{'s' if self.tokens != 1 else ''}", f"prefill {numbers['prefill_ms']:.1f} ms"]
-        if numbers["decode_ms_per_token"] is not None:
-            parts.append(f"decode {numbers['decode_ms_per_token']:.2f} ms a token")
-            parts.append(f"{numbers['tokens_per_second']:.1f} tokens/s")
-        return ", ".join(parts)
+        tokens, prefill, step, rate = self.numbers().values()
+        said = f"{tokens} token{'s' if tokens != 1 else ''}, prefill {prefill:.1f} ms"
+        return said if step is None else f"{said}, decode {step:.2f} ms a token, {rate:.1f} tokens/s"
 
 
 def begin(loaded: LoadedModel, prompts: Sequence[str]) -> list[Completion]:
@@ -90,9 +77,7 @@ def begin(loaded: LoadedModel, prompts: Sequence[str]) -> list[Completion]:
     ids = [codec.prompt(prompt) for prompt in prompts]
     if not all(ids):
         raise UserError(f"{loaded.name} has no token that a text begins with", "Give it a --prompt.")
-    largest, vocabulary = max(map(max, ids)), loaded.model.vocabulary
-    if largest >= vocabulary:
-        raise UserError(f"{loaded.name}: its tokenizer makes the id {largest}, but the model has {vocabulary} tokens")
+    loaded.check_ids([token for tokens in ids for token in tokens])
     numbered = zip(prompts, ids, count_copies(ids), strict=True)
     return [Completion(prompt, tokens, copy) for prompt, tokens, copy in numbered]
 
@@ -114,7 +99,14 @@ def complete(
             before = perf_counter()  # decoding and printing the text is not the model's time
             if (step := next(steps, None)) is None:
                 break
-            pace.add(sum(token is not None for token in step), perf_counter() - before, is_prefill=number == 0)
+            seconds, tokens = perf_counter() - before, sum(token is not None for token in step)
+            pace.tokens += tokens
+            if number == 0:
+                pace.prefill_seconds += seconds
+            else:
+                pace.decode_seconds += seconds
+                pace.steps += 1
+                pace.decoded += tokens
             for row, stream, token in zip(batch, streams, step, strict=True):
                 if token is not None:
                     row.tokens += 1

@@ -46,10 +46,12 @@ class Sampler:
         if not 0 <= temperature < float("inf") or not 0 < top_p <= 1:
             raise ValueError(f"temperature {temperature} must be finite and 0 or more, top_p {top_p} in (0, 1]")
         self.temperature, self.top_p = temperature, top_p
-        numbered = zip(prompts, count_copies(prompts) if copies is None else copies, strict=True)
-        # Drawn on the CPU, so that every device gets the same numbers.
-        uniform = [torch.rand(steps, generator=_stream(seed, prompt, copy)) for prompt, copy in numbered]
-        self._uniform_BN = torch.stack(uniform).to(device)
+        uniform = []
+        for prompt, copy in zip(prompts, count_copies(prompts) if copies is None else copies, strict=True):
+            digest = hashlib.sha256(repr((seed, copy, list(prompt))).encode()).digest()
+            stream = torch.Generator().manual_seed(int.from_bytes(digest[:4], "little"))
+            uniform.append(torch.rand(steps, generator=stream))
+        self._uniform_BN = torch.stack(uniform).to(device)  # drawn on the CPU: every device gets the same numbers
 
     def draw(self, logits_BV: Tensor, step: int) -> Tensor:
         """The token of each row, int64 [B]; `NOT_FINITE` in rows whose logits are not."""
@@ -123,8 +125,3 @@ def count_copies(prompts: Sequence[Sequence[int]]) -> list[int]:
         copies.append(seen[prompt])
         seen[prompt] += 1
     return copies
-
-
-def _stream(seed: int, prompt: Sequence[int], copy: int) -> torch.Generator:
-    digest = hashlib.sha256(repr((seed, copy, list(prompt))).encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:4], "little"))

@@ -51,18 +51,17 @@ class Transcript:
     def add(self, texts: Mapping[int, str]) -> None:
         """Write the texts of some sentences, as lines; they are on disk afterwards. Raises `StorageError`."""
         texts = {number: one_line(text) for number, text in texts.items()}
-        # As ASCII: a line that a kill cut off in the middle of a letter would make the file unreadable.
+        # As ASCII: a line that a kill cut off in the middle of a letter would make the file unreadable. A stop in the
+        # middle of a line leaves a part of it: the next line begins anew.
         lines = "".join(json.dumps([*each, self._checksum(*each)]) + "\n" for each in texts.items())
-        # A stop in the middle of a line leaves a part of it: the next line begins anew.
-        hint = "What was translated before is kept: make room, and run the command again."
-        append(self._own, lines, hint, separator="\n")
+        append(self._own, lines, "What was translated before is kept.", separator="\n")
         self.done |= texts
 
     def texts(self, numbers: Iterable[int]) -> list[str] | None:
         """The texts of these sentences, of all processes, which must be done writing; None where one has none."""
         self.done |= self._written()
-        found = [self.done.get(number) for number in numbers]
-        return None if None in found else [text for text in found if text is not None]
+        numbers = list(numbers)
+        return [self.done[number] for number in numbers] if self.done.keys() >= {*numbers} else None
 
     def finish(self, texts: Iterable[str]) -> None:
         """Write the whole, a line a text. Raises `StorageError`."""

@@ -80,7 +80,12 @@ class Translator:
         """The same, `POOL` lines at a time; the first line is number `first` of those that the user gave."""
         left = iter(lines)
         while pool := list(islice(left, POOL)):
-            yield self._pool(pool, options, first)
+            sources, found = self.sources(pool, first), [[Translation("")] for _ in pool]
+            for numbers in batches(sources, options.batch_tokens):
+                translations = self.search([sources[number] for number in numbers], options)
+                for number, each in zip(numbers, translations, strict=True):
+                    found[number] = each
+            yield found
             first += len(pool)
 
     def sources(self, lines: Sequence[str], first: int = 1) -> list[tuple[int, ...]]:
@@ -110,32 +115,21 @@ class Translator:
             for source, hypotheses in zip(sources, found, strict=True)
         ]
 
-    def _pool(self, lines: Sequence[str], options: Options, first: int) -> list[list[Translation]]:
-        sources = self.sources(lines, first)
-        found = [[Translation("")] for _ in lines]
-        for numbers in batches(sources, options.batch_tokens):
-            translations = self.search([sources[number] for number in numbers], options)
-            for number, each in zip(numbers, translations, strict=True):
-                found[number] = each
-        return found
-
     def attention(self, translation: Translation) -> tuple[Tensor, list[str], list[str]]:
         """The weights over the source's tokens for each token of the translation, [T, S], and names of the target's and
         the source's tokens."""
         assert isinstance(self.model, EncoderDecoder)
         assert translation.hypothesis is not None
-        target = translation.hypothesis.tokens
+        target, pieces = translation.hypothesis.tokens, self.tokenizer.pieces
         source_1S = torch.tensor([translation.source], device=self.device)
         weights_TS = attention_of(self.model, (source_1S,), (self.begin, *target))
-        pieces = self.tokenizer.pieces
         return weights_TS, pieces((*target, self.end)), pieces(translation.source)
 
 
 def translator(loaded: LoadedTranslator, device: torch.device, warn: Callable[[str], None] | None = None) -> Translator:
     """Translator of a loaded model, which is moved to the device, and computes in fp32."""
-    return Translator(
-        loaded.model.to(device, torch.float32).eval(), loaded.tokenizer, device, longest=loaded.longest, warn=warn
-    )
+    model = loaded.model.to(device, torch.float32).eval()
+    return Translator(model, loaded.tokenizer, device, longest=loaded.longest, warn=warn)
 
 
 def batches(sources: Sequence[Sequence[int]], batch_tokens: int) -> list[list[int]]:

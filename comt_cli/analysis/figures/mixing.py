@@ -1,21 +1,35 @@
-"""Mixing weights of residual connections and of attention, residual add by residual add: one map a kind of weight."""
+"""Mixing weights, residual add by residual add: of streams, of earlier outputs, and of keys and values of earlier
+blocks; one map a kind of weight."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib.colors import Normalize, SymLogNorm
 from matplotlib.figure import Figure
+from torch import Tensor
 
-from comt_cli.analysis.mixing import DISPERSION, READ_OUT, mixes, mixtures
 from comt_cli.analysis.model_figure import ModelFigure
-from comt_cli.analysis.observed import watch
+from comt_cli.analysis.observed import hooked, watch
 from comt_cli.analysis.subject import Subject
 from comt_cli.errors import UserError
+from comt_cli.layers.learned import wide
+from comt_cli.layers.residual.base import Branch, OutputAggregation, ResidualConnection, State
+from comt_cli.layers.shared_values import SharedValues
+from comt_cli.models.base import Model, TokenBlock
 from comt_cli.report.figures.style import OKABE_ITO, PAGE_WIDTH, page_figure, style
 
+READ_OUT = "read-out"
+"""The part of what is read behind a stack's last block."""
+DISPERSION = "dispersion"
+"""Distance of the streams at a residual add from their mean, |H - mean| / |H|: 0 where all are one. SiameseNorm's two
+streams are taken behind the norms that they are read through."""
 _SIAMESE = "x-y"
 """SiameseNorm's shares of its two streams."""
 _MATRICES = ("mix", "write", "heads")
@@ -51,6 +65,74 @@ _SOURCES = {"first-own": ("first", "own"), _SIAMESE: ("x", "y")}
 """The names of sources that do not count from 0."""
 
 
+class Mixed(NamedTuple):
+    """The mixtures at one place of a network: weights by name, as `ResidualConnection.mixing`, and `DISPERSION`,
+    [B, T, 1], where there are several streams. `layer` is from 0; a read-out's is the last."""
+
+    stack: str
+    layer: int
+    part: str
+    weights: dict[str, Tensor]
+
+
+def _connections(model: Model) -> list[ResidualConnection]:
+    blocks = [block for stack in model.stacks.values() for block in stack if isinstance(block, TokenBlock)]
+    return [branch.connection for block in blocks for branch in block.branches]
+
+
+def _shared_values(model: Model) -> list[tuple[str, int, SharedValues]]:
+    """The modules that mix values of earlier blocks into attention, with their stack and block (from 0)."""
+    blocks = [(stack, *each) for stack, blocks in model.stacks.items() for each in enumerate(blocks)]
+    each = [(stack, layer, module) for stack, layer, block in blocks for module in block.modules()]
+    return [(stack, layer, module) for stack, layer, module in each if isinstance(module, SharedValues)]
+
+
+def mixtures(model: Model, run: Callable[[], object]) -> list[Mixed]:
+    """All mixtures of a network when `run` runs it once, in the order of its blocks."""
+    connections = _connections(model)
+    aggregations = [module for module in model.modules() if isinstance(module, OutputAggregation)]
+    read: dict[OutputAggregation, State] = {}
+
+    def reading(aggregation: OutputAggregation, inputs: tuple[State, ...], _: object) -> None:
+        read[aggregation] = inputs[0]
+
+    with recorded_states(connections) as states, hooked((each, reading) for each in aggregations):
+        run()
+    with torch.no_grad():
+        found = [Mixed(stack, layer, "attention", each.mixing()) for stack, layer, each in _shared_values(model)]
+        for connection, state in zip(connections, states, strict=True):
+            at, weights = connection.site, dict(connection.mixing(state))
+            streams_BTnD = connection.side_by_side(state)
+            if streams_BTnD is not None:
+                streams_BTnD = wide(streams_BTnD)
+                apart_BTnD = streams_BTnD - streams_BTnD.mean(-2, keepdim=True)
+                weights[DISPERSION] = (apart_BTnD.norm(dim=(-1, -2)) / streams_BTnD.norm(dim=(-1, -2)))[..., None]
+            found.append(Mixed(at.stack, at.layer, at.part, weights))
+        for aggregation, state in read.items():
+            at = aggregation.site
+            found.append(Mixed(at.stack, at.layer, READ_OUT, dict(aggregation.mixing(state))))
+    order = list(model.stacks)
+    return sorted(found, key=lambda place: (order.index(place.stack), place.layer))
+
+
+@contextlib.contextmanager
+def recorded_states(connections: Sequence[ResidualConnection]) -> Iterator[list[State]]:
+    """In this context the input states of the connections are collected, in their order."""
+    states: list[State] = []
+
+    def recorded(step: Callable[[State, Branch], State], state: State, branch: Branch) -> State:
+        states.append(state)
+        return step(state, branch)
+
+    for connection in connections:
+        connection.step = partial(recorded, connection.step)  # type: ignore[method-assign]
+    try:
+        yield states
+    finally:
+        for connection in connections:
+            del connection.step
+
+
 class Mixing(ModelFigure):
     """One map a kind of weight: a line for every residual add, from the first at the top, and last what is read behind
     the last block; a column for every source, or for every pair of a target and a source. The mean over the tokens;
@@ -61,45 +143,41 @@ class Mixing(ModelFigure):
     title: ClassVar = "Mixtures at every residual add"
 
     def suits(self, of: Subject) -> bool:
-        return not of.is_image_classifier and mixes(of.model)
+        if of.is_image_classifier:
+            return False
+        model = of.model.model
+        mixes = any(type(each).mixing is not ResidualConnection.mixing for each in _connections(model))
+        return mixes or any(shared.mixing() for _, _, shared in _shared_values(model))
 
     def frame(self, of: Subject) -> pd.DataFrame:
         """The weights of all mixtures on the observed tokens, in the order of the network; empty where there are none
         at this depth.
 
         Rows `stack, layer` (from 1), `part` (the branch, or `READ_OUT`), `weight` (its name, or `DISPERSION`), `target`
-        and `source` (from 0), `mean` and `std` over the tokens.
-
-        Raises:
-            UserError: nothing is mixed (says what the model is); see also `watch`.
+        and `source` (from 0), `mean` and `std` over the tokens. Raises `UserError` where nothing is mixed (says what
+        the model is); see also `watch`.
         """
         model = of.model
-        if not mixes(model):
+        if not self.suits(of):
             raise UserError(f"{model.name} mixes no streams, outputs or values: it holds {model.description}")
         rows = []
         for place in mixtures(model.model, lambda: watch(model, of.observation.inputs)):
             for name, weight in place.weights.items():
                 targets = weight.double().cpu() if name in _MATRICES else weight.double().cpu().unsqueeze(-2)
                 numbers = targets.reshape(-1, *targets.shape[-2:])  # of one token where they do not depend on it
-                means, spreads = numbers.mean(0), numbers.std(0, unbiased=False)
-                for target in range(means.shape[0]):
-                    for source in range(means.shape[1]):
-                        number = means[target, source].item(), spreads[target, source].item()
-                        rows.append((place.stack, place.layer + 1, place.part, name, target, source, *number))
+                means, spreads = numbers.mean(0).numpy(), numbers.std(0, unbiased=False).numpy()
+                for (target, source), mean in np.ndenumerate(means):
+                    where = (place.stack, place.layer + 1, place.part, name, target, source)
+                    rows.append((*where, mean, spreads[target, source]))
         return pd.DataFrame(rows, columns=["stack", "layer", "part", "weight", "target", "source", "mean", "std"])
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
         named = {*frame["weight"], *frame["part"]}
-        said = [
+        return [
             "A line is a residual add, from the first at the top; means over the tokens. A column is a source (streams "
             "and outputs count from 0, the embedding being output 0), or target ← source; white is 0, grey no source.",
             *(note for name, note in _NOTES.items() if name in named),
         ]
-        for weight, own in frame.groupby("weight", sort=False):
-            mean = own.loc[own["target"] != own["source"], "mean"].abs() if weight == "mix" else own["mean"]
-            off = " off the diagonal" if weight == "mix" else ""
-            said.append(f"{weight}{off}: {mean.min():.2g} to {mean.max():.2g}, {mean.mean():.2g} on average.")
-        return said
 
     def draw(self, frame: pd.DataFrame) -> Figure:
         named = frame.assign(add=_adds(frame))
@@ -147,7 +225,7 @@ def _table(own: pd.DataFrame, lines: list[str]) -> pd.DataFrame:
     kind = str(own["weight"].iloc[0])
     sources = own["source"].map(dict(enumerate(_SOURCES[kind]))) if kind in _SOURCES else own["source"].astype(str)
     column = own["target"].astype(str) + "←" + sources if own["target"].max() > 0 else sources
-    wide = own.assign(column=column)
-    order = list(dict.fromkeys(wide.sort_values(["target", "source"])["column"]))
-    table: pd.DataFrame = wide.pivot(index="add", columns="column", values="mean")
+    wider = own.assign(column=column)
+    order = list(dict.fromkeys(wider.sort_values(["target", "source"])["column"]))
+    table: pd.DataFrame = wider.pivot(index="add", columns="column", values="mean")
     return table.reindex(index=lines, columns=order)

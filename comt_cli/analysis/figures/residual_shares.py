@@ -15,9 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
 
-from comt_cli.analysis.depth_axis import MARKERS, mark_groups, stages_of
-from comt_cli.analysis.images import EXAMPLES
-from comt_cli.analysis.model_figure import ModelFigure
+from comt_cli.analysis.images import EXAMPLES, stages_of
+from comt_cli.analysis.model_figure import MARKERS, ModelFigure, mark_groups
 from comt_cli.analysis.observed import hooked, watch
 from comt_cli.analysis.subject import Subject
 from comt_cli.errors import UserError
@@ -48,6 +47,10 @@ Share = tuple[tuple[nn.Module, ...], Callable[..., Tensor]]
 """The gates that a factor of a connection is computed from, and how."""
 
 
+def _itself(gate: Tensor) -> Tensor:
+    return gate
+
+
 class ResidualShares(ModelFigure):
     """One panel a share: means over images or tokens, with bars from the 10th to the 90th percentile. All axes
     span as much, so that equal heights are equal changes, each about its own middle.
@@ -71,19 +74,17 @@ class ResidualShares(ModelFigure):
         many the stack read.
 
         Raises:
-            UserError: no connection has learned a share (says what the model is); see `watched_images` and `watch`.
+            UserError: no connection has learned a share (says what the model is); see `WatchedImages` and `watch`.
         """
-        model, connections = of.model, _connections(of)
-        if not self.suits(of):
-            raise UserError(
-                f"the residual connections of {model.name} have no learned shares: it holds {model.description}"
-            )
+        connections, known = _connections(of), [shares_of(connection) for connection in _connections(of)]
+        if not any(known):
+            said = f"the residual connections of {of.model.name} have no learned shares"
+            raise UserError(f"{said}: it holds {of.model.description}")
         outputs: dict[nn.Module, Tensor] = {}
 
         def keep(gate: nn.Module, _: tuple[Tensor, ...], output: Tensor) -> None:
             outputs[gate] = output
 
-        known = [shares_of(connection) for connection in connections]
         sums = [{name: Sums() for name in shares} for shares in known]
         gates = {gate for shares in known for own, _ in shares.values() for gate in own}
         seen = 0
@@ -93,11 +94,14 @@ class ResidualShares(ModelFigure):
                 for shares, found in zip(known, sums, strict=True):
                     for name, (own, factor) in shares.items():
                         found[name].add(factor(*(outputs[gate] for gate in own)))
-        rows: list[dict[str, Any]] = []
-        for connection, place, found in zip(connections, _places(of), sums, strict=True):
-            count = {"examples": seen}
-            if not of.is_image_classifier:
-                on = of.observation
+        stages = stages_of(of.model) if of.is_image_classifier else []
+        rows, place, count = list[dict[str, Any]](), dict[str, Any](), dict[str, int]()
+        for number, (connection, found) in enumerate(zip(connections, sums, strict=True)):
+            if stages:
+                place, count = {"block": number + 1, "stage": stages[number]}, {"examples": seen}
+            else:
+                at, on = connection.site, of.observation
+                place = {"stack": at.stack, "layer": at.layer + 1, "part": at.part}
                 count = {"tokens": len(on.sequences[on.read_by(connection)].pieces)}
             rows += [{**place, "share": name, **each.moments(), **count} for name, each in found.items()]
         return pd.DataFrame(rows)
@@ -145,15 +149,6 @@ def _connections(of: Subject) -> list[ResidualConnection]:
     return [branch.connection for blocks in model.stacks.values() for block in blocks for branch in block.branches]
 
 
-def _places(of: Subject) -> list[dict[str, Any]]:
-    """The first columns of every connection's rows."""
-    if of.is_image_classifier:
-        stages = stages_of(of.model.model.settings.shape().blocks)
-        return [{"block": block, "stage": stage} for block, stage in enumerate(stages, start=1)]
-    sites = (connection.site for connection in _connections(of))
-    return [{"stack": at.stack, "layer": at.layer + 1, "part": at.part} for at in sites]
-
-
 def _passes(of: Subject) -> Iterator[int]:
     """Run the network on all that it is observed on, and yield after each pass how many inputs it had."""
     if not of.is_image_classifier:
@@ -166,17 +161,16 @@ def _passes(of: Subject) -> Iterator[int]:
 
 
 def _placed(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with each row's `place` on the x-axis, the place of the `tick` of its block or layer, and its
-    `number` there, NaN where that is not shown."""
+    """The frame with each row's `place` on the x-axis, the place of the `tick` of its block or layer, NaN where that
+    is not shown, and its `number` there."""
     if "block" in frame:
-        placed = frame.assign(place=frame["block"], tick=frame["block"], number=frame["block"], part="")
-        return placed.assign(tick=placed["tick"].where(placed["number"].isin(layer_ticks(frame["block"].max()))))
+        shown = frame["block"].isin(layer_ticks(frame["block"].max()))
+        return frame.assign(place=frame["block"], tick=frame["block"].where(shown), number=frame["block"], part="")
     adds = frame[["stack", "layer", "part"]].drop_duplicates()
-    adds = adds.assign(place=range(1, len(adds) + 1))
-    layers = adds.groupby(["stack", "layer"])["place"]
-    adds["tick"] = (layers.transform("min") + layers.transform("max")) / 2
+    adds = adds.assign(place=range(1, len(adds) + 1), number=adds["layer"])
+    ends = adds.groupby(["stack", "layer"])["place"].transform(lambda place: (place.min() + place.max()) / 2)
     shown = adds.groupby("stack")["layer"].transform(lambda layer: layer.isin(layer_ticks(layer.max())))
-    return frame.merge(adds.assign(tick=adds["tick"].where(shown.astype(bool)), number=adds["layer"]))
+    return frame.merge(adds.assign(tick=ends.where(shown.astype(bool))))
 
 
 def _lines(axes: Axes, own: pd.DataFrame) -> None:
@@ -219,10 +213,6 @@ def shares_of(connection: ResidualConnection) -> Mapping[str, Share]:
         case ScaledBranch(learned=nn.Module() as number):
             shares["scale"] = (number,), _itself
     return shares
-
-
-def _itself(gate: Tensor) -> Tensor:
-    return gate
 
 
 class Sums:

@@ -16,9 +16,8 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from comt_cli.analysis.model_figure import ModelFigure
-from comt_cli.analysis.observed import Observer, Tokens, tokens_of, watch
+from comt_cli.analysis.observed import Observer, tokens_of, watch
 from comt_cli.analysis.subject import Subject
-from comt_cli.exchange.loaded import LoadedText
 from comt_cli.layers.residual.base import State, final_stream
 from comt_cli.report.figures import lines
 from comt_cli.report.figures.lines import robust_ends
@@ -56,9 +55,21 @@ class ResidualStream(ModelFigure):
         Raises:
             UserError: see `tokens_of` and `watch`.
         """
-        tokens = tokens_of(of.model, of.request.text)
+        loaded, states = of.model, list[State]()
+        tokens, model = tokens_of(loaded, of.request.text), loaded.model
+        # The state before the first block, and behind each.
+        observers: list[tuple[nn.Module, Observer]] = [
+            (block, lambda before, after: states.extend([after] if states else [before, after]))
+            for block in model.blocks
+        ]
+        watch(loaded, tokens.inputs, observers)
+        with torch.no_grad():
+            pairs = zip(model.blocks, states, strict=False)
+            streams = [block.branches[0].connection.read(state) for block, state in pairs]
+            streams.append(final_stream(states[-1], model.read_out, nn.Identity()))
         frames = []
-        for layer, (x_TD, y_TD) in enumerate(itertools.pairwise(_streams(of.model, tokens)), start=1):
+        for layer, (x_1TD, y_1TD) in enumerate(itertools.pairwise(streams), start=1):
+            x_TD, y_TD = x_1TD[0].double(), y_1TD[0].double()
             cosine_T = F.cosine_similarity(x_TD, y_TD, dim=-1).clamp(-1, 1)
             frame = {
                 "layer": layer,
@@ -86,8 +97,7 @@ class ResidualStream(ModelFigure):
     def draw(self, frame: pd.DataFrame) -> Figure:
         drawn, tokens = self.table(frame), frame["position"].nunique()
         layers, shown = int(drawn["layer"].max()), drawn["position"].nunique()
-        heights = (1.45, max(0.6, lines.ROW * shown))
-        strips = 0.0
+        heights, strips = (1.45, max(0.6, lines.ROW * shown)), 0.0
         with style():
             figure = page_figure(1.35 + sum(heights))
             panels = figure.subplots(2, 2, gridspec_kw={"height_ratios": heights})
@@ -111,17 +121,3 @@ class ResidualStream(ModelFigure):
             panels[0][0].legend(handles=[panels[0][0].get_lines()[shown]], loc="best")
             figure.set_figheight(figure.get_figheight() + strips)
         return figure
-
-
-def _streams(loaded: LoadedText, tokens: Tokens) -> list[torch.Tensor]:
-    """The stream before each layer and behind the last, fp64 [T, D]."""
-    model = loaded.model
-    states: list[State] = []
-    observers: list[tuple[nn.Module, Observer]] = [
-        (block, lambda before, after: states.extend([after] if states else [before, after])) for block in model.blocks
-    ]
-    watch(loaded, tokens.inputs, observers)
-    with torch.no_grad():
-        streams = [block.branches[0].connection.read(state) for block, state in zip(model.blocks, states, strict=False)]
-        streams.append(final_stream(states[-1], model.read_out, nn.Identity()))
-    return [stream_BTD[0].double() for stream_BTD in streams]

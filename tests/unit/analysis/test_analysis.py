@@ -10,16 +10,14 @@ import pandas as pd
 import pytest
 import torch
 
-from comt_cli.analysis.figures.channel_gates import ChannelGates
-from comt_cli.analysis.figures.gate_values import GateValues
-from comt_cli.analysis.figures.mixing import Mixing
+from comt_cli.analysis.figures.gate_maps import summary_frame
+from comt_cli.analysis.figures.mixing import DISPERSION, READ_OUT, Mixing, recorded_states
 from comt_cli.analysis.figures.residual_stream import ResidualStream
-from comt_cli.analysis.gates import SiteValues, observed_gates, summary_frame
-from comt_cli.analysis.mixing import DISPERSION, READ_OUT, recorded_states
-from comt_cli.analysis.observed import DEFAULT_TEXT, Observation, tokens_of, watch
+from comt_cli.analysis.figures.token_gates import ChannelGates, GateValues
+from comt_cli.analysis.observed import DEFAULT_TEXT, Observation, SiteValues, observed_gates, tokens_of, watch
 from comt_cli.analysis.subject import Request, Subject
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded import LoadedModel, describe
+from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.layers.attention import rotation_table
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.residual.base import State
@@ -56,7 +54,7 @@ def loaded(**options) -> LoadedModel:
                 parameter.fill_(0.3)
             elif parameter.ndim == 2:
                 parameter.mul_(5)
-    return LoadedModel(model, options["name"], describe(model, options["name"]), Letters(), 64)
+    return LoadedModel(model, options["name"], "a network", Letters(), 64)
 
 
 def gate_values(source: LoadedModel, text: str) -> list[SiteValues]:
@@ -66,7 +64,7 @@ def gate_values(source: LoadedModel, text: str) -> list[SiteValues]:
 def by_site(values: list[SiteValues]) -> dict[tuple[str, str], dict[int, np.ndarray]]:
     found: dict[tuple[str, str], dict[int, np.ndarray]] = {}
     for each in values:
-        found.setdefault((each.site, each.kind), {})[each.layer] = each.values
+        found.setdefault((each.where["site"], each.kind), {})[each.layer] = each.values
     return found
 
 
@@ -82,7 +80,7 @@ def test_frames_have_the_values_of_gates_and_channels_are_thinned_out(monkeypatc
     for (site, layer), own in scalar.groupby(["site", "layer"]):
         np.testing.assert_allclose(own["value"], values[site, "scalar"][layer][:, 0], rtol=1e-6)
     assert len(scalar) == 7 * 3 * len(TEXT)
-    monkeypatch.setattr("comt_cli.analysis.figures.channel_gates.MAX_CHANNELS", 11)
+    monkeypatch.setattr("comt_cli.analysis.figures.token_gates.MAX_CHANNELS", 11)
     channel = frame_of(ChannelGates, source)
     assert sorted(channel["channel"].unique()) == list(range(0, 32, 3))
     for layer, own in channel.groupby("layer"):
@@ -192,25 +190,19 @@ def test_texts_and_networks_that_cannot_be_used_are_refused() -> None:
     assert not any(module._forward_hooks for module in source.model.modules())
 
 
-GATED = {
-    "heads": ({"name": "sdpa-gate", "granularity": "headwise"}, {("sdpa", "head"): 4}),
-    "branches": ({"name": "transponder-path"}, {("attention", "scalar"): 1, ("mlp", "scalar"): 1}),
-    "static": ({"name": "transponder-static", "sites": ["o_proj"]}, {("o_proj", "channel"): 32}),
-}
+GATED = [
+    ({"name": "sdpa-gate", "granularity": "headwise"}, {("sdpa", "head"): 4}),
+    ({"name": "transponder-path"}, {("attention", "scalar"): 1, ("mlp", "scalar"): 1}),
+    ({"name": "transponder-static", "sites": ["o_proj"]}, {("o_proj", "channel"): 32}),
+]
 
 
-@pytest.mark.parametrize(("options", "widths"), GATED.values(), ids=list(GATED))
-def test_gates_anywhere_are_found_and_summed_up(options, widths) -> None:
-    network = loaded(**options)
-    values = gate_values(network, TEXT)
-    assert {key: by_layer[1].shape for key, by_layer in by_site(values).items()} == {
+@pytest.mark.parametrize(("options", "widths"), GATED, ids=["heads", "branches", "static"])
+def test_gates_anywhere_are_found(options, widths) -> None:
+    found = by_site(gate_values(loaded(**options), TEXT))
+    assert {key: by_layer[1].shape for key, by_layer in found.items()} == {
         key: (len(TEXT), width) for key, width in widths.items()
     }
-    summary = summary_frame(values)
-    assert len(summary) == 3 * len(widths)
-    assert summary["saturation"].between(0, 1).all()
-    unknown = summary_frame([replace(each, ends=None) for each in values])
-    assert unknown[["saturation", "low", "high"]].isna().all(axis=None)
 
 
 @pytest.mark.parametrize("name", ["hyper-connections", "muddformer", "siamese-norm"])

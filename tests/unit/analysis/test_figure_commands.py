@@ -9,14 +9,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from comt_cli.analysis.figures.gate_values import GateValues
-from comt_cli.analysis.subject import Request, Subject
 from comt_cli.app import app
 from comt_cli.data.text.settings import DataSettings
 from comt_cli.data.tokenizer import ByteTokenizer
 from comt_cli.errors import UserError
-from comt_cli.exchange.load import load
-from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.layers.initialise import initialise
 from comt_cli.methods import method_from
 from comt_cli.models.llama import Llama
@@ -49,32 +45,25 @@ def run(*arguments: object):
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
 
-def test_analyze_gates_writes_every_figure_and_says_where(tmp_path) -> None:
-    folder = save(tmp_path / "run", name="transponder")
-    result = run("analyze-gates", folder, "--text", "a castle", "--results", tmp_path / "results")
-    assert result.exit_code == 0, result.output
-    out = tmp_path / "results" / "smoke" / "transponder" / "figures" / "a-b-c-seed3"
-    stems = ("gate-summary", "gate-values-by-channel-down_proj", "gate-values-by-token")
-    assert sorted(result.output.splitlines()) == [f"wrote {out / stem}.{{png,pdf,txt,tex,csv}}" for stem in stems]
-    csv = pd.read_csv(out / "gate-values-by-token.csv")
-    frame = GateValues().frame(Subject(Request("a castle"), loaded=load(folder, LoadedModel)))
-    pd.testing.assert_frame_equal(csv, frame, rtol=1e-5, check_dtype=False)
+STEMS = [
+    ({"name": "transponder"}, 2, {"gate-summary", "gate-values-by-channel-down_proj", "gate-values-by-token"}),
+    ({"name": "sas"}, 2, {"residual-shares"}),
+    ({"name": "comt", "residual": "mudd"}, 1, {"gate-summary", "gate-values-by-token", "mixing"}),
+    ({"name": "pre-ln"}, 2, set()),
+    ({"name": "lime"}, 1, set()),
+]
 
 
-STEMS = {
-    "scalar gates": (2, {"name": "comt", "sites": ["v_proj"]}, {"gate-summary", "gate-values-by-token"}),
-    "shares": (2, {"name": "sas"}, {"residual-shares"}),
-    "one block": (1, {"name": "comt", "residual": "mudd"}, {"gate-summary", "gate-values-by-token", "mixing"}),
-    "no gates": (2, {"name": "pre-ln"}, set()),
-    "no earlier values": (1, {"name": "lime"}, set()),
-}
-
-
-@pytest.mark.parametrize(("layers", "method", "stems"), STEMS.values(), ids=list(STEMS))
-def test_what_a_network_has_is_drawn(tmp_path, layers, method, stems) -> None:
-    result = run("analyze-gates", save(tmp_path / "run", layers, **method) / "checkpoint.pt", "--out", tmp_path / "out")
+@pytest.mark.parametrize(("method", "layers", "stems"), STEMS, ids=lambda value: str(value)[:20])
+def test_what_a_network_has_is_drawn(tmp_path, method, layers, stems) -> None:
+    result = run("analyze-gates", save(tmp_path / "run", layers, **method), "--results", tmp_path / "out")
     if stems:
-        assert {path.stem for path in (tmp_path / "out").iterdir()} == stems
+        assert result.exit_code == 0, result.output
+        out = tmp_path / "out" / "smoke" / "transponder" / "figures" / "a-b-c-seed3"
+        assert {path.stem for path in out.iterdir()} == stems
+        assert sorted(result.output.splitlines()) == [
+            f"wrote {out / stem}.{{png,pdf,txt,tex,csv}}" for stem in sorted(stems)
+        ]
     else:
         assert f"has no gates to analyse: it holds method {method['name']}" in result.exception.message
         assert not (tmp_path / "out").exists()
@@ -97,7 +86,6 @@ def test_plot_cosine_writes_its_figure_and_the_means(tmp_path) -> None:
     assert result.exit_code == 0, result.output
     csv = pd.read_csv(tmp_path / "here" / "residual-stream.csv")
     assert f"cosine {csv['cosine'].mean():.3f}" in result.output
-    assert list(csv) == ["layer", "position", "token", "cosine", "angle", "update_cosine", "norm_ratio"]
 
 
 @pytest.mark.parametrize(("field", "name"), [("column", "x/../../../../out"), ("paper", "../.."), ("scale", "/tmp/x")])
@@ -112,10 +100,3 @@ def test_a_strangers_checkpoint_does_not_choose_where_figures_go(tmp_path, field
         assert all(found.is_relative_to(results / "smoke") for found in tmp_path.rglob("*.png"))
     else:
         assert f"does not fit this version of comt: {field}" in result.exception.message
-
-
-@pytest.mark.parametrize("verb", ["analyze-gates", "plot-cosine", "export"])
-def test_a_missing_model_is_named(verb, tmp_path) -> None:
-    result = run(verb, tmp_path / "nothing.pt", *([tmp_path / "out"] if verb == "export" else []))
-    assert isinstance(result.exception, UserError)
-    assert "nothing.pt" in result.exception.message

@@ -1,4 +1,4 @@
-"""Files of a figure, its caption, its style, and the names of tokens."""
+"""Files of a figure, its caption, the names of tokens, and outliers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
+from comt_cli.analysis.figures.residual_stream import ResidualStream
+from comt_cli.analysis.figures.token_gates import GateValues
 from comt_cli.errors import StorageError
 from comt_cli.report import figures
 from comt_cli.report.caption import Caption
@@ -54,19 +56,20 @@ def test_a_few_far_values_do_not_rule_a_scale_and_even_ones_all_stay(log) -> Non
 
 
 def test_token_names_can_be_read_and_drawn() -> None:
-    assert token_labels(PIECES) == [
-        "1 Once",
-        "2 a",
-        "3 king",
-        "4 -dom",
-        r"5 \$",
-        r"6 \u65e5\u672c",
-        "7 ␣",
-        r"8 \n",
-        r"9 \n",
-        "10 incomprehensi…",
-        "11 _x",
-        "12 </s>",
-    ]
+    names = ["Once", "a", "king", "-dom", r"\$", r"\u65e5\u672c", "␣", r"\n", r"\n", "incomprehensi…", "_x", "</s>"]
+    assert token_labels(PIECES) == [f"{number} {name}" for number, name in enumerate(names, start=1)]
     assert token_labels(["▁", "K", "ing", "▁at", ".", "x"]) == ["1 ␣", "2 K", "3 -ing", "4 at", "5 .", "6 x"]
     assert token_labels(["O", "n", "<0x20>", "<0xE2>"]) == ["1 O", "2 n", "3 ␣", "4 <0xE2>"]
+
+
+@pytest.mark.parametrize("off", [{}, {1: 5.0, 2: -3.0, 3: 6.0}])
+def test_outliers_are_marked_beyond_the_frame(off) -> None:
+    """Three tokens of four layers have the values `off` in these layers; the rest is near 1."""
+    places = pd.MultiIndex.from_product([range(1, 5), range(9)], names=["layer", "position"]).to_frame(index=False)
+    near = pd.Series(np.linspace(0.9, 1.0, len(places)))
+    far = places["layer"].map(off).where(places["position"] < 3)
+    frame = places.assign(token="a", site="v_proj", value=far.fillna(near), cosine=far.fillna(near), norm_ratio=near)
+    for figure in (GateValues(), GateValues(shared=False), ResidualStream()):
+        texts = [text.get_text() for axes in figure.draw(frame).axes for text in axes.texts]
+        marked = [text.strip("▲▼ ") for text in texts if {"▲", "▼"} & {*text}]
+        assert sorted(map(float, marked)) == sorted(off.values())

@@ -11,22 +11,19 @@ from initialised import shaken
 from same_bits import same_integers
 from tiny_runs import image_spec, pictures, train
 
-from comt_cli.analysis.figures.block_gradients import BlockGradients
-from comt_cli.analysis.figures.conv_gradients import ConvGradients
-from comt_cli.analysis.figures.gate_maps import GateMaps
-from comt_cli.analysis.figures.gate_summary import GateSummary
+from comt_cli.analysis.figures.gate_maps import GateMaps, GateSummary
+from comt_cli.analysis.figures.gradients import BlockGradients, ConvGradients
 from comt_cli.analysis.figures.residual_shares import ResidualShares, Sums
 from comt_cli.analysis.subject import Request, Subject
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedImageModel
-from comt_cli.layers.convolution import EPSILON
 from comt_cli.layers.initialise import initialise
 from comt_cli.models.build import model_of
 from comt_cli.runs.directory import RunDirectory
 
 PICTURES = pictures()
-NETS = {"basic": {"size": "resnet18"}, "preact": {"size": "preact-resnet110"}, "bottleneck": {"size": "resnet50"}}
-every_net = pytest.mark.parametrize("net", NETS.values(), ids=list(NETS))
+NETS = [{"size": "resnet18"}, {"size": "preact-resnet110"}, {"size": "resnet50"}]
+every_net = pytest.mark.parametrize("net", NETS, ids=str)
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +33,7 @@ def prepared(monkeypatch):
     monkeypatch.setattr("comt_cli.analysis.images._PIXELS_AT_ONCE", 7 * 8 * 8)  # batches of seven, and a rest
 
 
-def loaded(method, net=NETS["basic"], **changes) -> LoadedImageModel:
+def loaded(method, net=NETS[0], **changes) -> LoadedImageModel:
     """A model as if trained a little; its colours are not those of the images, as another machine's are."""
     spec = image_spec(method=method, model=net).model_copy(update=changes)
     model = model_of(spec).to_empty(device="cpu")
@@ -64,7 +61,7 @@ def maps_of(one: LoadedImageModel, images) -> dict[tuple[int, str], np.ndarray]:
 
 @pytest.fixture
 def first_16(monkeypatch):
-    for module in ("residual_shares.EXAMPLES", "gate_summary.SUMMARY_IMAGES", "block_gradients.EXAMPLES"):
+    for module in ("residual_shares.EXAMPLES", "gate_maps.SUMMARY_IMAGES", "gradients.EXAMPLES"):
         monkeypatch.setattr(f"comt_cli.analysis.figures.{module}", 16)
 
 
@@ -89,7 +86,6 @@ def test_gradients_at_blocks_are_those_of_single_images(net, first_16) -> None:
     of = Subject()
     of.models = models
     frame = BlockGradients().frame(of)
-    assert list(BlockGradients().table(frame)) == ["row", "block", "stage", "mean", "std", "examples"]
     assert BlockGradients().draw(frame).axes
     assert frame["row"].tolist() == ["plain", "plain", "sas", "sas"]
     assert frame["block"].tolist() == frame["stage"].tolist() == [1, 2, 1, 2]
@@ -109,44 +105,6 @@ def test_gradients_at_blocks_are_those_of_single_images(net, first_16) -> None:
     assert frame["examples"].tolist() == [16] * 4
 
 
-def gates_by_hand(one: LoadedImageModel, count: int) -> list[torch.Tensor]:
-    """[x; F] averaged over the pixels in each block of a network of basic blocks, [B, 2 D]."""
-    x, _ = seen(one, "validation", count)
-    y, read = one.model.eval().stem(x), []
-    for block in one.model.blocks:
-        skip = y if block.shortcut is None else block.shortcut(y)
-        branch = block.conv2(block.conv1(y))
-        read.append(torch.cat([skip.mean(dim=(2, 3)), branch.mean(dim=(2, 3))], dim=1))
-        y = block(y)
-    return read
-
-
-def sas_gate(gate, both: torch.Tensor) -> torch.Tensor:
-    hidden = torch.tanh(both @ gate.hidden.weight.T + gate.hidden.bias)
-    return torch.sigmoid(hidden @ gate.output.weight.T + gate.output.bias)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("gamma", ["product", "free"])
-def test_shares_are_what_the_gates_of_sas_say(gamma, first_16) -> None:
-    one = loaded({"name": "sas-resnet", "gamma": gamma})
-    third = "gamma" if gamma == "free" else "(1-alpha)(1-beta)"
-    frame = frame_of(ResidualShares, one)
-    assert frame["share"].tolist() == ["alpha", "beta", third] * 2
-    assert frame["block"].tolist() == frame["stage"].tolist() == [1, 1, 1, 2, 2, 2]
-    assert set(frame["examples"]) == {16}
-    for block, both in enumerate(gates_by_hand(one, 16)):
-        connection = one.model.blocks[block].connection
-        alpha, beta = sas_gate(connection.alpha_gate, both), sas_gate(connection.beta_gate, both)
-        last = (1 - alpha) * (1 - beta) if gamma == "product" else sas_gate(connection.gamma_gate, both)
-        for share, expected in (("alpha", alpha), ("beta", beta), (third, last)):
-            line = frame[(frame["block"] == block + 1) & (frame["share"] == share)].iloc[0]
-            assert line["mean"] == pytest.approx(float(expected.mean()), rel=1e-5)
-            assert line["std"] == pytest.approx(float(expected.std(correction=0)), rel=1e-3, abs=1e-7)
-            ends = np.percentile(expected.double().numpy(), [10, 90])
-            np.testing.assert_allclose([line["low"], line["high"]], ends, rtol=1e-5)
-
-
 def test_percentiles_are_of_all_channels_and_parts_within_bounds() -> None:
     """1024 channels, half of them 0 and half 1, in parts of many numbers and of few: no channel is passed over."""
     sums = Sums()
@@ -158,51 +116,41 @@ def test_percentiles_are_of_all_channels_and_parts_within_bounds() -> None:
     assert len(sums.drawn) == 1 << 16
     assert sums.drawn.untyped_storage().nbytes() == 8 << 16
     assert float((sums.drawn == 9).double().mean()) == pytest.approx(300_000 / (300_000 + 101 * 1024 * 16), abs=0.01)
-    few = Sums()
-    for value in (3.0, 1.0, 2.0):
-        few.add(torch.tensor([value]))
-    assert [few.moments()[end] for end in ("low", "high")] == pytest.approx([1.2, 2.8])
 
 
 @torch.no_grad()
-def test_shares_of_other_connections(first_16) -> None:
-    one = loaded("scaling-gate")
-    frame = frame_of(ResidualShares, one)
-    for block, both in enumerate(gates_by_hand(one, 16)):
-        expected = sas_gate(one.model.blocks[block].connection.gate, both).mean()
-        assert frame["mean"][block] == pytest.approx(float(expected), rel=1e-5)
-    for method, share in (("rezero", "a"), ({"name": "scaled", "scale": "learned"}, "scale")):
-        one = loaded(method)
-        frame = frame_of(ResidualShares, one)
-        assert frame["share"].tolist() == [share] * 2
-        numbers = [float(next(block.connection.parameters())) for block in one.model.blocks]
-        np.testing.assert_allclose(frame["mean"], numbers, rtol=1e-6)
-        assert frame["std"].max() < 1e-6
+def test_shares_are_what_the_gates_of_a_connection_say(first_16) -> None:
+    """Of SAS, which averages over the pixels, and of a number: alpha, beta and gamma have gates of their own."""
+    one, given = loaded({"name": "sas-resnet", "gamma": "free"}), {}
+    gates = {
+        (number, share): getattr(block.connection, f"{share}_gate")
+        for number, block in enumerate(one.model.blocks, start=1)
+        for share in ("alpha", "beta", "gamma")
+    }
+    for at, gate in gates.items():
+        gate.register_forward_hook(lambda _, __, value, at=at: given.setdefault(at, []).append(value.double().numpy()))
+    frame = ResidualShares().frame(Subject(Request(), loaded=one))
+    assert [*frame[["block", "share"]].itertuples(index=False, name=None)] == list(gates)
+    assert frame["stage"].tolist() == frame["block"].tolist()
+    for line in frame.itertuples():
+        values = np.concatenate([part.ravel() for part in given[line.block, line.share]])
+        assert line.examples == 16
+        expected = [values.mean(), values.std(), *np.percentile(values, [10, 90])]
+        np.testing.assert_allclose([line.mean, line.std, line.low, line.high], expected, rtol=1e-5, atol=1e-8)
+    one = loaded("rezero")
+    numbers = [float(next(block.connection.parameters())) for block in one.model.blocks]
+    np.testing.assert_allclose(frame_of(ResidualShares, one)["mean"], numbers, rtol=1e-6)
     with pytest.raises(UserError, match="have no learned shares: it holds a network"):
         frame_of(ResidualShares, loaded("addition"))
-
-
-def inputs_of(model, modules: dict, x: torch.Tensor) -> dict:
-    """Inputs of the modules of these names."""
-    read = {}
-    handles = [
-        module.register_forward_pre_hook(lambda _, given, name=name: read.update({name: given[0]}))
-        for name, module in modules.items()
-    ]
-    model(x)
-    for handle in handles:
-        handle.remove()
-    return read
 
 
 @torch.no_grad()
 def test_maps_are_next_to_their_images() -> None:
     one = loaded({"name": "comt-sliding-window", "ratio": 2})
-    assert list(maps_of(one, [3, 0])) == [(block, f"conv{k}") for block in (1, 2) for k in (1, 2)]
     frame = frame_of(GateMaps, one, [3, 0])
     x, labels = seen(one, "validation", 4)
-    image = frame.drop_duplicates("image").set_index("image")
-    assert image["label"].to_dict() == {number: "abcdefghij"[labels[number]] for number in (3, 0)}
+    image = frame.drop_duplicates("image")
+    assert image["label"].tolist() == ["abcdefghij"[labels[number]] for number in (3, 0)]
     predicted = one.model.eval()(x[[3, 0]]).argmax(dim=1).tolist()
     assert image["prediction"].tolist() == ["abcdefghij"[number] for number in predicted]
     green = frame[(frame["image"] == 3) & (frame["block"] == 0) & (frame["site"] == "green")]
@@ -218,27 +166,24 @@ def test_maps_are_next_to_their_images() -> None:
 
 
 @torch.no_grad()
-@every_net
-def test_pixel_gates_are_equation_11_and_their_summary_is_over_all_pixels(net, first_16) -> None:
-    one = loaded({"name": "comt-pixel", "hidden": 3}, net)
+def test_the_summary_of_maps_is_over_all_pixels_of_all_images(first_16) -> None:
+    one = loaded({"name": "comt-pixel", "hidden": 3})
     for block in one.model.blocks:
         block.norms["norm1"].gate.b.fill_(3.0)  # some near 1
     frame, maps = frame_of(GateSummary, one), maps_of(one, range(16))
-    model = one.model.eval()
-    norms = {
-        (block, name): norm for block, each in enumerate(model.blocks, start=1) for name, norm in each.norms.items()
-    }
-    assert list(maps) == list(norms)
-    read = inputs_of(model, norms, seen(one, "validation", 16)[0])
-    for (block, name), norm in norms.items():
-        x = read[block, name].double().permute(0, 2, 3, 1)
-        n = (x - norm.running_mean) / (norm.running_var + EPSILON).sqrt()
-        hidden = torch.sigmoid(n @ norm.gate.A.double().T)
-        expected = torch.sigmoid(hidden @ norm.gate.b[0].double()).numpy()
+    model, given = one.model.eval(), {}
+    for number, block in enumerate(model.blocks, start=1):
+        for name, norm in block.norms.items():
+            norm.gate.register_forward_hook(
+                lambda gate, read, _, at=(number, name): given.update({at: gate.values(read[1])["scalar"][:, 0]})
+            )
+    model(seen(one, "validation", 16)[0])
+    assert list(maps) == list(given)
+    for (block, name), value in given.items():
+        expected = value.double().numpy()
         np.testing.assert_allclose(maps[block, name], expected, rtol=1e-4, atol=1e-5)
         line = frame[(frame["layer"] == block) & (frame["site"] == name)].iloc[0]
-        assert line["mean"] == pytest.approx(expected.mean(), rel=1e-4)
-        assert line["std"] == pytest.approx(expected.std(), rel=1e-3)
+        assert [line["mean"], line["std"]] == pytest.approx([expected.mean(), expected.std()], rel=1e-3)
         assert line["p5"] == pytest.approx(np.percentile(expected, 5), rel=1e-3)
         assert line["saturation"] == pytest.approx(((expected < 0.05) | (expected > 0.95)).mean(), abs=0.01)
     assert frame["saturation"].max() > 0.1
@@ -254,7 +199,7 @@ def test_logged_norms_are_listed_from_the_input_on(tmp_path) -> None:
     run = train(spec, tmp_path)
     frame = logged(window=run, again=run)
     one = frame[frame["row"] == "window"]
-    names = ["stem", "blocks.0.conv1", "blocks.0.conv2", "blocks.1.conv1", "blocks.1.conv2", "blocks.1.shortcut"]
+    names = ["stem", *(f"blocks.{block}.conv{number}" for block in (0, 1) for number in (1, 2)), "blocks.1.shortcut"]
     assert one["step"].unique().tolist() == [1, 4, 8, 12]
     assert one["convolution"].tolist() == names * 4
     assert one["depth"].tolist() == [1, 2, 3, 4, 5, 6] * 4

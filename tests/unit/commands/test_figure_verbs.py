@@ -13,8 +13,7 @@ from tiny_runs import dataset_of, image_spec, pictures, train
 from toy_translation import toy_model, toy_spec, write_run
 from typer.testing import CliRunner, Result
 
-from comt_cli.analysis.gates import observed_gates
-from comt_cli.analysis.observed import observed_image
+from comt_cli.analysis.observed import observed_gates, observed_image
 from comt_cli.app import app
 from comt_cli.data.images.sets import glyphs
 from comt_cli.errors import UserError

@@ -40,39 +40,23 @@ def make_llama() -> MakeLlama:
     return make
 
 
-def spec_of(method: dict, tokenizer: str = "bytes", vocabulary: int | None = None, **model) -> RunSpec:
-    settings = Settings(
-        model=ModelSettings(**{**SMALL, **model}),
-        data=DataSettings(tokenizer=tokenizer, vocabulary=vocabulary, sequence_length=128),
-        train=TrainSettings(steps=1),
-    )
-    return RunSpec(
-        paper="comt",
-        table="table3",
-        command="train-lm",
-        scale="smoke",
-        row=method["name"],
-        column="tiny",
-        seed=1,
-        method=method,
-        settings=settings,
-        data_fingerprint="none",
-    )
-
-
 @pytest.fixture
 def save_run(tmp_path: Path, make_llama: MakeLlama) -> Callable[..., Path]:
     """Write a checkpoint as training does; returns its path."""
     from comt_cli.data.tokenizer import ByteTokenizer
     from comt_cli.training.checkpoint import save_checkpoint
 
-    def save(method: dict | None = None, tokenizer=None, dtype: torch.dtype = torch.float32, **model) -> Path:
-        method = method or {"name": "pre-ln"}
-        tokenizer = tokenizer or ByteTokenizer()
-        kind = "bytes" if tokenizer.vocabulary_size == 258 else "sentencepiece"
-        spec = spec_of(method, kind, tokenizer.vocabulary_size, **model)
+    def save(method: dict | None = None, **model) -> Path:
+        method, tokenizer = method or {"name": "pre-ln"}, ByteTokenizer()
+        settings = Settings(
+            model=ModelSettings(**{**SMALL, **model}),
+            data=DataSettings(tokenizer="bytes", sequence_length=128),
+            train=TrainSettings(steps=1),
+        )
+        names = {"paper": "comt", "table": "table3", "command": "train-lm", "scale": "smoke", "row": method["name"]}
+        spec = RunSpec(**names, column="tiny", seed=1, method=method, settings=settings, data_fingerprint="none")
         path = tmp_path / "checkpoint.pt"
-        llama = make_llama(tokenizer.vocabulary_size, method, **model).to(dtype)
+        llama = make_llama(tokenizer.vocabulary_size, method, **model)
         parts = {"vocabulary": tokenizer.vocabulary_size, "tokenizer": tokenizer.to_json(), "data": "none"}
         save_checkpoint(path, spec, parts, llama, None, {"step": 1})
         return path

@@ -42,13 +42,11 @@ def test_the_last_by_step_are_averaged(run, models):
         torch.testing.assert_close(found[name], stack.double().mean(0).to(tensor.dtype), rtol=2e-7, atol=1e-12)
 
 
-def test_the_verb_writes_a_checkpoint_that_others_read(run, models):
+def test_the_verb_writes_a_checkpoint_that_others_read(run):
     result = CliRunner().invoke(app, ["average", str(run), "--last", "3"])
     assert result.exit_code == 0, result.output
     assert result.stdout == f"{run}/average-1000-1200.pt  the mean of 3 steps: 1,000, 1,100, 1,200\n"
-    loaded = load(run / "average-1000-1200.pt", LoadedTranslator)
-    mean = sum(models[step].embedding.weight.double() for step in (1000, 1100, 1200)) / 3
-    assert torch.allclose(loaded.model.embedding.weight.double(), mean, atol=1e-7)
+    load(run / "average-1000-1200.pt", LoadedTranslator)
     assert read_state(run / "average-1000-1200.pt")["averaged_steps"] == [1000, 1100, 1200]
     checkpoint = (run / "checkpoint.pt").read_bytes()
     (run / "link.pt").symlink_to("weights-20.pt")

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import processors
 
 from comt_cli.data.glue.dataset import GlueSplit
 from comt_cli.data.glue.settings import Example
 from comt_cli.data.tokenizer import ByteTokenizer, SentencePieceTokenizer
 from comt_cli.data.vocabulary import train_sentencepiece
-from comt_cli.exchange.codecs import LibraryCodec, OwnCodec, byte_alphabet, tokenizer_files
+from comt_cli.exchange.codecs import LibraryCodec, OwnCodec, tokenizer_files
 from comt_cli.generation.completion import TextStream
 
 PROSE = "the gate reads a token and scales what the projection adds to the residual stream"
@@ -31,13 +31,9 @@ SENTENCEPIECE = OwnCodec(trained())
 
 def byte_level(single: list[str] | None = None) -> LibraryTokenizer:
     """Bytes with a beginning and an end; `single` is what the post-processor makes of a text."""
-    vocabulary = {"<s>": 0, "</s>": 1} | {c: 2 + byte for byte, c in byte_alphabet().items()}
-    tokenizer = LibraryTokenizer(models.BPE(vocabulary, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in ("<s>", "</s>")])
+    tokenizer = LibraryTokenizer.from_str(tokenizer_files(BYTES, None)[0]["tokenizer.json"][0].decode())
     if single:
-        special = [("<s>", 0), ("</s>", 1)]
+        special = [("<pad>", 0), ("</s>", 1)]
         tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=special)
     return tokenizer
 
@@ -52,7 +48,6 @@ def exported(codec: OwnCodec) -> LibraryCodec:
 CODECS = {
     "bytes": BYTES,
     "sentencepiece": SENTENCEPIECE,
-    "byte-level": LibraryCodec(byte_level(), end_ids=[1]),
     "exported bytes": exported(BYTES),
     "exported sentencepiece": exported(SENTENCEPIECE),
 }
@@ -100,8 +95,8 @@ def test_pairs_are_exported_as_they_are_trained_on(kind, tmp_path):
         (None, None, [], [99], []),
         (None, None, [1], [99], [1]),
         (None, 0, [1], [99], [0]),
-        (["<s>", "$A"], None, [1], [0, 99], [0]),
-        (["<s>", "$A", "</s>"], None, [1], [0, 99], [0]),
+        (["<pad>", "$A"], None, [1], [0, 99], [0]),
+        (["<pad>", "$A", "</s>"], None, [1], [0, 99], [0]),
         (["$A", "</s>"], None, [1], [99], [1]),
         (["</s>", "$A"], None, [1], [1, 99], [1]),
     ],

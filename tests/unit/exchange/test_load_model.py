@@ -8,16 +8,14 @@ import zipfile
 import pytest
 import torch
 from same_bits import Reason, assert_same_bits
-from tiny_runs import image_spec, pictures, train
+from tiny_runs import image_spec, train
 from torch import nn
-from toy_translation import TOKENIZER, toy_model, toy_spec, write_run
+from toy_translation import toy_model, toy_spec, write_run
 
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedImageModel, LoadedModel, LoadedTranslator
-from comt_cli.layers.image_input import ImageInput
-from comt_cli.tasks.settings.transformer import DecodeSettings
 
 TOKENS = torch.randint(258, (2, 17), generator=torch.Generator().manual_seed(3))
 
@@ -25,15 +23,11 @@ TOKENS = torch.randint(258, (2, 17), generator=torch.Generator().manual_seed(3))
 @pytest.mark.parametrize("method", [{"name": "comt"}, {"name": "deepnorm"}], ids=str)
 def test_a_checkpoint_loads_with_its_method(method, save_run, make_llama) -> None:
     path = save_run(method)
-    for source in (path, str(path), path.parent):
+    for source in (str(path), path.parent):
         loaded = load(source, LoadedModel)
         with torch.no_grad():
             assert_same_bits(loaded.model(TOKENS), make_llama(258, method)(TOKENS), Reason.SAVED)
-        assert loaded.name == f"{method['name']}-tiny-seed1"
-        assert method["name"] in loaded.description
-        assert loaded.context_length == 128
-    codec = loaded.text_codec()
-    assert codec.pieces(codec.encode("ab")) == ["a", "b", "</s>"]
+        assert (loaded.name, loaded.context_length) == (f"{method['name']}-tiny-seed1", 128)
 
 
 @pytest.fixture(scope="module")
@@ -42,42 +36,18 @@ def trained(tmp_path_factory):
     return train(image_spec(method="comt-sliding-window", steps=3), tmp_path_factory.mktemp("runs"))
 
 
-@pytest.fixture
-def of_images(trained, tmp_path):
-    """A copy of its checkpoint."""
-    copy = tmp_path / "of-images.pt"
-    copy.write_bytes(trained.checkpoint_file.read_bytes())
-    return copy
-
-
-def test_an_image_classifier_loads_and_says_what_it_was_evaluated_at(trained):
-    dataset = pictures()
-    images, labels = ImageInput(dataset, "validation", "none", torch.device("cpu"))(
-        dataset.validation.batch(torch.arange(20).numpy())
-    )
-    loaded = load(trained.path, LoadedImageModel)
-    loaded.model.eval()
-    with torch.no_grad():
-        logits = loaded.model(images)
-    assert 100 * float((logits.argmax(1) == labels).double().mean()) == pytest.approx(trained.result()["accuracy"])
-    assert float(nn.functional.cross_entropy(logits, labels)) == pytest.approx(trained.result()["loss"], rel=1e-5)
-    assert (loaded.name, loaded.class_names) == ("a-row-tiny-seed1", tuple("abcdefghij"))
-    assert (loaded.mean, loaded.std, loaded.size) == ((0.25, 0.24, 0.25), (0.17, 0.15, 0.15), 8)
-    assert loaded.spec == trained.spec()
-
-
-def changed(path, **changes):
-    state = torch.load(path, weights_only=True)
-    state.update(changes)
-    torch.save({key: value for key, value in state.items() if value is not None}, path)
-    return state
+def refused(kind, path, words, changes, to=None) -> None:
+    state = torch.load(path, weights_only=True) | changes
+    torch.save({key: value for key, value in state.items() if value is not None}, to or path)
+    with pytest.raises(UserError, match=words):
+        load(to or path, kind)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"format": 7}, "format 7"),
-        ({"spec": None}, "it holds a dictionary with format"),
+        ({"spec": None}, "entries .format"),
         ({"spec": {"paper": "comt"}}, "its spec does not fit this version of comt: table: Field required"),
         ({"model": {"w": torch.ones(2, dtype=torch.int8)}}, "not floating-point tensors"),
         ({"model": {"w": torch.ones(2)}}, "is missing"),
@@ -90,25 +60,20 @@ def test_checkpoints_that_do_not_fit_are_refused_by_name(changes, words, save_ru
     path = save_run()
     if "method" in (changes.get("spec") or ()):
         changes = {"spec": read_state(path)["spec"] | changes["spec"]}
-    changed(path, **changes)
-    with pytest.raises(UserError, match=words):
-        load(path, LoadedModel)
+    refused(LoadedModel, path, words, changes)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model": {"w": torch.ones(2)}}, "is missing"),
         ({"classes": None, "std": None}, "lacks classes and std"),
         ({"classes": ["a", "b"]}, "classes"),
         ({"size": -3}, "size: "),
         ({"std": [0.1, 0.2, 0.0]}, "std.2: "),
     ],
 )
-def test_image_classifiers_that_do_not_fit_are_refused_by_name(changes, words, of_images) -> None:
-    changed(of_images, **changes)
-    with pytest.raises(UserError, match=words):
-        load(of_images, LoadedImageModel)
+def test_image_classifiers_that_do_not_fit_are_refused_by_name(changes, words, trained, tmp_path) -> None:
+    refused(LoadedImageModel, trained.checkpoint_file, words, changes, tmp_path / "copy.pt")
 
 
 def test_a_flipped_bit_is_noticed(save_run) -> None:
@@ -131,16 +96,8 @@ def test_a_flipped_bit_is_noticed(save_run) -> None:
     assert noticed > len(places) // 2, "nearly all of the file is weights"
 
 
-def test_a_translator_has_its_tokenizer_and_settings(tmp_path) -> None:
-    spec = toy_spec()
-    run = write_run(tmp_path / "run", spec, toy_model(spec))
-    for source in (run, run / "checkpoint.pt"):
-        loaded = load(source, LoadedTranslator)
-        source_BS, target_BT = torch.tensor([[9, 8, 1]]), torch.tensor([[258, 5]])
-        expected = toy_model(spec)(source_BS, target_BT)
-        assert_same_bits(loaded.model.eval()(source_BS, target_BT), expected, Reason.SAVED)
-        assert (loaded.decode, loaded.longest, loaded.name) == (DecodeSettings(), 40, "post-ln-c-seed1")
-        assert loaded.tokenizer.to_json() == TOKENIZER.to_json()
+def test_another_kind_of_model_is_refused(tmp_path) -> None:
+    run = write_run(tmp_path / "run", toy_spec(), toy_model(toy_spec()))
     with pytest.raises(UserError, match="holds no translator"):
         load(tmp_path, LoadedTranslator)
     with pytest.raises(UserError, match="is a checkpoint of comt train-mt, not of a language model"):
@@ -163,5 +120,5 @@ def test_damaged_and_foreign_files_give_an_error_for_people(save_run, tmp_path) 
     with pytest.raises(UserError, match="cannot be read as a checkpoint"):
         load(path, LoadedModel)
     torch.save(nn.Linear(2, 2).state_dict(), path)
-    with pytest.raises(UserError, match=r"it holds 2 tensors \(weight, bias, \.\.\.\)"):
+    with pytest.raises(UserError, match=r"it holds 2 tensors \(weight, bias\)"):
         load(path, LoadedModel)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from decided import assert_same_but_for_ties, search_without_rounding
+from decided import search_without_rounding
 from toy_decoder import ToyDecoder
 from toy_translation import TOKENIZER, toy_model, toy_spec
 
@@ -43,22 +43,6 @@ def test_lines_keep_their_order_and_empty_ones_stay_empty(monkeypatch):
         assert (each[0].hypothesis is None) == (not line.strip())
     assert found[3][0].text == found[39][0].text == ""
     assert len({each[0].text for each in found}) > 8
-
-
-def test_one_batch_size_gives_what_another_does(network):
-    """With a Transformer: the same texts, whose scores differ by rounding alone; in the same order but for ties."""
-    found = [
-        list(network.translate(lines, Options(DecodeSettings(max_extra=12), n_best=4, batch_tokens=tokens)))
-        for tokens, lines in ((1, LINES), (300, LINES), (4000, LINES), (4000, LINES[::-1]))
-    ]
-    found[-1].reverse()
-    for each in found[1:]:
-        for one, other in zip(found[0], each, strict=True):
-            assert [best.hypothesis is None for best in one] == [best.hypothesis is None for best in other]
-            scored = [
-                [(best.hypothesis.score, best.text) for best in group if best.hypothesis] for group in (one, other)
-            ]
-            assert_same_but_for_ties(*scored)
 
 
 def test_batches_have_at_most_so_many_tokens():

@@ -104,21 +104,3 @@ def test_rows_end_at_a_cache_line_of_the_products_type(dtype, autocast, columns)
     for needs_gradient in (True, False):
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast), torch.set_grad_enabled(needs_gradient):
             assert module.product(torch.randn(T, D).to(dtype)).shape == (T, columns)
-
-
-def test_a_second_derivative_is_refused():
-    module = make(torch.float32)
-    x_TD = torch.randn(T, D, requires_grad=True)
-    (first,) = torch.autograd.grad(module.product(x_TD).square().sum(), x_TD, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        first.sum().backward()
-
-
-@pytest.mark.parametrize("way", ["joined", "frozen", "by autograd"])
-def test_an_input_of_another_type_is_an_error(way):
-    """Rather than a product in a type that was not asked for."""
-    module = make(torch.bfloat16)
-    if way == "frozen":
-        module.freeze()
-    with torch.set_grad_enabled(way == "by autograd"), pytest.raises(RuntimeError, match="dtype"):
-        module.product(torch.zeros(2, T, D))

@@ -50,16 +50,11 @@ def test_a_network_is_counted_once(monkeypatch):
 
 def test_the_key_has_all_that_a_cost_depends_on(tmp_path):
     corpus = write_corpus(tmp_path / "texts")
-    specs = [
-        tiny_spec(corpus),
-        tiny_spec(corpus, method="pre-ln"),
-        tiny_spec(corpus, model={"layers": 3}),
-        tiny_spec(corpus, data={"sequence_length": 32}),
-        tiny_spec(corpus, data={"tokenizer": "sentencepiece", "vocabulary": 300}),
-        tiny_spec(corpus, activation_checkpointing=True),
-        image_spec(),
-        image_spec(model={"width": 6}),
+    changes = [
+        *({}, {"method": "pre-ln"}, {"model": {"layers": 3}}, {"data": {"sequence_length": 32}}),
+        *({"data": {"tokenizer": "sentencepiece", "vocabulary": 300}}, {"activation_checkpointing": True}),
     ]
+    specs = [*(tiny_spec(corpus, **each) for each in changes), image_spec(), image_spec(model={"width": 6})]
     assert len({network_of(spec) for spec in specs}) == len(specs)
     assert network_of(tiny_spec(corpus, seed=2, steps=31)) == network_of(specs[0])
 

@@ -7,13 +7,11 @@ import copy
 import pytest
 import torch
 
-from comt_cli.kernels import choice
 from comt_cli.kernels.cpu import build
-from comt_cli.layers.convolution import ConvolutionNorm
 from comt_cli.layers.initialise import initialise
 from comt_cli.methods import method_from
 from comt_cli.models.build import empty_network
-from comt_cli.models.kernels import ALONE, use_kernels
+from comt_cli.models.kernels import use_kernels
 from comt_cli.models.resnet import ResNet
 from comt_cli.tasks.settings.resnet import ResNetSettings
 
@@ -107,27 +105,3 @@ def test_it_is_compiled_in_one_piece():
     torch._dynamo.reset()
     for one, two in zip(*results, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-4 * one.abs().max().item())
-
-
-def test_what_is_asked_for_is_done_and_said(monkeypatch):
-    model = network("window")
-
-    def chosen(wanted: str, dtype: torch.dtype = torch.float32, **how: bool) -> choice.Choice:
-        choices = use_kernels(model, wanted, CPU, dtype, compiled=False, **how)
-        assert set(choices) == {"batch_norm", "window_norm"}
-        assert {module.fused for module in model.modules() if isinstance(module, ConvolutionNorm)} == {False}
-        return choices["window_norm"]
-
-    chosen("reference")
-    chosen("fused", training=False)
-    assert "float64" in chosen("fused", torch.float64).reason
-    monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: "no C++ compiler")
-    assert chosen("fused") == choice.Choice(False, "no C++ compiler")
-
-
-def test_gates_that_no_kernel_takes_are_named():
-    """In a block that activates first, norm1 and conv2 stand alone."""
-    settings = ResNetSettings(size="preact-resnet110", width=4, blocks=(1,))
-    for method, alone in (("pixel", True), ("window", True), ("plain", False)):
-        model = empty_network(settings, method_from(METHODS[method]).wiring(), classes=2)
-        assert (ALONE in use_kernels(model, "fused", CPU, torch.float32, compiled=False)) == alone

@@ -1,35 +1,42 @@
-"""The gradient's norm at every convolution over depth and training, one colour and one map a run (CoMT, Figure 3).
+"""Norms of gradients over the depth of image classifiers: of the loss at every residual block's output (SAS, 2019,
+Figure 4), and of the filters of every convolution during training (CoMT, Figure 3).
 
-The numbers are those that training logged, of whole batches, before clipping (`train.gradient_norms_every`).
+Shapes: B images of a batch, L residual blocks.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
+import torch
+import torch.nn.functional as F
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
+from torch import Tensor, nn
 
-from comt_cli.analysis.depth_axis import log_axis
-from comt_cli.analysis.model_figure import ModelFigure
+from comt_cli.analysis.images import EXAMPLES, WatchedImages, stages_of
+from comt_cli.analysis.model_figure import MARKERS, ModelFigure, evenly, mark_groups
+from comt_cli.analysis.observed import hooked
 from comt_cli.analysis.subject import Subject
 from comt_cli.errors import UserError
 from comt_cli.report.figures.lines import log_ticks
-from comt_cli.report.figures.style import QUIET, SEQUENCE, page_figure, series_colours, style
+from comt_cli.report.figures.style import QUIET, SEQUENCE, layer_axis, page_figure, series_colours, style
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.tasks.settings.images import ImageSettings
 
 SET_IMAGES = {"glyphs10": 50_000, "glyphs100": 50_000, "cifar10": 50_000, "cifar100": 50_000, "imagenet": 1_281_167}
 """Images of the training split of each set, where a run uses all."""
+_LEAST_RATIO = 1.5
+"""A logarithmic axis spans at least this ratio, so that rounding noise does not look like structure."""
 _MOST_STEPS = 60
 """More steps than this are thinned out in the maps: a line of a map is then wide enough to see."""
-_MAPS_ABREAST = 2
 _STEP = "step "
 """The columns of a map: this, and the step's number."""
 _LOOKS: dict[str, dict[str, Any]] = {
@@ -38,10 +45,83 @@ _LOOKS: dict[str, dict[str, Any]] = {
 }
 
 
+class BlockGradients(ModelFigure):
+    """One line a row, the mean norm over images: a flat line is an even distribution over depth. The band is twice the
+    standard error of the mean: of these images, not of several trainings. The stages marked are the deepest network's.
+    """
+
+    name: ClassVar = "block-gradients"
+    title: ClassVar = "Gradients at the output of every residual block"
+
+    def frame(self, of: Subject) -> pd.DataFrame:
+        """The L2 norm of d loss / d output of every residual block, for each of the first `EXAMPLES` images of the
+        training split, without augmentation. The loss is an image's own cross-entropy, and the network is in
+        evaluation, where images do not act on each other.
+
+        Rows `row, block` (from 1), `stage` (from 1), `mean` and `std` over the images, `examples` (how many there
+        were). Raises `UserError` (see `WatchedImages`), or where a model's outputs are not finite.
+        """
+        frames = []
+        for row, loaded in of.models.items():
+            images, stages = WatchedImages(loaded, "train"), stages_of(loaded)
+            parts = [_norms(loaded.model.blocks, images, *batch).double().cpu() for batch in images.first(EXAMPLES)]
+            norms_LB = torch.cat(parts, dim=1).numpy()
+            moments = {"mean": norms_LB.mean(axis=1), "std": norms_LB.std(axis=1), "examples": norms_LB.shape[1]}
+            blocks = np.arange(1, len(stages) + 1)
+            frames.append(pd.DataFrame({"row": row, "block": blocks, "stage": stages, **moments}))
+        return pd.concat(frames, ignore_index=True)
+
+    def sentences(self, frame: pd.DataFrame) -> list[str]:
+        said = ["Means over images; the band is twice the standard error over these images, not over trainings."]
+        for row, own in frame.groupby("row", sort=False):
+            third = max(len(own) // 3, 1)
+            means = np.log(own.sort_values("block")["mean"].clip(lower=1e-30))
+            ratio = np.exp(means[:third].mean() - means[-third:].mean())
+            said.append(f"Gradient of {row}, lower third of the blocks over the upper third: {ratio:.2g}.")
+        return said
+
+    def draw(self, frame: pd.DataFrame) -> Figure:
+        colours = series_colours(frame["row"].nunique())
+        deepest = frame.sort_values("block")["row"].iloc[-1]
+        with style():
+            figure = page_figure(2.5, 5.6)
+            axes = figure.subplots()
+            lines = zip(frame.groupby("row", sort=False), colours, itertools.cycle(MARKERS), strict=False)
+            for (row, own), colour, marker in lines:
+                axes.plot(own["block"], own["mean"], color=colour, marker=marker, label=str(row), clip_on=False)
+                error = 2 * own["std"] / np.sqrt(own["examples"])
+                low, high = np.maximum(own["mean"] - error, 1e-30), own["mean"] + error
+                axes.fill_between(own["block"], low, high, color=colour, alpha=0.2, linewidth=0)
+            _log_axis(axes, frame["mean"])
+            blocks = frame[frame["row"] == deepest]
+            layer_axis(axes, int(blocks["block"].max()))
+            axes.grid(visible=False, axis="x")
+            stages = blocks.groupby("stage")["block"]
+            mark_groups(axes, {"stage 1" if stage == 1 else str(stage): own for stage, own in stages})
+            axes.set_ylabel("norm of the gradient\nat the output (log scale)")
+            axes.set_xlabel(f"residual block (mean over up to {frame['examples'].max():,} training images)")
+            figure.legend(*axes.get_legend_handles_labels(), loc="outside right center")
+        return figure
+
+
+def _norms(blocks: nn.ModuleList, images: WatchedImages, x_BCHW: Tensor, labels_B: Tensor) -> Tensor:
+    """The norm of each image's gradient at every block's output, [L, B]."""
+    outputs: list[Tensor] = []
+
+    def keep(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> None:
+        outputs.append(output)
+
+    with hooked((block, keep) for block in blocks), torch.enable_grad():
+        # The sum: an image's gradient is then its own, and not divided by the size of the batch.
+        loss = F.cross_entropy(images.logits(x_BCHW), labels_B, reduction="sum")
+        gradients = torch.autograd.grad(loss, outputs)
+    return torch.stack([gradient_BCHW.flatten(1).norm(dim=1) for gradient_BCHW in gradients])
+
+
 class ConvGradients(ModelFigure):
     """Panel (a): the median and the greatest norm of the logged steps over depth, panel (b): those of the convolutions
     over the steps; all runs on one logarithmic axis. Panels (c), (d) ...: a map of depth and step for each run, all of
-    one scale of colours.
+    one scale of colours. The norms are those that training logged (`train.gradient_norms_every`).
 
     Norms of 0, as where a residual branch is switched off, count in neither and stay white in a map.
     """
@@ -50,7 +130,8 @@ class ConvGradients(ModelFigure):
     title: ClassVar = "Gradients of the convolutions over depth and training"
 
     def frame(self, of: Subject) -> pd.DataFrame:
-        """The L2 norm of the gradient of every convolution at every logged step of the first epochs, for each run.
+        """The L2 norm of the gradient of every convolution at every logged step of the first epochs, for each run: of
+        whole batches, before clipping.
 
         The convolutions are the network's own: the stem, those of the blocks and of their skip paths, not the filters
         of gates. A skip path's counts behind those of its block.
@@ -80,7 +161,7 @@ class ConvGradients(ModelFigure):
         runs = [(str(row), own) for row, own in frame.groupby("row", sort=False)]
         colours = series_colours(len(runs))
         legend_columns = 2 if max(len(row) for row, _ in runs) <= 50 else 1
-        map_rows = -(-len(runs) // _MAPS_ABREAST)
+        map_rows = -(-len(runs) // 2)
         heights = 2.45 + 0.14 * -(-(len(runs) + len(_LOOKS)) // legend_columns), 0.25 + 1.6 * map_rows
         norms = frame.loc[frame["norm"] > 0, "norm"]
         ends = (norms.min() / 1.01, norms.max() * 1.01) if len(norms) else (1.0, 1.01)
@@ -88,7 +169,7 @@ class ConvGradients(ModelFigure):
             figure = page_figure(sum(heights))
             above, below = figure.subfigures(2, 1, height_ratios=heights, squeeze=False)[:, 0]
             left, right = above.subplots(1, 2, sharey=True)
-            panels = below.subplots(map_rows, min(len(runs), _MAPS_ABREAST), squeeze=False)
+            panels = below.subplots(map_rows, min(len(runs), 2), squeeze=False)
             for panel in panels.ravel()[len(runs) :]:
                 panel.set_axis_off()
             for number, ((row, own), colour) in enumerate(zip(runs, colours, strict=True)):
@@ -101,7 +182,7 @@ class ConvGradients(ModelFigure):
                 image = _map(panel, by_depth, LogNorm(*ends))
                 title = f"({chr(ord('c') + number)}) {row}"
                 panel.set_title(title, fontsize=min(8.5, 340 / len(title)))  # a long one would reach into the next
-            log_axis(left, norms)
+            _log_axis(left, norms)
             left.set_xlim(0.5, frame["depth"].max() + 0.5)
             left.xaxis.set_major_locator(MaxNLocator(8, integer=True))
             left.set(xlabel="convolution, counted from the input", ylabel="gradient norm (log scale)")
@@ -124,48 +205,51 @@ def _logged(row: str, run: RunDirectory, epochs: float) -> list[tuple[Any, ...]]
     spec = run.spec()
     if ConvGradients.name not in spec.task.drawings:
         raise UserError(f"{run.shown} is a run of {spec.task.model_kind}, which logs no gradients of convolutions")
-    settings, lines = spec.settings_as(ImageSettings), run.gradients()
+    settings = spec.settings_as(ImageSettings)
     per_epoch = (settings.data.train_images or SET_IMAGES[settings.data.images]) / settings.train.batch_size
-    rows = [
-        (row, convolution, depth, line["step"], line["step"] / per_epoch, norm)
-        for line in lines
-        if line["step"] <= epochs * per_epoch
-        for depth, (convolution, norm) in enumerate(_own(line["norms"]).items(), start=1)
-    ]
+    rows = []
+    for line in run.gradients():
+        if (step := line["step"]) <= epochs * per_epoch:
+            names = [name for name in line["norms"] if ".gate." not in name]  # in the order of the network
+            for depth, name in enumerate(names, start=1):
+                convolution = name.removesuffix(".weight").removesuffix(".convolution")
+                rows.append((row, convolution, depth, step, step / per_epoch, line["norms"][name]))
     if not rows:
-        every = settings.train.gradient_norms_every
         how = "Train it with --set train.gradient_norms_every=10, which logs them at every tenth step."
-        within = f" within the first {epochs:g} epochs" if lines else ""
-        raise UserError(f"{run.shown} has logged no gradient norms{within}", how if every is None else None)
+        raise UserError(f"{run.shown} has logged no gradient norms within the first {epochs:g} epochs", how)
     return rows
-
-
-def _own(norms: dict[str, float]) -> dict[str, float]:
-    """The network's own convolutions, in the order of the log, which is that of the network; by their places."""
-    own = {name: norm for name, norm in norms.items() if ".gate." not in name}
-    return {name.removesuffix(".weight").removesuffix(".convolution"): norm for name, norm in own.items()}
 
 
 def _by_convolution(frame: pd.DataFrame) -> pd.DataFrame:
     """One line a convolution, as in `ConvGradients.table`."""
     table = frame.pivot(index=["row", "convolution", "depth"], columns="step", values="norm").sort_index(level="depth")
     seen = table.where(table > 0)
-    steps = table.columns.to_numpy()
-    shown = steps[np.unique(np.linspace(0, len(steps) - 1, min(len(steps), _MOST_STEPS)).round().astype(int))]
     summary = pd.DataFrame({"median": seen.median(axis=1), "greatest": seen.max(axis=1)})
-    return summary.join(table[shown].rename(columns=lambda step: f"{_STEP}{step}")).reset_index()
+    return summary.join(
+        table[evenly(list(table.columns), _MOST_STEPS)].rename(columns=lambda step: f"{_STEP}{step}")
+    ).reset_index()
 
 
 def _map(axes: Axes, table: pd.DataFrame, norm: LogNorm) -> QuadMesh:
     """A map's lines are the logged steps, each as wide as it is to halfway to the next."""
-    named = [name for name in map(str, table.columns) if name.startswith(_STEP)]
-    steps = np.array([int(name.removeprefix(_STEP)) for name in named], dtype=np.float64)
-    values = table[named].to_numpy(dtype=np.float64).T
+    values = table.filter(regex=rf"^{_STEP}\d+$")
+    steps = np.array([int(str(name).removeprefix(_STEP)) for name in values], dtype=np.float64)
     edges = np.concatenate([steps[:1] - 0.5, (steps[1:] + steps[:-1]) / 2, steps[-1:] + 0.5])
-    across = np.arange(len(table) + 1) + 0.5
-    shown = np.where(values > 0, values, np.nan)
-    mesh = axes.pcolormesh(across, edges, shown, norm=norm, cmap=SEQUENCE, rasterized=True)
+    shown = values.where(values > 0).to_numpy(dtype=np.float64).T
+    mesh = axes.pcolormesh(np.arange(len(table) + 1) + 0.5, edges, shown, norm=norm, cmap=SEQUENCE, rasterized=True)
     axes.grid(visible=False)
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True, min_n_ticks=1))
     return mesh
+
+
+def _log_axis(axes: Axes, values: pd.Series[float]) -> None:
+    """A logarithmic y-axis over all positive values, with some air."""
+    seen = values[values > 0]
+    if seen.empty:
+        return
+    low, high = float(seen.min()), float(seen.max())
+    air = max(_LEAST_RATIO * low / high, 1.0) ** 0.5 * (high / low) ** 0.05
+    axes.set_yscale("log", nonpositive="mask")
+    axes.set_ylim(low / air, high * air)
+    log_ticks(axes, high / low * air**2)
