@@ -31,7 +31,6 @@ from torch.utils.checkpoint import checkpoint
 from comt_cli.errors import UserError
 from comt_cli.models.base import Model
 from comt_cli.models.build import materialise
-from comt_cli.recipe.settings import Training
 from comt_cli.training.devices import pick_device
 from comt_cli.training.objective import Objective, prepare_compiler
 from comt_cli.training.processes import check_device, check_share, rank_and_size
@@ -129,11 +128,6 @@ def share_of_batch(batch_size: int, world: World) -> int:
 # ---- sharded models
 
 
-def uses_fsdp(settings: Training, world: World) -> bool:
-    """Whether the parameters are sharded: the recipe says so, and there is more than one process to hold them."""
-    return settings.shards and world.size > 1
-
-
 def shard(loss: Objective, world: World, dtype: torch.dtype, seed: int, *, compiled: bool) -> None:
     """Give the meta model in `loss` initial values, the same as on one process, of which this one keeps its shard. One
     unit after the other is filled and sharded, so a device holds no more than one in full. With `compiled` each block
@@ -150,14 +144,18 @@ def shard(loss: Objective, world: World, dtype: torch.dtype, seed: int, *, compi
     # That is safe while nobody changes them in place: the model does not, and autograd refuses it to the next block.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
     mesh = init_device_mesh(world.device.type, (world.size,))
+
+    def shard_unit(unit: nn.Module) -> None:
+        fully_shard(unit, mesh=mesh, ignored_params={each for each in unit.parameters() if each.dim() == 0})
+
     for path, unit in units.items():
         materialise(unit, world.device, seed, path)
         unit.to(dtype)
         if unit in blocks:
             _wrap_forward(unit, recomputed=model.activation_checkpointing, compiled=compiled)
-            fully_shard(unit, mesh=mesh, ignored_params=_single_numbers(unit))
+            shard_unit(unit)
     model.activation_checkpointing = False  # `_wrap_forward` has done it
-    fully_shard(loss, mesh=mesh, ignored_params=_single_numbers(loss))
+    shard_unit(loss)
 
 
 def units_of(model: Model) -> dict[str, nn.Module]:
@@ -179,10 +177,6 @@ def units_of(model: Model) -> dict[str, nn.Module]:
 
 def _blocks(model: Model) -> set[nn.Module]:
     return {block for stack in model.stacks.values() for block in stack}
-
-
-def _single_numbers(module: nn.Module) -> set[nn.Parameter]:
-    return {parameter for parameter in module.parameters() if parameter.dim() == 0}
 
 
 def _wrap_forward(block: nn.Module, *, recomputed: bool, compiled: bool) -> None:
@@ -231,9 +225,9 @@ def full_tensors(values: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
 
     kept = {}
     for name, value in values.items():
-        full = _gathered(value) if isinstance(value, DTensor) else value
+        full = _gathered(value).cpu() if isinstance(value, DTensor) else value
         if keep:
-            kept[name] = full.cpu() if isinstance(value, DTensor) else full
+            kept[name] = full
     return kept
 
 

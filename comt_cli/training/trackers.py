@@ -25,7 +25,6 @@ VARIABLE: Final = "COMT_TRACK"
 """The environment variable with the names in use: every process that is started for a run inherits it, a cluster's job
 too."""
 
-_OF_TRAINING: Final = ("loss", "learning_rate", "gradient_norm")
 _WAIT_SECONDS: Final = 60.0
 """How long a run waits for Weights & Biases when it starts, and again when it ends."""
 
@@ -38,8 +37,9 @@ class TensorBoard:
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else 0)
-        for tag, value in (("names", names_of(spec)), ("config", spec.model_dump(mode="json"))) if not step else ():
-            self._writer.add_text(tag, "    " + json.dumps(value, indent=2).replace("\n", "\n    "), 0)
+        if not step:
+            text = json.dumps(config_of(spec), indent=2)
+            self._writer.add_text("config", "    " + text.replace("\n", "\n    "), 0)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Numbers of a step, by name."""
@@ -51,7 +51,7 @@ class TensorBoard:
         self._writer.flush()
 
     def close(self, *, ended: bool) -> None:
-        """Nothing more will come. `ended`: the run has its result."""
+        """Nothing more will come."""
         self._writer.close()
 
 
@@ -68,7 +68,7 @@ class WeightsAndBiases:
             resume="allow",
             name=", ".join(filter(None, (spec.row, spec.column, point_in_words(spec.point), f"seed {spec.seed}"))),
             group=f"{spec.paper}/{spec.table} {spec.scale}",
-            config={"names": names_of(spec), **spec.model_dump(mode="json")},
+            config=config_of(spec),
             dir=str(folder),
             # Neither prints into the bars nor captures what is printed; a service that is down does not delay a run.
             settings=wandb.Settings(
@@ -93,18 +93,24 @@ TRACKERS: Final[dict[str, type[Tracker]]] = {"tensorboard": TensorBoard, "wandb"
 """By name, which is also that of the package that each needs, and of the extra that installs it."""
 
 
-def names_of(spec: RunSpec) -> dict[str, Any]:
-    """Names of a run in its table, for people."""
-    return {key: getattr(spec, key) for key in ("paper", "table", "scale", "row", "column", "seed", "id")}
+def config_of(spec: RunSpec) -> dict[str, Any]:
+    """A run's settings, and its names in its table."""
+    names = {key: getattr(spec, key) for key in ("paper", "table", "scale", "row", "column", "seed", "id")}
+    return {"names": names, **spec.model_dump(mode="json")}
 
 
-def name_of(key: str, *, chosen: bool = False) -> str | None:
-    """Tracker's name of a key of `metrics.jsonl` or `timings.jsonl`; None for what is not passed on. `chosen`: it is
-    of the weights that the run ends with, where these are not the last."""
-    split, _, name = key.partition("_")
-    if split in ("validation", "test"):
-        return f"{'evaluation' if split == 'validation' else split}{'-chosen' if chosen else ''}/{name}"
-    return f"train/{key}" if key in _OF_TRAINING or key.endswith("_per_second") else None
+def tracked(line: Mapping[str, Any]) -> dict[str, float]:
+    """The finite numbers of a line of `metrics.jsonl` or `timings.jsonl` by their names in trackers. Evaluations are
+    named apart where they are of weights that were chosen in the end."""
+    found = {}
+    for key, value in line.items():
+        split, _, name = key.partition("_")
+        if value is not None and split in ("validation", "test"):
+            kind = f"{'evaluation' if split == 'validation' else split}{'-chosen' if 'chosen' in line else ''}"
+            found[f"{kind}/{name}"] = float(value)
+        elif value is not None and (key in ("loss", "learning_rate", "gradient_norm") or key.endswith("_per_second")):
+            found[f"train/{key}"] = float(value)
+    return found
 
 
 def check_trackers(names: Sequence[str]) -> None:
@@ -157,10 +163,8 @@ class Trackers:
                 self._open[name] = TRACKERS[name](spec, folder, step)
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """A line of `metrics.jsonl`, with the speed of its step; what is no finite number is left out."""
-        named = ((name_of(key, chosen="chosen" in line), value) for key, value in line.items())
-        values = {name: float(value) for name, value in named if name is not None and value is not None}
-        self._each(lambda tracker: tracker.log(line["step"], values))
+        """A line of `metrics.jsonl`, with the speed of its step."""
+        self._each(lambda tracker: tracker.log(line["step"], tracked(line)))
 
     def flush(self) -> None:
         """A checkpoint is saved."""

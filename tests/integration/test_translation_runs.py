@@ -48,7 +48,7 @@ from comt_cli.training.events import Evaluating, Event
 from comt_cli.training.loop import Training
 from comt_cli.training.parallel import join_world
 from comt_cli.training.processes import StopSignal
-from comt_cli.training.tasks.base import TaskRun
+from comt_cli.training.tasks import TaskRun
 from comt_cli.training.tasks.translation import TranslationRun
 from comt_cli.verbs import score as translated
 

@@ -27,6 +27,7 @@ def forget_what_was_compiled():
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 @torch._inductor.config.patch({"cpp.simdlen": 0})
 def test_a_compiled_step_has_the_eager_ones_loss_and_gradients():
     """The slowest of the tests, since a C++ compiler runs: hence one layer of width 16, with a CoMT gate and

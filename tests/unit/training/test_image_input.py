@@ -36,18 +36,6 @@ def normalised(pixels: NDArray[Any]) -> NDArray[np.float64]:
 INDICES = [3, 0, 8, 3, 5, 1, 7]
 
 
-@pytest.mark.parametrize("augmentation", ["none", "crop", "crop-flip"])
-def test_evaluation_sees_images_as_they_are(augmentation: Augmentation) -> None:
-    dataset = make_dataset()
-    x, labels = ImageInput(dataset, "validation", augmentation, CPU)(as_batch(dataset, INDICES, None))
-    assert x.shape == (7, 3, 16, 16)
-    assert x.dtype == torch.float32
-    assert x.is_contiguous(memory_format=torch.channels_last)
-    assert labels.tolist() == dataset.train.labels[INDICES].tolist()
-    assert labels.dtype == torch.int64
-    assert np.allclose(x.numpy(), normalised(dataset.train.pixels[INDICES]), atol=1e-5)  # type: ignore[index]
-
-
 @pytest.mark.parametrize(("augmentation", "size"), [("crop", 16), ("crop-flip", 16), ("crop-flip", 33), ("crop", 8)])
 def test_a_crop_is_a_slice_of_the_padded_image(augmentation: Augmentation, size: int) -> None:
     dataset = make_dataset(size)
