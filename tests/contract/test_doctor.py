@@ -23,7 +23,7 @@ from comt_cli.doctor.data import check_data
 from comt_cli.doctor.kernels import check_kernels
 from comt_cli.errors import UserError
 from comt_cli.kernels import choice, measurements
-from comt_cli.scoring import java_metrics
+from comt_cli.scoring import captions
 
 PYPROJECT = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
 
@@ -179,7 +179,7 @@ def test_images_without_torchvision_and_without_fonts(monkeypatch, tmp_path):
 
 
 def test_scores_of_captions_need_java_and_a_package_and_no_training_does(monkeypatch):
-    for module in (doctor_data, java_metrics):
+    for module in (doctor_data, captions):
         monkeypatch.setattr(module.shutil, "which", lambda name: None)
         monkeypatch.setattr(module, "find_spec", lambda name: None)
     found = check_data("captions")

@@ -30,7 +30,6 @@ from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
-from comt_cli.training import processes
 from comt_cli.training.loop import Training
 from comt_cli.training.parallel import join_world
 from comt_cli.training.processes import StopSignal, launched_by_torchrun
@@ -131,21 +130,6 @@ def test_no_worker_outlives_a_killed_launcher(tmp_path, nursery):
     launcher.kill()
     launcher.join()
     wait_until(lambda: not any(is_alive(process) for process in workers), 5)
-
-
-def test_a_worker_whose_launcher_is_dead_already_ends(monkeypatch):
-    class Dead:
-        def is_alive(self) -> bool:
-            return False
-
-        pid = os.getppid()
-
-    monkeypatch.setattr(processes.multiprocessing, "parent_process", Dead)
-    monkeypatch.setattr(processes.ctypes, "CDLL", lambda name: type("C", (), {"prctl": lambda *_: 0}))
-    ended = []
-    monkeypatch.setattr(os, "_exit", ended.append)
-    processes.die_with_parent()
-    assert ended == [1]
 
 
 def test_a_worker_that_crashes_is_no_bad_input(tmp_path, nursery):

@@ -35,8 +35,7 @@ from comt_cli.generation.sampling import drawn_sequences
 from comt_cli.layers.dropout import Dropout
 from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.runs.plan import RunSpec
-from comt_cli.scoring.captions import CAPTION_METRICS, Cider, caption_scores
-from comt_cli.scoring.java_metrics import JAVA_METRICS, java_scores
+from comt_cli.scoring.captions import CAPTION_METRICS, JAVA_METRICS, Cider, caption_scores, java_scores
 from comt_cli.scoring.metrics import Score
 from comt_cli.scoring.scenes import scene_f1
 from comt_cli.tasks.settings.captioning import CaptioningSettings

@@ -8,9 +8,8 @@ import shutil
 import pytest
 
 from comt_cli.data.captions.scenes import drawn_scenes
-from comt_cli.scoring import java_metrics
-from comt_cli.scoring.captions import CAPTION_METRICS, Cider, caption_scores, words_of
-from comt_cli.scoring.java_metrics import JAVA_METRICS, java_scores
+from comt_cli.scoring import captions
+from comt_cli.scoring.captions import CAPTION_METRICS, JAVA_METRICS, Cider, caption_scores, java_scores, words_of
 from comt_cli.scoring.scenes import scene_f1
 
 HYPOTHESES = ["a man rides a red horse", "two dogs play in the snow", "a bowl of fruit", "the the the the"]
@@ -87,5 +86,5 @@ def test_what_java_lacks_is_missing_with_a_reason(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert java_scores(HYPOTHESES, REFERENCES) == ({}, dict.fromkeys(JAVA_METRICS, "needs Java"))
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/java")
-    monkeypatch.setattr(java_metrics, "find_spec", lambda name: None)
+    monkeypatch.setattr(captions, "find_spec", lambda name: None)
     assert java_scores(HYPOTHESES, REFERENCES) == ({}, dict.fromkeys(JAVA_METRICS, "needs comt[caption-metrics]"))
