@@ -1,7 +1,4 @@
-"""Several processes that train one model: how they find each other, and how they share batches and parameters.
-
-Each has the full model (DistributedDataParallel), or a shard of it (FSDP2, `fully_shard`). The global batch, its
-samples and their order are the recipe's, whatever the number of processes.
+"""Several processes that train one model: each has all of it (DistributedDataParallel), or a shard (FSDP2).
 
 With FSDP2 weights, gradients and the optimiser's states are sharded. Each block is a unit, gathered while it computes;
 everything before and after the blocks, the loss included, is another. A parameter that is a single number cannot be
@@ -81,7 +78,6 @@ class World:
             dist.broadcast(tensor, src=0)
 
     def barrier(self) -> None:
-        """Wait for all processes."""
         if self.size > 1:
             dist.barrier()
 
@@ -194,13 +190,6 @@ def _wrap_forward(block: nn.Module, *, recomputed: bool, compiled: bool) -> None
     block.forward = forward
 
 
-def is_fsdp(module: nn.Module) -> bool:
-    """Whether `shard` was applied to it."""
-    from torch.distributed.fsdp import FSDPModule
-
-    return isinstance(module, FSDPModule)
-
-
 # ---- sharded tensors
 
 
@@ -257,7 +246,9 @@ def shard_of(full: Tensor, like: Tensor) -> Tensor:
 def distribute(module: nn.Module, world: World) -> nn.Module:
     """The module, its gradients averaged over all processes after each backward pass outside `without_sync`; a sharded
     one averages them itself, except those of single numbers (`update.complete_gradients`)."""
-    if world.size == 1 or is_fsdp(module):
+    from torch.distributed.fsdp import FSDPModule
+
+    if world.size == 1 or isinstance(module, FSDPModule):
         return module
     # DistributedDataParallel warns so of a matrix with one row, whose strides do not matter.
     warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides", UserWarning)
@@ -265,22 +256,19 @@ def distribute(module: nn.Module, world: World) -> nn.Module:
     # Buffers are each process's own: batch normalisation trains with the batch's statistics, and before an evaluation
     # all take the main process's running ones (`tasks.images`). torch 2.13 has another name, and warns of the old.
     known = inspect.signature(DistributedDataParallel).parameters
-    name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
-    options: dict[str, Any] = {name: False}
+    options: Any = {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
     return DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True, **options)
 
 
 @contextlib.contextmanager
 def without_sync(module: nn.Module, active: bool) -> Iterator[None]:
     """While `active`, backward passes only add to this process's own gradients, which are full meanwhile."""
-    if active and isinstance(module, DistributedDataParallel):
+    if not active:
+        yield
+    elif isinstance(module, DistributedDataParallel):
         with module.no_sync():
             yield
-    elif active and is_fsdp(module):
-        module.set_requires_gradient_sync(False)  # type: ignore[operator]
-        try:
-            yield
-        finally:
-            module.set_requires_gradient_sync(True)  # type: ignore[operator]
     else:
+        module.set_requires_gradient_sync(False)  # type: ignore[operator]
         yield
+        module.set_requires_gradient_sync(True)  # type: ignore[operator]
