@@ -31,6 +31,7 @@ pytestmark = pytest.mark.usefixtures("quick_figures")
 CPU = torch.device("cpu")
 HAS_KERNELS = choice.cpu_obstacle(may_build=False) is None  # whose building is left to the first test of them
 MASKED_LM, CONNECTIONS = subject_of("bert-bench"), subject_of("residual-bench")
+SOME = [pytest.param(each, marks=[pytest.mark.slow] if place else []) for place, each in enumerate(SUBJECTS)]
 EPYC, H200 = "An EPYC, 2 threads", "NVIDIA H200"
 
 
@@ -49,7 +50,7 @@ def measured(case: StepCase, rounds: int = 1, deadline: Deadline | None = None) 
     return [each for each in news if not isinstance(each, Rows)], rows
 
 
-@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.page)
+@pytest.mark.parametrize("subject", SOME, ids=lambda subject: subject.page)
 def test_steps(subject, bench, rows_of, monkeypatch, tmp_path):
     monkeypatch.setattr(measurements, "own_folder", lambda: tmp_path / "own")
     result = bench("step", "--sizes", subject.cpu_sizes[0], "--precision", "fp32")
@@ -230,8 +231,8 @@ def test_a_step_that_fails(monkeypatch, when):
     [
         pytest.param("transponder-compiled", "prepare", marks=pytest.mark.slow),
         pytest.param("transponder-compiled", "step", marks=pytest.mark.slow),
-        pytest.param("transponder-eager", "forward", marks=pytest.mark.slow),
-        ("transponder-eager", "loss"),
+        ("transponder-eager", "forward"),
+        pytest.param("transponder-eager", "loss", marks=pytest.mark.slow),
     ],
 )
 def test_what_does_not_fit_is_freed(monkeypatch, variant, part):

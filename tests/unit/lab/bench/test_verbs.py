@@ -70,6 +70,7 @@ def test_the_choice_reads_what_is_written_here(bench, tmp_path, monkeypatch):
     assert {each.device for each in measured} == {choice.device_here(CPU)}
 
 
+@pytest.mark.slow
 def test_what_cannot_be_kept_for_the_choice_is_told_and_written_all_the_same(bench, rows_of, tmp_path, monkeypatch):
     (tmp_path / "a-file").write_text("")
     monkeypatch.setenv("COMT_CACHE", str(tmp_path / "a-file"))
@@ -168,6 +169,7 @@ def test_all_searches_take_all_steps_and_the_cache_changes_no_token():
     assert not any(END in tokens for tokens in found)
 
 
+@pytest.mark.slow
 def test_pages_anew_from_the_csv(bench, rows_of, tmp_path):
     assert isinstance(bench("page").exception, UserError), "nothing has been measured"
     bench("kernels", "--sizes", "bench", "--dtypes", "fp32", "--gemm")
