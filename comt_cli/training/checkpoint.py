@@ -22,7 +22,7 @@ from torch import nn
 from comt_cli.data.storage import first_line
 from comt_cli.errors import UserError
 from comt_cli.exchange.average import mean_weights
-from comt_cli.exchange.checkpoint import problem_of, read_state, write_state
+from comt_cli.exchange.checkpoint import problem_of, read_state
 from comt_cli.models.build import model_of
 from comt_cli.models.cost import network_of
 from comt_cli.runs.directory import RunDirectory
@@ -73,43 +73,6 @@ class Counters:
 
 
 # ---- saving
-
-
-def save_checkpoint(
-    path: Path,
-    spec: RunSpec,
-    parts: Mapping[str, Any],
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer | None,
-    progress: dict[str, Any],
-    *,
-    writes: bool = True,
-) -> None:
-    """Write the state after a step. `progress` has the counters of the loop; `optimizer` is None for a finished run;
-    `parts` is what models of this kind need besides (`TaskRun.checkpoint_parts`). Where the model is sharded, all
-    processes call this, and the one that `writes` gets the full tensors. Raises `StorageError`; the checkpoint written
-    before is intact."""
-    # First of all: asking a sharded model for its state shards again what an evaluation has left gathered.
-    weights = full_tensors(model.state_dict(), keep=writes)
-    optimizer_state = None if optimizer is None else full_optimizer_state(model, optimizer, keep=writes)
-    if writes:
-        state = {
-            "spec": spec.model_dump(mode="json"),
-            "id": spec.id,
-            **parts,
-            "model": weights,
-            "optimizer": optimizer_state,
-            "progress": progress,
-            "random": random_states(next(model.parameters()).device),
-        }
-        write_state(path, state)
-
-
-def save_weights(path: Path, spec: RunSpec, step: int, model: nn.Module, *, writes: bool = True) -> None:
-    """Write the weights after a step alone, for `load_weights`. As for `save_checkpoint`, all processes call it."""
-    weights = full_tensors(model.state_dict(), keep=writes)
-    if writes:
-        write_state(path, {"spec": spec.model_dump(mode="json"), "id": spec.id, "step": step, "model": weights})
 
 
 def full_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool) -> dict[str, Any]:

@@ -114,7 +114,7 @@ def prepare_process(device: torch.device, *, deterministic: bool = True) -> None
 
 
 def parameter_dtype(precision: Precision) -> torch.dtype:
-    """The type that weights and optimiser states have."""
+    """Of weights and optimiser states."""
     return torch.bfloat16 if precision == "bf16-pure" else torch.float32
 
 
@@ -125,8 +125,8 @@ def product_dtype(precision: Precision) -> torch.dtype:
 
 def compute_context(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[object]:
     """The context that forward passes run in."""
-    if precision == "bf16-mixed":
-        # No weight is used twice in a pass, so keeping its bf16 copy to the end of it would serve nothing; and under
-        # FSDP the copies of all blocks together are the full model, which no device should hold.
-        return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
-    return contextlib.nullcontext()
+    if precision != "bf16-mixed":
+        return contextlib.nullcontext()
+    # No weight is used twice in a pass, so keeping its bf16 copy to the end of it would serve nothing; and under FSDP
+    # the copies of all blocks together are the full model, which no device should hold.
+    return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)

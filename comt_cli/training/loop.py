@@ -20,6 +20,7 @@ from comt_cli.training.checkpoint import Counters, load_start, load_weights, res
 from comt_cli.training.devices import peak_memory_bytes, prepare_process
 from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.events import Evaluating, Listener, Note, RunStarted, StepReport
+from comt_cli.training.optimisation import learning_rate
 from comt_cli.training.parallel import World, distribute, share_of_batch
 from comt_cli.training.processes import StopSignal, check_graphs
 from comt_cli.training.record import RunWriter
@@ -152,8 +153,7 @@ class Training:
         if self.spec.start is not None and not self.counters.step:  # later its own checkpoint has all it needs
             load_start(task, self.directory)
         self.updater = Updater(task, distribute(task.objective, self.world), self.optimizer)
-        # Compiling, Triton's kernels included, and settling how processes add is no training's time, and must be done
-        # before it is recorded what is captured.
+        # Compiling, Triton's kernels included, and settling how processes add is no training's time.
         compiles_kernels = self.world.device.type == "cuda" and any(choice.fused for choice in kernels.values())
         if self.settings.compile or self.world.size > 1 or compiles_kernels:
             rows = task.rows_at_once
@@ -264,11 +264,11 @@ class Training:
         raise RunInterrupted(message, hint, self.stop.number or 15)
 
     def _log(self, update: Update) -> None:
-        counters, clock, loss, device = self.counters, self.clock, float(update.loss), self.world.device
-        self.writer.step(loss, self.updater.learning_rate(counters.step - 1), update.norm, clock)
+        clock, loss, device = self.clock, float(update.loss), self.world.device
+        self.writer.step(loss, learning_rate(self.settings, self.counters.step - 1), update.norm, clock)
         memory = peak_memory_bytes(device) if device.type == "cuda" else None
         share = mfu(self.spec, self.world, clock.rate)
-        self.listener(StepReport(counters.step, loss, clock.rate, share, memory, self.spec.task.unit))
+        self.listener(StepReport(self.counters.step, loss, clock.rate, share, memory, self.spec.task.unit))
 
     def _validate(self) -> Evaluation:
         """Evaluate the step at hand, and keep its weights where none before were better (`train.select`)."""

@@ -20,6 +20,7 @@ from torch import Tensor
 from comt_cli import __version__
 from comt_cli.commit import git_commit
 from comt_cli.errors import StorageError, UserError
+from comt_cli.exchange.checkpoint import write_state
 from comt_cli.files import open_own, read_json, write_json, write_text
 from comt_cli.kernels import products
 from comt_cli.kernels.choice import Choice
@@ -28,10 +29,10 @@ from comt_cli.kernels.measurements import tiles_text
 from comt_cli.kernels.triton.tiles import TILES
 from comt_cli.models.accounting import cost_of, total_flops
 from comt_cli.runs.directory import NUMERICS, PYTORCH, RunDirectory, read_lines
-from comt_cli.training.checkpoint import Counters, save_checkpoint, save_weights
+from comt_cli.training.checkpoint import Counters, full_optimizer_state, random_states
 from comt_cli.training.devices import device_name, peak_memory_bytes
 from comt_cli.training.evaluation import Evaluation, finite
-from comt_cli.training.parallel import local_tensor
+from comt_cli.training.parallel import full_tensors, local_tensor
 from comt_cli.training.speed import Clock, counted, mfu
 from comt_cli.training.tasks import TaskRun
 from comt_cli.training.trackers import Trackers, trackers_in_use
@@ -239,17 +240,26 @@ class RunWriter:
         counters, is_main = self._counters, self._world.is_main
         for name, log in self._logs.items():
             setattr(counters, f"{name}_bytes", log.durable_length())
-        file, parts = self._directory.checkpoint_file, task.checkpoint_parts() if is_main else {}
         self._trackers.flush()  # before it is saved: a run that resumes here does not log these steps again
-        save_checkpoint(file, task.spec, parts, task.model, optimizer, vars(counters), writes=is_main)
+        # First of all: asking a sharded model for its state shards again what an evaluation has left gathered.
+        weights = full_tensors(task.model.state_dict(), keep=is_main)
+        # None for a finished run.
+        state = None if optimizer is None else full_optimizer_state(task.model, optimizer, keep=is_main)
         if is_main:
+            named = {"spec": task.spec.model_dump(mode="json"), "id": task.spec.id, **task.checkpoint_parts()}
+            random = random_states(self._world.device)
+            state_of_run = {**named, "model": weights, "optimizer": state, "progress": vars(counters), "random": random}
+            write_state(self._directory.checkpoint_file, state_of_run)
             self._directory.keep_best(counters.best_step)
         self._world.barrier()
         return True
 
     def weights(self, path: Path) -> None:
-        """Save the weights of the step at hand alone, and wait until they are."""
-        save_weights(path, self._task.spec, self._counters.step, self._task.model, writes=self._world.is_main)
+        """Save the weights of the step at hand alone, for `load_weights`, and wait until they are."""
+        spec, weights = self._task.spec, full_tensors(self._task.model.state_dict(), keep=self._world.is_main)
+        if self._world.is_main:
+            step = self._counters.step
+            write_state(path, {"spec": spec.model_dump(mode="json"), "id": spec.id, "step": step, "model": weights})
         self._world.barrier()
 
     def result(self, result: dict[str, Any]) -> dict[str, Any]:
@@ -278,15 +288,14 @@ class RunWriter:
             "state": "done",
             **self._common(),
             "train_loss": counters.last_finite_loss,
-            **evaluation.numbers(),
+            **{"loss": evaluation.loss, **evaluation.metrics, **evaluation.signed},
             **chosen,
             "evaluation": {**evaluation.extent, "batch_size": rows, "processes": self._world.size},
         }
 
     def diverged(self) -> dict[str, Any]:
         """Result of a run whose loss was not finite at the step of the counters."""
-        counters = self._counters
-        ending = {"diverged_at": counters.step, "last_finite_loss": counters.last_finite_loss}
+        ending = {"diverged_at": self._counters.step, "last_finite_loss": self._counters.last_finite_loss}
         return {"state": "diverged", **self._common(), **ending}
 
     def _common(self) -> dict[str, Any]:

@@ -44,10 +44,6 @@ class Updater(Generic[B]):
         self.followers = [module for module in task.model.modules() if isinstance(module, FollowsTraining)]
         self._own_gradients: list[Tensor] = []
 
-    def learning_rate(self, step: int) -> float:
-        """The rate of update `step`, counted from 0."""
-        return learning_rate(self.settings, step)
-
     def warm_up(self, sizes: Sequence[int], evaluated: Sequence[int] = ()) -> str | None:
         """A forward and backward pass for every size of micro-batch, thrown away: nothing moves, no state is drawn on,
         and running statistics are put back. The compiler does its work in it, and DistributedDataParallel settles how
@@ -130,7 +126,7 @@ class Updater(Generic[B]):
             norm = gradient_norm(found, world)
         if norm is not None and clipping > 0:
             clip_gradients(found, norm, clipping)
-        set_learning_rate(self.optimizer, self.learning_rate(number))
+        set_learning_rate(self.optimizer, learning_rate(self.settings, number))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return Update(world.sum(loss_sum) / max(1, total), norm, observed_norms)
