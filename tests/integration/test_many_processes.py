@@ -32,7 +32,7 @@ from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.loop import Training
 from comt_cli.training.parallel import join_world
-from comt_cli.training.processes import StopSignal, launched_by_torchrun
+from comt_cli.training.processes import StopSignal
 
 
 def test_three_processes_go_on_to_the_bit(tiny_corpus, tmp_path, nursery):
@@ -264,23 +264,6 @@ def torchrun(monkeypatch):
         monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
 
     return set_environment
-
-
-@pytest.mark.slow
-def test_a_world_of_torchrun_with_one_process(torchrun, tiny_corpus, tmp_path):
-    """gloo, DDP's environment and all, in this process; equal to a run without, to rounding: DDP keeps gradients
-    elsewhere in memory."""
-    spec = tiny_spec(tiny_corpus, steps=4)
-    alone = train(spec, tmp_path / "alone")
-    torchrun(0, 1)
-    assert launched_by_torchrun()
-    with join_world("cpu") as world:
-        assert (world.rank, world.size, world.is_main) == (0, 1, True)
-        assert torch.distributed.is_initialized()
-    assert not torch.distributed.is_initialized()
-    train_on(1, [spec], tmp_path / "runs", "cpu")
-    for mine, other in zip(RunDirectory.of(tmp_path / "runs", spec).metrics(), alone.metrics(), strict=True):
-        assert mine == pytest.approx(other, rel=1e-5)
 
 
 @pytest.mark.slow

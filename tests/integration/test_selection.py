@@ -11,7 +11,6 @@ from tiny_runs import StopAt, Stopped, assert_same_run, image_spec, tiny_spec, t
 from typer.testing import CliRunner
 
 from comt_cli.app import app
-from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.training.events import Event, StepReport
@@ -106,16 +105,6 @@ def test_stopped_at_any_event_it_ends_the_same(tiny_corpus, tmp_path, upside_dow
     assert event < 39
     train(spec, tmp_path / "runs")
     assert_same_run(RunDirectory.of(tmp_path / "runs", spec), expected)
-
-
-def test_weights_that_are_gone_are_named(tiny_corpus, tmp_path):
-    spec = tiny_spec(tiny_corpus, **AVERAGE)
-    with pytest.raises(Stopped):
-        train(spec, tmp_path, listener=StopAt(11))
-    directory = RunDirectory.of(tmp_path, spec)
-    directory.weights_file(4).unlink()
-    with pytest.raises(UserError, match=r"there is no checkpoint .*weights-4\.pt"):
-        train(spec, tmp_path)
 
 
 def test_weights_that_are_kept_change_nothing_and_can_be_averaged_afterwards(tiny_corpus, tmp_path, monkeypatch):

@@ -21,13 +21,12 @@ from worlds import comt, run_together, train_table, train_together
 from comt_cli.campaign.inline import train_queue
 from comt_cli.campaign.outcomes import Ending
 from comt_cli.campaign.queue import RunQueue
-from comt_cli.campaign.slurm import TrainJob
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.files import write_json
-from comt_cli.runs.directory import RunDirectory, RunState
+from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec, RunStart
 from comt_cli.training.objective import SummedLoss
 from comt_cli.training.processes import StopSignal
@@ -158,13 +157,6 @@ def test_a_source_that_another_machine_trains_is_awaited(workers, source, tmp_pa
             found = [each.ending for each in train_queue(RunQueue(specs, runs), "cpu", display, StopSignal()).outcomes]
     assert found == [Ending.done] * 2
     assert "which is being trained by process" in next(event[2] for event in display.heard if event[0] == "waiting")
-
-
-def test_a_job_whose_source_nobody_trained_does_so(source, tmp_path):
-    """Slurm begins it when its source's job has ended, however that was."""
-    spec = started(source)
-    TrainJob()(spec.model_dump(mode="json"), str(tmp_path), "cpu", 1, [])
-    assert [RunDirectory.of(tmp_path, each).state() for each in (source, spec)] == [RunState.done] * 2
 
 
 RECIPE = """\

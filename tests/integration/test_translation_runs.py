@@ -133,10 +133,8 @@ def train_far_from_the_start_until_death(*arguments) -> None:
 
 MOMENTS = [
     ("before validation.txt is renamed", 1),  # of step 4
-    ("after weights-8.pt is renamed", 1),
     ("before weights-12.pt is renamed", 1),
     ("before the final checkpoint is renamed", 1),  # after they were averaged
-    ("after a flush to disk", 9),  # in the validation set
     ("before test.txt is renamed", 2),  # of the last weights
 ]
 
