@@ -30,9 +30,8 @@ from comt_cli.line_cache import line_cache
 from comt_cli.models.accounting import code_version, cost_of, total_flops
 from comt_cli.models.cost import network_of
 from comt_cli.runs.plan import BY_ID, RunSpec
-from comt_cli.training.chips import chip_of
 from comt_cli.training.events import Evaluating, Event, RunStarted, StepReport
-from comt_cli.training.hardware import Hardware
+from comt_cli.training.hardware import Hardware, chip_of
 
 START_SECONDS = 10.0
 """Time of a worker before its first step: torch and the data."""

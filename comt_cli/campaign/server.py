@@ -160,7 +160,7 @@ def _probe(pipe: Connection, device: str | None, jobs: int | None, folder: Path)
         check_methods(shared.spec for shared in runs if not shared.directory(folder).is_begun)
         workers = plan_workers(device, jobs, runs)
         if any(shared.spec.start is not None for shared in runs):
-            from comt_cli.training.start import check_starts
+            from comt_cli.training.checkpoint import check_starts
 
             check_starts(shared.spec for shared in runs)
     except UserError as error:

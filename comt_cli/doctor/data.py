@@ -17,7 +17,7 @@ from comt_cli.doctor.checks import Finding, judge
 from comt_cli.errors import UserError
 from comt_cli.files import cache_folder
 from comt_cli.installing import install_extra, install_package
-from comt_cli.scoring.java_metrics import JAVA_METRICS, why_missing
+from comt_cli.scoring.captions import JAVA_METRICS, why_missing
 from comt_cli.tasks.captioning import SCORES
 
 PACKAGES = {"babel": "Babel", "sacrebleu": "sacreBLEU", "sacremoses": "sacremoses"}

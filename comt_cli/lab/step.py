@@ -38,8 +38,7 @@ from comt_cli.runs.plan import RunSpec
 from comt_cli.training.devices import compute_context, device_name, parameter_dtype, peak_flops, product_dtype
 from comt_cli.training.objective import CAPTURED, Objective, as_one_pass, prepare_compiler
 from comt_cli.training.parallel import World
-from comt_cli.training.tasks import run_class
-from comt_cli.training.tasks.base import TaskRun
+from comt_cli.training.tasks import TaskRun, run_class
 
 CompileWhat = Literal["whole", "block"]
 """The model (a language model's below its head) as one graph, or one block at a time, whose code equal blocks share:

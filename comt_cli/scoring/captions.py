@@ -1,8 +1,11 @@
-"""The scores of captions as COCO's evaluation computes them: BLEU-1 to 4, ROUGE-L and CIDEr-D, without Java.
+"""The scores of captions as COCO's evaluation computes them: BLEU-1 to 4, ROUGE-L and CIDEr-D, without Java; and METEOR
+and SPICE, which are Java programs that pycocoevalcap carries (the extra `caption-metrics`).
 
 Equal to pycocoevalcap's to 1e-9 on equal tokens, times 100, as papers print them. The tokens are those of
 `data/captions/treebank.py`, punctuation left out: of lower-case words with spaces between, these words. So the scores
 of `scenes` are exact, and those of MSCOCO differ from Java's where that page says.
+
+Nothing is downloaded: SPICE needs Stanford's CoreNLP 3.6, which pycocoevalcap would fetch into its own folder.
 
 n-grams have 1 to 4 words. Vedantam et al. (2015) define CIDEr-D; here, as in COCO's code, a text's length is its number
 of word pairs.
@@ -11,15 +14,23 @@ of word pairs.
 from __future__ import annotations
 
 import math
+import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 from comt_cli.data.captions.treebank import PUNCTUATION, treebank_tokens
+from comt_cli.data.storage import first_line
 from comt_cli.sums import added
 
 CAPTION_METRICS = ("bleu1", "bleu2", "bleu3", "bleu4", "rouge_l", "cider")
+JAVA_METRICS = ("meteor", "spice")
 
 _ORDERS = 4
 _BETA = 1.2  # of ROUGE-L: how much more recall counts than precision
@@ -27,6 +38,7 @@ _SIGMA = 6.0  # of CIDEr-D: the difference in length that costs e^(-1/2)
 _SMALL, _TINY = 1e-9, 1e-15  # what COCO's BLEU adds to numbers that may be 0
 _UNKNOWN = "<unk>"  # what a tokenizer shows for a word outside its vocabulary
 _HELD = 1 << 12  # images whose references are held as vectors
+_CORENLP = "spice/lib/stanford-corenlp-3.6.0.jar"
 
 Gram = tuple[str, ...]
 
@@ -41,10 +53,8 @@ def caption_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]
     cider = Cider(references)
     found = dict(zip(CAPTION_METRICS, _bleu(candidates, truths), strict=False))
     found["rouge_l"] = added(map(_rouge_l, candidates, truths)) / len(candidates)
-    scores = {name: 100 * value for name, value in found.items()}
-    return scores | {
-        "cider": added(cider.score(text, image) for image, text in enumerate(hypotheses)) / len(hypotheses)
-    }
+    of_single = added(cider.score(text, image) for image, text in enumerate(hypotheses)) / len(hypotheses)
+    return {name: 100 * value for name, value in found.items()} | {"cider": of_single}
 
 
 def words_of(text: str) -> list[str]:
@@ -56,12 +66,8 @@ def words_of(text: str) -> list[str]:
 
 
 def _grams(words: Sequence[str]) -> Counter[Gram]:
-    """How often each n-gram occurs."""
-    return Counter(
-        tuple(words[start : start + order])
-        for order in range(1, _ORDERS + 1)
-        for start in range(len(words) - order + 1)
-    )
+    orders = range(1, _ORDERS + 1)
+    return Counter(tuple(words[at : at + order]) for order in orders for at in range(len(words) - order + 1))
 
 
 # ---- BLEU and ROUGE-L
@@ -101,7 +107,6 @@ def _rouge_l(words: list[str], texts: list[list[str]]) -> float:
 
 
 def _longest_common(one: Sequence[str], other: Sequence[str]) -> int:
-    """The length of the longest common subsequence."""
     row = [0] * (len(other) + 1)
     for word in one:
         left_above = 0
@@ -167,3 +172,38 @@ def _similarity(own: _Vector, truth: _Vector) -> float:
         for product, one, other in zip(products, own.norms, truth.norms, strict=True)
     ]
     return added(cosines) / _ORDERS * math.exp(-((own.length - truth.length) ** 2) / (2 * _SIGMA**2))
+
+
+# ---- METEOR and SPICE
+
+
+def java_scores(
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]]
+) -> tuple[dict[str, float], dict[str, str]]:
+    """The scores of one caption an image, times 100, and for each of `JAVA_METRICS` that is missing why it is. METEOR
+    gets a caption without a word as a dot, since an empty line stops it."""
+    found, reasons = {}, {}
+    captions = {number: [" ".join(words_of(text)) or "."] for number, text in enumerate(hypotheses)}
+    truths = {number: [" ".join(words_of(text)) for text in texts] for number, texts in enumerate(references)}
+    for name in JAVA_METRICS:
+        if reason := why_missing(name):
+            reasons[name] = reason
+            continue
+        try:
+            scorer: Any = getattr(import_module(f"pycocoevalcap.{name}.{name}"), name.capitalize())()
+            found[name] = 100 * float(scorer.compute_score(truths, captions)[0])
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            reasons[name] = f"{name} failed: {first_line(error)}"
+    return found, reasons
+
+
+def why_missing(name: str) -> str | None:
+    """Missing requirement of a metric, in a few words for a table's cell; None where nothing is missing."""
+    if shutil.which("java") is None:
+        return "needs Java"
+    package = find_spec("pycocoevalcap")
+    if package is None or not package.submodule_search_locations:
+        return "needs comt[caption-metrics]"
+    if name == "spice" and not (Path(package.submodule_search_locations[0]) / _CORENLP).exists():
+        return "needs Stanford CoreNLP 3.6"
+    return None

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-_Numbers = NDArray[np.float64]
-
 
 def classification_scores(
     predictions: ArrayLike, targets: ArrayLike, measures: Sequence[str]
@@ -55,30 +53,23 @@ def _matthews(said_N: NDArray[Any], true_N: NDArray[Any]) -> float:
 
 
 def _pearson(said_N: NDArray[Any], true_N: NDArray[Any]) -> float | str:
-    said, true = said_N.astype(np.float64), true_N.astype(np.float64)
-    if not np.isfinite(said).all():
+    if not np.isfinite(said_N).all():
         return "undefined: a prediction is not finite"
-    for each, what in ((said, "prediction"), (true, "target")):
-        if (each == each[0]).all():
+    units = []
+    for each_N, what in ((said_N.astype(np.float64), "prediction"), (true_N.astype(np.float64), "target")):
+        if (each_N == each_N[0]).all():
             return f"undefined: every {what} is the same"
-    one, other = _unit(said), _unit(true)
-    return float(np.clip(one @ other, -1, 1))
-
-
-def _unit(values_N: _Numbers) -> _Numbers:
-    """As a vector of mean 0 and length 1; the values are not all the same."""
-    scaled_N = values_N / np.abs(values_N).max()  # squares of very large or small ones are no floats
-    centred_N = scaled_N - scaled_N.mean()
-    unit_N: _Numbers = centred_N / np.linalg.norm(centred_N)
-    return unit_N
+        scaled_N = each_N / np.abs(each_N).max()  # squares of very large or small ones are no floats
+        centred_N = scaled_N - scaled_N.mean()
+        units.append(centred_N / np.linalg.norm(centred_N))
+    return float(np.clip(units[0] @ units[1], -1, 1))
 
 
 def _spearman(said_N: NDArray[Any], true_N: NDArray[Any]) -> float | str:
-    if not np.isfinite(said_N).all():
-        return "undefined: a prediction is not finite"
     from scipy.stats import rankdata  # equal values have the mean of their ranks
 
-    return _pearson(rankdata(said_N), rankdata(true_N))
+    ranked_N = rankdata(said_N) if np.isfinite(said_N).all() else said_N  # what is not finite is refused
+    return _pearson(ranked_N, rankdata(true_N))
 
 
 _MEASURES: Mapping[str, Callable[[NDArray[Any], NDArray[Any]], float | str]] = {

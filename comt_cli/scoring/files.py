@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from comt_cli.errors import UserError
@@ -13,18 +13,17 @@ _SUSPICIOUS = 0.1
 _ESCAPES = ("&quot;", "&apos;", "&amp;", "@-@", "&#91;")
 
 
-def text_lines(text: str) -> list[str]:
-    r"""The lines of a text as sacreBLEU reads them: they end with `\n` alone, and what is blank at their end is cut
-    off. Other signs that Python takes for the end of a line are within one."""
-    return [line.rstrip() for line in text.removesuffix("\n").split("\n")] if text else []
-
-
 def read_aligned(paths: Sequence[Path]) -> tuple[list[list[str]], list[str]]:
-    """The lines of each file, and all that is wrong: one cannot be read or is empty, or their lengths differ."""
+    r"""The lines of each file, and all that is wrong: one cannot be read or is empty, or their lengths differ.
+
+    Lines are those that sacreBLEU reads: they end with `\n` alone, and what is blank at their end is cut off. Other
+    signs that Python takes for the end of a line are within one.
+    """
     texts, problems = [], []
     for path in paths:
         try:
-            texts.append(text_lines(read_text(path)))
+            text = read_text(path)
+            texts.append([line.rstrip() for line in text.removesuffix("\n").split("\n")] if text else [])
         except FileNotFoundError:
             problems.append(f"there is no file {path}")
         except (OSError, ValueError) as error:
@@ -32,9 +31,8 @@ def read_aligned(paths: Sequence[Path]) -> tuple[list[list[str]], list[str]]:
         else:
             if not any(texts[-1]):
                 problems.append(f"{path} is empty")
-    counts: Mapping[Path, int] = dict(zip(paths, map(len, texts), strict=False)) if not problems else {}
-    if len(set(counts.values())) > 1:
-        told = ", ".join(f"{path} has {count:,}" for path, count in counts.items())
+    if not problems and len(set(map(len, texts))) > 1:
+        told = ", ".join(f"{path} has {len(text):,}" for path, text in zip(paths, texts, strict=True))
         problems.append(f"the files must have one sentence a line, as many of them: {told}")
     return texts, problems
 

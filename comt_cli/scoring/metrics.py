@@ -59,7 +59,7 @@ class TextMetric:
         return [self.prepare(each) if self.prepare else each for each in texts]
 
     def scorer(self) -> SacreMetric:
-        """sacreBLEU's object. Imports sacreBLEU."""
+        """sacreBLEU's object."""
         from sacrebleu import metrics
 
         scorer: SacreMetric = getattr(metrics, self.kind)(**self.options)
@@ -72,7 +72,6 @@ class TextMetric:
 
 
 _COMPOUNDS = "de"
-_HYPHEN = re.compile(r"(\S)-(\S)")
 
 
 def split_compounds(tokenised: str) -> str:
@@ -81,11 +80,10 @@ def split_compounds(tokenised: str) -> str:
     German compounds are split so since GNMT, which raises BLEU by 0.7 to 1. tensor2tensor's script is a line of Perl,
     `s{(\S)-(\S)}{$1 ##AT##-##AT## $2}g`, whose matches do not overlap: `a-b-c` is split once.
     """
-    return _HYPHEN.sub(r"\1 ##AT##-##AT## \2", tokenised)
+    return re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", tokenised)
 
 
-def with_split_compounds(texts: Sequence[str]) -> list[str]:
-    """Plain texts as Moses' tokens with split compounds."""
+def _with_split_compounds(texts: Sequence[str]) -> list[str]:
     from sacremoses import MosesTokenizer
 
     tokenizer = MosesTokenizer(lang=_COMPOUNDS)
@@ -104,7 +102,7 @@ METRICS: Mapping[str, TextMetric] = {
         "BLEU of Moses' tokens with split compounds, as tensor2tensor's get_ende_bleu has it",
         "BLEU",
         _MULTI_BLEU,
-        with_split_compounds,
+        _with_split_compounds,
     ),
     "chrf": TextMetric("chrF2: F-score of character n-grams", "CHRF", {}),
 }
@@ -155,17 +153,13 @@ def slot_accuracy(hypotheses: Sequence[str], slots: Sequence[Sequence[str]]) -> 
     """
     if len(hypotheses) != len(slots) or not any(slots):
         raise ValueError(f"{len(hypotheses)} hypotheses for {len(slots)} lists of values")
-    total = sum(map(len, slots))
-    found = sum(map(_found, hypotheses, slots))
+    total, found = sum(map(len, slots)), 0
+    for text, values in zip(hypotheses, slots, strict=True):
+        left = text
+        for value in sorted(values, key=len, reverse=True):
+            left, once = _whole(value).subn("\0", left, count=1)
+            found += once
     return Score(100 * found / total, f"slots:{total}|match:exact")
-
-
-def _found(text: str, values: Sequence[str]) -> int:
-    count = 0
-    for value in sorted(values, key=len, reverse=True):
-        text, once = _whole(value).subn("\0", text, count=1)
-        count += once
-    return count
 
 
 def _whole(value: str) -> re.Pattern[str]:

@@ -69,11 +69,9 @@ def merge(
     result: dict[str, Any], found: Mapping[str, Evaluation], tolerance: float, scores: Collection[str]
 ) -> tuple[list[str], list[str], float]:
     """Add to `result`, in place, what evaluations by split have and it lacks. Returns the keys of that, a phrase for
-    each value that is off by more than rounding, and the largest part of itself that one is off by.
-
-    `tolerance` is the part of a loss, or of 0.1 where that is more, and of a perplexity's logarithm. What `scores`
-    samples, in per cent, may also be off by one sample: of two equally probable answers either is given.
-    """
+    each value that is off by more than rounding, and the largest part of itself that one is off by. `tolerance` is the
+    part of a loss, or of 0.1 where that is more, and of a perplexity's logarithm. What `scores` samples, in per cent,
+    may also be off by one sample: of two equally probable answers either is given."""
     added: list[str] = []
     differing: list[str] = []
     largest = 0.0

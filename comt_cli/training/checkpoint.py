@@ -1,4 +1,5 @@
-"""Everything that must survive a stop, in one dictionary and one file; and resuming from it.
+"""Everything that must survive a stop, in one dictionary and one file; resuming from it, and starting from the weights
+that another run has ended with.
 
 A kill at any moment leaves one intact checkpoint. It holds tensors and plain values only and is read with
 `weights_only=True`: a stranger's checkpoint runs no code.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -21,13 +22,18 @@ from torch import nn
 from comt_cli.data.storage import first_line
 from comt_cli.errors import UserError
 from comt_cli.exchange.average import mean_weights
-from comt_cli.exchange.checkpoint import read_state, write_state
-from comt_cli.runs.plan import RunSpec
+from comt_cli.exchange.checkpoint import problem_of, read_state
+from comt_cli.models.build import model_of
+from comt_cli.models.cost import network_of
+from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.plan import NO_WEIGHTS, RunSpec, RunStart
 from comt_cli.training.parallel import full_tensors, shard_of
-from comt_cli.training.tasks.base import TaskRun
+from comt_cli.training.tasks import TaskRun
 
 _Count = Annotated[int, Field(ge=0, lt=2**63)]
 _Seconds = Annotated[float, Field(ge=0, lt=2**63)]
+Shapes = Mapping[str, Sequence[int]]
+"""Of the tensors of a model, by their names."""
 
 
 @dataclass(config=ConfigDict(strict=True, extra="forbid"))
@@ -54,67 +60,19 @@ class Counters:
     @classmethod
     def restored(cls, progress: object, steps: int) -> Self:
         """The counters of a checkpoint of a run of `steps` steps. Raises `ValueError` where they are not such."""
-        if (
-            not isinstance(progress, dict)
-            or not {"step", "tokens", "metrics_bytes", "timings_bytes"} <= progress.keys()
-        ):
+        needed = {"step", "tokens", "metrics_bytes", "timings_bytes"}
+        if not isinstance(progress, dict) or not needed <= progress.keys():
             raise ValueError(f"lacks counters: {progress!r}")
         try:
             found = cls(**progress)
         except ValidationError as error:
-            problem = error.errors()[0]
-            raise ValueError(f"has a wrong {'.'.join(map(str, problem['loc']))}: {problem['msg']}") from None
+            raise ValueError(f"has a wrong {problem_of(error)}") from None
         if found.step > steps:
             raise ValueError(f"is of step {found.step:,}, and the run has {steps:,}")
         return found
 
 
-def save_checkpoint(
-    path: Path,
-    spec: RunSpec,
-    parts: Mapping[str, Any],
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer | None,
-    progress: dict[str, Any],
-    *,
-    writes: bool = True,
-) -> None:
-    """Write the state after a step. `progress` has the counters of the loop; `optimizer` is None for a finished run;
-    `parts` is what models of this kind need besides (`TaskRun.checkpoint_parts`). Where the model is sharded, all
-    processes call this, and the one that `writes` gets the full tensors. Raises `StorageError`; the checkpoint written
-    before is intact."""
-    # First of all: asking a sharded model for its state shards again what an evaluation has left gathered.
-    weights = full_tensors(model.state_dict(), keep=writes)
-    optimizer_state = None if optimizer is None else full_optimizer_state(model, optimizer, keep=writes)
-    if not writes:
-        return
-    state = {
-        "spec": spec.model_dump(mode="json"),
-        "id": spec.id,
-        **parts,
-        "model": weights,
-        "optimizer": optimizer_state,
-        "progress": progress,
-        "random": random_states(next(model.parameters()).device),
-    }
-    write_state(path, state)
-
-
-def save_weights(path: Path, spec: RunSpec, step: int, model: nn.Module, *, writes: bool = True) -> None:
-    """Write the weights after a step alone, for `load_weights`. As for `save_checkpoint`, all processes call it."""
-    weights = full_tensors(model.state_dict(), keep=writes)
-    if writes:
-        write_state(path, {"spec": spec.model_dump(mode="json"), "id": spec.id, "step": step, "model": weights})
-
-
-def load_weights(paths: Sequence[Path], spec: RunSpec, model: nn.Module) -> None:
-    """Give the model the mean of the weights in these files, which is taken in float64; all processes call it. Raises
-    `UserError` where a file is gone, damaged, or another run's or architecture's."""
-    hint = "What the run needs to end is lost: train it anew with --fresh."
-    means = mean_weights(paths, spec.id, hint)
-    own = model.state_dict()
-    with _naming(paths[-1], "weights", hint):
-        model.load_state_dict({name: shard_of(mean.to(own[name].dtype), own[name]) for name, mean in means.items()})
+# ---- saving
 
 
 def full_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, keep: bool) -> dict[str, Any]:
@@ -128,23 +86,6 @@ def full_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, 
     }
     group = optimizer.param_groups[0] | {"params": list(range(len(parameters)))}
     return {"state": states, "param_groups": [group]}
-
-
-def load_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    """Put the optimiser back to where `full_optimizer_state` found it, each process taking its shard."""
-    parameters = list(model.parameters())
-    position = {parameter: index for index, parameter in enumerate(parameters)}
-    states = {
-        index: {
-            # Only the count of steps is a number; all else has the parameter's shape, and is sharded like it.
-            key: shard_of(value, parameters[index]) if value.dim() else value
-            for key, value in state.items()
-        }
-        for index, state in saved["state"].items()
-    }
-    # What a group learns with is the run's settings, and the learning rate is set before every step.
-    groups = [own | {"params": [position[each] for each in own["params"]]} for own in optimizer.param_groups]
-    optimizer.load_state_dict({"state": states, "param_groups": groups})
 
 
 def random_states(device: torch.device) -> dict[str, Any]:
@@ -165,31 +106,7 @@ def random_states(device: torch.device) -> dict[str, Any]:
     }
 
 
-def restore_random_states(states: dict[str, Any], device: torch.device) -> None:
-    """Put every generator back to where it was; a state of a kind of device that is not `device` is left out."""
-    version, internal, gauss = states["python"]
-    random.setstate((version, tuple(internal), gauss))
-    stored = states["numpy"]
-    key = np.array(stored["key"], dtype=np.uint32)
-    np.random.set_state(("MT19937", key, stored["pos"], stored["has_gauss"], stored["gauss"]))
-    torch.set_rng_state(states["torch"].cpu())
-    if device.type == "cuda" and states["cuda"] is not None:
-        torch.cuda.set_rng_state(states["cuda"].cpu(), device)
-
-
-def read_own(path: Path, run: RunSpec, hint: str, *, mapped: bool = True) -> tuple[dict[str, Any], Counters]:
-    """The checkpoint of a run, and its counters. Raises `UserError` where it cannot be read, with `hint` unless it is
-    not there; or is another run's, which must not be deleted."""
-    try:
-        state = read_state(path, mapped=mapped)
-    except UserError as error:
-        raise UserError(error.message, hint if path.exists() else error.hint) from None
-    if state.get("id") != run.id:
-        raise UserError(f"{path} belongs to run {state.get('id')}, not {run.id}", "Move it out of the run directory.")
-    try:
-        return state, Counters.restored(state.get("progress"), run.settings.train.steps)
-    except ValueError as error:
-        raise UserError(f"{path}: its progress {error}", hint) from None
+# ---- resuming
 
 
 def resume(path: Path, task: TaskRun[Any], optimizer: torch.optim.Optimizer) -> Counters:
@@ -204,7 +121,7 @@ def resume(path: Path, task: TaskRun[Any], optimizer: torch.optim.Optimizer) -> 
         anew = "The weights that the run ended with are lost: --fresh trains it anew."
     # Not onto the device: beside the model it would take as much room again. A GPU reads its shard straight from the
     # file; on the CPU the optimiser would keep using the file's own pages.
-    state, counters = read_own(path, spec, anew, mapped=world.device.type == "cuda")
+    state, counters = _read_own(path, spec, anew, mapped=world.device.type == "cuda")
     step = world.broadcast(counters.step)
     if counters.step != step:
         raise UserError(
@@ -222,6 +139,59 @@ def resume(path: Path, task: TaskRun[Any], optimizer: torch.optim.Optimizer) -> 
     return counters
 
 
+def load_weights(paths: Sequence[Path], spec: RunSpec, model: nn.Module) -> None:
+    """Give the model the mean of the weights in these files, which is taken in float64; all processes call it. Raises
+    `UserError` where a file is gone, damaged, or another run's or architecture's."""
+    hint = "What the run needs to end is lost: train it anew with --fresh."
+    means = mean_weights(paths, spec.id, hint)
+    own = model.state_dict()
+    with _naming(paths[-1], "weights", hint):
+        model.load_state_dict({name: shard_of(mean.to(own[name].dtype), own[name]) for name, mean in means.items()})
+
+
+def load_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+    """Put the optimiser back to where `full_optimizer_state` found it, each process taking its shard."""
+    parameters = list(model.parameters())
+    position = {parameter: index for index, parameter in enumerate(parameters)}
+    states = {
+        index: {
+            # Only the count of steps is a number; all else has the parameter's shape, and is sharded like it.
+            key: shard_of(value, parameters[index]) if value.dim() else value
+            for key, value in state.items()
+        }
+        for index, state in saved["state"].items()
+    }
+    # What a group learns with is the run's settings, and the learning rate is set before every step.
+    groups = [own | {"params": [position[each] for each in own["params"]]} for own in optimizer.param_groups]
+    optimizer.load_state_dict({"state": states, "param_groups": groups})
+
+
+def restore_random_states(states: dict[str, Any], device: torch.device) -> None:
+    """Put every generator back to where it was; a state of a kind of device that is not `device` is left out."""
+    version, internal, gauss = states["python"]
+    random.setstate((version, tuple(internal), gauss))
+    stored = states["numpy"]
+    key = np.array(stored["key"], dtype=np.uint32)
+    np.random.set_state(("MT19937", key, stored["pos"], stored["has_gauss"], stored["gauss"]))
+    torch.set_rng_state(states["torch"].cpu())
+    if device.type == "cuda" and states["cuda"] is not None:
+        torch.cuda.set_rng_state(states["cuda"].cpu(), device)
+
+
+def _read_own(path: Path, run: RunSpec, hint: str, *, mapped: bool = True) -> tuple[dict[str, Any], Counters]:
+    """The checkpoint of a run, and its counters; another run's must not be deleted."""
+    try:
+        state = read_state(path, mapped=mapped)
+    except UserError as error:
+        raise UserError(error.message, hint if path.exists() else error.hint) from None
+    if state.get("id") != run.id:
+        raise UserError(f"{path} belongs to run {state.get('id')}, not {run.id}", "Move it out of the run directory.")
+    try:
+        return state, Counters.restored(state.get("progress"), run.settings.train.steps)
+    except ValueError as error:
+        raise UserError(f"{path}: its progress {error}", hint) from None
+
+
 @contextlib.contextmanager
 def _naming(path: Path, part: str, hint: str) -> Iterator[None]:
     """A checkpoint that is intact by its checksums may still hold something else: a `UserError` names the part."""
@@ -232,3 +202,96 @@ def _naming(path: Path, part: str, hint: str) -> Iterator[None]:
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError, AssertionError) as error:
         reason = f"it has no {error.args[0]!r}" if isinstance(error, KeyError) and error.args else first_line(error)
         raise UserError(f"{path}: its {part} cannot be restored: {reason}", hint) from error
+
+
+# ---- starting from another run
+# Every tensor of the started model is loaded, or lies in a part that is `new`; every tensor of the source is taken, or
+# lies in a part that is dropped (`drop`). Nothing is skipped silently: a model that was meant to be pre-trained and is
+# not would train all the same.
+
+
+def check_starts(specs: Iterable[RunSpec]) -> None:
+    """Find out before anything is trained that the models of sources and started runs do not fit, or their data. Raises
+    `UserError` with the first such run, and the tensors or settings."""
+    seen = set()
+    for spec in specs:
+        start = spec.start
+        if start is None:
+            continue
+        if (wrong := spec.task.start_mismatch(spec.settings, start.run.settings)) is not None:
+            raise _refused(spec, wrong, "Give both recipes the same settings there, or start from another run.")
+        key = (network_of(spec), network_of(start.run), start.new, start.drop)
+        if key not in seen:
+            seen.add(key)
+            loaded_names(spec, _shapes(model_of(spec).state_dict()), _shapes(model_of(start.run).state_dict()))
+
+
+def load_start(task: TaskRun[Any], directory: RunDirectory) -> None:
+    """Give the task's model, which has its initial values, the weights that its source's last step has left; each
+    process keeps its shard. `directory` is the started run's; its source is beside it. Raises `UserError` where the
+    source has no such weights, or its tensors or its tokens are not those of the model."""
+    spec, model = task.spec, task.model
+    assert spec.start is not None
+    run, source = spec.start.run, directory.beside(spec.start.run)
+    anew = f"comt {run.command} --fresh trains it anew, with the recipe {run.paper}/{run.table} at scale {run.scale}."
+    result = source.result()
+    if result is None:
+        raise _refused(spec, "it is not done", f"comt {run.command} trains it.")
+    if result["state"] == "diverged":
+        raise _refused(spec, f"it diverged at step {result.get('diverged_at')}", NO_WEIGHTS)
+    state, counters = _read_own(source.checkpoint_file, run, anew)
+    if counters.step != run.settings.train.steps:
+        raise _refused(spec, f"{source.checkpoint_file} is of step {counters.step:,}, and not of the last", anew)
+    weights, own = state["model"], model.state_dict()
+    loaded = loaded_names(spec, _shapes(own), _shapes(weights))
+    here, there = task.checkpoint_parts().get("tokenizer"), state.get("tokenizer")
+    # Equal settings can still mean other tokens: of other text another vocabulary of the same size is made.
+    of_tokens = any(state.get("vocabulary") in weights[name].shape for name in loaded)
+    if here is not None and there is not None and here != there and of_tokens:
+        raise _refused(spec, "its tokens are other texts", anew)
+    # Not strict, since `loaded_names` is: it has what is new missing, and nothing else.
+    model.load_state_dict({name: shard_of(weights[name], own[name]) for name in loaded}, strict=False)
+
+
+def _refused(spec: RunSpec, reason: str, hint: str) -> UserError:
+    assert spec.start is not None
+    own, source = (
+        f"{run.paper}/{run.table} {run.row}, {run.column}, seed {run.seed}" for run in (spec, spec.start.run)
+    )
+    return UserError(f"{own} cannot start from {source}: {reason}", hint)
+
+
+def loaded_names(spec: RunSpec, own: Shapes, source: Shapes) -> list[str]:
+    """The names of the tensors of a started model, of shapes `own`, that are loaded from a source of shapes `source`.
+    Raises `UserError` that names tensors which are neither loaded nor new, of another shape, or not taken nor dropped,
+    and parts without a tensor."""
+    assert spec.start is not None
+    if wrong := list(_unfitting(spec.start, own, source)):
+        hint = "start.new names the parts that the source lacks, start.drop those of its own that are not taken."
+        raise _refused(spec, "; ".join(wrong[:3]) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""), hint)
+    return [name for name in own if not _is_in(name, spec.start.new)]
+
+
+def _unfitting(start: RunStart, own: Shapes, source: Shapes) -> Iterator[str]:
+    for key, parts, names, whose in (("new", start.new, own, "the model"), ("drop", start.drop, source, "the source")):
+        for part in parts:
+            if not any(_is_in(name, (part,)) for name in names):
+                yield f"{key} names {part}, and {whose} has no such part"
+    wanted = {name: list(shape) for name, shape in own.items() if not _is_in(name, start.new)}
+    given = {name: list(shape) for name, shape in source.items() if not _is_in(name, start.drop)}
+    for name, shape in wanted.items():
+        if name not in given:
+            yield f"{name} {shape} is not in the source"
+        elif given[name] != shape:
+            yield f"{name} is {given[name]} in the source, and {shape} in the model"
+    for name, shape in given.items():
+        if name not in wanted:
+            yield f"{name} {shape} of the source has no place in the model"
+
+
+def _is_in(name: str, parts: Iterable[str]) -> bool:
+    return any(name == part or name.startswith(f"{part}.") for part in parts)
+
+
+def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, list[int]]:
+    return {name: list(tensor.shape) for name, tensor in tensors.items()}

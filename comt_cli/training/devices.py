@@ -20,7 +20,7 @@ from comt_cli.errors import UserError
 from comt_cli.kernels import products
 from comt_cli.kernels.processors import processor_name
 from comt_cli.recipe.settings import Precision
-from comt_cli.training.chips import CHIPS, chip_of
+from comt_cli.training.hardware import CHIPS, chip_of, too_few
 
 
 def pick_device(name: str | None, local_rank: int = 0) -> torch.device:
@@ -29,23 +29,22 @@ def pick_device(name: str | None, local_rank: int = 0) -> torch.device:
     Raises `UserError` where there is no such device here."""
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    no_such = UserError(f"--device {name}: there is no such device here", "Use cuda, cuda:1, mps or cpu.")
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UserError(f"--device {name}: there is no such device", "Use cuda, cuda:1, mps or cpu.") from None
+        raise no_such from None
     if device.type == "cuda":
         count = torch.cuda.device_count()
         index = device.index if device.index is not None else local_rank
         if not torch.cuda.is_available() or index >= count:
-            raise UserError(f"--device {name}: {count} CUDA devices are visible here", "comt doctor says why.")
+            raise too_few(f"--device {name}", count)
         # cuDNN convolves fp32 in TF32 (10 bits of mantissa) unless told not to; products do not. Not through the newer
         # `cudnn.conv.fp32_precision`: after it, to read this flag is an error, and torch.compile reads it.
         torch.backends.cudnn.allow_tf32 = False
         return torch.device("cuda", index)
-    if device.type == "mps" and not torch.backends.mps.is_available():
-        raise UserError("--device mps: Apple's MPS is not available here", "Use --device cpu.")
-    if device.type not in ("cpu", "mps"):
-        raise UserError(f"--device {name}: this program does not use {device.type}", "Use cuda, mps or cpu.")
+    if device.type not in ("cpu", "mps") or (device.type == "mps" and not torch.backends.mps.is_available()):
+        raise no_such
     if device.type == "cpu":
         products.install()
     return device
@@ -103,13 +102,9 @@ def prepare_process(device: torch.device, *, deterministic: bool = True) -> None
         # What is allocated is written before it is read; filling it with NaN first would cost a pass over every tensor.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         reset_peak_memory(device)  # of this run, not of the largest in its table
-    else:
-        _keep_freed_memory()
-
-
-def _keep_freed_memory() -> None:
-    """Have the C library (glibc) keep freed memory for the next step, which allocates the same large tensors: getting
-    them afresh costs a page fault per 4 KiB, 10 % to a third of a step's time on two cores."""
+        return
+    # The C library (glibc) is to keep freed memory for the next step, which allocates the same large tensors: getting
+    # them afresh costs a page fault per 4 KiB, 10 % to a third of a step's time on two cores.
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL("libc.so.6").mallopt
         trim_threshold, top_pad, mmap_threshold = -1, -2, -3
@@ -119,7 +114,7 @@ def _keep_freed_memory() -> None:
 
 
 def parameter_dtype(precision: Precision) -> torch.dtype:
-    """The type that weights and optimiser states have."""
+    """Of weights and optimiser states."""
     return torch.bfloat16 if precision == "bf16-pure" else torch.float32
 
 
@@ -130,8 +125,8 @@ def product_dtype(precision: Precision) -> torch.dtype:
 
 def compute_context(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[object]:
     """The context that forward passes run in."""
-    if precision == "bf16-mixed":
-        # No weight is used twice in a pass, so keeping its bf16 copy to the end of it would serve nothing; and under
-        # FSDP the copies of all blocks together are the full model, which no device should hold.
-        return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
-    return contextlib.nullcontext()
+    if precision != "bf16-mixed":
+        return contextlib.nullcontext()
+    # No weight is used twice in a pass, so keeping its bf16 copy to the end of it would serve nothing; and under FSDP
+    # the copies of all blocks together are the full model, which no device should hold.
+    return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)

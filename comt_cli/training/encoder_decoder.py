@@ -17,14 +17,12 @@ from comt_cli.data.split import IGNORE, B, Split
 from comt_cli.generation.beam import NOTHING, Forbidden, NotFinite, decode
 from comt_cli.generation.transcript import Transcript
 from comt_cli.models.transformer import EncoderDecoder
-from comt_cli.runs.plan import RunSpec
 from comt_cli.scoring.metrics import Score
-from comt_cli.tasks.settings.transformer import BeamSettings, DecoderTrainSettings
+from comt_cli.tasks.settings.transformer import DecoderTrainSettings
 from comt_cli.training.devices import compute_context
 from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, mean_over
 from comt_cli.training.objective import Objective, SummedLoss
-from comt_cli.training.parallel import World
-from comt_cli.training.tasks.base import TextRun
+from comt_cli.training.tasks import TextRun
 
 
 class EncoderDecoderRun(TextRun[B]):
@@ -37,13 +35,7 @@ class EncoderDecoderRun(TextRun[B]):
 
     counted: ClassVar[str]
     model: EncoderDecoder
-    beam: BeamSettings
     likelihood: SummedLoss
-
-    def __init__(self, spec: RunSpec, dataset: Any, world: World) -> None:
-        super().__init__(spec, dataset, world)
-        settings: Any = spec.settings  # of a task whose models decode
-        self.beam = settings.decode
 
     def objective_of(self, model: EncoderDecoder) -> Objective:
         assert isinstance(self.settings, DecoderTrainSettings)
@@ -125,17 +117,12 @@ class EncoderDecoderRun(TextRun[B]):
 
     def _texts(self, *source: Tensor) -> list[str] | None:
         """The texts of sources; None where the network's outputs are not finite."""
+        settings: Any = self.spec.settings  # of a task whose models decode
         tokenizer, lengths = self.dataset.tokenizer, self.longest(*source)
+        options: dict[str, Any] = {"special": tokenizer.special, "max_lengths": lengths, "forbidden": self.forbidden}
         try:
             with compute_context(self.settings.precision, self.world.device):
-                found = decode(
-                    self.model,
-                    *source,
-                    settings=self.beam,
-                    special=tokenizer.special,
-                    max_lengths=lengths,
-                    forbidden=self.forbidden,
-                )
+                found = decode(self.model, *source, settings=settings.decode, **options)
         except NotFinite:
             return None
         return [tokenizer.decode(each[0].tokens) for each in found]

@@ -40,19 +40,12 @@ class Evaluation:
         """Its numbers in `metrics.jsonl`, where it was on this split."""
         return {f"{split}_{key}": value for key, value in {"loss": finite(self.loss), **self.metrics}.items()}
 
-    def numbers(self) -> dict[str, Any]:
-        """Its numbers in `result.json`, where the loss is finite."""
-        return {"loss": self.loss, **self.metrics, **self.signed}
-
     @property
     def signed(self) -> dict[str, Any]:
         """The signatures, what is missing and the remark in `result.json`, where there are any."""
-        said: dict[str, Any] = {"missing": dict(self.missing)} if self.missing else {}
-        if self.remark is not None:
-            said["remark"] = self.remark
-        if not self.signatures:
-            return said
-        return {"signature": next(iter(self.signatures.values())), "signatures": dict(self.signatures), **said}
+        first = next(iter(self.signatures.values()), None)
+        said = {"signature": first, "signatures": dict(self.signatures), "missing": dict(self.missing)}
+        return {key: value for key, value in {**said, "remark": self.remark}.items() if value}
 
 
 def bounded_exp(value: float) -> float:

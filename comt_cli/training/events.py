@@ -1,7 +1,5 @@
-"""Events of a run while it trains, which the loop passes to a `Listener`.
-
-They are plain values that can be sent to another process. `campaign.display` shows them to people.
-"""
+"""Events of a run while it trains, which the loop passes to a `Listener`: plain values that can be sent to another
+process. `campaign.display` shows them to people."""
 
 from __future__ import annotations
 
@@ -32,15 +30,10 @@ class StepReport:
     @property
     def details(self) -> tuple[str, ...]:
         """Its numbers in words, the most important first."""
-        parts = [f"loss {self.loss:.3f}", f"{self.per_second:,.0f} {self.unit.short}/s"]
-        if self.mfu is not None:
-            parts.append(f"MFU {self.mfu:.1%}")
-        if self.memory_bytes is not None:
-            parts.append(f"{self.memory_bytes / 2**30:.1f} GiB")
-        return tuple(parts)
-
-    def __str__(self) -> str:
-        return ", ".join(self.details)
+        share = f"MFU {self.mfu:.1%}" if self.mfu is not None else ""
+        memory = f"{self.memory_bytes / 2**30:.1f} GiB" if self.memory_bytes is not None else ""
+        parts = (f"loss {self.loss:.3f}", f"{self.per_second:,.0f} {self.unit.short}/s", share, memory)
+        return tuple(filter(None, parts))
 
 
 @dataclass(frozen=True)

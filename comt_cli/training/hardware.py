@@ -1,4 +1,5 @@
-"""The device that a verb would use, found out without torch, whose import takes seconds.
+"""The device that a verb would use, found out without torch, whose import takes seconds; GPUs after their makers' data
+sheets.
 
 Of CUDA's devices the driver knows as much as torch. Of others (AMD's and Apple's) torch is asked.
 """
@@ -16,9 +17,36 @@ from dataclasses import dataclass
 
 from comt_cli.errors import UserError
 from comt_cli.kernels.processors import built_for, processor_name
-from comt_cli.training.chips import CHIPS, Chip
 
-_NAME = re.compile(r"(cuda|mps|cpu)(?::(\d+))?")
+
+@dataclass(frozen=True)
+class Chip:
+    """A GPU after its maker's data sheet: dense FLOP/s in bf16, FLOP/s in fp32, and bytes of memory."""
+
+    bf16_flops: float
+    fp32_flops: float
+    memory: float
+
+
+CHIPS = {
+    "H200": Chip(989.5e12, 67e12, 141e9),
+    "H100 PCIe": Chip(756e12, 51e12, 80e9),
+    "H100 NVL": Chip(835e12, 60e12, 94e9),
+    "H100": Chip(989.5e12, 67e12, 80e9),
+    "A100": Chip(312e12, 19.5e12, 80e9),
+    "L40S": Chip(362e12, 91.6e12, 48e9),
+    "A10G": Chip(70e12, 31.2e12, 24e9),
+    "RTX 4090": Chip(165.2e12, 82.6e12, 24e9),
+    "RTX 3090": Chip(71e12, 35.6e12, 24e9),
+}
+"""A device that is not here gets no MFU rather than a wrong one. A100: the one with 80 GB."""
+_OTHER_CHIPS = re.compile(r"H200 NVL|MIG|Laptop|Max-Q| (Ti|D|SUPER)\b")
+"""Suffixes of other, slower or faster devices of a name above."""
+
+
+def chip_of(device: str) -> str | None:
+    """The one of `CHIPS` that a device is, by its driver's name; None of others."""
+    return None if _OTHER_CHIPS.search(device) else next((chip for chip in CHIPS if chip in device), None)
 
 
 @dataclass(frozen=True)
@@ -45,87 +73,75 @@ def planned_hardware(name: str, count: int) -> Hardware:
     return Hardware("cuda", chip, count, CHIPS[chip])
 
 
+def too_few(option: str, count: int) -> UserError:
+    """The error where an option asks for more CUDA devices than there are."""
+    return UserError(f"{option}: {count} CUDA devices are visible here", "comt doctor says why.")
+
+
 def check_device_name(device: str | None) -> None:
     """Refuse a device that is certainly not here, before anything slow is begun. Raises `UserError`."""
     if device is None:
         return
-    found = _NAME.fullmatch(device)
-    if found is None:
-        raise UserError(f"--device {device}: there is no such device", "Use cuda, cuda:1, mps or cpu.")
-    if found[1] == "mps" and sys.platform != "darwin":
-        raise UserError("--device mps: Apple's MPS is not available here", "Use --device cpu.")
-    if found[1] == "cuda":
-        names = cuda_names()
-        if names is not None and int(found[2] or 0) >= len(names):
-            raise UserError(f"--device {device}: {len(names)} CUDA devices are visible here", "comt doctor says why.")
+    found = re.fullmatch(r"(cuda|mps|cpu)(?::(\d+))?", device)
+    if found is None or (found[1] == "mps" and sys.platform != "darwin"):
+        raise UserError(f"--device {device}: there is no such device here", "Use cuda, cuda:1, mps or cpu.")
+    if found[1] == "cuda" and (names := cuda_names()) is not None and int(found[2] or 0) >= len(names):
+        raise too_few(f"--device {device}", len(names))
 
 
 def check_count(where: Hardware, processes: int) -> None:
     """Processes that share a run take a GPU each; on the CPU any number can. Raises `UserError`."""
     if where.kind == "cuda" and processes > where.count:
-        raise UserError(f"--gpus {processes}: {where.count} CUDA devices are visible here", "comt doctor says why.")
+        raise too_few(f"--gpus {processes}", where.count)
 
 
 def hardware(device: str | None) -> Hardware:
     """The device of that name, or the best there is. Raises `UserError` where there is no such device here."""
     check_device_name(device)
     gpus: Sequence[str] | None = cuda_names() if device is None or device.startswith("cuda") else []
+    index = (device or "cuda").partition(":")[2]
     if gpus is None or (sys.platform == "darwin" and device in (None, "mps")):
-        return _as_torch_says(device)
+        import torch
+
+        if torch.backends.mps.is_available() and device in (None, "mps"):
+            return Hardware("mps", processor_name(), 1)
+        gpus = [torch.cuda.get_device_name(each) for each in range(torch.cuda.device_count())]
+        if device is not None and int(index or 0) >= len(gpus):
+            raise too_few(f"--device {device}", len(gpus))
     if gpus:
-        _, _, index = (device or "cuda").partition(":")
         return Hardware("cuda", gpus[int(index or 0)], 1 if index else len(gpus))
     return Hardware("cpu", processor_name(), 1)
-
-
-def _as_torch_says(device: str | None) -> Hardware:
-    import torch
-
-    from comt_cli.training.devices import device_name, pick_device
-
-    chosen = pick_device(device)
-    if chosen.type == "cuda":
-        named = device is not None and ":" in device
-        return Hardware("cuda", device_name(chosen), 1 if named else torch.cuda.device_count())
-    return Hardware(chosen.type, processor_name(), 1)
 
 
 @functools.cache
 def cuda_names() -> tuple[str, ...] | None:
     """The CUDA devices that this process may use; None where the driver cannot be asked and torch might know some."""
-    if built_for("hip") or "torch" in sys.modules:
-        return None if built_for("hip") else _known_to_torch()
-    if built_for("cuda") is False or sys.platform == "darwin":
+    if built_for("hip"):
+        return None
+    if "torch" in sys.modules:
+        import torch
+
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        return tuple(torch.cuda.get_device_name(index) for index in range(count))
+    # The driver itself respects CUDA_VISIBLE_DEVICES, except where it is empty.
+    if built_for("cuda") is False or sys.platform == "darwin" or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         return ()
     if built_for("cuda") is None or sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
         return None
     return _known_to_driver()
 
 
-def _known_to_torch() -> tuple[str, ...]:
-    import torch
-
-    if not torch.cuda.is_available():
-        return ()
-    return tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
-
-
 def _known_to_driver() -> tuple[str, ...] | None:
-    """The driver itself respects `CUDA_VISIBLE_DEVICES`."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
-        return ()
     try:
         driver = ctypes.CDLL("libcuda.so.1")
-        count, name = ctypes.c_int(), ctypes.create_string_buffer(256)
-        if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
-            return ()
-        names = []
-        for index in range(count.value):
-            if driver.cuDeviceGetName(name, len(name), index):
-                return None
-            names.append(name.value.decode(errors="replace"))
     except OSError:
-        return ()  # no driver
-    except AttributeError:
-        return None
+        return ()
+    number, name = ctypes.c_int(), ctypes.create_string_buffer(256)
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(number)):
+        return ()
+    names = []
+    for index in range(number.value):
+        if driver.cuDeviceGetName(name, len(name), index):
+            return None
+        names.append(name.value.decode(errors="replace"))
     return tuple(names)

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import enum
-import functools
 import math
-import operator
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import replace
-from typing import Any, NoReturn, get_args
+from typing import Any, NamedTuple, NoReturn, get_args
 
 import torch
 
 from comt_cli.data.split import Split
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.kernels.choice import TUNE, Choice, Op, summary
-from comt_cli.recipe.settings import Training as Settings
 from comt_cli.runs.directory import BeingTrained, RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.base import AnyDataset
-from comt_cli.training.checkpoint import Counters, load_weights, resume
+from comt_cli.training.checkpoint import Counters, load_start, load_weights, resume
 from comt_cli.training.devices import peak_memory_bytes, prepare_process
 from comt_cli.training.evaluation import Evaluation
 from comt_cli.training.events import Evaluating, Listener, Note, RunStarted, StepReport
+from comt_cli.training.optimisation import learning_rate
 from comt_cli.training.parallel import World, distribute, share_of_batch
 from comt_cli.training.processes import StopSignal, check_graphs
 from comt_cli.training.record import RunWriter
 from comt_cli.training.speed import Clock, mfu
-from comt_cli.training.start import load_start
-from comt_cli.training.tasks import task_run
+from comt_cli.training.tasks import run_class
 from comt_cli.training.update import UnseenLosses, Update, Updater
 
 ASK_EVERY = 8
@@ -37,21 +33,14 @@ ASK_EVERY = 8
 logged or saved): asking waits for the device. A process that is alone looks after every step."""
 
 
-class Due(enum.Flag):
+class Due(NamedTuple):
     """Actions due at the end of a step, in this order."""
 
-    LOG = enum.auto()
-    OBSERVE = enum.auto()
-    KEEP = enum.auto()
-    SAVE = enum.auto()
-    EVALUATE = enum.auto()
-
-
-def needs_warm_up(settings: Settings, world: World, kernels: Mapping[str, Choice]) -> bool:
-    """Whether the first passes compile something, Triton's kernels included, or settle how processes add: time that is
-    no training's."""
-    compiles_kernels = world.device.type == "cuda" and any(choice.fused for choice in kernels.values())
-    return settings.compile or world.size > 1 or compiles_kernels
+    log: bool
+    observe: bool
+    keep: bool
+    save: bool
+    evaluate: bool
 
 
 class Training:
@@ -73,7 +62,7 @@ class Training:
     ) -> None:
         self.spec, self.directory, self.dataset = spec, directory, dataset
         self.world, self.listener, self.stop = world, listener, stop
-        self.task = task_run(spec, dataset, world)
+        self.task = run_class(spec.task)(spec, dataset, world)
         self.settings = self.task.settings
         self.local_rows = share_of_batch(self.settings.batch_size, world)
         check_graphs(self.settings.captures, world.size)
@@ -81,6 +70,11 @@ class Training:
         self.outputs = directory.path / "outputs"
         self.saved_step = 0
         self.began = False
+        # Whether the weights of the last step are those that the run ends with.
+        self._ends_with_last = self.settings.select != "best" and not self.settings.averaged_steps
+        self._evaluation_rows = (
+            self.settings.evaluation_batch_size or self.task.evaluation_rows or self.task.rows_at_once
+        )
 
     def run(self) -> dict[str, Any]:
         """Train, or resume training, until the last step, a stop signal, or a loss that is not finite.
@@ -108,10 +102,7 @@ class Training:
     def _check_data(self, hint: str) -> None:
         if self.dataset.content_hash != self.spec.data_content:
             name = self.spec.task.data_name(self.spec.settings)
-            raise UserError(
-                f"{name} is not the data any more that {self.directory.shown} was planned with",
-                hint,
-            )
+            raise UserError(f"{name} is not the data any more that {self.directory.shown} was planned with", hint)
 
     def _take(self, resources: contextlib.ExitStack) -> dict[str, Any] | BeingTrained | None:
         """The run's lock, or what forbids it; then its result, if there is one, without weights that nobody needs any
@@ -162,7 +153,9 @@ class Training:
         if self.spec.start is not None and not self.counters.step:  # later its own checkpoint has all it needs
             load_start(task, self.directory)
         self.updater = Updater(task, distribute(task.objective, self.world), self.optimizer)
-        if needs_warm_up(self.settings, self.world, kernels):  # before it is recorded what is captured
+        # Compiling, Triton's kernels included, and settling how processes add is no training's time.
+        compiles_kernels = self.world.device.type == "cuda" and any(choice.fused for choice in kernels.values())
+        if self.settings.compile or self.world.size > 1 or compiles_kernels:
             rows = task.rows_at_once
             evaluated = self._evaluated_at_once() if task.captured else []
             refused = self.updater.warm_up(sorted({rows, self.local_rows % rows} - {0}), evaluated)
@@ -173,6 +166,13 @@ class Training:
             task, self.directory, self.counters, resources, lambda text: listener(Note(text)), kernels
         )
         self.clock = Clock(self.world.device, self.counters, self.spec)
+        if changed := self.writer.environment.get("differs"):
+            self._note(
+                f"this run was begun under something else ({', '.join(changed)}): it will not end to the bit as one "
+                "never stopped"
+            )
+        if caution := task.caution(self.local_rows):
+            self._note(caution)
 
     def _use_kernels(self) -> dict[str, Choice]:
         """Switch the model's operations to what is fastest here (`train.kernels`), and return the choices."""
@@ -190,69 +190,54 @@ class Training:
     def _train(self) -> dict[str, Any]:
         settings, counters = self.settings, self.counters
         self.listener(RunStarted(counters.step))
-        self._warn()
         self.began = True
         unseen = UnseenLosses(counters.step)
-        if Due.EVALUATE in self.due(counters.step):  # a step is saved before it is evaluated
+        if self.due(counters.step).evaluate:  # a step is saved before it is evaluated
             self._validate()
         with self.task.train_batches(self.task.rows_at_once, counters.step) as batches:
             self.clock.start(batches.waited_seconds)
             for micro_batches in batches:
                 total, due = batches.targets(counters.step), self.due(counters.step + 1)
                 update = self.updater.step(
-                    micro_batches, total, counters.step, wants_norm=Due.LOG in due, wants_observed=Due.OBSERVE in due
+                    micro_batches, total, counters.step, wants_norm=due.log, wants_observed=due.observe
                 )
                 counters.step += 1
                 counters.tokens += total
                 unseen.add(update.loss, counters.tokens)
                 is_last = counters.step == settings.steps
-                asked = bool(due & (Due.LOG | Due.SAVE)) or counters.step % ASK_EVERY == 0
+                asked = due.log or due.save or counters.step % ASK_EVERY == 0
                 stops = self._is_stopped(asked=asked) and not is_last
-                if due or stops:
+                if any(due) or stops:
                     self.clock.lap(batches.waited_seconds)
                     if not unseen.all_finite(counters):
                         return self._diverged()
-                if Due.LOG in due:
+                if due.log:
                     self._log(update)
                 if update.observed_norms is not None:
                     self.writer.gradients(update.observed_norms)
-                if Due.KEEP in due:  # before the step is saved: a run that resumes there has no more of it
+                if due.keep:  # before the step is saved: a run that resumes there has no more of it
                     self.writer.weights(self.directory.weights_file(counters.step))
                 if stops:
                     self._interrupt()
-                if Due.SAVE in due:
+                if due.save:
                     self._save(final=is_last)
-                if Due.EVALUATE in due:
+                if due.evaluate:
                     self._validate()
-                if due & (Due.KEEP | Due.SAVE | Due.EVALUATE):  # what is not timed
+                if due.keep or due.save or due.evaluate:  # what is not timed
                     self.clock.start(batches.waited_seconds)
         return self._finish()
 
     def due(self, step: int) -> Due:
         """Actions due at the end of `step`, counted from 1. The evaluation of the last is `_finish`'s."""
-        settings, steps = self.settings, self.settings.steps
-        is_due = {
-            Due.LOG: step % settings.log_every == 0 or step in (1, steps),
-            Due.OBSERVE: _every(self.task.norms_every, step) or (self.task.norms_every is not None and step == 1),
-            Due.KEEP: step in settings.averaged_steps or settings.keeps(step),
-            Due.SAVE: step % settings.save_every == 0 or step == steps,
-            Due.EVALUATE: _every(settings.evaluate_every, step) and step not in (0, steps),
-        }
-        return functools.reduce(operator.or_, (each for each, wanted in is_due.items() if wanted), Due(0))
-
-    def _warn(self) -> None:
-        """Note what differs between this start and earlier ones, or one device, and changes the run's numbers."""
-        if changed := self.writer.environment.get("differs"):
-            self._note(
-                f"this run was begun under something else ({', '.join(changed)}): it will not end to the bit as one "
-                "never stopped"
-            )
-        if not self.settings.deterministic and self.world.device.type != "cuda":
-            self._note("train.deterministic: false changes nothing here: it is for CUDA devices")
-        if self.settings.captures is True and not self.task.captured:
-            self._note("train.cuda_graphs: true changes nothing here: it is for CUDA devices")
-        if caution := self.task.caution(self.local_rows):
-            self._note(caution)
+        settings, steps, norms_every = self.settings, self.settings.steps, self.task.norms_every
+        every = settings.evaluate_every
+        return Due(
+            log=step % settings.log_every == 0 or step in (1, steps),
+            observe=norms_every is not None and (step % norms_every == 0 or step == 1),
+            keep=step in settings.averaged_steps or settings.keeps(step),
+            save=step % settings.save_every == 0 or step == steps,
+            evaluate=every is not None and step % every == 0 and step not in (0, steps),
+        )
 
     def _note(self, text: str) -> None:
         self.listener(Note(text))
@@ -279,18 +264,11 @@ class Training:
         raise RunInterrupted(message, hint, self.stop.number or 15)
 
     def _log(self, update: Update) -> None:
-        counters, clock, loss = self.counters, self.clock, float(update.loss)
-        self.writer.step(loss, self.updater.learning_rate(counters.step - 1), update.norm, clock)
-        self.listener(
-            StepReport(
-                step=counters.step,
-                loss=loss,
-                per_second=clock.rate,
-                mfu=mfu(self.spec, self.world, clock.rate),
-                memory_bytes=peak_memory_bytes(self.world.device) if self.world.device.type == "cuda" else None,
-                unit=self.spec.task.unit,
-            )
-        )
+        clock, loss, device = self.clock, float(update.loss), self.world.device
+        self.writer.step(loss, learning_rate(self.settings, self.counters.step - 1), update.norm, clock)
+        memory = peak_memory_bytes(device) if device.type == "cuda" else None
+        share = mfu(self.spec, self.world, clock.rate)
+        self.listener(StepReport(self.counters.step, loss, clock.rate, share, memory, self.spec.task.unit))
 
     def _validate(self) -> Evaluation:
         """Evaluate the step at hand, and keep its weights where none before were better (`train.select`)."""
@@ -306,7 +284,7 @@ class Training:
 
     def _evaluate(self, split: Split[Any], weights: str | None = None) -> Evaluation:
         """Evaluate the model on a split; `weights` names its weights where they are not simply those of the step."""
-        every = self.task.evaluation_batches(self._evaluation_rows(), split)  # as many for every process
+        every = self.task.evaluation_batches(self._evaluation_rows, split)  # as many for every process
 
         def batches() -> Iterator[Any]:
             for number, batch in enumerate(every, start=1):
@@ -326,62 +304,44 @@ class Training:
 
     def _finish(self) -> dict[str, Any]:
         """Evaluate the weights that the run ends with, which are saved: a run killed in between evaluates again."""
-        counters, settings = self.counters, self.settings
+        counters, averaged = self.counters, self.settings.averaged_steps
         if self.saved_step != counters.step:
             return self._diverged()
         if not self._ends_with_last and not counters.chosen:
             if not math.isfinite(self._validate().loss):
                 return self._diverged()
-            self._choose()
+            files = [self.directory.weights_file(step) for step in averaged]
+            if not averaged and counters.best_step is not None:
+                files = [self.directory.best_file(counters.best_step)]
+            if files:
+                load_weights(files, self.spec, self.model)
+            counters.chosen = 1
+            self._save(final=True)
         evaluation = self._evaluate(self.task.validation, "final")
         if not math.isfinite(evaluation.loss):
             return self._diverged()
         self.writer.evaluation(evaluation)
-        result = self.writer.done(evaluation, self._evaluation_rows()) | self._tested()
-        if settings.averaged_steps and "test" in self.task.tests:  # what averaging gains
+        result = self.writer.done(evaluation, self._evaluation_rows) | self._tested("", self.task.tests)
+        if averaged and "test" in self.task.tests:  # what averaging gains
             load_weights([self.directory.weights_file(counters.step)], self.spec, self.model)
             result |= self._tested("last", {"test"})
         return self.writer.result(result)
 
-    def _tested(self, weights: str = "", splits: Collection[str] | None = None) -> dict[str, Any]:
-        """Results on the splits for testing, all or some; `weights` begins the keys where they are not those that the
-        run ends with."""
+    def _tested(self, weights: str, splits: Collection[str]) -> dict[str, Any]:
+        """Results on splits for testing; `weights` begins the keys where they are not those that the run ends with."""
         found: dict[str, Any] = {}
-        for split in self.task.tests if splits is None else splits:
-            samples = self.task.tests[split]
-            name = "_".join(part for part in (weights, split) if part)
-            tested = self._evaluate(samples, weights or "final")
+        for split in splits:
+            name = f"{weights}_{split}" if weights else split
+            tested = self._evaluate(self.task.tests[split], weights or "final")
             self.writer.evaluation(tested, name)
             found |= tested.line(name)
             found[f"{name}_evaluation"] = {**tested.extent, **tested.signed}
         return found
-
-    @property
-    def _ends_with_last(self) -> bool:
-        """Whether the weights of the last step are those that the run ends with."""
-        return self.settings.select != "best" and not self.settings.averaged_steps
-
-    def _choose(self) -> None:
-        """Give the model the best weights, or the average of the last, and save them as the run's."""
-        counters, averaged = self.counters, self.settings.averaged_steps
-        if averaged:
-            load_weights([self.directory.weights_file(step) for step in averaged], self.spec, self.model)
-        elif counters.best_step is not None:
-            load_weights([self.directory.best_file(counters.best_step)], self.spec, self.model)
-        counters.chosen = 1
-        self._save(final=True)
 
     def _diverged(self) -> dict[str, Any]:
         return self.writer.result(self.writer.diverged())
 
     def _evaluated_at_once(self) -> list[int]:
         """How many samples of each split go through the model together, once each."""
-        rows, splits = self._evaluation_rows(), (self.task.validation, *self.task.tests.values())
+        rows, splits = self._evaluation_rows, (self.task.validation, *self.task.tests.values())
         return sorted({min(rows, self.task.evaluation_batches(rows, split).used) for split in splits})
-
-    def _evaluation_rows(self) -> int:
-        return self.settings.evaluation_batch_size or self.task.evaluation_rows or self.task.rows_at_once
-
-
-def _every(interval: int | None, step: int) -> bool:
-    return interval is not None and step % interval == 0

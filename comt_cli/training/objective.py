@@ -44,9 +44,8 @@ CAPTURED: dict[str, Any] = {
 
 def compiled(function: Callable[..., Any], *, captured: bool, fullgraph: bool = True) -> Callable[..., Any]:
     """`function` under `torch.compile`, for static shapes; `captured`: in CUDA graphs, see `as_one_pass`."""
-    if not captured:
-        return torch.compile(function, dynamic=False, fullgraph=fullgraph)
-    return as_one_pass(torch.compile(function, dynamic=False, fullgraph=fullgraph, options=CAPTURED))
+    found = torch.compile(function, dynamic=False, fullgraph=fullgraph, options=CAPTURED if captured else None)
+    return as_one_pass(found) if captured else found
 
 
 def as_one_pass(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -28,25 +28,21 @@ def learning_rate(settings: Training, step: int) -> float:
     at 4e-6). `step` divides by ten once each of the `milestones` updates are done. A `warmup_learning_rate` is that of
     all of the warm-up.
     """
-    peak, warmup = settings.learning_rate, settings.warmup_steps
+    peak, warmup, floor = settings.learning_rate, settings.warmup_steps, settings.min_lr_ratio or 0.0
     if step < warmup:
-        constant = settings.held_rate
-        return peak * step / warmup if constant is None else constant
+        return peak * step / warmup if settings.held_rate is None else settings.held_rate
     progress = (step - warmup) / max(1, settings.steps - warmup)
     match settings.schedule:
         case "cosine":
-            share = 0.5 * (1 + math.cos(math.pi * progress))
+            return peak * (floor + (1 - floor) * (0.5 * (1 + math.cos(math.pi * progress))))
         case "linear":
-            share = 1 - progress
+            return peak * (floor + (1 - floor) * (1 - progress))
         case "noam":
             return peak * math.sqrt(warmup / step)
         case "step":
             return float(peak / 10.0 ** sum(step >= drop for drop in settings.drops))
         case _:  # constant
             return peak
-    floor = settings.min_lr_ratio
-    assert floor is not None  # these schedules have one
-    return peak * (floor + (1 - floor) * share)
 
 
 @dataclass(frozen=True)
@@ -60,56 +56,42 @@ class Group:
 
 
 def optimizer_of(model: nn.Module, settings: Any, groups: Sequence[Group] = ()) -> torch.optim.Optimizer:
-    """The optimiser of all parameters that the settings name (`OPTIMIZERS`). Where they say so (BERT's), biases, norms
-    and single numbers have no weight decay. Raises `ValueError` where `groups` overlap, or are not the model's."""
-    if getattr(settings, "decays_matrices_alone", False):
-        ruled = {parameter for group in ruled_groups(model) for parameter in group.parameters}
-        small = [parameter for parameter in model.parameters() if parameter.ndim < 2 and parameter not in ruled]
-        groups = [*groups, Group(small, weight_decay=0.0)]
-    kind = OPTIMIZERS[settings.optimizer]
-    build = getattr(torch.optim, kind.torch_class)
-    found: torch.optim.Optimizer = build(
-        _parts(model, settings, groups), lr=settings.learning_rate, **kind.arguments(settings)
-    )
-    return found
+    """The optimiser of all parameters that the settings name (`OPTIMIZERS`), with parameters in `groups`, or with rules
+    of the model's own (`layers.learned.UpdateRule`), updated by these. Where the settings say so (BERT's), biases,
+    norms and single numbers have no weight decay. Raises `ValueError` where groups overlap, or are not the model's.
 
-
-def ruled_groups(model: nn.Module) -> list[Group]:
-    """A group for every update rule of the model's modules (`layers.learned.UpdateRule`), with their own parameters."""
-    members: dict[UpdateRule, list[nn.Parameter]] = {}
-    for module in model.modules():
-        rule = getattr(module, "update_rule", None)
-        if isinstance(rule, UpdateRule):
-            members.setdefault(rule, []).extend(module.parameters(recurse=False))
-    return [Group(each, rule.rate, None if rule.decays else 0.0) for rule, each in members.items()]
-
-
-def _parts(model: nn.Module, settings: Training, groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """The optimiser's parameter groups, one for all that are updated alike, in `groups` or by rules of the model's own;
-    sharded ones separate from the others, since one fused pass takes one kind. Raises `ValueError` where groups overlap
-    or are not the model's.
-
-    In a group the largest come first. On CUDA one launch updates a few dozen tensors at most: with small ones between
-    the matrices it would leave most of the device idle.
+    One parameter group has all that are updated alike; sharded ones are separate from the others, since one fused pass
+    takes one kind. In a group the largest come first. On CUDA one launch updates a few dozen tensors at most: with
+    small ones between the matrices it would leave most of the device idle.
     """
+    every = list(model.parameters())
+    ruled: list[Group] = []
+    for module in model.modules():
+        if isinstance(rule := getattr(module, "update_rule", None), UpdateRule):
+            own = list(module.parameters(recurse=False))
+            ruled.append(Group(own, rule.rate, None if rule.decays else 0.0))
     group_of: dict[nn.Parameter, Group] = {}
-    for group in (*groups, *ruled_groups(model)):
+    for group in (*groups, *ruled):
         for parameter in group.parameters:
             if parameter in group_of:
                 raise ValueError("a parameter is in two groups")
             group_of[parameter] = group
-    every = list(model.parameters())
     if not group_of.keys() <= {*every}:
         raise ValueError("a group has a parameter that is not the model's")
     members: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
     for parameter in every:
-        group = group_of.get(parameter, Group(()))
+        is_small = getattr(settings, "decays_matrices_alone", False) and parameter.ndim < 2
+        group = group_of.get(parameter, Group((), weight_decay=0.0 if is_small else None))
         decay = settings.weight_decay if group.weight_decay is None else group.weight_decay
         members.setdefault((decay, group.rate, is_sharded(parameter)), []).append(parameter)
-    return [
+    parts = [
         {"params": sorted(alike, key=nn.Parameter.numel, reverse=True), "weight_decay": decay, RATE: rate}
         for (decay, rate, _), alike in members.items()
     ]
+    kind = OPTIMIZERS[settings.optimizer]
+    build = getattr(torch.optim, kind.torch_class)
+    found: torch.optim.Optimizer = build(parts, lr=settings.learning_rate, **kind.arguments(settings))
+    return found
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -1,7 +1,4 @@
-"""Several processes that train one model: how they find each other, and how they share batches and parameters.
-
-Each has the full model (DistributedDataParallel), or a shard of it (FSDP2, `fully_shard`). The global batch, its
-samples and their order are the recipe's, whatever the number of processes.
+"""Several processes that train one model: each has all of it (DistributedDataParallel), or a shard (FSDP2).
 
 With FSDP2 weights, gradients and the optimiser's states are sharded. Each block is a unit, gathered while it computes;
 everything before and after the blocks, the loss included, is another. A parameter that is a single number cannot be
@@ -31,7 +28,6 @@ from torch.utils.checkpoint import checkpoint
 from comt_cli.errors import UserError
 from comt_cli.models.base import Model
 from comt_cli.models.build import materialise
-from comt_cli.recipe.settings import Training
 from comt_cli.training.devices import pick_device
 from comt_cli.training.objective import Objective, prepare_compiler
 from comt_cli.training.processes import check_device, check_share, rank_and_size
@@ -82,7 +78,6 @@ class World:
             dist.broadcast(tensor, src=0)
 
     def barrier(self) -> None:
-        """Wait for all processes."""
         if self.size > 1:
             dist.barrier()
 
@@ -129,11 +124,6 @@ def share_of_batch(batch_size: int, world: World) -> int:
 # ---- sharded models
 
 
-def uses_fsdp(settings: Training, world: World) -> bool:
-    """Whether the parameters are sharded: the recipe says so, and there is more than one process to hold them."""
-    return settings.shards and world.size > 1
-
-
 def shard(loss: Objective, world: World, dtype: torch.dtype, seed: int, *, compiled: bool) -> None:
     """Give the meta model in `loss` initial values, the same as on one process, of which this one keeps its shard. One
     unit after the other is filled and sharded, so a device holds no more than one in full. With `compiled` each block
@@ -150,14 +140,18 @@ def shard(loss: Objective, world: World, dtype: torch.dtype, seed: int, *, compi
     # That is safe while nobody changes them in place: the model does not, and autograd refuses it to the next block.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
     mesh = init_device_mesh(world.device.type, (world.size,))
+
+    def shard_unit(unit: nn.Module) -> None:
+        fully_shard(unit, mesh=mesh, ignored_params={each for each in unit.parameters() if each.dim() == 0})
+
     for path, unit in units.items():
         materialise(unit, world.device, seed, path)
         unit.to(dtype)
         if unit in blocks:
             _wrap_forward(unit, recomputed=model.activation_checkpointing, compiled=compiled)
-            fully_shard(unit, mesh=mesh, ignored_params=_single_numbers(unit))
+            shard_unit(unit)
     model.activation_checkpointing = False  # `_wrap_forward` has done it
-    fully_shard(loss, mesh=mesh, ignored_params=_single_numbers(loss))
+    shard_unit(loss)
 
 
 def units_of(model: Model) -> dict[str, nn.Module]:
@@ -181,10 +175,6 @@ def _blocks(model: Model) -> set[nn.Module]:
     return {block for stack in model.stacks.values() for block in stack}
 
 
-def _single_numbers(module: nn.Module) -> set[nn.Parameter]:
-    return {parameter for parameter in module.parameters() if parameter.dim() == 0}
-
-
 def _wrap_forward(block: nn.Module, *, recomputed: bool, compiled: bool) -> None:
     """Recompute and compile the block's own computation, inside of FSDP2's gathering: a block is then gathered once for
     its backward pass, and the gathering is not compiled."""
@@ -198,13 +188,6 @@ def _wrap_forward(block: nn.Module, *, recomputed: bool, compiled: bool) -> None
     if compiled:
         forward = torch.compile(forward, dynamic=False, fullgraph=True)
     block.forward = forward
-
-
-def is_fsdp(module: nn.Module) -> bool:
-    """Whether `shard` was applied to it."""
-    from torch.distributed.fsdp import FSDPModule
-
-    return isinstance(module, FSDPModule)
 
 
 # ---- sharded tensors
@@ -231,9 +214,9 @@ def full_tensors(values: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
 
     kept = {}
     for name, value in values.items():
-        full = _gathered(value) if isinstance(value, DTensor) else value
+        full = _gathered(value).cpu() if isinstance(value, DTensor) else value
         if keep:
-            kept[name] = full.cpu() if isinstance(value, DTensor) else full
+            kept[name] = full
     return kept
 
 
@@ -263,7 +246,9 @@ def shard_of(full: Tensor, like: Tensor) -> Tensor:
 def distribute(module: nn.Module, world: World) -> nn.Module:
     """The module, its gradients averaged over all processes after each backward pass outside `without_sync`; a sharded
     one averages them itself, except those of single numbers (`update.complete_gradients`)."""
-    if world.size == 1 or is_fsdp(module):
+    from torch.distributed.fsdp import FSDPModule
+
+    if world.size == 1 or isinstance(module, FSDPModule):
         return module
     # DistributedDataParallel warns so of a matrix with one row, whose strides do not matter.
     warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides", UserWarning)
@@ -271,22 +256,19 @@ def distribute(module: nn.Module, world: World) -> nn.Module:
     # Buffers are each process's own: batch normalisation trains with the batch's statistics, and before an evaluation
     # all take the main process's running ones (`tasks.images`). torch 2.13 has another name, and warns of the old.
     known = inspect.signature(DistributedDataParallel).parameters
-    name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
-    options: dict[str, Any] = {name: False}
+    options: Any = {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}
     return DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True, **options)
 
 
 @contextlib.contextmanager
 def without_sync(module: nn.Module, active: bool) -> Iterator[None]:
     """While `active`, backward passes only add to this process's own gradients, which are full meanwhile."""
-    if active and isinstance(module, DistributedDataParallel):
+    if not active:
+        yield
+    elif isinstance(module, DistributedDataParallel):
         with module.no_sync():
             yield
-    elif active and is_fsdp(module):
-        module.set_requires_gradient_sync(False)  # type: ignore[operator]
-        try:
-            yield
-        finally:
-            module.set_requires_gradient_sync(True)  # type: ignore[operator]
     else:
+        module.set_requires_gradient_sync(False)  # type: ignore[operator]
         yield
+        module.set_requires_gradient_sync(True)  # type: ignore[operator]

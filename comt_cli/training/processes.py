@@ -28,12 +28,12 @@ def launched_by_torchrun() -> bool:
 def rank_and_size() -> tuple[int, int] | None:
     """This process's rank and the number of processes, as a launcher sets them; None without one. Raises `UserError`
     where its environment variables are not as torchrun sets them."""
-    given = {name: os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
-    rank, size = given["RANK"], given["WORLD_SIZE"]
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         return None
-    numbers = [each for each in (rank, size, os.environ.get("LOCAL_RANK", rank)) if re.fullmatch("[0-9]{1,9}", each)]
-    if not all(given.values()) or len(numbers) < 3 or not int(rank) < int(size):
+    rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
+    numbers = (rank, size, os.environ.get("LOCAL_RANK", rank))
+    are_numbers = all(re.fullmatch("[0-9]{1,9}", each) for each in numbers)
+    if not (are_numbers and int(rank) < int(size) and os.environ.get("MASTER_ADDR") and os.environ.get("MASTER_PORT")):
         raise UserError(
             f"RANK={rank} and WORLD_SIZE={size} name no process of several, or MASTER_ADDR, MASTER_PORT or LOCAL_RANK "
             "is not set so",
@@ -105,7 +105,7 @@ class StopSignal:
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP, signal.SIGXCPU)
     ECHO_SECONDS = 1.0
 
-    def __init__(self, announce: Callable[[bool], None] | None = None) -> None:
+    def __init__(self, announce: Callable[[bool], None] = lambda _: None) -> None:
         self.number: int | None = None
         self._announce = announce
         self._since = 0.0
@@ -128,9 +128,9 @@ class StopSignal:
         self._is_out_of_time |= number == signal.SIGXCPU
         if self.number is None:
             self.number, self._since = number, time.monotonic()
-            self._announce_now(again=False)
+            self._announce(False)
         elif self._is_second(number):
-            self._announce_now(again=True)
+            self._announce(True)
             for other, handler in self._before.items():
                 signal.signal(other, handler)
             signal.raise_signal(number)
@@ -139,17 +139,13 @@ class StopSignal:
         """Whether a signal after the first is no echo of it."""
         return number != signal.SIGXCPU and time.monotonic() - self._since > self.ECHO_SECONDS
 
-    def _announce_now(self, *, again: bool) -> None:
-        if self._announce is not None:
-            self._announce(again)
-
 
 class PassedOnSignal(StopSignal):
     """Passes signals on to the processes that `children` names. A second one kills these, frozen ones too; a third ends
     this process."""
 
     def __init__(
-        self, children: Callable[[], Iterable[BaseProcess]], announce: Callable[[bool], None] | None = None
+        self, children: Callable[[], Iterable[BaseProcess]], announce: Callable[[bool], None] = lambda _: None
     ) -> None:
         super().__init__(announce)
         self._children = children
@@ -159,7 +155,7 @@ class PassedOnSignal(StopSignal):
         here = [child for child in self._children() if child.is_alive()]
         if here and self.number is not None and not self.has_killed and self._is_second(number):
             self.has_killed, self._since = True, time.monotonic()
-            self._announce_now(again=True)
+            self._announce(True)
             for child in here:
                 child.kill()
             return

@@ -12,14 +12,15 @@ import os
 import platform
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from comt_cli import __version__
 from comt_cli.commit import git_commit
 from comt_cli.errors import StorageError, UserError
+from comt_cli.exchange.checkpoint import write_state
 from comt_cli.files import open_own, read_json, write_json, write_text
 from comt_cli.kernels import products
 from comt_cli.kernels.choice import Choice
@@ -28,12 +29,12 @@ from comt_cli.kernels.measurements import tiles_text
 from comt_cli.kernels.triton.tiles import TILES
 from comt_cli.models.accounting import cost_of, total_flops
 from comt_cli.runs.directory import NUMERICS, PYTORCH, RunDirectory, read_lines
-from comt_cli.training.checkpoint import Counters, save_checkpoint, save_weights
+from comt_cli.training.checkpoint import Counters, full_optimizer_state, random_states
 from comt_cli.training.devices import device_name, peak_memory_bytes
 from comt_cli.training.evaluation import Evaluation, finite
-from comt_cli.training.parallel import World, local_tensor
+from comt_cli.training.parallel import full_tensors, local_tensor
 from comt_cli.training.speed import Clock, counted, mfu
-from comt_cli.training.tasks.base import TaskRun
+from comt_cli.training.tasks import TaskRun
 from comt_cli.training.trackers import Trackers, trackers_in_use
 
 NATIVE = "native"
@@ -41,11 +42,20 @@ NATIVE = "native"
 
 
 class LineLog:
-    """A JSON-lines file that is appended to, and truncated to a known length when a run resumes."""
+    """A JSON-lines file that is appended to, from `length` bytes on: what a run wrote after the checkpoint that it
+    resumes from is dropped. Raises `UserError` where the file is shorter."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, length: int) -> None:
         self.path = path
         self._handle: IO[bytes] = self._guard(lambda: os.fdopen(open_own(path, os.O_WRONLY | os.O_APPEND), "ab"))
+        if (found := self._handle.tell()) < length:
+            self.close()
+            raise UserError(
+                f"{path} has lost lines that its checkpoint counts on: {found} bytes of {length}",
+                "Put it back, or train anew with --fresh.",
+            )
+        self._guard(lambda: self._handle.truncate(length))
+        self._handle.seek(0, os.SEEK_END)
 
     def append(self, values: dict[str, Any]) -> None:
         """Add one line; equal values give equal bytes."""
@@ -57,42 +67,19 @@ class LineLog:
         """Flush to disk; the file's length in bytes. Raises `UserError` where the file was deleted or replaced since it
         was opened, `StorageError` where the folder of all runs was: the next would fare no better."""
         self._guard(lambda: os.fsync(self._handle.fileno()))
-        if not self._is_here():
+        if not self.path.exists() or not os.path.samestat(os.fstat(self._handle.fileno()), self.path.lstat()):
             hint = "What was written since is lost. Put it back and run the same command again, or use --fresh."
             if not (all_runs := self.path.parent.parent).is_dir():
                 raise StorageError(f"{all_runs}, the folder of the runs, was removed while one was writing to it", hint)
             raise UserError(f"{self.path} was deleted or replaced while the run was writing to it", hint)
-        length: int = self._handle.tell()
-        return length
-
-    def _is_here(self) -> bool:
-        try:
-            return os.path.samestat(os.fstat(self._handle.fileno()), self.path.lstat())
-        except FileNotFoundError:
-            return False
-
-    def truncate(self, length: int) -> None:
-        """Drop what was written after the checkpoint that is resumed. Raises `UserError` where the file is shorter."""
-        if self._handle.tell() < length:
-            raise UserError(
-                f"{self.path} has lost lines that its checkpoint counts on: {self._handle.tell()} bytes of {length}",
-                "Put it back, or train anew with --fresh.",
-            )
-        self._guard(lambda: self._handle.truncate(length))
-        self._handle.seek(0, os.SEEK_END)
+        return self._handle.tell()
 
     def close(self) -> None:
         """Close the file. A line that the disk refused before is refused again here, which was reported already."""
         with contextlib.suppress(OSError):
             self._handle.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _guard(self, action: Any) -> Any:
+    def _guard(self, action: Callable[[], Any]) -> Any:
         try:
             return action()
         except OSError as error:
@@ -112,6 +99,12 @@ def record_environment(
     step 0. Raises `UserError` where the file is damaged.
     """
     world, start = task.world, task.spec.start
+    fused = {op: choice for op, choice in kernels.items() if choice.fused}
+    # Tiles that are not the defaults.
+    tiles = {
+        op: tiles_text((key, tile) for key, tile in choice.tiles if tile != TILES[key[:2]][0])
+        for op, choice in fused.items()
+    }
     entry: dict[str, Any] = {
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "step": step,
@@ -127,14 +120,21 @@ def record_environment(
         "products": products.multiplier() if world.device.type == "cpu" else PYTORCH,
         "attention": task.attention,
         "kernels": {op: str(choice) for op, choice in kernels.items()},
-        "tiles": {op: text for op, choice in kernels.items() if choice.fused and (text := _tuned(choice))},
-        "instructions": _instructions(world, kernels),
+        "tiles": {op: text for op, text in tiles.items() if text},
+        "instructions": build.target().partition("=")[2] if fused and world.device.type == "cpu" else NATIVE,
         "compiled": task.settings.compile,
         "captured": task.captured,
         "sharding": task.sharding,
         **({} if start is None else {"start": start.run.id}),
     }
-    before = _earlier_starts(directory)
+    try:
+        before = read_json(directory.environment_file)
+    except FileNotFoundError:
+        before = []
+    except ValueError:
+        before = None
+    if not isinstance(before, list) or not all(isinstance(each, dict) for each in before):
+        raise UserError(f"{directory.environment_file} is damaged", "Delete it; the run resumes without it.")
     beginnings = [index for index, each in enumerate(before) if each.get("step") == 0]
     counted = before[beginnings[-1] if beginnings else 0 :] if step else []
     entry["differs"] = [
@@ -149,42 +149,17 @@ DECIDES_BITS = (
     *("products", "attention", "captured", "sharding", "kernels", "tiles", "instructions"),
 )
 """Entries that must be the same at every start of a run for it to end as one never stopped, to the last bit."""
-
-
-def _tuned(choice: Choice) -> str:
-    """The tiles that are not the defaults."""
-    return tiles_text((key, tile) for key, tile in choice.tiles if tile != TILES[key[:2]][0])
-
-
-def _instructions(world: World, kernels: Mapping[str, Choice]) -> str:
-    """For which processor the C++ kernels in use were compiled (`cpu.build`)."""
-    has_kernels = world.device.type == "cpu" and any(choice.fused for choice in kernels.values())
-    return build.target().partition("=")[2] if has_kernels else NATIVE
+_BEFORE = {"captured": False, "products": PYTORCH, "attention": PYTORCH, "tiles": {}, "instructions": NATIVE}
+"""What they were before they were recorded."""
 
 
 def _recorded(start: dict[str, Any], key: str) -> Any:
-    """The recorded value of a setting that affects bitwise reproducibility, or what it was before it was recorded. Of
-    the kernels only those count that are not the reference, and not the reasons, which change with every
+    """Of the kernels only those count that are not the reference, and not the reasons, which change with every
     measurement."""
+    found = start.get(key, _BEFORE.get(key, "none"))
     if key != "kernels":
-        absent = {"captured": False, "products": PYTORCH, "attention": PYTORCH, "tiles": {}, "instructions": NATIVE}
-        return start.get(key, absent.get(key, "none"))
-    kernels = start.get("kernels")
-    if not isinstance(kernels, dict):
-        return set()
-    return {op for op, choice in kernels.items() if str(choice).startswith("fused")}
-
-
-def _earlier_starts(directory: RunDirectory) -> list[dict[str, Any]]:
-    try:
-        starts = read_json(directory.environment_file)
-    except FileNotFoundError:
-        return []
-    except ValueError:
-        starts = None
-    if not isinstance(starts, list) or not all(isinstance(start, dict) for start in starts):
-        raise UserError(f"{directory.environment_file} is damaged", "Delete it; the run resumes without it.")
-    return starts
+        return found
+    return {op for op, choice in found.items() if str(choice).startswith("fused")} if isinstance(found, dict) else set()
 
 
 class RunWriter:
@@ -211,8 +186,8 @@ class RunWriter:
         self._logs: dict[str, LineLog] = {}
         if world.is_main:
             for name, file in files.items():
-                self._logs[name] = resources.enter_context(LineLog(file))
-                self._logs[name].truncate(getattr(counters, f"{name}_bytes"))
+                self._logs[name] = LineLog(file, getattr(counters, f"{name}_bytes"))
+                resources.callback(self._logs[name].close)
             for leftover in directory.path.glob(".*.tmp"):  # of a process that was killed while saving
                 leftover.unlink(missing_ok=True)
             self.environment = record_environment(directory, task, counters.step, kernels)
@@ -259,22 +234,32 @@ class RunWriter:
         """Save the step at hand, and wait until it is; False, in all processes, if the weights are not finite (the next
         step finds it): no such weights replace good ones."""
         task = self._task
-        if not _all_finite(task.model, self._world):
+        finite_ones = [torch.isfinite(local_tensor(parameter)).all() for parameter in task.model.parameters()]
+        if int(self._world.sum(torch.stack(finite_ones).all().long())) < self._world.size:
             return False
         counters, is_main = self._counters, self._world.is_main
         for name, log in self._logs.items():
             setattr(counters, f"{name}_bytes", log.durable_length())
-        file, parts = self._directory.checkpoint_file, task.checkpoint_parts() if is_main else {}
         self._trackers.flush()  # before it is saved: a run that resumes here does not log these steps again
-        save_checkpoint(file, task.spec, parts, task.model, optimizer, vars(counters), writes=is_main)
+        # First of all: asking a sharded model for its state shards again what an evaluation has left gathered.
+        weights = full_tensors(task.model.state_dict(), keep=is_main)
+        # None for a finished run.
+        state = None if optimizer is None else full_optimizer_state(task.model, optimizer, keep=is_main)
         if is_main:
+            named = {"spec": task.spec.model_dump(mode="json"), "id": task.spec.id, **task.checkpoint_parts()}
+            random = random_states(self._world.device)
+            state_of_run = {**named, "model": weights, "optimizer": state, "progress": vars(counters), "random": random}
+            write_state(self._directory.checkpoint_file, state_of_run)
             self._directory.keep_best(counters.best_step)
         self._world.barrier()
         return True
 
     def weights(self, path: Path) -> None:
-        """Save the weights of the step at hand alone, and wait until they are."""
-        save_weights(path, self._task.spec, self._counters.step, self._task.model, writes=self._world.is_main)
+        """Save the weights of the step at hand alone, for `load_weights`, and wait until they are."""
+        spec, weights = self._task.spec, full_tensors(self._task.model.state_dict(), keep=self._world.is_main)
+        if self._world.is_main:
+            step = self._counters.step
+            write_state(path, {"spec": spec.model_dump(mode="json"), "id": spec.id, "step": step, "model": weights})
         self._world.barrier()
 
     def result(self, result: dict[str, Any]) -> dict[str, Any]:
@@ -282,7 +267,12 @@ class RunWriter:
         if self._world.is_main:
             for log in self._logs.values():
                 log.durable_length()  # the result must not outlive its lines
-            write_text(self._directory.metrics_table, _table(read_lines(self._directory.metrics_file)))
+            lines, table = read_lines(self._directory.metrics_file), io.StringIO()
+            # One column a quantity, empty where a line has none.
+            writer = csv.DictWriter(table, dict.fromkeys(key for line in lines for key in line), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(lines)
+            write_text(self._directory.metrics_table, table.getvalue())
             write_json(self._directory.result_file, result)
             self._directory.remove_weights(self._task.settings.passing_steps)
         self._world.barrier()
@@ -291,24 +281,21 @@ class RunWriter:
     def done(self, evaluation: Evaluation, rows: int) -> dict[str, Any]:
         """Result of a run that reached its last step; `rows` are those of one batch of one process in evaluations."""
         settings, counters = self._task.settings, self._counters
-        chosen: dict[str, Any] = {}  # of which steps the weights are that it ended with, where not simply the last
-        if settings.averaged_steps:
-            chosen = {"averaged_steps": list(settings.averaged_steps)}
-        elif settings.select == "best":
-            chosen = {"chosen_step": counters.best_step}
+        # Of which steps the weights are that it ended with, where not simply the last.
+        best: dict[str, Any] = {"chosen_step": counters.best_step} if settings.select == "best" else {}
+        chosen = {"averaged_steps": list(settings.averaged_steps)} if settings.averaged_steps else best
         return {
             "state": "done",
             **self._common(),
             "train_loss": counters.last_finite_loss,
-            **evaluation.numbers(),
+            **{"loss": evaluation.loss, **evaluation.metrics, **evaluation.signed},
             **chosen,
             "evaluation": {**evaluation.extent, "batch_size": rows, "processes": self._world.size},
         }
 
     def diverged(self) -> dict[str, Any]:
         """Result of a run whose loss was not finite at the step of the counters."""
-        counters = self._counters
-        ending = {"diverged_at": counters.step, "last_finite_loss": counters.last_finite_loss}
+        ending = {"diverged_at": self._counters.step, "last_finite_loss": self._counters.last_finite_loss}
         return {"state": "diverged", **self._common(), **ending}
 
     def _common(self) -> dict[str, Any]:
@@ -342,17 +329,3 @@ class RunWriter:
             "git_commit": environment.get("git_commit"),
             "mixed_environment": bool(environment.get("differs")),
         }
-
-
-def _table(lines: list[dict[str, Any]]) -> str:
-    """`metrics.csv`: the lines of `metrics.jsonl` with one column a quantity, empty where a line has none."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, dict.fromkeys(key for line in lines for key in line), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue()
-
-
-def _all_finite(model: nn.Module, world: World) -> bool:
-    finite = torch.stack([torch.isfinite(local_tensor(parameter)).all() for parameter in model.parameters()]).all()
-    return int(world.sum(finite.long())) == world.size

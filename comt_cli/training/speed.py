@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from comt_cli.layers.dropout import Masks
 from comt_cli.models.accounting import cost_of
@@ -20,7 +18,6 @@ from comt_cli.models.build import materialise
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.checkpoint import Counters
 from comt_cli.training.devices import compute_context, parameter_dtype, peak_flops, synchronise
-from comt_cli.training.objective import Objective
 from comt_cli.training.parallel import World
 from comt_cli.training.tasks import run_class
 
@@ -40,8 +37,6 @@ class Clock:
     def __init__(self, device: torch.device, counters: Counters, spec: RunSpec) -> None:
         self.rate = self.waiting_share = 0.0
         self._device, self._counters, self._spec = device, counters, spec
-        self._time = self._waited = 0.0
-        self._step = self._tokens = 0
 
     def start(self, waited: float) -> None:
         """From here on steps are timed; `waited` are the seconds that the loader has cost so far."""
@@ -63,11 +58,9 @@ class Clock:
 
 def counted(spec: RunSpec, steps: int, targets: int) -> int:
     """Number of units that speeds count in so many steps of a run, which had so many targets, on all devices."""
-    return (
-        targets
-        if spec.task.counts_targets
-        else steps * spec.settings.train.batch_size * spec.task.positions(spec.settings)
-    )
+    if spec.task.counts_targets:
+        return targets
+    return steps * spec.settings.train.batch_size * spec.task.positions(spec.settings)
 
 
 def mfu(spec: RunSpec, world: World, per_second: float) -> float | None:
@@ -82,7 +75,7 @@ def measured_step_flops(spec: RunSpec, device: torch.device, threads: int) -> fl
     """FLOP/s of a training step of the run's model on batches of its size, with the reference's operations, measured
     here and now: the best of a few within a second. None where a step would take longer than an estimate may, or its
     task has none to try (`TaskRun.random_step`)."""
-    train = spec.settings.train
+    train, run = spec.settings.train, run_class(spec.task)
     rows = min(train.micro_batch_size or train.batch_size, train.batch_size)
     flops = float(cost_of(spec).flops_per_row) * rows
     if device.type != "cpu" or flops > _SMALL:
@@ -90,39 +83,33 @@ def measured_step_flops(spec: RunSpec, device: torch.device, threads: int) -> fl
     before = torch.get_num_threads()
     random = torch.get_rng_state()
     torch.set_num_threads(threads)
+    # Of one thread its processor time: other programs are busy now, and may not be when the runs are trained.
+    clock = time.process_time if threads == 1 else time.perf_counter
     try:
-        tried = run_class(spec.task).random_step(spec, rows)
+        tried = run.random_step(spec, rows)
         if tried is None:
             return None
-        # Of one thread its processor time: other programs are busy now, and may not be when the runs are trained.
-        clock = time.process_time if threads == 1 else time.perf_counter
-        return flops / _step_seconds(spec, *tried, device, clock)
+        objective, inputs = tried
+        Masks(objective.model).move_to(0, np.arange(len(inputs[-1]), dtype=np.int64), device)
+        materialise(objective.model, device, 0)
+        objective.model.to(parameter_dtype(train.precision))
+        optimizer = run.optimizer(objective.model, spec.settings)
+        taken: list[float] = []
+        deadline = float("inf")
+        while len(taken) < 2 or time.perf_counter() < deadline:
+            start = clock()
+            with compute_context(train.precision, device):
+                loss = objective(*inputs)
+            torch.autograd.backward(loss / inputs[-1].numel())
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            taken.append(clock() - start)
+            if len(taken) == 1:
+                deadline = time.perf_counter() + _STEPS_SECONDS
+        return flops / max(min(taken[1:]), 1e-9)  # a coarse clock may not have moved
     finally:
         torch.set_num_threads(before)
         torch.set_rng_state(random)
-
-
-def _step_seconds(
-    spec: RunSpec, objective: Objective, inputs: tuple[Tensor, ...], device: torch.device, clock: Callable[[], float]
-) -> float:
-    train, model = spec.settings.train, objective.model
-    Masks(model).move_to(0, np.arange(len(inputs[-1]), dtype=np.int64), device)
-    materialise(model, device, 0)
-    model.to(parameter_dtype(train.precision))
-    optimizer = run_class(spec.task).optimizer(model, spec.settings)
-    taken: list[float] = []
-    deadline = float("inf")
-    while len(taken) < 2 or time.perf_counter() < deadline:
-        start = clock()
-        with compute_context(train.precision, device):
-            loss = objective(*inputs)
-        torch.autograd.backward(loss / inputs[-1].numel())
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        taken.append(clock() - start)
-        if len(taken) == 1:
-            deadline = time.perf_counter() + _STEPS_SECONDS
-    return max(min(taken[1:]), 1e-9)  # a coarse clock may not have moved
 
 
 @functools.lru_cache(maxsize=8)
@@ -135,14 +122,12 @@ def estimated_flops_per_second(device: torch.device, precision: str, share: floa
 def measured_matmul_flops(device: torch.device, precision: str) -> float:
     """FLOP/s of a 1024 x 1024 x 1024 product in the precision that does the work; the best of a few."""
     size = 1024
-    dtype = torch.float32 if precision == "fp32" else torch.bfloat16
-    a = torch.ones(size, size, device=device, dtype=dtype)
-    best = float("inf")
+    a = torch.ones(size, size, device=device, dtype=torch.float32 if precision == "fp32" else torch.bfloat16)
+    taken: list[float] = []
     deadline = time.perf_counter() + 0.2
-    while True:
+    while not taken or time.perf_counter() <= deadline:
         start = time.perf_counter()
         a @ a
         synchronise(device)
-        best = min(best, time.perf_counter() - start)
-        if time.perf_counter() > deadline:
-            return 2 * size**3 / best
+        taken.append(time.perf_counter() - start)
+    return 2 * size**3 / min(taken)

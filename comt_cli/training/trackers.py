@@ -13,7 +13,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from comt_cli.errors import UserError
 from comt_cli.installing import install_extra
@@ -25,86 +25,77 @@ VARIABLE: Final = "COMT_TRACK"
 """The environment variable with the names in use: every process that is started for a run inherits it, a cluster's job
 too."""
 
-_OF_TRAINING: Final = ("loss", "learning_rate", "gradient_norm")
-_WAIT_SECONDS: Final = 60.0
-"""How long a run waits for Weights & Biases when it starts, and again when it ends."""
+
+class Tracker(NamedTuple):
+    """One that is open: it logs numbers of a step by name, loses nothing when flushed, and ends with its run, which
+    has ended or was stopped."""
+
+    log: Callable[[int, dict[str, float]], object]
+    flush: Callable[[], object]
+    close: Callable[[bool], object]
 
 
-class TensorBoard:
+def tensorboard(spec: RunSpec, folder: Path, step: int) -> Tracker:
     """Event files in `tensorboard/` within the run directory, of one start of a run, after `step`: readers drop what an
     earlier start logged beyond that step."""
+    from torch.utils.tensorboard import SummaryWriter
 
-    def __init__(self, spec: RunSpec, folder: Path, step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+    writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else 0)
+    if not step:
+        text = json.dumps(config_of(spec), indent=2)
+        writer.add_text("config", "    " + text.replace("\n", "\n    "), 0)
 
-        self._writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else 0)
-        for tag, value in (("names", names_of(spec)), ("config", spec.model_dump(mode="json"))) if not step else ():
-            self._writer.add_text(tag, "    " + json.dumps(value, indent=2).replace("\n", "\n    "), 0)
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Numbers of a step, by name."""
+    def log(step: int, values: dict[str, float]) -> None:
         for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
+            writer.add_scalar(name, value, step)
 
-    def flush(self) -> None:
-        """Lose nothing of what was logged before a checkpoint."""
-        self._writer.flush()
-
-    def close(self, *, ended: bool) -> None:
-        """Nothing more will come. `ended`: the run has its result."""
-        self._writer.close()
+    return Tracker(log, writer.flush, lambda _: writer.close())
 
 
-class WeightsAndBiases:
-    """A run with this run's id, in the project that WANDB_PROJECT names, else `comt`. Every start continues there. With
-    WANDB_MODE=offline everything is kept in `wandb/` within the run directory."""
+def weights_and_biases(spec: RunSpec, folder: Path, _: int) -> Tracker:
+    """A run with this run's id, in the project that WANDB_PROJECT names, else `comt`. Every start continues there; one
+    that was stopped is shown as not finished. With WANDB_MODE=offline everything is kept in `wandb/` within the run
+    directory."""
+    import wandb
 
-    def __init__(self, spec: RunSpec, folder: Path, step: int) -> None:
-        import wandb
-
-        self._run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", "comt"),
-            id=spec.id,
-            resume="allow",
-            name=", ".join(filter(None, (spec.row, spec.column, point_in_words(spec.point), f"seed {spec.seed}"))),
-            group=f"{spec.paper}/{spec.table} {spec.scale}",
-            config={"names": names_of(spec), **spec.model_dump(mode="json")},
-            dir=str(folder),
-            # Neither prints into the bars nor captures what is printed; a service that is down does not delay a run.
-            settings=wandb.Settings(
-                console="off", silent=True, init_timeout=_WAIT_SECONDS, finish_timeout=_WAIT_SECONDS
-            ),
-        )
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Numbers of a step, by name."""
-        self._run.log(dict(values), step=step)
-
-    def flush(self) -> None:
-        """Nothing to do: wandb writes as it goes."""
-
-    def close(self, *, ended: bool) -> None:
-        """Upload what is left, within reason. A run that was stopped is shown as not finished."""
-        self._run.finish(exit_code=0 if ended else 1)
+    wait = {"init_timeout": 60.0, "finish_timeout": 60.0}  # seconds
+    run = wandb.init(
+        project=os.environ.get("WANDB_PROJECT", "comt"),
+        id=spec.id,
+        resume="allow",
+        name=", ".join(filter(None, (spec.row, spec.column, point_in_words(spec.point), f"seed {spec.seed}"))),
+        group=f"{spec.paper}/{spec.table} {spec.scale}",
+        config=config_of(spec),
+        dir=str(folder),
+        # Neither prints into the bars nor captures what is printed; a service that is down does not delay a run.
+        settings=wandb.Settings(console="off", silent=True, **wait),
+    )
+    end = lambda ended: run.finish(exit_code=0 if ended else 1)  # noqa: E731
+    return Tracker(lambda step, values: run.log(values, step=step), lambda: None, end)
 
 
-Tracker = TensorBoard | WeightsAndBiases
-TRACKERS: Final[dict[str, type[Tracker]]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
+TRACKERS: Final = {"tensorboard": tensorboard, "wandb": weights_and_biases}
 """By name, which is also that of the package that each needs, and of the extra that installs it."""
 
 
-def names_of(spec: RunSpec) -> dict[str, Any]:
-    """Names of a run in its table, for people."""
-    return {key: getattr(spec, key) for key in ("paper", "table", "scale", "row", "column", "seed", "id")}
+def config_of(spec: RunSpec) -> dict[str, Any]:
+    """A run's settings, and its names in its table."""
+    names = {key: getattr(spec, key) for key in ("paper", "table", "scale", "row", "column", "seed", "id")}
+    return {"names": names, **spec.model_dump(mode="json")}
 
 
-def name_of(key: str, *, chosen: bool = False) -> str | None:
-    """Tracker's name of a key of `metrics.jsonl` or `timings.jsonl`; None for what is not passed on. `chosen`: it is
-    of the weights that the run ends with, where these are not the last."""
-    split, _, name = key.partition("_")
-    if split in ("validation", "test"):
-        return f"{'evaluation' if split == 'validation' else split}{'-chosen' if chosen else ''}/{name}"
-    return f"train/{key}" if key in _OF_TRAINING or key.endswith("_per_second") else None
+def tracked(line: Mapping[str, Any]) -> dict[str, float]:
+    """The finite numbers of a line of `metrics.jsonl` or `timings.jsonl` by their names in trackers. Evaluations are
+    named apart where they are of weights that were chosen in the end."""
+    found = {}
+    for key, value in line.items():
+        split, _, name = key.partition("_")
+        if value is not None and split in ("validation", "test"):
+            kind = f"{'evaluation' if split == 'validation' else split}{'-chosen' if 'chosen' in line else ''}"
+            found[f"{kind}/{name}"] = float(value)
+        elif value is not None and (key in ("loss", "learning_rate", "gradient_norm") or key.endswith("_per_second")):
+            found[f"train/{key}"] = float(value)
+    return found
 
 
 def check_trackers(names: Sequence[str]) -> None:
@@ -157,22 +148,20 @@ class Trackers:
                 self._open[name] = TRACKERS[name](spec, folder, step)
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """A line of `metrics.jsonl`, with the speed of its step; what is no finite number is left out."""
-        named = ((name_of(key, chosen="chosen" in line), value) for key, value in line.items())
-        values = {name: float(value) for name, value in named if name is not None and value is not None}
-        self._each(lambda tracker: tracker.log(line["step"], values))
+        """A line of `metrics.jsonl`, with the speed of its step."""
+        self._each(lambda tracker: tracker.log(line["step"], tracked(line)))
 
     def flush(self) -> None:
-        """A checkpoint is saved."""
+        """Before a checkpoint is saved."""
         self._each(lambda tracker: tracker.flush())
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._each(lambda tracker: tracker.close(ended=kind is None))
+        self._each(lambda tracker: tracker.close(kind is None))
 
-    def _each(self, action: Callable[[Tracker], None]) -> None:
+    def _each(self, action: Callable[[Tracker], object]) -> None:
         for name, tracker in list(self._open.items()):
             with self._guarded(name):
                 action(tracker)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic
 
 import torch
@@ -18,7 +18,7 @@ from comt_cli.training.devices import compute_context, reset_peak_memory, synchr
 from comt_cli.training.objective import NotCaptured, capturing
 from comt_cli.training.optimisation import learning_rate, set_learning_rate
 from comt_cli.training.parallel import World, is_sharded, local_tensor, without_sync
-from comt_cli.training.tasks.base import TaskRun
+from comt_cli.training.tasks import TaskRun
 
 NO_ROOM = "train.cuda_graphs: there is not enough memory for them"
 
@@ -43,10 +43,6 @@ class Updater(Generic[B]):
         self.observed = list(task.observed().values())
         self.followers = [module for module in task.model.modules() if isinstance(module, FollowsTraining)]
         self._own_gradients: list[Tensor] = []
-
-    def learning_rate(self, step: int) -> float:
-        """The rate of update `step`, counted from 0."""
-        return learning_rate(self.settings, step)
 
     def warm_up(self, sizes: Sequence[int], evaluated: Sequence[int] = ()) -> str | None:
         """A forward and backward pass for every size of micro-batch, thrown away: nothing moves, no state is drawn on,
@@ -107,7 +103,7 @@ class Updater(Generic[B]):
     ) -> Update:
         """Update `number` (from 0) from this process's part of the global batch, which has `total` targets over all
         processes. The gradient norm is computed if it is wanted or needed for clipping."""
-        settings, world = self.settings, self.world
+        world, clipping = self.world, self.settings.gradient_clipping
         for follower in self.followers:
             follower.at_update(number)
         loss_sum = torch.zeros((), device=world.device)
@@ -122,15 +118,15 @@ class Updater(Generic[B]):
                 self._keep_gradients()
         found = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         complete_gradients(found, world)
-        observed_norms = None
-        if wants_observed:
-            observed_norms = each_norm([each.grad for each in self.observed if each.grad is not None])
-        norm = None
-        if wants_norm or settings.gradient_clipping > 0:
+        norm = observed_norms = None
+        if wants_observed:  # none of them is sharded
+            observed = [parameter.grad for parameter in self.observed if parameter.grad is not None]
+            observed_norms = torch.stack(list(torch._foreach_norm(observed)))
+        if wants_norm or clipping > 0:
             norm = gradient_norm(found, world)
-            if settings.gradient_clipping > 0:
-                clip_gradients(found, norm, settings.gradient_clipping)
-        set_learning_rate(self.optimizer, self.learning_rate(number))
+        if norm is not None and clipping > 0:
+            clip_gradients(found, norm, clipping)
+        set_learning_rate(self.optimizer, learning_rate(self.settings, number))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return Update(world.sum(loss_sum) / max(1, total), norm, observed_norms)
@@ -156,10 +152,8 @@ class Updater(Generic[B]):
 def complete_gradients(gradients: Sequence[Tensor], world: World) -> None:
     """Average over processes the gradients that FSDP did not: those of single numbers, which are not sharded. Does
     nothing where no gradient is sharded."""
-    if not any(is_sharded(gradient) for gradient in gradients):
-        return
     full = [gradient for gradient in gradients if not is_sharded(gradient)]
-    if full:
+    if full and len(full) < len(gradients):
         means = world.sum(torch.stack(full)) / world.size
         for gradient, mean in zip(full, means, strict=True):
             gradient.copy_(mean)
@@ -178,27 +172,22 @@ def gradient_norm(gradients: Sequence[Tensor], world: World) -> Tensor:
     return squares.sqrt().float()
 
 
-def each_norm(gradients: Sequence[Tensor]) -> Tensor:
-    """The Euclidean norm of every gradient, none of which is sharded: one vector, on the device."""
-    return torch.stack(list(torch._foreach_norm(list(gradients))))
-
-
 def clip_gradients(gradients: Sequence[Tensor], total: Tensor, limit: float) -> None:
     """Scale the gradients, whose norm is `total`, so that it is `limit` at most (as `clip_grad_norm_` does)."""
     factor = (limit / (total + 1e-6)).clamp(max=1)
     torch._foreach_mul_([local_tensor(gradient) for gradient in gradients], factor)
 
 
-@dataclass
 class UnseenLosses:
-    """Losses of the steps after `first_step`, still on the device, and the targets seen up to each step."""
+    """Losses of the steps after `first_step`, still on the device, and the targets seen up to the end of each."""
 
-    first_step: int
-    losses: list[Tensor] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
+    def __init__(self, first_step: int) -> None:
+        self.first_step = first_step
+        self.losses: list[Tensor] = []
+        self.tokens: list[int] = []
 
     def add(self, loss: Tensor, tokens: int) -> None:
-        """The next step's loss, on the device, and the targets seen up to its end."""
+        """The next step's."""
         self.losses.append(loss)
         self.tokens.append(tokens)
 
@@ -207,8 +196,7 @@ class UnseenLosses:
         must not depend on when it was found."""
         for offset, loss in enumerate(torch.stack(self.losses).tolist() if self.losses else []):
             if not math.isfinite(loss):
-                counters.step = self.first_step + offset + 1
-                counters.tokens = self.tokens[offset]
+                counters.step, counters.tokens = self.first_step + offset + 1, self.tokens[offset]
                 return False
             counters.last_finite_loss = loss
         self.losses.clear()

@@ -122,7 +122,7 @@ def _with_sources(planned: Planned, where: Where, *, costs: bool) -> tuple[list[
     own = adopt_contents(planned.specs, where.runs, ambiguous=True)
     ids = {spec.id for spec in own}
     if costs and any(spec.start is not None for spec in own):
-        from comt_cli.training.start import check_starts  # and torch
+        from comt_cli.training.checkpoint import check_starts  # and torch
 
         check_starts(own)
     return [shared.spec for shared in needed_runs(own, where.runs) if shared.id not in ids], own

@@ -101,7 +101,10 @@ def test_the_version_is_the_packages_and_names_the_commit(commit, said, monkeypa
     assert CliRunner().invoke(app, ["--version"]).output == f"{version}{said}\n"
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&- <&-"])
+@pytest.mark.parametrize(
+    "closed",
+    [pytest.param(">&-", marks=pytest.mark.slow), pytest.param("2>&-", marks=pytest.mark.slow), ">&- 2>&- <&-"],
+)
 @pytest.mark.parametrize(("line", "status"), [("recipes", 0), ("show nonesuch", 2), ("report table3", 1)])
 def test_closed_streams_change_no_status(closed, line, status, tmp_path):
     command = f'exec "{sys.executable}" -m comt_cli {line} {closed}'
@@ -143,6 +146,7 @@ def run_told(lines: list[str], folder: Path, prefix: list[str]) -> list[tuple[in
     return [tuple(found) for found in json.loads(done.stdout)]
 
 
+@pytest.mark.slow
 def test_a_name_that_is_too_long_is_told(tmp_path):
     told = run_told([line.format(*[LONG] * 2) for line in UNUSABLE], tmp_path, [])
     assert [(line, status) for line, (status, said) in zip(UNUSABLE, told, strict=True)] == [
@@ -179,7 +183,13 @@ def test_an_interrupt_while_modules_are_imported_leaves_no_traceback(start, tmp_
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
-@pytest.mark.parametrize("line", ["train-lm --recipe table3 --rows pre-ln", "ablate hidden-size", "reproduce"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "train-lm --recipe table3 --rows pre-ln",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("ablate hidden-size", "reproduce")),
+    ],
+)
 def test_results_that_cannot_be_written_are_told_before_a_run_is_started(line, tmp_path):
     (tmp_path / "file").write_text("")
     ((status, said),) = run_told([f"{line} --results file/x"], tmp_path, [])

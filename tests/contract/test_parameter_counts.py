@@ -167,7 +167,7 @@ def compare(pairs: dict[str, tuple[int, int | None]]) -> None:
         pytest.skip(f"no formula is written down for {', '.join(pairs.keys() - known.keys())}")
 
 
-@pytest.mark.parametrize("size", ["130m", "1b"])
+@pytest.mark.parametrize("size", ["130m", pytest.param("1b", marks=pytest.mark.slow)])
 def test_extra_parameters(size):
     """FLOPs of full-rank gates grow as their parameters do, so both kinds of widening come to the same."""
     shape = ModelSettings(size=size).shape()

@@ -8,6 +8,7 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from page_reading import dead_links, loads, read
 from PIL import Image, ImageChops, ImageStat
 
@@ -39,6 +40,7 @@ def test_the_page_is_todays(monkeypatch):
     assert len(made) == len(committed)
 
 
+@pytest.mark.slow
 def test_every_figure_is_on_it_and_looks_as_it_should():
     sources = [attributes["data-source"] for tag, attributes in read(WITHOUT_PIXELS).elements if tag == "img"]
     shown = dict(zip(sources, PAYLOAD.findall(COMMITTED), strict=True))

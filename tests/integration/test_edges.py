@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import platform
 import signal
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,6 @@ from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train, traini
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.kernels.choice import Choice
-from comt_cli.kernels.triton.tiles import TILES, Tile
 from comt_cli.runs.directory import NUMERICS, PYTORCH, RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training import record as training_record
@@ -81,15 +79,6 @@ def test_lines_are_on_the_disk_before_the_result_is(tiny_corpus, tmp_path, monke
 
 
 # ---- numbers that are none
-
-
-def test_the_rate_is_of_all_steps_that_took_time(tiny_corpus, tmp_path):
-    """The loss of step 9 is looked at after step 20: the time is of 20 steps, and so must the speed be."""
-    run = training(tiny_spec(tiny_corpus, steps=30, log_every=20, save_every=100), tmp_path)
-    poison(run, 8)
-    result = run.run()
-    assert result["step"] == 9
-    assert result["tokens_per_second"] == pytest.approx(20 * 8 * 48 / result["train_seconds"], rel=0.05)
 
 
 def test_a_stop_whose_weights_are_no_numbers_says_so(tiny_corpus, tmp_path):
@@ -154,7 +143,7 @@ def test_a_damaged_environment_file(tiny_corpus, tmp_path):
     assert refused.value.exit_status == 2
 
 
-OLD_TEXT = "gates: PyTorch, CoMT's by autograd, Transponder's with a closed-form backward; loss: blocked linear cros..."
+OLD_TEXT = "gates: PyTorch, CoMT's by autograd"
 
 
 @pytest.fixture
@@ -174,8 +163,6 @@ def begun(tiny_corpus, tmp_path):
         (None, {}, False),  # a yet earlier one did not speak of them
         ({"heads": "fused (1.20 times as fast)"}, {"heads": Choice(True, "1.30 times as fast")}, False),
         ({"heads": "fused (as asked)"}, {"heads": Choice(False, "there is no C++ compiler")}, True),
-        ({"heads": "fused (as asked)"}, {"swiglu": Choice(True, "as asked")}, True),
-        ({"loss": "fused (liger-kernel 0.8.5)"}, {}, True),
     ],
 )
 def test_going_on_with_other_kernels_is_said(begun, before, now, differs):
@@ -189,21 +176,14 @@ def test_going_on_with_other_kernels_is_said(begun, before, now, differs):
     assert record(step=0, kernels=now)["differs"] == []
 
 
-OTHER_TILES = "swiglu none 32: 16 64 1 0"
-
-
 @pytest.mark.parametrize(
     ("key", "absent", "values"),
     [
-        ("device", "none", ("another",)),
-        ("processes", "none", (2,)),
-        ("threads", "none", (99,)),
-        ("torch", "none", ("2.0",)),
-        ("products", PYTORCH, ("another",)),
-        ("attention", PYTORCH, ("another",)),
+        *((key, "none", ("another",)) for key in ("device", "processes", "threads", "torch")),
+        *((key, PYTORCH, ("another",)) for key in ("products", "attention")),
         ("captured", False, (False, True)),
         ("sharding", "none", ("none", "fsdp")),
-        ("tiles", {}, ({}, {"swiglu": OTHER_TILES})),
+        ("tiles", {}, ({}, {"swiglu": "swiglu none 32: 16 64 1 0"})),
         ("instructions", NATIVE, (NATIVE, "skylake-avx512")),
     ],
 )
@@ -215,18 +195,6 @@ def test_all_that_decides_the_bits_is_compared(begun, key, absent, values):
     for before, was in ((without, absent), *((first | {key: value}, value) for value in values)):
         directory.environment_file.write_text(json.dumps([first, before | {"step": 2}, first | {"step": 3}]))
         assert record(step=4, kernels={})["differs"] == ([key] if was != first[key] else []), was
-
-
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="others pretend to be none")
-@pytest.mark.parametrize("fused", [True, False])
-def test_what_kernels_were_compiled_for_is_recorded(begun, monkeypatch, fused):
-    """Their tiles where these are not the defaults, and a processor that may lack this one's instructions for bf16."""
-    _, record = begun
-    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx512")
-    tiles = ((("swiglu", "none", 64), TILES["swiglu", "none"][0]), (("swiglu", "none", 32), Tile(16, 64, 1)))
-    entry = record(step=0, kernels={"swiglu": Choice(fused, "as asked", tiles=tiles)})
-    assert entry["tiles"] == ({"swiglu": OTHER_TILES} if fused else {})
-    assert entry["instructions"] == ("skylake-avx512" if fused else NATIVE)
 
 
 def test_resuming_by_code_of_another_numerical_version_is_said(tiny_corpus, tmp_path, monkeypatch):
@@ -306,7 +274,9 @@ def test_the_result_does_not_depend_on_when_it_was_noticed(tiny_corpus, tmp_path
         run = training(tiny_spec(tiny_corpus, steps=30, log_every=20, **options), tmp_path / name)
         poison(run, 8)
         results.append(run.run())
-    assert results[0]["diverged_at"] == 9
+    assert results[0]["diverged_at"] == results[0]["step"] == 9
+    # Its loss is looked at after step 20: the time is of 20 steps, and so must the speed be.
+    assert results[0]["tokens_per_second"] == pytest.approx(20 * 8 * 48 / results[0]["train_seconds"], rel=0.05)
     assert untimed(RunDirectory.of(tmp_path / "once", run.spec)) == untimed(run.directory)
 
 

@@ -115,16 +115,6 @@ def test_a_value_that_comes_out_otherwise_is_named_and_nothing_is_added(language
     assert "has not ended" in evaluate(other.path).exception.message
 
 
-def test_other_data_is_refused(language, monkeypatch):
-    _, directory = language
-    task = type(directory.spec().task)
-    dataset = directory.spec().task.prepare(directory.spec().settings)
-    dataset.content_hash = "another"
-    monkeypatch.setattr(task, "prepare", lambda *_: dataset)
-    refused = evaluate(directory.path).exception
-    assert f"is not the data any more that {directory.path} was planned with" in refused.message
-
-
 @pytest.mark.parametrize(
     ("before", "tolerance", "differing"),
     [

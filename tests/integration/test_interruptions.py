@@ -23,7 +23,6 @@ from comt_cli.exchange.checkpoint import read_state
 from comt_cli.files import atomic_file
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
-from comt_cli.training.devices import pick_device
 from comt_cli.training.events import Event, StepReport
 from comt_cli.training.processes import StopSignal
 
@@ -65,17 +64,6 @@ def test_a_signal_finishes_the_step_and_saves(spec, expected, tmp_path, number):
     assert read_state(directory.checkpoint_file)["progress"]["step"] == 5
     assert directory.state() is RunState.unfinished
     assert_same_run(train(spec, tmp_path / "runs"), expected)
-
-
-def test_with_products_of_this_machines_library_too(tiny_corpus, tmp_path):
-    """Large enough for oneDNN's, where a processor gains by them (`kernels.products`)."""
-    pick_device("cpu")
-    wide = {"width": 128, "ffn_width": 344, "layers": 1, "heads": 4}
-    spec = tiny_spec(tiny_corpus, model=wide, batch_size=4, steps=6, log_every=1, save_every=3)
-    whole = train(spec, tmp_path / "whole")
-    with pytest.raises(Stopped):
-        train(spec, tmp_path / "stopped", listener=StopAt(6))
-    assert_same_run(train(spec, tmp_path / "stopped"), whole)
 
 
 def test_a_signal_at_every_step(spec, expected, tmp_path):
@@ -137,28 +125,6 @@ def test_a_second_signal_while_a_checkpoint_is_written(spec, tmp_path, monkeypat
     directory = RunDirectory.of(tmp_path, spec)
     assert not directory.checkpoint_file.exists()
     assert not list(directory.path.glob(".*.tmp"))
-
-
-def test_handlers_are_put_back_and_left_alone_in_threads():
-    import threading
-
-    before = [signal.getsignal(number) for number in StopSignal.SIGNALS]
-    with StopSignal():
-        assert [signal.getsignal(number) for number in StopSignal.SIGNALS] != before
-    assert [signal.getsignal(number) for number in StopSignal.SIGNALS] == before
-    with contextlib.suppress(RuntimeError), StopSignal():
-        raise RuntimeError("some error")
-    assert [signal.getsignal(number) for number in StopSignal.SIGNALS] == before
-
-    def enter() -> None:
-        with StopSignal() as stop:  # a thread may not set handlers: it is left as it is
-            seen.append((stop.number, [signal.getsignal(number) for number in StopSignal.SIGNALS] == before))
-
-    seen: list[tuple[int | None, bool]] = []
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join()
-    assert seen == [(None, True)]
 
 
 def test_a_second_process_is_told_who_is_training(tiny_corpus, nursery, tmp_path):
@@ -226,12 +192,6 @@ def test_a_folder_that_comes_back(spec, expected, tmp_path):
     away.rename(directory.path)
     assert read_state(directory.checkpoint_file)["progress"]["step"] == 3
     assert_same_run(train(spec, tmp_path / "runs"), expected)
-
-
-def test_a_folder_that_cannot_be_made(spec, tmp_path):
-    (tmp_path / "runs").write_text("a file")
-    with pytest.raises(StorageError, match="cannot make"):
-        train(spec, tmp_path / "runs")
 
 
 def test_files_are_closed_after_every_end(spec, tmp_path):

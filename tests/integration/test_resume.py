@@ -17,23 +17,18 @@ from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.checkpoint import random_states, restore_random_states
 
-STEPS = {"steps": 36, "save_every": 3, "log_every": 2, "evaluate_every": 10}
+STEPS = {"steps": 30, "save_every": 3, "log_every": 2, "evaluate_every": 10}
 
 
 # What is written in the order in which it is: a kill at each of these moments, one after the other, in one run.
 MOMENTS = [
     ("after environment.json is renamed", 1),
-    ("half a line of metrics.jsonl", 3),
     ("half of a checkpoint is written", 1),
-    ("before a checkpoint is renamed", 2),
     ("after a checkpoint is renamed", 2),
-    ("after a line of metrics.jsonl", 2),
     ("after a flush to disk", 17),
     ("half a line of timings.jsonl", 3),
-    ("before the final checkpoint is renamed", 1),
     ("after the final checkpoint is renamed", 1),
     ("half a line of metrics.jsonl", 1),  # the last evaluation
-    ("before metrics.csv is renamed", 1),
     ("before result.json is renamed", 1),
 ]
 
@@ -56,8 +51,7 @@ def test_killed_at_every_kind_of_moment(tiny_corpus, nursery, tmp_path):
 def test_every_precision_and_optimiser_resumes(tiny_corpus, tmp_path):
     options = [
         {"precision": "bf16-mixed", "schedule": "noam", "learning_rate": 0.3},
-        {"precision": "bf16-pure", "micro_batch_size": 4, "gradient_clipping": 0.5},
-        {"optimizer": "adamw", "weight_decay": 0.1, "schedule": "linear"},
+        {"precision": "bf16-pure", "micro_batch_size": 4, "optimizer": "adamw", "weight_decay": 0.1},
     ]
     for number, train_options in enumerate(options):
         spec = tiny_spec(tiny_corpus, steps=8, log_every=1, save_every=3, **train_options)

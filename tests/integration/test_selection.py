@@ -6,13 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from pydantic import ValidationError
 from same_bits import Reason, assert_same_bits
 from tiny_runs import StopAt, Stopped, assert_same_run, image_spec, tiny_spec, train, training
 from typer.testing import CliRunner
 
 from comt_cli.app import app
-from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.training.events import Event, StepReport
@@ -109,16 +107,6 @@ def test_stopped_at_any_event_it_ends_the_same(tiny_corpus, tmp_path, upside_dow
     assert_same_run(RunDirectory.of(tmp_path / "runs", spec), expected)
 
 
-def test_weights_that_are_gone_are_named(tiny_corpus, tmp_path):
-    spec = tiny_spec(tiny_corpus, **AVERAGE)
-    with pytest.raises(Stopped):
-        train(spec, tmp_path, listener=StopAt(11))
-    directory = RunDirectory.of(tmp_path, spec)
-    directory.weights_file(4).unlink()
-    with pytest.raises(UserError, match=r"there is no checkpoint .*weights-4\.pt"):
-        train(spec, tmp_path)
-
-
 def test_weights_that_are_kept_change_nothing_and_can_be_averaged_afterwards(tiny_corpus, tmp_path, monkeypatch):
     plain, keeping = (tiny_spec(tiny_corpus, **SHORT, **more) for more in ({}, {"keep_every": 3}))
     assert keeping.id == plain.id
@@ -141,28 +129,3 @@ def test_weights_that_are_kept_change_nothing_and_can_be_averaged_afterwards(tin
     for name, weight in mean.items():
         expected_mean = torch.stack([each[name].double() for each in kept]).mean(0)
         assert torch.allclose(weight.double(), expected_mean, rtol=1e-6, atol=1e-9), name
-
-
-def test_a_run_that_keeps_its_last_weights_is_the_run_that_it_was(tiny_corpus):
-    plain = tiny_spec(tiny_corpus, **SHORT)
-    assert "select" not in plain.identity["train"]
-    assert tiny_spec(tiny_corpus, **SHORT, select="last", average_last=1).id == plain.id
-    others = ({"select": "best", "evaluate_every": 3}, {"average_last": 2, "average_every": 3})
-    assert len({plain.id, *(tiny_spec(tiny_corpus, **SHORT, **other).id for other in others)}) == 3
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"select": "best"}, "give evaluate_every"),
-        (
-            {"select": "best", "evaluate_every": 2, "average_last": 2, "average_every": 2},
-            "leave one of the two keys out",
-        ),
-        ({"average_every": 2}, "give it with average_last alone"),
-        ({"average_last": 4, "average_every": 4}, "12 steps have no 4 that lie 4 apart"),
-    ],
-)
-def test_contradictions_are_refused(tiny_corpus, settings, said):
-    with pytest.raises(ValidationError, match=said):
-        tiny_spec(tiny_corpus, **SHORT, **settings)

@@ -22,7 +22,7 @@ from worlds import train_table
 from comt_cli.campaign import workers
 from comt_cli.campaign.display import Display
 from comt_cli.campaign.jobs import Workers
-from comt_cli.campaign.outcomes import Ending, TrainingFailed
+from comt_cli.campaign.outcomes import Ending
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.campaign.workers import WorkerPool
 from comt_cli.errors import RunInterrupted, StorageError, UserError
@@ -114,22 +114,9 @@ def test_workers_train_what_one_process_would(tiny_corpus, tmp_path):
         assert_same_run(RunDirectory.of(tmp_path / "runs", spec), train(spec, tmp_path / "alone"))
 
 
-def test_a_run_that_fails_does_not_stop_the_others(tiny_corpus, tmp_path):
-    """Neither what we expect to go wrong, nor what we do not; each worker starts afresh after it."""
-    specs = seeds(tiny_corpus, 1, 2, 3, 4)
-    specs[0] = specs[0].model_copy(update={"method": {"name": "no-such-method"}})
-    broken = RunDirectory.of(tmp_path, specs[1])
-    broken.create(specs[1])
-    broken.checkpoint_file.write_bytes(b"")
-    crew = Crew(specs, tmp_path)
-    assert crew.run() == [Ending.failed, Ending.failed, Ending.done, Ending.done]
-    assert "no-such-method" in str(RunDirectory.of(tmp_path, specs[0]).error())
-    assert "is not a checkpoint" in str(broken.error())
-
-
 def test_a_worker_that_is_killed_is_replaced(tiny_corpus, tmp_path):
     """As the system does where memory runs out. What its run had saved is gone on with, to the bit."""
-    specs = seeds(tiny_corpus, 1, 2, 3, steps=60)
+    specs = seeds(tiny_corpus, 1, 2, steps=30)
     killed: list[int] = []
 
     def kill(worker: int) -> None:
@@ -142,12 +129,12 @@ def test_a_worker_that_is_killed_is_replaced(tiny_corpus, tmp_path):
     crew = Crew(specs, tmp_path, display=display)
     endings = crew.run()
     (seed,) = killed
-    assert [ending for number, ending in enumerate(endings, 1) if number != seed] == [Ending.done] * 2
+    assert [ending for number, ending in enumerate(endings, 1) if number != seed] == [Ending.done]
     assert endings[seed - 1] is Ending.failed
     directory = RunDirectory.of(tmp_path, specs[seed - 1])
     assert directory.error() == "its process was killed by SIGKILL, as the system does where memory runs out"
     assert directory.state() is RunState.unfinished
-    assert Crew(specs, tmp_path).run() == [Ending.done] * 3
+    assert Crew(specs, tmp_path).run() == [Ending.done] * 2
     assert len(json.loads(directory.environment_file.read_text())) == 2
     assert_same_run(directory, train(specs[seed - 1], tmp_path / "alone"))
 
@@ -239,17 +226,6 @@ def test_a_second_signal_ends_workers_at_once_and_the_summary_still_comes(tiny_c
     assert stopped.value.exit_status == 130
     assert crew.endings() == [Ending.left]
     assert crew.display.told == [False, True]
-
-
-@pytest.mark.slow
-def test_a_device_that_is_not_there(tiny_corpus, tmp_path):
-    """It is no run's fault: none counts as failed."""
-    crew = Crew(seeds(tiny_corpus, 1, 2), tmp_path)
-    crew.pool._devices = ("cuda:77", "cuda:78")
-    with pytest.raises(TrainingFailed, match="no worker can be started for cuda:7"):
-        crew.run()
-    assert crew.endings() == [Ending.left] * 2
-    assert any("--device cuda:77" in str(event) for event in crew.display.heard)
 
 
 def test_a_device_that_is_lost_leaves_its_work_to_the_others(tiny_corpus, tmp_path):

@@ -1,14 +1,40 @@
-"""The half of each task that trains, in a file of the same name as the task's in `comt_cli/tasks`."""
+"""Everything that differs between one task and another, for one run: the half of each task that trains, in a file of
+the same name as the task's in `comt_cli/tasks`.
+
+The loop deals in batches, steps and files. A `TaskRun` says what the model is and what is minimised, how a batch is put
+on the device, how the model is evaluated, and what a checkpoint must hold besides.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Generic
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from comt_cli.data.loader import EvaluationBatches, TrainBatches
+from comt_cli.data.split import B, Split
+from comt_cli.kernels.attend import MOST_TOKENS, attention_form
+from comt_cli.kernels.choice import Choice, choose_loss
+from comt_cli.layers.dropout import Masks
+from comt_cli.models.base import Model, VocabularyModel
+from comt_cli.models.build import materialise, model_of
+from comt_cli.models.kernels import use_kernels
+from comt_cli.recipe.settings import Training
+from comt_cli.runs.directory import PYTORCH
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import Task
-from comt_cli.tasks.base import AnyDataset, only_class
-from comt_cli.training.parallel import World
-from comt_cli.training.tasks.base import TaskRun
+from comt_cli.tasks.base import TokenTask, only_class
+from comt_cli.training.devices import parameter_dtype, product_dtype
+from comt_cli.training.evaluation import Evaluation
+from comt_cli.training.objective import Objective, SummedLoss
+from comt_cli.training.optimisation import optimizer_of
+from comt_cli.training.parallel import World, shard, share_of_batch
 
 
 def run_class(task: Task[Any]) -> type[TaskRun[Any]]:
@@ -16,6 +42,211 @@ def run_class(task: Task[Any]) -> type[TaskRun[Any]]:
     return only_class(f"{__name__}.{task.name}", TaskRun)  # type: ignore[type-abstract]
 
 
-def task_run(spec: RunSpec, dataset: AnyDataset, world: World) -> TaskRun[Any]:
-    """A run with its data set, in one process of a world."""
-    return run_class(spec.task)(spec, dataset, world)
+def is_captured(settings: Training, world: World) -> bool:
+    """Whether compiled passes are to be captured in CUDA graphs."""
+    return bool(settings.captures) and world.device.type == "cuda" and world.size == 1
+
+
+class TaskRun(ABC, Generic[B]):
+    """One run's model and data, as the loop needs them. `build` comes first, then `use_kernels`, then `place`.
+
+    Attributes:
+        captured: whether compiled passes are captured in CUDA graphs.
+        train, validation: the splits of its data; `tests`: by name those of the final weights alone.
+        outputs: a folder for what an evaluation puts out sample by sample, from which one that was stopped resumes.
+        evaluation_rows: how many samples go through the model together in evaluations; None: as many as in training.
+        evaluation_targets: how many targets an evaluation goes over; None: all of the split.
+        norms_every: after how many steps the gradient norms of the parameters in `observed` are logged; None: never.
+        model, objective: what `build` makes.
+        memory_format: how the model's tensors lie in memory, None for the usual way.
+    """
+
+    memory_format: ClassVar[torch.memory_format | None] = None
+    evaluation_rows: ClassVar[int | None] = None
+    evaluation_targets: int | None = None
+    outputs: Path
+    norms_every: int | None = None
+    model: Model
+    objective: Objective
+
+    def __init__(self, spec: RunSpec, dataset: Any, world: World) -> None:
+        self.spec, self.world = spec, world
+        self.settings: Training = spec.settings.train
+        self.captured = is_captured(self.settings, world)
+        self.train: Split[B] = dataset.train
+        self.validation: Split[B] = dataset.validation
+        self.tests: Mapping[str, Split[B]] = {
+            name: split for name in ("test", "unseen") if (split := getattr(dataset, name, None)) is not None
+        }
+
+    def build(self) -> None:
+        """Make model and objective, on the meta device."""
+        self.model = model_of(self.spec)
+        self.model.activation_checkpointing = self.settings.recomputes
+        self.objective = self.objective_of(self.model)
+
+    @abstractmethod
+    def objective_of(self, model: Any) -> Objective:
+        """Training objective: a module that holds the model and takes what `inputs` gives."""
+
+    def use_kernels(self) -> dict[str, Choice]:
+        """Switch the model's operations to what is fastest here (`train.kernels`), and return the choices."""
+        kernels, compiled, dtype = self.settings.kernels, self.settings.compile, product_dtype(self.settings.precision)
+        tokens = self.rows_at_once * self.spec.task.positions(self.spec.settings)
+        return use_kernels(self.model, kernels, self.world.device, dtype, compiled=compiled, tokens=tokens, only=True)
+
+    def loss_kernels(self) -> dict[str, Choice]:
+        """The same for the loss over a vocabulary, which chooses by itself; no other has a kernel of its own."""
+        if not isinstance(self.model, VocabularyModel):
+            return {}
+        settings = self.settings
+        return {"loss": choose_loss(settings.kernels, self.world.device, product_dtype(settings.precision))}
+
+    def place(self) -> None:
+        """Give the model storage on the device, its initial values and its type, and compile it if that is wanted."""
+        dtype, compiled = parameter_dtype(self.settings.precision), self.settings.compile
+        if self.sharding == "fsdp":
+            shard(self.objective, self.world, dtype, self.spec.seed, compiled=compiled)
+            return
+        materialise(self.model, self.world.device, self.spec.seed)
+        self.model.to(dtype)
+        if self.memory_format is not None:
+            self.model.to(memory_format=self.memory_format)  # type: ignore[call-overload]
+        if compiled:
+            self.objective.compile_model(captured=self.captured)
+
+    @property
+    def rows_at_once(self) -> int:
+        """Rows that one process puts through the model together."""
+        rows = share_of_batch(self.settings.batch_size, self.world)
+        return min(self.settings.micro_batch_size or rows, rows)
+
+    def release_graphs(self) -> None:
+        """Capture nothing from now on: the passes are compiled anew when they are next called."""
+        self.captured = False
+        self.objective.compile_model()
+
+    @property
+    def attention(self) -> str:
+        """How the model attends in short sequences (`kernels.attend`), or PyTorch's way."""
+        task = self.spec.task
+        has_short = task.counts_targets or task.positions(self.spec.settings) <= MOST_TOKENS
+        if not (isinstance(task, TokenTask) and has_short):
+            return PYTORCH
+        return attention_form(self.world.device.type, product_dtype(self.settings.precision))
+
+    @property
+    def sharding(self) -> str:
+        """How the parameters are sharded among the processes; `none` if each has them in full."""
+        return "fsdp" if self.settings.shards and self.world.size > 1 else "none"
+
+    def caution(self, local_rows: int) -> str | None:
+        """A note for the user when the run starts: of data that is left out, or where each process taking `local_rows`
+        rows changes more than rounding."""
+        return None
+
+    def observed(self) -> dict[str, nn.Parameter]:
+        """The parameters whose gradient norms are logged, by name."""
+        return {}
+
+    @staticmethod
+    def optimizer(model: nn.Module, settings: Any) -> torch.optim.Optimizer:
+        """The optimiser of a model, which is on its device, for a run of these settings."""
+        return optimizer_of(model, settings.train)
+
+    @abstractmethod
+    def inputs(self, batch: B) -> tuple[Tensor, ...]:
+        """Arguments of the objective for a training batch, on the device; the last are the targets."""
+
+    @abstractmethod
+    def evaluate(self, batches: Iterable[B], split: Split[B]) -> Evaluation:
+        """Evaluate the model on this process's batches of a split, together with all other processes."""
+
+    @abstractmethod
+    def checkpoint_parts(self) -> dict[str, Any]:
+        """Entries of a checkpoint beside the state of training, so that the model can be used without its data set."""
+
+    @classmethod
+    def random_step(cls, spec: RunSpec, rows: int) -> tuple[Objective, tuple[Tensor, ...]] | None:
+        """A model like that of the run, on the meta device, in its objective with the reference kernels, and its inputs
+        for `rows` random samples: for estimating the run's time. None: a step must not be tried."""
+        model = model_of(spec)
+        inputs = cls.random_inputs(model, rows)
+        return None if inputs is None else (cls.reference_objective(model), inputs)
+
+    @staticmethod
+    def random_inputs(model: Any, rows: int) -> tuple[Tensor, ...] | None:
+        """The inputs of `random_step`: as `Model.example`, and as many targets as its last input has tokens."""
+        if not isinstance(model, VocabularyModel):
+            return None
+        inputs, vocabulary = [], int(model.vocabulary)  # type: ignore[arg-type]  # every such model has one
+        for number, like in enumerate(model.example(rows)):
+            most = model.places.get(number, vocabulary)
+            kinds = {torch.float32: torch.randn(like.shape), torch.bool: torch.ones(like.shape, dtype=torch.bool)}
+            inputs.append(kinds.get(like.dtype, torch.randint(min(1, most - 1), most, like.shape)))
+        return *inputs, torch.randint(1, vocabulary, inputs[-1].shape)
+
+    @staticmethod
+    def reference_objective(model: Any) -> Objective:
+        """The objective of `random_step`."""
+        return SummedLoss(model, "reference")
+
+    def train_batches(self, rows_at_once: int, first_step: int) -> TrainBatches[B]:
+        """This process's part of the global batch of every step from `first_step` on, in micro-batches."""
+        return TrainBatches(
+            self.train,
+            seed=self.spec.seed,
+            batch_size=self.settings.batch_size,
+            micro_batch_size=rows_at_once,
+            rank=self.world.rank,
+            world_size=self.world.size,
+            first_step=first_step,
+            last_step=self.settings.steps,
+        )
+
+    def trial_batch(self, size: int) -> B:
+        """`size` training samples, for a pass that is thrown away."""
+        return self.train.train_batch(np.arange(size, dtype=np.int64) % len(self.train), self.spec.seed, 0)
+
+    def evaluation_batches(self, rows_at_once: int, split: Split[B]) -> EvaluationBatches[B]:
+        """This process's part of what is evaluated, `rows_at_once` at a time; as many batches for every process."""
+        return EvaluationBatches(
+            split,
+            batch_size=rows_at_once * self.world.size,
+            rank=self.world.rank,
+            world_size=self.world.size,
+            max_targets=self.evaluation_targets if split is self.validation else None,
+            equal=self.settings.compile and self.world.device.type == "cuda",
+        )
+
+
+class TextRun(TaskRun[B]):
+    """A network that reads texts. Its batches have `positions`, which dropout follows; its data set has a tokenizer."""
+
+    def __init__(self, spec: RunSpec, dataset: Any, world: World) -> None:
+        super().__init__(spec, dataset, world)
+        self.dataset: Any = dataset
+
+    def build(self) -> None:
+        super().build()
+        self.masks = Masks(self.model)
+
+    @abstractmethod
+    def arrays(self, batch: B) -> tuple[NDArray[Any], ...]:
+        """Inputs of a batch for the network, and its targets."""
+
+    def inputs(self, batch: B) -> tuple[Tensor, ...]:
+        """The batch on the device; dropout moves to its positions."""
+        self.masks.move_to(self.spec.seed, batch.positions, self.world.device)  # type: ignore[attr-defined]
+        return self.tensors(batch)
+
+    def tensors(self, batch: B) -> tuple[Tensor, ...]:
+        """`arrays` on the device."""
+        device = self.world.device
+        tensors = (torch.from_numpy(array) for array in self.arrays(batch))
+        if device.type == "cuda":
+            return tuple(tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors)
+        return tuple(tensor.to(device) for tensor in tensors)
+
+    def checkpoint_parts(self) -> dict[str, Any]:
+        return {"vocabulary": self.dataset.vocabulary_size, "tokenizer": self.dataset.tokenizer.to_json()}

@@ -35,8 +35,7 @@ from comt_cli.generation.sampling import drawn_sequences
 from comt_cli.layers.dropout import Dropout
 from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.runs.plan import RunSpec
-from comt_cli.scoring.captions import CAPTION_METRICS, Cider, caption_scores
-from comt_cli.scoring.java_metrics import JAVA_METRICS, java_scores
+from comt_cli.scoring.captions import CAPTION_METRICS, JAVA_METRICS, Cider, caption_scores, java_scores
 from comt_cli.scoring.metrics import Score
 from comt_cli.scoring.scenes import scene_f1
 from comt_cli.tasks.settings.captioning import CaptioningSettings
@@ -56,6 +55,7 @@ class Drawn(Split[CaptionBatch]):
 
     def __init__(self, split: Split[CaptionBatch], drawn: int) -> None:
         self.split, self.drawn = split, drawn
+        self.train_batch = split.train_batch  # type: ignore[method-assign]
 
     def __len__(self) -> int:
         return len(self.split)
@@ -65,9 +65,6 @@ class Drawn(Split[CaptionBatch]):
 
     def batch(self, indices: NDArray[np.int64]) -> CaptionBatch:
         return self.split.batch(indices)
-
-    def train_batch(self, indices: NDArray[np.int64], seed: int, first: int) -> CaptionBatch:
-        return self.split.train_batch(indices, seed, first)
 
 
 class SelfCriticalLoss(Objective):
@@ -108,14 +105,11 @@ class CaptioningRun(EncoderDecoderRun[CaptionBatch]):
         self.captioning = spec.settings_as(CaptioningSettings)
         assert self.captioning.data.max_length is not None  # the settings see to it
         self.most = self.captioning.data.max_length + 1
+        # The captions that are drawn of an image in training; 0 where it has its own.
+        self.samples = self.captioning.train.samples or 0
         if self.samples:
             self.counted_words = spec.task.dimensions(spec.settings)["length"]
             self.train = Drawn(self.train, self.samples * self.counted_words)
-
-    @property
-    def samples(self) -> int:
-        """The captions that are drawn of an image in training; 0 where it has its own."""
-        return self.captioning.train.samples or 0
 
     def objective_of(self, model: EncoderDecoder) -> Objective:
         likelihood = super().objective_of(model)
@@ -124,9 +118,9 @@ class CaptioningRun(EncoderDecoderRun[CaptionBatch]):
         for module in model.modules():  # not by eval(), which would recompute nothing (`activation_checkpointing`)
             if isinstance(module, Dropout):
                 module.p = 0.0
-        never_TV = torch.zeros(self.most, model.vocabulary, dtype=torch.bool)
+        special, never_TV = self.dataset.tokenizer.special, torch.zeros(self.most, model.vocabulary, dtype=torch.bool)
         for place, never_V in enumerate(never_TV):
-            never_V[self.forbidden.at(place, self._begin, self._end)] = True
+            never_V[self.forbidden.at(place, special.need("begin"), special.end)] = True
         return SelfCriticalLoss(model, self.counted_words, never_TV)
 
     @property
@@ -157,29 +151,23 @@ class CaptioningRun(EncoderDecoderRun[CaptionBatch]):
         if not self.samples:
             return super().inputs(batch)
         regions_BRF, mask_BR, *_ = self.tensors(batch)
+        special = self.dataset.tokenizer.special
         said_BKT, rewards_BK, baseline_BK = self._said(batch, regions_BRF, mask_BR)
         said_RT = said_BKT.flatten(0, 1)
-        in_RT = torch.cat([torch.full_like(said_RT[:, :1], self._begin), said_RT[:, :-1]], dim=1)
+        in_RT = torch.cat([torch.full_like(said_RT[:, :1], special.need("begin")), said_RT[:, :-1]], dim=1)
         earned = (torch.from_numpy(each).float().flatten() for each in (rewards_BK, rewards_BK - baseline_BK))
         repeated = (each.repeat_interleave(self.samples, dim=0) for each in (regions_BRF, mask_BR))
         return (
             *repeated,
-            in_RT.masked_fill(in_RT == self._end, PAD),
+            in_RT.masked_fill(in_RT == special.end, PAD),
             *(each.to(self.world.device) for each in earned),
             said_RT.masked_fill(said_RT == PAD, IGNORE),
         )
 
-    @property
-    def _begin(self) -> int:
-        return self.dataset.tokenizer.special.need("begin")
-
-    @property
-    def _end(self) -> int:
-        return self.dataset.tokenizer.special.end
-
     def _said(self, batch: CaptionBatch, *source: Tensor) -> tuple[Tensor, NDArray[np.float64], NDArray[np.float64]]:
         """The captions that are drawn of a batch, int64 [B, K, T], their rewards and what these are compared with."""
         is_greedy = self.captioning.train.self_critical_baseline == "greedy"
+        special = self.dataset.tokenizer.special
         B, K, L = len(batch.positions), self.samples, self.most
         uniform = uniform_draws(self.spec.seed, int(batch.positions[0]), B, K * L).reshape(B, K, L)
         self.model.eval()
@@ -188,18 +176,15 @@ class CaptioningRun(EncoderDecoderRun[CaptionBatch]):
                 self.model,
                 *source,
                 uniform_BKL=torch.from_numpy(uniform),
-                begin=self._begin,
-                end=self._end,
+                begin=special.need("begin"),
+                end=special.end,
                 greedy=is_greedy,
                 forbidden=self.forbidden,
             )
         self.model.train()
-        rewards = np.array(
-            [
-                [self.cider.score(self.dataset.tokenizer.decode(ids), image) / 100 for ids in each]
-                for each, image in zip(said.tolist(), batch.images.tolist(), strict=True)
-            ]
-        )
+        decode, score = self.dataset.tokenizer.decode, self.cider.score
+        pairs = zip(said.tolist(), batch.images.tolist(), strict=True)
+        rewards = np.array([[score(decode(ids), image) / 100 for ids in each] for each, image in pairs])
         if is_greedy:
             return said[:, 1:], rewards[:, 1:], rewards[:, :1]
         return said, rewards, (rewards.sum(1, keepdims=True) - rewards) / (K - 1)

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from comt_cli.data.glue.dataset import GlueBatch, GlueDataset
 from comt_cli.data.split import IGNORE, Split
-from comt_cli.models.base import Model
 from comt_cli.models.bert import BertClassifier
 from comt_cli.runs.plan import RunSpec
 from comt_cli.scoring.classification import classification_scores
@@ -24,7 +23,7 @@ from comt_cli.tasks.settings.glue import GlueSettings
 from comt_cli.training.evaluation import Evaluation, mean_over
 from comt_cli.training.objective import ClassifierLoss, NumberLoss
 from comt_cli.training.parallel import World
-from comt_cli.training.tasks.base import TextRun
+from comt_cli.training.tasks import TextRun
 
 
 class GlueRun(TextRun[GlueBatch]):
@@ -37,8 +36,8 @@ class GlueRun(TextRun[GlueBatch]):
         super().__init__(spec, dataset, world)
         self.data = spec.settings_as(GlueSettings).data
 
-    def objective_of(self, model: Model) -> ClassifierLoss:
-        return _objective(model, self.data.classes)
+    def objective_of(self, model: nn.Module) -> ClassifierLoss:
+        return NumberLoss(model) if self.data.classes == 1 else ClassifierLoss(model)
 
     def arrays(self, batch: GlueBatch) -> tuple[NDArray[Any], ...]:
         return batch.tokens, batch.segments, batch.targets
@@ -80,8 +79,4 @@ class GlueRun(TextRun[GlueBatch]):
 
     @staticmethod
     def reference_objective(model: BertClassifier) -> ClassifierLoss:
-        return _objective(model, len(model.classifier.weight))
-
-
-def _objective(model: nn.Module, classes: int) -> ClassifierLoss:
-    return NumberLoss(model) if classes == 1 else ClassifierLoss(model)
+        return NumberLoss(model) if len(model.classifier.weight) == 1 else ClassifierLoss(model)

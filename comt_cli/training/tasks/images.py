@@ -24,7 +24,7 @@ from comt_cli.training.devices import parameter_dtype
 from comt_cli.training.evaluation import Evaluation, mean_over
 from comt_cli.training.objective import ClassifierLoss
 from comt_cli.training.parallel import World
-from comt_cli.training.tasks.base import TaskRun
+from comt_cli.training.tasks import TaskRun
 
 
 class ImageRun(TaskRun[ImageBatch]):
@@ -77,13 +77,8 @@ class ImageRun(TaskRun[ImageBatch]):
         return evaluate_images(self.objective, pairs, self.settings.precision, self.world)
 
     def checkpoint_parts(self) -> dict[str, Any]:
-        dataset = self.dataset
-        return {
-            "classes": list(dataset.class_names),
-            "mean": [float(number) for number in dataset.mean],
-            "std": [float(number) for number in dataset.std],
-            "size": int(dataset.size),
-        }
+        mean, std = (list(map(float, each)) for each in (self.dataset.mean, self.dataset.std))
+        return {"classes": list(self.dataset.class_names), "mean": mean, "std": std, "size": int(self.dataset.size)}
 
 
 def evaluate_images(
@@ -98,14 +93,8 @@ def evaluate_images(
         logits_BN = objective.logits(images_BCHW).float()
         before_B = classes_before(logits_BN, labels_B)
         counted_B = labels_B != IGNORE
-        return torch.stack(
-            [
-                objective.loss_of(logits_BN, labels_B),
-                counted_B.sum(),
-                ((before_B < 1) & counted_B).sum(),
-                ((before_B < 5) & counted_B).sum(),
-            ]
-        )
+        right = (((before_B < most) & counted_B).sum() for most in (1, 5))
+        return torch.stack([objective.loss_of(logits_BN, labels_B), counted_B.sum(), *right])
 
     loss, images, (first, five) = mean_over(objective, batches, tally, precision, world)
     metrics: dict[str, float | None] = {"accuracy": 100 * first / images, "top5_accuracy": 100 * five / images}

@@ -21,7 +21,7 @@ from comt_cli.tasks.settings.language import Settings
 from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, mean_over
 from comt_cli.training.objective import SummedLoss
 from comt_cli.training.parallel import World
-from comt_cli.training.tasks.base import TextRun
+from comt_cli.training.tasks import TextRun
 
 
 class LanguageRun(TextRun[Batch]):

@@ -18,7 +18,7 @@ from comt_cli.tasks.settings.masked_lm import MaskedSettings
 from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, mean_over
 from comt_cli.training.objective import ClassifierLoss, SummedLoss
 from comt_cli.training.parallel import World
-from comt_cli.training.tasks.base import TextRun
+from comt_cli.training.tasks import TextRun
 
 
 class MaskedRun(TextRun[MaskedBatch]):

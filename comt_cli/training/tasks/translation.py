@@ -12,11 +12,9 @@ from torch import Tensor
 
 from comt_cli.data.pairs.dataset import PairBatch, PairBuckets, PairDataset
 from comt_cli.data.split import Split
-from comt_cli.runs.plan import RunSpec
 from comt_cli.scoring.metrics import METRICS, Score, score, slot_accuracy
 from comt_cli.tasks.settings.translation import TranslationSettings
 from comt_cli.training.encoder_decoder import EncoderDecoderRun
-from comt_cli.training.parallel import World
 
 
 class TranslationRun(EncoderDecoderRun[PairBatch]):
@@ -27,9 +25,10 @@ class TranslationRun(EncoderDecoderRun[PairBatch]):
     evaluation_rows: ClassVar = 1
     dataset: PairDataset
 
-    def __init__(self, spec: RunSpec, dataset: PairDataset, world: World) -> None:
-        super().__init__(spec, dataset, world)
-        self.translation = spec.settings_as(TranslationSettings)
+    @property
+    def translation(self) -> TranslationSettings:
+        """The run's settings."""
+        return self.spec.settings_as(TranslationSettings)
 
     def caution(self, local_rows: int) -> str | None:
         return str(self.dataset.left_out) or None

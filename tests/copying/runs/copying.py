@@ -13,7 +13,7 @@ from comt_cli.data.text.rows import Batch
 from comt_cli.models.llama import Llama
 from comt_cli.training.evaluation import Evaluation, mean_over
 from comt_cli.training.objective import SummedLoss
-from comt_cli.training.tasks.base import TaskRun
+from comt_cli.training.tasks import TaskRun
 
 
 class CopyingRun(TaskRun[Batch]):

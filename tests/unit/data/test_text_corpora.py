@@ -36,6 +36,7 @@ def test_the_side_of_a_text_never_changes():
     assert {text: split_of(text, 0.5) for text in "abcdef"} == SIDES
 
 
+@pytest.mark.slow
 def test_a_tokenizer_sees_the_train_side_only(with_shared_cache):
     corpus = corpus_for(DataSettings(vocabulary=2048))
     everything = {document.text for stream in corpus.streams() for document in stream.documents()}

@@ -44,7 +44,7 @@ def make_llama() -> MakeLlama:
 def save_run(tmp_path: Path, make_llama: MakeLlama) -> Callable[..., Path]:
     """Write a checkpoint as training does; returns its path."""
     from comt_cli.data.tokenizer import ByteTokenizer
-    from comt_cli.training.checkpoint import save_checkpoint
+    from comt_cli.exchange.checkpoint import write_state
 
     def save(method: dict | None = None, **model) -> Path:
         method, tokenizer = method or {"name": "pre-ln"}, ByteTokenizer()
@@ -58,7 +58,8 @@ def save_run(tmp_path: Path, make_llama: MakeLlama) -> Callable[..., Path]:
         path = tmp_path / "checkpoint.pt"
         llama = make_llama(tokenizer.vocabulary_size, method, **model)
         parts = {"vocabulary": tokenizer.vocabulary_size, "tokenizer": tokenizer.to_json(), "data": "none"}
-        save_checkpoint(path, spec, parts, llama, None, {"step": 1})
+        state = {"model": llama.state_dict(), "optimizer": None, "progress": {"step": 1}, "random": {}}
+        write_state(path, {"spec": spec.model_dump(mode="json"), "id": spec.id, **parts, **state})
         return path
 
     return save

@@ -27,6 +27,10 @@ DEVICES = {"cpp": "cpu", "triton": "cuda" if torch.cuda.is_available() else "cpu
 """Where there is no GPU, conftest.py has Triton's kernels interpreted."""
 IN_CPP = pytest.mark.skipif(build.available() is not None, reason=str(build.available()))
 IMPLEMENTATIONS = pytest.mark.parametrize("by", [pytest.param("cpp", marks=IN_CPP), "triton"])
+QUICK = pytest.mark.parametrize(
+    "by", [pytest.param("cpp", marks=IN_CPP), pytest.param("triton", marks=pytest.mark.slow)]
+)
+"""Without Triton, whose kernels are interpreted for seconds, where other cases have it."""
 DTYPES = {"cpp": (torch.float32, torch.bfloat16), "triton": (torch.float32, torch.bfloat16, torch.float16)}
 KINDS = {"both": (True, True, 2.0), "channel": (True, False, 2.0), "scalar": (False, True, 2.0),
          "comt": (False, True, 1.0), "neither": (False, False, 2.0)}  # fmt: skip

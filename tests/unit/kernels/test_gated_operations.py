@@ -18,6 +18,7 @@ from gated_cases import (
     IMPLEMENTATIONS,
     IN_CPP,
     KINDS,
+    QUICK,
     RUNS,
     TOLERANCE,
     Case,
@@ -75,7 +76,7 @@ def test_any_shape(by, operation, data):
     assert_agree(RUNS[operation](case), TOLERANCE[dtype])
 
 
-@IMPLEMENTATIONS
+@QUICK
 @EVERY
 def test_several_groups_of_rows_and_wide_bottlenecks(by, operation):
     for kind, rank, dtype in (("both", 8, torch.bfloat16), ("scalar", 64, torch.bfloat16)):
@@ -108,7 +109,7 @@ def apart(W: torch.Tensor) -> torch.Tensor:
     return W.new_full((3 * len(W), 2 * W.shape[1]), torch.nan)[::3, ::2].copy_(W)
 
 
-@IMPLEMENTATIONS
+@QUICK
 @EVERY
 @pytest.mark.parametrize(("layout", "beyond"), [(by_columns, math.nan), (apart, math.inf)], ids=["columns", "apart"])
 def test_matrices_of_any_layout_give_the_same(by, operation, layout, beyond):
@@ -126,7 +127,7 @@ def test_matrices_of_any_layout_give_the_same(by, operation, layout, beyond):
         torch.testing.assert_close(found[1][name], one, rtol=0, atol=far, equal_nan=True)
 
 
-@IMPLEMENTATIONS
+@QUICK
 @EVERY
 def test_the_same_bits_each_time_and_the_same_numbers_on_one_thread(by, operation):
     rows, width = (200, 80) if by == "cpp" else (20, 24)  # the interpreter is slow
@@ -185,7 +186,7 @@ SPECIAL = pytest.mark.parametrize(
 )
 
 
-@IMPLEMENTATIONS
+@QUICK
 @EVERY
 @SPECIAL
 def test_special_activations_and_bottlenecks(by, operation, value, dtype):

@@ -245,7 +245,7 @@ sites."""
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == "block" else [pytest.mark.slow]) for name in CASES]
+    "name", [pytest.param(name, marks=[] if name == "filled up" else [pytest.mark.slow]) for name in CASES]
 )
 def test_compiles_without_spilling(name, tmp_path):
     """Or hardly: assemblers differ, and that of Triton 3.9 rather spills 11 registers of 168 in one kernel."""

@@ -89,6 +89,7 @@ def test_what_is_the_identity_at_the_start():
     assert frame.loc["comt"].isna().tolist() == [True, False, True, True]
 
 
+@pytest.mark.slow
 def test_what_of_the_chapter_reproduces():
     claims = claims_frame().set_index("name")
     found = {verdict: set(claims.index[claims["verdict"] == verdict.value]) for verdict in Verdict}

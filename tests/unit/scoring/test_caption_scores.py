@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import random
 import shutil
+from collections import Counter
 
+import numpy as np
 import pytest
 
 from comt_cli.data.captions.scenes import drawn_scenes
-from comt_cli.scoring import java_metrics
-from comt_cli.scoring.captions import CAPTION_METRICS, Cider, caption_scores, words_of
-from comt_cli.scoring.java_metrics import JAVA_METRICS, java_scores
-from comt_cli.scoring.scenes import scene_f1
+from comt_cli.scoring import captions
+from comt_cli.scoring.captions import CAPTION_METRICS, JAVA_METRICS, Cider, caption_scores, java_scores, words_of
+from comt_cli.scoring.scenes import facts_of, scene_f1
 
 HYPOTHESES = ["a man rides a red horse", "two dogs play in the snow", "a bowl of fruit", "the the the the"]
 REFERENCES = [
@@ -49,6 +52,55 @@ def hostile(count: int) -> tuple[list[str], list[list[str]]]:
     return hypotheses, references
 
 
+def grams(words: list[str], n: int) -> Counter[tuple[str, ...]]:
+    return Counter(tuple(words[at : at + n]) for at in range(len(words) - n + 1))
+
+
+def common(one: list[str], other: list[str]) -> int:
+    """The longest common subsequence: the longest of the shorter text's words, any left out, that the other has."""
+    lengths = np.zeros((len(one) + 1, len(other) + 1))
+    for i, j in itertools.product(range(len(one)), range(len(other))):
+        lengths[i + 1, j + 1] = max(lengths[i, j] + (one[i] == other[j]), lengths[i, j + 1], lengths[i + 1, j])
+    return int(lengths[-1, -1])
+
+
+def by_formula(hypotheses: list[str], references: list[list[str]]) -> dict[str, float]:
+    """Papineni et al. 2002, Lin 2004 and Vedantam et al. 2015 written out, one n after the other."""
+    said, true = [text.split() for text in hypotheses], [[text.split() for text in texts] for texts in references]
+    nearest = sum(min((abs(len(r) - len(w)), len(r)) for r in texts)[1] for w, texts in zip(said, true, strict=True))
+    total = sum(map(len, said))
+    precisions, cider = [], np.zeros(len(said))
+    for n in range(1, 5):
+        pairs = [(grams(words, n), [grams(r, n) for r in texts]) for words, texts in zip(said, true, strict=True)]
+        right = sum(min(count, max(r[g] for r in texts)) for own, texts in pairs for g, count in own.items())
+        precisions.append(right / sum(own.total() for own, _ in pairs))
+        images = Counter(g for _, texts in pairs for g in set().union(*texts))
+        for image, (own, texts) in enumerate(pairs):
+            for r, length in zip(texts, map(len, true[image]), strict=True):
+                idf = {g: math.log(len(said) / max(1, images[g])) for g in {*own, *r}}
+                x, y = (np.array([each[g] * idf[g] for g in idf]) for each in (own, r))
+                cosine = (np.minimum(x, y) @ y) / max(np.linalg.norm(x) * np.linalg.norm(y), 1e-300)
+                apart = max(0, len(said[image]) - 1) - max(0, length - 1)
+                cider[image] += 10 * cosine * math.exp(-(apart**2) / 72) / len(texts) / 4
+    found = {
+        f"bleu{n}": np.prod(precisions[:n]) ** (1 / n) * min(1, math.exp(1 - nearest / total)) for n in (1, 2, 3, 4)
+    }
+    rouge = []
+    for words, texts in zip(said, true, strict=True):
+        p = max(common(words, r) for r in texts) / max(1, len(words))
+        recall = max(common(words, r) / len(r) for r in texts)
+        rouge.append(2.44 * p * recall / (recall + 1.44 * p) if p and recall else 0.0)
+    return {
+        name: 100 * float(each) for name, each in (found | {"rouge_l": np.mean(rouge), "cider": cider.mean()}).items()
+    }
+
+
+def test_scores_are_those_of_the_formulas() -> None:
+    hypotheses, references = hostile(60)
+    assert caption_scores(hypotheses, references) == pytest.approx(by_formula(hypotheses, references), rel=1e-7)
+    assert caption_scores(HYPOTHESES, REFERENCES) == pytest.approx(by_formula(HYPOTHESES, REFERENCES), rel=1e-7)
+
+
 def test_cider_of_single_captions_is_that_of_the_corpus() -> None:
     hypotheses, references = hostile(60)
     cider = Cider(references)
@@ -56,6 +108,19 @@ def test_cider_of_single_captions_is_that_of_the_corpus() -> None:
     assert sum(scores) / 60 == pytest.approx(caption_scores(hypotheses, references)["cider"])
     assert cider.score(references[4][0], 4) > cider.score(references[5][0], 4) >= 0
     assert cider.score("", 4) == cider.score("zebra", 4) == 0
+
+
+def test_scene_f1_is_the_harmonic_mean_of_precision_and_recall() -> None:
+    drawn = list(drawn_scenes("test", 0, 20, captions=6))
+    scenes = [each.scene for each in drawn]
+    captions = [drawn[number - number % 2].captions[number % 6] for number in range(20)]  # half are of another scene
+    expected = []
+    for caption, scene in zip(captions, scenes, strict=True):
+        said, true = facts_of(caption), scene.facts()
+        precision, recall = (len(said & true) / len(each) for each in (said, true))
+        expected.append(2 * precision * recall / (precision + recall) if precision else 0.0)
+    assert scene_f1(captions, scenes) == pytest.approx(100 * sum(expected) / 20)
+    assert 20 < scene_f1(captions, scenes) < 80
 
 
 def test_scores_need_a_caption_for_every_image() -> None:
@@ -87,5 +152,5 @@ def test_what_java_lacks_is_missing_with_a_reason(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert java_scores(HYPOTHESES, REFERENCES) == ({}, dict.fromkeys(JAVA_METRICS, "needs Java"))
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/java")
-    monkeypatch.setattr(java_metrics, "find_spec", lambda name: None)
+    monkeypatch.setattr(captions, "find_spec", lambda name: None)
     assert java_scores(HYPOTHESES, REFERENCES) == ({}, dict.fromkeys(JAVA_METRICS, "needs comt[caption-metrics]"))

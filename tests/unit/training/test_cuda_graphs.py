@@ -11,18 +11,13 @@ from typing import Any
 import pytest
 import torch
 import torch._inductor.config
-from tiny_runs import StopAt, Stopped, assert_same_run, image_spec, tiny_spec, train, training
+from tiny_runs import StopAt, Stopped, assert_same_run, image_spec, tiny_spec, train
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from comt_cli.campaign.executor import check_training
 from comt_cli.errors import UserError
-from comt_cli.tasks.settings.language import TrainSettings
+from comt_cli.training import tasks
 from comt_cli.training.events import Event, Note
-from comt_cli.training.loop import Training
 from comt_cli.training.objective import CAPTURED
-from comt_cli.training.parallel import World
-from comt_cli.training.tasks import base
 
 ON = {"compile": True, "cuda_graphs": True}
 OFF = {"compile": True, "cuda_graphs": False}
@@ -69,45 +64,22 @@ class Graphs:
 @pytest.fixture
 def graphs(monkeypatch):
     found = Graphs()
-    monkeypatch.setattr(base, "is_captured", lambda settings, _: bool(settings.captures))
+    monkeypatch.setattr(tasks, "is_captured", lambda settings, _: bool(settings.captures))
     monkeypatch.setattr(torch, "compile", found.compile)
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", found.begin)
     return found
 
 
-@pytest.fixture
-def addresses():
-    """Where the gradients lie when the optimiser takes its steps."""
-    found: list[list[int]] = []
-
-    def note(optimizer: torch.optim.Optimizer, *_: object) -> None:
-        found.append([each.grad.data_ptr() for group in optimizer.param_groups for each in group["params"]])
-
-    handle = register_optimizer_step_pre_hook(note)
-    yield found
-    handle.remove()
-
-
-@pytest.mark.parametrize("spec_of", [tiny_spec, image_spec], ids=["text", "images"])
-@pytest.mark.parametrize("micro_batches", [1, 2, 4])
-def test_nothing_that_is_needed_is_overwritten(spec_of, micro_batches, tiny_corpus, tmp_path, graphs, addresses):
-    """The same run to the bit, with gradients of several micro-batches in memory of their own, in every step the same;
-    those of a single one may stay where they are."""
-    make = partial(spec_of, tiny_corpus) if spec_of is tiny_spec else spec_of
+@pytest.mark.parametrize(("kind", "micro_batches"), [("text", 1), ("text", 4), ("images", 2)])
+def test_nothing_that_is_needed_is_overwritten(kind, micro_batches, tiny_corpus, tmp_path, graphs):
+    """The same run to the bit, with gradients of several micro-batches in memory of their own."""
+    make = partial(tiny_spec, tiny_corpus) if kind == "text" else image_spec
     options = {**SHORT, "micro_batch_size": 8 // micro_batches, "gradient_clipping": 0.5}
     expected = train(make(**options, **OFF), tmp_path / "off")
     assert (graphs.options, graphs.passes) == ([None], 0)
-    addresses.clear()
     assert_same_run(train(make(**options, **ON), tmp_path / "on"), expected)
     assert graphs.options == [None, CAPTURED]
     assert graphs.passes > 4 + SHORT["steps"] * micro_batches  # four to warm up, and those of the evaluations
-    overwritten = {each.data_ptr() for each in graphs.gradients.values()}
-    assert len(addresses) == SHORT["steps"]
-    if micro_batches == 1:
-        assert {*addresses[0]} == overwritten, "these are no gradients as those of CUDA graphs"
-    else:
-        assert all(each == addresses[0] for each in addresses)
-        assert not {*addresses[0]} & overwritten
 
 
 def refusing(where: str, error: Exception, compile_for: Callable[..., Any]) -> Callable[..., Callable[..., Tensor]]:
@@ -135,12 +107,7 @@ def refusing(where: str, error: Exception, compile_for: Callable[..., Any]) -> C
 @pytest.mark.parametrize(
     ("said", "error", "match"),
     [
-        (
-            "inductor raised:\nskipping cudagraphs due to mutations\nFound",
-            UserError,
-            "^train.cuda_graphs: skipping cuda",
-        ),
-        ("operation not permitted when stream is capturing", UserError, "^train.cuda_graphs: op"),
+        ("raised:\nskipping cudagraphs due to mutations\nFound", UserError, "^train.cuda_graphs: skipping cuda"),
         ("output of CUDAGraphs that has been overwritten", RuntimeError, "^output of CUDAGraphs"),
     ],
 )
@@ -151,8 +118,10 @@ def test_passes_that_cannot_be_captured_are_an_error(tiny_corpus, tmp_path, monk
         train(tiny_spec(tiny_corpus, **SHORT, **ON), tmp_path)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("skipping cudagraphs due to mutated inputs"), torch.OutOfMemoryError()])
-@pytest.mark.parametrize("where", ["backward", "evaluation"])
+@pytest.mark.parametrize(
+    ("where", "error"),
+    [("backward", RuntimeError("skipping cudagraphs due to mutated inputs")), ("evaluation", torch.OutOfMemoryError())],
+)
 def test_auto_goes_on_without_graphs_and_says_why_once(tiny_corpus, tmp_path, graphs, monkeypatch, where, error):
     """Whatever cannot be captured; the record has what was done, and a resumed run does the same."""
     expected = train(tiny_spec(tiny_corpus, **SHORT, **OFF), tmp_path / "off")
@@ -168,20 +137,3 @@ def test_auto_goes_on_without_graphs_and_says_why_once(tiny_corpus, tmp_path, gr
     (said,) = (event.text for event in heard if isinstance(event, Note))
     reason = str(error) or "there is not enough memory for them"
     assert said == f"train.cuda_graphs: {reason}; the run goes on without CUDA graphs"
-
-
-@pytest.mark.parametrize("given", [{"compile": True}, {}, {"compile": True, "sharding": "fsdp"}, OFF, ON], ids=str)
-@pytest.mark.parametrize(("device", "processes"), [("cuda", 1), ("cuda", 2), ("cpu", 1)])
-def test_where_passes_are_captured(given, device, processes):
-    found = base.is_captured(TrainSettings(steps=4, **given), World(torch.device(device), 0, processes))
-    assert found is (given in ({"compile": True}, ON) and (device, processes) == ("cuda", 1))
-
-
-def test_several_processes_are_refused(tiny_corpus, tmp_path):
-    spec = tiny_spec(tiny_corpus, **ON)
-    with pytest.raises(UserError, match=r"train\.cuda_graphs: true is for one process a run, not for 2") as refused:
-        check_training(2, [spec], "cpu", None)
-    assert "train.cuda_graphs=false" in str(refused.value.hint)
-    alone = training(spec, tmp_path)
-    with pytest.raises(UserError, match="is for one process a run"):  # as torchrun starts them
-        Training(spec, alone.directory, alone.dataset, World(torch.device("cpu"), 0, 2), alone.listener, alone.stop)

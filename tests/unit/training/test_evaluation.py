@@ -38,7 +38,7 @@ def batch(counted: int, ignored: int = 0):
     return torch.zeros_like(targets), targets
 
 
-@pytest.mark.parametrize(("batches", "printed"), [(200, 25.38), (800, 25.69), (100, 24.97)])
+@pytest.mark.parametrize(("batches", "printed"), [(200, 25.38), (800, 25.69)])
 def test_what_the_published_script_prints(batches, printed):
     """methods.md, section 1, computed there by running it: a true loss of 3.25 (25.79) with n batches."""
     found = evaluate(FixedLoss(*[3.25] * batches), [batch(5)] * batches, "fp32", WORLD, 0.25)
@@ -95,10 +95,8 @@ def test_against_a_naive_loop():
     losses = []
     for tokens, targets in batches:
         log_p = F.log_softmax(model(tokens).detach().double(), dim=-1)
-        losses.append([
-            -log_p[b, t, targets[b, t]].item()
-            for b, t in ((targets != IGNORE).nonzero().tolist())
-        ])  # fmt: skip
+        places = (targets != IGNORE).nonzero().tolist()
+        losses.append([-log_p[b, t, targets[b, t]].item() for b, t in places])
     everything = [loss for each in losses for loss in each]
     # fp32 logits of size 1: an error of 1e-7 each.
     assert found.metrics["perplexity"] == pytest.approx(math.exp(math.fsum(everything) / len(everything)), rel=1e-6)

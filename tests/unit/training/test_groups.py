@@ -40,16 +40,6 @@ def groups(model: nn.Sequential) -> list[Group]:
     ]
 
 
-def test_groups_are_of_the_model_and_begin_with_the_largest():
-    model = network()
-    (part,) = optimizer_of(model, settings()).param_groups
-    assert [each.numel() for each in part["params"]] == [12, 8, 4, 4, 4, 2]
-    with pytest.raises(ValueError, match="two groups"):
-        optimizer_of(model, settings(), [Group([model[0].weight]), Group([model[0].weight])])
-    with pytest.raises(ValueError, match="not the model's"):
-        optimizer_of(model, settings(), [Group(network().parameters())])
-
-
 def test_each_group_has_its_own_rate_and_decay():
     model = network()
     before = {name: each.detach().clone() for name, each in model.named_parameters()}
@@ -64,6 +54,10 @@ def test_each_group_has_its_own_rate_and_decay():
         plain.step()
         assert torch.allclose(each, dict(alone.named_parameters())[name], rtol=1e-6), name
         assert differ(each, before[name])
+    with pytest.raises(ValueError, match="two groups"):
+        optimizer_of(model, settings(), [Group([model[0].weight]), Group([model[0].weight])])
+    with pytest.raises(ValueError, match="not the model's"):
+        optimizer_of(model, settings(), [Group(network().parameters())])
 
 
 RULED = {

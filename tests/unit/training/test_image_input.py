@@ -36,18 +36,6 @@ def normalised(pixels: NDArray[Any]) -> NDArray[np.float64]:
 INDICES = [3, 0, 8, 3, 5, 1, 7]
 
 
-@pytest.mark.parametrize("augmentation", ["none", "crop", "crop-flip"])
-def test_evaluation_sees_images_as_they_are(augmentation: Augmentation) -> None:
-    dataset = make_dataset()
-    x, labels = ImageInput(dataset, "validation", augmentation, CPU)(as_batch(dataset, INDICES, None))
-    assert x.shape == (7, 3, 16, 16)
-    assert x.dtype == torch.float32
-    assert x.is_contiguous(memory_format=torch.channels_last)
-    assert labels.tolist() == dataset.train.labels[INDICES].tolist()
-    assert labels.dtype == torch.int64
-    assert np.allclose(x.numpy(), normalised(dataset.train.pixels[INDICES]), atol=1e-5)  # type: ignore[index]
-
-
 @pytest.mark.parametrize(("augmentation", "size"), [("crop", 16), ("crop-flip", 16), ("crop-flip", 33), ("crop", 8)])
 def test_a_crop_is_a_slice_of_the_padded_image(augmentation: Augmentation, size: int) -> None:
     dataset = make_dataset(size)
@@ -68,17 +56,3 @@ def test_a_crop_is_a_slice_of_the_padded_image(augmentation: Augmentation, size:
     assert x.is_contiguous(memory_format=torch.channels_last)
     assert {top for top, _, _ in seen} == {left for _, left, _ in seen} == set(range(2 * edge + 1))
     assert {mirrored for *_, mirrored in seen} == ({True, False} if augmentation == "crop-flip" else {False})
-
-
-def test_images_that_come_with_their_batch_are_mirrored() -> None:
-    dataset = make_dataset(whole=False)
-    pixels = np.random.default_rng(1).integers(0, 256, (7, 16, 16, 3), dtype=np.uint8)
-    draws = uniform_draws(2, 0, 7, 23)
-    batch = ImageBatch(np.array(INDICES), np.zeros(7, np.int64), draws, pixels)
-    x, _ = ImageInput(dataset, "train", "resized-crop-flip", CPU)(batch)
-    flips = draws[:, 0] < 0.5
-    assert 0 < flips.sum() < 7
-    expected = np.where(flips[:, None, None, None], pixels[:, :, ::-1], pixels)
-    assert np.allclose(x.numpy(), normalised(expected), atol=1e-5)
-    plain, _ = ImageInput(dataset, "train", "none", CPU)(batch)
-    assert np.allclose(plain.numpy(), normalised(pixels), atol=1e-5)

@@ -89,15 +89,3 @@ def test_losses_norms_and_weights(tmp_path, options):
     assert found.keys() == state.keys()
     for name, tensor in state.items():
         assert (found[name].double() - tensor).abs().max() <= 2e-5, name
-
-
-def test_precisions(tmp_path):
-    exact = train(image_spec(steps=5), tmp_path).result()
-    for precision, kept in (("bf16-mixed", torch.float32), ("bf16-pure", torch.bfloat16)):
-        directory = train(image_spec(steps=5, precision=precision), tmp_path)
-        state = read_state(directory.checkpoint_file)["model"]
-        assert {tensor.dtype for name, tensor in state.items() if "running" not in name} == {kept}
-        assert {tensor.dtype for name, tensor in state.items() if "running" in name} == {torch.float32}
-        # bf16 has 8 bits: losses of 2 agree to some 1e-2, and not to 1e-6.
-        assert directory.result()["loss"] == pytest.approx(exact["loss"], rel=5e-2)
-        assert directory.result()["loss"] != pytest.approx(exact["loss"], rel=1e-6)
