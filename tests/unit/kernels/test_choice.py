@@ -6,20 +6,15 @@ import csv
 import importlib.util
 import math
 import platform
-import re
 from pathlib import Path
 from typing import get_args
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from comt_cli.kernels import choice, measurements, processors
-from comt_cli.kernels.choice import Choice, Gates, Op, choose, choose_loss, version_of
-from comt_cli.kernels.cpu import build
-from comt_cli.kernels.measurements import MARGIN, Measured, of_one_origin
-from comt_cli.kernels.processors import UNKNOWN, Device, device_of, processor_class
+from comt_cli.kernels.choice import Choice, Gates, Op, choose, version_of
+from comt_cli.kernels.processors import UNKNOWN, Device, processor_class
 from comt_cli.kernels.triton import tiles
 
 ROOT = Path(__file__).parents[3]
@@ -138,14 +133,6 @@ def test_a_device_that_says_nothing_about_this_one(measured, stranger):
     assert "no kernel was measured on this processor" in ask().reason
 
 
-@pytest.mark.parametrize("other", [{"git_commit": "def"}, {"rounds": 2}], ids=str)
-def test_times_of_two_runs_are_not_compared(measured, other):
-    """Rows of one file, where a later run replaced a part."""
-    measured((other, {"fused": 1.0, "reference": 2.0}), ({}, {"reference-compiled": 3.0}))
-    assert ask(compiled=False).speed == 2
-    assert ask(compiled=True).speed is None
-
-
 @pytest.mark.parametrize(
     ("noise", "decided"),
     [  # of each of two times, the slower of which is 1.5 times the other
@@ -186,12 +173,6 @@ def test_where_a_kernel_cannot_be_built(measured, monkeypatch):
     assert ask(device=CUDA).fused
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert not ask("fused", device=CUDA).fused
-
-
-def test_looking_for_a_compiler_builds_nothing(monkeypatch):
-    monkeypatch.setattr(build, "available", lambda: pytest.fail("it compiles"))
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    assert "no C++ compiler" in choice.cpu_obstacle(may_build=False)
 
 
 # ---- on a GPU
@@ -240,28 +221,6 @@ def test_kernels_are_launched_as_they_were_measured(measured, monkeypatch, wante
 # ---- the loss
 
 
-def test_the_loss_is_fused_wherever_it_can_be(monkeypatch):
-    monkeypatch.setattr(choice, "liger", lambda: ("0.8.5", torch.autograd.Function))
-    monkeypatch.setattr(choice, "cpu_obstacle", lambda *, may_build: None)
-    for device in (CUDA, CPU):
-        assert choose_loss("auto", device, torch.bfloat16).fused
-        assert not choose_loss("reference", device, torch.float32).fused
-        assert "float64" in choose_loss("fused", device, torch.float64).reason
-    assert not choose_loss("fused", CPU, torch.float16).fused
-    assert not choose_loss("auto", torch.device("meta"), torch.float32).fused
-    monkeypatch.setattr(choice, "liger", lambda: "liger-kernel is not installed")
-    monkeypatch.setattr(choice, "cpu_obstacle", lambda *, may_build: "no C++ compiler")
-    assert choose_loss("auto", CUDA, torch.bfloat16) == Choice(False, "liger-kernel is not installed")
-    assert choose_loss("auto", CPU, torch.float32) == Choice(False, "no C++ compiler")
-
-
-def test_the_oldest_liger_kernel_is_that_of_the_package(monkeypatch):
-    wanted = re.findall(r"liger-kernel>=(\d+)\.(\d+)", (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    assert {tuple(map(int, pair)) for pair in wanted} == {choice.LIGER}
-    monkeypatch.setattr(choice, "version_of", lambda name: "0.7.9")
-    assert "is older than 0.8" in choice.liger.__wrapped__()
-
-
 # ---- measurements and devices
 
 
@@ -278,60 +237,6 @@ def test_a_damaged_file_is_named_and_decides_nothing(measured, content):
     assert f"({path} is damaged)" in ask().reason
     measured(({}, ALL_THREE), folder="whole")
     assert ask().fused
-
-
-def row(own: bool, device: Device, version: str = "2.13.0", step_ms: object = (), error: object = ()) -> Measured:
-    of = "d128", "fp32", "swiglu", "transponder", 8, 1024, 512, "", ()
-    return Measured(own, device, version, "3.7", *of, dict(step_ms), dict(error))
-
-
-DEVICES = st.builds(
-    Device,
-    st.just("cpu"),
-    st.sampled_from(["Some CPU", "Another, with a comma"]),
-    st.sampled_from(["AMD AVX2", "Intel AMX", UNKNOWN]),
-    st.sampled_from([1, 2, 3, 16]),
-)
-
-
-@given(st.lists(st.builds(row, st.booleans(), DEVICES, st.sampled_from(["2.13.0", "2.11.0"])), max_size=12))
-def test_one_origin_decides(rows):
-    """Of this name before others of its class, own before the program's, then this very number of threads, and this
-    version of PyTorch."""
-    found = of_one_origin(rows, THIS_CPU, ("2.13.0", "3.7"))
-    known = [each for each in rows if each.device.device_class == "AMD AVX2" and each.device.threads <= 8]
-    best = [each for each in known if each.device.name == THIS_CPU.name] or known
-    best = [each for each in best if each.own] or best
-    assert all(each in best for each in found)
-    assert bool(found) == bool(best)
-    assert len({(each.device, each.own, each.torch) for each in found}) <= 1
-    if any(each.device.threads == 2 for each in best):
-        assert {each.device.threads for each in found} == {2}
-    alike = {each.torch for each in best if found and each.device == found[0].device}
-    assert not found or found[0].torch == max(alike)
-
-
-@given(st.floats(0.5, 2), st.floats(0, 1), st.floats(0, 1), st.floats(0.1, 10))
-def test_what_decides(ratio, first, second, unit):
-    """The intervals decide, whichever is the faster and whatever the unit of time; more noise never decides more."""
-    step_ms, error = {"a": ratio * unit, "b": unit}, {"a": first, "b": second}
-    times = row(True, THIS_CPU, step_ms=step_ms, error=error)
-    assert times.speed("b", "a") == pytest.approx(1 / times.speed("a", "b"))
-    noisier = row(True, THIS_CPU, step_ms=step_ms, error=error | {"a": 2 * first + 0.1})
-    assert times.decides("a", "b") or not noisier.decides("a", "b")
-    both, larger = math.hypot(first, second), max(ratio, 1 / ratio)
-    if larger > 1 + 1.01 * both:
-        assert times.decides("a", "b")
-        assert times.decides("b", "a")
-    if both > MARGIN - 0.99 and larger < 1 + 0.99 * both:
-        assert not times.decides("a", "b")
-    assert not row(True, THIS_CPU, step_ms=step_ms, error=error | {"a": math.inf}).decides("a", "b")
-    assert not times.decides("a", "c")
-
-
-@given(DEVICES)
-def test_a_device_is_read_back_as_it_is_written(device):
-    assert device_of(device.type, str(device), device.device_class) == device
 
 
 AVX2 = "sse2 fma avx2"

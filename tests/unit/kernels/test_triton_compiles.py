@@ -15,7 +15,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,6 @@ class Compiled:
     spilled: int  # bytes that a thread writes to memory for want of registers
     shared: int  # bytes of shared memory
     group_products: int  # of a warp group (wgmma)
-    stores: int  # of tiles, outside loops
     line: int  # bytes of a row of a tile
 
 
@@ -111,12 +110,12 @@ def of_a_block(size: str, method: str, rows: int = T) -> list[Launch]:
         return launches_of(call)
 
 
-def of_swiglu(F: int, dtype: torch.dtype) -> list[Launch]:
-    """With both kinds of gates."""
+def of_swiglu(F: int = 1376) -> list[Launch]:
+    """With both kinds of gates, in fp32."""
     from comt_cli.kernels.swiglu.triton import swiglu, swiglu_backward
 
     gates = Modulation(meta(2 * F, 8), meta(2, 8), 2.0, 8, (True, True))
-    product = meta(T, 2 * F + 16, dtype=dtype)
+    product = meta(T, 2 * F + 16)
     return launches_of(lambda: swiglu_backward(swiglu(product, gates, F, F), product, gates, F))
 
 
@@ -158,38 +157,14 @@ def compiled(launch: Launch) -> Compiled:
     rest = {name: value for name, value in options.items() if name not in kernel.arg_names}
     result = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=rest)
     registers, spilled = _assembled(result)
-    narrow = any(each.dtype in (torch.bfloat16, torch.float16) for each in _tensors(launch.arguments))
     return Compiled(
         kernel=kernel.__name__.removeprefix("_"),
         registers=registers,
         spilled=spilled,
         shared=result.metadata.shared,
         group_products=result.asm["ttgir"].count("warp_group_dot "),
-        stores=_stores_outside_loops(result.asm["ttgir"]),
-        line=max(1, options.get("BN", 1)) * (2 if narrow else 4),
+        line=max(1, options.get("BN", 1)) * (2 if "*bf16" in str(signature) else 4),
     )
-
-
-def _tensors(arguments: Any) -> Iterator[torch.Tensor]:
-    for each in arguments:
-        if isinstance(each, tuple):
-            yield from _tensors(each)
-        elif isinstance(each, torch.Tensor):
-            yield each
-
-
-def _stores_outside_loops(code: str) -> int:
-    """Of a kernel's code in Triton's language for GPUs."""
-    outside, ends = 0, list[str]()
-    for line in code.splitlines():
-        indentation = line[: len(line) - len(line.lstrip())]
-        if re.search(r"= scf\.for |^ *scf\.for ", line):
-            ends.append(indentation + "}")
-        elif ends and line.startswith(ends[-1]):
-            ends.pop()
-        elif "tt.store " in line:
-            outside += not ends
-    return outside
 
 
 def _described(value: Any, path: tuple[int, ...], fixed: bool, constants: Any, attributes: Any) -> Any:
@@ -232,16 +207,12 @@ CASES: dict[str, tuple[Callable[[], list[Launch]], set[str]]] = {  # a call, and
         lambda: of_a_block("60m", "comt"),
         {*with_backward("heads", "sites"), "add_norm_rows", "add_norm_backward_rows", "finish"},
     ),
-    "filled up": (lambda: of_a_block("1b", "transponder", 40960), with_backward("sites")),
     "decoding": (lambda: of_a_block("1b", "transponder", 16), {"add_norm_rows"}),
-    "fp32": (lambda: of_swiglu(1376, torch.float32), with_backward("sites")),
+    "fp32": (of_swiglu, with_backward("sites")),
     "whole rows": (lambda: of_norm(256, 32, 2, torch.bfloat16), OF_NORM),
     "rows walked along": (lambda: of_norm(512, 32, 8, torch.bfloat16), OF_NORM | {"rows"}),
     "few channels": (lambda: of_norm(50, 0, 2, torch.float32), OF_NORM),
 }
-STORES = {"heads_backward": 6, "sites_backward": 4, "add_norm_backward": 4}
-"""Tiles of dWc, and of the gain's gradient, that a backward kernel stores for its 64 channels, of heads at all three
-sites."""
 
 
 @pytest.mark.parametrize(
@@ -270,8 +241,6 @@ def test_compiles_without_spilling(name, tmp_path):
         if "block" in name or name == "scalar":
             # Whole lines of 128 bytes; parameters' kernels have no rows.
             assert kernel.line >= 128 or kernel.kernel in {"finish", "add_groups", *with_backward("modulation")}, kernel
-        if name == "block" and kernel.kernel in STORES:  # sums over rows stay in registers
-            assert kernel.stores == STORES[kernel.kernel], kernel
 
 
 def main(name: str) -> None:
