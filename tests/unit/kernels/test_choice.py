@@ -76,12 +76,33 @@ def test_what_is_faster_is_taken_and_nothing_else(measured, fused, taken):
     assert ask("reference") == Choice(False, "as asked")
 
 
+def test_where_there_is_no_compiler_it_is_the_reference(measured, monkeypatch):
+    measured(({}, ALL_THREE), (ON_H200, ALL_THREE))
+    monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: "there is no C++ compiler")
+    assert (
+        ask()
+        == ask("fused")
+        == choice.choose_loss("auto", CPU, torch.float32)
+        == Choice(False, "there is no C++ compiler")
+    )
+    monkeypatch.setattr(choice, "liger", lambda: "liger-kernel is not installed")
+    assert choice.choose_loss("auto", CUDA, torch.bfloat16) == Choice(False, "liger-kernel is not installed")
+    assert ask(device=CUDA).fused
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert not ask("fused", device=CUDA).fused
+
+
 def test_without_gates_a_kernel_is_taken_only_where_nothing_is_compiled_and_training(measured):
     """Measured alone it is faster; whole compiled steps and decoding were not."""
     measured(({"gates": "none"}, ALL_THREE))
-    assert not ask(gates=None, compiled=True).fused
-    assert ask(gates=None, compiled=False).fused
-    assert not ask(gates=None, compiled=False, training=False).fused
+    found = [ask(gates=None, compiled=on, training=train).fused for on, train in ((1, 1), (0, 1), (0, 0))]
+    assert found == [False, True, False]
+
+
+@pytest.mark.parametrize(("width", "taken"), [(1, True), (1023, True), (1024, False), (4096, True)])
+def test_the_very_width_decides_or_else_the_largest_shape(measured, width, taken):
+    measured(({}, SLOW), ({"width": 4096, "tokens": 2048}, ALL_THREE), ({"width": 2048, "tokens": 2048}, SLOW))
+    assert ask(width=width).fused is taken
 
 
 @pytest.mark.parametrize(
@@ -100,12 +121,6 @@ def test_operation_type_gates_and_kind_of_device_must_be_those_measured(measured
     measured((changes, ALL_THREE))
     assert ask(**question).fused
     assert not ask().fused
-
-
-@pytest.mark.parametrize(("width", "taken"), [(1, True), (1023, True), (1024, False), (4096, True), (9999, True)])
-def test_the_very_width_decides_or_else_the_largest_shape(measured, width, taken):
-    measured(({}, SLOW), ({"width": 4096, "tokens": 2048}, ALL_THREE), ({"width": 2048, "tokens": 2048}, SLOW))
-    assert ask(width=width).fused is taken
 
 
 def test_the_exact_device_then_its_class(measured):
@@ -130,7 +145,7 @@ def test_the_exact_device_then_its_class(measured):
 def test_a_device_that_says_nothing_about_this_one(measured, stranger):
     """Another vendor, another instruction set, whatever the name; or more than four times as many threads."""
     measured((stranger, ALL_THREE))
-    assert "no kernel was measured on this processor" in ask().reason
+    assert "no kernel was measured" in ask().reason
 
 
 @pytest.mark.parametrize(
@@ -164,15 +179,6 @@ def test_what_is_too_noisy_to_decide_counts_as_not_measured(measured, noise, dec
 def test_where_there_is_no_kernel_it_is_the_reference(measured, wanted, question):
     measured(({}, ALL_THREE), (ON_H200, ALL_THREE))
     assert not ask(wanted, **question).fused
-
-
-def test_where_a_kernel_cannot_be_built(measured, monkeypatch):
-    measured(({}, ALL_THREE), (ON_H200, ALL_THREE))
-    monkeypatch.setattr(choice, "cpu_obstacle", lambda **_: "there is no C++ compiler")
-    assert ask() == ask("fused") == Choice(False, "there is no C++ compiler")
-    assert ask(device=CUDA).fused
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert not ask("fused", device=CUDA).fused
 
 
 # ---- on a GPU
@@ -211,23 +217,16 @@ def test_kernels_are_launched_as_they_were_measured(measured, monkeypatch, wante
     assert measurements.tiles_text(found.tiles) == text
     another = Choice(True, "for the test", tiles=((("heads", "none", 64), tiles.Tile(1, 2, 4)),))
     choice.use_tiles([another], only=True)
-    choice.use_tiles(
-        [Choice(True, "", tiles=tuned), Choice(False, "", tiles=((("heads", "none", 1), tiles.Tile(1, 2, 4)),))]
-    )
+    choice.use_tiles([Choice(True, "", tiles=tuned), Choice(False, "", tiles=((("heads", "none", 1), None),))])
     choice.use_tiles([Choice(True, "", tiles=tuned)], only=True)
     assert used == [dict(another.tiles), dict(another.tiles + tuned), dict(tuned)]
-
-
-# ---- the loss
 
 
 # ---- measurements and devices
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"\xff\xfe\x00", b"a,b\n1,2\n", ",".join(ROW).encode() + b"\nSome CPU", "tiles", "infinite"],
-    ids=["not text", "another table", "half a line", "tiles", "infinite"],
+    "content", [b"\xff\xfe\x00", b"a,b\n1,2\n", ",".join(ROW).encode() + b"\nSome CPU", "tiles", "infinite"]
 )
 def test_a_damaged_file_is_named_and_decides_nothing(measured, content):
     path = measured(({"tiles": "swiglu wide 688: 1"} if content == "tiles" else {}, {"fused": math.inf}))
@@ -239,9 +238,7 @@ def test_a_damaged_file_is_named_and_decides_nothing(measured, content):
     assert ask().fused
 
 
-AVX2 = "sse2 fma avx2"
-AVX_512 = f"{AVX2} avx512f avx512bw avx512dq avx512vl"
-XEON = f"vendor_id\t: GenuineIntel\nmodel name\t: Intel(R) Xeon(R) Processor\nflags\t\t: {AVX_512} amx_tile amx_bf16\n"
+XEON = "vendor_id\t: GenuineIntel\nflags\t\t: sse2 fma avx2 avx512f avx512bw avx512dq avx512vl amx_tile amx_bf16\n"
 
 
 @pytest.mark.parametrize(
@@ -251,11 +248,8 @@ XEON = f"vendor_id\t: GenuineIntel\nmodel name\t: Intel(R) Xeon(R) Processor\nfl
         (XEON, "x86_64", "no-such", "Intel AMX"),
         (XEON, "x86_64", "avx512", "Intel AVX-512"),
         (XEON, "x86_64", "default", "Intel x86_64"),
-        (f"vendor_id : GenuineIntel\nflags : {AVX_512} amx_tile\n", "x86_64", "", "Intel AVX-512"),
-        (f"vendor_id : AuthenticAMD\nflags : {AVX2} avx512f\n", "x86_64", "avx512", "AMD AVX2"),
-        ("vendor_id : AuthenticAMD\nflags : sse2 avx\n", "x86_64", "", "AMD x86_64"),
+        ("vendor_id : AuthenticAMD\nflags : sse2 fma avx2 avx512f\n", "x86_64", "avx512", "AMD AVX2"),
         ("CPU implementer : 0x41\nFeatures : fp asimd sve\n", "aarch64", "", UNKNOWN),
-        (f"flags : {AVX2}\n", "x86_64", "", UNKNOWN),
         (None, "x86_64", "", UNKNOWN),
     ],
 )
