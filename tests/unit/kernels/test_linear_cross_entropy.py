@@ -180,7 +180,7 @@ def by_liger(monkeypatch):
     """As on a CUDA device; gives how often liger-kernel's was called."""
     made, real = [], kernel.liger
     monkeypatch.setattr(kernel, "choose_loss", lambda wanted, *_: Choice(wanted != "reference", "for the test"))
-    monkeypatch.setitem(kernel.FUSED, "cpu", kernel.FUSED["cuda"])
+    monkeypatch.setattr(kernel, "BY_LIGER", "cpu")
     monkeypatch.setattr(kernel, "liger", lambda: made.append(1) or real())
     return made
 
