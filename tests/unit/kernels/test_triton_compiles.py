@@ -127,7 +127,7 @@ def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def compiled(launch: Launch) -> dict[str, Any]:
-    """Of a launch the bytes that a thread spills, those of shared memory, products of warp groups (wgmma), and the bytes
+    """Of a launch the bytes that a thread spills, those of shared memory, products of warp groups (wgmma), and bytes
     of a row of a tile."""
     import triton
     from triton.backends.compiler import GPUTarget
