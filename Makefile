@@ -178,7 +178,7 @@ test-range: $(SET_UP)  ## What computes, with the oldest and with the newest PyT
 .PHONY: test-gpu
 test-gpu: $(READY)  ## The tests that need a CUDA device; on a machine with 16 cores, PROCESSES=12
 	OMP_NUM_THREADS=1 $(PYTEST) -n $(PROCESSES) --dist worksteal tests/gpu \
-		tests/unit/kernels/test_gated_operations.py
+		tests/unit/kernels/test_gated_operations.py tests/unit/kernels/test_modulation.py
 
 .PHONY: sanitize
 sanitize: $(READY)  ## The GPU kernels under compute-sanitizer (part of the CUDA toolkit): memory errors, then races

@@ -41,7 +41,7 @@ Op = Literal["heads", "swiglu", "add_norm", "modulate"]
 NormGate = Literal["none", "window", "pixel", "both"]
 """The gates on a convolution and on the batch norm behind it (`modulated_norm`)."""
 
-DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 """Types that the kernels store, and what measurements call them."""
 MOST_RANK = 128
 """The widest bottleneck that the kernels take."""
@@ -54,8 +54,6 @@ WITHOUT_GATES = "without gates whole steps were not measured faster with kernels
 show; and of decoding, where calling a kernel costs more than it saves. With gates both are faster (results/bench)."""
 TUNE = "comt bench kernels --tune"
 """The command that measures the kernels of a GPU."""
-LIGER = (0, 8)
-"""The first version of liger-kernel whose interface is known here; a test holds it to that of pyproject.toml."""
 NORM_CHANNELS = 64
 """The fewest channels of the ResNets whose steps are measured; with 8 the kernels were measured to be slower."""
 
@@ -80,7 +78,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Gates:
-    """What the gates of a product are: their factors, and the width of their bottleneck."""
+    """The factors of a product's gates, and the width of their bottleneck."""
 
     channel: bool
     scalar: bool
@@ -115,6 +113,50 @@ def choose(
         measured = _by_operations(op, device, DTYPES[dtype], width, gates, tokens, compiled)
         choice = measured if wanted == "auto" else replace(choice, tiles=measured.tiles)
     return _if_built(choice, device, may_build)
+
+
+def choose_norm(
+    wanted: Wanted,
+    device: torch.device,
+    dtype: torch.dtype,
+    channels: int,
+    gate: NormGate,
+    hidden: int,
+    *,
+    compiled: bool,
+    training: bool = True,
+    may_build: bool = True,
+) -> Choice:
+    """Kernel or reference for a batch norm behind a convolution whose product is of type `dtype`, and for its `gate`.
+
+    `channels` are the fewest that such a norm of the network has, `hidden` is the hidden width of the wider gate, 0
+    without any; the rest as for `choose`, where whole training steps decide.
+    """
+    gates = None if gate == "none" else Gates(channel=False, scalar=True, rank=hidden)
+    choice = _as_asked(wanted, device, dtype, gates)
+    if not choice.fused:
+        return choice
+    if not training:
+        return Choice(False, "evaluation has nothing to average: the kernel is for training")
+    if device.type == "cuda" and gate in ("pixel", "both") and hidden > MOST_PIXEL_RANK:
+        return Choice(False, f"the Triton kernel takes pixel gates with up to {MOST_PIXEL_RANK} hidden channels")
+    if wanted == "auto" and channels < NORM_CHANNELS:
+        return Choice(False, f"steps are measured with {NORM_CHANNELS} channels and more, this network has {channels}")
+    choice = choice if wanted == "fused" else _by_steps(device, DTYPES[dtype], gate, compiled)
+    return _if_built(choice, device, may_build)
+
+
+def choose_loss(wanted: Wanted, device: torch.device, dtype: torch.dtype, *, may_build: bool = True) -> Choice:
+    """The loss for hidden states of type `dtype`: blocked in PyTorch, or fused: liger-kernel's on CUDA, C++ on a CPU.
+    Those are taken wherever they can run, unmeasured: they go over the logits fewer times than what they replace."""
+    if wanted == "reference":
+        return Choice(False, "as asked")
+    if device.type not in ("cuda", "cpu") or dtype not in DTYPES:
+        return Choice(False, f"there is no fused loss for {device.type} and {dtype}")
+    if device.type == "cpu":
+        return _if_built(Choice(True, "softmax and gradient in one pass"), device, may_build)
+    found = liger()
+    return Choice(isinstance(found, tuple), found if isinstance(found, str) else f"liger-kernel {found[0]}")
 
 
 def _as_asked(wanted: Wanted, device: torch.device, dtype: torch.dtype, gates: Gates | None) -> Choice:
@@ -155,67 +197,12 @@ def use_tiles(choices: Iterable[Choice], *, only: bool = False) -> None:
     tiles.use(_tuned)
 
 
-def choose_norm(
-    wanted: Wanted,
-    device: torch.device,
-    dtype: torch.dtype,
-    channels: int,
-    gate: NormGate,
-    hidden: int,
-    *,
-    compiled: bool,
-    training: bool = True,
-    may_build: bool = True,
-) -> Choice:
-    """Kernel or reference for a batch norm behind a convolution whose product is of type `dtype`, and for its `gate`.
-
-    `channels` are the fewest that such a norm of the network has, `hidden` is the hidden width of the wider gate, 0
-    without any; the rest as for `choose`, where whole training steps decide.
-    """
-    gates = None if gate == "none" else Gates(channel=False, scalar=True, rank=hidden)
-    choice = _as_asked(wanted, device, dtype, gates)
-    if not choice.fused:
-        return choice
-    if not training:
-        return Choice(False, "evaluation has nothing to average: the kernel is for training")
-    if device.type == "cuda" and gate in ("pixel", "both") and hidden > MOST_PIXEL_RANK:
-        return Choice(False, f"the Triton kernel takes pixel gates with up to {MOST_PIXEL_RANK} hidden channels")
-    choice = choice if wanted == "fused" else _by_steps(device, DTYPES[dtype], channels, gate, compiled)
-    return _if_built(choice, device, may_build)
-
-
-def compared_steps(gate: NormGate, compiled: bool) -> tuple[str, str]:
-    """The variants of `comt bench step` that measure what a kernel gains: with it, and without it. No method has both
-    kinds of gates; those measured are windows of C_in // 64 and pixel gates of 2, which decide for wider ones too."""
-    base = {"none": "plain", "both": "pixel"}.get(gate, gate)
-    if compiled:
-        return f"{base}-fused", f"{base}-compiled"
-    return f"{base}-fused-eager", "plain" if gate == "none" else f"{base}-eager"
-
-
-def choose_loss(wanted: Wanted, device: torch.device, dtype: torch.dtype, *, may_build: bool = True) -> Choice:
-    """The loss for hidden states of type `dtype`: blocked in PyTorch, or fused: liger-kernel's on CUDA, C++ on a CPU.
-    Those are taken wherever they can run, unmeasured: they go over the logits fewer times than what they replace."""
-    if wanted == "reference":
-        return Choice(False, "as asked")
-    if device.type not in ("cuda", "cpu"):
-        return Choice(False, f"there is no fused loss for {device.type}")
-    if dtype not in DTYPES or (device.type == "cpu" and dtype == torch.float16):
-        return Choice(False, f"the fused loss does not compute in {str(dtype).removeprefix('torch.')}")
-    if device.type == "cpu":
-        return _if_built(Choice(True, "softmax and gradient in one pass"), device, may_build)
-    found = liger()
-    return Choice(isinstance(found, tuple), found if isinstance(found, str) else f"liger-kernel {found[0]}")
-
-
 @functools.cache
 def liger() -> tuple[str, type[torch.autograd.Function]] | str:
     """liger-kernel's version and its fused linear cross entropy; a phrase where it is not to be had."""
     version = version_of("liger-kernel")
     if version is None:
         return f"liger-kernel is not installed: {install_extra('gpu')}"
-    if tuple(int(part) for part in version.split(".")[:2]) < LIGER:
-        return f"liger-kernel {version} is older than {LIGER[0]}.{LIGER[1]}: {install_extra('gpu')}"
     try:  # it takes seconds, so only where it is used
         module = importlib.import_module("liger_kernel.ops.fused_linear_cross_entropy")
         function: type[torch.autograd.Function] = module.LigerFusedLinearCrossEntropyFunction
@@ -255,10 +242,9 @@ def obstacle(device: torch.device, dtype: torch.dtype, gates: Gates | None) -> s
         return f"the kernels do not compute in {str(dtype).removeprefix('torch.')}"
     by_channel = gates is not None and gates.channel and device.type == "cuda"
     if gates is not None and gates.rank > (most := MOST_CHANNEL_RANK if by_channel else MOST_RANK):
-        kernels = "Triton kernels take channel gates with" if by_channel else "kernels take"
-        return f"the {kernels} bottlenecks up to {most} wide"
+        return f"the kernels take bottlenecks up to {most} wide"
     if device.type == "cpu":
-        return "the C++ kernels do not compute in float16" if dtype == torch.float16 else None
+        return None
     is_older = torch.cuda.is_available() and torch.cuda.get_device_capability(device) < (8, 0)
     if torch.version.hip is not None or is_older:
         return "the kernels need an NVIDIA GPU of compute capability 8.0 or more"
@@ -286,19 +272,19 @@ def _by_operations(
     return _by_measurement(FILE, variants, device, fits, order, asked, TUNE if on_gpu else "comt bench kernels")
 
 
-def _by_steps(device: torch.device, dtype: str, channels: int, gate: NormGate, compiled: bool) -> Choice:
-    if channels < NORM_CHANNELS:
-        return Choice(False, f"steps are measured with {NORM_CHANNELS} channels and more, this network has {channels}")
-    variants = compared_steps(gate, compiled)
-    return _by_measurement(
-        STEP_FILE,
-        variants,
-        device,
-        fits=lambda row: row.dtype == dtype,
-        order=lambda row: row.speed(*variants),  # that in which it gains least: it is not taken where it may cost
-        asked=f"{variants[0]} in {dtype}",
-        command="comt bench step",
-    )
+def _by_steps(device: torch.device, dtype: str, gate: NormGate, compiled: bool) -> Choice:
+    """By steps with the kernel and without it. No method has both kinds of gates; those measured are windows of
+    C_in // 64 and pixel gates of 2, which decide for wider ones too."""
+    base = {"none": "plain", "both": "pixel"}.get(gate, gate)
+    variants = (f"{base}-fused", f"{base}-compiled") if compiled else (f"{base}-fused-eager", f"{base}-eager")
+    if variants[1] == "plain-eager":
+        variants = variants[0], "plain"
+
+    def order(row: Measured) -> float:
+        return row.speed(*variants)  # that in which it gains least: it is not taken where it may cost
+
+    asked = f"{variants[0]} in {dtype}"
+    return _by_measurement(STEP_FILE, variants, device, lambda row: row.dtype == dtype, order, asked, "comt bench step")
 
 
 def _by_measurement(
@@ -315,10 +301,9 @@ def _by_measurement(
     here, (found, damaged) = device_here(device), measurements(file)
     found = [row for row in found if row.device.says_about(here)]
     if not found:
-        where = "this GPU" if device.type == "cuda" else "this processor"
         others = "" if here.device_class == UNKNOWN else f" or another of its class, {here.device_class}"
         lost = "".join(f" ({path} is damaged)" for path in damaged[:1])
-        return Choice(False, f"no kernel was measured on {where}{others}: {command}{lost}")
+        return Choice(False, f"no kernel was measured on this device{others}: {command}{lost}")
     what = {"reference": "the reference", "reference-compiled": "the compiled reference"}.get(variants[1], variants[1])
     rows = of_one_origin((row for row in found if fits(row) and row.decides(*variants)), here, versions_here())
     if not rows:
@@ -338,7 +323,5 @@ def device_here(device: torch.device) -> Device:
     """`device` with its name, its class, and for a CPU the number of threads that this process computes with."""
     if device.type != "cuda":
         return Device(device.type, processor_name(), processor_class(), torch.get_num_threads())
-    if torch.version.hip is not None:  # AMD's GPUs, whose major and minor version are not the whole architecture
-        return Device("cuda", torch.cuda.get_device_name(device), torch.cuda.get_device_properties(device).gcnArchName)
     major, minor = torch.cuda.get_device_capability(device)
     return Device("cuda", torch.cuda.get_device_name(device), f"sm_{major}{minor}")

@@ -140,8 +140,7 @@ class Modulation(NamedTuple):
         return sum(self.gated) * self.rank
 
     def by_columns(self) -> Modulation:
-        """The same with each column of Wc stored whole, as the C++ kernels want it. Every call of theirs copies Wc; of
-        one row of a product, as when decoding, copying it from rows takes longer than the gates."""
+        """The same with each column of Wc stored whole, as the C++ kernels want it, whose every call copies Wc."""
         return self if self.Wc is None else self._replace(Wc=self.Wc.T.contiguous().T)
 
 

@@ -12,12 +12,12 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 from comt_cli.files import cache_folder
-from comt_cli.kernels.processors import Device, device_of
+from comt_cli.kernels.processors import Device
 from comt_cli.kernels.triton.tiles import Key, Kind, Tile
 
 FILE = "kernels.csv"
@@ -29,21 +29,17 @@ _GATES = re.compile(r"(none|comt|transponder)(?:-r(\d+))?")
 
 Tuned = tuple[tuple[Key, Tile], ...]
 """Tiles of Triton's kernels, and for which launches they are."""
-_Subject = tuple[str, str, str, int, int, int, str, Tuned]  # of `Measured`, from `dtype` to `tiles`
 
 
 @dataclass(frozen=True)
 class Measured:
     """One operation, or a ResNet's training step, timed on one device in one run, whatever it was computed with.
 
-    Attributes:
-        own: by the user, and not for this program.
-        torch: its version; `triton`: the same, empty where there was none.
-        op: the operation; of a step the network and its batch, as `comt bench step` names them.
-        kind: of gates: none, `comt` (scalar) or `transponder` (channel-wise). `rank`: their bottleneck's width, or 0.
-        width: channels of the operation's product, M.
-        kernel_hash: of the Triton kernels' sources; empty of C++. `tiles`: of these, where not the defaults.
-        step_ms: by variant, of a forward and a backward pass, or of a step. `error`: how far off, as a part (`_error`).
+    own: by the user, and not for this program. op: of a step the network and its batch, as `comt bench step` names
+    them. kind: of gates: none, `comt` (scalar) or `transponder` (channel-wise); `rank`: their bottleneck's width, or 0.
+    width: channels of the operation's product, M. kernel_hash: of the Triton kernels' sources; empty of C++; `tiles`:
+    of these, where not the defaults. step_ms: by variant, of a forward and a backward pass, or of a step; `error`: how
+    far off, as a part (`_error`).
     """
 
     own: bool
@@ -59,8 +55,8 @@ class Measured:
     tokens: int
     kernel_hash: str
     tiles: Tuned
-    step_ms: dict[str, float]
-    error: dict[str, float]
+    step_ms: dict[str, float] = field(default_factory=dict)
+    error: dict[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         rank = f", rank {self.rank}" if self.rank else ""
@@ -122,7 +118,7 @@ def kernel_hash(op: str) -> str:
 
 
 def own_folder() -> Path:
-    """Where `comt bench` keeps what it measures on this machine for the choice: a folder for each device in it."""
+    """The folder of what `comt bench` measures on this machine for the choice: a folder for each device in it."""
     return cache_folder() / "measured"
 
 
@@ -140,7 +136,7 @@ def measurements(name: str = FILE) -> tuple[list[Measured], list[Path]]:
         for path in sorted(root.glob(f"*/{name}")):
             try:
                 found += _read(path, path.stat().st_mtime_ns, root != SHIPPED)
-            except (OSError, ValueError, KeyError, TypeError, csv.Error):
+            except (OSError, ValueError, LookupError, TypeError, csv.Error):
                 if root == SHIPPED:
                     raise
                 damaged.append(path)
@@ -159,30 +155,30 @@ def _read(path: Path, _changed: int, own: bool) -> tuple[Measured, ...]:
         for row in csv.DictReader(file, strict=True):
             if None in row.values():
                 raise ValueError("a line is too short")
-            device = device_of(row["device_type"], row["device"], row["device_class"])
-            subject = _operation(row) if path.name == FILE else _step(row)
+            device = Device.of(row["device_type"], row["device"], row["device_class"])
+            subject = _subject(row, path.name)
             if subject is None or not row["step_ms"]:  # a later version's, or not measured
                 continue
             step_ms = float(row["step_ms"])
             if not 0 < step_ms < math.inf:
                 raise ValueError(row["step_ms"])
-            of = own, device, row["torch"], row["triton"], row["shape"], *subject
-            measured = found.setdefault((of, row.get("git_commit"), row.get("rounds")), Measured(*of, {}, {}))
+            of: tuple[Any, ...] = (own, device, row["torch"], row["triton"], row["shape"], *subject)
+            key = *of, row.get("git_commit"), row.get("rounds")
+            measured = found.setdefault(key, Measured(*of))
             measured.step_ms[row["variant"]], measured.error[row["variant"]] = step_ms, _error(row, step_ms)
     return tuple(found.values())
 
 
-def _operation(row: Mapping[str, str]) -> _Subject | None:
-    label = _GATES.fullmatch(row["gates"])
-    sizes = int(row["width"]), int(row["tokens"])
+def _subject(row: Mapping[str, str], file: str) -> tuple[Any, ...] | None:
+    """The fields of `Measured` from `dtype` to `tiles`. Of a step in bf16 those under autocast count, which is how
+    ResNets are trained."""
+    if file == STEP_FILE:
+        known = row["precision"] in ("fp32", "bf16-mixed")
+        return (row["precision"].removesuffix("-mixed"), row["size"], "", 0, 0, 0, "", ()) if known else None
+    if (label := _GATES.fullmatch(row["gates"])) is None:
+        return None
     tuned = row.get("kernel_hash") or "", tiles_of(row.get("tiles") or "")  # older files have neither
-    return None if label is None else (row["dtype"], row["op"], label[1], int(label[2] or 0), *sizes, *tuned)
-
-
-def _step(row: Mapping[str, str]) -> _Subject | None:
-    """Of bf16 the measurement under autocast counts, which is how ResNets are trained."""
-    known = row["precision"] in ("fp32", "bf16-mixed")
-    return (row["precision"].removesuffix("-mixed"), row["size"], "", 0, 0, 0, "", ()) if known else None
+    return row["dtype"], row["op"], label[1], int(label[2] or 0), int(row["width"]), int(row["tokens"]), *tuned
 
 
 def _error(row: Mapping[str, str], step_ms: float) -> float:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections import namedtuple
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -39,9 +39,6 @@ _TYPES = {
 }
 """Annotation -> a schema's type, where they differ."""
 
-_FIELDS = "Tensor? Wc, Tensor? ws, float scale, int rank, bool[] gated"
-"""Of a `Modulation`, as a schema has them."""
-
 _LIBRARY: Any = torch.library.Library("comt", "FRAGMENT")  # type: ignore[no-untyped-call]
 """The operators live as long as this."""
 
@@ -62,6 +59,29 @@ def implementation(operation: str, device: str) -> Any:
     return _module(operation, IMPLEMENTATIONS[device])
 
 
+class _Arguments:
+    """Names and annotations of an operator's arguments, of which one may be a `Modulation`."""
+
+    def __init__(self, kinds: dict[str, str]) -> None:
+        self.names = list(kinds)
+        self._at = self.names.index("modulation") if "modulation" in kinds else None
+        fields = "Tensor? Wc, Tensor? ws, float scale, int rank, bool[] gated"
+        each = [fields if kind == "Modulation" else f"{_TYPES.get(kind, kind)} {name}" for name, kind in kinds.items()]
+        self.schema = ", ".join(each)
+
+    def flat(self, arguments: Sequence[Any]) -> Sequence[Any]:
+        """The arguments with the `Modulation` replaced by its fields."""
+        at = self._at
+        return arguments if at is None else (*arguments[:at], *arguments[at], *arguments[at + 1 :])
+
+    def whole(self, flat: Sequence[Any]) -> Sequence[Any]:
+        """The inverse of `flat`."""
+        if self._at is None:
+            return flat
+        Wc, ws, scale, rank, gated, *behind = flat[self._at :]
+        return (*flat[: self._at], Modulation(Wc, ws, scale, rank, tuple(gated)), *behind)
+
+
 def operator(name: str, definition: Function, empty: Function, *, only_on_cpu: bool = False) -> Function:
     """Define the operator `comt::NAME` and return a function that calls it, which has no derivative.
 
@@ -69,26 +89,48 @@ def operator(name: str, definition: Function, empty: Function, *, only_on_cpu: b
     empty: takes the same arguments, and returns empty tensors like the results.
     only_on_cpu: whether it is for CPUs alone, where the file `cpu` of its folder computes it, with C++ or without.
     """
-    signature = inspect.signature(definition)
-    return _define(name, _arguments(signature), str(signature.return_annotation), empty, only_on_cpu)
+    return _define(name, _kinds(definition), str(definition.__annotations__["return"]), empty, only_on_cpu)
+
+
+def _kinds(definition: Function) -> dict[str, str]:
+    return {name: str(kind) for name, kind in definition.__annotations__.items() if name != "return"}
+
+
+def _define(name: str, kinds: dict[str, str], results: str, empty: Function, only_on_cpu: bool) -> Function:
+    arguments, operation = _Arguments(kinds), name.removesuffix("_backward")
+    EMPTY[name] = empty
+
+    def compute(*flat: Any) -> Any:
+        first = flat[0] if isinstance(flat[0], Tensor) else flat[0][0]
+        return getattr(implementation(operation, first.device.type), name)(*arguments.whole(flat))
+
+    if results.startswith("tuple"):
+        results = f"({', '.join(['Tensor'] * results.count('Tensor'))})"
+    schema = f"{name}({arguments.schema}) -> {_TYPES.get(results, results)}"
+    _LIBRARY.define(schema, tags=torch.Tag.pt2_compliant_tag)
+    _LIBRARY.impl(name, _disable_dynamo(compute), "CPU" if only_on_cpu else "CompositeExplicitAutograd")
+    torch.library.register_fake(f"comt::{name}", lambda *flat: empty(*arguments.whole(flat)), lib=_LIBRARY)
+    defined = getattr(torch.ops.comt, name).default
+    return lambda *given: defined(*arguments.flat(given))
 
 
 def _of_product(backward: Function, saved: Any, *incoming: Tensor) -> dict[str, Any]:
-    dproduct, *dgates = backward(*map(rows, incoming), *saved)
+    dproduct, *dgates = backward(*map(unit_stride, incoming), *saved)
     return {"product_TC": dproduct, "modulation": dgates}
 
 
 class Derivative(NamedTuple):
     """How an operator is differentiated.
 
-    saved: a named tuple's class: what the backward pass reads, a `Modulation` taken apart like an argument.
+    saved: a named tuple's class: what the backward pass reads, a `Modulation` taken apart like an argument; or a
+        number: so many of the first arguments.
     incoming: the names of the gradients of those results that have one, the first ones.
     empty: called with what was saved, returns empty tensors like the `results` of the operator `comt::NAME_backward`,
         as many. Its arguments are the incoming gradients and what was saved.
     results: of a product's and its gates' gradients there are three.
     gradients: called with that operator, with what was saved, and with the incoming gradients; returns gradients by
         the arguments' names, of a `Modulation` a pair, dWc and dws. They are cast to the types of the arguments.
-    save: called with a tuple of the arguments and with the results, returns what is saved; None: the first arguments.
+    save: called with a tuple of the arguments and with the results, returns what is saved, but for the first arguments.
     """
 
     saved: Any
@@ -104,66 +146,31 @@ def differentiable(
 ) -> Function:
     """As `operator`, with a derivative, which an operator of its own computes."""
     call = operator(name, definition, empty, only_on_cpu=only_on_cpu)
-    incoming = [(each, "Tensor") for each in derivative.incoming.split()]
-    fields = _fields(derivative.saved)
+    kinds, incoming, saved = _kinds(definition), derivative.incoming.split(), derivative.saved
+    if isinstance(saved, int):
+        fields = dict([*kinds.items()][:saved])
+        derivative = derivative._replace(saved=namedtuple("Saved", fields))
+    else:
+        fields = {each: kind.__forward_arg__ for each, kind in saved.__annotations__.items()}
     backward = _define(
         f"{name}_backward",
-        [*incoming, *fields],
+        dict.fromkeys(incoming, "Tensor") | fields,
         f"tuple[{', '.join(['Tensor'] * derivative.results)}]",
         lambda *given: derivative.empty(derivative.saved._make(given[len(incoming) :])),
         only_on_cpu,
     )
-    names = [each for each, _ in _arguments(inspect.signature(definition))]
     defined = getattr(torch.ops.comt, name).default
-    _LIBRARY.impl(name, _differentiated(defined, names, derivative, backward), "Autograd")
+    function = _differentiated(defined, _Arguments(kinds), _Arguments(fields), derivative, backward)
+    _LIBRARY.impl(name, function, "Autograd")
     return call
 
 
-def _arguments(signature: inspect.Signature) -> list[tuple[str, str]]:
-    return [(each.name, str(each.annotation)) for each in signature.parameters.values()]
-
-
-def _fields(saved: Any) -> list[tuple[str, str]]:
-    return [(name, kind.__forward_arg__) for name, kind in saved.__annotations__.items()]
-
-
-def _define(
-    name: str, arguments: Sequence[tuple[str, str]], results: str, empty: Function, only_on_cpu: bool
+def _differentiated(
+    defined: Any, arguments: _Arguments, kept: _Arguments, derivative: Derivative, backward_of: Function
 ) -> Function:
-    at = _place_of_gates(arguments)
-    operation = name.removesuffix("_backward")
-    EMPTY[name] = empty
-
-    def compute(*flat: Any) -> Any:
-        first = flat[0] if isinstance(flat[0], Tensor) else flat[0][0]
-        return getattr(implementation(operation, first.device.type), name)(*_whole(flat, at))
-
-    schema = ", ".join(
-        _FIELDS if kind == "Modulation" else f"{_TYPES.get(kind, kind)} {each}" for each, kind in arguments
-    )
-    if results.startswith("tuple"):
-        results = f"({', '.join(['Tensor'] * results.count('Tensor'))})"
-    _LIBRARY.define(f"{name}({schema}) -> {_TYPES.get(results, results)}", tags=torch.Tag.pt2_compliant_tag)
-    _LIBRARY.impl(name, _disable_dynamo(compute), "CPU" if only_on_cpu else "CompositeExplicitAutograd")
-    torch.library.register_fake(f"comt::{name}", lambda *flat: empty(*_whole(flat, at)), lib=_LIBRARY)
-    defined = getattr(torch.ops.comt, name).default
-    return lambda *given: defined(*_flat(given, at))
-
-
-def _place_of_gates(arguments: Iterable[tuple[str, str]]) -> int | None:
-    return next((i for i, (_, kind) in enumerate(arguments) if kind == "Modulation"), None)
-
-
-def _differentiated(defined: Any, names: Sequence[str], derivative: Derivative, backward_of: Function) -> Function:
     """What autograd calls in the operator's place: the operator without autograd, and its derivative."""
-    saved_at = _place_of_gates(_fields(derivative.saved))
-    at = names.index("modulation") if "modulation" in names else None
-    count = len(derivative.incoming.split())
-
-    def first_arguments(given: Sequence[Any], _: Any) -> Any:
-        return derivative.saved._make(given[: len(derivative.saved._fields)])
-
-    save = derivative.save or first_arguments
+    count, names = len(derivative.incoming.split()), arguments.names
+    save = derivative.save or (lambda given, _: derivative.saved._make(given[: len(kept.names)]))
 
     def below(*inputs: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
@@ -173,7 +180,7 @@ def _differentiated(defined: Any, names: Sequence[str], derivative: Derivative, 
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
             output = below(*inputs)
-            flat = _flat(save(_whole(inputs, at), output), saved_at)
+            flat = kept.flat(save(arguments.whole(inputs), output))
             ctx.save_for_backward(*(each if isinstance(each, Tensor) else None for each in flat))
             ctx.others = [None if isinstance(each, Tensor) else each for each in flat]
             ctx.types = [each.dtype if isinstance(each, Tensor) else None for each in inputs]
@@ -181,17 +188,17 @@ def _differentiated(defined: Any, names: Sequence[str], derivative: Derivative, 
 
         @staticmethod
         def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor | None, ...]:
-            if torch.is_grad_enabled():  # create_graph: what follows would not be recorded
-                raise RuntimeError(f"{defined} has no second derivative")
-            flat = [
-                other if saved is None else saved for saved, other in zip(ctx.saved_tensors, ctx.others, strict=True)
-            ]
-            saved = derivative.saved._make(_whole(flat, saved_at))
+            refuse_second(defined)
+            pairs = zip(ctx.saved_tensors, ctx.others, strict=True)
+            saved = derivative.saved._make(kept.whole([other if each is None else each for each, other in pairs]))
             by_name = derivative.gradients(backward_of, saved, *incoming[:count])
-            found = [by_name.get(name) for name in names]
-            if at is not None:
-                found[at : at + 1] = [*found[at], None, None, None]
-            return tuple(_cast(gradient, dtype) for gradient, dtype in zip(found, ctx.types, strict=True))
+            if "modulation" in names:
+                by_name["modulation"] = (*by_name["modulation"], None, None, None)
+            found = arguments.flat([by_name.get(name) for name in names])
+            return tuple(
+                None if gradient is None or dtype is None else gradient.to(dtype)
+                for gradient, dtype in zip(found, ctx.types, strict=True)
+            )
 
     def function(*inputs: Any) -> Any:
         return Differentiated.apply(*inputs) if torch.is_grad_enabled() else below(*inputs)  # type: ignore[no-untyped-call]
@@ -199,27 +206,13 @@ def _differentiated(defined: Any, names: Sequence[str], derivative: Derivative, 
     return function
 
 
-def _cast(gradient: Tensor | None, dtype: torch.dtype | None) -> Tensor | None:
-    """To the type of what it is of; None where there is no such tensor."""
-    if gradient is None or dtype is None:
-        return None
-    return gradient if gradient.dtype == dtype else gradient.to(dtype)
+def refuse_second(what: object) -> None:
+    """Raise an error in a backward pass with `create_graph`: what follows would not be recorded."""
+    if torch.is_grad_enabled():
+        raise RuntimeError(f"{what} has no second derivative")
 
 
-def _flat(arguments: Sequence[Any], at: int | None) -> Sequence[Any]:
-    """The arguments with the `Modulation` at index `at` replaced by its fields."""
-    return arguments if at is None else (*arguments[:at], *arguments[at], *arguments[at + 1 :])
-
-
-def _whole(flat: Sequence[Any], at: int | None) -> Sequence[Any]:
-    """The inverse of `_flat`."""
-    if at is None:
-        return flat
-    Wc, ws, scale, rank, gated, *behind = flat[at:]
-    return (*flat[:at], Modulation(Wc, ws, scale, rank, tuple(gated)), *behind)
-
-
-def rows(gradient: Tensor) -> Tensor:
+def unit_stride(gradient: Tensor) -> Tensor:
     """The gradient, or a copy whose columns lie side by side, as kernels want them. That of a sum is expanded: all its
     elements are one."""
     return gradient if gradient.stride(-1) == 1 else gradient.contiguous()

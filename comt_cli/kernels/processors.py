@@ -28,12 +28,11 @@ _INSTRUCTION_SETS = {
 PRETENDED = {"default": ("x86_64", "x86-64"), "avx2": ("AVX2", "haswell"), "avx512": ("AVX-512", "skylake-avx512")}
 """By `ATEN_CPU_CAPABILITY`: the widest instructions that PyTorch then uses, and the older processor that the C++
 kernels are compiled for (`cpu.build`). PyTorch ignores other values."""
-_THREADS = re.compile(r"(.+), (\d+) threads?")
 
 
 @dataclass(frozen=True)
 class Device:
-    """What was measured on, or is computed on.
+    """A device that measures or computes.
 
     `type` is `cpu`, `cuda` or `mps`; `name` what it calls itself, which in virtual machines may stand for different
     processors; `device_class` vendor and instruction set, `AMD AVX-512`, or a GPU's `sm_90`; `threads` 0 on a GPU.
@@ -47,6 +46,14 @@ class Device:
     def __str__(self) -> str:
         return f"{self.name}, {self.threads} thread{'s' if self.threads > 1 else ''}" if self.threads else self.name
 
+    @classmethod
+    def of(cls, device_type: str, text: str, device_class: str) -> Device:
+        """The device whose `str` is `text`. Raises `ValueError` for a CPU without a number of threads."""
+        if device_type != "cpu":
+            return cls(device_type, text, device_class)
+        name, _, threads = text.rpartition(", ")
+        return cls(device_type, name, device_class, int(threads.split()[0]))
+
     def says_about(self, other: Device) -> bool:
         """Whether its measurements say something about `other`: one of its class, with about as many threads."""
         alike = (self.type, self.device_class) == (other.type, other.device_class)
@@ -57,14 +64,6 @@ class Device:
 def close(one: int, other: int) -> bool:
     """Whether neither is more than `MOST_RATIO` times the other."""
     return max(one, other) <= MOST_RATIO * min(one, other)
-
-
-def device_of(device_type: str, text: str, device_class: str) -> Device:
-    """The device whose `str` is `text`. Raises `ValueError` for a CPU without a number of threads, or an empty part."""
-    label = _THREADS.fullmatch(text) if device_type == "cpu" else None
-    if not (device_type and text and device_class) or (device_type == "cpu" and label is None):
-        raise ValueError(f"no device: {device_type!r}, {text!r}, {device_class!r}")
-    return Device(device_type, *((label[1], device_class, int(label[2])) if label else (text, device_class)))
 
 
 def processor_name() -> str:
@@ -83,12 +82,6 @@ def processor_class() -> str:
     return f"{_VENDORS.get(vendor, vendor)} {uses}" if vendor and uses else UNKNOWN
 
 
-def processor_flags() -> set[str]:
-    """The instructions that the processor has, as the kernel calls them."""
-    entries = _entries()
-    return {*(entries.get("flags") or entries.get("Features") or "").split()}
-
-
 def described() -> dict[str, str]:
     """What distinguishes processors for which different code would be compiled: the features that the kernel lists."""
     wanted = ("model name", "flags", "Features", "CPU implementer", "CPU part")
@@ -97,7 +90,7 @@ def described() -> dict[str, str]:
 
 def _instruction_sets() -> tuple[str, str]:
     """The widest instructions that this processor has, and the widest that it may use; empty where that is unknown."""
-    flags = processor_flags()
+    flags = {*_entries().get("flags", "").split()}
     if platform.machine() != "x86_64" or not flags:
         return "", ""
     has = next(name for name, needs in _INSTRUCTION_SETS.items() if needs <= flags)

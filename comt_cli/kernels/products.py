@@ -94,12 +94,11 @@ def fits(a: Tensor, b: Tensor) -> bool:
     (M, K), N = a.shape, b.shape[1]
     if M * K * N < LEAST_MULTIPLICATIONS or min(M, N) < LEAST_WIDTH:
         return False
-    return all(each.dtype is torch.float32 and _is_dense(each) for each in (a, b))
+    return all(each.dtype is torch.float32 and _is_dense(*each.shape, *each.stride()) for each in (a, b))
 
 
-def _is_dense(matrix: Tensor) -> bool:
+def _is_dense(rows: int, columns: int, row: int, column: int) -> bool:
     """Whether rows, or columns, lie one after the other. Expanded ones do not, and those with gaps between elements."""
-    (rows, columns), (row, column) = matrix.shape, matrix.stride()
     return (column == 1 and row >= columns) or (row == 1 and column >= rows)
 
 
@@ -110,11 +109,9 @@ def _replacing(own: Any, *, in_place: bool) -> Callable[..., Tensor]:
         *added, a, b = given
         taken = not _paused and fits(a, b) and all(factor == 1 for factor in factors.values())
         if taken:
-            shape = (len(a), b.shape[1])
-            written = added[0] if in_place else out
-            taken = all(_is_addend(each, shape) for each in added) and (
-                written is None or (written.shape == shape and written.dtype is torch.float32)
-            )
+            shape, written = (len(a), b.shape[1]), added[0] if in_place else out
+            taken = all(_is_addend(each, shape) for each in added)
+            taken = taken and (written is None or (written.shape == shape and written.dtype is torch.float32))
         if not taken:
             result: Tensor = own.call_boxed(keys, *given, **factors, **({} if out is None else {"out": out}))
             return result

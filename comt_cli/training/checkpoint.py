@@ -232,7 +232,7 @@ def load_start(task: TaskRun[Any], directory: RunDirectory) -> None:
     source has no such weights, or its tensors or its tokens are not those of the model."""
     spec, model = task.spec, task.model
     assert spec.start is not None
-    run, source = spec.start.run, directory.beside(spec.start.run)
+    run, source = spec.start.run, RunDirectory(directory.path.with_name(spec.start.run.id))
     anew = f"comt {run.command} --fresh trains it anew, with the recipe {run.paper}/{run.table} at scale {run.scale}."
     result = source.result()
     if result is None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -13,8 +11,6 @@ import torch
 from pairwise import pairwise
 from tiny_runs import StopAt, Stopped, assert_same_run, image_spec, tiny_spec, train
 
-from comt_cli.lab.step import Variants
-from comt_cli.lab.subjects import LANGUAGE, Shape
 from comt_cli.training.devices import peak_flops
 from comt_cli.training.events import Note
 
@@ -190,17 +186,6 @@ def test_memory_is_of_each_run_and_mfu_of_known_devices(tiny_corpus, tmp_path):
         assert 0 < large["mfu"] < 1
 
 
-def test_workers_that_compile_leave_no_semaphores(tmp_path):
-    """By hand: comt train-lm --recipe table3 --rows pre-ln --seeds 1-2 --jobs 2 --set train.compile=true."""
-    settings = ("train.steps=4", "train.compile=true")
-    words = ["train-lm", "--recipe", "table3", "--rows", "pre-ln", "--seeds", "1-2", "--jobs", "2", "--device", "cuda"]
-    words += [word for setting in settings for word in ("--set", setting)]
-    command = [sys.executable, "-m", "comt_cli", *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "2 runs: 2 done" in done.stderr
-    assert "leaked semaphore" not in done.stderr
-
-
 # ---- image classifiers
 
 
@@ -230,38 +215,3 @@ def test_images_are_learnt_and_resume_to_the_bit(tmp_path, method, options):
     with pytest.raises(Stopped):
         train(spec, tmp_path / "runs", device="cuda", listener=StopAt(10))
     assert_same_run(train(spec, tmp_path / "runs", device="cuda"), expected)
-
-
-def test_the_gpu_agrees_with_the_cpu_on_images(tmp_path):
-    """The same initial weights, images and crops. fp32 sums in another order; TF32 is off."""
-    spec = image_spec(steps=4, log_every=1, learning_rate=1e-2)
-    cpu, gpu = (train(spec, tmp_path / device, device=device).metrics() for device in ("cpu", "cuda"))
-    assert gpu[0]["loss"] == pytest.approx(cpu[0]["loss"], rel=1e-4)
-    assert [line["loss"] for line in gpu[:-1]] == pytest.approx([line["loss"] for line in cpu[:-1]], rel=1e-2)
-
-
-# ---- what is measured
-
-
-@pytest.mark.filterwarnings("default")  # the compiler's own
-@pytest.mark.parametrize(
-    ("captured", "what"), [("plain-compiled-graphs", "whole"), ("transponder-fused-graphs", "block")]
-)
-def test_a_step_in_cuda_graphs_is_the_same_step(captured, what):
-    """Both train the same weights, in turns: the losses are equal between any two steps, to rounding in bf16, and fall.
-    By block the graph of a layer reads what that of the one before it wrote."""
-    model = {"size": "tiny", "width": 64, "ffn_width": 96, "layers": 3, "heads": 2}
-    shape = Shape("60m-b64", "train-lm", model, {"vocabulary": 64, "sequence_length": 32}, 4)
-    torch._dynamo.reset()
-    builder = Variants(LANGUAGE, shape, "bf16-mixed", torch.device("cuda"), what)
-    ready = [builder.prepare(name) for name in (captured.removesuffix("-graphs"), captured)]
-    losses = []
-    for turn in range(12):
-        found = [each.loss().item() for each in ready]
-        assert found[1] == pytest.approx(found[0], rel=1e-2)
-        losses.append(found[1])
-        ready[turn % 2].step()
-        for each in ready:
-            each.forward()
-    assert losses[-1] < losses[0]
-    torch._dynamo.reset()

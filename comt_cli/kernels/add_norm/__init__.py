@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from comt_cli.kernels.gates import Modulation, gated_sites
-from comt_cli.kernels.operators import Derivative, differentiable, like_gradients, rows
+from comt_cli.kernels.operators import Derivative, differentiable, like_gradients, unit_stride
 
 
 def reference(
@@ -27,8 +27,7 @@ def reference(
 
 
 class Saved(NamedTuple):
-    """What the backward pass reads. Without gates only the product's shape and type would be asked for: None where they
-    are the stream's."""
+    """Of a product without gates only its shape and type would be asked for: None where they are the stream's."""
 
     y: Tensor
     rstd: Tensor
@@ -58,7 +57,7 @@ def _save(given: Any, output: Any) -> Saved:
 
 def _gradients(backward: Any, saved: Saved, dy: Tensor, dn: Tensor) -> dict[str, Any]:
     """The product's gradient is that of x where none is returned for it."""
-    dy, dn = rows(dy), rows(dn)
+    dy, dn = unit_stride(dy), unit_stride(dn)
     if saved.product is None and dn.dtype != saved.y.dtype:
         saved = saved._replace(product=dn)  # its gradient is rounded to another type than dx
     dx, dproduct, *dgates, dgain = backward(dy, dn, *saved)

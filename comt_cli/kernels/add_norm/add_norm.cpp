@@ -97,7 +97,7 @@ OPERATION(add_norm) {
   const int64_t T_ = x.rows, D = x.columns;
   const Floats gain(in.matrix(), D, "the gain");
   const float epsilon = float(in.number());
-  const Gates gates(modulation, {D}, T_, useful_threads(in.threads, T_, D), false);
+  const Gates gates(modulation, {D}, T_, in.threads, false);
   with_types(x.type, product.type, [&](auto stream_tag, auto tag) {
     using X = decltype(stream_tag);
     using T = decltype(tag);
@@ -114,7 +114,7 @@ OPERATION(add_norm_backward) {
   const int64_t T_ = y.rows, D = y.columns;
   const Floats gain(in.matrix(), D, "the gain"), rstd(rstd_of, T_, "rstd");
   const Matrix& product = given.columns ? given : y;  // without it: of D columns, in the type of the stream
-  const Gates gates(modulation, {D}, T_, useful_threads(in.threads, T_, D), true, CHUNK, D);
+  const Gates gates(modulation, {D}, T_, in.threads, true, CHUNK, D);
   with_types(y.type, product.type, [&](auto stream_tag, auto tag) {
     using X = decltype(stream_tag);
     using T = decltype(tag);

@@ -25,6 +25,7 @@ import triton.language as tl
 from torch import Tensor
 
 from comt_cli.kernels.gates import Modulation
+from comt_cli.kernels.operators import unit_stride
 from comt_cli.kernels.triton import gates, launch
 from comt_cli.kernels.triton.sums import Parts
 from comt_cli.kernels.triton.tiles import Tile
@@ -40,7 +41,7 @@ def add_norm(
     x_TD: Tensor, product_TC: Tensor, modulation: Modulation, gain_D: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return y, [T, D], in the type of x; n, [T, D], in that of the product; rstd, [T], in fp32."""
-    x_TD, product_TC, gain_D = launch.unit_stride(x_TD), launch.unit_stride(product_TC), gain_D.contiguous()
+    rows = product_TC, x_TD = unit_stride(product_TC), unit_stride(x_TD)
     (T, D), layout = x_TD.shape, launch.Layout(modulation, x_TD.shape[1:])
     y_TD, n_TD = x_TD.new_empty(T, D), product_TC.new_empty(T, D)
     rstd_T = x_TD.new_empty(T, dtype=torch.float32)
@@ -51,63 +52,57 @@ def add_norm(
     layout.run(
         _add_norm_rows if by_rows else _add_norm,
         (launch.cdiv(T, tile.rows),),
-        (product_TC, x_TD, gain_D, y_TD, n_TD, rstd_T),
+        (*rows, gain_D.contiguous(), y_TD, n_TD, rstd_T),
         layout.gate(layout.sites[0]),
-        (product_TC.stride(0), x_TD.stride(0)),
+        tuple(each.stride(0) for each in rows),
         (T, D),
         epsilon,
         tile=tile,
-        rows=(product_TC, x_TD),
+        rows=rows,
         columns=(D,),
     )
     return y_TD, n_TD, rstd_T
 
 
 def add_norm_backward(
-    dy_TD: Tensor,
-    dn_TD: Tensor,
-    y_TD: Tensor,
-    rstd_T: Tensor,
-    product_TC: Tensor | None,
-    modulation: Modulation,
+    dy_TD: Tensor, dn_TD: Tensor, y_TD: Tensor, rstd_T: Tensor, product_TC: Tensor | None, modulation: Modulation,
     gain_D: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:  # fmt: skip
     """Return dx, [T, D], in the type of y; dproduct, [T, C], in the product's; dWc, dws and dgain, [D], in fp32.
 
     Without the product dproduct is dx, and what is returned for it has no elements: for one without gates, of D
     columns, in the type of x.
     """
     is_dx = product_TC is None
-    product_TC = y_TD if product_TC is None else product_TC
-    dy_TD, dn_TD, y_TD, product_TC = (launch.unit_stride(each) for each in (dy_TD, dn_TD, y_TD, product_TC))
+    given = y_TD if product_TC is None else product_TC, dy_TD, dn_TD, y_TD
+    source_TC, dy_TD, dn_TD, y_TD = (unit_stride(each) for each in given)
     rstd_T, gain_D = rstd_T.contiguous(), gain_D.contiguous()
     (T, D), layout = y_TD.shape, launch.Layout(modulation, y_TD.shape[1:])
     dx_TD = y_TD.new_empty(T, D)
-    dproduct_TC = dx_TD if is_dx else product_TC.new_empty(product_TC.shape)
-    tile = layout.tile("add_norm_backward", product_TC.dtype)
-    columns, mean_T = 1, None
+    dproduct_TC = dx_TD if is_dx else source_TC.new_empty(source_TC.shape)
+    tile, mean_T = layout.tile("add_norm_backward", source_TC.dtype), None
     if layout.kind == "channel":
-        columns = launch.cdiv(D, tile.channels)
         mean_T = _means(dn_TD, y_TD, rstd_T, gain_D)
     else:
         tile = _of_rows(tile, D)
-    parts = Parts(layout, tile, product_TC, (columns,), columns)
+    parts = Parts(layout, tile, source_TC)
     dgain_GD = gain_D.new_empty(parts.groups, D, dtype=torch.float32)
+    rows = source_TC, dy_TD, dn_TD, y_TD, dproduct_TC
     layout.run(
         _add_norm_backward_rows if mean_T is None else _add_norm_backward,
-        (parts.groups, columns),
-        (product_TC, dy_TD, dn_TD, y_TD, rstd_T, mean_T, gain_D),
+        (parts.groups, *parts.columns),
+        (*rows[:4], rstd_T, mean_T, gain_D),
         (dx_TD, None if is_dx else dproduct_TC, dgain_GD),
         layout.gate(layout.sites[0]),
         parts.tensors,
-        (product_TC.stride(0), dy_TD.stride(0), dn_TD.stride(0), y_TD.stride(0), dproduct_TC.stride(0)),
+        tuple(each.stride(0) for each in rows),
         (T, D, parts.blocks),
         tile=tile,
-        rows=(product_TC, dproduct_TC, dy_TD, dn_TD, y_TD),
+        rows=rows,
         columns=(D,),
     )
-    dWc, dws, dgain_D = parts.finish(product_TC, D, dproduct_TC, dgain_GD)
-    return dx_TD, dx_TD.new_empty(0) if is_dx else dproduct_TC, dWc, dws, dgain_D
+    dgates = parts.finish(source_TC, D, dproduct_TC, dgain_GD)
+    return dx_TD, dx_TD.new_empty(0) if is_dx else dproduct_TC, *dgates
 
 
 def _of_rows(tile: Tile, D: int, *, one: bool = False) -> Tile:
@@ -122,18 +117,10 @@ def _of_rows(tile: Tile, D: int, *, one: bool = False) -> Tile:
 
 def _means(dn_TD: Tensor, y_TD: Tensor, rstd_T: Tensor, gain_D: Tensor) -> Tensor:
     """rstd^3 mean(dn gain y), [T]: of which y takes dx nearer."""
-    T, D = y_TD.shape
-    mean_T = torch.empty_like(rstd_T)
-    tile = _of_rows(Tile(0, 4096, 4), D)
-    launch.run(
-        _store_means,
-        (launch.cdiv(T, tile.rows),),
-        (dn_TD, y_TD, rstd_T, gain_D, mean_T),
-        (dn_TD.stride(0), y_TD.stride(0)),
-        (T, D),
-        tile=tile,
-        UNIT=math.gcd(launch.LONGEST_VECTOR, dn_TD.stride(0), y_TD.stride(0), D),
-    )
+    (T, D), strides = y_TD.shape, (dn_TD.stride(0), y_TD.stride(0))
+    mean_T, tile = torch.empty_like(rstd_T), _of_rows(Tile(0, 4096, 4), D)
+    tensors, unit = (dn_TD, y_TD, rstd_T, gain_D, mean_T), math.gcd(launch.LONGEST_VECTOR, *strides, D)
+    launch.run(_store_means, (launch.cdiv(T, tile.rows),), tensors, strides, (T, D), tile=tile, UNIT=unit)
     return mean_T
 
 

@@ -11,12 +11,12 @@ nor a library in it is used where that is not so: whoever may write to a shared 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import hashlib
 import os
 import platform
+import re
 import shlex
 import shutil
 import stat
@@ -58,14 +58,12 @@ class Unavailable(Exception):
 
 def available() -> str | None:
     """None if the kernels can be used (compiling them if need be), else the reason why not, in a phrase for people."""
-    outcome = _outcome()
-    return outcome if isinstance(outcome, str) else None
+    return outcome if isinstance(outcome := _outcome(), str) else None
 
 
 def library() -> ctypes.CDLL:
     """The compiled kernels. Raises `Unavailable`."""
-    outcome = _outcome()
-    if isinstance(outcome, str):
+    if isinstance(outcome := _outcome(), str):
         raise Unavailable(outcome)
     return outcome
 
@@ -88,7 +86,10 @@ def _load() -> ctypes.CDLL:
     sources = {path.relative_to(FOLDER).as_posix(): path.read_text(encoding="utf-8") for path in files}
     key = sha256(canonical_json([sources, flags, compiler, version, described(), runtime.name]))[:20]
     try:
-        path = own_folder() / f"cpu-{key}.so"
+        folder = cache_folder() / f"kernels-{os.getuid()}"  # a cache may be shared, what runs may not be
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = folder / f"cpu-{key}.so"
+        refuse_foreign(folder)
         refuse_foreign(path)
         if not is_whole(path):
             with file_lock(path.with_suffix(".lock")):  # several workers want it at once: one compiles, the others wait
@@ -110,36 +111,15 @@ def target() -> str:
     return NATIVE.get(platform.machine(), "-march=native")
 
 
-def own_folder() -> Path:
-    """This user's folder of libraries in the cache, made if need be; a cache may be shared, what runs may not be.
-
-    Raises:
-        Unavailable: it is not the user's own, or others may write to it.
-        OSError: it cannot be made.
-    """
-    folder = cache_folder() / f"kernels-{os.getuid()}"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    refuse_foreign(folder)
-    return folder
-
-
 def refuse_foreign(path: Path) -> None:
     """Raise `Unavailable` where someone else than the user or root made `path`, or may write to it, or it is a link."""
     try:
         status = path.lstat()
     except FileNotFoundError:
         return
-    if stat.S_ISLNK(status.st_mode):
-        wrong = "is a link"
-    elif status.st_uid not in (os.getuid(), 0):
-        wrong = f"belongs to another user (number {status.st_uid})"
-    elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        wrong = "may be written to by others"
-    else:
-        return
-    raise Unavailable(f"{path} {wrong}, and what it holds would be run: delete it, or choose another COMT_CACHE")
+    is_own = status.st_uid in (os.getuid(), 0) and not stat.S_ISLNK(status.st_mode)
+    if not is_own or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise Unavailable(f"{path} is a link, of another user or writable by others, and would be run: delete it")
 
 
 def is_whole(path: Path) -> bool:
@@ -157,15 +137,13 @@ def find_compiler() -> tuple[list[str], str]:
     commands = [shlex.split(wanted)] if wanted else [["g++"], ["clang++"], ["c++"]]
     command = next((c for c in commands if c and shutil.which(c[0])), None)
     if command is None:
-        raise Unavailable(f"no C++ compiler: {f'$CXX is {wanted}, ' if wanted else ''}none found")
+        raise Unavailable(f"no C++ compiler: none of {wanted or 'g++, clang++, c++'}")
     return command, _run([*command, "--version"])
 
 
 def compile_library(command: list[str], runtime: Path) -> bytes:
-    """The content of the library, of sources that are compiled beside each other, on every core that there is.
-
-    Raises `Unavailable` with the compiler's first complaint.
-    """
+    """The content of the library, of sources that are compiled beside each other, on every core that there is. Raises
+    `Unavailable` with the compiler's first complaint."""
     with tempfile.TemporaryDirectory() as folder:
 
         def compiled(source: Path) -> str:
@@ -188,10 +166,8 @@ def compile_library(command: list[str], runtime: Path) -> bytes:
 def openmp_runtime() -> Path:
     """The OpenMP library that PyTorch has loaded: the kernels run on its threads, rather than on others beside them."""
     own = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
-    loaded = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
-    other = [Path(line.split(maxsplit=5)[5]) for line in loaded if "omp" in line and line.count("/")]
-    runtimes = own or [path for path in other if path.name.startswith(("libgomp.", "libiomp5.", "libomp."))]
-    if not runtimes:
+    loaded = re.findall(r"/\S*/(?:libgomp|libiomp5|libomp)\.\S*", Path("/proc/self/maps").read_text(errors="replace"))
+    if not (runtimes := [*own, *map(Path, loaded)]):
         raise Unavailable("PyTorch's OpenMP library was not found")
     return runtimes[0]
 

@@ -88,20 +88,18 @@ class Arguments {
  public:
   explicit Arguments(const int64_t* words) : threads(int(*words)), next(words + 1) {}
 
-  int64_t integer() { return *next++; }
-
-  double number() {
-    double value;
-    std::memcpy(&value, next++, sizeof value);
-    return value;
-  }
-
-  Matrix matrix() {
-    Matrix found;
+  // So many words as T has.
+  template <class T>
+  T read() {
+    T found;
     std::memcpy(&found, next, sizeof found);
     next += sizeof found / sizeof *next;
     return found;
   }
+
+  int64_t integer() { return read<int64_t>(); }
+  double number() { return read<double>(); }
+  Matrix matrix() { return read<Matrix>(); }
 
   Integers integers() {
     const int64_t count = integer();

@@ -22,7 +22,6 @@ from comt_cli.kernels.gates import Modulation
 
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.int64: 2}
 """The numbers that C++ knows types by."""
-
 _ERRORS = {2: TypeError, 3: ValueError}
 _BITS_OF, _AS_INTEGER = struct.Struct("d"), struct.Struct("q")
 _ABSENT = (0,) * 6
@@ -63,15 +62,8 @@ def _words(each: Any) -> tuple[int, ...]:
             raise TypeError(f"the CPU kernels take float32 and bfloat16, not {each.dtype} on {each.device.type}")
         if each.dim() not in (1, 2):
             raise ValueError(f"the CPU kernels take one or two dimensions, not the shape {tuple(each.shape)}")
-        one_row = each.dim() == 1
-        return (
-            each.data_ptr(),
-            *((1,) if one_row else ()),
-            *each.shape,
-            *((0,) if one_row else ()),
-            *each.stride(),
-            code,
-        )
+        one, none = ((1,), (0,)) if each.dim() == 1 else ((), ())  # a vector is one row
+        return each.data_ptr(), *one, *each.shape, *none, *each.stride(), code
     if each is None:
         return _ABSENT
     if isinstance(each, float):

@@ -24,29 +24,12 @@ float* memory(int64_t floats) {
 
 int64_t lines(int64_t floats) { return (floats + 15) / 16 * 16; }
 
-// Wc or ws, with any strides.
-template <class T>
-struct Weights {
-  const T* data;
-  int64_t row_stride, column_stride;
-};
-
-// body(Weights) of the matrix from a row on.
-template <class F>
-void with_weights(const Matrix& matrix, int64_t row, F&& body) {
-  with_type(matrix.type, [&](auto tag) {
-    using T = decltype(tag);
-    body(Weights<T>{static_cast<const T*>(matrix.data) + row * matrix.row_stride, matrix.row_stride,
-                    matrix.column_stride});
-  });
-}
-
 constexpr int TOGETHER = 16;  // columns of Wc that are read before they are packed
 
 // block[c] = `count` rows, at most W, of column `column` + c; zeros in the lanes behind them.
 template <class T>
-INLINE void read(const Weights<T>& Wc, int64_t row, int count, int column, int columns, float (*block)[comt::W]) {
-  const T* from = Wc.data + row * Wc.row_stride + column * Wc.column_stride;
+INLINE void read(const Matrix& Wc, int64_t row, int count, int column, int columns, float (*block)[comt::W]) {
+  const T* from = static_cast<const T*>(Wc.data) + row * Wc.row_stride + column * Wc.column_stride;
   if (Wc.row_stride == 1) {
     for (int c = 0; c < columns; ++c) {
       const T* whole = from + c * Wc.column_stride;
@@ -59,17 +42,17 @@ INLINE void read(const Weights<T>& Wc, int64_t row, int count, int column, int c
     for (int c = 0; c < columns; ++c) block[c][lane] = widen(from[lane * Wc.row_stride + c * Wc.column_stride]);
 }
 
-// Packs rows of Wc and gives the largest |p W| that any p within 0 and 1 can make, of the channels that are numbers:
+// Packs the rows of Wc from `first` + `begin` on and gives the largest |p W| that any p within 0 and 1 can make, of the channels that are numbers:
 // one with a NaN is NaN by either logistic function.
 template <class T>
-float transpose(const Weights<T>& Wc, int64_t begin, int64_t end, int rank, float* W, int64_t stride) {
+float transpose(const Matrix& Wc, int64_t first, int64_t begin, int64_t end, int rank, float* W, int64_t stride) {
   alignas(64) float block[TOGETHER][comt::W];
   V largest{};
   for (int64_t n = begin; n < end; n += comt::W) {
     const int count = int(std::min<int64_t>(comt::W, end - n));
     V above{}, below{};
     for (int r = 0; r < rank; ++r) {
-      if (r % TOGETHER == 0) read(Wc, n, count, r, std::min(rank - r, TOGETHER), block);
+      if (r % TOGETHER == 0) read<T>(Wc, first + n, count, r, std::min(rank - r, TOGETHER), block);
       const V w = -LOG2E * load(block[r % TOGETHER]);
       float* to = W + r * stride + n;
       count == comt::W ? store(to, w) : store(to, w, Part{count});
@@ -82,12 +65,6 @@ float transpose(const Weights<T>& Wc, int64_t begin, int64_t end, int rank, floa
   float limit = 0;
   for (int lane = 0; lane < comt::W; ++lane) limit = std::max(limit, largest[lane]);
   return limit;
-}
-
-template <class T>
-void copy(const Weights<T>& ws, int count, int rank, float* w) {
-  for (int s = 0; s < count; ++s)
-    for (int r = 0; r < rank; ++r) w[s * rank + r] = -LOG2E * widen(ws.data[s * ws.row_stride + r * ws.column_stride]);
 }
 
 // ---- a tile's kernels. R is the number of columns of p that are taken together.
@@ -253,17 +230,17 @@ std::string& message() {
   return last;
 }
 
-Gates::Gates(const Modulation& m, std::vector<int64_t> all, int64_t rows, int threads, bool backward,
+Gates::Gates(const Modulation& m, std::vector<int64_t> all, int64_t rows, int most_threads, bool backward,
              int64_t tile_columns, int64_t extra)
-    : modulation(m), widths(std::move(all)), width(0), channels(0), sites(int(widths.size())), count(0), rank(m.rank),
-      threads(threads), rows(rows), stride(0), extra(extra) {
+    : modulation(m), widths(std::move(all)), width(std::accumulate(widths.begin(), widths.end(), int64_t(0))),
+      channels(0), sites(int(widths.size())), count(0), rank(m.rank), threads(useful_threads(most_threads, rows, width)),
+      rows(rows), stride(0), extra(extra) {
   require(m.gated.count == sites && sites <= MOST_SITES, m.gated.count, " marks of gated sites for ", sites, " widths");
   for (int s = 0; s < sites; ++s) count += m.gated.data[s] != 0;
   channel = count && m.Wc.data, scalar = count && m.ws.data;
   for (int s = 0, next = 0; s < sites; ++s) {
     ordinal[s] = m.gated.data[s] ? next++ : -1;
     offset[s] = stride;
-    width += widths[s];
     if (ordinal[s] >= 0) channels += widths[s];
     if (ordinal[s] >= 0 && channel) stride += padded(widths[s]);
   }
@@ -291,15 +268,18 @@ void Gates::pack(Thread thread) const {
   for (int s = 0; s < sites && channel; ++s) {
     if (!is_gated(s)) continue;
     const int64_t N = widths[s], begin = thread.begin(N), end = thread.end(N);
-    with_weights(modulation.Wc, from, [&](const auto& Wc) {
-      limits[thread.index * count + ordinal[s]] = transpose(Wc, begin, end, rank, W + offset[s], stride);
+    with_type(modulation.Wc.type, [&](auto tag) {
+      limits[thread.index * count + ordinal[s]] =
+          transpose<decltype(tag)>(modulation.Wc, from, begin, end, rank, W + offset[s], stride);
     });
     if (thread.index == 0)
       for (int r = 0; r < rank; ++r) std::fill_n(W + r * stride + offset[s] + N, padded(N) - N, 0.0f);
     from += N;
   }
-  if (scalar && thread.index == 0)
-    with_weights(modulation.ws, 0, [&](const auto& ws) { copy(ws, count, rank, w); });
+  if (scalar && thread.index == 0) {
+    const Floats ws(modulation.ws, count, rank, rank, "ws");
+    for (int i = 0; i < columns; ++i) w[i] = -LOG2E * ws[i];
+  }
   if (count) thread.wait();
 }
 
@@ -322,14 +302,14 @@ void Gates::reduce(Thread thread, float* dWc, float* dws, float* dextra) const {
       }
     to += widths[s];
   }
-  const auto add = [&](float* (Gates::*part)(int) const, int64_t size, float* result) {
+  const auto add = [&](auto part, int64_t size, float* result) {
     for (int64_t i = thread.begin(size); i < thread.end(size); ++i) {
       result[i] = 0;
-      for (int t = 0; t < thread.count; ++t) result[i] += (this->*part)(t)[i];
+      for (int t = 0; t < thread.count; ++t) result[i] += part(t)[i];
     }
   };
-  if (scalar) add(&Gates::scalar_sums, columns, dws);
-  if (extra) add(&Gates::extra_sums, extra, dextra);
+  if (scalar) add([&](int t) { return scalar_sums(t); }, columns, dws);
+  if (extra) add([&](int t) { return extra_sums(t); }, extra, dextra);
 }
 
 Block::Block(const Gates& g, Thread thread) : gates(g) {

@@ -55,11 +55,17 @@ void parallel(int threads, F&& body) {
   GOMP_parallel(run, &body, unsigned(threads), 0);
 }
 
+// No more threads than blocks, and one where there is less to do than it takes to wake another.
+INLINE int useful_threads(int threads, int64_t rows, int64_t width) {
+  const int64_t blocks = (rows + ROWS - 1) / ROWS;
+  return rows * width < 16384 ? 1 : int(std::max<int64_t>(1, std::min<int64_t>(threads, blocks)));
+}
+
 // ---- gates
 
 // One call's gates. Memory: packed Wc and ws once, then for each thread its sums and its block.
 struct Gates {
-  Gates(const Modulation& modulation, std::vector<int64_t> widths, int64_t rows, int threads, bool backward,
+  Gates(const Modulation& modulation, std::vector<int64_t> widths, int64_t rows, int most_threads, bool backward,
         int64_t tile_columns = CHUNK, int64_t extra = 0);
 
   const Modulation& modulation;
@@ -159,13 +165,6 @@ INLINE void blocks_of(const Gates& gates, Thread thread, F&& body) {
     body(b * ROWS, int(std::min<int64_t>(ROWS, gates.rows - b * ROWS)));
 }
 
-// body(n, width) for the chunks of a row: its tiles, or all of it if there is no tile to fill.
-template <class F>
-INLINE void chunks_of(int64_t width, bool tiled, int64_t chunk, F&& body) {
-  if (!tiled) chunk = width;
-  for (int64_t n = 0; n < width; n += chunk) body(n, std::min(chunk, width - n));
-}
-
 // body(block, first_row) for all blocks of rows, on all threads, with the gates of these u.
 template <class T, class F>
 void forward_of(const Gates& gates, Rows<const T> u, F&& body) {
@@ -213,28 +212,45 @@ struct Gate {
   }
 };
 
-// body(start, width, row, gate) for the chunks of a site's N columns and the rows of a block; in a backward pass it
-// leaves ec in the place of sc.
-template <class F>
-INLINE void chunks_of_site(const Block& block, int s, int64_t chunk, F&& body) {
+// body(start, width, row, gate ...) for the chunks of the N columns of a site, or of two together, and the rows of a
+// block; in a backward pass it leaves ec in the place of sc. A chunk is a tile's, or all of a row if there is no tile to
+// fill. An ungated site beside one with a channel gate has a tile of ones, so that one loop serves both.
+template <class F, class... Sites>
+INLINE void chunks_of_sites(const Block& block, int64_t chunk, F&& body, Sites... s) {
+  constexpr int COUNT = sizeof...(Sites);
+  const int sites[COUNT] = {s...};
   const Gates& gates = block.gates;
-  const bool gated = gates.is_gated(s), backward = gates.with_sums;
-  if (gated && backward) block.begin_site();
-  with_flag(gated && gates.channel, [&](auto channel) {
-    chunks_of(gates.widths[s], channel, chunk, [&](int64_t start, int64_t width) {
-      if (channel) block.channel_gate(s, start, width);
-      for (int i = 0; i < block.rows; ++i)
-        body(start, width, i, Gate<decltype(channel)::value>{block.tile_row(0, i), gated ? block.factor(s, i) : 1});
-      if (channel && backward) block.channel_gradient(s, start, width);
-    });
+  const auto each_gated = [&](bool wanted, auto&& of_site) {
+    for (int k = 0; wanted && k < COUNT; ++k)
+      if (gates.is_gated(sites[k])) of_site(sites[k], k);
+  };
+  bool any = false;
+  each_gated(gates.channel, [&](int, int) { any = true; });
+  each_gated(gates.with_sums, [&](int, int k) { block.begin_site(k); });
+  with_flag(any, [&](auto channel) {
+    const auto gate = [&](int s, int i) {
+      const int k = s - sites[0];
+      return Gate<decltype(channel)::value>{block.tile_row(k, i), gates.is_gated(s) ? block.factor(s, i) : 1};
+    };
+    const int64_t N = gates.widths[sites[0]], step = channel ? chunk : N;
+    for (int64_t n = 0; n < N; n += step) {
+      const int64_t width = std::min(step, N - n);
+      for (int k = 0; channel && k < COUNT; ++k)
+        if (gates.is_gated(sites[k]))
+          block.channel_gate(sites[k], n, width, k);
+        else
+          for (int i = 0; i < block.rows; ++i) std::fill_n(block.tile_row(k, i), padded(width), 1.0f);
+      for (int i = 0; i < block.rows; ++i) body(n, width, i, gate(s, i)...);
+      each_gated(channel && gates.with_sums, [&](int s, int k) { block.channel_gradient(s, n, width, k, k); });
+    }
   });
-  if (gated && backward) block.end_site(s);
+  each_gated(gates.with_sums, [&](int s, int k) { block.end_site(s, k); });
 }
 
-// No more threads than blocks, and one where there is less to do than it takes to wake another.
-INLINE int useful_threads(int threads, int64_t rows, int64_t width) {
-  const int64_t blocks = (rows + ROWS - 1) / ROWS;
-  return rows * width < 16384 ? 1 : int(std::max<int64_t>(1, std::min<int64_t>(threads, blocks)));
+// The same for one site.
+template <class F>
+INLINE void chunks_of_site(const Block& block, int s, int64_t chunk, F&& body) {
+  chunks_of_sites(block, chunk, body, s);
 }
 
 }  // namespace comt

@@ -6,7 +6,7 @@ Its outputs are kept for the backward pass, which attention keeps anyway, and th
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,7 +39,7 @@ def reference(
 
 
 class Saved(NamedTuple):
-    """What the backward pass reads; `columns` are the product's."""
+    """`columns` are the product's."""
 
     q: Tensor
     k: Tensor
@@ -60,11 +60,6 @@ def _empty(
     return tuple(product.new_empty(product.shape[0], n) for n in (wide, narrow, narrow, modulation.columns))
 
 
-def _save(given: Any, output: Any) -> Saved:
-    product, *how = given
-    return Saved._make([*output, *how, product.shape[1]])
-
-
 _heads = differentiable(
     "heads",
     reference,
@@ -73,7 +68,7 @@ _heads = differentiable(
         Saved,
         "dq dk dv",
         empty=lambda saved: like_gradients(saved.q.new_empty(saved.q.shape[0], saved.columns), saved.modulation),
-        save=_save,
+        save=lambda given, output: Saved._make([*output, *given[1:], given[0].shape[1]]),
     ),
 )
 

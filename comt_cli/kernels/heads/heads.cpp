@@ -102,8 +102,7 @@ struct Call {
         rotation(cos, in.matrix()),
         wide(in.integer() * 2 * rotation.half),
         narrow(in.integer() * 2 * rotation.half),
-        gates(modulation, {wide, narrow, narrow}, rows, useful_threads(in.threads, rows, wide + 2 * narrow), backward,
-              chunk_of(2 * rotation.half) + W) {}
+        gates(modulation, {wide, narrow, narrow}, rows, in.threads, backward, chunk_of(2 * rotation.half) + W) {}
   const Modulation modulation;
   const Matrix cos;
   const Rotation rotation;

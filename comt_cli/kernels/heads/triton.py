@@ -22,6 +22,7 @@ import triton.language as tl
 from torch import Tensor
 
 from comt_cli.kernels.gates import Modulation
+from comt_cli.kernels.operators import unit_stride
 from comt_cli.kernels.triton import gates, launch
 from comt_cli.kernels.triton.sums import Parts
 from comt_cli.kernels.triton.tiles import Tile
@@ -31,7 +32,7 @@ def heads(
     product_TC: Tensor, modulation: Modulation, cos_PE: Tensor, sin_PE: Tensor, heads: int, kv_heads: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return q, [T, heads 2 E], k and v, [T, kv_heads 2 E], and a copy of u, [T, S R]. See `reference`."""
-    product_TC, cos_PE, sin_PE = (launch.unit_stride(tensor) for tensor in (product_TC, cos_PE, sin_PE))
+    product_TC, cos_PE, sin_PE = (unit_stride(tensor) for tensor in (product_TC, cos_PE, sin_PE))
     T, E = len(product_TC), cos_PE.shape[-1]
     layout = launch.Layout(modulation, [2 * E * each for each in (heads, kv_heads, kv_heads)])
     q_TN, k_TN, v_TN = (product_TC.new_empty(T, site.width) for site in layout.sites)
@@ -56,36 +57,23 @@ def heads(
 
 
 def heads_backward(
-    dq_TN: Tensor,
-    dk_TN: Tensor,
-    dv_TN: Tensor,
-    q_TN: Tensor,
-    k_TN: Tensor,
-    v_TN: Tensor,
-    u_TU: Tensor,
-    modulation: Modulation,
-    cos_PE: Tensor,
-    sin_PE: Tensor,
-    heads: int,
-    kv_heads: int,
-    columns: int,
-) -> tuple[Tensor, Tensor, Tensor]:
+    dq_TN: Tensor, dk_TN: Tensor, dv_TN: Tensor, q_TN: Tensor, k_TN: Tensor, v_TN: Tensor, u_TU: Tensor,
+    modulation: Modulation, cos_PE: Tensor, sin_PE: Tensor, heads: int, kv_heads: int, columns: int,
+) -> tuple[Tensor, ...]:  # fmt: skip
     """Return dproduct, [T, columns], in the type of q, and dWc and dws in fp32. q, k, v and u are `heads`' outputs."""
-    gradients = [launch.unit_stride(tensor) for tensor in (dq_TN, dk_TN, dv_TN)]
-    outputs = [launch.unit_stride(tensor) for tensor in (q_TN, k_TN, v_TN)]
-    u_TU, cos_PE, sin_PE = (launch.unit_stride(tensor) for tensor in (u_TU, cos_PE, sin_PE))
+    Gs, outs = (tuple(map(unit_stride, each)) for each in ((dq_TN, dk_TN, dv_TN), (q_TN, k_TN, v_TN)))
+    u_TU, cos_PE, sin_PE = (unit_stride(tensor) for tensor in (u_TU, cos_PE, sin_PE))
     T, E = len(q_TN), cos_PE.shape[-1]
-    widths = [2 * E * each for each in (heads, kv_heads, kv_heads)]
-    parts = Parts.of("heads_backward", modulation, widths, q_TN, sum)
-    layout = parts.layout
+    layout = launch.Layout(modulation, [2 * E * each for each in (heads, kv_heads, kv_heads)])
+    parts = Parts(layout, layout.tile("heads_backward", q_TN.dtype), q_TN, sum)
     dproduct_TC = q_TN.new_empty(T, columns)
     layout.run(
         _heads_backward,
         (sum(parts.columns), parts.groups),
         (u_TU, cos_PE, sin_PE, dproduct_TC),
-        tuple(outputs),
-        tuple(gradients),
-        tuple((out.stride(0), G.stride(0)) for out, G in zip(outputs, gradients, strict=True)),
+        outs,
+        Gs,
+        tuple((out.stride(0), G.stride(0)) for out, G in zip(outs, Gs, strict=True)),
         tuple(layout.gate(site, 0) for site in layout.sites),
         parts.tensors,
         (u_TU.stride(0), cos_PE.stride(0), sin_PE.stride(0), columns),
@@ -93,11 +81,10 @@ def heads_backward(
         _shares(layout, parts.columns),
         tuple(parts.firsts),
         tile=parts.tile,
-        rows=(dproduct_TC, *gradients, *outputs),
+        rows=(dproduct_TC, *Gs, *outs),
         **_constants(layout, parts.tile, E),
     )
-    dWc, dws = parts.finish(u_TU, 0, dproduct_TC)
-    return dproduct_TC, dWc, dws
+    return dproduct_TC, *parts.finish(u_TU, 0, dproduct_TC)
 
 
 def _shares(layout: launch.Layout, counts: Sequence[int]) -> tuple[tuple[int, int, int], ...]:

@@ -17,23 +17,19 @@ Tensor2Tensor and fairseq spread e over the V - 1 other tokens: that is e V / (V
 Tensor2Tensor also subtracts the distribution's entropy, a constant.)
 
 On a CPU softmax, loss and gradient of a block are one call of C++ (`linear_cross_entropy.cpp`), which reads the logits
-once, in place of some ten operations of PyTorch; products remain the library's, and take more rows at a time. How
-much that gains has been measured by hand alone, on one thread.
+once, in place of some ten operations of PyTorch; products remain the library's, and take more rows at a time.
 
-On CUDA, liger-kernel (the extra `gpu`) does the same where it is installed, block by block and with the gradient in the
-forward pass. What it gives is softmax and gradient in one Triton kernel, which reads a block of logits twice and writes
-it once, where the PyTorch below goes over it some ten times. It uses no atomic additions: each row is one program's and
-the rest are matrix products, so a step repeats to the bit. Its costs: it waits for the device twice a call (to count
-the targets, and to see whether the incoming derivative is 1), so it cannot be captured in a CUDA graph; and its
-backward pass runs only once, since it scales in place what it kept. It has not been measured here yet; on a GPU
-`comt bench step` times whole steps with it.
+On CUDA, liger-kernel (the extra `gpu`) does the same where it is installed: softmax and gradient in one Triton kernel,
+which reads a block of logits twice and writes it once. It uses no atomic additions: each row is one program's and the
+rest are matrix products, so a step repeats to the bit. It waits for the device twice a call (to count the targets, and
+to see whether the incoming derivative is 1), so it cannot be captured in a CUDA graph; and its backward pass runs only
+once, since it scales in place what it kept. On a GPU `comt bench step` times whole steps with it.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -48,6 +44,8 @@ BLOCK_ELEMENTS = {"cpu": 512 * 1024, "cuda": 64 * 1024 * 1024}
 """Logits in one block: what stays in a CPU's cache, what keeps a GPU busy."""
 FUSED_BLOCK_ELEMENTS = 4 * 1024 * 1024
 """The same for the kernel in C++, which goes over a block once: what products with many rows gain is more."""
+BY_LIGER = "cuda"
+"""The type of device on which the fused loss is liger-kernel's."""
 LIGER_BLOCK_ELEMENTS = 256 * 1024 * 1024
 """The same for liger-kernel, 0.5 GiB in 16 bits; its blocks may be up to twice that, since it rounds their rows up to a
 power of two. Of itself it takes blocks with as many logits as h has elements: 32 in a step of 65,536 tokens 512 wide,
@@ -75,14 +73,14 @@ def linear_cross_entropy(
     W_VD = W_VD.to(h_TD.dtype)
     bias_V = None if bias_V is None else bias_V.to(h_TD.dtype)
     fused = choose_loss(wanted, h_TD.device, h_TD.dtype).fused
-    compute = FUSED[h_TD.device.type] if fused else _blocked
-    return compute(h_TD, W_VD, targets_T, smoothing, bias_V)
+    # liger-kernel computes no gradient for W alone, and divides by the number of rows.
+    by_liger = fused and h_TD.device.type == BY_LIGER and len(h_TD) and h_TD.requires_grad >= W_VD.requires_grad
+    given = h_TD, W_VD, targets_T, smoothing, bias_V
+    loss: Tensor = _of_liger(*given) if by_liger else _LinearCrossEntropy.apply(*given, fused and h_TD.is_cpu)  # type: ignore[no-untyped-call]
+    return loss
 
 
 def _of_liger(h_TD: Tensor, W_VD: Tensor, targets_T: Tensor, smoothing: float, bias_V: Tensor | None) -> Tensor:
-    # liger-kernel computes no gradient for W alone, and divides by the number of rows.
-    if not len(h_TD) or (W_VD.requires_grad and not h_TD.requires_grad):
-        return _blocked(h_TD, W_VD, targets_T, smoothing, bias_V)
     found = liger()
     assert isinstance(found, tuple)  # it was chosen
     function = found[1]
@@ -100,22 +98,6 @@ def _of_liger(h_TD: Tensor, W_VD: Tensor, targets_T: Tensor, smoothing: float, b
 
 
 _signature = functools.cache(inspect.signature)
-
-
-def _blocked(
-    h_TD: Tensor, W_VD: Tensor, targets_T: Tensor, smoothing: float, bias_V: Tensor | None, *, fused: bool = False
-) -> Tensor:
-    loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        h_TD, W_VD, targets_T, smoothing, bias_V, fused
-    )
-    return loss
-
-
-FUSED: dict[str, Callable[[Tensor, Tensor, Tensor, float, Tensor | None], Tensor]] = {
-    "cpu": functools.partial(_blocked, fused=True),
-    "cuda": _of_liger,
-}
-"""Device type -> the loss that `choose_loss` chooses there where it is not PyTorch's."""
 
 
 def _cross_entropy(

@@ -75,10 +75,6 @@ struct Row {
     return sum_of_lanes(total);
   }
 
-  void clear() const {
-    columns(a.words, [&](int64_t v, auto part) { store(z + v, V{}, part); });
-  }
-
   float loss(int64_t target, float* dbias) const {
     float sum_x;
     const float e = a.smoothing, most = e > 0 ? read<true>(sum_x) : read<false>(sum_x);
@@ -99,13 +95,8 @@ struct Row {
 template <class T>
 void losses_of(const CrossEntropy& a, Rows<T> z, Thread thread, float* x, float* dbias) {
   for (int64_t t = thread.begin(a.rows); t < thread.end(a.rows); ++t) {
-    const Row<T> row{a, z[t], x};
-    if (a.targets[t] < 0) {
-      a.losses[t] = 0;
-      if (a.gradient) row.clear();
-    } else {
-      a.losses[t] = row.loss(a.targets[t], dbias);
-    }
+    a.losses[t] = a.targets[t] < 0 ? 0 : Row<T>{a, z[t], x}.loss(a.targets[t], dbias);
+    if (a.targets[t] < 0 && a.gradient) std::fill_n(z[t], a.words, T{});
   }
 }
 

@@ -6,7 +6,7 @@ The product is kept for the backward pass, no gate and no logit. Shapes as in `k
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -20,23 +20,14 @@ def reference(product_TC: Tensor, modulation: Modulation, widths: Sequence[int])
     return torch.cat(gated_sites(product_TC, modulation, widths), dim=-1)
 
 
-class Saved(NamedTuple):
-    """What the backward pass reads."""
-
-    product: Tensor
-    modulation: Modulation
-    widths: Sequence[int]
-
-
 _modulate = differentiable(
     "modulate",
     reference,
     empty=lambda product, modulation, widths: product.new_empty(product.shape[0], sum(widths)),
-    derivative=Derivative(Saved, "G", empty=lambda saved: like_gradients(saved.product, saved.modulation)),
+    derivative=Derivative(3, "G", empty=lambda saved: like_gradients(*saved[:2])),
 )
 
 
 def modulate(product_TC: Tensor, modulation: Modulation, widths: Sequence[int]) -> Tensor:
     """As `reference`, by a hand-written kernel: [T, C] -> [T, M]."""
-    zhat_TM: Tensor = _modulate(product_TC, modulation, widths)
-    return zhat_TM
+    return cast(Tensor, _modulate(product_TC, modulation, widths))

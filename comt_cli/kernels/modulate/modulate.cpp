@@ -51,7 +51,15 @@ void backward(const Gates& gates, Rows<const T> G, Rows<const T> product, const 
   });
 }
 
-std::vector<int64_t> vector_of(Integers widths) { return {widths.data, widths.data + widths.count}; }
+// body(G, the gates, the product, its type) with the arguments of either direction.
+template <class F>
+void with_arguments(Arguments& in, bool is_backward, F&& body) {
+  const Matrix G = is_backward ? in.matrix() : Matrix{}, product = in.matrix();
+  const Modulation modulation = in.modulation();
+  const Integers widths = in.integers();
+  const Gates gates(modulation, {widths.data, widths.data + widths.count}, product.rows, in.threads, is_backward);
+  with_type(product.type, [&](auto tag) { body(G, gates, gates.product<const decltype(tag)>(product), tag); });
+}
 
 }  // namespace
 }  // namespace comt
@@ -59,25 +67,15 @@ std::vector<int64_t> vector_of(Integers widths) { return {widths.data, widths.da
 using namespace comt;
 
 OPERATION(modulate) {
-  const Matrix product = in.matrix();
-  const Modulation modulation = in.modulation();
-  const auto widths = vector_of(in.integers());
-  const int64_t M = std::accumulate(widths.begin(), widths.end(), int64_t(0));
-  const Gates gates(modulation, widths, product.rows, useful_threads(in.threads, product.rows, M), false);
-  with_type(product.type, [&](auto tag) {
+  with_arguments(in, false, [&](auto&, auto& gates, auto product, auto tag) {
     using T = decltype(tag);
-    forward<T>(gates, gates.product<const T>(product), {in.result<T>(), M});
+    forward<T>(gates, product, {in.result<T>(), gates.width});
   });
 }
 
 OPERATION(modulate_backward) {
-  const Matrix G = in.matrix(), product = in.matrix();
-  const Modulation modulation = in.modulation();
-  const auto widths = vector_of(in.integers());
-  const int64_t M = std::accumulate(widths.begin(), widths.end(), int64_t(0));
-  const Gates gates(modulation, widths, product.rows, useful_threads(in.threads, product.rows, M), true);
-  with_type(product.type, [&](auto tag) {
+  with_arguments(in, true, [&](auto& G, auto& gates, auto product, auto tag) {
     using T = decltype(tag);
-    backward<T>(gates, G.of<const T>(product.rows, M, "G"), gates.product<const T>(product), in.gradients<T>());
+    backward<T>(gates, G.template of<const T>(gates.rows, gates.width, "G"), product, in.gradients<T>());
   });
 }

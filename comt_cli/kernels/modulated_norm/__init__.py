@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from comt_cli.kernels.operators import Derivative, differentiable
+from comt_cli.kernels.operators import Derivative, differentiable, unit_stride
 
 
 def reference(
@@ -52,8 +52,7 @@ def reference(
 
 
 class Saved(NamedTuple):
-    """What the backward pass reads; y where a ReLU follows. `dskip`: whether it writes the skip's gradient, which is
-    dy itself without a ReLU."""
+    """y where a ReLU follows; `dskip`: whether the skip's gradient is written, which is dy itself without a ReLU."""
 
     y: Tensor | None
     product: Tensor
@@ -106,24 +105,12 @@ _modulated_norm = differentiable(
 )
 
 
-def modulated_norm(
-    product_PK: Tensor,
-    u_Ph: Tensor | None,
-    window_h: Tensor | None,
-    A_rC: Tensor | None,
-    b_r: Tensor | None,
-    weight_C: Tensor | None,
-    bias_C: Tensor,
-    skip_PC: Tensor | None,
-    relu: bool,
-    epsilon: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """As `reference`, by a hand-written kernel; mean and variance, in fp32, have no gradient.
+def modulated_norm(product_PK: Tensor, *operands: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """As `reference` of the same arguments, by a hand-written kernel; mean and variance, in fp32, have no gradient.
 
-    product: fp32 or bf16 (on a GPU fp16 too), its rows in one piece each. skip is taken in the product's type.
+    product: fp32 or bf16, its rows in one piece each. skip is taken in the product's type.
     """
-    if skip_PC is not None:
-        skip_PC = skip_PC.to(product_PK.dtype)
-        skip_PC = skip_PC if skip_PC.stride(-1) == 1 else skip_PC.contiguous()
-    y, mean, var = _modulated_norm(product_PK, u_Ph, window_h, A_rC, b_r, weight_C, bias_C, skip_PC, relu, epsilon)
+    *before, skip_PC, relu, epsilon = operands
+    skip_PC = None if skip_PC is None else unit_stride(skip_PC.to(product_PK.dtype))
+    y, mean, var = _modulated_norm(product_PK, *before, skip_PC, relu, epsilon)
     return y, mean.detach(), var.detach()

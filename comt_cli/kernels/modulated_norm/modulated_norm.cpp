@@ -120,7 +120,7 @@ void forward(const Norm& a, Rows<const T> q, const Outputs<T>& out, int threads)
 using namespace comt;
 
 OPERATION(modulated_norm) {
-  const Norm::Given given(in);
+  const auto given = in.read<Norm::Given>();
   const Matrix bias_of = in.matrix(), skip = in.matrix();
   const int64_t C = bias_of.columns;
   const Floats bias(bias_of, C, "bias");

@@ -23,10 +23,7 @@ inline Matrix part_of(const Matrix& whole, int64_t from, int64_t columns) {
 // columns behind the C where it is not given. A's rows are padded by zeros to whole vectors.
 struct Norm {
   struct Given {
-    explicit Given(Arguments& in)
-        : product(in.matrix()), u(in.matrix()), window(in.matrix()), A(in.matrix()), b(in.matrix()),
-          weight(in.matrix()) {}
-    const Matrix product, u, window, A, b, weight;
+    Matrix product, u, window, A, b, weight;
   };
 
   Norm(const Given& given, int64_t channels)

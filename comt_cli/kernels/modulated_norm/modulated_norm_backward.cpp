@@ -159,11 +159,15 @@ struct Backward {
       memory.constants(OFFSET)[n] = of_dn / float(a.rows) * rstd[n];
       memory.constants(SLOPE)[n] = of_dn_n / float(a.rows) * rstd[n] * rstd[n];
     }
-    if (thread.index == 0)
-      for (int64_t k = 0; k < r; ++k) {
-        of.db[k] = 0;
-        for (int t = 0; t < thread.count; ++t) of.db[k] += memory.scalar_sums(t)[r + k];
-      }
+    if (thread.index == 0) add_scalars(thread, r, r, of.db);
+  }
+
+  // Of all threads, in their order: `count` of what each has added up from `first` on.
+  void add_scalars(Thread thread, int64_t first, int64_t count, float* results) const {
+    for (int64_t k = 0; k < count; ++k) {
+      results[k] = 0;
+      for (int t = 0; t < thread.count; ++t) results[k] += memory.scalar_sums(t)[first + k];
+    }
   }
 
   template <class R, class X>
@@ -229,11 +233,7 @@ struct Backward {
       });
       if (!gates) return;
       thread.wait();
-      if (thread.index) return;
-      for (int64_t k = 0; k < a.window_width; ++k) {
-        of.dwindow[k] = 0;
-        for (int t = 0; t < thread.count; ++t) of.dwindow[k] += memory.scalar_sums(t)[2 * a.pixel_width + k];
-      }
+      if (thread.index == 0) add_scalars(thread, 2 * a.pixel_width, a.window_width, of.dwindow);
     });
   }
 };
@@ -245,7 +245,7 @@ using namespace comt;
 
 OPERATION(modulated_norm_backward) {
   const Matrix dy = in.matrix(), y = in.matrix();
-  const Norm::Given given(in);
+  const auto given = in.read<Norm::Given>();
   const Matrix mean_of = in.matrix(), var_of = in.matrix();
   const int64_t C = mean_of.columns;
   const Floats mean(mean_of, C, "mean"), var(var_of, C, "var");

@@ -12,14 +12,14 @@ Shapes: N rows of one matrix, R bottleneck width, Mg and S rows of all sites' Wc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from comt_cli.kernels.gates import Bottleneck, Modulation
-from comt_cli.kernels.operators import computed_by_triton, operator
+from comt_cli.kernels.operators import computed_by_triton, operator, refuse_second
 
 
 def reference(
@@ -32,24 +32,25 @@ def reference(
     filled = [
         F.pad(W_NR, (0, 0, 0, n - len(W_NR))) if n > len(W_NR) else W_NR for W_NR, n in zip(scaled, rows, strict=True)
     ]
-    Wc, ws = (torch.cat(list(part)) if part else B[0].new_empty(0) for part in _parts(filled, channel))
+    Wc, ws = (torch.cat(part) if part else B[0].new_empty(0) for part in (filled[:channel], filled[channel:]))
     return Wc, ws
 
 
-def _empty(B: Sequence[Tensor], _: Any, rows: Sequence[int], channel: int) -> tuple[Tensor, ...]:
-    R = B[0].shape[1]
-    return tuple(B[0].new_empty((sum(part), R) if part else 0, dtype=torch.float32) for part in _parts(rows, channel))
+def empty(B: Sequence[Tensor], _: Any, rows: Sequence[int], channel: int) -> tuple[Tensor, ...]:
+    """Empty tensors like Wc and ws, in fp32."""
+    parts, R = (rows[:channel], rows[channel:]), B[0].shape[1]
+    return tuple(B[0].new_empty((sum(part), R) if part else 0, dtype=torch.float32) for part in parts)
 
 
-def _empty_gradients(  # its annotations are the schema
+def empty_gradients(  # its annotations are the schema
     dWc: Tensor, dws: Tensor, B: Sequence[Tensor], log_alpha: Sequence[Tensor], rows: Sequence[int], channel: int
 ) -> list[Tensor]:
     """Of the matrices B, then of the log_alphas, each in its parameter's type."""
     return [torch.empty_like(each, memory_format=torch.contiguous_format) for each in (*B, *log_alpha)]
 
 
-_modulation = operator("modulation", reference, _empty)
-_modulation_backward = operator("modulation_backward", _empty_gradients, _empty_gradients)
+_modulation = operator("modulation", reference, empty)
+_modulation_backward = operator("modulation_backward", empty_gradients, empty_gradients)
 
 
 class _Joined(torch.autograd.Function):
@@ -58,26 +59,19 @@ class _Joined(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Sequence[int], channel: int, *tensors: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(*tensors)
-        ctx.rows, ctx.channel = rows, channel
-        Wc, ws = _modulation(*_halves(tensors), rows, channel)
-        return Wc, ws
+        ctx.how = rows, channel
+        return cast(tuple[Tensor, Tensor], _modulation(*_halves(tensors), rows, channel))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # create_graph: what follows would not be recorded
-            raise RuntimeError("comt.modulation has no second derivative")
+        refuse_second("comt.modulation")
         dWc, dws = (gradient.contiguous() for gradient in gradients)
-        return None, None, *_modulation_backward(dWc, dws, *_halves(ctx.saved_tensors), ctx.rows, ctx.channel)
+        return None, None, *_modulation_backward(dWc, dws, *_halves(ctx.saved_tensors), *ctx.how)
 
 
 def _halves(tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
     half = len(tensors) // 2
     return list(tensors[:half]), list(tensors[half:])
-
-
-def _parts(each: Sequence[Any], channel: int) -> tuple[Sequence[Any], Sequence[Any]]:
-    """What belongs to Wc, and what to ws."""
-    return each[:channel], each[channel:]
 
 
 def modulation_of(gates: Sequence[Bottleneck | None], widths: Sequence[int]) -> Modulation | None:

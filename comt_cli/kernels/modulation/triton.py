@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from comt_cli.kernels.modulation import empty, empty_gradients
+
 BLOCK = 1024
 WHOLE_BLOCK, WHOLE_WARPS = 8192, 16
 
@@ -21,53 +23,42 @@ def modulation(
     B: Sequence[Tensor], log_alpha: Sequence[Tensor], rows: Sequence[int], channel: int
 ) -> tuple[Tensor, Tensor]:
     """Return Wc, [Mg, R], and ws, [S, R], in fp32. See `reference`."""
-    R = B[0].shape[1]
-    joined = tuple(
-        B[0].new_empty((sum(part), R) if part else 0, dtype=torch.float32) for part in (rows[:channel], rows[channel:])
-    )
+    R, (Wc, ws) = B[0].shape[1], empty(B, log_alpha, rows, channel)
     with torch.cuda.device_of(B[0]):
         _modulation[triton.cdiv(max(rows) * R, BLOCK), len(B)](
             tuple(each.contiguous() for each in B),
             tuple(log_alpha),
-            _views(joined, rows, channel),
+            _views(Wc, ws, rows, channel),
             tuple(each.numel() for each in B),
             tuple(n * R for n in rows),
             BLOCK=BLOCK,
         )
-    Wc, ws = joined
     return Wc, ws
 
 
 def modulation_backward(
-    dWc: Tensor,
-    dws: Tensor,
-    B: Sequence[Tensor],
-    log_alpha: Sequence[Tensor],
-    rows: Sequence[int],
-    channel: int,
+    dWc: Tensor, dws: Tensor, B: Sequence[Tensor], log_alpha: Sequence[Tensor], rows: Sequence[int], channel: int
 ) -> list[Tensor]:
     """Return the gradients of the matrices B, then those of the log_alphas, each in its parameter's type."""
-    dB = [torch.empty_like(each, memory_format=torch.contiguous_format) for each in B]
-    dlog_alpha = [torch.empty_like(each) for each in log_alpha]
+    gradients = empty_gradients(dWc, dws, B, log_alpha, rows, channel)
     with torch.cuda.device_of(B[0]):
         _modulation_backward[(len(B),)](
-            _views((dWc, dws), rows, channel),
+            _views(dWc, dws, rows, channel),
             tuple(each.contiguous() for each in B),
             tuple(log_alpha),
-            tuple(dB),
-            tuple(dlog_alpha),
+            tuple(gradients[: len(B)]),
+            tuple(gradients[len(B) :]),
             tuple(each.numel() for each in B),
             BLOCK=min(WHOLE_BLOCK, triton.next_power_of_2(max(each.numel() for each in B))),
             num_warps=WHOLE_WARPS,
         )
-    return [*dB, *dlog_alpha]
+    return gradients
 
 
-def _views(joined: Sequence[Tensor], rows: Sequence[int], channel: int) -> tuple[Tensor, ...]:
+def _views(Wc: Tensor, ws: Tensor, rows: Sequence[int], channel: int) -> tuple[Tensor, ...]:
     """The rows of Wc or ws that belong to each matrix, and what comes behind them."""
-    Wc, ws = joined
-    firsts = [sum(rows[:i]) for i in range(channel)], [sum(rows[channel:i]) for i in range(channel, len(rows))]
-    return *(Wc[first:] for first in firsts[0]), *(ws[first:] for first in firsts[1])
+    parts = (Wc, rows[:channel]), (ws, rows[channel:])
+    return tuple(W[sum(part[:i]) :] for W, part in parts for i in range(len(part)))
 
 
 @triton.jit

@@ -9,41 +9,10 @@ namespace {
 // a s, s = sigmoid(a). That s does not fall below 2^-126 must not show where a is far below: there it is 0, or NaN.
 INLINE V silu_of(V a, V s) { return a > -90 ? a * s : a * 0; }
 
-// An ungated site of a product whose other site has a channel gate: its tile is all ones, so that one loop serves both.
-void fill_tiles(const Block& block, int64_t start, int64_t width) {
-  for (int s = 0; s < 2; ++s)
-    if (block.gates.is_gated(s))
-      block.channel_gate(s, start, width, s);
-    else
-      for (int i = 0; i < block.rows; ++i) std::fill_n(block.tile_row(s, i), padded(width), 1.0f);
-}
-
-// body(start, width, row, gate of `gate`, gate of `up`) for the chunks of both sites and the rows of a block.
-template <class F>
-INLINE void chunks_of_pair(const Block& block, F&& body) {
-  const Gates& gates = block.gates;
-  const auto each_gated = [&](bool wanted, auto&& of_site) {
-    for (int s = 0; wanted && s < 2; ++s)
-      if (gates.is_gated(s)) of_site(s);
-  };
-  each_gated(gates.with_sums, [&](int s) { block.begin_site(s); });
-  with_flag(gates.channel, [&](auto channel) {
-    const auto gate = [&](int s, int i) {
-      return Gate<decltype(channel)::value>{block.tile_row(s, i), gates.is_gated(s) ? block.factor(s, i) : 1};
-    };
-    chunks_of(gates.widths[0], channel, CHUNK, [&](int64_t start, int64_t width) {
-      if (channel) fill_tiles(block, start, width);
-      for (int i = 0; i < block.rows; ++i) body(start, width, i, gate(0, i), gate(1, i));
-      each_gated(gates.with_sums, [&](int s) { block.channel_gradient(s, start, width, s, s); });
-    });
-  });
-  each_gated(gates.with_sums, [&](int s) { block.end_site(s, s); });
-}
-
 template <class T>
 void forward(const Gates& gates, Rows<const T> product, Rows<T> h, int64_t F) {
   forward_of(gates, product.from(2 * F), [&](Block& block, int64_t first) {
-    chunks_of_pair(block, [&](int64_t start, int64_t width, int i, auto gate, auto up) {
+    const auto body = [&](int64_t start, int64_t width, int i, auto gate, auto up) {
       const T* z = product[first + i] + start;
       T* to = h[first + i] + start;
       columns(width, [&](int64_t n, auto part) {
@@ -51,7 +20,8 @@ void forward(const Gates& gates, Rows<const T> product, Rows<T> h, int64_t F) {
         const V b = load(z + F + n, part) * up(n);
         store(to + n, silu_of(a, sigmoid(a)) * b, part);
       });
-    });
+    };
+    chunks_of_sites(block, CHUNK, body, 0, 1);
     for (int64_t t = first; t < first + block.rows; ++t) std::memset(h[t] + F, 0, size_t(h.stride - F) * sizeof(T));
   });
 }
@@ -59,7 +29,7 @@ void forward(const Gates& gates, Rows<const T> product, Rows<T> h, int64_t F) {
 template <class T>
 void backward(const Gates& gates, Rows<const T> dh, Rows<const T> product, int64_t F, const Gradients<T>& to) {
   backward_of(gates, product.from(2 * F), to, [&](Block& block, int64_t first) {
-    chunks_of_pair(block, [&](int64_t start, int64_t width, int i, auto gate, auto up) {
+    const auto body = [&](int64_t start, int64_t width, int i, auto gate, auto up) {
       const T *z = product[first + i] + start, *from = dh[first + i] + start;
       T* dz = to.dproduct[first + i] + start;
       V sum_a{}, sum_b{};
@@ -78,7 +48,8 @@ void backward(const Gates& gates, Rows<const T> dh, Rows<const T> product, int64
       });
       if (gates.is_gated(0)) block.add_to_row_sum(0, i, sum_a);
       if (gates.is_gated(1)) block.add_to_row_sum(1, i, sum_b);
-    });
+    };
+    chunks_of_sites(block, CHUNK, body, 0, 1);
   });
 }
 
@@ -92,7 +63,7 @@ OPERATION(swiglu) {
   const Modulation modulation = in.modulation();
   const int64_t F = in.integer(), width = in.integer();
   require(width >= F, F, " channels do not fit in ", width);
-  const Gates gates(modulation, {F, F}, product.rows, useful_threads(in.threads, product.rows, 2 * F), false);
+  const Gates gates(modulation, {F, F}, product.rows, in.threads, false);
   with_type(product.type, [&](auto tag) {
     using T = decltype(tag);
     forward<T>(gates, gates.product<const T>(product), {in.result<T>(), width}, F);
@@ -104,7 +75,7 @@ OPERATION(swiglu_backward) {
   const Modulation modulation = in.modulation();
   const int64_t F = in.integer();
   require(dh.columns >= F, "the gradient has ", dh.columns, " columns, fewer than ", F);
-  const Gates gates(modulation, {F, F}, product.rows, useful_threads(in.threads, product.rows, 2 * F), true);
+  const Gates gates(modulation, {F, F}, product.rows, in.threads, true);
   with_type(product.type, [&](auto tag) {
     using T = decltype(tag);
     backward<T>(gates, dh.of<const T>(product.rows, dh.columns, "dh"), gates.product<const T>(product), F,

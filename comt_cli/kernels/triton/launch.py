@@ -40,11 +40,6 @@ class Site(NamedTuple):
     channel: int
     scalar: int
 
-    @property
-    def columns(self) -> slice:
-        """Its columns of the product."""
-        return slice(self.first, self.first + self.width)
-
 
 @functools.cache
 def _sites(widths: tuple[int, ...], gated: tuple[bool, ...], rank: int) -> tuple[Site, ...]:
@@ -113,11 +108,6 @@ class Layout:
 def cdiv(number: int, by: int) -> int:
     """The quotient rounded up. Triton's own function costs the host a microsecond more."""
     return -(-number // by)
-
-
-def unit_stride(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy whose columns lie side by side."""
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 @functools.cache

@@ -22,20 +22,19 @@ from comt_cli.kernels.triton.tiles import Tile
 
 def forward(layout: launch.Layout, tile: Tile, of: slice, product_TC: Tensor, out_TF: Tensor, padded: int) -> None:
     """Writes the site of a layout that the slice names, or its two, into the first `padded` columns of `out_TF`."""
-    sites, T = layout.sites[of], len(product_TC)
-    columns = launch.cdiv(padded, tile.channels)
+    sites, rows = layout.sites[of], (product_TC, out_TF)
+    columns, (first, F) = launch.cdiv(padded, tile.channels), sites[0][:2]
     groups, blocks = launch.groups(product_TC, tile, columns)
-    first, F = sites[0].first, sites[0].width
     layout.run(
         _sites,
         (columns, groups),
-        (product_TC, out_TF),
+        rows,
         layout.gate(sites[0]),
         layout.gate(sites[-1]),
-        (product_TC.stride(0), out_TF.stride(0)),
-        (T, first, F, padded, blocks),
+        tuple(each.stride(0) for each in rows),
+        (len(product_TC), first, F, padded, blocks),
         tile=tile,
-        rows=(product_TC, out_TF),
+        rows=rows,
         columns=(first, F, padded),
         JOINS=len(sites) == 2,
         FILLED=padded > F,
@@ -44,21 +43,21 @@ def forward(layout: launch.Layout, tile: Tile, of: slice, product_TC: Tensor, ou
 
 def backward(parts: Parts, of: slice, product_TC: Tensor, G_TF: Tensor, dproduct_TC: Tensor) -> None:
     """Writes the columns of these sites of dproduct, and the parts of their gates' gradients, for G = dL/d`out`."""
-    layout, T = parts.layout, len(product_TC)
+    layout, rows = parts.layout, (product_TC, G_TF, dproduct_TC)
     sites = layout.sites[of]
-    first, F = sites[0].first, sites[0].width
+    first, F = sites[0][:2]
     layout.run(
         _sites_backward,
         (parts.columns[of][0], parts.groups),
-        (product_TC, G_TF, dproduct_TC),
+        rows,
         layout.gate(sites[0]),
         layout.gate(sites[-1]),
         parts.tensors,
-        (product_TC.stride(0), G_TF.stride(0), dproduct_TC.stride(0)),
-        (T, first, F, parts.blocks, layout.channels),
+        tuple(each.stride(0) for each in rows),
+        (len(product_TC), first, F, parts.blocks, layout.channels),
         tuple(parts.firsts[of]),
         tile=parts.tile,
-        rows=(product_TC, G_TF, dproduct_TC),
+        rows=rows,
         columns=(first, F),
         JOINS=len(sites) == 2,
     )

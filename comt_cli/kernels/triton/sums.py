@@ -15,7 +15,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from comt_cli.kernels.gates import Modulation
 from comt_cli.kernels.triton import launch
 from comt_cli.kernels.triton.gates import load_p, load_ws, sigmoid
 from comt_cli.kernels.triton.tiles import Tile
@@ -74,48 +73,32 @@ def _add_columns(parts_ptr, total_ptr, K, G, BT: tl.constexpr, BN: tl.constexpr)
 
 
 class Parts:
-    """What an operation's backward kernel leaves to be added.
+    """What an operation's backward kernel, whose programs own blocks of channels, leaves to be added.
 
     Attributes:
         dWc_GMR: dWc of each group of rows; None without a channel gate.
         dp_BTR, total_BT: e Wc and rowsum(h) of each block of channels, those of the first gated site first. e Wc is
             rounded to bf16 where activations have 16 bits, as the factors of its sums are.
-        firsts: the first block of each site.
+        columns, firsts: the blocks of channels of each site, and the first of them.
         groups, blocks: of rows, and the row blocks of each.
-        layout, tile, columns: of the kernel; `columns` are the blocks of channels of each site.
     """
 
     def __init__(
-        self, layout: launch.Layout, tile: Tile, like_TC: Tensor, columns: Sequence[int], together: int
+        self, layout: launch.Layout, tile: Tile, like_TC: Tensor, together: Callable[[Sequence[int]], int] = max
     ) -> None:
-        """So many blocks of channels has each site, and so many programs share a row block in one launch."""
+        """`together`: how many programs share a row block in one launch, of the blocks of each site."""
         new, fp32 = like_TC.new_empty, torch.float32
         T, R, Wc, ws = len(like_TC), layout.rank, layout.Wc, layout.ws
-        self.layout, self.tile, self.columns = layout, tile, columns
-        self.groups, self.blocks = launch.groups(like_TC, tile, together)
-        counts = [count * site.gated for count, site in zip(columns, layout.sites, strict=True)]
+        self.layout, self.tile = layout, tile
+        self.columns = [launch.cdiv(site.width, tile.channels) for site in layout.sites]
+        self.groups, self.blocks = launch.groups(like_TC, tile, together(self.columns))
+        counts = [count * site.gated for count, site in zip(self.columns, layout.sites, strict=True)]
         *self.firsts, B = itertools.accumulate(counts, initial=0)
         self.ends = tuple(itertools.accumulate(filter(None, counts)))
         self.dWc_GMR = None if Wc is None else new((self.groups, *Wc.shape), dtype=fp32)
         narrow = fp32 if like_TC.dtype == fp32 else torch.bfloat16
         self.dp_BTR = None if Wc is None else new((B, T, R), dtype=narrow)
         self.total_BT = None if ws is None else new((B, T), dtype=fp32)
-
-    @classmethod
-    def of(
-        cls,
-        kernel: str,
-        modulation: Modulation,
-        widths: Sequence[int],
-        like_TC: Tensor,
-        together: Callable[[Sequence[int]], int],
-    ) -> Parts:
-        """Those of the backward kernel of that name, whose programs own blocks of channels. `together`: how many share
-        a row block in one launch, of the blocks of each site."""
-        layout = launch.Layout(modulation, widths)
-        tile = layout.tile(kernel, like_TC.dtype)
-        columns = [launch.cdiv(width, tile.channels) for width in widths]
-        return cls(layout, tile, like_TC, columns, together(columns))
 
     @property
     def tensors(self) -> tuple[Any, ...]:
@@ -156,17 +139,9 @@ class Parts:
 
 @triton.jit
 def _finish(
-    rows_of,
-    parts,
-    scalar,
-    strides,
-    sizes,
-    ends,
-    BT: tl.constexpr,
-    R: tl.constexpr,
-    BL: tl.constexpr,
+    rows_of, parts, scalar, strides, sizes, ends, BT: tl.constexpr, R: tl.constexpr, BL: tl.constexpr,
     SITES: tl.constexpr,
-):
+):  # fmt: skip
     """du of BT rows of a site, and their part of dws. The last site's programs write the zeros behind all du."""
     u_ptr, dproduct_ptr = rows_of
     dp_ptr, total_ptr = parts

@@ -7,7 +7,7 @@ added with their shifts. Shapes: B images, C channels, P = B H W pixels of the o
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -22,16 +22,6 @@ def reference(x_BCHW: Tensor, weight: Tensor, filters: Tensor, stride: int, padd
     return rows[:, : len(weight)], rows[:, len(weight) :].T
 
 
-class Saved(NamedTuple):
-    """What the backward pass reads."""
-
-    x: Tensor
-    weight: Tensor
-    filters: Tensor
-    stride: int
-    padding: int
-
-
 def _empty(x: Tensor, weight: Tensor, filters: Tensor, stride: int, padding: int) -> tuple[Tensor, Tensor]:
     B, _, *sides = x.shape
     out_H, out_W = ((side + 2 * padding - weight.shape[-1]) // stride + 1 for side in sides)
@@ -39,12 +29,12 @@ def _empty(x: Tensor, weight: Tensor, filters: Tensor, stride: int, padding: int
     return x.new_empty(P, weight.shape[0]), x.new_empty(filters.shape[0], P, dtype=torch.float32)
 
 
-def _empty_gradients(saved: Saved) -> tuple[Tensor, ...]:
-    dx, dweight = (torch.empty_like(each, memory_format=torch.channels_last) for each in (saved.x, saved.weight))
-    return dx, dweight, torch.empty_like(saved.filters, memory_format=torch.contiguous_format)
+def _empty_gradients(saved: Any) -> list[Tensor]:
+    layouts = torch.channels_last, torch.channels_last, torch.contiguous_format
+    return [torch.empty_like(each, memory_format=layout) for each, layout in zip(saved[:3], layouts, strict=True)]
 
 
-def _gradients(backward: Any, saved: Saved, dproduct: Tensor, du: Tensor) -> dict[str, Any]:
+def _gradients(backward: Any, saved: Any, dproduct: Tensor, du: Tensor) -> dict[str, Any]:
     return dict(zip(("x_BCHW", "weight", "filters"), backward(dproduct, du, *saved), strict=True))
 
 
@@ -52,7 +42,7 @@ _window_convolution = differentiable(
     "window_convolution",
     reference,
     _empty,
-    Derivative(Saved, "dproduct du", _empty_gradients, gradients=_gradients),
+    Derivative(5, "dproduct du", _empty_gradients, gradients=_gradients),
     only_on_cpu=True,
 )
 
@@ -61,5 +51,4 @@ def window_convolution(
     x_BCHW: Tensor, weight: Tensor, filters: Tensor, stride: int, padding: int
 ) -> tuple[Tensor, Tensor]:
     """As `reference`, all three of one type, fp32 or bf16; u is fp32. In bf16 every tap of u is rounded to bf16."""
-    product_PC, u_hP = _window_convolution(x_BCHW, weight, filters, stride, padding)
-    return product_PC, u_hP
+    return cast(tuple[Tensor, Tensor], _window_convolution(x_BCHW, weight, filters, stride, padding))

@@ -8,25 +8,10 @@ namespace comt {
 
 namespace {
 
-// h filters of window x window taps, maps of H x W pixels in and out_H x out_W out.
+// Filters of window x window taps, maps of H x W pixels in and out_H x out_W out.
 struct Window {
-  explicit Window(Arguments& in)
-      : v(in.matrix()),
-        u(in.result<float>()),
-        images(in.integer()),
-        H(in.integer()),
-        W(in.integer()),
-        out_H(in.integer()),
-        out_W(in.integer()),
-        filters(in.integer()),
-        window(in.integer()),
-        stride(in.integer()),
-        padding(in.integer()),
-        threads(useful_threads(in.threads, filters * images * ROWS, H * W)) {}
-  const Matrix v;
-  float* u;
-  const int64_t images, H, W, out_H, out_W, filters, window, stride, padding;
-  const int threads;
+  Matrix v, of_u;
+  int64_t images, H, W, out_H, out_W, filters, window, stride, padding;
 };
 
 // The columns j of the output, first <= j < end, whose tap dj lies within the input.
@@ -38,11 +23,19 @@ struct Seen {
   int64_t shift, first, end;
 };
 
-// body(k, image) for the planes of this thread.
+// body(k, image, thread) for all planes.
 template <class F>
-void planes_of(const Window& a, Thread thread, F&& body) {
+void planes_of(const Window& a, int threads, F&& body) {
   const int64_t planes = a.filters * a.images;
-  for (int64_t i = thread.begin(planes); i < thread.end(planes); ++i) body(i / a.images, i % a.images);
+  parallel(threads, [&](Thread thread) {
+    for (int64_t i = thread.begin(planes); i < thread.end(planes); ++i) body(i / a.images, i % a.images, thread);
+  });
+}
+
+int threads_of(const Window& a, int most) { return useful_threads(most, a.filters * a.images * ROWS, a.H * a.W); }
+
+float* plane_of_u(const Window& a, int64_t k, int64_t image) {
+  return static_cast<float*>(a.of_u.data) + (k * a.images + image) * a.out_H * a.out_W;
 }
 
 template <class T>
@@ -53,7 +46,7 @@ T* plane(const Window& a, int64_t k, int64_t tap, int64_t image) {
 template <class T>
 void gather(const Window& a, int64_t k, int64_t image) {
   for (int64_t i = 0; i < a.out_H; ++i) {
-    float* u = a.u + ((k * a.images + image) * a.out_H + i) * a.out_W;
+    float* u = plane_of_u(a, k, image) + i * a.out_W;
     std::fill_n(u, a.out_W, 0.f);
     for (int64_t tap = 0; tap < a.window * a.window; ++tap) {
       const int64_t row = i * a.stride + tap / a.window - a.padding;
@@ -76,7 +69,7 @@ void spread(const Window& a, int64_t k, int64_t image, float* line) {
       const int64_t i = row - (tap / a.window - a.padding);  // stride times the output's row
       std::fill_n(line, a.W, 0.f);
       if (i >= 0 && i % a.stride == 0 && i / a.stride < a.out_H) {
-        const float* du = a.u + ((k * a.images + image) * a.out_H + i / a.stride) * a.out_W;
+        const float* du = plane_of_u(a, k, image) + i / a.stride * a.out_W;
         for (int64_t j = seen.first; j < seen.end; ++j) line[j * a.stride + seen.shift] = du[j];
       }
       T* dv = plane<T>(a, k, tap, image) + row * a.W;
@@ -91,21 +84,19 @@ void spread(const Window& a, int64_t k, int64_t image, float* line) {
 using namespace comt;
 
 OPERATION(window_gather) {
-  const Window a(in);
+  const auto a = in.read<Window>();
   with_type(a.v.type, [&](auto tag) {
-    parallel(a.threads, [&](Thread thread) {
-      planes_of(a, thread, [&](int64_t k, int64_t image) { gather<decltype(tag)>(a, k, image); });
-    });
+    planes_of(a, threads_of(a, in.threads), [&](int64_t k, int64_t image, Thread) { gather<decltype(tag)>(a, k, image); });
   });
 }
 
 OPERATION(window_spread) {
-  const Window a(in);
-  const std::unique_ptr<float[]> lines(new float[a.threads * a.W]);
+  const auto a = in.read<Window>();
+  const int threads = threads_of(a, in.threads);
+  const std::unique_ptr<float[]> lines(new float[threads * a.W]);
   with_type(a.v.type, [&](auto tag) {
-    parallel(a.threads, [&](Thread thread) {
-      float* line = lines.get() + thread.index * a.W;
-      planes_of(a, thread, [&](int64_t k, int64_t image) { spread<decltype(tag)>(a, k, image, line); });
+    planes_of(a, threads, [&](int64_t k, int64_t image, Thread thread) {
+      spread<decltype(tag)>(a, k, image, lines.get() + thread.index * a.W);
     });
   });
 }

@@ -41,7 +41,7 @@ def ratio(shape: tuple[int, ...], seconds: float) -> float:
 
     times: dict[Callable[[], object], list[float]] = {fused: [], batched: []}
     until = time.perf_counter() + seconds
-    while time.perf_counter() < until or len(times[batched]) < 10:
+    while time.perf_counter() < until:
         for form, taken in times.items():
             began = time.perf_counter()
             form()
@@ -50,15 +50,14 @@ def ratio(shape: tuple[int, ...], seconds: float) -> float:
     return of_fused / of_batched
 
 
-def main() -> None:
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Time fused attention and batched products in turns, in bf16.")
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--seconds", type=float, default=6, help="for each shape")
     chosen = parser.parse_args()
     threads = [int(each) for each in chosen.threads.split(",")]
     print(f"{processor_name()} ({processor_class()}), PyTorch {torch.__version__}\n")
-    headings = [f"{n} thread" + "s" * (n > 1) for n in threads]
-    print(f"| batch, heads, tokens, head | {' | '.join(headings)} |")
+    print(f"| batch, heads, tokens, head | {' | '.join(f'{n} threads' for n in threads)} |")
     print("| --- |" + " ---: |" * len(threads))
     for shape in SHAPES:
         cells = []
@@ -66,7 +65,3 @@ def main() -> None:
             torch.set_num_threads(n)
             cells.append(f"{ratio(shape, chosen.seconds):.1f}")
         print(f"| {', '.join(map(str, shape))} | {' | '.join(cells)} |", flush=True)
-
-
-if __name__ == "__main__":
-    main()

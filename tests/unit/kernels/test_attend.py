@@ -93,26 +93,6 @@ def test_shape_type_and_processor_choose(monkeypatch, processor, T, S, dtype, ex
     assert attention_form("cuda", dtype) == PYTORCH
 
 
-def test_the_tokens_choose_where_each_has_several_queries(gaining, monkeypatch):
-    """A cache is read where it lies, however many heads share keys."""
-    taken = []
-    monkeypatch.setattr(module, "_by_batched_products", lambda q, *_, **__: taken.append(BATCHED) or q)
-    q, k, v = torch.zeros(1, 1, 4 * FEW_QUERIES, 4), *torch.zeros(2, 1, 1, 16, 4)
-    q, k, v = q.bfloat16(), k.bfloat16(), v.bfloat16()
-    for tokens, expected in ((1, []), (FEW_QUERIES, []), (FEW_QUERIES + 1, [BATCHED]), (None, [BATCHED])):
-        taken.clear()
-        attend(q, k, v, tokens=tokens)
-        assert taken == expected
-
-
-def test_autocast_decides_the_type(gaining):
-    q, k, v = torch.randn(3, 2, 2, 16, 4)
-    with torch.autocast("cpu", torch.bfloat16):
-        found = attend(q, k, v, causal=True)
-    expected = module._by_batched_products(q.bfloat16(), k.bfloat16(), v.bfloat16(), None, causal=True)
-    assert_same_bits(found, expected, Reason.SAME_CALL)
-
-
 def test_it_compiles_in_one_piece(gaining):
     qkv, mask = operands(PADDED, torch.bfloat16)
     compiled = torch.compile(attend, backend="aot_eager", fullgraph=True, dynamic=False)

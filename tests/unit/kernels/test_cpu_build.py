@@ -45,13 +45,6 @@ def kept_in(cache: Path) -> Path:
     return cache / f"kernels-{os.getuid()}"
 
 
-def compiler(folder: Path, compiles: str) -> str:
-    path = folder / "compiler"
-    path.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exec echo 1.0\n{compiles}\n', encoding="utf-8")
-    path.chmod(0o755)
-    return str(path)
-
-
 @BUILDS
 def test_what_was_compiled_is_kept_and_used_again(fresh, monkeypatch):
     assert build.available() is None
@@ -87,7 +80,7 @@ def test_what_others_could_have_written_is_not_loaded(fresh):
     for path, mode in ((kept, 0o600), (folder, 0o700)):
         for others in (0o020, 0o002):
             path.chmod(mode | others)
-            assert f"{path} may be written to by others" in (build.available() or "")
+            assert f"{path} is a link, of another user or writable" in (build.available() or "")
         path.chmod(mode)
     assert build.available() is None
     elsewhere = kept.rename(fresh / "elsewhere.so")
@@ -95,85 +88,37 @@ def test_what_others_could_have_written_is_not_loaded(fresh):
     assert f"{kept} is a link" in (build.available() or "")
 
 
-@BUILDS
-def test_what_another_user_wrote_is_not_loaded(fresh, monkeypatch):
-    assert build.available() is None
-    (kept,) = kept_in(fresh).glob("*.so")
-    found, own = os.lstat(kept_in(fresh)), os.getuid()
-    values = list(found)
-    values[4] = own + 1  # st_uid
-    monkeypatch.setattr(Path, "lstat", lambda path: os.stat_result(values))
-    assert f"belongs to another user (number {own + 1})" in (build.available() or "")
-    assert kept.exists()
-
-
-@BUILDS
-@pytest.mark.slow
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="names x86 processors")
-def test_it_is_compiled_for_the_processor_that_pytorch_pretends(fresh, monkeypatch):
-    commands = []
-    compile_library = build.compile_library
-    monkeypatch.setattr(build, "compile_library", lambda c, r: commands.append(c) or compile_library(c, r))
-    for pretended, flag in (("default", "-march=x86-64"), ("avx2", "-march=haswell"), (None, "-march=native")):
-        monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
-        if pretended is not None:
-            monkeypatch.setenv("ATEN_CPU_CAPABILITY", pretended)
-        assert build.available() is None
-        assert commands[-1][-1] == flag
-    assert len(list(kept_in(fresh).glob("*.so"))) == 3  # each is kept under a name of its own
-
-
 @NEEDS_LINUX
 def test_without_a_compiler(fresh, monkeypatch):
+    """The module can be imported, and says why it cannot compute."""
     monkeypatch.setenv("CXX", "no-such-compiler")
-    assert build.available() == "no C++ compiler: $CXX is no-such-compiler, none found"
+    assert "no C++ compiler: none of no-such-compiler" in (build.available() or "")
+    calls._function.cache_clear()
+    with pytest.raises(build.Unavailable):
+        calls.swiglu(torch.randn(2, 6), Modulation(None, None, 1.0, 0, (False, False)), 3, 3)
     monkeypatch.delenv("CXX")
     monkeypatch.setenv("PATH", str(fresh))
-    assert build.available() == "no C++ compiler: none found"
-    with pytest.raises(build.Unavailable, match="no C\\+\\+ compiler"):
-        build.library()
+    assert "no C++ compiler" in (build.available() or "")
 
 
 @NEEDS_LINUX
 @pytest.mark.parametrize(
     ("compiles", "reason"),
     [
-        (
-            "echo a.cpp: note: hm >&2; echo a.cpp: error: what is this >&2; exit 3",
-            "status 3: a.cpp: error: what is this",
-        ),
-        ("exit 1", "status 1: no message"),
+        ("echo a: note: hm >&2; echo a: error: what is this >&2; exit 3", "status 3: a: error: what is this"),
+        ("exit 1", "status 1"),
         ("exit 0", "compiled the CPU kernels to nothing"),
         ('while [ "$1" != -o ]; do shift; done; echo nonsense > "$2"', "invalid ELF header|file too short"),
-        (None, "could not be run"),
     ],
 )
 def test_a_compiler_that_fails(fresh, monkeypatch, tmp_path, compiles, reason):
-    monkeypatch.setenv("CXX", compiler(tmp_path, compiles or ""))
-    if compiles is None:
-        (tmp_path / "compiler").write_text("not a program", encoding="utf-8")
-    found = build.available()
-    assert found is not None
-    assert "\n" not in found
+    path = tmp_path / "compiler"
+    path.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exec echo 1.0\n{compiles}\n', encoding="utf-8")
+    path.chmod(0o755)
+    monkeypatch.setenv("CXX", str(path))
+    assert "\n" not in (build.available() or "\n")
     with pytest.raises(build.Unavailable, match=reason):
         build.library()
-
-
-def test_a_signal_to_the_training_and_its_group_leaves_the_compiler_alone():
-    assert build._run([sys.executable, "-c", "import os; print(os.getpgrp() == os.getpid())"]) == "True\n"
-
-
-@BUILDS
-def test_a_cache_folder_that_cannot_be_written(fresh):
-    fresh.write_text("a file where the folder should be", encoding="utf-8")
-    assert str(fresh) in (build.available() or "")
-
-
-def test_the_module_can_be_imported_and_says_why_it_cannot_compute(fresh, monkeypatch):
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    calls._function.cache_clear()
-    with pytest.raises(build.Unavailable):
-        calls.swiglu(torch.randn(2, 6), Modulation(None, None, 1.0, 0, (False, False)), 3, 3)
 
 
 @BUILDS
@@ -209,14 +154,11 @@ def test_code_for_any_processor_agrees(dtype, old_processor, monkeypatch):
     # fp32: a few roundings of 2^-24; bf16: half a unit of at most 2^-7, and a neighbour.
     tolerance = 1e-5 if dtype == torch.float32 else 1.2e-2
     torch.testing.assert_close(mine.double(), expected, rtol=tolerance, atol=tolerance, equal_nan=True)
-    by_columns = calls.swiglu(product, gates.by_columns(), 37, 40)
-    torch.testing.assert_close(by_columns, mine, rtol=2 * tolerance, atol=tolerance, equal_nan=True)
     monkeypatch.undo()
     calls._function.cache_clear()
     if build.available() is None:
-        native = calls.swiglu_backward(mine, product, gates, 37)
-        for a, b in zip((dproduct, dWc), native, strict=False):
-            torch.testing.assert_close(a, b, rtol=2 * tolerance, atol=2 * tolerance, equal_nan=True)
+        native = calls.swiglu_backward(mine, product, gates, 37)[:2]
+        torch.testing.assert_close(native, (dproduct, dWc), rtol=2 * tolerance, atol=2 * tolerance, equal_nan=True)
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from same_bits import Reason, assert_same_bits
 from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton exists for Linux alone")
@@ -22,23 +21,21 @@ from comt_cli.kernels.triton.sums import MOST, add_groups
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where there is no GPU, conftest.py has them interpreted
 
 
-def gates(widths: list[int], rank: int, kinds: str, dtype: torch.dtype, *, learnable: bool = True) -> list[Bottleneck]:
+@pytest.fixture(autouse=True, scope="module")
+def by_triton() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(operators.IMPLEMENTATIONS, "cpu", "triton")
+        yield
+
+
+def gates(widths: list[int], rank: int, kinds: str) -> list[Bottleneck]:
     """`kinds`: c for a channel gate, s for a scalar one."""
     generator = torch.Generator().manual_seed(sum(widths) + rank)
 
-    def random(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator).to(DEVICE, dtype).requires_grad_()
+    def random(kind: str, *shape: int) -> Tensor | None:
+        return torch.randn(shape, generator=generator).to(DEVICE).requires_grad_() if kind in kinds else None
 
-    return [
-        Bottleneck(
-            random(width, rank) if "c" in kinds else None,
-            random(1, rank) if "s" in kinds else None,
-            2.0,
-            random() if "c" in kinds and learnable else None,
-            random() if "s" in kinds and learnable else None,
-        )
-        for width in widths
-    ]
+    return [Bottleneck(random("c", n, rank), random("s", 1, rank), 2.0, random("c"), random("s")) for n in widths]
 
 
 def parameters(each: list[Bottleneck]) -> list[Tensor]:
@@ -50,11 +47,6 @@ def with_gradients(each: list[Bottleneck], joined: Sequence[Tensor | None]) -> t
     there = [W for W in joined if W is not None and W.numel()]
     outgoing = [torch.randn(W.shape, generator=torch.Generator().manual_seed(1)).to(W) for W in there]
     return there, torch.autograd.grad(there, parameters(each), outgoing)
-
-
-def results(each: list[Bottleneck], filled: list[int]) -> tuple[list[Tensor], tuple[Tensor, ...]]:
-    """What the kernels give for gates with learnable factors, each in a site as wide as `filled` says."""
-    return with_gradients(each, modulation_of(each, filled)[:2])
 
 
 def expected_of(each: list[Bottleneck], filled: list[int]) -> tuple[list[Tensor], tuple[Tensor, ...]]:
@@ -75,38 +67,23 @@ def expected_of(each: list[Bottleneck], filled: list[int]) -> tuple[list[Tensor]
 def test_the_kernel_is_the_definition(widths, rank, kinds, filling):
     """In fp32, a block and several: one rounding an element, and a sum of at most 14,000 products."""
     filled = [width + filling for width in widths]
-    each = gates(widths, rank, kinds, torch.float32)
+    each = gates(widths, rank, kinds)
     expected = expected_of(each, filled)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(operators.IMPLEMENTATIONS, "cpu", "triton")
         patch.setattr(modulation_kernels, "WHOLE_BLOCK", 4096)
-        found = results(each, filled)
+        found = with_gradients(each, modulation_of(each, filled)[:2])
     for mine, right in zip((*found[0], *found[1]), (*expected[0], *expected[1]), strict=True):
         torch.testing.assert_close(mine.double(), right, rtol=1e-5, atol=1e-4 if right.dim() == 0 else 1e-6)
 
 
-def test_gates_without_alpha_are_copied(monkeypatch):
-    """Copies: the parameters may be gone when a kernel of the next block reads them (FSDP)."""
-    monkeypatch.setitem(operators.IMPLEMENTATIONS, "cpu", "triton")
-    (gate,) = gates([5], 2, "s", torch.float32, learnable=False)
-    found = modulation_of([gate], [5])
-    assert_same_bits(found.ws, gate.bs, Reason.MOVED)
-    assert found.ws.data_ptr() != gate.bs.data_ptr()
-
-
 @pytest.mark.parametrize("kinds", ["cs", "c", "s"])
-def test_pytorch_accepts_the_operators(monkeypatch, kinds):
-    monkeypatch.setitem(operators.IMPLEMENTATIONS, "cpu", "triton")
-    each = gates([5, 3], 2, kinds, torch.float32)
+def test_pytorch_accepts_the_operators(kinds):
+    each = gates([5, 3], 2, kinds)
     channel = [gate.Bc for gate in each if gate.Bc is not None]
     scalar = [gate.bs for gate in each if gate.bs is not None]
     alphas = [gate.log_alpha_c for gate in each if "c" in kinds] + [gate.log_alpha_s for gate in each if "s" in kinds]
-    of = (
-        [B.detach() for B in channel + scalar],
-        [a.detach() for a in alphas],
-        [5, 3][: len(channel)] + [1] * len(scalar),
-    )
-    arguments = *of, len(channel)
+    tensors = [[each.detach() for each in part] for part in (channel + scalar, alphas)]
+    arguments = *tensors, [5, 3][: len(channel)] + [1] * len(scalar), len(channel)
     torch.library.opcheck(torch.ops.comt.modulation.default, arguments)
     gradients = torch.ops.comt.modulation.default(*arguments)
     torch.library.opcheck(torch.ops.comt.modulation_backward.default, (*gradients, *arguments))
@@ -114,12 +91,11 @@ def test_pytorch_accepts_the_operators(monkeypatch, kinds):
 
 def test_compiled_code_calls_the_operators_once_each(monkeypatch):
     """Forward and backward, and gives what the definition does with some twenty small kernels."""
-    monkeypatch.setitem(operators.IMPLEMENTATIONS, "cpu", "triton")
     calls: list[str] = []
     for name in ("modulation", "modulation_backward"):
         function = getattr(modulation_kernels, name)
         monkeypatch.setattr(modulation_kernels, name, lambda *a, n=name, f=function: calls.append(n) or f(*a))
-    each = gates([5, 3], 2, "cs", torch.float32)
+    each = gates([5, 3], 2, "cs")
 
     def function(*tensors: Tensor) -> tuple[Tensor | None, Tensor | None]:
         rebuilt = [Bottleneck(*tensors[i : i + 2], 2.0, *tensors[i + 2 : i + 4]) for i in (0, 4)]
@@ -133,10 +109,9 @@ def test_compiled_code_calls_the_operators_once_each(monkeypatch):
         torch.testing.assert_close(mine.double(), right, rtol=1e-5, atol=1e-6)
 
 
-def test_a_second_derivative_is_refused(monkeypatch):
+def test_a_second_derivative_is_refused():
     """It would be zero, and silently so."""
-    monkeypatch.setitem(operators.IMPLEMENTATIONS, "cpu", "triton")
-    each = gates([5], 2, "cs", torch.float32)
+    each = gates([5], 2, "cs")
     found = modulation_of(each, [5])
     with pytest.raises(RuntimeError, match="modulation has no second derivative"):
         torch.autograd.grad(found.Wc.sum() + found.ws.sum(), parameters(each), create_graph=True)

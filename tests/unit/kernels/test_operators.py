@@ -83,55 +83,6 @@ def test_pytorch_accepts_the_operator_and_gradients_reach_every_tensor(op, kind)
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # the checker's own
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["one-type", "two-types"])
-def test_a_product_that_is_added_as_it_is(dtype):
-    """Neither it nor, in the stream's type, a gradient of its own exists; bf16: one rounding, of 2^-8."""
-    x, gain, product = normal(T, D, seed=3), normal(D, seed=4), normal(T, D).detach().to(dtype).requires_grad_()
-    arguments = x, product, Modulation(None, None, 1.0, 0, (False,)), gain, 1e-5
-    torch.library.opcheck(torch.ops.comt.add_norm.default, tuple(flat(arguments)))
-    outgoing = [normal(T, D, seed=9), normal(T, D).to(dtype)]
-    found, right = (
-        torch.autograd.grad(function(*arguments)[:2], [x, product, gain], outgoing)
-        for function in (add_norm.add_norm, add_norm.reference)
-    )
-    assert (found[0] is found[1]) == (dtype == torch.float32)
-    tolerance = 1e-5 if dtype == torch.float32 else 4e-3
-    torch.testing.assert_close(found, right, rtol=tolerance, atol=tolerance)
-    assert kept_elements(add_norm.add_norm, *arguments) == T * D + T  # y; 1 / rms
-
-
-def kept_elements(function, *arguments) -> int:
-    """Numbers that autograd keeps in storages that are no argument's."""
-    given = {each.untyped_storage().data_ptr() for each in flat(arguments) if isinstance(each, Tensor)}
-    kept: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in given:
-            kept[storage.data_ptr()] = tensor.numel()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        outputs = function(*arguments)
-    del outputs
-    return sum(kept.values())
-
-
-@pytest.mark.parametrize(
-    ("op", "beyond_the_arguments"),
-    [
-        ("modulate", 0),
-        ("heads", T * (HEADS + 2 * KV) * 2 * HALF + T * 2 * R),  # q, k, v, which attention keeps too; u
-        ("swiglu", 0),
-        ("add_norm", T * D + T),  # y, which the next addition keeps too; 1 / rms
-    ],
-)
-def test_no_gate_and_no_logit_is_kept(op, beyond_the_arguments):
-    operation, _, arguments = calls("transponder")[op]
-    assert kept_elements(operation, *arguments) == beyond_the_arguments
-
-
 def test_a_second_derivative_is_refused():
     operation, _, arguments = calls("transponder")["modulate"]
     with pytest.raises(RuntimeError, match="has no second derivative"):
@@ -152,3 +103,47 @@ def test_gradients_have_the_types_of_what_they_are_of(op):
         if isinstance(argument, Tensor) and argument.requires_grad:
             assert argument.grad.dtype == argument.dtype
             assert argument.grad.shape == argument.shape
+
+
+def kept_elements(function, *arguments) -> int:
+    """Numbers that autograd keeps in storages that are no argument's."""
+    given = {each.untyped_storage().data_ptr() for each in flat(arguments) if isinstance(each, Tensor)}
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        if (storage := tensor.untyped_storage().data_ptr()) not in given:
+            kept[storage] = tensor.numel()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        _outputs = function(*arguments)
+    return sum(kept.values())
+
+
+def test_no_gate_and_no_logit_is_kept():
+    """Of heads q, k and v, which attention keeps too, and u; of add_norm y, as the next addition, and 1 / rms."""
+    kept = {op: kept_elements(function, *arguments) for op, (function, _, arguments) in calls("transponder").items()}
+    assert kept == {
+        "modulate": 0,
+        "swiglu": 0,
+        "heads": T * (HEADS + 2 * KV) * 2 * HALF + T * 2 * R,
+        "add_norm": T * D + T,
+    }
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # the checker's own
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["one-type", "two-types"])
+def test_a_product_that_is_added_as_it_is(dtype):
+    """Neither it nor, in the stream's type, a gradient of its own exists; bf16: one rounding, of 2^-8."""
+    x, gain, product = normal(T, D, seed=3), normal(D, seed=4), normal(T, D).detach().to(dtype).requires_grad_()
+    arguments = x, product, Modulation(None, None, 1.0, 0, (False,)), gain, 1e-5
+    torch.library.opcheck(torch.ops.comt.add_norm.default, tuple(flat(arguments)))
+    outgoing = [normal(T, D, seed=9), normal(T, D).to(dtype)]
+    found, right = (
+        torch.autograd.grad(function(*arguments)[:2], [x, product, gain], outgoing)
+        for function in (add_norm.add_norm, add_norm.reference)
+    )
+    assert (found[0] is found[1]) == (dtype == torch.float32)
+    tolerance = 1e-5 if dtype == torch.float32 else 4e-3
+    torch.testing.assert_close(found, right, rtol=tolerance, atol=tolerance)
+    assert kept_elements(add_norm.add_norm, *arguments) == T * D + T  # y; 1 / rms

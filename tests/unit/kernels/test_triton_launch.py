@@ -22,64 +22,24 @@ class Kernel:
     arg_names = ("tensors", "size", "scale", "BT", "R")
 
     def __init__(self) -> None:
-        self.compiled: list[tuple[object, ...]] = []
-        self.launched: list[tuple[object, ...]] = []
+        self.compiled, self.launched = [], []
 
     def __getitem__(self, grid):
-        def compile_and_launch(*arguments, **options):
-            self.compiled.append((grid, arguments, options))
-            return SimpleNamespace(function="function", packed_metadata="metadata", run=self.launch)
-
-        return compile_and_launch
-
-    def launch(self, *arguments):
-        self.launched.append(arguments)
+        run = SimpleNamespace(function="function", packed_metadata="metadata", run=lambda *a: self.launched.append(a))
+        return lambda *_, **options: self.compiled.append(options) or run
 
 
-@pytest.fixture
-def kernel(monkeypatch) -> Kernel:
+def test_the_second_launch_bypasses_triton(monkeypatch):
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: "stream", raising=False)
     monkeypatch.setattr(launch, "_compiled", {})
-    return Kernel()
-
-
-TILE = Tile(16, 64, 1)
-
-
-def call(kernel, tensors, size, scale=2.0, tile=TILE, R=8, grid=(3, 5)):
-    launch.run(kernel, grid, tensors, size, scale, tile=tile, R=R)
-
-
-def test_the_second_launch_bypasses_triton(kernel):
-    first, second = ((torch.zeros(4, 4), None) for _ in range(2))
-    call(kernel, first, 48)
-    call(kernel, second, 64, scale=1.5, grid=(7,))  # other numbers of the same kind
-    assert [options for *_, options in kernel.compiled] == [
-        {"BT": 16, "R": 8, "num_warps": 1, "num_stages": 1, "maxnreg": None}
-    ]
+    kernel, tile, (first, second) = Kernel(), Tile(16, 64, 1), ((torch.zeros(4, 4), None) for _ in range(2))
+    launch.run(kernel, (3, 5), first, 48, 2.0, tile=tile, R=8)
+    launch.run(kernel, (7,), second, 64, 1.5, tile=tile, R=8)  # other numbers of the same kind
+    assert kernel.compiled == [{"BT": 16, "R": 8, "num_warps": 1, "num_stages": 1, "maxnreg": None}]
     assert kernel.launched == [(7, 1, 1, "stream", "function", "metadata", None, None, None, second, 64, 1.5, 16, 8)]
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"tensors": (torch.zeros(4, 4, dtype=torch.bfloat16), None)},
-        {"tensors": (torch.zeros(17)[1:], None)},  # 4 bytes behind a multiple of 16
-        {"tensors": (torch.zeros(4, 4), torch.zeros(1))},
-        {"size": 1},
-        {"size": 47},
-        {"size": 2**31 + 16},
-        {"tile": Tile(16, 64, 2)},
-        {"R": 4},
-    ],
-    ids=str,
-)
-def test_what_it_is_compiled_for(kernel, changed):
-    given = {"tensors": (torch.zeros(4, 4), None), "size": 48}
-    call(kernel, **given)
-    call(kernel, **given | changed)
-    assert len(kernel.compiled) == 2
-    assert kernel.launched == []
+    for changed in ({"R": 4}, {"tile": Tile(16, 64, 2)}):
+        launch.run(kernel, (3, 5), first, 48, 2.0, **{"tile": tile, "R": 8} | changed)
+    assert len(kernel.compiled) == 3
 
 
 NUMBERS = (0, 1, 2, 15, 16, 17, 32, 2**31 - 1, 2**31, 2**31 + 16, 1.5, None)

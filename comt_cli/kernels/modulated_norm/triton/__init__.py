@@ -27,86 +27,71 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from comt_cli.kernels.modulated_norm.triton import common
 from comt_cli.kernels.modulated_norm.triton.backward import modulated_norm_backward
 from comt_cli.kernels.modulated_norm.triton.common import (
     COLUMNS,
     PARTS,
     PROGRAMS,
+    Operands,
     add_each,
     first_layer,
     groups,
-    is_whole,
     load_statistics,
     load_tile,
     load_weight,
     nothing_yet,
-    operands,
     second_layer,
     store_tile,
     window_gate,
 )
-from comt_cli.kernels.triton import launch
+from comt_cli.kernels.operators import unit_stride
 from comt_cli.kernels.triton.gates import aligned, aligned_each
 
 __all__ = ["modulated_norm", "modulated_norm_backward"]
 
 
 def modulated_norm(
-    product_PK: Tensor,
-    u_PH: Tensor | None,
-    window_H: Tensor | None,
-    A_RC: Tensor | None,
-    b_R: Tensor | None,
-    weight_C: Tensor | None,
-    bias_C: Tensor,
-    skip_PC: Tensor | None,
-    relu: bool,
-    epsilon: float,
-) -> tuple[Tensor, Tensor, Tensor]:
+    product_PK: Tensor, u_PH: Tensor | None, window_H: Tensor | None, A_RC: Tensor | None, b_R: Tensor | None,
+    weight_C: Tensor | None, bias_C: Tensor, skip_PC: Tensor | None, relu: bool, epsilon: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return y, [P, C], in the product's type (fp32, bf16 or fp16); mean and biased variance, [C], in fp32.
 
     The rows of the product may lie apart; C and H follow from `bias_C` and `window_H`. Where the row strides of product
     and skip, and C, are multiples of 8 elements, a thread moves so many at a time: give the product padding columns.
     Raises ValueError where shapes do not fit, or where there is no pixel.
     """
-    given = operands(product_PK, u_PH, window_H, A_RC, b_R, weight_C, len(bias_C))
-    product_PK, (P, C, H) = given.product_PK, given.sizes
-    skip_PC = None if skip_PC is None else launch.unit_stride(skip_PC)
+    given = Operands(product_PK, u_PH, window_H, A_RC, b_R, weight_C, len(bias_C))
+    product_PK, (P, C, _) = given.product_PK, given.sizes
+    skip_PC = None if skip_PC is None else unit_stride(skip_PC)
     y_PC = product_PK.new_empty(P, C)
     mean_C, var_C = (product_PK.new_empty(C, dtype=torch.float32) for _ in range(2))
-    size = common.tile("statistics", C, False, product_PK.dtype)
+    size = given.tile("statistics", pixel=False)
     shares = triton.cdiv(C, size.channels)
     count, blocks = groups(P, size, PROGRAMS, shares)
     parts_2GC = product_PK.new_empty(2, count, C, dtype=torch.float32)
+    source, stride = given.source, product_PK.stride(0)
+    given.run(_statistics, (shares, count), source, parts_2GC, stride, given.sizes, blocks, tile=size, rows=[])
     with torch.cuda.device_of(product_PK):
-        _statistics[(shares, count)](
-            given.source,
-            parts_2GC,
-            product_PK.stride(0),
-            (P, C, H),
-            blocks,
-            **given.constants(size, []),
-        )
         _combine[(triton.cdiv(C, COLUMNS),)](
             parts_2GC, (mean_C, var_C), P, C, count, blocks * size.rows, BG=PARTS, BN=COLUMNS, num_warps=4
         )
-        size = common.tile("apply", C, A_RC is not None, product_PK.dtype)
-        activations = [y_PC] if skip_PC is None else [y_PC, skip_PC]
-        _apply[(triton.cdiv(P, size.rows),)](
-            given.source,
-            (mean_C, var_C, given.weight_C, bias_C.contiguous()),
-            given.pixel,
-            skip_PC,
-            y_PC,
-            (product_PK.stride(0), 0 if skip_PC is None else skip_PC.stride(0)),
-            (P, C, H),
-            epsilon,
-            RELU=relu,
-            IS_WHOLE=is_whole(size, C),
-            **given.constants(size, activations),
-            **given.pixel_constants,
-        )
+    size = given.tile("apply")
+    given.run(
+        _apply,
+        (triton.cdiv(P, size.rows),),
+        source,
+        (mean_C, var_C, given.weight_C, bias_C.contiguous()),
+        tuple(given.pixel),
+        skip_PC,
+        y_PC,
+        (stride, 0 if skip_PC is None else skip_PC.stride(0)),
+        given.sizes,
+        epsilon,
+        RELU=relu,
+        IS_WHOLE=size.channels >= C,
+        tile=size,
+        rows=[y_PC] if skip_PC is None else [y_PC, skip_PC],
+    )
     return y_PC, mean_C, var_C
 
 
@@ -115,16 +100,9 @@ def modulated_norm(
 
 @triton.jit
 def _statistics(
-    source,
-    parts_ptr,
-    product_stride,
-    sizes,
-    blocks,
-    BH: tl.constexpr,
-    BT: tl.constexpr,
-    BN: tl.constexpr,
-    UNIT: tl.constexpr,
-):
+    source, parts_ptr, product_stride, sizes, blocks,
+    BH: tl.constexpr, BT: tl.constexpr, BN: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
     """Mean and sum of squared deviations of some channels over a group of `blocks` row blocks."""
     z_ptr, u_ptr, window_ptr = source
     P, C, H = sizes
@@ -179,22 +157,9 @@ def _combine(parts_ptr, results, P, C, count, each, BG: tl.constexpr, BN: tl.con
 
 @triton.jit
 def _apply(
-    source,
-    norm,
-    pixel,
-    skip_ptr,
-    y_ptr,
-    strides,
-    sizes,
-    epsilon,
-    RELU: tl.constexpr,
-    IS_WHOLE: tl.constexpr,
-    R: tl.constexpr,
-    BH: tl.constexpr,
-    BT: tl.constexpr,
-    BN: tl.constexpr,
-    UNIT: tl.constexpr,
-):
+    source, norm, pixel, skip_ptr, y_ptr, strides, sizes, epsilon, RELU: tl.constexpr, IS_WHOLE: tl.constexpr,
+    R: tl.constexpr, BH: tl.constexpr, BT: tl.constexpr, BN: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
     """y of a row block."""
     z_ptr, u_ptr, window_ptr = source
     mean_ptr, var_ptr, weight_ptr, bias_ptr = norm

@@ -25,7 +25,6 @@ Sums over pixels: a program writes those of its own rows, and the parts are adde
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -34,39 +33,25 @@ from comt_cli.kernels.modulated_norm.triton import common
 from comt_cli.kernels.modulated_norm.triton.common import (
     PROGRAMS,
     Operands,
-    Tile,
-    add_up,
     groups,
     load_first,
     load_statistics,
     load_tile,
     load_weight,
-    operands,
     store_tile,
     window_gate,
-    zero_columns,
 )
-from comt_cli.kernels.modulated_norm.triton.sums import Norm, argument, load_dm, load_rows, strides, sums_over_pixels
-from comt_cli.kernels.triton import launch
+from comt_cli.kernels.modulated_norm.triton.sums import Given, load_dm, load_rows, sums_over_pixels
+from comt_cli.kernels.operators import unit_stride
 from comt_cli.kernels.triton.gates import aligned_each, sigmoid
 from comt_cli.kernels.triton.sums import add_groups
 
 
 def modulated_norm_backward(
-    dy_PC: Tensor,
-    y_PC: Tensor | None,
-    product_PK: Tensor,
-    u_PH: Tensor | None,
-    window_H: Tensor | None,
-    A_RC: Tensor | None,
-    b_R: Tensor | None,
-    weight_C: Tensor | None,
-    mean_C: Tensor,
-    var_C: Tensor,
-    relu: bool,
-    epsilon: float,
-    has_skip: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    dy_PC: Tensor, y_PC: Tensor | None, product_PK: Tensor, u_PH: Tensor | None, window_H: Tensor | None,
+    A_RC: Tensor | None, b_R: Tensor | None, weight_C: Tensor | None, mean_C: Tensor, var_C: Tensor, relu: bool,
+    epsilon: float, has_skip: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients of product, [P, K], in its type; of window, A, b, weight and bias, in fp32; of skip, [P, C],
     in the type of dy; and of u. What there is not has a gradient of shape (0,): u's is in the product's.
 
@@ -75,80 +60,58 @@ def modulated_norm_backward(
     """
     if relu and y_PC is None:
         raise ValueError("the gradient of a ReLU needs the output y, which is None")
-    given = operands(product_PK, u_PH, window_H, A_RC, b_R, weight_C, len(mean_C))
-    product_PK, dy_PC = given.product_PK, launch.unit_stride(dy_PC)
-    y_PC = launch.unit_stride(y_PC) if relu and y_PC is not None else None
-    norm = mean_C.contiguous(), var_C.contiguous(), given.weight_C
-    incoming = [dy_PC] if y_PC is None else [dy_PC, y_PC]
-    with torch.cuda.device_of(product_PK):
-        sums, dA_RC, db_R, dweight_C, dbias_C, rows_PR = sums_over_pixels(given, norm, incoming, epsilon)
-        dproduct_PK, dskip_PC, dwindow_H = _of_pixels(given, norm, incoming, sums, rows_PR, epsilon, has_skip)
+    of = Operands(product_PK, u_PH, window_H, A_RC, b_R, weight_C, len(mean_C))
+    rows = [unit_stride(each) for each in ([dy_PC, y_PC] if relu and y_PC is not None else [dy_PC])]
+    tensors = *of.source, *rows, *([None] if len(rows) == 1 else []), mean_C.contiguous(), var_C.contiguous()
+    strides = of.product_PK.stride(0), rows[0].stride(0), rows[-1].stride(0)
+    given = Given(of, (*tensors, of.weight_C, *of.pixel), strides, rows, epsilon)
+    sums_2C, dA_RC, db_R, dweight_C, dbias_C, rows_PR = sums_over_pixels(given)
+    dproduct_PK, dskip_PC, dwindow_H = _of_pixels(given, sums_2C, rows_PR, has_skip)
 
-    def nothing() -> Tensor:
-        return mean_C.new_empty(0, dtype=torch.float32)  # a new one each time: an operator's results share no storage
+    def there(gradient: Tensor | None, of: Tensor | None, like: Tensor = mean_C) -> Tensor:
+        # Nothing is a new tensor each time: an operator's results share no storage.
+        return like.new_empty(0) if gradient is None or of is None else gradient.view(of.shape)
 
-    return (
-        dproduct_PK,
-        nothing() if window_H is None or dwindow_H is None else dwindow_H.view(window_H.shape),
-        nothing() if dA_RC is None else dA_RC,
-        nothing() if b_R is None or db_R is None else db_R.view(b_R.shape),
-        nothing() if weight_C is None else dweight_C,
-        dbias_C,
-        dy_PC.new_empty(0) if dskip_PC is None else dskip_PC,
-        dy_PC.new_empty(0),
-    )
+    of_parameters = (
+        there(dwindow_H, window_H), there(dA_RC, A_RC), there(db_R, b_R), there(dweight_C, weight_C), dbias_C
+    )  # fmt: skip
+    return dproduct_PK, *of_parameters, there(dskip_PC, dskip_PC, dy_PC), dy_PC.new_empty(0)
 
 
 def _of_pixels(
-    given: Operands,
-    norm: Norm,
-    incoming: list[Tensor],
-    sums_2C: Tensor,
-    rows_PR: Tensor | None,
-    epsilon: float,
-    has_skip: bool,
+    given: Given, sums_2C: Tensor, rows_PR: Tensor | None, has_skip: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """dproduct, dskip and dwindow."""
-    P, C, H = given.sizes
-    K = given.product_PK.shape[1]
-    size: Tile = common.tile("gradient", C, rows_PR is not None, given.product_PK.dtype)
+    of, (P, C, H), K = given.of, given.of.sizes, given.of.product_PK.shape[1]
+    size = of.tile("gradient")
     tiles = triton.cdiv(C, size.channels)  # of a row: the window gate's gradient is a sum along it
-    shares = tiles if given.window_H is None and triton.cdiv(P, size.rows) < common.BUSY else 1
+    shares = tiles if H == 0 and triton.cdiv(P, size.rows) < common.BUSY else 1
     count, blocks = groups(P, size, PROGRAMS, shares)
-    dproduct_PK = given.product_PK.new_empty(P, K)
-    dskip_PC = incoming[0].new_empty(P, C) if has_skip else None
-    parts_GH = None if given.window_H is None else sums_2C.new_empty(count, H)
-    _gradient[(count, shares)](
-        argument(given, norm, incoming),
+    dproduct_PK = of.product_PK.new_empty(P, K)
+    dskip_PC = given.rows[0].new_empty(P, C) if has_skip else None
+    parts_GH = sums_2C.new_empty(count, H) if H else None
+    of.run(
+        _gradient,
+        (count, shares),
+        given.tensors,
         (sums_2C, rows_PR),
         (dproduct_PK, dproduct_PK[:, C:], dskip_PC, parts_GH),
-        (*strides(given, incoming), K),
-        (P, C, H),
+        (*given.strides, K),
+        of.sizes,
         (C + H, K),
         (blocks, tiles // shares),
-        epsilon,
-        **given.constants(size, [dproduct_PK, *incoming]),
-        **given.pixel_constants,
+        given.epsilon,
+        tile=size,
+        rows=[dproduct_PK, *given.rows],
     )
     return dproduct_PK, dskip_PC, None if parts_GH is None else add_groups([parts_GH])[0]
 
 
 @triton.jit
-def _gradient(
-    given,
-    known,
-    results,
-    strides,
-    sizes,
-    rest,
-    counts,
-    epsilon,
-    R: tl.constexpr,
-    BH: tl.constexpr,
-    BT: tl.constexpr,
-    BN: tl.constexpr,
-    UNIT: tl.constexpr,
-):
+def _gradient(  # noqa: PLR0915 - one walk down the rows
+    given, known, results, strides, sizes, rest, counts, epsilon,
+    R: tl.constexpr, BH: tl.constexpr, BT: tl.constexpr, BN: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
     """`span` tiles of dproduct and dskip of a group of `blocks` row blocks, and their part of dwindow."""
     z_ptr, u_ptr, window_ptr, dy_ptr, y_ptr, mean_ptr, var_ptr, weight_ptr, A_ptr, _ = given
     sums_ptr, rows_ptr = known
@@ -198,7 +161,14 @@ def _gradient(
                 p = sigmoid(load_tile(u_ptr + row * stride, stride, columns, inside_T, inside_H))
                 du = dlw[:, None] * weights[None, :] * p * (1 - p)
                 store_tile(du_ptr + row * dstride, dstride, columns, inside_T, inside_H, du)
-                add_up(parts_ptr + columns, tl.sum(dlw[:, None] * p, 0), inside_H, block > 0)
+                pointers, dwindow, again = parts_ptr + columns, tl.sum(dlw[:, None] * p, 0), block > 0
+                before = tl.load(pointers, mask=inside_H & again, other=0.0)
+                tl.store(pointers, dwindow + before, mask=inside_H)
             tl.debug_barrier()  # the next block reads what other threads have added to dwindow
-        if share == 0:
-            zero_columns(dz_ptr + row * dstride, dstride, inside_T, rest[0], rest[1], BH)
+        if share == 0:  # zeros behind: gradients of what no kernel reads
+            target = dz_ptr + row * dstride
+            for start in range(rest[0], rest[1], BH):
+                columns = start + tl.arange(0, BH)
+                inside = inside_T[:, None] & (columns < rest[1])[None, :]
+                zeros = tl.zeros([BT, BH], tl.float32)
+                tl.store(target + tl.arange(0, BT)[:, None] * dstride + columns[None, :], zeros, mask=inside)

@@ -4,26 +4,22 @@ Shapes as in `__init__`.
 """
 
 # Triton knows tuples as long as it can count, and builds them by adding.
-# ruff: noqa: N815, RUF005
+# ruff: noqa: RUF005
 # mypy: disable-error-code="assignment"
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from comt_cli.kernels.operators import unit_stride
 from comt_cli.kernels.triton import launch
 from comt_cli.kernels.triton.gates import sigmoid
-
-TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
-"""What the kernels can store."""
 
 LEAST_DOT = 16
 """The smallest side of a product that the tensor cores take."""
@@ -48,8 +44,7 @@ PARTS = 64
 """Programs' partial sums that are added up at a time."""
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(NamedTuple):
     """Rows and channels of a tile, and the warps of a program."""
 
     rows: int
@@ -75,11 +70,6 @@ def tile(kernel: str, C: int, pixel: bool, dtype: torch.dtype) -> Tile:
     return Tile(rows, width, min(16, max(4, 4 * rows * width // elements)))
 
 
-def is_whole(tile: Tile, C: int) -> bool:
-    """Whether a tile has a row's C channels."""
-    return tile.channels >= C
-
-
 def groups(P: int, tile: Tile, programs: int = PROGRAMS, shares: int = 1) -> tuple[int, int]:
     """How many groups of rows there are, and the row blocks of each. At most `programs` with the `shares` that each
     group's channels are divided among; of at least `LEAST_ROWS` rows, or as many as leave `BUSY` programs."""
@@ -89,73 +79,55 @@ def groups(P: int, tile: Tile, programs: int = PROGRAMS, shares: int = 1) -> tup
     return triton.cdiv(blocks, each), each
 
 
-@dataclass(frozen=True)
 class Operands:
-    """What both passes are given: a product, the parameters, and the product's sizes."""
+    """What both passes are given, as the kernels want it: parameters without gaps, the product's columns side by side.
 
-    product_PK: Tensor
-    window_H: Tensor | None
-    A_RC: Tensor | None
-    b_R: Tensor | None
-    weight_C: Tensor | None
-    C: int
+    Raises ValueError where they do not fit each other, where u is not in the product, or where there is no pixel.
 
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        """P, C and H."""
-        return len(self.product_PK), self.C, 0 if self.window_H is None else self.window_H.numel()
+    Attributes:
+        sizes: P, C and H. R: rows of A, 0 without a pixel gate.
+        source: what z is computed from: the product, its u, and the window gate's weights.
+        pixel: the two layers of the pixel gate.
+    """
 
-    @property
-    def source(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """What z is computed from: the product, its u, and the window gate's weights."""
-        return self.product_PK, self.product_PK[:, self.C :], self.window_H
+    def __init__(
+        self, product_PK: Tensor, u_PH: Tensor | None, window_H: Tensor | None, A_RC: Tensor | None,
+        b_R: Tensor | None, weight_C: Tensor | None, C: int,
+    ) -> None:  # fmt: skip
+        if u_PH is not None:
+            raise ValueError("the Triton kernels read u from the product's columns, not from a tensor of its own")
+        P, H = len(product_PK), 0 if window_H is None else window_H.numel()
+        if P == 0:
+            raise ValueError("a batch normalisation of no pixels has no mean: at least one is needed")
+        if product_PK.shape[1] < C + H:
+            raise ValueError(f"a product of {product_PK.shape[1]} columns for {C} channels and {H} of the gate")
+        if (None if A_RC is None else A_RC.shape) != (None if b_R is None else (b_R.numel(), C)):
+            raise ValueError("the pixel gate's layers A and b do not fit each other and the channels")
+        window_H, *self.pixel, self.weight_C = (
+            None if tensor is None else tensor.contiguous() for tensor in (window_H, A_RC, b_R, weight_C)
+        )
+        self.product_PK = unit_stride(product_PK)
+        self.sizes, self.R = (P, C, H), 0 if A_RC is None else len(A_RC)
+        self.source = self.product_PK, self.product_PK[:, C:], window_H
 
-    @property
-    def pixel(self) -> tuple[Tensor | None, Tensor | None]:
-        """The two layers of the pixel gate."""
-        return self.A_RC, self.b_R
+    def tile(self, kernel: str, *, pixel: bool | None = None) -> Tile:
+        """The tile of a kernel, by its name."""
+        return tile(kernel, self.sizes[1], self.R > 0 if pixel is None else pixel, self.product_PK.dtype)
 
-    @property
-    def pixel_constants(self) -> dict[str, Any]:
-        """What a kernel with a pixel gate is compiled for."""
-        return {"R": 0 if self.A_RC is None else len(self.A_RC)}
-
-    def constants(self, tile: Tile, activations: Iterable[Tensor]) -> dict[str, Any]:
-        """What all kernels are compiled for. UNIT divides the row strides of product and `activations`."""
-        strides = [tensor.stride(0) for tensor in (self.product_PK, *activations)]
-        return {
+    def run(
+        self, kernel: Any, grid: tuple[int, ...], *arguments: Any, tile: Tile, rows: list[Tensor], **constants: Any
+    ) -> None:
+        """Launch a kernel with its arguments. UNIT divides the row strides of the product and of `rows`."""
+        constants |= {
+            "R": self.R,
             "BH": min(COLUMNS, triton.next_power_of_2(max(self.sizes[2], 1))),
             "BT": tile.rows,
             "BN": tile.channels,
-            "UNIT": math.gcd(launch.LONGEST_VECTOR, *strides),
-            "num_warps": tile.warps,
-            "num_stages": 2,
+            "UNIT": math.gcd(launch.LONGEST_VECTOR, *(tensor.stride(0) for tensor in (self.product_PK, *rows))),
         }
-
-
-def operands(
-    product_PK: Tensor, u_PH: Tensor | None, window_H: Tensor | None, A_RC: Tensor | None, b_R: Tensor | None,
-    weight_C: Tensor | None, C: int,
-) -> Operands:  # fmt: skip
-    """The operands as the kernels want them: parameters without gaps, the product's columns side by side.
-
-    Raises ValueError where they do not fit each other, where u is not in the product, or where there is no pixel.
-    """
-    if u_PH is not None:
-        raise ValueError("the Triton kernels read u from the product's columns, not from a tensor of its own")
-    P, H = len(product_PK), 0 if window_H is None else window_H.numel()
-    if P == 0:
-        raise ValueError("a batch normalisation of no pixels has no mean: at least one is needed")
-    if product_PK.shape[1] < C + H:
-        raise ValueError(f"a product of {product_PK.shape[1]} columns has no {C} channels and {H} columns of the gate")
-    if (A_RC is None) != (b_R is None):
-        raise ValueError("a pixel gate has two layers, A and b: one of them is None")
-    if A_RC is not None and b_R is not None and A_RC.shape != (b_R.numel(), C):
-        raise ValueError(f"A is {list(A_RC.shape)}, where b and the channels ask for [{b_R.numel()}, {C}]")
-    window_H, A_RC, b_R, weight_C = (
-        None if tensor is None else tensor.contiguous() for tensor in (window_H, A_RC, b_R, weight_C)
-    )
-    return Operands(launch.unit_stride(product_PK), window_H, A_RC, b_R, weight_C, C)
+        named = {name: constants[name] for name in kernel.arg_names[len(arguments) :]}
+        with torch.cuda.device_of(self.product_PK):
+            kernel[grid](*arguments, **named, num_warps=tile.warps, num_stages=2)
 
 
 # ---- on the device
@@ -256,20 +228,3 @@ def second_layer(t, b_ptr, R: tl.constexpr):
     for k in tl.static_range(R):
         logits += sigmoid(t[k]) * tl.load(b_ptr + k).to(tl.float32)
     return sigmoid(logits)
-
-
-@triton.jit
-def add_up(pointers, value, mask, again):
-    """Writes a group's sum, or adds to it where its program has been there before (`again`)."""
-    tl.store(pointers, value + tl.load(pointers, mask=mask & again, other=0.0), mask=mask)
-
-
-@triton.jit
-def zero_columns(ptr, stride, inside_T, first, last, BR: tl.constexpr):
-    """Writes zeros into columns first to last - 1 of a row block: gradients of what a kernel does not read."""
-    BT: tl.constexpr = inside_T.shape[0]
-    for start in range(first, last, BR):
-        columns = start + tl.arange(0, BR)
-        inside = inside_T[:, None] & (columns < last)[None, :]
-        zeros = tl.zeros([BT, BR], tl.float32)
-        tl.store(ptr + tl.arange(0, BT)[:, None] * stride + columns[None, :], zeros, mask=inside)

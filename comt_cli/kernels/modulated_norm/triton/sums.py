@@ -6,6 +6,9 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -19,7 +22,6 @@ from comt_cli.kernels.modulated_norm.triton.common import (
     add_each,
     first_layer,
     groups,
-    is_whole,
     load_statistics,
     load_tile,
     load_weight,
@@ -29,81 +31,77 @@ from comt_cli.kernels.modulated_norm.triton.common import (
 )
 from comt_cli.kernels.triton.gates import aligned_each, matmul, sigmoid
 
-Norm = tuple[Tensor, Tensor, Tensor | None]
-"""mean, var, weight."""
-
+TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+"""What the kernels can store."""
 
 SUMS = 528
 """Programs of the first pass, at most: each leaves R + 3 numbers for each of its channels."""
 
 
-def strides(given: Operands, incoming: list[Tensor]) -> tuple[int, int, int]:
-    """From row to row of the product, of dy and of y."""
-    return given.product_PK.stride(0), incoming[0].stride(0), incoming[-1].stride(0)
+class Given(NamedTuple):
+    """What both passes of the backward pass begin with.
 
+    tensors: the first argument of all kernels: product and window gate; dy and y; mean, var and weight; the pixel gate.
+    strides: from row to row of the product, of dy and of y. rows: dy, and y where there is a ReLU.
+    """
 
-def argument(given: Operands, norm: Norm, incoming: list[Tensor]) -> tuple[Tensor | None, ...]:
-    """The first argument of all kernels here: product and window gate; dy and y; the norm; the pixel gate."""
-    y_PC = incoming[1] if len(incoming) == 2 else None
-    return *given.source, incoming[0], y_PC, *norm, *given.pixel
+    of: Operands
+    tensors: tuple[Tensor | None, ...]
+    strides: tuple[int, int, int]
+    rows: list[Tensor]
+    epsilon: float
 
 
 def sums_over_pixels(
-    given: Operands, norm: Norm, incoming: list[Tensor], epsilon: float
+    given: Given,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor, Tensor | None]:
     """S1 / P and S2 / P, [2, C]; dA, db, dweight and dbias; and dt and g of each pixel, [P, R + 1]."""
-    (P, C, H), pixel = given.sizes, given.A_RC is not None
-    first, gaps = argument(given, norm, incoming), strides(given, incoming)
-    new = norm[0].new_empty
-    R = 0 if given.A_RC is None else len(given.A_RC)
-    size = common.tile("sums", C, pixel, given.product_PK.dtype)
-    whole, shares = pixel and is_whole(size, C), triton.cdiv(C, size.channels)
+    of, first, strides, rows, epsilon = given
+    (P, C, _), R, pixel = of.sizes, of.R, of.R > 0
+    new = given.tensors[5].new_empty  # type: ignore[union-attr]  # as the mean: fp32
+    size = of.tile("sums")
+    whole, shares = pixel and size.channels >= C, triton.cdiv(C, size.channels)
     count, blocks = groups(P, size, SUMS, shares)
     parts_GSC = new(count, R + 3, C)
     rows_PR, row_parts_G2R, row_count = (new(P, R + 1) if pixel else None), None, count
-    if pixel and not whole:
-        walk = common.tile("rows", C, pixel, given.product_PK.dtype)
-        row_count, row_blocks = groups(P, walk, PROGRAMS)
+    if pixel:
+        if not whole:
+            walk = of.tile("rows")
+            row_count, row_blocks = groups(P, walk, PROGRAMS)
         row_parts_G2R = new(row_count, 2, R)
-        _rows[(row_count,)](
-            first,
-            (rows_PR, row_parts_G2R),
-            gaps,
-            (P, C, H),
-            row_blocks,
-            epsilon,
-            **given.constants(walk, incoming),
-            **given.pixel_constants,
-        )
-    elif pixel:
-        row_parts_G2R = new(count, 2, R)
-    _sums[(shares, count)](
+    if pixel and not whole:
+        results = rows_PR, row_parts_G2R
+        of.run(_rows, (row_count,), first, results, strides, of.sizes, row_blocks, epsilon, tile=walk, rows=rows)
+    of.run(
+        _sums,
+        (shares, count),
         first,
         (parts_GSC, rows_PR, row_parts_G2R),
-        gaps,
-        (P, C, H),
+        strides,
+        of.sizes,
         blocks,
         epsilon,
         IS_WHOLE=whole,
         BR=max(common.LEAST_DOT, triton.next_power_of_2(R)),
-        TYPE=common.TYPES[given.product_PK.dtype],
-        **given.constants(size, incoming),
-        **given.pixel_constants,
+        TYPE=TYPES[of.product_PK.dtype],
+        tile=size,
+        rows=rows,
     )
     sums_2C, dweight_C, dbias_C = new(2, C), new(C), new(C)
     dA_RC, db_R = (new(R, C), new(R)) if pixel else (None, None)
-    _totals[(triton.cdiv(C, COLUMNS),)](
-        (parts_GSC, row_parts_G2R),
-        (norm[2], given.A_RC),
-        (sums_2C, dbias_C, dweight_C, dA_RC, db_R),
-        P,
-        C,
-        (count, row_count),
-        R=R,
-        BG=PARTS,
-        BN=COLUMNS,
-        num_warps=4,
-    )
+    with torch.cuda.device_of(of.product_PK):
+        _totals[(triton.cdiv(C, COLUMNS),)](
+            (parts_GSC, row_parts_G2R),
+            (of.weight_C, of.pixel[0]),
+            (sums_2C, dbias_C, dweight_C, dA_RC, db_R),
+            P,
+            C,
+            (count, row_count),
+            R=R,
+            BG=PARTS,
+            BN=COLUMNS,
+            num_warps=4,
+        )
     return sums_2C, dA_RC, db_R, dweight_C, dbias_C, rows_PR
 
 
@@ -171,18 +169,9 @@ def _columns(vectors, BT: tl.constexpr, R: tl.constexpr, BR: tl.constexpr):
 
 @triton.jit
 def _rows(
-    given,
-    results,
-    strides,
-    sizes,
-    blocks,
-    epsilon,
-    R: tl.constexpr,
-    BH: tl.constexpr,
-    BT: tl.constexpr,
-    BN: tl.constexpr,
-    UNIT: tl.constexpr,
-):
+    given, results, strides, sizes, blocks, epsilon,
+    R: tl.constexpr, BH: tl.constexpr, BT: tl.constexpr, BN: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
     """dt and g of a group of `blocks` row blocks, whose rows no tile holds; and their sums of dt and db."""
     z_ptr, u_ptr, window_ptr, dy_ptr, y_ptr, mean_ptr, var_ptr, weight_ptr, A_ptr, b_ptr = given
     rows_ptr, parts_ptr = results
@@ -217,21 +206,9 @@ def _rows(
 
 @triton.jit
 def _sums(
-    given,
-    results,
-    strides,
-    sizes,
-    blocks,
-    epsilon,
-    IS_WHOLE: tl.constexpr,
-    R: tl.constexpr,
-    BR: tl.constexpr,
-    BH: tl.constexpr,
-    TYPE: tl.constexpr,
-    BT: tl.constexpr,
-    BN: tl.constexpr,
-    UNIT: tl.constexpr,
-):
+    given, results, strides, sizes, blocks, epsilon, IS_WHOLE: tl.constexpr, R: tl.constexpr, BR: tl.constexpr,
+    BH: tl.constexpr, TYPE: tl.constexpr, BT: tl.constexpr, BN: tl.constexpr, UNIT: tl.constexpr,
+):  # fmt: skip
     """The sums of some channels over a group of `blocks` row blocks: of dm, g dm n, g dm and dt n, in this order.
 
     Where the tile holds whole rows (IS_WHOLE), also their dt and g, which are there already otherwise.
