@@ -47,7 +47,7 @@ def test_decoding_computes_what_one_pass_does(options):
     model = shaken(built(wiring_of(options)))
     whole = logits(model, TOKENS)
     length = TOKENS.shape[1]
-    for cuts in ([1] * length, [5, 1, 1, 1, 4]):  # token by token; a prompt, steps, and a piece behind them
+    for cuts in ([1] * length, [5, 1, 2, 4]):  # token by token; a prompt, a step, and pieces behind it
         torch.testing.assert_close(fed(model, TOKENS, cache_for(model, len(TOKENS), length + 3), cuts), whole, **CLOSE)
     rows = [row[:length] for row, length in zip(TOKENS, LENGTHS, strict=True)]
     cache = cache_for(model, len(rows), 20)

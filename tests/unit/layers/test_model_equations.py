@@ -20,6 +20,7 @@ from naive import (
 from torch import Tensor, nn
 
 from comt_cli.layers.attention import Attention, FeedForward, rotate, rotation_table
+from comt_cli.layers.multi_head import sinusoids
 from comt_cli.layers.projection import Projections
 from comt_cli.methods import method_from
 from comt_cli.methods.base import PROJECTIONS, Wiring, residual_connection
@@ -33,6 +34,14 @@ def test_rotary_positions_are_products_of_complex_numbers():
     angle = torch.outer(torch.arange(7.0, dtype=torch.float64), 10000.0 ** (-torch.arange(0, 8, 2).double() / 8))
     turned = torch.complex(x[..., :4], x[..., 4:]) * torch.polar(torch.ones_like(angle), angle)
     close_with_rope(rotate(x, rotation_table(7, 8, 10000.0, x)), torch.cat([turned.real, turned.imag], dim=-1))
+
+
+def test_sinusoidal_positions_are_the_papers():
+    """Vaswani et al. 2017, section 3.5: sin(t / 10000^(2i/D)) and its cosine, a half of the channels each."""
+    found = sinusoids(9, 6, torch.empty(0, dtype=torch.float64))
+    angles = [[t / 10000 ** (2 * i / 6) for i in range(3)] for t in range(9)]
+    expected = [[*map(math.sin, row), *map(math.cos, row)] for row in angles]
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-6, atol=1e-6)
 
 
 def naive_projection(module: Projections, name: str, x_D: Tensor) -> Tensor:
