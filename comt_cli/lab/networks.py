@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comt_cli.analysis.mixing import DISPERSION, READ_OUT, mixtures
+from comt_cli.analysis.figures.mixing import DISPERSION, READ_OUT, mixtures
 from comt_cli.files import read_csv
 from comt_cli.kernels.gates import Modulation
 from comt_cli.layers.attention import rotation_table

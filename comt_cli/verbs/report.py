@@ -15,10 +15,9 @@ from comt_cli.commands import options
 from comt_cli.commands.options import Selection
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import write_text
-from comt_cli.recipe.find import available_recipes
+from comt_cli.recipe.find import MARK, available_recipes
 from comt_cli.recipe.grid import OF_TEST
 from comt_cli.recipe.problems import RecipeError
-from comt_cli.recipe.find import MARK
 from comt_cli.report.collect import ENDED, tables_with_runs
 from comt_cli.report.exhibits.sweep import Rates, texts
 from comt_cli.report.frame import frame_csv, part_of, records_of

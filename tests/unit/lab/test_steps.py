@@ -21,7 +21,10 @@ CPU = torch.device("cpu")
 HAS_KERNELS = choice.cpu_obstacle(may_build=False) is None  # whose building is left to the first test of them
 every_subject = pytest.mark.parametrize(
     "subject",
-    [pytest.param(each, id=name, marks=[pytest.mark.slow] if k else []) for k, (name, each) in enumerate(SUBJECTS.items())],
+    [
+        pytest.param(each, id=name, marks=[pytest.mark.slow] if k else [])
+        for k, (name, each) in enumerate(SUBJECTS.items())
+    ],
 )
 
 
@@ -181,9 +184,7 @@ def test_a_step_that_fails(monkeypatch, when):
     assert [row["variant"] for row in rows] == names[::2]
 
 
-@pytest.mark.parametrize(
-    "variant", [pytest.param("transponder-compiled", marks=pytest.mark.slow), "transponder-eager"]
-)
+@pytest.mark.parametrize("variant", [pytest.param("transponder-compiled", marks=pytest.mark.slow), "transponder-eager"])
 def test_what_does_not_fit(monkeypatch, variant):
     """Memory is full: an uncompiled variant is left out; for the others the batch is halved, for all."""
     prepare = Variants.prepare
