@@ -24,7 +24,7 @@ from comt_cli.data.pairs.corpora.almanac import ALMANAC_VERSION
 from comt_cli.data.pairs.settings import PACKING, PAIR_FORMAT
 from comt_cli.data.text.corpora.python_library import EXTRACTOR_VERSION, SOURCE_VERSION
 from comt_cli.data.text.settings import FORMAT
-from comt_cli.data.vocabulary import VOCABULARY_VERSION
+from comt_cli.data.tokenizer import VOCABULARY_VERSION
 from comt_cli.files import sha256
 
 DATA = Path(__file__).parents[2] / "comt_cli" / "data"
@@ -32,14 +32,14 @@ DATA = Path(__file__).parents[2] / "comt_cli" / "data"
 # What makes it (files of a folder behind its colon); the version it is cached under; the hash of that code when the
 # version was last raised.
 MADE = {
-    "extracted texts": ("text/corpora: python_library", EXTRACTOR_VERSION, (3, "004adcd90528755d")),
-    "sources of the library": ("text/corpora: python_library", SOURCE_VERSION, (1, "004adcd90528755d")),
+    "extracted texts": ("text/corpora: python_library", EXTRACTOR_VERSION, (3, "187f58141fa97909")),
+    "sources of the library": ("text/corpora: python_library", SOURCE_VERSION, (1, "187f58141fa97909")),
     # Named by the version of token shards, too: what reads the texts is among those.
-    "vocabularies": (".: vocabulary; text: settings", VOCABULARY_VERSION, (2, "3e2ee3098f837fd2")),
+    "vocabularies": (".: tokenizer; text: settings", VOCABULARY_VERSION, (2, "3e481ddabfc5b947")),
     "token shards": (
-        ".: hub tokenizer vocabulary prepare; text: dataset settings; text/corpora: hub_text local_files",
+        ".: hub tokenizer prepare; text: dataset settings; text/corpora: hub_text local_files",
         FORMAT,
-        (4, "3b92a158c2a23afa"),
+        (4, "6a8710cd58ef0c9c"),
     ),
     # Its carriers are no code; their hash is part of every fingerprint.
     "sentences of the almanac": (
@@ -51,7 +51,7 @@ MADE = {
         ".: hub tokenizer prepare; text: settings; pairs: dataset settings; "
         "pairs/corpora: text_files gettext_catalogues published",
         PAIR_FORMAT,
-        (1, "9b5951fba140d6f5"),
+        (1, "596e17f1e500222a"),
     ),
     "scenes and their captions": (
         ".: draws order; images: glyph_faces; captions: scene_words scenes; captions/corpora: scenes",
@@ -61,7 +61,7 @@ MADE = {
     "prepared captions": (
         ".: split order tokenizer prepare; captions: dataset settings treebank; captions/corpora: mscoco scenes",
         CAPTION_FORMAT,
-        (1, "a7eb33de3f19583f"),
+        (1, "c684d1b3edc03148"),
     ),
     "examples of two descriptions": (
         ".: draws order; captions: scene_words scenes; glue/sources: scene_tasks",
@@ -71,15 +71,15 @@ MADE = {
     "examples of sentences": (
         ".: draws order; text: settings; glue/sources: text_tasks",
         SENTENCES_VERSION,
-        (2, "668ce2059051acb6"),
+        (2, "0c13f6a726f7100f"),
     ),
     "prepared examples": (
         ".: split tokenizer prepare; text: settings; glue: dataset settings; glue/sources: published",
         GLUE_FORMAT,
-        (2, "7c70b18e07061ee2"),
+        (2, "754ecaf8e46e923a"),
     ),
     # Not cached, but a part of the ids of runs.
-    "buckets of pairs": (".: split order; pairs: dataset buckets", PACKING, (1, "a26b8fe22ca2982b")),
+    "buckets of pairs": (".: split order; pairs: dataset buckets", PACKING, (1, "b0226589b8b9f257")),
     "rendered letters": (
         ".: order; images: dataset glyph_faces glyph_render; images/sets: glyphs",
         GLYPH_VERSIONS,

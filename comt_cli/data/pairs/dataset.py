@@ -36,8 +36,7 @@ from comt_cli.data.prepare import TOKENIZER, FileRecord, Manifest, PreparedToken
 from comt_cli.data.special_tokens import Extra, SpecialTokens
 from comt_cli.data.split import AnyBatch, PositionedSplit, TokenLists, Unsigned, token_dtype
 from comt_cli.data.storage import ProgressCallback
-from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
-from comt_cli.data.vocabulary import train_sentencepiece
+from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer, train_sentencepiece
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import read_json, write_json
 

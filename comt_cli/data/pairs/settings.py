@@ -17,7 +17,7 @@ from comt_cli.data.prepare import FilesManifest, Prepared, Record
 from comt_cli.data.settings import DataSection, Named, NameOf
 from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.data.text.settings import split_of
-from comt_cli.data.vocabulary import TRAINER, TRAINING_CHARACTERS, VOCABULARY_VERSION
+from comt_cli.data.tokenizer import TRAINER, TRAINING_CHARACTERS, VOCABULARY_VERSION
 from comt_cli.files import sha256
 from comt_cli.recipe.settings import MAX_LENGTH, Count, Vocabulary, WholeNumber, matching
 

@@ -29,7 +29,7 @@ from comt_cli.data.pairs.settings import (
 )
 from comt_cli.data.prepare import fingerprint, prepare
 from comt_cli.data.split import IGNORE
-from comt_cli.data.vocabulary import LONG_LINES_CUT
+from comt_cli.data.tokenizer import LONG_LINES_CUT
 from comt_cli.errors import UserError
 from comt_cli.recipe.validate import validate
 

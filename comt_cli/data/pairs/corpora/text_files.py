@@ -31,7 +31,7 @@ from comt_cli.data.storage import (
     known_hashes,
     no_progress,
 )
-from comt_cli.data.vocabulary import LONG_LINES_CUT, TRAINING_CHARACTERS
+from comt_cli.data.tokenizer import LONG_LINES_CUT, TRAINING_CHARACTERS
 from comt_cli.errors import UserError
 from comt_cli.files import conversion, open_file
 
