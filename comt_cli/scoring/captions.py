@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from comt_cli.data.captions.treebank import PUNCTUATION, treebank_tokens
+from comt_cli.data.captions.words import PUNCTUATION, treebank_tokens
 from comt_cli.sums import added
 
 CAPTION_METRICS = ("bleu1", "bleu2", "bleu3", "bleu4", "rouge_l", "cider")

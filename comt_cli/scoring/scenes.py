@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from comt_cli.data.captions.scene_words import (
+from comt_cli.data.captions.words import (
     FACES,
     INKS,
     KINDS,

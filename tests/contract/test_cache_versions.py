@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from comt_cli.data.captions.scenes import SCENES_VERSION
+from comt_cli.data.captions.corpora.scenes import SCENES_VERSION
 from comt_cli.data.captions.settings import CAPTION_FORMAT
 from comt_cli.data.glue.settings import GLUE_FORMAT
 from comt_cli.data.glue.sources.scene_tasks import SCENE_TASKS_VERSION
 from comt_cli.data.glue.sources.text_tasks import SENTENCES_VERSION
-from comt_cli.data.images.glyph_render import VERSION as GLYPH_VERSIONS
+from comt_cli.data.images.sets.glyphs import VERSION as GLYPH_VERSIONS
 from comt_cli.data.images.settings import FORMAT as IMAGE_FORMAT
 from comt_cli.data.pairs.corpora.almanac import ALMANAC_VERSION
 from comt_cli.data.pairs.settings import PACKING, PAIR_FORMAT
@@ -49,24 +49,24 @@ MADE = {
     ),
     "prepared pairs": (
         ".: hub tokenizer prepare; text: settings; pairs: dataset settings; "
-        "pairs/corpora: text_files gettext_catalogues published",
+        "pairs/corpora: gettext_catalogues published",
         PAIR_FORMAT,
-        (1, "596e17f1e500222a"),
+        (1, "726432e8421f5ce8"),
     ),
     "scenes and their captions": (
-        ".: draws order; images: glyph_faces; captions: scene_words scenes; captions/corpora: scenes",
+        ".: draws order; images/sets: glyphs; captions: words; captions/corpora: scenes",
         SCENES_VERSION,
-        (1, "7d1d06c621c72bc4"),
+        (1, "46ff9971e447f4fe"),
     ),
     "prepared captions": (
-        ".: split order tokenizer prepare; captions: dataset settings treebank; captions/corpora: mscoco scenes",
+        ".: split order tokenizer prepare; captions: dataset settings words; captions/corpora: mscoco scenes",
         CAPTION_FORMAT,
-        (1, "c684d1b3edc03148"),
+        (1, "527ee70080fce388"),
     ),
     "examples of two descriptions": (
-        ".: draws order; captions: scene_words scenes; glue/sources: scene_tasks",
+        ".: draws order; captions: words; glue/sources: scene_tasks",
         SCENE_TASKS_VERSION,
-        (1, "2fe5066c95636a65"),
+        (1, "4ffedfaa4fee4cb5"),
     ),
     "examples of sentences": (
         ".: draws order; text: settings; glue/sources: text_tasks",
@@ -76,19 +76,19 @@ MADE = {
     "prepared examples": (
         ".: split tokenizer prepare; text: settings; glue: dataset settings; glue/sources: published",
         GLUE_FORMAT,
-        (2, "754ecaf8e46e923a"),
+        (2, "5d416f4677da07d5"),
     ),
     # Not cached, but a part of the ids of runs.
-    "buckets of pairs": (".: split order; pairs: dataset buckets", PACKING, (1, "b0226589b8b9f257")),
+    "buckets of pairs": (".: split order; pairs: dataset", PACKING, (1, "01cf763c8eb3ef23")),
     "rendered letters": (
-        ".: order; images: dataset glyph_faces glyph_render; images/sets: glyphs",
+        ".: order; images: dataset; images/sets: glyphs",
         GLYPH_VERSIONS,
-        ({"glyphs10": 2, "glyphs100": 3}, "3bf27de6525fa6a9"),
+        ({"glyphs10": 2, "glyphs100": 3}, "2f7186ac49df79ed"),
     ),
     "contents of image folders": (
         "images: settings; images/sets: cifar imagenet",
         IMAGE_FORMAT,
-        (4, "7849f59a62cf4a52"),
+        (4, "d9d8be31488ad27e"),
     ),
 }
 

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from comt_cli.data.captions.scenes import drawn_scenes
+from comt_cli.data.captions.corpora.scenes import drawn_scenes
 from comt_cli.scoring import java_metrics
 from comt_cli.scoring.captions import CAPTION_METRICS, Cider, caption_scores, words_of
 from comt_cli.scoring.java_metrics import JAVA_METRICS, java_scores

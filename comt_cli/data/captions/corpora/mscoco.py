@@ -26,7 +26,7 @@ from comt_cli.data.captions.settings import (
     CaptionedImages,
     CaptionSplitName,
 )
-from comt_cli.data.captions.treebank import treebank_tokens
+from comt_cli.data.captions.words import treebank_tokens
 from comt_cli.data.storage import ProgressCallback, first_line, hash_file, no_progress, state_of
 from comt_cli.data.tokenizer import SPECIAL_WORDS, WordTokenizer
 from comt_cli.errors import UserError
