@@ -1,7 +1,7 @@
 """The scores of captions as COCO's evaluation computes them: BLEU-1 to 4, ROUGE-L and CIDEr-D, without Java.
 
 Equal to pycocoevalcap's to 1e-9 on equal tokens, times 100, as papers print them. The tokens are those of
-`data/captions/treebank.py`, punctuation left out: of lower-case words with spaces between, these words. So the scores
+`data/captions/words.py`, punctuation left out: of lower-case words with spaces between, these words. So the scores
 of `scenes` are exact, and those of MSCOCO differ from Java's where that page says.
 
 n-grams have 1 to 4 words. Vedantam et al. (2015) define CIDEr-D; here, as in COCO's code, a text's length is its number

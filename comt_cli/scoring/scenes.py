@@ -1,7 +1,7 @@
 """How much of what captions say of `scenes` is true, and how much of what is true they say: SPICE's idea where the
 grammar is closed, so that nothing is left to a parser's guess.
 
-A caption is read as facts (`scene_words.Fact`): objects, their colours, sizes, faces and kinds, the paper, relations.
+A caption is read as facts (`words.Fact`): objects, their colours, sizes, faces and kinds, the paper, relations.
 """
 
 from __future__ import annotations
