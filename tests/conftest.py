@@ -21,7 +21,7 @@ import torch
 import typer.testing
 from hypothesis import settings
 
-from comt_cli.data.images.torchvision_import import make_torchvision_importable
+from comt_cli.data.images.pictures import make_torchvision_importable
 
 # Triton decides when it is imported whether it compiles kernels or interprets them: without a GPU, the latter.
 if not torch.cuda.is_available():

@@ -17,6 +17,7 @@ from comt_cli.data.split import B, Split
 from comt_cli.errors import UserError
 
 _COUNTED_AT_ONCE = 1 << 16
+_AHEAD = 4
 
 
 class TrainBatches(Generic[B]):
@@ -27,10 +28,9 @@ class TrainBatches(Generic[B]):
     of a step, concatenated over micro-batches and then ranks, are the same for every number of ranks and every
     micro-batch size, and nothing but the step number has to be stored to resume.
 
-    A thread reads ahead: use it as a context manager, or call `close`. An error in the thread is raised by the `next`
-    that would have returned its batch. `step` is the step that the next item is for, `waited_seconds` the time that
-    `next` has spent waiting for the thread.
-    """
+    A thread reads `_AHEAD` steps ahead: use it as a context manager, or call `close`. An error in the thread is raised
+    by the `next` that would have returned its batch. `step` is the step that the next item is for, `waited_seconds` the
+    time that `next` has spent waiting for the thread."""
 
     def __init__(
         self,
@@ -43,13 +43,10 @@ class TrainBatches(Generic[B]):
         world_size: int = 1,
         first_step: int = 0,
         last_step: int | None = None,
-        prefetch: int = 4,
     ) -> None:
         """`batch_size` counts samples over all ranks, `micro_batch_size` samples of one rank (None: its whole slice).
-        Steps run from `first_step` to before `last_step` (None: for ever); `prefetch` are read ahead. Raises
-        `UserError` where the batch cannot be divided equally among the ranks."""
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank {rank} of {world_size}")
+        Steps run from `first_step` to before `last_step` (None: for ever). Raises `UserError` where the batch cannot be
+        divided equally among the ranks."""
         if batch_size % world_size:
             raise UserError(
                 f"batch_size: a batch of {batch_size} cannot be divided equally among {world_size} devices",
@@ -58,7 +55,7 @@ class TrainBatches(Generic[B]):
         self.step = first_step
         self.waited_seconds = 0.0
         self._split, self._seed, self._batch_size = split, seed, batch_size
-        self._next, self._last_step, self._prefetch = first_step, last_step, prefetch
+        self._next, self._last_step = first_step, last_step
         share = batch_size // world_size
 
         def read(step: int) -> list[B]:
@@ -101,7 +98,7 @@ class TrainBatches(Generic[B]):
         return item
 
     def _read_ahead(self) -> None:
-        while len(self._ahead) < self._prefetch and self._next != self._last_step:
+        while len(self._ahead) < _AHEAD and self._next != self._last_step:
             self._ahead.append(self._pool.submit(self._read, self._next))
             self._next += 1
 
@@ -124,9 +121,8 @@ class EvaluationBatches(Generic[B]):
     Which samples these are depends on neither the batch size nor the number of ranks: global batch b is samples b *
     batch_size up to (b + 1) * batch_size, and rank r takes its r-th slice. All ranks yield the same number of batches,
     each of at least one sample, so that sharded models can run their collective operations in step: a rank that is left
-    without samples gets one whose targets are all `IGNORE`. `used` samples with `targets` targets are read, over all
-    ranks.
-    """
+    without samples gets one whose targets are all `IGNORE`. Over all ranks `used` samples with `targets` targets are
+    read."""
 
     def __init__(
         self,
@@ -141,12 +137,7 @@ class EvaluationBatches(Generic[B]):
         """`batch_size` counts samples over all ranks. `equal`: where it is a multiple of the ranks, several
         batches have one size, for which a model is compiled once: the last is filled up with samples whose targets are
         `IGNORE`."""
-        if not 0 <= rank < world_size or batch_size < 1:
-            raise ValueError(f"rank {rank} of {world_size}, batch size {batch_size}")
-        self._split = split
-        self._batch_size = batch_size
-        self._rank = rank
-        self._world_size = world_size
+        self._split, self._batch_size, self._rank, self._world_size = split, batch_size, rank, world_size
         self.used, self.targets = _prefix(split, max_targets)
         self._least = batch_size // world_size if equal and self.used > batch_size else 1
 

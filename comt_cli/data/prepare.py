@@ -15,7 +15,7 @@ import platform
 import shutil
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
@@ -61,6 +61,19 @@ class FileRecord(Record):
     @classmethod
     def of(cls, path: Path) -> Self:
         return cls(name=path.name, bytes=path.stat().st_size, sha256=hash_file(path))
+
+    def check(self, folder: Path, *, content: bool = True) -> list[int]:
+        """`state_of` the file, which must be in `folder` with the recorded size and `content`. Raises `UserError`."""
+        path = folder / self.name
+        try:
+            status = path.stat()
+            if status.st_size != self.bytes:
+                raise damaged(path, f"it has {status.st_size} bytes instead of {self.bytes}")
+            if content and hash_file(path) != self.sha256:
+                raise damaged(path, "its content is not what was written (the hash differs)")
+        except OSError as error:
+            raise damaged(path, error.strerror or str(error)) from error
+        return state_of(status)
 
 
 class Manifest(Record, ABC):
@@ -120,15 +133,15 @@ class Prepared(ABC, Generic[D, C]):
     A kind says what identifies it. `dataset.py` beside it has `write`, which writes the files of a fingerprint into a
     folder, behind what a killed preparation left of them, and returns their manifest; and `opened`, which opens them
     and raises `OSError`, `ValueError`, `KeyError` or `TypeError` where they changed.
-    """
+
+    `cache` is the folder of the cache that has a folder for each fingerprint; versions of `packages` are recorded;
+    `places` are the keys that say where files lie, which the manifest is without; `keys` are part of the identity."""
 
     cache: ClassVar[str]
-    """The folder of the cache that has a folder for each fingerprint."""
     manifest: ClassVar[type[Manifest]]
     packages: ClassVar[tuple[str, ...]] = ("numpy", "sentencepiece")
-    """Whose versions are recorded."""
     places: ClassVar[set[str]] = {"folder"}
-    """The keys that say where files lie, which the manifest is without."""
+    keys: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, data: D, corpus: C | None = None) -> None:
         self.data = data
@@ -141,12 +154,14 @@ class Prepared(ABC, Generic[D, C]):
 
     @abstractmethod
     def identity(self, progress: ProgressCallback) -> dict[str, Any]:
-        """What decides the data, as JSON: equal identities are equal data. Needs no network; raises `UserError`."""
+        """What decides the data besides `keys`, as JSON: equal identities are equal data. Needs no network; raises
+        `UserError`."""
 
     def fingerprint(self, progress: ProgressCallback = no_progress) -> str:
         """16 hexadecimal digits that identify what the settings describe; needs no network and makes no data. Of files
         on this machine the content is hashed, of the hub it is what is asked for. Raises `UserError`."""
-        return sha256(canonical_json(self.identity(progress)))[:16]
+        own = {key: getattr(self.data, key) for key in self.keys}
+        return sha256(canonical_json({**self.identity(progress), **own}))[:16]
 
     def folder(self, name: str) -> Path:
         """Where what has this fingerprint is prepared."""
@@ -165,13 +180,10 @@ class Prepared(ABC, Generic[D, C]):
             return None
 
     def prepare(self, progress: ProgressCallback = no_progress) -> Any:
-        """What the settings describe, made now unless it was made before.
-
-        Files are written one by one and the manifest last. Of two processes at once one works and the other waits and
-        uses the result; what was killed resumes where its kind can, else it begins anew. Raises `UserError` where
-        corpus, vocabulary or network are not as needed, or prepared files are damaged; `StorageError` where the disk
-        refuses: what was written before is kept.
-        """
+        """What the settings describe, made now unless it was made before. Of two processes at once one works and the
+        other waits; what was killed resumes where its kind can, else it begins anew. Raises `UserError` where corpus,
+        vocabulary or network are not as needed, or prepared files are damaged; `StorageError` where the disk refuses:
+        what was written before is kept."""
         name = self.fingerprint(progress)
         folder = self.folder(name)
         if not self.is_current(folder, name):
@@ -207,7 +219,13 @@ class Prepared(ABC, Generic[D, C]):
             shutil.rmtree(folder, ignore_errors=True)
             raise changed(getattr(self.data, "corpus", name))
         manifest.write(folder)
-        _remove_others(folder, {MANIFEST, *(file.name for file in manifest.all_files())})
+        kept = {MANIFEST, *(file.name for file in manifest.all_files())}
+        try:  # records of progress, and files of parts that were cut off
+            for path in folder.iterdir():
+                if path.name not in kept and path.is_file():
+                    path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot tidy the folder {folder}: {error.strerror or error}") from error
 
 
 def kind_of(data: Section) -> Prepared[Any, Any]:
@@ -259,9 +277,6 @@ class PreparedTokens(ABC, Generic[S]):
         return self.split("test")
 
 
-# ---- checks of files
-
-
 def damaged(path: Path, reason: str) -> UserError:
     """The error for a file of a prepared folder that cannot be trusted."""
     delete = f"Delete the folder {path.parent} and run the same command again: the data is prepared anew."
@@ -272,48 +287,14 @@ def verify(folder: Path, files: Sequence[FileRecord], progress: ProgressCallback
     """Check that every file is the one that was written: sizes always, hashes when this machine has not seen these
     files pass before (and none has changed, see `state_of`); a small stamp in the folder remembers that. Raises
     `UserError` that names the file and says what to do."""
-    state = [_checked(folder, file, content=False) for file in files]
+    state = [file.check(folder, content=False) for file in files]
     stamp = {"machine": platform.node(), "files": [[file.name, file.sha256] for file in files], "state": state}
     with contextlib.suppress(OSError, ValueError):  # absent or damaged: the files are checked again
         if read_json(folder / STAMP) == stamp:
             return
     for number, file in enumerate(files):
         progress("verifying files of prepared data", number, len(files))
-        _checked(folder, file)
+        file.check(folder)
     progress("verifying files of prepared data", len(files), len(files))
     with contextlib.suppress(StorageError):  # a shared cache that we may only read: the check is made again next time
         write_json(folder / STAMP, stamp)
-
-
-def is_whole(folder: Path, files: Iterable[FileRecord]) -> bool:
-    """Whether every file is there with the recorded content."""
-    try:
-        for file in files:
-            _checked(folder, file)
-    except UserError:
-        return False
-    return True
-
-
-def _checked(folder: Path, file: FileRecord, *, content: bool = True) -> list[int]:
-    """`state_of` a file that must be there with the recorded size and `content`."""
-    path = folder / file.name
-    try:
-        status = path.stat()
-        if status.st_size != file.bytes:
-            raise damaged(path, f"it has {status.st_size} bytes instead of {file.bytes}")
-        if content and hash_file(path) != file.sha256:
-            raise damaged(path, "its content is not what was written (the hash differs)")
-    except OSError as error:
-        raise damaged(path, error.strerror or str(error)) from error
-    return state_of(status)
-
-
-def _remove_others(folder: Path, kept: set[str]) -> None:
-    """Remove everything that the manifest does not name: records of progress, files of parts that were cut off."""
-    try:
-        for path in folder.iterdir():
-            if path.name not in kept and path.is_file():
-                path.unlink(missing_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot tidy the folder {folder}: {error.strerror or error}") from error

@@ -22,23 +22,20 @@ from comt_cli.recipe.settings import Section
 
 
 class Named(ABC):
-    """A corpus by the names that recipes give it. The base class of a kind says in which `package` its corpora are."""
+    """A corpus by the names that recipes give it. The base class of a kind says in which `package` its corpora are.
+
+    `names` stand for themselves; of names with an argument, such as `files:GLOB`, `pattern` is the regular expression,
+    and `said` what an error says of it. Corpora are listed by `order`, then by name. `keys` are the settings that not
+    every corpus of the kind has but this one does, with the values that are implied (None: none); `reasons` say why it
+    has not a key that others have, where that needs saying."""
 
     package: ClassVar[str]
     names: ClassVar[tuple[str, ...]] = ()
-    """Names that stand for themselves."""
     pattern: ClassVar[str | None] = None
-    """Of names with an argument, such as `files:.+`, the regular expression of the whole name."""
     said: ClassVar[str] = ""
-    """What the pattern stands for, in an error about a wrong name: `files:GLOB, text of your own`."""
     order: ClassVar[int] = 100
-    """Corpora are listed by this, then by name; the first is the default."""
-
     keys: ClassVar[Mapping[str, Any]] = {}
-    """The settings that not every corpus of the kind has but this one does, with the values that are implied (None:
-    none)."""
     reasons: ClassVar[Mapping[str, str]] = {}
-    """Why it has not a key that others of the kind have, where that needs saying."""
 
     def __init__(self, data: Any) -> None:
         self.data = data
@@ -74,7 +71,6 @@ class Named(ABC):
 
     @classmethod
     def all_names(cls) -> tuple[str, ...]:
-        """The names of all corpora of the kind that stand for themselves."""
         return tuple(name for each in cls.all() for name in each.names)
 
 
@@ -124,11 +120,10 @@ class DataSection(Section):
             return given
         try:
             corpus = cls.kind.named(str(given.get(cls.named_by, cls.model_fields[cls.named_by].default)))
+            given = given | {key: value for key, value in corpus.implied(given).items() if given.get(key) is None}
         except ValueError:  # there is no such corpus, which is told of its own key
-            return cls.said_once(given)
-        return cls.said_once(
-            given | {key: value for key, value in corpus.implied(given).items() if given.get(key) is None}
-        )
+            pass
+        return cls.said_once(given)
 
     @classmethod
     def said_once(cls, given: dict[str, Any]) -> dict[str, Any]:

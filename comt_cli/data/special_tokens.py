@@ -19,11 +19,9 @@ EXTRA_PIECES: dict[Extra, str] = {"begin": "<s>", "mask": "<mask>", "separator":
 @dataclass(frozen=True)
 class SpecialTokens:
     """Ids of a tokenizer's special tokens; None where it has none. No text is encoded to one, but to `unknown`, a piece
-    of text outside the vocabulary.
-
-    `pad` fills what is shorter than its batch, `end` closes a text, `begin` is what a decoder reads before the first
-    token (and what a classifier reads in BERT), `mask` stands for a hidden token, `separator` lies between two texts.
-    """
+    of text outside the vocabulary. `pad` fills what is shorter than its batch, `end` closes a text, `begin` is what a
+    decoder reads before the first token (and what a classifier reads in BERT), `mask` stands for a hidden token,
+    `separator` lies between two texts."""
 
     pad: int
     end: int

@@ -45,8 +45,7 @@ class Split(ABC, Generic[B]):
     """One split of a data set, training, validation or test, as samples numbered from 0."""
 
     @abstractmethod
-    def __len__(self) -> int:
-        """How many samples there are."""
+    def __len__(self) -> int: ...
 
     @abstractmethod
     def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -113,11 +112,10 @@ class TokenLists:
 
     def padded(self, indices_B: NDArray[np.int64], width: int, fill: int) -> NDArray[np.int64]:
         """The lists with these numbers, int64 [B, width], filled up on the right; none may be longer than `width`."""
-        begin_B, end_B = (self.offsets[indices_B + next_one].astype(np.int64) for next_one in (0, 1))
         columns = np.arange(width)
-        is_token_BW = columns < (end_B - begin_B)[:, None]
+        is_token_BW = columns < self.lengths_of(indices_B)[:, None]
         found_BW = np.full((len(indices_B), width), fill, dtype=np.int64)
-        found_BW[is_token_BW] = self.tokens[(begin_B[:, None] + columns)[is_token_BW]]
+        found_BW[is_token_BW] = self.tokens[(self.offsets[indices_B, None] + columns)[is_token_BW]]
         return found_BW
 
     def shifted(

@@ -58,9 +58,8 @@ def changed(what: object) -> UserError:
 
 @contextlib.contextmanager
 def file_lock(path: Path, progress: ProgressCallback = no_progress) -> Iterator[None]:
-    """Hold an exclusive lock on `path` (created, never deleted); wait for whoever holds it. The kernel drops it when
-    its holder dies, however it dies. It works between processes and between threads, because every call opens the file
-    anew. Raises `StorageError`."""
+    """Hold an exclusive lock on `path` (created, never deleted); wait for whoever holds it, process or thread. The
+    kernel drops it when its holder dies, however it dies. Raises `StorageError`."""
     make_folder(path.parent)
     try:
         descriptor = open_own(path, os.O_RDWR)
@@ -103,13 +102,9 @@ def known_hashes(
 ) -> list[str]:
     """SHA-256 of files of the user's, remembered under (root, pattern) while the files do not change. Raises
     `UserError` of a recipe's `key` where one cannot be read."""
-    note = _note(root, pattern)
-    old: dict[str, Any] = {}
-    with contextlib.suppress(OSError, ValueError):  # absent or damaged: the files are hashed again
-        stored = read_json(note)
-        old = stored if isinstance(stored, dict) else {}
-    new: dict[str, list[Any]] = {}
-    digests = []
+    note, old, new, digests = _note(root, pattern), {}, dict[str, list[Any]](), list[str]()
+    with contextlib.suppress(OSError, ValueError, TypeError):  # absent or damaged: files are hashed again
+        old = dict(read_json(note))
     for number, path in enumerate(paths):
         progress("hashing files", number, len(paths))
         try:
@@ -123,7 +118,6 @@ def known_hashes(
             raise UserError(f"{key}: cannot read {path}: {error.strerror or error}", hint) from error
         if settled:
             new[str(path)] = [*state, digests[-1]]
-    progress("hashing files", len(paths), len(paths))
     if new != old:
         with contextlib.suppress(StorageError):  # a cache that may only be read costs time, nothing else
             make_folder(note.parent)
@@ -133,8 +127,7 @@ def known_hashes(
 
 def forget_hashes(root: Path, pattern: str) -> None:
     """Let all be hashed again: one of the hashes was not that of its file."""
-    with contextlib.suppress(OSError):
-        _note(root, pattern).unlink(missing_ok=True)
+    _note(root, pattern).unlink(missing_ok=True)
 
 
 def _note(root: Path, pattern: str) -> Path:

@@ -1,17 +1,21 @@
-"""Tokenizers: bytes, whole words, SentencePiece models; and the file that carries any of them."""
+"""Tokenizers: bytes, whole words, SentencePiece models, trained or T5's; and the file that carries any of them."""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import io
+import os
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from comt_cli.data.special_tokens import EXTRA_PIECES, SpecialTokens, in_order
+from comt_cli.data.special_tokens import EXTRA_PIECES, Extra, SpecialTokens, in_order
+from comt_cli.data.storage import ProgressCallback, first_line, make_folder, no_progress
 from comt_cli.errors import UserError
-from comt_cli.files import if_damaged, read_json, sha256, write_json
+from comt_cli.files import atomic_file, cache_folder, if_damaged, read_bytes, read_json, sha256, write_json
 
 TOKENIZER_FORMAT = 1
 
@@ -60,6 +64,8 @@ class ByteTokenizer(Tokenizer):
         """With the special tokens named in `extras` (`special_tokens.Extra`). Raises `ValueError` at unknown ones."""
         self._extras = {extra: 258 + number for number, extra in enumerate(in_order(extras))}
         self.vocabulary_size = 258 + len(self._extras)
+        self._names = ["<pad>", "</s>", *(chr(b) if 0x20 < b < 0x7F else f"<0x{b:02X}>" for b in range(256))]
+        self._names += [EXTRA_PIECES[extra] for extra in self._extras]
 
     @property
     def special(self) -> SpecialTokens:
@@ -73,17 +79,11 @@ class ByteTokenizer(Tokenizer):
         return bytes(int(i) - 2 for i in ids if 2 <= i < 258).decode(errors="replace")
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        special = {self.pad_id: "<pad>", self.eos_id: "</s>"}
-        special |= {number: EXTRA_PIECES[extra] for extra, number in self._extras.items()}
-        return [special.get(int(i)) or _byte_name(int(i) - 2) for i in ids]
+        return [self._names[int(i)] for i in ids]
 
     def to_json(self) -> dict[str, Any]:
         extras = {"extras": list(self._extras)} if self._extras else {}
         return {"format": TOKENIZER_FORMAT, "kind": "bytes", **extras}
-
-
-def _byte_name(byte: int) -> str:
-    return chr(byte) if 0x20 < byte < 0x7F else f"<0x{byte:02X}>"
 
 
 _SPECIAL = ("<pad>", "</s>", "<s>", "<unk>")
@@ -94,19 +94,17 @@ class WordTokenizer(Tokenizer):
     """Whole words between spaces, for captions: 0 is padding, 1 the end of a text, 2 its begin, 3 a word outside the
     vocabulary, and 4 + i word i of the list."""
 
+    special = SpecialTokens(pad=0, end=1, begin=2, unknown=3)
+
     def __init__(self, words: Sequence[str]) -> None:
         """Raises `ValueError` where a word occurs twice, is empty or has a space in it, or is a special one."""
         self.words = tuple(words)
-        self._ids = {word: len(_SPECIAL) + number for number, word in enumerate(self.words)}
+        self._ids = {word: SPECIAL_WORDS + number for number, word in enumerate(self.words)}
         if len(self._ids) < len(self.words):
             raise ValueError("a word occurs twice in the vocabulary")
         if wrong := [word for word in self.words if word.split() != [word] or word in _SPECIAL]:
             raise ValueError(f"{wrong[0]!r} cannot be a word of the vocabulary")
-        self.vocabulary_size = len(_SPECIAL) + len(self.words)
-
-    @property
-    def special(self) -> SpecialTokens:
-        return SpecialTokens(pad=0, end=1, begin=2, unknown=3)
+        self.vocabulary_size = SPECIAL_WORDS + len(self.words)
 
     def encode(self, text: str) -> list[int]:
         return [self._ids.get(word, 3) for word in text.split()]
@@ -124,7 +122,9 @@ class WordTokenizer(Tokenizer):
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """A SentencePiece model. `vocabulary_size` and the special ids are the model's own."""
+    """A SentencePiece model. `vocabulary_size` and the special ids are the model's own; mask and separator are its
+    control pieces of these names, never a piece of text. A literal '▁' (U+2581) comes back as a space: SentencePiece
+    uses it to mean one."""
 
     def __init__(self, model: bytes) -> None:
         """Raises `ValueError` when `model` is not the content of a `.model` file."""
@@ -143,26 +143,13 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def special(self) -> SpecialTokens:
-        """The model's own; mask and separator are its control pieces of these names, never a piece of text."""
-
-        def known(i: int) -> int | None:
-            return i if i >= 0 else None
-
-        def control(name: str) -> int | None:
-            i = int(self._processor.piece_to_id(name))
-            return i if self._processor.is_control(i) else None
-
-        return SpecialTokens(
-            pad=self.pad_id,
-            end=self.eos_id,
-            begin=known(int(self._processor.bos_id())),
-            mask=control(EXTRA_PIECES["mask"]),
-            separator=control(EXTRA_PIECES["separator"]),
-            unknown=known(int(self._processor.unk_id())),
-        )
+        found = {"begin": int(self._processor.bos_id()), "unknown": int(self._processor.unk_id())}
+        for extra in ("mask", "separator"):
+            number = int(self._processor.piece_to_id(EXTRA_PIECES[extra]))
+            found[extra] = number if self._processor.is_control(number) else -1
+        return SpecialTokens(self.pad_id, self.eos_id, **{name: i if i >= 0 else None for name, i in found.items()})
 
     def encode(self, text: str) -> list[int]:
-        """The ids of `text`. A literal '▁' (U+2581) comes back as a space: SentencePiece uses it to mean one."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -174,7 +161,6 @@ class SentencePieceTokenizer(Tokenizer):
         return text
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        r"""The model's pieces: '▁castle' begins a word, '</s>' ends a text, '\\n' is a line break."""
         return [str(self._processor.id_to_piece(int(i))).replace("\n", "\\n") for i in ids]
 
     def to_json(self) -> dict[str, Any]:
@@ -186,12 +172,15 @@ def tokenizer_from_json(value: Any) -> Tokenizer:
     """The tokenizer whose `to_json` is `value`. Raises `ValueError` when `value` is not that, or was damaged."""
     if not isinstance(value, dict) or value.get("format") != TOKENIZER_FORMAT:
         raise ValueError(f"it is not a tokenizer of format {TOKENIZER_FORMAT}")
-    if value.get("kind") == "bytes":
-        return ByteTokenizer(_names(value.get("extras", [])))
-    if value.get("kind") == "words":
-        return WordTokenizer(_names(value.get("words")))
-    if value.get("kind") != "sentencepiece":
-        raise ValueError(f"it holds a tokenizer of unknown kind {value.get('kind')!r}")
+    kind, names = value.get("kind"), value.get("words", value.get("extras", []))
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("its words or special tokens are not a list of names")
+    if kind == "bytes":
+        return ByteTokenizer(names)
+    if kind == "words":
+        return WordTokenizer(names)
+    if kind != "sentencepiece":
+        raise ValueError(f"it holds a tokenizer of unknown kind {kind!r}")
     try:
         model = base64.b64decode(str(value.get("model")), validate=True)
     except binascii.Error as error:
@@ -201,19 +190,165 @@ def tokenizer_from_json(value: Any) -> Tokenizer:
     return SentencePieceTokenizer(model)
 
 
-def _names(value: Any) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise ValueError("its words or special tokens are not a list of names")
-    return value
-
-
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Read a tokenizer that `Tokenizer.save` wrote. Raises `UserError` where the file is absent, or is not a whole
-    tokenizer; the message names it."""
+    """Read a tokenizer that `Tokenizer.save` wrote. Raises `UserError` that names the file where it is absent or
+    damaged."""
     try:
         return tokenizer_from_json(read_json(path))
-    except FileNotFoundError as error:
-        raise UserError(f"there is no tokenizer at {path}") from error
     except (OSError, ValueError) as error:  # ValueError: also damaged JSON and damaged UTF-8
         hint = "It is damaged or not written by comt. If it is in the cache, delete it and run the same command again."
         raise UserError(f"cannot read the tokenizer {path}: {error}", if_damaged(hint, error)) from error
+
+
+# ---- training
+
+TRAINING_CHARACTERS = 20_000_000
+"""Training reads this much of the train split, from its start. More text hardly moves a vocabulary of this kind."""
+
+VOCABULARY_VERSION = 2
+"""Part of the name of every trained vocabulary in the cache: raise it when the same text may give another one
+(tests/contract/test_cache_versions.py asks for it). Version 1 stood for two: trained on slices of texts, then on lines.
+"""
+
+TRAINER: dict[str, Any] = {
+    "model_type": "unigram",
+    # T5's special ids, so that one convention holds everywhere; T5 has no beginning-of-text token.
+    "pad_id": 0,
+    "eos_id": 1,
+    "unk_id": 2,
+    "bos_id": -1,
+    # Characters outside the vocabulary are spelled as bytes: nothing is unknown.
+    "byte_fallback": True,
+    # Decoding gives the text back exactly: no Unicode folding, no squeezing of spaces (docstrings hold code).
+    "normalization_rule_name": "identity",
+    "remove_extra_whitespaces": False,
+    "allow_whitespace_only_pieces": True,
+    # A line break is a token of its own; otherwise pieces such as '"))\n' are learned, unreadable on a figure's axis.
+    "user_defined_symbols": ["\n"],
+    # The default skips texts over 4192 bytes in silence.
+    "max_sentence_length": 1 << 22,
+    # Not the number of cores: partial sums are added in the order of the threads, so this number is part of the result.
+    "num_threads": 4,
+}
+_SLICE = 1 << 18
+_LONGEST_LINE = 4096
+_PART_OF_LINE = re.compile(rf".{{1,{_LONGEST_LINE}}}\Z|.{{0,{_LONGEST_LINE - 1}}}\s|.{{1,{_LONGEST_LINE}}}", re.DOTALL)
+"""Training takes time with the length of what occurs twice: of 20 million characters some seconds where no line is
+longer than this, hours where lines of 100,000 characters repeat themselves. Such lines of text of one's own are cut,
+where there is white space if there is any, and their fingerprints have a mark that says so. Lines of other corpora
+are cut as ever, to stay below `max_sentence_length`: fingerprints and vocabularies of these are as they were."""
+LONG_LINES_CUT = "long lines cut"
+
+
+def train_sentencepiece(
+    texts: Iterable[str], vocabulary: int, extras: Collection[Extra] = (), key: str = "vocabulary", *, own: bool = True
+) -> SentencePieceTokenizer:
+    """Train a unigram vocabulary of exactly `vocabulary` pieces (bytes and special tokens included) on `texts`, of
+    which at most `TRAINING_CHARACTERS` are read.
+
+    `extras` are special tokens beside padding, end and unknown; they have the ids from 3 on, in the order of
+    `EXTRA_PIECES`. The same texts in the same order give the same model, byte for byte, whatever the number of cores.
+    `own` text has its long lines cut (see `_PART_OF_LINE`). Raises `UserError` where the texts cannot carry a
+    vocabulary of this size, with what a recipe's `key` must be.
+    """
+    import sentencepiece
+
+    model, options = io.BytesIO(), dict(TRAINER)
+    lines = list(_lines(texts, own))  # SentencePiece would tell an error in reading in its own words
+    wanted = in_order(extras)
+    if "begin" in wanted:
+        options |= {"bos_id": 3, "bos_piece": EXTRA_PIECES["begin"]}
+    if controls := [EXTRA_PIECES[extra] for extra in wanted if extra != "begin"]:
+        options["control_symbols"] = controls
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            vocab_size=vocabulary,
+            minloglevel=2,  # the C++ side logs to stderr past Python; its errors still come as exceptions
+            **options,
+        )
+    except RuntimeError as error:
+        hint = f"SentencePiece says: {error}"
+        if found := re.search(r"value <= (\d+)", str(error)):
+            hint = f"The corpus is small: set {key} to {found[1]} or less, or use more text or tokenizer: bytes."
+        elif "required_chars" in str(error) or "smaller than" in str(error):
+            hint = f"The special tokens, 256 bytes and the corpus's characters must fit: set a larger {key}."
+        raise UserError(f"{key}: no SentencePiece vocabulary of {vocabulary} pieces fits this corpus", hint) from error
+    return SentencePieceTokenizer(model.getvalue())
+
+
+def _lines(texts: Iterable[str], own: bool) -> Iterator[str]:
+    """The lines of the texts up to the training limit, long ones in parts. No piece reaches over a line break, and from
+    texts of many lines the trainer learns worse pieces than from lines."""
+    budget = TRAINING_CHARACTERS
+    for text in texts:
+        for line in text[:budget].split("\n"):
+            cuts = range(0, len(line), _SLICE)
+            yield from _PART_OF_LINE.findall(line) if own else (line[start : start + _SLICE] for start in cuts)
+        budget -= len(text)
+        if budget <= 0:
+            return
+
+
+# ---- T5's, the one of the papers' scripts
+
+T5_REPOSITORY, T5_FILE = "google-t5/t5-base", "spiece.model"
+T5_REVISION = "a9723ea7f1b39c1eae772870f3b547bf6ef7e6c1"
+T5_SHA256 = "d60acb128cf7b7f2536e8f38a5b18a05535c9e14c7a355904270e15b0945ea86"
+T5_VARIABLE = "COMT_T5_SPM"
+
+
+def t5_path() -> Path:
+    """Where the cache keeps the model file once it was fetched and checked."""
+    return cache_folder() / "tokenizers" / "t5-base.spiece.model"
+
+
+def t5_tokenizer(progress: ProgressCallback = no_progress) -> SentencePieceTokenizer:
+    """T5's tokenizer: 32000 pieces, 0 padding, 1 end of text, 2 unknown; without the 100 sentinels that transformers
+    adds.
+
+    Taken from the file `$COMT_T5_SPM` if that is set, else from the cache, else fetched once from the Hugging Face hub
+    at a pinned revision; wherever it comes from, its SHA-256 is compared with T5's. Raises `UserError` where it cannot
+    be had.
+    """
+    if local := os.environ.get(T5_VARIABLE):
+        return SentencePieceTokenizer(_checked(Path(local).expanduser(), f"${T5_VARIABLE}"))
+    path = t5_path()
+    if not path.exists():
+        progress("fetching the T5 vocabulary", 0, None)
+        model = _checked(_fetch(), f"the download of {T5_REPOSITORY}")
+        make_folder(path.parent)
+        with atomic_file(path) as handle:
+            handle.write(model)
+    return SentencePieceTokenizer(_checked(path, "the cache"))
+
+
+def _checked(path: Path, origin: str) -> bytes:
+    try:
+        model = read_bytes(path)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"cannot read the T5 vocabulary {path} (from {origin}): {getattr(error, 'strerror', None) or error}",
+            f"Set {T5_VARIABLE} to a copy of {T5_FILE} from huggingface.co/{T5_REPOSITORY}, or unset it to download.",
+        ) from error
+    if (found := sha256(model)) != T5_SHA256:
+        raise UserError(
+            f"{path} (from {origin}) is not the T5 vocabulary: its SHA-256 is {found}",
+            f"It must be {T5_SHA256}. Delete the file, or point {T5_VARIABLE} at the right one, and run again.",
+        )
+    return model
+
+
+def _fetch() -> Path:
+    try:
+        from huggingface_hub import hf_hub_download
+
+        return Path(hf_hub_download(T5_REPOSITORY, T5_FILE, revision=T5_REVISION))
+    # The hub's client raises its own, the HTTP library's and the system's errors; all mean the same to the user.
+    except Exception as error:
+        url = f"https://huggingface.co/{T5_REPOSITORY}/resolve/{T5_REVISION}/{T5_FILE}"
+        raise UserError(
+            f"cannot fetch the T5 vocabulary ({T5_REPOSITORY}/{T5_FILE}): {first_line(error)}",
+            f"Where there is network, run: curl -LO {url} - then here: export {T5_VARIABLE}=/path/to/{T5_FILE}",
+        ) from error

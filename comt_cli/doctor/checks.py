@@ -246,7 +246,7 @@ def check_disk(runs: Path) -> Finding:
 
 def check_tokenizers() -> Finding:
     """Which tokenizers are here, and whether T5's, which scale paper needs, is T5's."""
-    from comt_cli.data.vocabulary import T5_VARIABLE, t5_path, t5_tokenizer
+    from comt_cli.data.tokenizer import T5_VARIABLE, t5_path, t5_tokenizer
 
     t5 = "not here: a recipe that uses it (scale paper) fetches it once"
     if os.environ.get(T5_VARIABLE) or t5_path().exists():

@@ -8,7 +8,8 @@ from importlib import import_module, metadata
 from importlib.util import find_spec
 
 from comt_cli.data.captions.settings import CaptionManifest
-from comt_cli.data.images import glyph_faces, torchvision_import
+from comt_cli.data.images import pictures
+from comt_cli.data.images.sets import glyphs
 from comt_cli.data.images.settings import ImageManifest
 from comt_cli.data.pairs.settings import PairManifest
 from comt_cli.data.prepare import MANIFEST, Manifest
@@ -59,13 +60,13 @@ def _corpora() -> Finding:
 
 def _images() -> Finding:
     """Without network there are letters to train on; CIFAR and ImageNet need torchvision, and their files once."""
-    fonts = [path.name for path in glyph_faces.font_files(glyph_faces.FACES["glyphs10"]) if not path.exists()]
+    fonts = [path.name for path in glyphs.font_files(glyphs.FACES["glyphs10"]) if not path.exists()]
     again = f"Install matplotlib again ({install_package('--force-reinstall', 'matplotlib')}), or use cifar10."
     text = "glyphs10 and glyphs100, drawn here"
     if fonts:
         return Finding("fail", f"{text}; matplotlib lacks the fonts {', '.join(fonts)}", again)
     try:
-        torchvision_import.torchvision_datasets()
+        pictures.torchvision_datasets()
     except UserError as error:
         return Finding("warn", f"{text}; no cifar10, cifar100 and imagenet: {error.message}", error.hint)
     return Finding("ok", text)

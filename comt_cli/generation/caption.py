@@ -16,8 +16,8 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from comt_cli.data.captions.dataset import patches, read_features
-from comt_cli.data.captions.scenes import SCENE_PIXELS
 from comt_cli.data.captions.settings import CaptionData
+from comt_cli.data.captions.words import SCENE_PIXELS
 from comt_cli.data.images.pictures import CAPTIONED, open_picture
 from comt_cli.data.special_tokens import SpecialTokens
 from comt_cli.errors import UserError

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comt_cli.data.images.torchvision_import import make_torchvision_importable
+from comt_cli.data.images.pictures import make_torchvision_importable
 from comt_cli.data.special_tokens import PAD
 from comt_cli.data.split import IGNORE
 from comt_cli.errors import UserError

@@ -2,7 +2,7 @@
 and SPICE, which are Java programs that pycocoevalcap carries (the extra `caption-metrics`).
 
 Equal to pycocoevalcap's to 1e-9 on equal tokens, times 100, as papers print them. The tokens are those of
-`data/captions/treebank.py`, punctuation left out: of lower-case words with spaces between, these words. So the scores
+`data/captions/words.py`, punctuation left out: of lower-case words with spaces between, these words. So the scores
 of `scenes` are exact, and those of MSCOCO differ from Java's where that page says.
 
 Nothing is downloaded: SPICE needs Stanford's CoreNLP 3.6, which pycocoevalcap would fetch into its own folder.
@@ -25,7 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from comt_cli.data.captions.treebank import PUNCTUATION, treebank_tokens
+from comt_cli.data.captions.words import PUNCTUATION, treebank_tokens
 from comt_cli.data.storage import first_line
 from comt_cli.sums import added
 

@@ -1,14 +1,14 @@
 """How much of what captions say of `scenes` is true, and how much of what is true they say: SPICE's idea where the
 grammar is closed, so that nothing is left to a parser's guess.
 
-A caption is read as facts (`scene_words.Fact`): objects, their colours, sizes, faces and kinds, the paper, relations.
+A caption is read as facts (`words.Fact`): objects, their colours, sizes, faces and kinds, the paper, relations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from comt_cli.data.captions.scene_words import (
+from comt_cli.data.captions.words import (
     FACES,
     INKS,
     KINDS,

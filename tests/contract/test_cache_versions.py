@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from comt_cli.data.captions.scenes import SCENES_VERSION
+from comt_cli.data.captions.corpora.scenes import SCENES_VERSION
 from comt_cli.data.captions.settings import CAPTION_FORMAT
 from comt_cli.data.glue.settings import GLUE_FORMAT
 from comt_cli.data.glue.sources.scene_tasks import SCENE_TASKS_VERSION
 from comt_cli.data.glue.sources.text_tasks import SENTENCES_VERSION
-from comt_cli.data.images.glyph_render import VERSION as GLYPH_VERSIONS
+from comt_cli.data.images.sets.glyphs import VERSION as GLYPH_VERSIONS
 from comt_cli.data.images.settings import FORMAT as IMAGE_FORMAT
 from comt_cli.data.pairs.corpora.almanac import ALMANAC_VERSION
 from comt_cli.data.pairs.settings import PACKING, PAIR_FORMAT
 from comt_cli.data.text.corpora.python_library import EXTRACTOR_VERSION, SOURCE_VERSION
 from comt_cli.data.text.settings import FORMAT
-from comt_cli.data.vocabulary import VOCABULARY_VERSION
+from comt_cli.data.tokenizer import VOCABULARY_VERSION
 from comt_cli.files import sha256
 
 DATA = Path(__file__).parents[2] / "comt_cli" / "data"
@@ -32,14 +32,14 @@ DATA = Path(__file__).parents[2] / "comt_cli" / "data"
 # What makes it (files of a folder behind its colon); the version it is cached under; the hash of that code when the
 # version was last raised.
 MADE = {
-    "extracted texts": ("text/corpora: python_library", EXTRACTOR_VERSION, (3, "004adcd90528755d")),
-    "sources of the library": ("text/corpora: python_library", SOURCE_VERSION, (1, "004adcd90528755d")),
+    "extracted texts": ("text/corpora: python_library", EXTRACTOR_VERSION, (3, "187f58141fa97909")),
+    "sources of the library": ("text/corpora: python_library", SOURCE_VERSION, (1, "187f58141fa97909")),
     # Named by the version of token shards, too: what reads the texts is among those.
-    "vocabularies": (".: vocabulary; text: settings", VOCABULARY_VERSION, (2, "3e2ee3098f837fd2")),
+    "vocabularies": (".: tokenizer; text: settings", VOCABULARY_VERSION, (2, "3e481ddabfc5b947")),
     "token shards": (
-        ".: hub tokenizer vocabulary prepare; text: dataset settings; text/corpora: hub_text local_files",
+        ".: hub tokenizer prepare; text: dataset settings; text/corpora: hub_text local_files",
         FORMAT,
-        (4, "3b92a158c2a23afa"),
+        (4, "6a8710cd58ef0c9c"),
     ),
     # Its carriers are no code; their hash is part of every fingerprint.
     "sentences of the almanac": (
@@ -49,46 +49,46 @@ MADE = {
     ),
     "prepared pairs": (
         ".: hub tokenizer prepare; text: settings; pairs: dataset settings; "
-        "pairs/corpora: text_files gettext_catalogues published",
+        "pairs/corpora: gettext_catalogues published",
         PAIR_FORMAT,
-        (1, "9b5951fba140d6f5"),
+        (1, "726432e8421f5ce8"),
     ),
     "scenes and their captions": (
-        ".: draws order; images: glyph_faces; captions: scene_words scenes; captions/corpora: scenes",
+        ".: draws order; images/sets: glyphs; captions: words; captions/corpora: scenes",
         SCENES_VERSION,
-        (1, "7d1d06c621c72bc4"),
+        (1, "46ff9971e447f4fe"),
     ),
     "prepared captions": (
-        ".: split order tokenizer prepare; captions: dataset settings treebank; captions/corpora: mscoco scenes",
+        ".: split order tokenizer prepare; captions: dataset settings words; captions/corpora: mscoco scenes",
         CAPTION_FORMAT,
-        (1, "a7eb33de3f19583f"),
+        (1, "527ee70080fce388"),
     ),
     "examples of two descriptions": (
-        ".: draws order; captions: scene_words scenes; glue/sources: scene_tasks",
+        ".: draws order; captions: words; glue/sources: scene_tasks",
         SCENE_TASKS_VERSION,
-        (1, "2fe5066c95636a65"),
+        (1, "4ffedfaa4fee4cb5"),
     ),
     "examples of sentences": (
         ".: draws order; text: settings; glue/sources: text_tasks",
         SENTENCES_VERSION,
-        (2, "668ce2059051acb6"),
+        (2, "0c13f6a726f7100f"),
     ),
     "prepared examples": (
         ".: split tokenizer prepare; text: settings; glue: dataset settings; glue/sources: published",
         GLUE_FORMAT,
-        (2, "7c70b18e07061ee2"),
+        (2, "5d416f4677da07d5"),
     ),
     # Not cached, but a part of the ids of runs.
-    "buckets of pairs": (".: split order; pairs: dataset buckets", PACKING, (1, "a26b8fe22ca2982b")),
+    "buckets of pairs": (".: split order; pairs: dataset", PACKING, (1, "01cf763c8eb3ef23")),
     "rendered letters": (
-        ".: order; images: dataset glyph_faces glyph_render; images/sets: glyphs",
+        ".: order; images: dataset; images/sets: glyphs",
         GLYPH_VERSIONS,
-        ({"glyphs10": 2, "glyphs100": 3}, "3bf27de6525fa6a9"),
+        ({"glyphs10": 2, "glyphs100": 3}, "2f7186ac49df79ed"),
     ),
     "contents of image folders": (
         "images: settings; images/sets: cifar imagenet",
         IMAGE_FORMAT,
-        (4, "7849f59a62cf4a52"),
+        (4, "d9d8be31488ad27e"),
     ),
 }
 

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from comt_cli.app import app
 from comt_cli.data.captions.settings import CaptionData
-from comt_cli.data.images import glyph_faces, torchvision_import
+from comt_cli.data.images import pictures
+from comt_cli.data.images.sets import glyphs
 from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.data.pairs.settings import PairData
 from comt_cli.data.prepare import prepare
@@ -135,7 +136,7 @@ def test_compilation_without_a_compiler(monkeypatch):
     ],
 )
 def test_what_is_prepared_and_what_is_damaged_is_told(kind, data, said, cache, monkeypatch):
-    monkeypatch.setattr(torchvision_import, "torchvision_datasets", lambda: None)
+    monkeypatch.setattr(pictures, "torchvision_datasets", lambda: None)
     found = check_data(kind)
     assert (found.status, found.fix, cache.exists()) == ("ok", None, False)
     prepare(data)
@@ -154,10 +155,10 @@ def test_a_missing_package_is_named_with_how_to_install_it(package, monkeypatch)
 
 
 def test_images_without_torchvision_and_without_fonts(monkeypatch, tmp_path):
-    monkeypatch.setattr(torchvision_import, "torchvision_datasets", raises(UserError("no torchvision", "Install it.")))
+    monkeypatch.setattr(pictures, "torchvision_datasets", raises(UserError("no torchvision", "Install it.")))
     found = check_data("images")
     assert (found.status, found.fix) == ("warn", "Install it.")
-    monkeypatch.setattr(glyph_faces, "font_files", lambda name: [tmp_path / "cmr10.ttf"])
+    monkeypatch.setattr(glyphs, "font_files", lambda name: [tmp_path / "cmr10.ttf"])
     assert check_data("images").status == "fail"
 
 

@@ -14,8 +14,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from comt_cli.data.captions.scene_words import Scene
-from comt_cli.data.captions.scenes import SCENE_PATCH
 from comt_cli.data.captions.settings import (
     CAPTION_FORMAT,
     CAPTION_SPLITS,
@@ -24,6 +22,7 @@ from comt_cli.data.captions.settings import (
     CaptionSplitName,
     Kind,
 )
+from comt_cli.data.captions.words import SCENE_PATCH, Scene
 from comt_cli.data.prepare import TOKENIZER, FileRecord, Manifest, PreparedTokens
 from comt_cli.data.special_tokens import SpecialTokens
 from comt_cli.data.split import AnyBatch, PositionedSplit, TokenLists

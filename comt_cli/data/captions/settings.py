@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt
 
-from comt_cli.data.captions.scene_words import Scene, SceneObject
+from comt_cli.data.captions.words import Scene, SceneObject
 from comt_cli.data.prepare import FilesManifest, Prepared
 from comt_cli.data.settings import DataSection, Named, NameOf
 from comt_cli.data.storage import ProgressCallback, no_progress
@@ -134,14 +134,10 @@ class Kind(Prepared[CaptionData, CaptionCorpus]):
     cache = "captions"
     manifest = CaptionManifest
     packages = ("matplotlib", "numpy", "pillow")
+    keys = ("vocabulary_rule", "vocabulary_size", "max_length", "regions", "features")
 
     def identity(self, progress: ProgressCallback) -> dict[str, Any]:
-        own = ("vocabulary_rule", "vocabulary_size", "max_length", "regions", "features")
-        return {
-            "format": CAPTION_FORMAT,
-            "corpus": self.corpus.identity(progress),
-            **{key: getattr(self.data, key) for key in own},
-        }
+        return {"format": CAPTION_FORMAT, "corpus": self.corpus.identity(progress)}
 
     def folder(self, name: str) -> Path:
         """One of each fingerprint; of what is in a user's folder, one for each of these."""

@@ -50,23 +50,20 @@ class GlueSplit(PositionedSplit[GlueBatch]):
         special = tokenizer.special
         begin, separator = special.need("begin"), special.need("separator")
         self._pad = special.pad
-        pieces, lengths, seconds = [], [], []
+        sequences, seconds = list[NDArray[np.uint32]](), []
         for start in range(0, len(examples), _AT_ONCE):
             some = examples[start : start + _AT_ONCE]
             first = tokenizer.encode_batch([each.first for each in some])
             second = iter(tokenizer.encode_batch([each.second for each in some if each.second is not None]))
-            ids: list[int] = []
             for each, one in zip(some, first, strict=True):
                 other = None if each.second is None else next(second)
                 kept, kept_other = cut(len(one), None if other is None else len(other), length)
                 sequence = [begin, *one[:kept], separator]
                 seconds.append(len(sequence))
                 sequence += [] if other is None else [*other[:kept_other], separator]
-                lengths.append(len(sequence))
-                ids += sequence
-            pieces.append(np.array(ids, dtype=np.uint32))
-        offsets = np.cumsum([0, *lengths], dtype=np.int64)
-        self._sequences = TokenLists(np.concatenate(pieces or [np.zeros(0, dtype=np.uint32)]), offsets)
+                sequences.append(np.array(sequence, dtype=np.uint32))
+        offsets = np.cumsum([0, *map(len, sequences)], dtype=np.int64)
+        self._sequences = TokenLists(np.concatenate([np.zeros(0, dtype=np.uint32), *sequences]), offsets)
         self._second_N = np.array(seconds, dtype=np.int64)  # where the second text begins
         labels = [each.label for each in examples]
         self.targets: Targets = np.array(labels, np.float32) if classes == 1 else np.array(labels, np.int64)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeInt
@@ -27,8 +26,7 @@ Measure = Literal["accuracy", "f1", "mcc", "pearson", "spearman"]
 """Accuracy, F1 of class 1, Matthews' correlation, and the correlations of numbers; `scoring.classification`."""
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(NamedTuple):
     """What a task asks for: one of so many classes, or a number (`classes` 1), and how answers are measured, the main
     measure first."""
 
@@ -54,8 +52,7 @@ class GlueSource(Named):
 
     package = "comt_cli.data.glue.sources"
     tasks: ClassVar[Mapping[str, Asked]]
-    is_of_text: ClassVar[bool] = False
-    """The examples are made of the corpus of the pre-training, those of the test split of its validation documents."""
+    is_of_text: ClassVar[bool] = False  # made of the pre-training's corpus, those of the test of validation documents
     data: GlueData
 
     @abstractmethod
@@ -110,17 +107,14 @@ class GlueData(TextSettings):
 
     @property
     def of_text(self) -> bool:
-        """Whether the examples are made of the corpus, those of the test split of its validation documents."""
         return self.source.is_of_text
 
     @property
     def classes(self) -> int:
-        """How many classes there are; 1 where a number is predicted."""
         return self.source.tasks[self.task].classes
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """What answers are measured by, the main one first."""
         return self.source.tasks[self.task].measures
 
 
@@ -138,17 +132,13 @@ class Kind(Prepared[GlueData, GlueSource]):
     cache = "glue"
     manifest = GlueManifest
     places: ClassVar[set[str]] = {"glue_folder"}
+    keys = ("sequence_length", "held_out", "train_examples")
 
     def named_corpus(self) -> GlueSource:
         found: GlueSource = self.data.source.of(self.data)
         return found
 
     def identity(self, progress: ProgressCallback) -> dict[str, Any]:
-        data = self.data
-        return {
-            "format": GLUE_FORMAT,
-            "task": data.task,
-            "source": self.corpus.identity(progress),
-            "vocabulary": vocabulary_identity(data, corpus_for(data), progress),
-            **{key: getattr(data, key) for key in ("sequence_length", "held_out", "train_examples")},
-        }
+        made_of = {"task": self.data.task, "source": self.corpus.identity(progress)}
+        vocabulary = vocabulary_identity(self.data, corpus_for(self.data), progress)
+        return {"format": GLUE_FORMAT, **made_of, "vocabulary": vocabulary}

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from comt_cli.data.images.glyph_render import GlyphRenderer
-from comt_cli.data.images.sets.glyphs import Glyphs
+from comt_cli.data.images.sets.glyphs import GlyphRenderer, Glyphs
 from comt_cli.data.images.settings import IMAGE_SPLITS, ImageManifest, ImageSplitName, Kind
 from comt_cli.data.order import uniform_draws
 from comt_cli.data.prepare import FileRecord, Manifest

@@ -106,12 +106,12 @@ class Kind(Prepared[ImageDataSettings, ImageSet]):
     manifest = ImageManifest
     packages = ("matplotlib", "numpy", "pillow")
     places: ClassVar[set[str]] = {"folder", "augmentation"}
+    keys = ("size", "train_images", "validation_images")
 
     def identity(self, progress: ProgressCallback) -> dict[str, Any]:
-        """Source, size and counts. The folder they lie in, and what augmentation makes of them, are no part of it; but
-        those of imagenet are cropped as they are read."""
-        own = {key: getattr(self.data, key) for key in ("size", "train_images", "validation_images")}
-        return {"format": FORMAT, "source": self.corpus.identity(), **own}
+        """The folder they lie in, and what augmentation makes of them, are no part of it; but those of imagenet are
+        cropped as they are read."""
+        return {"format": FORMAT, "source": self.corpus.identity()}
 
     def known_content(self, name: str) -> str | None:
         """For images of a folder as they were last prepared here; None if files were added, removed or replaced

@@ -1,5 +1,20 @@
 """Pairs of token sequences, a source and a target: written block by block, and read as padded batches of whole buckets.
 
+A bucket is a numbered sample like a row of tokens or an image. So the order of training, the reading ahead, evaluation
+and resumption are those of every task (`order`, `loader`): pure functions of (seed, step). A step takes k
+buckets, which are divided among devices.
+
+Counting rule: a bucket of n pairs has n * max(source length) <= N and n * max(target length) <= N. N so bounds each of
+the two padded arrays, padding included; lengths count the token that closes a source, and the one that opens or closes
+a target.
+
+Packing is greedy along the pairs sorted by the longer of both lengths, and then by their difference, upwards and
+downwards in turn (so that neighbours differ little in both); pairs equal in both lie in an order drawn from the seed.
+The buckets are then numbered in a drawn order: those that evaluation reads first are of all lengths. Which pairs share
+a bucket is the same in every epoch.
+
+Of 100,000 pairs of lengths as of WMT 2.7 % of the cells of buckets of 4,096 tokens are padding, 7.5 % of 25,000.
+
 Training tokens are four files, tokens and offsets of sources and of targets. A block is appended to all four and
 flushed to disk; then the record of their sizes, `progress.json`, is replaced. What lies behind the recorded sizes is
 cut off before writing resumes.
@@ -15,12 +30,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import NonNegativeInt, ValidationError
 
-from comt_cli.data.pairs.buckets import pack_buckets
+from comt_cli.data.order import sample_indices
 from comt_cli.data.pairs.settings import (
     PAIR_FORMAT,
     SIDES,
@@ -33,11 +49,10 @@ from comt_cli.data.pairs.settings import (
     Side,
 )
 from comt_cli.data.prepare import TOKENIZER, FileRecord, Manifest, PreparedTokens, Record
-from comt_cli.data.special_tokens import Extra, SpecialTokens
+from comt_cli.data.special_tokens import SpecialTokens
 from comt_cli.data.split import AnyBatch, PositionedSplit, TokenLists, Unsigned, token_dtype
 from comt_cli.data.storage import ProgressCallback
-from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
-from comt_cli.data.vocabulary import train_sentencepiece
+from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer, train_sentencepiece
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import read_json, write_json
 
@@ -46,9 +61,77 @@ ROWS = 1 << 20
 TEXTS, PROGRESS = "texts.json", "progress.json"
 OFFSETS = np.dtype("<i8")
 
+_CHUNK = 1 << 16  # pairs whose places are drawn at once: what the processor's cache holds
 _SEED = 0  # of the packing: the data's own, so that every run sees the same buckets
 _CHUNK_PAIRS = 1 << 10
 _BLOCK_PAIRS = 1 << 16  # what a kill loses
+
+
+# ---- buckets
+
+
+class BucketPlan(NamedTuple):
+    """Which pairs are in which bucket: `members`, the packed pairs' numbers, bucket after bucket, int64; `offsets`,
+    where each bucket begins among them, and the end of the last, int64 [buckets + 1]."""
+
+    members: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+
+    def pairs(self, bucket: int) -> NDArray[np.int64]:
+        """The numbers of a bucket's pairs, at least one."""
+        return self.members[self.offsets[bucket] : self.offsets[bucket + 1]]
+
+
+def pack_buckets(source_P: NDArray[np.int64], target_P: NDArray[np.int64], batch_tokens: int, seed: int) -> BucketPlan:
+    """Pack pairs of these lengths, int64 [P], each at least 1, into buckets of at most `batch_tokens` tokens a side. A
+    pure function of its arguments: every pair is in exactly one bucket. Raises `ValueError` where one is too long."""
+    longer_P = np.maximum(source_P, target_P)
+    if len(source_P) != len(target_P) or not len(longer_P) or min(source_P.min(), target_P.min()) < 1:
+        raise ValueError("lengths are of pairs, and at least 1")
+    if longer_P.max() > batch_tokens:
+        raise ValueError(f"a pair of {longer_P.max()} tokens does not fit in {batch_tokens}")
+    sorted_P = _sorted(source_P, target_P, seed)
+    bounds = _bounds(longer_P[sorted_P], batch_tokens)
+    numbering = sample_indices(seed, 0, len(bounds) - 1, len(bounds) - 1)
+    sizes = np.diff(bounds)[numbering]
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    # For every place: its bucket's beginning in the sorted order, and its place within the bucket.
+    places = np.repeat(bounds[numbering] - offsets[:-1], sizes) + np.arange(len(sorted_P))
+    return BucketPlan(sorted_P[places], offsets)
+
+
+def _sorted(source_P: NDArray[np.int64], target_P: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+    longer_P, difference_P = np.maximum(source_P, target_P), source_P - target_P
+    turning_P = np.where(longer_P % 2, difference_P, -difference_P)
+    P = len(source_P)
+    sorted_P = np.empty(P, dtype=np.int64)
+    for start in range(0, P, _CHUNK):
+        numbers = np.arange(start, min(start + _CHUNK, P))
+        sorted_P[sample_indices(seed, start, len(numbers), P)] = numbers
+    # From the drawn order on by each key in turn, the weightier last, which keeps the order of what is equal in it.
+    for key_P in (turning_P, longer_P):
+        small_P = (key_P - key_P.min()).astype(np.min_scalar_type(np.ptp(key_P)))  # NumPy counts 16 bits, not compares
+        sorted_P = sorted_P[np.argsort(small_P[sorted_P], kind="stable")]
+    return sorted_P
+
+
+def _bounds(longer_P: NDArray[np.int64], batch_tokens: int) -> NDArray[np.int64]:
+    """Where each bucket begins along pairs whose longer lengths ascend, and where the last ends."""
+    bounds, begin = [np.zeros(1, dtype=np.int64)], 0
+    while begin < len(longer_P):
+        most = batch_tokens // int(longer_P[begin])  # no later pair is shorter: no more than this many fit
+        alike = (int(np.searchsorted(longer_P, longer_P[begin], side="right")) - begin) // most
+        if alike:  # full buckets of pairs of this length
+            bounds.append(begin + most * np.arange(1, alike + 1))
+        else:
+            longest = longer_P[begin : begin + most]
+            fits = np.arange(1, len(longest) + 1) * longest <= batch_tokens  # true up to a place, false from there on
+            bounds.append(np.array([begin + np.count_nonzero(fits)]))
+        begin = int(bounds[-1][-1])
+    return np.concatenate(bounds)
+
+
+# ---- batches
 
 
 @dataclass(frozen=True)
@@ -77,9 +160,9 @@ class PairBuckets(PositionedSplit[PairBatch]):
     def __init__(
         self, sources: TokenLists, targets: TokenLists, special: SpecialTokens, batch_tokens: int, seed: int
     ) -> None:
-        """Sources and targets are texts without special tokens; `seed` is the data's, not a run's. Raises `UserError`
-        where no pair fits in `batch_tokens`, `ValueError` where the tokenizer has no begin token, there are not as many
-        sources as targets, or a bucket may hold more than `ROWS` pairs."""
+        """Sources and targets are texts without special tokens; `seed` is the data's, not a run's. Raises `ValueError`
+        where a pair does not fit in `batch_tokens`, the tokenizer has no begin token, there are not as many sources as
+        targets, or a bucket may hold more than `ROWS` pairs."""
         if batch_tokens > ROWS:
             raise ValueError(f"a bucket of {batch_tokens} tokens may have more than {ROWS} pairs")
         self._sources, self._targets = sources, targets
@@ -91,7 +174,7 @@ class PairBuckets(PositionedSplit[PairBatch]):
         self._counts = np.add.reduceat(self._target_P[self.plan.members], self.plan.offsets[:-1])
 
     def __len__(self) -> int:
-        return len(self.plan)
+        return len(self._counts)
 
     def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         return self._counts[np.asarray(indices, dtype=np.int64)]
@@ -135,10 +218,10 @@ class PairDataset(PreparedTokens[PairBuckets]):
         self._batch_tokens = kind.data.batch_tokens
         self._source, self._target = (
             TokenLists(
-                np.memmap(folder / token_file(side), dtype=np.dtype(manifest.dtype), mode="r"),
-                np.memmap(folder / offset_file(side), dtype=OFFSETS, mode="r"),
+                np.memmap(folder / tokens, dtype=np.dtype(manifest.dtype), mode="r"),
+                np.memmap(folder / offsets, dtype=OFFSETS, mode="r"),
             )
-            for side in SIDES
+            for tokens, offsets in map(side_files, SIDES)
         )
 
     @cached_property
@@ -177,7 +260,13 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
         write_json(folder / TEXTS, {split: asdict(each) for split, each in texts.items()})
     if not (folder / TOKENIZER).exists():
         progress("training the tokenizer", 0, None)
-        _new_tokenizer(data, corpus).save(folder / TOKENIZER)
+        size, own = data.vocabulary_size or 0, PairCorpus.named(data.corpus).is_own_text
+        made = (
+            ByteTokenizer(["begin"])
+            if data.tokenizer == "bytes"
+            else train_sentencepiece(corpus.vocabulary_texts(), size, ["begin"], key="vocabulary_size", own=own)
+        )
+        made.save(folder / TOKENIZER)
     tokenizer = load_tokenizer(folder / TOKENIZER)
     dtype = token_dtype(tokenizer.vocabulary_size)
     writer = PairWriter(folder, dtype)
@@ -187,7 +276,7 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
             f"corpus: there is no pair to train on in {data.corpus}",
             str(writer.left_out) or "Use more pairs, or smaller shares for validation and test.",
         )
-    names = (TOKENIZER, TEXTS, *(file(side) for side in SIDES for file in (token_file, offset_file)))
+    names = (TOKENIZER, TEXTS, *(file for side in SIDES for file in side_files(side)))
     return kind.record(
         name,
         format=PAIR_FORMAT,
@@ -198,15 +287,6 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
         left_out=writer.left_out,
         files=tuple(FileRecord.of(folder / file) for file in names),
     )
-
-
-def _new_tokenizer(data: PairData, corpus: PairCorpus) -> Tokenizer:
-    extras: tuple[Extra, ...] = ("begin",)
-    if data.tokenizer == "bytes":
-        return ByteTokenizer(extras)
-    size, own = data.vocabulary_size, PairCorpus.named(data.corpus).is_own_text
-    assert size is not None  # the settings see to it
-    return train_sentencepiece(corpus.vocabulary_texts(), size, extras, key="vocabulary_size", own=own)
 
 
 def _tokenise(
@@ -234,14 +314,9 @@ def _tokenise(
     writer.flush(block)
 
 
-def token_file(side: Side) -> str:
-    """The file of a side's tokens."""
-    return f"train.{side}.tokens"
-
-
-def offset_file(side: Side) -> str:
-    """The file that says where each of a side's texts begins in the tokens, and where the last one ends."""
-    return f"train.{side}.offsets"
+def side_files(side: Side) -> tuple[str, str]:
+    """The files of a side: its tokens, and where each of its texts begins among them, and where the last one ends."""
+    return f"train.{side}.tokens", f"train.{side}.offsets"
 
 
 class _Progress(Record):
@@ -281,8 +356,8 @@ class PairWriter:
         for side in SIDES:
             ends = tokens[side] + np.cumsum([len(ids) for ids in self._pending[side]], dtype=OFFSETS)
             ids = np.array([i for each in self._pending[side] for i in each], dtype=self._dtype)
-            self._append(token_file(side), ids.tobytes())
-            self._append(offset_file(side), ends.astype(OFFSETS).tobytes())
+            for name, content in zip(side_files(side), (ids, ends.astype(OFFSETS)), strict=True):
+                self._append(name, content.tobytes())
             tokens[side] += len(ids)
         self._done = _Progress(after=after, pairs=self.pairs, tokens=tokens, left_out=self.left_out)
         write_json(self._folder / PROGRESS, self._done.model_dump(mode="json"))
@@ -309,14 +384,14 @@ class PairWriter:
                     raise ValueError(f"{name} is shorter than recorded")
         except (OSError, ValueError, ValidationError):
             found = _Progress()
-            for side in SIDES:
-                self._append(token_file(side), b"", "wb")
-                self._append(offset_file(side), np.zeros(1, dtype=OFFSETS).tobytes(), "wb")
+            for name, size in self._sizes(found):
+                self._append(name, bytes(size), "wb")
         for name, size in self._sizes(found):
             os.truncate(self._folder / name, size)
         return found
 
     def _sizes(self, progress: _Progress) -> Iterator[tuple[str, int]]:
         for side in SIDES:
-            yield token_file(side), progress.tokens[side] * self._dtype.itemsize
-            yield offset_file(side), (progress.pairs + 1) * OFFSETS.itemsize
+            tokens, offsets = side_files(side)
+            yield tokens, progress.tokens[side] * self._dtype.itemsize
+            yield offsets, (progress.pairs + 1) * OFFSETS.itemsize

@@ -7,7 +7,6 @@ import unicodedata
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from itertools import islice
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -16,8 +15,7 @@ from pydantic import Field, NonNegativeInt
 from comt_cli.data.prepare import FilesManifest, Prepared, Record
 from comt_cli.data.settings import DataSection, Named, NameOf
 from comt_cli.data.storage import ProgressCallback, no_progress
-from comt_cli.data.text.settings import split_of
-from comt_cli.data.vocabulary import TRAINER, TRAINING_CHARACTERS, VOCABULARY_VERSION
+from comt_cli.data.text.settings import sentencepiece_identity, split_of
 from comt_cli.files import sha256
 from comt_cli.recipe.settings import MAX_LENGTH, Count, Vocabulary, WholeNumber, matching
 
@@ -27,12 +25,9 @@ PAIR_FORMAT = 1
 PACKING = 1
 """Raise it when the same pairs may be packed into other buckets, or in another order: runs get other ids then."""
 
-BYTE_VOCABULARY = 259
-"""Padding, end, 256 bytes, begin."""
-LARGEST_ALMANAC = 10**7
-"""Training pairs of `almanac`, which are held in memory while they are prepared."""
-NAMED = 5
-"""So many of the pairs that are left out are named."""
+BYTE_VOCABULARY = 259  # padding, end, 256 bytes, begin
+LARGEST_ALMANAC = 10**7  # training pairs, which are held in memory while they are prepared
+NAMED = 5  # so many of the pairs that are left out are named
 
 Side = Literal["source", "target"]
 SIDES: tuple[Side, Side] = ("source", "target")
@@ -72,10 +67,8 @@ class PairCorpus(Named):
     """A source of pairs with an identity that is known before any of them is tokenised."""
 
     package = "comt_cli.data.pairs.corpora"
-    is_own_text: ClassVar[bool] = False
-    """Text of the user's own, whose long lines are cut before a vocabulary is trained on it."""
-    total: int | None = None
-    """How many training pairs there are, if that is known without reading them."""
+    is_own_text: ClassVar[bool] = False  # whose long lines are cut before a vocabulary is trained on it
+    total: int | None = None  # training pairs, if that is known without reading them
 
     data: PairData
 
@@ -99,14 +92,7 @@ class PairCorpus(Named):
 
     def vocabulary_texts(self) -> Iterator[str]:
         """Texts of the training split, sources and targets, to train a vocabulary on; all, or an even selection."""
-        return both_sides(self.train())
-
-
-def both_sides(pairs: Iterator[TextPair]) -> Iterator[str]:
-    """Source and target of every pair in turn."""
-    for pair in pairs:
-        yield pair.source
-        yield pair.target
+        return (text for pair in self.train() for text in pair[:2])
 
 
 SHARES: Mapping[str, float] = {"validation_fraction": 0.02, "test_fraction": 0.02}
@@ -245,18 +231,13 @@ class Kind(Prepared[PairData, PairCorpus]):
 
     cache = "pairs"
     manifest = PairManifest
+    keys = ("max_length", "batch_tokens")
 
     def identity(self, progress: ProgressCallback) -> dict[str, Any]:
-        data = self.data
-        tokenizer: list[Any] = ["bytes"]
-        if data.tokenizer == "sentencepiece":
-            made_by = [VOCABULARY_VERSION, metadata.version("sentencepiece")]
-            tokenizer = ["sentencepiece", data.vocabulary_size, TRAINER, TRAINING_CHARACTERS, *made_by, "begin"]
+        data, trained = self.data, self.data.tokenizer == "sentencepiece"
         return {
             "format": PAIR_FORMAT,
             "corpus": self.corpus.identity(progress),
             "languages": [data.source, data.target],
-            "tokenizer": tokenizer,
-            "max_length": data.max_length,
-            "batch_tokens": data.batch_tokens,
+            "tokenizer": sentencepiece_identity(data.vocabulary_size, "begin") if trained else ["bytes"],
         }

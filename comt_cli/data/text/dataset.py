@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from comt_cli.data.prepare import TOKENIZER, FileRecord, Manifest, is_whole
+from comt_cli.data.prepare import TOKENIZER, FileRecord, Manifest
 from comt_cli.data.split import Unsigned, token_dtype
 from comt_cli.data.storage import ProgressCallback, check_room, file_lock
 from comt_cli.data.text.rows import MaskedRows, PackedRows, PaddedRows, Rows
@@ -33,18 +32,17 @@ from comt_cli.data.text.settings import (
     Kind,
     MaskedData,
     Part,
+    Place,
     SplitName,
     SplitPart,
     Stream,
     TextManifest,
     TextSettings,
-    place_of,
     split_in,
     train_texts,
     vocabulary_identity,
 )
-from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer
-from comt_cli.data.vocabulary import t5_tokenizer, train_sentencepiece
+from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer, t5_tokenizer, train_sentencepiece
 from comt_cli.errors import UserError
 from comt_cli.files import atomic_file, cache_folder, canonical_json, read_json, sha256, write_json
 
@@ -59,12 +57,9 @@ class Dataset:
     SentencePiece trained the vocabulary."""
 
     def __init__(self, data: DataSettings, folder: Path, manifest: TextManifest) -> None:
-        self.folder = folder
-        self.fingerprint = manifest.fingerprint
-        self.content_hash = manifest.content_hash()
-        self.vocabulary_size = manifest.vocabulary_size
-        self.train = _open_rows(data, folder, manifest, "train")
-        self.validation = _open_rows(data, folder, manifest, "validation")
+        self.folder, self.fingerprint = folder, manifest.fingerprint
+        self.content_hash, self.vocabulary_size = manifest.content_hash(), manifest.vocabulary_size
+        self.train, self.validation = (_open_rows(data, folder, manifest, split) for split in SPLITS)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -96,7 +91,7 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
         needed = (most - writer.tokens["train"]) * dtype.itemsize
         check_room(folder, needed, f"{most:,} tokens", "lower max_train_tokens")
     _Tokenising(data, corpus, tokenizer, writer, progress).run()
-    _check_rows(data, writer.parts, corpus)
+    _check_rows(data, writer.parts)
     return kind.record(
         name,
         format=FORMAT,
@@ -210,9 +205,9 @@ def _whole_parts(folder: Path) -> list[Part]:
     while True:
         try:
             part = Part.model_validate(read_json(folder / _record_name(len(parts))))
-        except (OSError, ValueError, ValidationError):
-            return parts
-        if part.number != len(parts) or not is_whole(folder, part.files()):
+            for file in part.files():
+                file.check(folder)
+        except (OSError, ValueError, ValidationError, UserError):
             return parts
         parts.append(part)
 
@@ -249,20 +244,20 @@ class _Tokenising:
 
     def run(self) -> None:
         streams = self.corpus.streams()
-        first, *start = self.writer.after
+        first, file, within = self.writer.after
         for number in range(first, len(streams)):
-            self._read(streams[number], number, (start[0], start[1]) if number == first else (0, 0))
+            self._read(streams[number], number, (file, within) if number == first else (0, 0))
         self.writer.flush((len(streams), 0, 0))
 
-    def _read(self, stream: Stream, number: int, start: tuple[int, int]) -> None:
+    def _read(self, stream: Stream, number: int, start: Place) -> None:
         done = sum(start) if stream.total is not None else 0
         chunks = _chunks(stream.documents(start))
         while not self._is_finished(stream) and (chunk := next(chunks, None)):
             self._take(stream, number, chunk)
             done += len(chunk)
-            limit, tokens = self._limit(stream.split or "train"), self.writer.tokens[stream.split or "train"]
-            if stream.total is None and limit is not None:
-                self.progress("tokenising (tokens)", tokens, limit)
+            split = stream.split or "train"
+            if stream.total is None and (limit := self._limit(split)) is not None:
+                self.progress("tokenising (tokens)", self.writer.tokens[split], limit)
             else:
                 self.progress("tokenising documents", done, stream.total)
 
@@ -295,12 +290,11 @@ class _Tokenising:
         return self._room("train") == 0 and (self.corpus.endless or self._room("validation") == 0)
 
 
-def _chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
+def _chunks(documents: Iterator[Document]) -> Iterator[list[Document]]:
     """Documents in groups that occupy all cores without filling the memory. Their size does not change the result."""
-    iterator = iter(documents)
-    for first in iterator:
+    for first in documents:
         chunk, characters = [first], len(first.text)
-        for document in itertools.islice(iterator, _CHUNK_DOCUMENTS - 1):
+        for document in itertools.islice(documents, _CHUNK_DOCUMENTS - 1):
             chunk.append(document)
             characters += len(document.text)
             if characters >= _CHUNK_CHARACTERS:
@@ -308,18 +302,12 @@ def _chunks(documents: Iterable[Document]) -> Iterator[list[Document]]:
         yield chunk
 
 
-def _check_rows(data: DataSettings, parts: Sequence[Part], corpus: Corpus) -> None:
-    """Refuse a data set that has no row in a split. Raises `UserError`; of a corpus without a document in the
-    validation split it says from which fraction on there is one."""
+def _check_rows(data: DataSettings, parts: Sequence[Part]) -> None:
+    """Refuse a data set that has no row in a split. Raises `UserError`."""
     instead = "Use more (or more, smaller) documents, or another validation_fraction."
     for split in SPLITS:
-        documents = sum(part.of(split).documents for part in parts)
         tokens = sum(part.of(split).tokens for part in parts)
-        if documents == 0:
-            if split == "validation" and data.validation_fraction is not None and not corpus.endless:
-                texts = (document.text for stream in corpus.streams() for document in stream.documents())
-                share = math.floor(1000 * min(map(place_of, texts), default=0) + 1) / 1000
-                instead = f"One is held out by --set data.validation_fraction={share:.3f}; or use more documents."
+        if not any(part.of(split).documents for part in parts):
             raise UserError(
                 f"corpus: no document of {data.corpus} is in the {split} split",
                 f"A document is never divided between splits. {instead}",

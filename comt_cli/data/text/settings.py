@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
-from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field, NonNegativeInt
 
@@ -16,7 +15,7 @@ from comt_cli.data.prepare import FileRecord, Manifest, Prepared, Record
 from comt_cli.data.settings import DataSection, Named, NameOf
 from comt_cli.data.special_tokens import Extra
 from comt_cli.data.storage import ProgressCallback, no_progress
-from comt_cli.data.vocabulary import LONG_LINES_CUT, T5_SHA256, TRAINER, TRAINING_CHARACTERS, VOCABULARY_VERSION
+from comt_cli.data.tokenizer import LONG_LINES_CUT, T5_SHA256, TRAINER, TRAINING_CHARACTERS, VOCABULARY_VERSION
 from comt_cli.recipe.settings import MAX_LENGTH, Tokens, Vocabulary, WholeNumber
 
 FORMAT = 4
@@ -34,43 +33,39 @@ PART_BYTES = 128 * 1024 * 1024
 """Bounds what a kill loses; larger parts mean fewer open files: a mapped file keeps its descriptor, and many systems
 allow 1024. The papers' largest corpus (10 billion tokens) makes 160 parts."""
 
+Place = tuple[int, int]
+"""Of a document in its stream: (file, number within the file), both counted from 0."""
 
-@dataclass(frozen=True)
-class Document:
-    """One text and its place in its stream: (file, number within the file), both counted from 0."""
+
+class Document(NamedTuple):
+    """One text and its place in its stream."""
 
     text: str
-    place: tuple[int, int]
+    place: Place
 
 
-class Stream(Protocol):
-    """Documents in a fixed order, readable from any place on."""
+class Stream(NamedTuple):
+    """Documents in a fixed order, readable from any place on (included), all of one `split` (None: each goes by the
+    hash of its text); `total` is how many there are, if that is known without reading them."""
 
     split: SplitName | None
-    """The split that all its documents are in; None: each goes by the hash of its text."""
-
-    @property
-    def total(self) -> int | None:
-        """How many documents there are, if that is known without reading them."""
-        ...
-
-    def documents(self, start: tuple[int, int] = (0, 0)) -> Iterator[Document]:
-        """The documents from the place `start` on (included)."""
-        ...
+    documents: Callable[[Place], Iterator[Document]]
+    total: int | None = None
 
 
 class Corpus(Named):
-    """A source of text with an identity that is known before any of it is tokenised."""
+    """A source of text with an identity that is known before any of it is tokenised.
+
+    `is_own_text`: of the user's own, whose long lines are cut before a vocabulary is trained on it. `endless`: too
+    large to be read through, so that reading stops when the train split has its tokens. The validation split gets no
+    more than `validation_tokens` (None: no limit)."""
 
     package = "comt_cli.data.text.corpora"
     keys: ClassVar[Mapping[str, Any]] = {"validation_fraction": 0.05}
     reasons: ClassVar[Mapping[str, str]] = {"validation_fraction": "this corpus has a validation split of its own"}
     is_own_text: ClassVar[bool] = False
-    """Text of the user's own, whose long lines are cut before a vocabulary is trained on it."""
     endless: bool = False
-    """Too large to be read through: reading stops when the train split has its tokens."""
     validation_tokens: int | None = None
-    """The validation split gets no more than this, None: no limit."""
 
     @classmethod
     def contradictions(cls, data: TextSettings) -> Iterator[str]:
@@ -88,9 +83,9 @@ class Corpus(Named):
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
         """What decides the text, as JSON: equal identities give equal documents in equal order."""
 
-    def streams(self) -> Sequence[Any]:
-        """The `Stream`s that there are to read, in order: itself, where it is one."""
-        return [self]
+    @abstractmethod
+    def streams(self) -> Sequence[Stream]:
+        """What there is to read, in order."""
 
 
 def place_of(text: str) -> float:
@@ -106,30 +101,24 @@ def split_of(text: str, validation_fraction: float) -> SplitName:
 
 def split_in(stream: Stream, document: Document, validation_fraction: float | None) -> SplitName:
     """The split of a stream's document: the stream's own, else by the hash of the text."""
-    if stream.split is not None:
-        return stream.split
-    assert validation_fraction is not None  # the settings of a corpus without a split of its own have one
-    return split_of(document.text, validation_fraction)
+    return stream.split or split_of(document.text, validation_fraction or 0)
 
 
 def train_texts(corpus: Corpus, validation_fraction: float | None) -> Iterator[str]:
     """The texts of the train split in order, for the training of a tokenizer; it sees none of the validation split."""
     for stream in corpus.streams():
-        if stream.split == "validation":
-            continue
-        for document in stream.documents():
+        for document in () if stream.split == "validation" else stream.documents((0, 0)):
             if split_in(stream, document, validation_fraction) == "train":
                 yield document.text
 
 
 class TextSettings(DataSection):
-    """The corpus, and how it is cut into tokens."""
+    """The corpus, and how it is cut into tokens; `extras` are special tokens of the vocabulary beside padding, end and
+    unknown."""
 
     kind = Corpus
     later: ClassVar[frozenset[str]] = frozenset({"folder"})
-
     extras: ClassVar[tuple[Extra, ...]] = ()
-    """Special tokens of the vocabulary beside padding, end and unknown."""
 
     corpus: Annotated[str, NameOf(Corpus)] = "python-docs"
     tokenizer: Literal["sentencepiece", "t5", "bytes"] = "sentencepiece"
@@ -145,9 +134,9 @@ class TextSettings(DataSection):
         return given | {"vocabulary": None} if is_implied else given
 
     def contradictions(self) -> Iterator[str]:
-        if self.tokenizer == "sentencepiece" and self.vocabulary is None:
-            yield "vocabulary: a SentencePiece tokenizer is trained to a size; say which, for instance 2048"
         fixed = self._fixed(self.tokenizer)
+        if fixed is None and self.vocabulary is None:
+            yield "vocabulary: a SentencePiece tokenizer is trained to a size; say which, for instance 2048"
         if fixed is not None and self.vocabulary not in (None, fixed):
             yield f"vocabulary: the tokenizer {self.tokenizer} has {fixed} tokens; leave the key out"
         yield from super().contradictions()
@@ -161,9 +150,7 @@ class TextSettings(DataSection):
     @property
     def vocabulary_size(self) -> int:
         """How many token ids there are, special ones included: the model's embedding rows."""
-        size = self._fixed(self.tokenizer) or self.vocabulary
-        assert size is not None  # the validator above saw to it
-        return size
+        return self._fixed(self.tokenizer) or self.vocabulary or 0
 
 
 class DataSettings(TextSettings):
@@ -251,12 +238,17 @@ class TextManifest(Manifest):
         return [self.tokenizer, *(file for part in self.parts for file in part.files())]
 
 
+def sentencepiece_identity(size: int | None, *marks: str) -> list[Any]:
+    """What decides a trained vocabulary, besides the texts that it is trained on."""
+    made_by = [VOCABULARY_VERSION, metadata.version("sentencepiece")]
+    return ["sentencepiece", size, TRAINER, TRAINING_CHARACTERS, *made_by, *marks]
+
+
 def tokenizer_identity(data: TextSettings) -> list[Any]:
     """What decides the tokenizer, besides the corpus that a SentencePiece vocabulary is trained on."""
     if data.tokenizer == "sentencepiece":
-        made_by = [VOCABULARY_VERSION, metadata.version("sentencepiece")]
         own = [LONG_LINES_CUT] if Corpus.named(data.corpus).is_own_text else []
-        return ["sentencepiece", data.vocabulary_size, TRAINER, TRAINING_CHARACTERS, *made_by, *own, *data.extras]
+        return sentencepiece_identity(data.vocabulary_size, *own, *data.extras)
     return ["t5", T5_SHA256] if data.tokenizer == "t5" else ["bytes", *data.extras]
 
 
@@ -271,16 +263,12 @@ class Kind(Prepared[DataSettings, Corpus]):
 
     cache = "corpora"
     manifest = TextManifest
+    keys = ("rows", "sequence_length", "max_train_tokens", "validation_fraction")
 
     def __init__(self, data: DataSettings, corpus: Corpus | None = None, part_bytes: int = PART_BYTES) -> None:
         super().__init__(data.text, corpus)
         self.asked, self.part_bytes = data, part_bytes
 
     def identity(self, progress: ProgressCallback) -> dict[str, Any]:
-        own = ("rows", "sequence_length", "max_train_tokens", "validation_fraction")
-        return {
-            "format": FORMAT,
-            "corpus": self.corpus.identity(progress),
-            "tokenizer": tokenizer_identity(self.data),
-            **{key: getattr(self.data, key) for key in own},
-        }
+        made_of = {"corpus": self.corpus.identity(progress), "tokenizer": tokenizer_identity(self.data)}
+        return {"format": FORMAT, **made_of}

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from comt_cli.data.text.settings import PART_BYTES, Corpus, Document, Kind
-
-if TYPE_CHECKING:
-    pass
+from comt_cli.data.text.settings import PART_BYTES, Corpus, Document, Kind, Stream
 
 PROSE = "the gate reads a token and scales what the projection adds to the residual stream of every layer"
 WORDS = PROSE.split()
@@ -16,8 +11,6 @@ WORDS = PROSE.split()
 class FakeCorpus(Corpus):
     """Texts given in files; may fail in the middle, and counts what is read."""
 
-    split = None
-
     def __init__(self, files, endless=False, validation_tokens=None, fail_at=None):
         self.files = files
         self.endless = endless
@@ -25,15 +18,11 @@ class FakeCorpus(Corpus):
         self.fail_at = fail_at
         self.read: list[tuple[int, int]] = []
 
-    @property
-    def total(self):
-        return None if self.endless else sum(len(file) for file in self.files)
-
     def identity(self, progress=None):
         return {"corpus": "fake", "files": [list(file) for file in self.files]}
 
     def streams(self):
-        return [self]
+        return [Stream(None, self.documents, None if self.endless else sum(map(len, self.files)))]
 
     def documents(self, start=(0, 0)):
         for file, texts in enumerate(self.files):

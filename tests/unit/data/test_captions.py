@@ -12,8 +12,7 @@ from same_bits import same_integers
 
 from comt_cli.data.captions import settings as preparation
 from comt_cli.data.captions.corpora import mscoco
-from comt_cli.data.captions.corpora.scenes import SceneRenderer
-from comt_cli.data.captions.scenes import drawn_scenes
+from comt_cli.data.captions.corpora.scenes import SceneRenderer, drawn_scenes
 from comt_cli.data.captions.settings import CaptionData, CaptionedImages
 from comt_cli.data.prepare import fingerprint, known_content, prepare
 from comt_cli.data.split import IGNORE

@@ -10,7 +10,7 @@ from pyarrow import parquet
 
 from comt_cli.data import hub
 from comt_cli.data.glue.settings import Example, GlueData, GlueSource, Kind
-from comt_cli.data.glue.sources.published import FORMS, FolderExamples, HubExamples, splits_of
+from comt_cli.data.glue.sources.published import FORMS, Published, splits_of
 from comt_cli.data.prepare import fingerprint, prepare
 from comt_cli.data.storage import no_progress
 from comt_cli.errors import UserError
@@ -88,11 +88,11 @@ class Parquet:
 def test_a_folder_and_the_hub_have_the_same_examples(task, cache, tmp_path):
     expected = {split: examples(task, split) for split in splits_of(task)}
     files = Parquet(tmp_path, task)
-    assert HubExamples(GlueData(task=task, tokenizer="bytes"), files).read(no_progress) == expected
+    assert Published(GlueData(task=task, tokenizer="bytes"), files).read(no_progress) == expected
     commit = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
     assert files.asked[0] == ("nyu-mll/glue", commit, f"{task}/train-*.parquet")
     write_folder(task, tmp_path)
-    assert FolderExamples(of_folder(task, tmp_path)).read(no_progress) == expected
+    assert Published(of_folder(task, tmp_path)).read(no_progress) == expected
 
 
 def test_where_the_files_lie_does_not_count(cache, tmp_path, monkeypatch):
@@ -105,7 +105,7 @@ def test_where_the_files_lie_does_not_count(cache, tmp_path, monkeypatch):
     assert fingerprint(here) == fingerprint(there) == dataset.fingerprint
     on_hub = GlueData(task="stsb", corpus=CORPUS, tokenizer="bytes")
     assert fingerprint(on_hub) != dataset.fingerprint
-    again = Kind(on_hub, HubExamples(on_hub, Parquet(tmp_path, "stsb"))).prepare()
+    again = Kind(on_hub, Published(on_hub, Parquet(tmp_path, "stsb"))).prepare()
     assert again.content_hash == dataset.content_hash
     monkeypatch.undo()
     monkeypatch.setenv("COMT_CACHE", str(cache))
@@ -152,6 +152,6 @@ def test_rows_of_another_form_are_refused(cache, tmp_path, change, wrong):
     files = Parquet(tmp_path, "rte")
     row = {"sentence1": "a", "sentence2": "b", "label": 1}
     files.write("validation-00000-of-00001.parquet", [row, row | change])
-    source: GlueSource = HubExamples(GlueData(task="rte", tokenizer="bytes"), files)
+    source: GlueSource = Published(GlueData(task="rte", tokenizer="bytes"), files)
     with pytest.raises(UserError, match=f"task: rte on the hub: {wrong}"):
         source.read(no_progress)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from same_bits import same_integers
 
-from comt_cli.data.images.glyph_faces import CHARACTERS, GlyphSet
-from comt_cli.data.images.glyph_render import GlyphRenderer
+from comt_cli.data.images.sets.glyphs import CHARACTERS, GlyphRenderer, GlyphSet
 from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.data.prepare import fingerprint, prepare
 from comt_cli.errors import UserError

@@ -15,10 +15,10 @@ import pytest
 from PIL import Image
 from same_bits import Reason, assert_same_bits, same_integers
 
+from comt_cli.data.images.pictures import torchvision_datasets
 from comt_cli.data.images.sets import imagenet
 from comt_cli.data.images.sets.imagenet import ImageNet
 from comt_cli.data.images.settings import ImageDataSettings
-from comt_cli.data.images.torchvision_import import torchvision_datasets
 from comt_cli.data.loader import EvaluationBatches, TrainBatches
 from comt_cli.data.order import uniform_draws
 from comt_cli.data.prepare import fingerprint, known_content, prepare

@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from comt_cli.data.captions.scene_words import FACES, INKS, KINDS, SHAPES, SIZES, SYMBOLS, WORDS
+from comt_cli.data.captions.words import FACES, INKS, KINDS, SHAPES, SIZES, SYMBOLS, WORDS
 from comt_cli.data.glue.settings import GlueData
 from comt_cli.data.glue.sources.scene_tasks import EXAMPLES, SceneExamples
 from comt_cli.data.storage import no_progress

@@ -3,19 +3,17 @@ wrong."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from itertools import combinations, permutations
 from pathlib import Path
 
 import pytest
 
-from comt_cli.data.captions import scenes
-from comt_cli.data.captions.corpora.scenes import SceneRenderer
-from comt_cli.data.captions.scene_words import FACES, LETTERS, WORDS
-from comt_cli.data.captions.scenes import chosen_scenes, content, drawn_scenes
+from comt_cli.data.captions.corpora import scenes
+from comt_cli.data.captions.corpora.scenes import SceneRenderer, chosen_scenes, content, drawn_scenes
 from comt_cli.data.captions.settings import CaptionData
-from comt_cli.data.images.glyph_faces import font_hash, rasteriser
+from comt_cli.data.captions.words import FACES, LETTERS, WORDS
+from comt_cli.data.images.sets.glyphs import font_hash, rasteriser
 from comt_cli.errors import UserError
 from comt_cli.files import sha256
 from comt_cli.scoring.scenes import facts_of
@@ -77,7 +75,7 @@ def test_no_scene_of_an_earlier_split(monkeypatch):
         assert not set(kept[one]) & set(kept[other])
     assert chosen["test"][-1].number > 499  # some were left out
     easy = chosen_scenes(CaptionData(images=1200, validation_images=5, test_images=5, difficulty="easy"))
-    assert easy["train"][:300] == [replace(each, captions=each.captions[:5]) for each in sample(easy=True)]
+    assert easy["train"][:300] == [each._replace(captions=each.captions[:5]) for each in sample(easy=True)]
     monkeypatch.setattr(scenes, "_ATTEMPTS", 1)
     with pytest.raises(UserError, match=r"validation_images: scenes has 99 that are in no earlier split, not 100"):
         chosen_scenes(data)

@@ -12,10 +12,16 @@ from fake_corpus import sentences
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comt_cli.data import vocabulary
+from comt_cli.data import tokenizer as vocabulary
 from comt_cli.data.special_tokens import EXTRA_PIECES, PAD, SpecialTokens
-from comt_cli.data.tokenizer import ByteTokenizer, WordTokenizer, load_tokenizer, tokenizer_from_json
-from comt_cli.data.vocabulary import TRAINER, train_sentencepiece
+from comt_cli.data.tokenizer import (
+    TRAINER,
+    ByteTokenizer,
+    WordTokenizer,
+    load_tokenizer,
+    tokenizer_from_json,
+    train_sentencepiece,
+)
 from comt_cli.errors import UserError
 from comt_cli.files import sha256
 

@@ -11,8 +11,7 @@ from tokenizers import processors
 
 from comt_cli.data.glue.dataset import GlueSplit
 from comt_cli.data.glue.settings import Example
-from comt_cli.data.tokenizer import ByteTokenizer, SentencePieceTokenizer
-from comt_cli.data.vocabulary import train_sentencepiece
+from comt_cli.data.tokenizer import ByteTokenizer, SentencePieceTokenizer, train_sentencepiece
 from comt_cli.exchange.codecs import LibraryCodec, OwnCodec, tokenizer_files
 from comt_cli.generation.completion import TextStream
 

@@ -11,7 +11,7 @@ import torch
 from initialised import initialised, shaken
 from same_bits import Reason, assert_same_bits
 
-from comt_cli.data.vocabulary import train_sentencepiece
+from comt_cli.data.tokenizer import train_sentencepiece
 from comt_cli.errors import UserError
 from comt_cli.exchange.codecs import OwnCodec
 from comt_cli.exchange.huggingface import read_huggingface, write_huggingface

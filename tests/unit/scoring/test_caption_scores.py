@@ -11,7 +11,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from comt_cli.data.captions.scenes import drawn_scenes
+from comt_cli.data.captions.corpora.scenes import drawn_scenes
 from comt_cli.scoring import captions
 from comt_cli.scoring.captions import CAPTION_METRICS, JAVA_METRICS, Cider, caption_scores, java_scores, words_of
 from comt_cli.scoring.scenes import facts_of, scene_f1

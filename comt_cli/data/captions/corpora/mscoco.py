@@ -3,7 +3,7 @@
 The file of an image is `features/<cocoid>.npy`, [regions, numbers], or `.npz` with an array `feat`: what extractors of
 bottom-up features write. The splits are Karpathy's, `restval` being part of training.
 
-Words to learn are Karpathy's `tokens` or, by the vocabulary's rule `nltk-ge5`, the tokens of `treebank.py` of the raw
+Words to learn are Karpathy's `tokens` or, by the vocabulary's rule `nltk-ge5`, the tokens of `words.py` of the raw
 captions. References are the raw captions: scores have a tokeniser of their own.
 """
 
@@ -26,7 +26,7 @@ from comt_cli.data.captions.settings import (
     CaptionedImages,
     CaptionSplitName,
 )
-from comt_cli.data.captions.treebank import treebank_tokens
+from comt_cli.data.captions.words import treebank_tokens
 from comt_cli.data.storage import ProgressCallback, first_line, hash_file, no_progress, state_of
 from comt_cli.data.tokenizer import SPECIAL_WORDS, WordTokenizer
 from comt_cli.errors import UserError

@@ -64,17 +64,14 @@ FORMS = {
 
 def splits_of(task: str) -> Mapping[GlueSplitName, tuple[str, str]]:
     """The splits and what each is called on the hub and in a folder."""
-    if task == "mnli":
-        return {
-            "train": ("train", "train"),
-            "test": ("validation_matched", "dev_matched"),
-            "unseen": ("validation_mismatched", "dev_mismatched"),
-        }
-    return {"train": ("train", "train"), "test": ("validation", "dev")}
+    if task != "mnli":
+        return {"train": ("train", "train"), "test": ("validation", "dev")}
+    matched, mismatched = (("validation_" + each, "dev_" + each) for each in ("matched", "mismatched"))
+    return {"train": ("train", "train"), "test": matched, "unseen": mismatched}
 
 
-class HubExamples(GlueSource):
-    """A task on the hub. Nothing is fetched before its examples are read."""
+class Published(GlueSource):
+    """A task on the hub, fetched when its examples are read, or in a folder of GLUE's archives."""
 
     tasks: ClassVar[Mapping[str, Asked]] = {task: form.asked for task, form in FORMS.items()}
     names = tuple(tasks)
@@ -83,22 +80,32 @@ class HubExamples(GlueSource):
     def __init__(self, data: GlueData, open_split: Callable[[str, str, str], RowFiles] = open_files) -> None:
         """`open_split` gives the files of (repository, revision, pattern); it may raise anything without network."""
         super().__init__(data)
-        self._form, self._open = FORMS[data.task], open_split
-
-    @classmethod
-    def of(cls, data: GlueData) -> GlueSource:
-        return cls(data) if data.glue_folder is None else FolderExamples(data)
+        self._form, self._open, self._files = FORMS[data.task], open_split, dict[GlueSplitName, Path]()
+        if data.glue_folder is not None:
+            folder = Path(data.glue_folder).expanduser() / self._form.folder
+            self._files = {split: folder / f"{name}.tsv" for split, (_, name) in splits_of(data.task).items()}
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        return ["glue", REPOSITORY, REVISION, self.data.task]
+        if not self._files:
+            return ["glue", REPOSITORY, REVISION, self.data.task]
+        paths = [*self._files.values()]
+        names = ", ".join(f"{self._form.folder}/{path.name}" for path in paths)
+        hint = f"The folder must have {names}, as GLUE's archives do."
+        note = (paths[0].parent.absolute(), f"glue:{self.data.task}")
+        hashes = known_hashes(*note, paths, progress, "glue_folder", hint)
+        return ["glue-folder", dict(zip(self._files, hashes, strict=True))]
 
     def read(self, progress: ProgressCallback) -> dict[GlueSplitName, list[Example]]:
-        task = self.data.task
+        task, found = self.data.task, dict[GlueSplitName, list[Example]]()
+        for split, path in self._files.items():
+            progress(f"reading {path.name} of {task}", 0, None)
+            found[split] = list(_lines(path, self._form))
+        if found:
+            return found
         instead = (
             f"Without network, unpack GLUE's archive and say where: --set data.glue_folder=/some/folder, which has "
             f"{self._form.folder}/train.tsv."
         )
-        found: dict[GlueSplitName, list[Example]] = {}
         with reachable(task, REPOSITORY, instead):
             for split, (name, _) in splits_of(task).items():
                 progress(f"reading the {name} split of {task}", 0, None)
@@ -110,36 +117,10 @@ class HubExamples(GlueSource):
         label, classes = row.get("label"), self._form.asked.classes
         texts = [row.get(column) for column in self._form.columns]
         is_one = label is not None and (0 <= label <= MOST_ALIKE if classes == 1 else label in range(classes))
-        if None in texts or not is_one:
+        if None in texts or label is None or not is_one:
             wrong = f"has the label {label!r}, which there is not" if not is_one else "lacks a text"
             raise UserError(f"task: {self.data.task} on the hub: {where} {wrong}")
-        assert label is not None
         return Example(str(texts[0]), str(texts[1]) if len(texts) == 2 else None, label)
-
-
-class FolderExamples(GlueSource):
-    """A task in a folder of GLUE's archives."""
-
-    def __init__(self, data: GlueData) -> None:
-        super().__init__(data)
-        assert data.glue_folder is not None
-        self._form = FORMS[data.task]
-        self._folder = Path(data.glue_folder).expanduser() / self._form.folder
-        self._files = {split: self._folder / f"{name}.tsv" for split, (_, name) in splits_of(data.task).items()}
-
-    def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        names = ", ".join(f"{self._folder.name}/{path.name}" for path in self._files.values())
-        hint = f"The folder must have {names}, as GLUE's archives do."
-        note, paths = (self._folder.absolute(), f"glue:{self.data.task}"), [*self._files.values()]
-        hashes = known_hashes(*note, paths, progress, "glue_folder", hint)
-        return ["glue-folder", dict(zip(self._files, hashes, strict=True))]
-
-    def read(self, progress: ProgressCallback) -> dict[GlueSplitName, list[Example]]:
-        found: dict[GlueSplitName, list[Example]] = {}
-        for split, path in self._files.items():
-            progress(f"reading {path.name} of {self.data.task}", 0, None)
-            found[split] = list(_lines(path, self._form))
-        return found
 
 
 def _lines(path: Path, form: Form) -> Iterator[Example]:
@@ -150,19 +131,15 @@ def _lines(path: Path, form: Form) -> Iterator[Example]:
     begin = int(isinstance(form.tsv[0], str))  # behind a line of names
     names = [name.strip() if begin else place for place, name in enumerate(lines[0].split("\t"))]
     if missing := [str(column) for column in form.tsv if column not in names]:
-        said = ", ".join(map(str, names))
-        raise _wrong(path, f"its first line has no column {' and no '.join(missing)}, but {said}")
+        raise _wrong(path, f"its first line has no column {missing[0]}, but {', '.join(map(str, names))}")
     places = [names.index(column) for column in form.tsv]
-    short = 0
-    for number, line in enumerate(lines[begin:], begin + 1):
-        columns = line.split("\t")
-        if len(columns) <= max(places):
-            short += 1
-            continue
+    rows = [(number, line.split("\t")) for number, line in enumerate(lines[begin:], begin + 1)]
+    long = [(number, columns) for number, columns in rows if len(columns) > max(places)]
+    if (short := len(rows) - len(long)) > _SHORT_LINES * len(lines):
+        raise _wrong(path, f"{short:,} of {len(lines):,} lines have fewer than {max(places) + 1} columns between tabs")
+    for number, columns in long:
         first, *second, label = (columns[place].strip() for place in places)
         yield Example(first, second[0] if second else None, _label(label, form, path, number))
-    if short > _SHORT_LINES * len(lines):
-        raise _wrong(path, f"{short:,} of {len(lines):,} lines have fewer than {max(places) + 1} columns between tabs")
 
 
 def _label(said: str, form: Form, path: Path, line: int) -> float:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product, repeat
 from typing import Any, ClassVar
 
-from comt_cli.data.captions.scene_words import (
+from comt_cli.data.captions.words import (
     DIGITS,
     INKS,
     KINDS,
@@ -36,8 +36,9 @@ from comt_cli.data.captions.scene_words import (
     RELATIONS,
     SHAPES,
     SIZES,
+    article,
+    paper_words,
 )
-from comt_cli.data.captions.scenes import article, paper_words
 from comt_cli.data.draws import Draws, drawn
 from comt_cli.data.glue.settings import Asked, Example, GlueSource, GlueSplitName
 from comt_cli.data.storage import ProgressCallback, no_progress

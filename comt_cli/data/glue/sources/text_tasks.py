@@ -190,7 +190,7 @@ def passages(
     seen: dict[SplitName, set[str]] = {"train": set(), "validation": set()}
     document = 0
     for stream in corpus.streams():
-        for each in stream.documents():
+        for each in stream.documents((0, 0)):
             if document % _AT_ONCE == 0:
                 progress("reading sentences of documents", document, None)
             document += 1

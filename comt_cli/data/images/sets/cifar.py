@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from comt_cli.data.images.dataset import ColourSums, ImageDataset, ImageSplit
+from comt_cli.data.images.pictures import torchvision_datasets
 from comt_cli.data.images.settings import IMAGE_SPLITS, FolderSet, ImageDataSettings
-from comt_cli.data.images.torchvision_import import torchvision_datasets
 from comt_cli.data.storage import ProgressCallback, file_lock, first_line, make_folder
 from comt_cli.errors import UserError
 from comt_cli.files import cache_folder, if_damaged, sha256

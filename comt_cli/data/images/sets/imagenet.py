@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from PIL.Image import Image, Resampling
 
 from comt_cli.data.images.dataset import ImageBatch, ImageDataset, ImageSplit
-from comt_cli.data.images.pictures import open_picture
+from comt_cli.data.images.pictures import open_picture, torchvision_datasets
 from comt_cli.data.images.settings import FolderSet, ImageDataSettings, ImageSplitName
-from comt_cli.data.images.torchvision_import import torchvision_datasets
 from comt_cli.data.order import sample_indices, uniform_draws
 from comt_cli.data.storage import ProgressCallback, first_line
 from comt_cli.errors import UserError

@@ -1,9 +1,7 @@
 """Text of the Hugging Face hub: `c4`, `openwebtext` and `wikitext-103`, the last from a folder, too.
 
-The original scripts of the papers shuffle the stream through a buffer, so that what is read depends on the number of
-devices, of workers and on the version of `datasets`. Here the corpus's files are read in an order drawn from a fixed
-seed, each from its beginning: a preparation that was stopped resumes in the middle of a file without reading the
-earlier ones again. The training order does not suffer: every epoch is a permutation of all rows (see `order`).
+The corpus's files are read in an order drawn from a fixed seed, each from its beginning: a preparation that was stopped
+resumes in the middle of a file without reading the earlier ones again.
 
 C4 and WikiText are read at a pinned commit. OpenWebText is not: what is asked for is the hub's automatic conversion, a
 branch that the hub may write anew. Two preparations made at different times may therefore differ under one fingerprint;
@@ -26,7 +24,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from comt_cli.data.hub import Row, RowFiles, from_place, open_files, reachable
 from comt_cli.data.storage import ProgressCallback, known_hashes, no_progress
-from comt_cli.data.text.settings import Corpus, Document, SplitName, TextSettings
+from comt_cli.data.text.settings import Corpus, Document, Place, SplitName, Stream, TextSettings
 from comt_cli.files import open_file
 
 FILE_ORDER_SEED = 42
@@ -43,11 +41,6 @@ class HubSource(NamedTuple):
     split: SplitName | None
 
 
-def open_source(source: HubSource) -> RowFiles:
-    """The files of a source on the hub."""
-    return open_files(*source[:3])
-
-
 class HubText(Corpus):
     """A corpus of the hub, whose rows have a `text`. Nothing is fetched before its streams are read."""
 
@@ -56,11 +49,10 @@ class HubText(Corpus):
     endless = True
     validation_tokens: int | None = VALIDATION_TOKENS
     instead = "Without network, use corpus: python-docs or corpus: files:GLOB."
-    """What can be used where the hub cannot be reached."""
 
-    def __init__(self, open_source: Callable[[HubSource], RowFiles] = open_source) -> None:
+    def __init__(self, open_source: Callable[[HubSource], RowFiles] | None = None) -> None:
         """`open_source` gives the files of a source; it may raise anything when the network does not answer."""
-        self.open = open_source
+        self.open = open_source or (lambda source: open_files(*source[:3]))
 
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
         return {
@@ -70,26 +62,17 @@ class HubText(Corpus):
             "validation_tokens": self.validation_tokens,
         }
 
-    def streams(self) -> Sequence[HubStream]:
-        return [HubStream(self, source) for source in self.sources]
+    def streams(self) -> Sequence[Stream]:
+        return [Stream(source.split, functools.partial(self._documents, source)) for source in self.sources]
 
     def files(self, source: HubSource) -> RowFiles:
         return self.open(source)
 
-
-class HubStream:
-    """The documents of one source, its files in the seeded order."""
-
-    total: int | None = None
-
-    def __init__(self, corpus: HubText, source: HubSource) -> None:
-        self.split = source.split
-        self._corpus, self._source = corpus, source
-
-    def documents(self, start: tuple[int, int] = (0, 0)) -> Iterator[Document]:
-        """Earlier files than `start` are not opened. Raises `UserError` where the hub stops answering."""
-        with reachable(self._corpus.names[0], self._source.repository, self._corpus.instead):
-            files = self._corpus.files(self._source)
+    def _documents(self, source: HubSource, start: Place) -> Iterator[Document]:
+        """The files of a source in the seeded order; earlier ones than `start` are not opened. Raises `UserError` where
+        the hub stops answering."""
+        with reachable(self.names[0], source.repository, self.instead):
+            files = self.files(source)
             order = list(range(len(files)))
             random.Random(FILE_ORDER_SEED).shuffle(order)
             for place, row in from_place(files, start, order):
@@ -167,7 +150,7 @@ class WikiText(HubText):
         for split in ("validation", "train")
     )
 
-    def __init__(self, open_source: Callable[[HubSource], RowFiles] = open_source, folder: str | None = None) -> None:
+    def __init__(self, open_source: Callable[[HubSource], RowFiles] | None = None, folder: str | None = None) -> None:
         super().__init__(open_source)
         self._folder = None if folder is None else Path(folder).expanduser()
 

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 from comt_cli.data.storage import ProgressCallback, changed, forget_hashes, known_hashes, no_progress
-from comt_cli.data.text.settings import Corpus, Document, SplitName, TextSettings
+from comt_cli.data.text.settings import Corpus, Document, Place, Stream, TextSettings
 from comt_cli.errors import UserError
 from comt_cli.files import canonical_json, conversion, open_file, sha256
 
 
 class LocalFiles(Corpus):
-    """The files that a glob matches, sorted by name. The corpus and, as there is only one, its stream.
-
-    They are found and hashed once per object: one preparation reads one state of the disk.
-    """
+    """The files that a glob matches, sorted by name, found and hashed once per object: one preparation reads one state
+    of the disk."""
 
     pattern = "files:.+"
     said = "files:GLOB, text of your own"
     is_own_text = True
-    split: SplitName | None = None
 
     def __init__(self, glob: str) -> None:
         """`glob` as a shell reads it: `~`, `*`, `?`, `[...]`, and `**` for any folders; relative to where we run."""
@@ -40,11 +37,10 @@ class LocalFiles(Corpus):
         listing = [[path.relative_to(root).as_posix(), digest] for path, digest in self._hashed]
         return {"corpus": "files", "sha256": sha256(canonical_json(listing))}
 
-    @property
-    def total(self) -> int | None:
-        return len(self._hashed)
+    def streams(self) -> Sequence[Stream]:
+        return [Stream(None, self.documents, len(self._hashed))]
 
-    def documents(self, start: tuple[int, int] = (0, 0)) -> Iterator[Document]:
+    def documents(self, start: Place = (0, 0)) -> Iterator[Document]:
         """The text of each file from `start` on; the number within a file is always 0. Empty files are left out. Raises
         `UserError` where a file is not UTF-8, cannot be read, or has changed since it was hashed."""
         for number, (path, digest) in enumerate(self._hashed):

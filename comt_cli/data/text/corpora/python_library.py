@@ -33,27 +33,22 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from comt_cli.data.storage import ProgressCallback, file_lock, no_progress, state_of
-from comt_cli.data.text.settings import Corpus, Document, SplitName
-from comt_cli.errors import UserError
+from comt_cli.data.text.settings import Corpus, Document, Place, Stream
 from comt_cli.files import cache_folder, canonical_json, read_json, sha256, write_json
 
 MINIMUM_CHARACTERS = 40
 # Tests and other programs, what is installed beside the library, and the encodings with their 100 equal docstrings.
-_SKIPPED = """
-    __pycache__ dist-packages encodings ensurepip idlelib lib-dynload lib2to3 pydoc_data site-packages test tests
-    turtledemo
-"""
-SKIPPED_FOLDERS = frozenset(_SKIPPED.split())
+_SKIPPED = (
+    *("__pycache__", "dist-packages", "encodings", "ensurepip", "idlelib", "lib-dynload", "lib2to3", "pydoc_data"),
+    *("site-packages", "test", "tests", "turtledemo"),
+)
 
 
 class LibraryTexts(Corpus):
-    """A corpus of them and, as there is only one, its stream."""
-
-    split: SplitName | None = None
+    """A corpus of them. `version` is part of the name of the extracted texts in the cache: raise it when one Python may
+    give other texts (tests/contract/test_cache_versions.py asks for it)."""
 
     version: ClassVar[int]
-    """Part of the name of the extracted texts in the cache: raise it when the same Python may give other texts
-    (tests/contract/test_cache_versions.py asks for it)."""
 
     @abstractmethod
     def texts(self, progress: ProgressCallback) -> Iterator[str]:
@@ -63,25 +58,13 @@ class LibraryTexts(Corpus):
         """The hash of all documents; extracts them (a few seconds) when this Python's are not in the cache."""
         return {"corpus": self.names[0], "sha256": _content_hash(self._documents(progress))}
 
-    @property
-    def total(self) -> int | None:
-        return len(self._documents(no_progress))
+    def streams(self) -> Sequence[Stream]:
+        return [Stream(None, self.documents, len(self._documents(no_progress)))]
 
-    def documents(self, start: tuple[int, int] = (0, 0)) -> Iterator[Document]:
-        texts = self._documents(no_progress)
-        for number in range(start[1] if start[0] == 0 else len(texts), len(texts)):
-            yield Document(texts[number], (0, number))
-
-    def extract(self, progress: ProgressCallback = no_progress) -> tuple[str, ...]:
-        """The documents: each text once, of `MINIMUM_CHARACTERS` or more. Raises `UserError` where this Python carries
-        none."""
-        found = tuple(dict.fromkeys(text for text in self.texts(progress) if len(text) >= MINIMUM_CHARACTERS))
-        if not found:
-            raise UserError(
-                f"corpus: this Python has no {self.names[0]}",
-                "Use corpus: files:GLOB with a text of yours.",
-            )
-        return found
+    def documents(self, start: Place = (0, 0)) -> Iterator[Document]:
+        for number, text in enumerate(self._documents(no_progress)):
+            if (0, number) >= start:
+                yield Document(text, (0, number))
 
     def _documents(self, progress: ProgressCallback) -> tuple[str, ...]:
         """Those in the cache, one file per Python version and installation: distributions patch and split the
@@ -92,7 +75,8 @@ class LibraryTexts(Corpus):
         if (found := _read(path)) is None:
             with file_lock(path.with_suffix(".lock"), progress):
                 if (found := _read(path)) is None:
-                    found = self.extract(progress)
+                    texts = (text for text in self.texts(progress) if len(text) >= MINIMUM_CHARACTERS)
+                    found = tuple(dict.fromkeys(texts))
                     write_json(path, {"sha256": _content_hash(found), "documents": found})
         return found
 
@@ -101,7 +85,7 @@ def source_files(root: Path) -> list[Path]:
     """The library's own modules, sorted by their path below `root`."""
     found = []
     for folder, below, names in os.walk(root):
-        below[:] = sorted(set(below) - SKIPPED_FOLDERS)
+        below[:] = sorted({*below} - {*_SKIPPED})
         found += [Path(folder, name) for name in names if name.endswith(".py")]
     return sorted(found, key=lambda path: path.relative_to(root).as_posix())
 
@@ -135,6 +119,8 @@ def _read_version(path: Path, *state: int) -> tuple[str, ...] | None:  # noqa: A
 def _content_hash(texts: Sequence[str]) -> str:
     return sha256(canonical_json(list(texts)))
 
+
+# ---- python-docs
 
 EXTRACTOR_VERSION = 3
 _C_MODULES = """
@@ -198,8 +184,7 @@ def _definitions(body: Iterable[ast.AST]) -> Iterator[ast.ClassDef | ast.Functio
             yield node
         for field in ("body", "orelse", "finalbody", "handlers"):
             inner = getattr(node, field, None)
-            if isinstance(inner, list):
-                yield from _definitions(inner)
+            yield from _definitions(inner if isinstance(inner, list) else ())
 
 
 def _c_docstrings(module_name: str) -> Iterator[str]:
@@ -209,18 +194,15 @@ def _c_docstrings(module_name: str) -> Iterator[str]:
         module = importlib.import_module(module_name)
     except ImportError:  # not built on this platform
         return
-    yield module.__doc__ or ""
+    objects: list[Any] = [module]
     for _, value in sorted(vars(module).items()):
-        if isinstance(value, _C_OBJECTS):
-            yield _text(value)
+        objects += [value] if isinstance(value, _C_OBJECTS) else []
         if isinstance(value, type):
-            yield from (_text(member) for _, member in sorted(vars(value).items()) if isinstance(member, _C_OBJECTS))
+            objects += [member for _, member in sorted(vars(value).items()) if isinstance(member, _C_OBJECTS)]
+    yield from (text for each in objects if isinstance(text := getattr(each, "__doc__", None), str))
 
 
-def _text(value: object) -> str:
-    text = getattr(value, "__doc__", None)
-    return text if isinstance(text, str) else ""
-
+# ---- python-source
 
 SOURCE_VERSION = 1
 

@@ -1,10 +1,23 @@
-"""What is in a scene, the facts about it, and the words in which captions say them. Importing it imports no NumPy."""
+"""The words of captions: what is in a scene, the facts about it, and how captions say them; and the tokens of MSCOCO's
+English ones, nearly as the Penn Treebank's rules cut them, without Java and NLTK. Importing it imports no NumPy.
+
+Tokens are in lower case; `don't` is `do n't` and `it's` is `it 's`; words keep hyphens, dots, slashes and ampersands
+within them, numbers dots, commas and colons; every other character that is no letter, digit or space is a token of its
+own. Unlike Stanford's PTBTokenizer and NLTK's `word_tokenize`, an abbreviation loses its last dot, `cannot` and `gonna`
+stay whole, an ellipsis is three dots, brackets and quotes keep their form, and emoticons fall apart.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import permutations
+
+from comt_cli.data.draws import Draws
+
+SCENE_PIXELS, SCENE_PATCH = 48, 8
+"""The side of a scene's image, and of a patch of it that is a region."""
 
 Fact = tuple[str, ...]
 """(object), (object, attribute), (object, relation, object) or ("paper", colour). An object is known by its symbol,
@@ -116,3 +129,27 @@ class Scene:
 def relation(one: str, where: str, other: str) -> Fact:
     """That `one` is left of, right of, above or below `other`, said one way."""
     return (one, where, other) if where in ("left", "above") else (other, OPPOSITE[where], one)
+
+
+def paper_words(colour: str, draws: Draws) -> str:
+    """`pale blue paper`, or `a pale blue background`."""
+    noun = draws.one_of(PAPER_NOUNS)
+    return f"{colour} paper" if noun == "paper" else f"{article(colour)} {noun}"
+
+
+def article(word: str) -> str:
+    """The word behind its article."""
+    return f"an {word}" if word[0] in "aeiou" else f"a {word}"
+
+
+# ---- MSCOCO's
+
+PUNCTUATION = frozenset(".,:;?!-'\"`()[]{}“”‘…–—")
+"""Tokens that COCO's evaluation leaves out; it keeps brackets, by mistake, as `-lrb-`."""
+
+_TOKEN = re.compile(r"\d+(?:[.,:]\d+)+|\w+?(?=n't\b)|n't\b|'(?:s|re|ve|ll|d|m)\b|\w+(?:[-./&]\w+)*|[^\w\s]")
+
+
+def treebank_tokens(text: str) -> list[str]:
+    """The tokens of a text, punctuation among them."""
+    return _TOKEN.findall(text.lower().replace("’", "'"))
