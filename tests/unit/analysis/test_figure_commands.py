@@ -54,7 +54,9 @@ STEMS = [
 ]
 
 
-@pytest.mark.parametrize(("method", "layers", "stems"), STEMS, ids=[f"{method['name']}-{k}" for k, (method, *_) in enumerate(STEMS)])
+@pytest.mark.parametrize(
+    ("method", "layers", "stems"), STEMS, ids=[f"{method['name']}-{k}" for k, (method, *_) in enumerate(STEMS)]
+)
 def test_what_a_network_has_is_drawn(tmp_path, method, layers, stems) -> None:
     result = run("analyze-gates", save(tmp_path / "run", layers, **method), "--results", tmp_path / "out")
     if stems:
