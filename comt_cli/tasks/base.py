@@ -294,9 +294,9 @@ class Task(ABC, Generic[S]):
         last = {"batch_size": train.batch_size, "precision": train.precision}
         return {"model": settings.model.size, **self.own_columns(settings), **last}
 
-    @abstractmethod
     def own_columns(self, settings: S) -> dict[str, Any]:
-        """What it shows of this task alone."""
+        """Columns of this task alone."""
+        return {}
 
     def networks(self, sizes: Sequence[str]) -> str:
         """Sizes of models as papers write them, in a list."""

@@ -151,3 +151,13 @@ def test_what_another_call_adds_meanwhile_stays(language, monkeypatch):
     assert directory.result()["another"] == 1
     assert directory.result()["bits_per_byte"] == kept["bits_per_byte"]
     directory.result_file.write_text(text)
+
+
+def test_other_data_is_refused(language, monkeypatch):
+    _, directory = language
+    task = type(directory.spec().task)
+    dataset = directory.spec().task.prepare(directory.spec().settings)
+    dataset.content_hash = "another"
+    monkeypatch.setattr(task, "prepare", lambda *_: dataset)
+    refused = evaluate(directory.path).exception
+    assert f"is not the data any more that {directory.path} was planned with" in refused.message

@@ -205,3 +205,25 @@ def test_files_are_closed_after_every_end(spec, tmp_path):
     with pytest.raises(UserError):
         training(spec, tmp_path).run()
     assert len(list(Path("/proc/self/fd").iterdir())) == count
+
+
+def test_handlers_are_put_back_and_left_alone_in_threads():
+    import threading
+
+    before = [signal.getsignal(number) for number in StopSignal.SIGNALS]
+    with StopSignal():
+        assert [signal.getsignal(number) for number in StopSignal.SIGNALS] != before
+    assert [signal.getsignal(number) for number in StopSignal.SIGNALS] == before
+    with contextlib.suppress(RuntimeError), StopSignal():
+        raise RuntimeError("some error")
+    assert [signal.getsignal(number) for number in StopSignal.SIGNALS] == before
+
+    def enter() -> None:
+        with StopSignal() as stop:  # a thread may not set handlers: it is left as it is
+            seen.append((stop.number, [signal.getsignal(number) for number in StopSignal.SIGNALS] == before))
+
+    seen: list[tuple[int | None, bool]] = []
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert seen == [(None, True)]

@@ -17,7 +17,7 @@ from worlds import train_table
 from comt_cli import app
 from comt_cli.campaign import executor
 from comt_cli.campaign.display import Display
-from comt_cli.campaign.outcomes import TrainingFailed
+from comt_cli.campaign.outcomes import Ending, TrainingFailed
 from comt_cli.errors import RunInterrupted
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.runs.directory import RunDirectory, RunState
@@ -209,3 +209,15 @@ def test_sigterm_to_the_real_command(recipe, tmp_path):
     assert 1 <= stopped_at < 4000
     assert directory.state() is RunState.unfinished
     assert read_state(directory.checkpoint_file)["progress"]["step"] >= stopped_at
+
+
+def test_two_tables_that_ask_for_the_same_training_train_it_once(tiny_corpus, tmp_path):
+    specs = seeds(tiny_corpus, 1, 2)
+    other = [spec.model_copy(update={"table": "other", "row": "its-name"}) for spec in specs]
+    train_table([*specs, other[0]], tmp_path, "cpu")
+    summary = train_table(other, tmp_path, "cpu")
+    assert [(outcome.ending, outcome.already) for outcome in summary.outcomes] == [(Ending.done, True)] * 2
+    assert len(list((tmp_path / "by-id").iterdir())) == 2
+    for spec in (*specs, *other):
+        assert starts(tmp_path, spec) == [0]
+        assert (tmp_path / spec.relative_path).resolve() == RunDirectory.of(tmp_path, spec).path.resolve()

@@ -22,6 +22,8 @@ from comt_cli.models.build import materialise, model_of
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.scoring.classification import classification_scores
+from comt_cli.tasks.settings.masked_lm import MaskedSettings
+from comt_cli.training.tasks.masked_lm import MaskedRun
 
 
 @pytest.fixture
@@ -169,3 +171,14 @@ def test_what_an_evaluation_of_hidden_tokens_counts(tiny_corpus, tmp_path):
     assert result["masked_accuracy"] == pytest.approx(100 * right, rel=1e-5)
     assert 2.3 < loss < 5  # from ln 261 = 5.6
     assert right > 0.05
+
+
+def test_biases_norms_and_numbers_have_no_weight_decay(tiny_corpus):
+    spec = masked_spec(tiny_corpus, method="rezero")
+    model = model_of(spec)
+    decayed, others = MaskedRun.optimizer(model, spec.settings_as(MaskedSettings)).param_groups
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    assert (decayed["weight_decay"], others["weight_decay"]) == (0.01, 0.0)
+    assert {names[parameter].rpartition(".")[2] for parameter in decayed["params"]} == {"weight"}
+    assert all(parameter.ndim == 2 for parameter in decayed["params"])
+    assert len(decayed["params"]) + len(others["params"]) == len(names)

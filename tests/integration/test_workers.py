@@ -318,3 +318,16 @@ def test_what_a_killed_command_had_is_taken_up_by_the_other(tiny_corpus, tmp_pat
     assert (tmp_path / "second").read_text() == "done done done"
     assert [starts(directory) for directory in directories] == [2, 1, 1]
     assert_same_run(directories[0], train(specs[0], tmp_path / "alone"))
+
+
+def test_a_run_that_fails_does_not_stop_the_others(tiny_corpus, tmp_path):
+    """Neither what we expect to go wrong, nor what we do not; each worker starts afresh after it."""
+    specs = seeds(tiny_corpus, 1, 2, 3, 4)
+    specs[0] = specs[0].model_copy(update={"method": {"name": "no-such-method"}})
+    broken = RunDirectory.of(tmp_path, specs[1])
+    broken.create(specs[1])
+    broken.checkpoint_file.write_bytes(b"")
+    crew = Crew(specs, tmp_path)
+    assert crew.run() == [Ending.failed, Ending.failed, Ending.done, Ending.done]
+    assert "no-such-method" in str(RunDirectory.of(tmp_path, specs[0]).error())
+    assert "is not a checkpoint" in str(broken.error())

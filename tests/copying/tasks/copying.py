@@ -91,7 +91,7 @@ class Copying(Task[CopySettings]):
     plain: ClassVar = "the plain Pre-LN model of the same size"
     differs: ClassVar = "whose width may be another one"
     runtime_keys: ClassVar = {"train": frozenset({"save_every", "sharding", "kernels", "cuda_graphs"})}
-    provenance: ClassVar = ("Sequences of {length} symbols.",)
+    trained_on: ClassVar = "Sequences of symbols."
 
     @property
     def settings(self) -> type[CopySettings]:

@@ -7,6 +7,7 @@ import math
 import random
 import shutil
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -156,3 +157,27 @@ def test_what_java_lacks_is_missing_with_a_reason(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/java")
     monkeypatch.setattr(captions, "find_spec", lambda name: None)
     assert java_scores(HYPOTHESES, REFERENCES) == ({}, dict.fromkeys(JAVA_METRICS, "needs comt[caption-metrics]"))
+
+
+def test_scores_of_java_are_per_cent_of_the_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty caption is a dot to them; one program that fails leaves the other's score."""
+    given = []
+
+    class Scorer:
+        def __init__(self, score: float) -> None:
+            self.score = score
+
+        def compute_score(self, truths: dict, found: dict) -> tuple[float, None]:
+            given.append((truths[0], found))
+            if self.score > 1:
+                raise ValueError("no such jar")
+            return self.score, None
+
+    package = SimpleNamespace(Meteor=lambda: Scorer(0.25), Spice=lambda: Scorer(2))
+    monkeypatch.setattr(captions, "why_missing", lambda name: None)
+    monkeypatch.setattr(captions, "import_module", lambda name: package)
+    assert java_scores(["A dog, here.", "!"], [["A dog"], ["a cat"]]) == (
+        {"meteor": 25.0},
+        {"spice": "spice failed: no such jar"},
+    )
+    assert given[0] == (["a dog"], {0: ["a dog here"], 1: ["."]})

@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 import torch
 import torch._inductor.config
-from tiny_runs import StopAt, Stopped, assert_same_run, image_spec, tiny_spec, train
+from tiny_runs import StopAt, Stopped, assert_same_run, image_spec, tiny_spec, train, training
 from torch import Tensor, nn
 
+from comt_cli.campaign.executor import check_training
 from comt_cli.errors import UserError
 from comt_cli.training import tasks
 from comt_cli.training.events import Event, Note
+from comt_cli.training.loop import Training
 from comt_cli.training.objective import CAPTURED
+from comt_cli.training.parallel import World
 
 ON = {"compile": True, "cuda_graphs": True}
 OFF = {"compile": True, "cuda_graphs": False}
@@ -137,3 +140,13 @@ def test_auto_goes_on_without_graphs_and_says_why_once(tiny_corpus, tmp_path, gr
     (said,) = (event.text for event in heard if isinstance(event, Note))
     reason = str(error) or "there is not enough memory for them"
     assert said == f"train.cuda_graphs: {reason}; the run goes on without CUDA graphs"
+
+
+def test_several_processes_are_refused(tiny_corpus, tmp_path):
+    spec = tiny_spec(tiny_corpus, **ON)
+    with pytest.raises(UserError, match=r"train\.cuda_graphs: true is for one process a run, not for 2") as refused:
+        check_training(2, [spec], "cpu", None)
+    assert "train.cuda_graphs=false" in str(refused.value.hint)
+    alone = training(spec, tmp_path)
+    with pytest.raises(UserError, match="is for one process a run"):  # as torchrun starts them
+        Training(spec, alone.directory, alone.dataset, World(torch.device("cpu"), 0, 2), alone.listener, alone.stop)

@@ -56,3 +56,15 @@ def test_a_crop_is_a_slice_of_the_padded_image(augmentation: Augmentation, size:
     assert x.is_contiguous(memory_format=torch.channels_last)
     assert {top for top, _, _ in seen} == {left for _, left, _ in seen} == set(range(2 * edge + 1))
     assert {mirrored for *_, mirrored in seen} == ({True, False} if augmentation == "crop-flip" else {False})
+
+
+@pytest.mark.parametrize("augmentation", ["none", "crop", "crop-flip"])
+def test_evaluation_sees_images_as_they_are(augmentation: Augmentation) -> None:
+    dataset = make_dataset()
+    x, labels = ImageInput(dataset, "validation", augmentation, CPU)(as_batch(dataset, INDICES, None))
+    assert x.shape == (7, 3, 16, 16)
+    assert x.dtype == torch.float32
+    assert x.is_contiguous(memory_format=torch.channels_last)
+    assert labels.tolist() == dataset.train.labels[INDICES].tolist()
+    assert labels.dtype == torch.int64
+    assert np.allclose(x.numpy(), normalised(dataset.train.pixels[INDICES]), atol=1e-5)  # type: ignore[index]

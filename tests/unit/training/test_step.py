@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from same_bits import Reason, assert_same_bits
 from tiny_runs import tiny_spec, train, training
 from torch import Tensor
 
@@ -108,3 +109,15 @@ def test_precisions(tiny_corpus, tmp_path, precision, kept):
     exact = train(tiny_spec(tiny_corpus, steps=5), tmp_path / "exact").result()
     assert result["loss"] == pytest.approx(exact["loss"], rel=2e-2)
     assert (result["loss"] == pytest.approx(exact["loss"], rel=1e-7)) == (precision == "fp32")
+
+
+def test_the_first_update_has_rate_zero(tiny_corpus, tmp_path):
+    """As in the published scripts: with warm-up, step 1 moves nothing, and step 2 sees the same weights."""
+    spec = tiny_spec(tiny_corpus, steps=1, warmup_steps=1, log_every=1)
+    model = model_of(spec)
+    materialise(model, torch.device("cpu"), spec.seed)
+    directory = train(spec, tmp_path)
+    trained = read_state(directory.checkpoint_file)["model"]
+    assert directory.metrics()[0]["learning_rate"] == 0
+    started = dict(model.named_parameters())
+    assert_same_bits({name: trained[name] for name in started}, started, Reason.IDENTITY)
