@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -215,3 +217,14 @@ def test_images_are_learnt_and_resume_to_the_bit(tmp_path, method, options):
     with pytest.raises(Stopped):
         train(spec, tmp_path / "runs", device="cuda", listener=StopAt(10))
     assert_same_run(train(spec, tmp_path / "runs", device="cuda"), expected)
+
+
+def test_workers_that_compile_leave_no_semaphores(tmp_path):
+    """By hand: comt train-lm --recipe table3 --rows pre-ln --seeds 1-2 --jobs 2 --set train.compile=true."""
+    settings = ("train.steps=4", "train.compile=true")
+    words = ["train-lm", "--recipe", "table3", "--rows", "pre-ln", "--seeds", "1-2", "--jobs", "2", "--device", "cuda"]
+    words += [word for setting in settings for word in ("--set", setting)]
+    command = [sys.executable, "-m", "comt_cli", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "2 runs: 2 done" in done.stderr
+    assert "leaked semaphore" not in done.stderr
