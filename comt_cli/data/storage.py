@@ -127,7 +127,8 @@ def known_hashes(
 
 def forget_hashes(root: Path, pattern: str) -> None:
     """Let all be hashed again: one of the hashes was not that of its file."""
-    _note(root, pattern).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # of a cache that may only be read
+        _note(root, pattern).unlink(missing_ok=True)
 
 
 def _note(root: Path, pattern: str) -> Path:

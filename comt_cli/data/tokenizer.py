@@ -172,7 +172,8 @@ def tokenizer_from_json(value: Any) -> Tokenizer:
     """The tokenizer whose `to_json` is `value`. Raises `ValueError` when `value` is not that, or was damaged."""
     if not isinstance(value, dict) or value.get("format") != TOKENIZER_FORMAT:
         raise ValueError(f"it is not a tokenizer of format {TOKENIZER_FORMAT}")
-    kind, names = value.get("kind"), value.get("words", value.get("extras", []))
+    kind = value.get("kind")
+    names = value.get("words") if kind == "words" else value.get("extras", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError("its words or special tokens are not a list of names")
     if kind == "bytes":

@@ -212,10 +212,10 @@ def refuse_second(what: object) -> None:
         raise RuntimeError(f"{what} has no second derivative")
 
 
-def unit_stride(gradient: Tensor) -> Tensor:
-    """The gradient, or a copy whose columns lie side by side, as kernels want them. That of a sum is expanded: all its
-    elements are one."""
-    return gradient if gradient.stride(-1) == 1 else gradient.contiguous()
+def unit_stride(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy whose columns lie side by side, as kernels want them. The gradient of a sum is expanded:
+    all its elements are one."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def like_gradients(product: Tensor, modulation: Modulation) -> tuple[Tensor, Tensor, Tensor]:

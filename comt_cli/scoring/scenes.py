@@ -38,7 +38,7 @@ def scene_f1(captions: Sequence[str], scenes: Sequence[Scene]) -> float:
     """The mean over images of the F1 of a caption's facts against all facts of its scene, in per cent.
 
     A true caption has a precision of 100; its recall is less, since captions do not say everything: what true captions
-    reach is in the table of `data/captions/scenes.py`. Words that are no part of the grammar say nothing.
+    reach is told in `data/captions/corpora/scenes.py`. Words that are no part of the grammar say nothing.
 
     Raises:
         ValueError: there are not as many captions as scenes, or none.

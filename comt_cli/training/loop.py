@@ -171,6 +171,10 @@ class Training:
                 f"this run was begun under something else ({', '.join(changed)}): it will not end to the bit as one "
                 "never stopped"
             )
+        if not self.settings.deterministic and self.world.device.type != "cuda":
+            self._note("train.deterministic: false changes nothing here: it is for CUDA devices")
+        if self.settings.captures is True and not task.captured:
+            self._note("train.cuda_graphs: true changes nothing here: it is for CUDA devices")
         if caution := task.caution(self.local_rows):
             self._note(caution)
 

@@ -214,9 +214,9 @@ def full_tensors(values: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
 
     kept = {}
     for name, value in values.items():
-        full = _gathered(value).cpu() if isinstance(value, DTensor) else value
+        full = _gathered(value) if isinstance(value, DTensor) else value
         if keep:
-            kept[name] = full
+            kept[name] = full.cpu() if isinstance(value, DTensor) else full
     return kept
 
 
@@ -270,5 +270,7 @@ def without_sync(module: nn.Module, active: bool) -> Iterator[None]:
             yield
     else:
         module.set_requires_gradient_sync(False)  # type: ignore[operator]
-        yield
-        module.set_requires_gradient_sync(True)  # type: ignore[operator]
+        try:
+            yield
+        finally:
+            module.set_requires_gradient_sync(True)  # type: ignore[operator]

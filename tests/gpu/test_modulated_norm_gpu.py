@@ -65,6 +65,16 @@ def test_deterministic(size):
         assert_same_bits(other, first, Reason.SAME_CALL)
 
 
+def test_a_relu_lets_nan_through():
+    """In its channel alone; the maximum of CUDA, unlike that of the interpreter, would lose it."""
+    case = make(4096, 64, Kind(skip=True, relu=True), torch.bfloat16, "cuda", rest=0)
+    case.tensors[0][3, 5] = torch.nan
+    found = run(case)
+    for name in ("y", "product"):
+        assert found[name].isnan().all(0).nonzero().flatten().tolist() == [5], name
+        assert found[name].isnan().any(0).nonzero().flatten().tolist() == [5], name
+
+
 def test_in_a_cuda_graph():
     """Captured once, replayed on other values: the same bits as without."""
     case, other = (make(4096, 64, Kind(4, 2, True, True), torch.bfloat16, "cuda", 4, seed=seed) for seed in (0, 1))

@@ -42,8 +42,8 @@ INLINE void read(const Matrix& Wc, int64_t row, int count, int column, int colum
     for (int c = 0; c < columns; ++c) block[c][lane] = widen(from[lane * Wc.row_stride + c * Wc.column_stride]);
 }
 
-// Packs the rows of Wc from `first` + `begin` on and gives the largest |p W| that any p within 0 and 1 can make, of the channels that are numbers:
-// one with a NaN is NaN by either logistic function.
+// Packs the rows of Wc from `first` + `begin` on and gives the largest |p W| that any p within 0 and 1 can make, of the
+// channels that are numbers: one with a NaN is NaN by either logistic function.
 template <class T>
 float transpose(const Matrix& Wc, int64_t first, int64_t begin, int64_t end, int rank, float* W, int64_t stride) {
   alignas(64) float block[TOGETHER][comt::W];

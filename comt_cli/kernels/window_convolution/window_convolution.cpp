@@ -86,7 +86,8 @@ using namespace comt;
 OPERATION(window_gather) {
   const auto a = in.read<Window>();
   with_type(a.v.type, [&](auto tag) {
-    planes_of(a, threads_of(a, in.threads), [&](int64_t k, int64_t image, Thread) { gather<decltype(tag)>(a, k, image); });
+    planes_of(a, threads_of(a, in.threads),
+              [&](int64_t k, int64_t image, Thread) { gather<decltype(tag)>(a, k, image); });
   });
 }
 

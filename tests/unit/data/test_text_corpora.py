@@ -90,6 +90,11 @@ def test_python_docs_are_extracted_once_and_a_damaged_extract_is_made_anew(cache
     path.write_text(path.read_text().replace("document 7 ", "document 8 "))
     assert fingerprint(data) == name
     assert len(calls) == 2
+    path.unlink()
+    monkeypatch.setattr(PythonDocs, "texts", lambda *_: iter(["short"]))
+    with pytest.raises(UserError, match="this Python has no python-docs"):
+        fingerprint(data)
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,7 @@ def test_a_saved_tokenizer_is_the_same(make, trained, tmp_path):
         ('{"format": 99, "kind": "bytes"}', "not a tokenizer of format 1"),
         ('{"format": 1, "kind": "magic"}', "unknown kind 'magic'"),
         ('{"format": 1, "kind": "bytes", "extras": "begin"}', "not a list of names"),
+        ('{"format": 1, "kind": "words"}', "not a list of names"),
         ('{"format": 1, "kind": "words", "words": ["a", "a"]}', "occurs twice"),
         ('{"format": 1, "kind": "sentencepiece", "model": "?"}', "not base64"),
         ('{"format": 1, "kind": "sentencepiece", "model": "AAAA", "sha256": "0"}', "hash differs"),

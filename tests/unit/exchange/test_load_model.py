@@ -8,7 +8,7 @@ import zipfile
 import pytest
 import torch
 from same_bits import Reason, assert_same_bits
-from tiny_runs import image_spec, train
+from tiny_runs import image_spec, pictures, train
 from torch import nn
 from toy_translation import toy_model, toy_spec, write_run
 
@@ -16,6 +16,7 @@ from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedImageModel, LoadedModel, LoadedTranslator
+from comt_cli.layers.image_input import ImageInput
 
 TOKENS = torch.randint(258, (2, 17), generator=torch.Generator().manual_seed(3))
 
@@ -34,6 +35,19 @@ def test_a_checkpoint_loads_with_its_method(method, save_run, make_llama) -> Non
 def trained(tmp_path_factory):
     """One trained run for all: its directory, which nobody may change."""
     return train(image_spec(method="comt-sliding-window", steps=3), tmp_path_factory.mktemp("runs"))
+
+
+def test_an_image_classifier_loads_and_says_what_it_was_evaluated_at(trained):
+    dataset = pictures()
+    see = ImageInput(dataset, "validation", "none", torch.device("cpu"))
+    images, labels = see(dataset.validation.batch(torch.arange(20).numpy()))
+    loaded = load(trained.path, LoadedImageModel)
+    with torch.no_grad():
+        logits = loaded.model.eval()(images)
+    assert 100 * float((logits.argmax(1) == labels).double().mean()) == pytest.approx(trained.result()["accuracy"])
+    assert float(nn.functional.cross_entropy(logits, labels)) == pytest.approx(trained.result()["loss"], rel=1e-5)
+    assert loaded.class_names == tuple("abcdefghij")
+    assert (loaded.mean, loaded.std, loaded.size) == ((0.25, 0.24, 0.25), (0.17, 0.15, 0.15), 8)
 
 
 def refused(kind, path, words, changes, to=None) -> None:

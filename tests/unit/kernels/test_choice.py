@@ -132,6 +132,14 @@ def test_the_exact_device_then_its_class(measured):
     assert ask().measured_on == HERE
 
 
+@pytest.mark.parametrize("other", [{"git_commit": "def"}, {"rounds": 2}], ids=str)
+def test_times_of_two_runs_are_not_compared(measured, other):
+    """Rows of one file, where a later run replaced a part."""
+    measured((other, {"fused": 1.0, "reference": 2.0}), ({}, {"reference-compiled": 3.0}))
+    assert ask(compiled=False).speed == 2
+    assert ask(compiled=True).speed is None
+
+
 @pytest.mark.parametrize(
     "stranger",
     [

@@ -70,7 +70,7 @@ def test_a_damaged_file_is_built_again(fresh, damage):
 
 
 @BUILDS
-def test_what_others_could_have_written_is_not_loaded(fresh):
+def test_what_others_could_have_written_is_not_loaded(fresh, monkeypatch):
     """A cache folder is code: a library in it runs as whoever loads it, and its hash is its own."""
     assert build.available() is None
     folder = kept_in(fresh)
@@ -83,6 +83,11 @@ def test_what_others_could_have_written_is_not_loaded(fresh):
             assert f"{path} is a link, of another user or writable" in (build.available() or "")
         path.chmod(mode)
     assert build.available() is None
+    with monkeypatch.context() as patch:
+        owned = [*os.lstat(folder)]
+        owned[4] = os.getuid() + 1  # st_uid
+        patch.setattr(Path, "lstat", lambda _: os.stat_result(owned))
+        assert "of another user" in (build.available() or "")
     elsewhere = kept.rename(fresh / "elsewhere.so")
     kept.symlink_to(elsewhere)
     assert f"{kept} is a link" in (build.available() or "")

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from same_bits import differ
 from torch import Tensor
 
 from comt_cli.kernels.gates import transponder_gate, transponder_gated
@@ -67,6 +68,17 @@ def test_other_types_are_brought_to_that_of_z():
     assert value.dtype == torch.bfloat16
     gradients = torch.autograd.grad(value.float().sum(), arguments)
     assert [g.dtype for g in gradients] == [torch.bfloat16] * 2 + [torch.float32] * 4
+
+
+def test_a_small_change_of_alpha_is_felt_in_bf16_mixed():
+    """1.003 is 1 in bf16; times B in fp32 it moves what is rounded afterwards."""
+    z, u, Bc, _, bs, _ = inputs((64,), 48, 8, torch.float32)
+    one = torch.ones((), dtype=torch.float32)
+    z, u = z.detach().to(torch.bfloat16), u.detach().to(torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        start = transponder_gated(z, u, Bc, one, bs, one)
+        assert differ(transponder_gated(z, u, Bc, 1.003 * one, bs, one), start)
+        assert differ(transponder_gated(z, u, Bc, one, bs, 1.003 * one), start)
 
 
 def test_by_hand():

@@ -104,3 +104,12 @@ def test_rows_end_at_a_cache_line_of_the_products_type(dtype, autocast, columns)
     for needs_gradient in (True, False):
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast), torch.set_grad_enabled(needs_gradient):
             assert module.product(torch.randn(T, D).to(dtype)).shape == (T, columns)
+
+
+def test_a_second_derivative_is_refused():
+    """It would lack what runs through the gates' matrices, and silently so."""
+    module = make(torch.float32)
+    x_TD = torch.randn(T, D, requires_grad=True)
+    (first,) = torch.autograd.grad(module.product(x_TD).square().sum(), x_TD, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()

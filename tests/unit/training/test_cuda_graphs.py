@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from comt_cli.campaign.executor import check_training
 from comt_cli.errors import UserError
+from comt_cli.tasks.settings.language import TrainSettings
 from comt_cli.training import tasks
 from comt_cli.training.events import Event, Note
 from comt_cli.training.loop import Training
@@ -140,6 +141,13 @@ def test_auto_goes_on_without_graphs_and_says_why_once(tiny_corpus, tmp_path, gr
     (said,) = (event.text for event in heard if isinstance(event, Note))
     reason = str(error) or "there is not enough memory for them"
     assert said == f"train.cuda_graphs: {reason}; the run goes on without CUDA graphs"
+
+
+@pytest.mark.parametrize("given", [{"compile": True}, {}, {"compile": True, "sharding": "fsdp"}, OFF, ON], ids=str)
+@pytest.mark.parametrize(("device", "processes"), [("cuda", 1), ("cuda", 2), ("cpu", 1)])
+def test_where_passes_are_captured(given, device, processes):
+    found = tasks.is_captured(TrainSettings(steps=4, **given), World(torch.device(device), 0, processes))
+    assert found is (given in ({"compile": True}, ON) and (device, processes) == ("cuda", 1))
 
 
 def test_several_processes_are_refused(tiny_corpus, tmp_path):

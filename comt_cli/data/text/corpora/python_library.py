@@ -34,6 +34,7 @@ from typing import Any, ClassVar
 
 from comt_cli.data.storage import ProgressCallback, file_lock, no_progress, state_of
 from comt_cli.data.text.settings import Corpus, Document, Place, Stream
+from comt_cli.errors import UserError
 from comt_cli.files import cache_folder, canonical_json, read_json, sha256, write_json
 
 MINIMUM_CHARACTERS = 40
@@ -76,7 +77,9 @@ class LibraryTexts(Corpus):
             with file_lock(path.with_suffix(".lock"), progress):
                 if (found := _read(path)) is None:
                     texts = (text for text in self.texts(progress) if len(text) >= MINIMUM_CHARACTERS)
-                    found = tuple(dict.fromkeys(texts))
+                    if not (found := tuple(dict.fromkeys(texts))):
+                        hint = "Use corpus: files:GLOB with a text of yours."
+                        raise UserError(f"corpus: this Python has no {self.names[0]}", hint)
                     write_json(path, {"sha256": _content_hash(found), "documents": found})
         return found
 
