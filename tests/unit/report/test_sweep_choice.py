@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,3 +71,18 @@ def test_between_equal_means_the_middle_of_the_grid_decides_whatever_its_order(v
 def test_nothing_is_chosen_from_a_part_of_the_trials():
     found = tuned([1, 2, 3], [[5, 5], [4, float("nan")], [6, 6]])
     assert (found.best, found.chosen, found.problem) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("values", "losses", "said"),
+    [
+        ([1e-3, 2e-3, 4e-3], [[1], [2], [3]], f"widen the grid: {KEY}: [0.0005, 0.001, 0.002, 0.004]"),
+        ([1e-3, 2e-3, 4e-3], [[3], [2], [1]], f"widen the grid: {KEY}: [0.001, 0.002, 0.004, 0.008]"),
+        ([1.2345e-4, 0.01, 0.1], [[1], [2], [3]], f"widen the grid: {KEY}: [1.524e-06, 0.00012345, 0.01, 0.1]"),
+        ([64, 128, 256], [[1], [2], [3]], f"widen the grid: {KEY}: [32, 64, 128, 256]"),
+        ([0.99995, 0.9, 0.5], [[1], [2], [3]], f"give {KEY} also values above 0.99995"),
+        ([0.0, 0.1, 0.2], [[1], [2], [3]], f"give {KEY} also values below 0.0"),
+    ],
+)
+def test_a_best_value_at_an_edge_asks_for_one_more_that_is_possible(values, losses, said):
+    assert tuned(values, losses).problem.endswith(said)
