@@ -157,6 +157,8 @@ class Task(ABC, Generic[S]):
             `differs`: what of it is another at the smaller scales.
         runtime_keys: settings, by section, that are no part of a run's identity: they change no number, or only the
             order in which numbers are added up and so how the sums are rounded.
+        description: a sentence of network, data and training, with fields for the sections of the settings, the `shape`
+            of the network, its `{size}`, the `{amount}` that a run saw, and `phrases`; `amount`: of what that is.
         checkpoint_parts: what a checkpoint must hold beside settings and weights, so that the model can be used without
             its data set.
         counts_targets: whether speeds count the targets of each step, since samples differ in their positions; else
@@ -179,6 +181,8 @@ class Task(ABC, Generic[S]):
     plain: ClassVar[str]
     differs: ClassVar[str]
     runtime_keys: ClassVar[Mapping[str, frozenset[str]]]
+    description: ClassVar[str]
+    amount: ClassVar[str]
     checkpoint_parts: ClassVar[tuple[str, ...]] = ()
     counts_targets: ClassVar[bool] = False
     typical_share: ClassVar[float] = 0.4
@@ -272,6 +276,17 @@ class Task(ABC, Generic[S]):
     @abstractmethod
     def network_and_data(self, settings: S, size: Sequence[str] = ()) -> str:
         """Network, data and length in one line, for titles; `size` stands beside the network's shape."""
+
+    def describe(self, settings: S, size: str = "", seen: str = "") -> str:
+        """The same in a longer sentence, for the head of a column, without a full stop: `description`, filled in.
+        `size` is `, 3.9 M parameters`; `seen` how many targets a run saw, or nothing."""
+        amount = f" ({seen} {self.amount})" if seen else ""
+        sections = {**dict(settings), "shape": settings.model.shape(), "size": size, "amount": amount}
+        return self.description.format(**sections, **self.phrases(settings))
+
+    def phrases(self, settings: S) -> dict[str, Any]:
+        """What a `description` names that is no setting."""
+        return {}
 
     def columns(self, settings: S) -> dict[str, Any]:
         """What of the settings `<table>-runs.csv` shows: how large the network is, and what it is trained on."""

@@ -76,6 +76,13 @@ class Captioning(EncoderDecoderTask["CaptioningSettings"]):
         "smoke": "The captioners see drawn scenes of one or two symbols for minutes.",
         "paper": "The captioners train on MSCOCO.",
     }
+    description: ClassVar = (
+        "Captioner {model.size}: {shape.encoder_layers} + {shape.decoder_layers} layers, {shape.width} wide, "
+        "{shape.heads} heads{size}. {data.corpus}, at most {data.regions} regions of {data.features:,} numbers an "
+        "image, a vocabulary of {data.vocabulary_size:,}; {train.steps:,} steps of {images}{amount}, {learns}; beam "
+        "{decode.beam}"
+    )
+    amount: ClassVar = "words a run, sampled ones included"
     trained_on: ClassVar = "{corpus}"
 
     def lacks(self, settings: CaptioningSettings, metric: str) -> str | None:
@@ -111,6 +118,16 @@ class Captioning(EncoderDecoderTask["CaptioningSettings"]):
     def _samples(self, settings: CaptioningSettings) -> str:
         samples = settings.train.samples
         return "" if samples is None else f" with {words.plural(samples, 'sampled caption')} each"
+
+    def phrases(self, settings: CaptioningSettings) -> dict[str, Any]:
+        train = settings.train
+        learns = f"cross-entropy, label smoothing {train.label_smoothing:g}"
+        if train.objective == "cider":
+            compared = {"greedy": "the greedy caption's", "others": "the mean of the others'"}
+            baseline = compared[train.self_critical_baseline or "greedy"]
+            training = f"self-critical training on CIDEr-D{self._samples(settings)}"
+            learns = f"{training}, whose reward is compared with {baseline}"
+        return {"learns": learns, "images": words.plural(train.batch_size, "image")}
 
     def own_columns(self, settings: CaptioningSettings) -> dict[str, Any]:
         shown = {"corpus": settings.data.corpus, "objective": settings.train.objective}

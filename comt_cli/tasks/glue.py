@@ -71,6 +71,12 @@ class Glue(TokenTask["GlueSettings"]):
         "smoke": "The BERTs are fine-tuned on tasks made of the documentation of Python and of drawn scenes.",
         "paper": "The BERTs are fine-tuned on GLUE.",
     }
+    description: ClassVar = (
+        "BERT {model.size}: {shape.layers} layers, {shape.width} wide, {shape.heads} heads{size}. {data.task}, "
+        "{predicted}, {data.vocabulary_size:,} tokens ({data.tokenizer}, of {corpus}); {train.steps:,} steps of "
+        "{step}{amount}"
+    )
+    amount: ClassVar = "examples a run, repeated ones included"
     trained_on: ClassVar = "{task}"
 
     @property
@@ -115,6 +121,11 @@ class Glue(TokenTask["GlueSettings"]):
 
     def step(self, settings: GlueSettings) -> str:
         return words.plural(settings.train.batch_size, "example")
+
+    def phrases(self, settings: GlueSettings) -> dict[str, Any]:
+        classes = settings.data.classes
+        predicted = "a number" if classes == 1 else f"{classes} classes"
+        return {"predicted": predicted, "corpus": words.in_words(settings.data.corpus), "step": self.step(settings)}
 
     def own_columns(self, settings: GlueSettings) -> dict[str, Any]:
         data = settings.data

@@ -11,6 +11,7 @@ from comt_cli.tasks.base import Drawing, Metric, Task, Unit, percentage
 if TYPE_CHECKING:
     from comt_cli.recipe.schema import Sites
     from comt_cli.tasks.settings.images import ImageSettings
+    from comt_cli.tasks.settings.resnet import ResNetSettings
 
 
 class ImageClassification(Task["ImageSettings"]):
@@ -65,6 +66,12 @@ class ImageClassification(Task["ImageSettings"]):
         "small": "The image tables train ResNets on rendered characters, not on the papers' photographs.",
         "paper": "The image tables train on the published image sets.",
     }
+    description: ClassVar = (
+        "{resnet}: {blocks} {shape.block} blocks, {shape.width} channels at first, {model.stem} stem{size}. Images "
+        "{data.images} of {data.size} pixels, {data.classes:,} classes{share}, {augmentation}; {train.steps:,} steps "
+        "of {train.batch_size}{amount}"
+    )
+    amount: ClassVar = "images a run"
     trained_on: ClassVar = "{image_set}, of {image_size:span} pixels"
 
     @property
@@ -91,6 +98,26 @@ class ImageClassification(Task["ImageSettings"]):
             f"{_named(model.size)} ({what}) on {words.in_words(data.images)} of {data.size} pixels, "
             f"{words.plural(train.steps, 'step')} of {train.batch_size:,} images"
         )
+
+    def phrases(self, settings: ImageSettings) -> dict[str, Any]:
+        data = settings.data
+        shares = {"train": data.train_images, "validate": data.validation_images}
+        return {
+            "resnet": self._resnet(settings.model),
+            "blocks": "-".join(map(str, settings.model.shape().blocks)),
+            "share": "".join(f", the first {count:,} to {use} on" for use, count in shares.items() if count),
+            "augmentation": "no augmentation" if data.augmentation == "none" else f"augmentation {data.augmentation}",
+        }
+
+    def _resnet(self, model: ResNetSettings) -> str:
+        """`ResNet-18`, and how it departs from the size of that name: `PreAct-ResNet-110, shallower and narrower`."""
+        from comt_cli.tasks.settings.resnet import RESNET_SIZES
+
+        shape, named = model.shape(), RESNET_SIZES[model.size]
+        blocks, layers = sum(shape.blocks), sum(named.blocks)
+        departs = ["shallower" if blocks < layers else "deeper"] if blocks != layers else []
+        departs += ["narrower" if shape.width < named.width else "wider"] if shape.width != named.width else []
+        return ", ".join(part for part in (_named(model.size), words.listing(departs)) if part)
 
     def own_columns(self, settings: ImageSettings) -> dict[str, Any]:
         data = settings.data

@@ -85,6 +85,12 @@ class LanguageModelling(TextTask["Settings"]):
     }
     plain_method: ClassVar = "pre-ln"
     plain: ClassVar = "the plain Pre-LN model of the same size"
+    description: ClassVar = (
+        "LLaMA {model.size}: {shape.layers} layers, {shape.width} wide{size}. Corpus {data.corpus}, "
+        "{data.vocabulary_size:,} tokens ({data.tokenizer}); {train.steps:,} steps of {train.batch_size} x "
+        "{data.sequence_length}{amount}"
+    )
+    amount: ClassVar = "tokens a run, padding apart"
     trained_on: ClassVar = "{corpus}"
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli.tasks.base import DifferenceUnit, Metric, TextTask, percentage, relative
 
@@ -59,6 +59,12 @@ class MaskedLanguageModelling(TextTask["MaskedSettings"]):
     }
     plain_method: ClassVar = "post-ln"
     plain: ClassVar = "the plain Post-LN BERT of the same size"
+    description: ClassVar = (
+        "BERT {model.size}: {shape.layers} layers, {shape.width} wide, {shape.heads} heads{size}. Corpus "
+        "{data.corpus}, {data.vocabulary_size:,} tokens ({data.tokenizer}), {percent:g} % of them hidden; "
+        "{train.steps:,} steps of {train.batch_size} x {data.sequence_length}{amount}"
+    )
+    amount: ClassVar = "hidden tokens a run"
     trained_on: ClassVar = "{corpus}"
 
     @property
@@ -70,3 +76,6 @@ class MaskedLanguageModelling(TextTask["MaskedSettings"]):
     def dimensions(self, settings: MaskedSettings) -> dict[str, int]:
         data = settings.data
         return {"vocabulary": data.vocabulary_size, "length": data.sequence_length, "masked": data.masked}
+
+    def phrases(self, settings: MaskedSettings) -> dict[str, Any]:
+        return {"percent": 100 * settings.data.mask_share}

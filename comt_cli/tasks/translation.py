@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from comt_cli import words
 from comt_cli.tasks.base import EncoderDecoderTask, Metric, percentage, perplexity, score
 
 if TYPE_CHECKING:
@@ -82,6 +83,14 @@ class Translation(EncoderDecoderTask["TranslationSettings"]):
         "smoke": "The translators see sentences made from templates and localised values for minutes.",
         "paper": "The translators train on the published corpora.",
     }
+    description: ClassVar = (
+        "Transformer {model.size}: {shape.encoder_layers} + {shape.decoder_layers} layers, {shape.width} wide, "
+        "{shape.heads} heads{size}. {data.corpus} from {data.source} to {data.target}, a joint vocabulary of "
+        "{data.vocabulary_size:,}; {train.steps:,} steps of {buckets} of at most {data.batch_tokens:,} tokens{amount}, "
+        "label smoothing {train.label_smoothing:g}{average}; beam {decode.beam}, length penalty {decode.alpha:g} "
+        "({decode.penalty})"
+    )
+    amount: ClassVar = "target tokens a run"
     trained_on: ClassVar = "{corpus}, {languages}"
 
     def data_name(self, settings: TranslationSettings) -> str:
@@ -96,6 +105,13 @@ class Translation(EncoderDecoderTask["TranslationSettings"]):
 
     def step(self, settings: TranslationSettings) -> str:
         return f"{settings.train.batch_size * settings.data.batch_tokens:,} tokens"
+
+    def phrases(self, settings: TranslationSettings) -> dict[str, Any]:
+        train = settings.train
+        average = ""
+        if train.average_every is not None:
+            average = f", the mean of the weights of {train.average_last} steps {train.average_every:,} apart"
+        return {"average": average, "buckets": words.plural(train.batch_size, "bucket")}
 
     def own_columns(self, settings: TranslationSettings) -> dict[str, Any]:
         data = settings.data

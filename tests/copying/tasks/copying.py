@@ -128,5 +128,8 @@ class Copying(Task[CopySettings]):
     def network_and_data(self, settings: CopySettings, size: Sequence[str] = ()) -> str:
         return f"LLaMA {settings.model.size} on {settings.data.length} random symbols"
 
+    def describe(self, settings: CopySettings, size: str = "", seen: str = "") -> str:
+        return f"{self.network_and_data(settings)}{size}, {seen} symbols a run"
+
     def columns(self, settings: CopySettings) -> dict[str, Any]:
         return {"model": settings.model.size, "length": settings.data.length}
