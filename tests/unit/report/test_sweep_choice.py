@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from comt_cli.recipe.grid import LoadedGrid
 from comt_cli.recipe.merge import Origin
 from comt_cli.report.collect import Cell, Run
+from comt_cli.report.exhibits.sweep import lacking
+from comt_cli.report.statistics import summarise
 from comt_cli.report.sweep import tuned_cell
 from comt_cli.runs.directory import RunState
 
@@ -86,3 +88,19 @@ def test_nothing_is_chosen_from_a_part_of_the_trials():
 )
 def test_a_best_value_at_an_edge_asks_for_one_more_that_is_possible(values, losses, said):
     assert tuned(values, losses).problem.endswith(said)
+
+
+@pytest.mark.parametrize("better", ["lower", "higher"])
+def test_a_rate_of_the_recipe_that_the_grid_lacks_and_that_is_better_is_named(better):
+    def said(at_recipe, own, *values):
+        cell = tuned([1.0, 3.0, *values, 4.0], [[1]] * (3 + len(values)))
+        places = {f"_{place}": ("done", summarise([mean]), None, {KEY: point})
+                  for place, mean, point in (("recipe", at_recipe, 2.0), ("own", own, 3.0))}  # fmt: skip
+        shown = SimpleNamespace(better=better, decimals=2)
+        return lacking({"row": "gated", "column": "tiny", "_tuned": cell, "_metric": shown, **places})
+
+    worse, best = (398.914, 396.19)[:: 1 if better == "lower" else -1]
+    assert said(best, worse).startswith("The recipe's learning_rate 2.0 is not in the grid, and better for gated")
+    assert said(best, worse).endswith(f"{best:.2f} against {worse:.2f}.")
+    assert said(worse, best) is None
+    assert said(best, worse, 2.0) is None, "the grid has it"
