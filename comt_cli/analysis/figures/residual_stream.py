@@ -97,7 +97,7 @@ class ResidualStream(ModelFigure):
     def draw(self, frame: pd.DataFrame) -> Figure:
         drawn, tokens = self.table(frame), frame["position"].nunique()
         layers, shown = int(drawn["layer"].max()), drawn["position"].nunique()
-        heights, strips = (1.45, max(0.6, lines.ROW * shown)), 0.0
+        heights, beyond = (1.45, max(0.6, lines.ROW * shown)), 0.0
         with style():
             figure = page_figure(1.35 + sum(heights))
             panels = figure.subplots(2, 2, gridspec_kw={"height_ratios": heights})
@@ -108,7 +108,7 @@ class ResidualStream(ModelFigure):
                 lines.value_axis(above, ends, log=log, least=0.05)
                 lines.over_layers(above, layers)
                 above.set_title(title)
-                strips = max(strips, lines.off_scale(above, drawn, value, ends))
+                beyond = max(beyond, lines.off_scale(above, drawn, value, ends))
                 above.set_ylabel(f"{label} (log scale)" if log else label)
                 lines.references(above, _MARKED[value], named=True)
                 image = lines.token_map(below, drawn, value, ends, log=log, named=value == "cosine")
@@ -119,5 +119,5 @@ class ResidualStream(ModelFigure):
                     lines.log_ticks(bar.ax, ends.high / ends.low)
             panels[1][0].set_ylabel(f"token{lines.shown_tokens(shown, tokens)}")
             panels[0][0].legend(handles=[panels[0][0].get_lines()[shown]], loc="best")
-            figure.set_figheight(figure.get_figheight() + strips)
+            figure.set_figheight(figure.get_figheight() + beyond)
         return figure

@@ -77,13 +77,13 @@ class GateValues(ModelFigure):
         rows = [panels[start : start + _ABREAST] for start in range(0, len(panels), _ABREAST)]
         shown = drawn["position"].nunique()
         heights = (1.2, max(0.6, lines.ROW * shown) + (0.0 if self.shared else 0.35))
-        strips = 0.0
+        beyond = 0.0
         with style():
             figure = page_figure((0.85 + sum(heights)) * len(rows))
             parts = figure.subfigures(len(rows), 1, squeeze=False)[:, 0]
             for part, row in zip(parts, rows, strict=True):
-                strips = max(strips, self._row(part, row, heights, lines.shown_tokens(shown, tokens)))
-            figure.set_figheight(figure.get_figheight() + strips * len(rows))
+                beyond = max(beyond, self._row(part, row, heights, lines.shown_tokens(shown, tokens)))
+            figure.set_figheight(figure.get_figheight() + beyond * len(rows))
             stack = f" of the {drawn['stack'].iloc[0]}" if "stack" in drawn else ""
             figure.supxlabel(f"layer{stack}", fontsize=8)
         return figure
@@ -91,8 +91,8 @@ class GateValues(ModelFigure):
     def _row(
         self, part: SubFigure, sites: list[tuple[str, pd.DataFrame, Ends]], heights: tuple[float, float], note: str
     ) -> float:
-        """The columns of some sites; returns the inches of strips that the highest of them has."""
-        strips = 0.0
+        """The columns of some sites; returns the most inches that marks beyond a frame take."""
+        beyond = 0.0
         panels = part.subplots(2, len(sites), gridspec_kw={"height_ratios": heights}, squeeze=False)
         layers = max(int(own["layer"].max()) for _, own, _ in sites)
         for number, ((site, here, limits), (above, below)) in enumerate(zip(sites, panels.T, strict=True)):
@@ -100,7 +100,7 @@ class GateValues(ModelFigure):
             lines.value_axis(above, limits, least=_LEAST_SPAN)
             lines.over_layers(above, layers)
             above.set_title(site.replace(" ", "\n"))
-            strips = max(strips, lines.off_scale(above, here, "value", limits, brief=True))
+            beyond = max(beyond, lines.off_scale(above, here, "value", limits, brief=True))
             lines.references(above, _MARKED, named=number == len(sites) - 1, has_room=self.shared)
             image = lines.token_map(below, here, "value", limits, named=number == 0)
             if self.shared and number:
@@ -116,7 +116,7 @@ class GateValues(ModelFigure):
         panels[0][0].set_ylabel("gate value")
         token = f"{here['text'].iloc[0]} token" if "text" in here else "token"
         panels[1][0].set_ylabel(f"{token}{note}")
-        return strips
+        return beyond
 
 
 def _spread(frame: pd.DataFrame, keys: list[str]) -> str:

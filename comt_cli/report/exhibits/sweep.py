@@ -106,11 +106,27 @@ class Rates(Exhibit):
             f"values: {format.listing(sorted(at_recipe))}. The baseline is {attrs['baseline']}; differences to it are "
             "paired by seed, at its own best where a row is at its own.",
             *(f"Not chosen: {each['problem']}." for each in lines if each["problem"] is not None),
+            *filter(None, map(lacking, lines)),
         ]
 
     def page(self, frame: pd.DataFrame) -> str:
         parts = [f"# {escaped(frame.attrs['title'])}", *map(escaped, self.sentences(frame)), pipes(texts(frame))]
         return "\n\n".join(parts) + "\n"
+
+
+def lacking(line: Record) -> str | None:
+    """Note that the recipe's values are not in the grid, and better than the best of it."""
+    (_, ours, _, point), (_, own, _, _), metric = line["_recipe"], line["_own"], line["_metric"]
+    better = 1 if metric.better == "higher" else -1
+    if not point or ours is None or own is None or better * (ours.mean - own.mean) <= 0:
+        return None
+    if any(each.point == point for each in line["_tuned"].tried):
+        return None
+    apart = f"{format.value(ours.mean, metric.decimals)} against {format.value(own.mean, metric.decimals)}"
+    named = f"{line['row']} at {line['column']}"
+    return (
+        f"The recipe's {point_in_words(point)} is not in the grid, and better for {named} than its own best: {apart}."
+    )
 
 
 def texts(frame: pd.DataFrame) -> list[list[str]]:

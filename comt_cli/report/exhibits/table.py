@@ -87,7 +87,7 @@ class Table(Exhibit):
             rows = [[line[0], escaped(line[1]), *line[2:]] for line in rows] if several else rows
             table = pipes([[*map(escaped, head)], *rows], right, are_escaped=True)
             heading = ", ".join(column_name(frame, column) for column in columns)
-            parts += [f"## {escaped(heading)}", escaped(_papers_columns(frame, columns)), table]
+            parts += [f"## {escaped(heading)}", escaped(_setup(frame, columns)), table]
         if trends := ladder.trends(frame):
             shown = ladder.texts(trends, list(dict.fromkeys(frame["column"])))
             parts += [f"## {ladder.HEADING}", escaped(ladder.rule(frame, trends)), pipes(shown)]
@@ -288,6 +288,18 @@ def _rules(cells: pd.DataFrame) -> Iterator[str]:
         yield f"{STANDS}: resolved after Holm's correction over all differences of the table, too."
     if any(cells["_best"]):
         yield f"Bold: the best mean over all seeds, where it is resolved as better than {info_of(cells).baseline}."
+
+
+def _setup(cells: pd.DataFrame, columns: Sequence[str]) -> str:
+    """Model, data and length of the runs behind columns, in a sentence: the baseline's, since rows share them."""
+    here, spec = cells.loc[cells["column"] == columns[0], "_cell"], cells.attrs["specs"][columns[0]]
+    parameters = next(cell.average("parameters") for cell in here if cell.row == spec.row)
+    size = f", {format.short_count(parameters)} parameters" if parameters else ""
+    done = [run for cell in here for run in cell.runs if (run.result or {}).get("state") == "done"]
+    seen = [number for run in done if (number := run.number(spec.task.unit.name)) is not None]
+    between = dict.fromkeys(format.short_count(end) for end in (min(seen), max(seen))) if seen else ()
+    described = spec.task.describe(spec.settings, size, " to ".join(between))
+    return f"{described}. {_papers_columns(cells, columns)}".rstrip()
 
 
 def _papers_columns(cells: pd.DataFrame, columns: Sequence[str]) -> str:

@@ -178,23 +178,28 @@ def off_scale(axes: Axes, frame: pd.DataFrame, value: str, ends: Ends, *, brief:
         if beyond.empty:
             continue
 
-        def write(text: str, layer: float, level: int, *, right: bool, sign: int = sign, edge: int = edge) -> None:
-            axes.annotate(text, (layer, edge), xytext=(0, sign * _LEVEL * (level + 0.8)), textcoords="offset points",
-                          xycoords=across, ha="right" if right else "left", va="center_baseline", fontsize=_SMALL,
-                          color=_MEDIAN, annotation_clip=False)  # fmt: skip
+        def write(
+            text: str, layer: float, level: int, align: str, beside: int, sign: int = sign, edge: int = edge
+        ) -> None:
+            axes.annotate(text, (layer, edge), xytext=(beside, sign * _LEVEL * (level + 0.8)), xycoords=across,
+                          textcoords="offset points", ha=align, va="center_baseline", fontsize=_SMALL, color=_MEDIAN,
+                          annotation_clip=False)  # fmt: skip
 
         ranges = beyond.groupby("layer")[value].agg(["min", "max"])
         ranges = ranges.sort_values("max" if sign > 0 else "min", ascending=sign > 0)  # the farthest last
+        levels = len(ranges)
         for level, (layer, line) in enumerate(ranges.iterrows()):
             place, far = float(str(layer)), line["max" if sign > 0 else "min"]
-            is_left = place > 0.6 * float(frame["layer"].max())
-            said = "" if len(ranges) > _APART else f"{far:.2g}" if brief else _span(line["min"], line["max"])
-            write(f"{said} {mark}" if is_left else f"{mark} {said}", place, level if said else 0, right=is_left)
-        levels = len(ranges)
+            write(mark, place, level if levels <= _APART else 0, "center", 0)
+            if levels <= _APART:
+                said = f"{far:.2g}" if brief else _span(line["min"], line["max"])
+                write(
+                    said, place, level, *(("right", -6) if place > 0.6 * float(frame["layer"].max()) else ("left", 6))
+                )
         if levels > _APART:
             counted = "" if brief else f"{levels} layers: "
             levels = 2
-            write(counted + _span(ranges["min"].min(), ranges["max"].max()), axes.get_xlim()[0], 1, right=False)
+            write(counted + _span(ranges["min"].min(), ranges["max"].max()), axes.get_xlim()[0], 1, "left", 0)
         inches += (levels + 0.4) * _LEVEL / 72
         if sign > 0:
             axes.set_title(axes.get_title(), pad=4 + (levels + 0.4) * _LEVEL)

@@ -249,8 +249,7 @@ def grid(
     out."""
 
     def number(text: str) -> float | None:  # not `12e4` or `nan`: an id of a run may read so
-        is_number = re.fullmatch(r"[+-]?\d*\.?\d*(e[+-]\d+)?", text) and re.search(r"\d", text)
-        return float(text) if is_number else None
+        return float(text) if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]\d+)?", text) else None
 
     def shown(text: str) -> str:
         found = number(text)

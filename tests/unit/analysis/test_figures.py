@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,7 @@ def test_outliers_are_marked_beyond_the_frame(off) -> None:
     far = places["layer"].map(off).where(places["position"] < 3)
     frame = places.assign(token="a", site="v_proj", value=far.fillna(near), cosine=far.fillna(near), norm_ratio=near)
     for figure in (GateValues(), GateValues(shared=False), ResidualStream()):
-        texts = [text.get_text() for axes in figure.draw(frame).axes for text in axes.texts]
-        marked = [text.strip("▲▼ ") for text in texts if {"▲", "▼"} & {*text}]
-        assert sorted(map(float, marked)) == sorted(off.values())
+        texts = [(text.get_text(), text.xy) for axes in figure.draw(frame).axes for text in axes.texts]
+        assert sorted(at[0] for text, at in texts if text in ("▲", "▼")) == [*off]
+        said = [(at[0], float(text)) for text, at in texts if re.fullmatch(r"-?\d+", text) and at[1] in (0, 1)]
+        assert dict(said) == off

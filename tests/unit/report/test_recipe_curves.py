@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from comt_cli.app import app
+from comt_cli.errors import UserError
 from comt_cli.report.exhibits.curves import Curves, resolved_since
 from comt_cli.report.frame import runs_frame
 from comt_cli.report.statistics import paired_difference
@@ -93,3 +94,12 @@ def test_the_command_draws_what_is_there_and_says_from_when_on_rows_differ(bench
         lines = list(csv.DictReader(file))
     assert len(lines) == 8
     assert table.with_suffix(".png").exists()
+
+
+def test_a_damaged_log_is_named_and_not_read_in_part(bench: Bench) -> None:
+    log(bench, BASELINE, 1, [3.0, 2.0, 1.0])
+    path = bench.directory(BASELINE, 1).metrics_file
+    first, _, last = path.read_text(encoding="utf-8").splitlines()
+    path.write_text(f"{first}\n{{\n{last}\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"metrics\.jsonl, line 2"):
+        curves(bench)

@@ -6,6 +6,8 @@ import csv
 import json
 import os
 import shutil
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ import pytest
 
 from comt_cli.errors import StorageError
 from comt_cli.files import write_text
+from comt_cli.report.caption import escaped
 from comt_cli.report.write import write_report
 
 if TYPE_CHECKING:
@@ -122,3 +125,29 @@ def test_json_holds_the_cells_of_the_csv(mixed: Bench) -> None:
         lines = list(csv.DictReader(handle))
     assert [list(cell) for cell in data["cells"]] == [list(line) for line in lines]
     assert [cell["n"] for cell in data["cells"]] == [int(line["n"]) for line in lines]
+
+
+def test_latex_reads_no_sign_of_a_text_as_a_command() -> None:
+    signs = {"\\": r"\textbackslash{}", "{": r"\{", "_": r"\_", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#"}
+    assert escaped("".join(signs)) == "".join(signs.values())
+    assert escaped("a\tb e\u0301 ☃") == "a b é U+2603"
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+def test_latex_compiles(mixed: Bench) -> None:
+    body = mixed.table().latex + escaped("".join(chr(number) for number in range(0x20, 0x17F)) + "☃αβ…“”‘’≤≥×")
+    document = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}%s\\end{document}"
+    (mixed.folder / "t.tex").write_text(document % body, encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
+    done = subprocess.run(command, cwd=mixed.folder, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout
+
+
+def test_what_was_published_elsewhere_is_a_ratio_beside_ours_and_no_verdict(bench: Bench) -> None:
+    own = 'in_paper: false, published: {baseline: 20, value: 19, of: "a network"}'
+    bench = replace(bench, text=bench.text.replace("in_paper: false", own))
+    bench.done("pre-ln", {1: 100.0, 2: 110.0, 3: 105.0})
+    bench.done("pre-ln+own", {1: 120.0, 2: 130.0, 3: 126.0})
+    found = bench.table().at("pre-ln+own")
+    assert found["published_percent"] == pytest.approx(-5.0)
+    assert found["verdict"] == "worse"

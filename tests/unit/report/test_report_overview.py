@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from comt_cli.errors import UserError
+from comt_cli.report.frame import csv_text
 from comt_cli.report.overview import GROUPS, write_overview
 from comt_cli.report.statistics import Verdict
 from comt_cli.report.write import write_report
-from comt_cli.report.written import read_lines
+from comt_cli.report.written import Reader, read_lines, written_below
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -80,6 +81,23 @@ def test_every_verdict_has_its_line(bench: Bench, values: dict[int, float], told
     assert told in line
     excluding = "The intervals of 1 of those not resolved does not hold the published difference."
     assert (excluding in text) == ("outside" in told)
+
+
+def test_older_tables_are_told_with_what_they_have(mixed: Bench) -> None:
+    """Adjusted p-values are computed from intervals; columns may be missing."""
+    write_report(mixed.loaded(), mixed.specs(), mixed.runs, mixed.results)
+    path = mixed.results / "smoke" / "comt" / "table9.csv"
+    lines, before = read_lines(path), page(mixed)
+    (table,) = written_below(mixed.results, "smoke", Reader())
+    for cell, line in zip(table.cells, lines, strict=True):
+        assert cell.adjusted == (pytest.approx(float(line["p_value_holm"]), rel=1e-5) if line["p_value_holm"] else None)
+    new = ("p_value", "p_value_holm", "detectable_low", "detectable_high")
+    path.write_text(csv_text([{key: value for key, value in line.items() if key not in new} for line in lines]))
+    assert page(mixed) == before
+    runs = path.with_name("table9-runs.csv")
+    gone = ("corpus", "model", "precision")
+    runs.write_text(csv_text([{k: v for k, v in line.items() if k not in gone} for line in read_lines(runs)]))
+    assert "| 1.2 M parameters | not recorded |" in page(mixed)
 
 
 def test_damage_is_named(written: Bench, tmp_path: Path) -> None:

@@ -54,6 +54,13 @@ def own(bench: Bench) -> Bench:
     return bench
 
 
+def test_bold_is_the_best_mean_where_it_is_resolved_as_better_than_the_baseline(own: Bench) -> None:
+    assert own.table().best == ["narrow"]
+    assert own.table(seeds=[1]).best == [], "one seed shows no error"
+    own.done("wider", {1: 40.0, 2: 120.0, 3: 90.0})  # the best mean by far, of one seed
+    assert own.table().best == []
+
+
 def test_what_is_resolved_after_holms_correction_has_a_mark_and_its_legend(own: Bench) -> None:
     """One row is far from the baseline; one is resolved by its interval alone (p = 0.033, the second of three)."""
     own.done("pre-ln", {1: 100.0, 2: 110.0, 3: 90.0})

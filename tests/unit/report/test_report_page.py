@@ -15,7 +15,7 @@ from page_reading import Page, dead_links, loads
 from PIL import Image
 
 from comt_cli.report.html.curves import charts, read_log, thinned
-from comt_cli.report.html.page import write_page
+from comt_cli.report.html.page import grid, write_page
 from comt_cli.report.overview import write_overview
 from comt_cli.report.write import write_report
 from comt_cli.report.written import Reader, read_lines
@@ -75,6 +75,15 @@ def test_it_has_every_table_verdict_figure_and_how_it_was_made(written: Bench) -
     for table in page.tables:
         assert sum(scope == "row" for _, scope in table.scopes) == len(table.rows)
         assert {len(row) for row in table.rows} <= {len(table.headings)}
+
+
+def test_ids_that_read_like_numbers_are_shown_as_they_are() -> None:
+    lines = [{"row": text, "mean_percent": "114.96588", "id": text} for text in ("12e4", "nan", "e-5")]
+    found = grid("Lines", [*lines, {"row": "b", "mean_percent": "-5e-07", "id": "b"}])
+    assert found.headings == ["row", "mean, %", "id"]
+    assert found.rows[0] == [("12e4", False), ("114.97", True), ("12e4", False)]
+    assert [cells[2] for cells in found.rows[1:3]] == [("nan", False), ("e-5", False)]
+    assert found.rows[3][1] == ("-5e-07", True)
 
 
 def test_names_are_shown_and_not_obeyed(written: Bench) -> None:
@@ -169,3 +178,27 @@ def test_logs_at_hand_are_written_beside_the_table_and_those_elsewhere_are_kept(
     head, *runs = path.read_text().splitlines()
     path.write_text("\n".join([f"{head},chosen", *(f"{run},{not run.startswith('post-ln')}" for run in runs), ""]))
     assert html(written).count("<polyline") == 1  # runs that a grid did not choose are not drawn
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_texts_and_marks_have_the_contrast_of_wcag_aa(written: Bench, scheme: int) -> None:
+    style = html(written).partition("<style>")[2].partition("</style>")[0]
+    first, *schemes = style.split(":root {")[-3:]
+    colours = {name: value for block in (first, *schemes[: 1 + scheme])
+               for name, value in re.findall(r"--([a-z]+): ([^;]+);", block.partition("}")[0])}  # fmt: skip
+    colours = {name: value if value[0] == "#" else colours[value[6:-1]] for name, value in colours.items()}
+    colours = {name: re.sub("^#(.)(.)(.)$", r"#\1\1\2\2\3\3", value) for name, value in colours.items()}
+
+    def contrast(one: str, other: str) -> float:
+        low, high = sorted((luminance(colours[one]), luminance(colours[other])))
+        return (high + 0.05) / (low + 0.05)
+
+    for ground in ("page", "shade", "mark"):
+        assert min(contrast(name, ground) for name in ("ink", "quiet", "link", "good", "bad")) >= 4.5
+    assert min(contrast(name, ground) for name in ("better", "worse") for ground in ("page", "shade")) >= 3
