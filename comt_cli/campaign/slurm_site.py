@@ -90,8 +90,7 @@ class Site(BaseModel):
 
     @property
     def minutes(self) -> int:
-        """Slurm's H:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS in whole minutes, rounded up. Raises `ValueError` for anything
-        else, MM:SS too: `12:00` looks like twelve hours."""
+        """`time` in minutes."""
         return minutes(self.time) if isinstance(self.time, str) else self.time
 
     @property

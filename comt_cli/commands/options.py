@@ -208,6 +208,21 @@ class Filter:
 
 
 @dataclass(frozen=True)
+class OfTables(Filter):
+    """Which runs of tables are meant: those that a training with these options has, trained by now or not."""
+
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            help="Only this scale. If not given: of recipes that are named smoke, as in training, and what there is of "
+            "the others; else every scale with runs.",
+            autocompletion=completion.scales,
+        ),
+    ] = None
+    seeds: Seeds = None
+
+
+@dataclass(frozen=True)
 class Where:
     """On what runs are trained, and where their files go."""
 

@@ -127,7 +127,9 @@ def _value(node: Node, path: KeyPath, constructor: Any, found: Document) -> Any:
         value = node.value  # of a date, a binary, an integer of thousands of digits: the text that stands there
         if node.tag in _PLAIN_TAGS:
             with contextlib.suppress(ValueError):
-                value = constructor.construct_object(node)
+                plain = constructor.construct_object(node)
+                str(plain)  # of thousands of hexadecimal digits there is an integer, which cannot be printed
+                value = plain
         if not str(value).isascii() and value != value.encode(errors="replace").decode():
             raise MarkedYAMLError(problem="it holds half of a surrogate pair", problem_mark=node.start_mark)
         return value

@@ -107,8 +107,6 @@ def _having(overrides: Sequence[str]) -> Callable[[KnownRun], bool]:
         raise RecipeError("--set", wrong)
 
     def fits(run: KnownRun) -> bool:
-        if not overrides:
-            return True
         given = values.get(run.label("command"))
         if given is None or run.spec is None:
             return False

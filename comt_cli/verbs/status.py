@@ -13,7 +13,7 @@ import typer
 
 from comt_cli.campaign.slurm import Job, job_standings, readable_jobs
 from comt_cli.commands import options
-from comt_cli.commands.options import Filter
+from comt_cli.commands.options import OfTables
 from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
 from comt_cli.recipe.find import MARK, available_recipes
@@ -37,7 +37,7 @@ Progress = tuple[dict[str, Any], Collection | None, Mapping[str, str]]
 """A table at a scale: its numbers as plain data, its cells where they are to be shown, and its metrics by column."""
 
 
-def status(recipes: options.Recipes = None, *, of: Filter, as_json: options.AsJson = False) -> None:
+def status(recipes: options.Recipes = None, *, of: OfTables, as_json: options.AsJson = False) -> None:
     """Show how far the runs of each table are. Counts those that are done, diverged, running, unfinished and missing.
 
     Of recipes that are named, the table as far as it is: the metric where runs are done, steps and time left of those
@@ -90,7 +90,7 @@ def status(recipes: options.Recipes = None, *, of: Filter, as_json: options.AsJs
 
 
 def _tables(
-    loaded: LoadedRecipe, of: Filter, jobs: dict[str, Job], *, is_whole: bool, is_named: bool
+    loaded: LoadedRecipe, of: OfTables, jobs: dict[str, Job], *, is_whole: bool, is_named: bool
 ) -> Iterator[Progress]:
     """The scale asked for; without one that of a training, where a recipe is named, and every other with a run. `jobs`
     gets Slurm's, by run id. `is_whole`: nothing narrows the table or changes its runs."""

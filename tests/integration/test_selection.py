@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from pydantic import ValidationError
 from same_bits import Reason, assert_same_bits
 from tiny_runs import StopAt, Stopped, assert_same_run, image_spec, tiny_spec, train, training
 from typer.testing import CliRunner
@@ -129,3 +130,17 @@ def test_weights_that_are_kept_change_nothing_and_can_be_averaged_afterwards(tin
     for name, weight in mean.items():
         expected_mean = torch.stack([each[name].double() for each in kept]).mean(0)
         assert torch.allclose(weight.double(), expected_mean, rtol=1e-6, atol=1e-9), name
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"select": "best"}, "give evaluate_every"),
+        (AVERAGE | {"select": "best", "evaluate_every": 2}, "leave one of the two keys out"),
+        ({"average_every": 2}, "give it with average_last alone"),
+        ({"average_last": 4, "average_every": 4}, "12 steps have no 4 that lie 4 apart"),
+    ],
+)
+def test_contradictions_are_refused(tiny_corpus, settings, said):
+    with pytest.raises(ValidationError, match=said):
+        tiny_spec(tiny_corpus, **{**SHORT, **settings})

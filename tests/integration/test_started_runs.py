@@ -21,7 +21,7 @@ from worlds import comt, run_together, train_table, train_together
 from comt_cli.campaign.inline import train_queue
 from comt_cli.campaign.outcomes import Ending
 from comt_cli.campaign.queue import RunQueue
-from comt_cli.errors import UserError
+from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedModel
@@ -157,6 +157,13 @@ def test_a_source_that_another_machine_trains_is_awaited(workers, source, tmp_pa
             found = [each.ending for each in train_queue(RunQueue(specs, runs), "cpu", display, StopSignal()).outcomes]
     assert found == [Ending.done] * 2
     assert "which is being trained by process" in next(event[2] for event in display.heard if event[0] == "waiting")
+
+
+def test_waiting_hears_a_signal(source, tmp_path):
+    display, stop = Notes(), StopSignal()
+    display.waiting = lambda _: setattr(stop, "number", signal.SIGTERM)
+    with RunDirectory.of(tmp_path, source).lock(), pytest.raises(RunInterrupted, match="stopped while waiting for"):
+        train_queue(RunQueue([started(source)], tmp_path), "cpu", display, stop)
 
 
 RECIPE = """\

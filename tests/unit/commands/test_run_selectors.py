@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -242,3 +243,18 @@ def test_while_nothing_is_chosen_a_selector_lists_the_runs_by_their_ids(gridded:
         assert f"Of its cell --seeds {left} has not ended." in raised.value.hint
         assert raised.value.exit_status == 2
     assert meant(every[0].id) == every[0].id
+
+
+def test_show_counts_every_run_of_a_grid_with_its_point(gridded: Shelf):
+    part = ("--columns", "docs/tiny", "--rows", "pre-ln", "--json")
+    rows, alone = (json.loads(comt("show", f"mine/{name}", *part).stdout) for name in ("gates", "twin"))
+    assert len(rows) == 2 * len(alone) == 2 * 2
+    assert sum(row["flops"] for row in rows) == 2 * sum(row["flops"] for row in alone)
+    assert {row["grid"]["train.learning_rate"] for row in rows} == {3e-4, 1e-3}
+    found = json.loads(comt("show", "mine/gates", "--settings", "pre-ln,docs/tiny", "--json").stdout)
+    (tried,) = [each for each in found if each["key"] == "train.learning_rate"]
+    assert tried == {"key": "train.learning_rate", "value": [3e-4, 1e-3], "given_by": "recipes/mine/gates.yaml:7"}
+
+
+def test_where_settings_are_given_the_name_of_a_table_is_refused(shelf: Shelf):
+    assert "mine/gates with --set" in str(comt("show", "mine/gates@steps-20").exception)

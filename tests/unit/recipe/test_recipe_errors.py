@@ -47,6 +47,7 @@ BROKEN = {
     "compared to no column": ("compare_to: c4/130m", "compare_to: c4/13m", "line 38: scales.smoke.columns.tiny.compare_to -> c4/130m"),
     "key twice": ("    warmup_steps: 10", "    steps: 10", "line 11: settings.train.steps"),
     "number too long to read": ("steps: 100", f"steps: {'9' * 5000}", "line 10: settings.train.steps"),
+    "hexadecimal number too long to print": ("steps: 100", f"steps: 0x{'f' * 5000}", "line 10: settings.train.steps"),
     "key that is no word": ("c4/130m: {}", "c4/130m: {}\n  ? [a, b]\n  : {}", "line 29: columns"),
     "alias": ("seeds: [1, 2]", "seeds: *many", "line 6: an alias is not allowed"),
     "tag": ("seeds: [1, 2]", "seeds: !!python/object:os.system [1]", "line 6: a tag is not allowed"),
