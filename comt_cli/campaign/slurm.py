@@ -1,4 +1,5 @@
-"""`--slurm`: every run as a job of its own, through `submitit`; what such a job does; and which run is in which job, as
+"""`--slurm`: the site file, which has what a job of one cluster asks for (read like a recipe: plain YAML, errors with
+lines); every run as a job of its own, through `submitit`; the work of such a job; and which run is in which job, as
 `squeue` says it. Torch-free.
 
 A job that Slurm warns of its time limit (SIGUSR2) finishes the step, saves, and has itself requeued by submitit under
@@ -11,6 +12,7 @@ import contextlib
 import datetime
 import fcntl
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,13 +20,17 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Self
 
-from comt_cli.campaign.slurm_site import Site
+from pydantic import AfterValidator, BaseModel, ConfigDict, NonNegativeInt, PositiveInt, model_validator
+
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.files import if_damaged, read_json, write_json
 from comt_cli.installing import install_extra
-from comt_cli.runs.directory import RunDirectory, RunState
+from comt_cli.recipe.problems import Problem, RecipeError
+from comt_cli.recipe.validate import validate
+from comt_cli.recipe.yaml_lines import read
+from comt_cli.runs.directory import RunState
 from comt_cli.runs.known import adopt_contents
 from comt_cli.runs.plan import RunSpec
 from comt_cli.runs.shared import needed_runs, set_aside, shared_runs
@@ -33,6 +39,120 @@ from comt_cli.training.trackers import VARIABLE, trackers_in_use
 WARNING_SIGNAL = signal.SIGUSR2
 """Signal that Slurm sends before the time limit; submitit's choice, which its requeueing listens to."""
 UNFINISHED_STATUS = 1
+JOB_FILE: Final = "job.json"
+"""Next to the logs of a run's jobs: the number of the last one that it was given to."""
+LOGS: Final = "slurm"
+"""The folder of the jobs' logs, below the run directories."""
+ANSWER_SECONDS = 30.0
+_TIME = re.compile(
+    r"(?:(?P<days>\d+)-(?=\d+(?::\d\d){0,2}$)|(?=\d+:\d\d:\d\d$))"
+    r"(?P<hours>\d+)(?::(?P<minutes>[0-5]\d)(?::(?P<seconds>[0-5]\d))?)?"
+)
+_MEMORY = re.compile(r"[1-9]\d*[KMGT]")
+_OPTION = re.compile(r"[a-z][a-z0-9-]*")
+_SAID: Final = re.compile(
+    "account|constraint|partition|qos|time|gres|gpus(-per-(node|socket|task))?|cpus-per-task|mem|(no-)?requeue|signal|"
+    "array|chdir|error|job-name|nodes|ntasks|ntasks-per-node|open-mode|output|parsable|test-only|wait|wrap"
+)
+"""sbatch's options that have a key of their own, and those on which `--slurm` relies: one job a run, on one node, with
+its log where `comt status` looks."""
+
+
+def minutes(text: str) -> int:
+    """Slurm's H:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS in whole minutes, rounded up. Raises `ValueError` for anything else,
+    MM:SS too: `12:00` looks like twelve hours."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is not a time; write hours as 12:00:00, two days as 2-00, or minutes as a number")
+    days, hours, minute, second = (int(found[key] or 0) for key in ("days", "hours", "minutes", "seconds"))
+    return -(-(((days * 24 + hours) * 60 + minute) * 60 + second) // 60)
+
+
+def _time(value: int | str) -> int | str:
+    if not value or (isinstance(value, str) and not minutes(value)):
+        raise ValueError("should be more than no time at all")
+    return value
+
+
+def _memory(value: str) -> str:
+    if not _MEMORY.fullmatch(value):
+        raise ValueError(f"{value!r} is not an amount of memory; write a number with its unit, for instance 32G")
+    return value
+
+
+def _option_names(values: dict[str, Any]) -> dict[str, Any]:
+    for name in values:
+        if _SAID.fullmatch(name):
+            raise ValueError(f"{name} is said by a key of the site file, or decided by comt")
+        if not _OPTION.fullmatch(name):
+            raise ValueError(f"{name!r} is no long option of sbatch; write one without dashes, for instance mail-type")
+    return values
+
+
+def _one_line(value: str) -> str:
+    if len(value.splitlines()) != 1:
+        raise ValueError("should be one line of text")
+    return value
+
+
+Text = Annotated[str, AfterValidator(_one_line)]
+
+
+class Site(BaseModel):
+    """Resources and options of every job.
+
+    `time` is the limit of one start of a job: minutes, or text as Slurm writes times. `warning` seconds before it the
+    run stops, saves, and its job is requeued, at most `requeues` times. `cpus` and `memory` are the whole job's; `gpus`
+    share every batch. `sbatch` holds further options by their long names, `true` for one without a value; `setup` the
+    lines of shell that a job begins with.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    time: Annotated[PositiveInt | Text, AfterValidator(_time)]
+    partition: Text | None = None
+    gpus: NonNegativeInt = 0
+    cpus: PositiveInt = 1
+    memory: Annotated[str, AfterValidator(_memory)] | None = None
+    account: Text | None = None
+    qos: Text | None = None
+    constraint: Text | None = None
+    sbatch: Annotated[dict[str, Text | int | bool], AfterValidator(_option_names)] = {}
+    setup: tuple[Text, ...] = ()
+    warning: PositiveInt = 120
+    requeues: NonNegativeInt = 100
+
+    @property
+    def minutes(self) -> int:
+        """`time` in minutes."""
+        return minutes(self.time) if isinstance(self.time, str) else self.time
+
+    @property
+    def processes(self) -> int:
+        """How many processes train a run: one a GPU, one without."""
+        return max(1, self.gpus)
+
+    @model_validator(mode="after")
+    def _leaves_time_to_train(self) -> Self:
+        if self.warning >= self.minutes * 60:
+            raise ValueError(f"warning: {self.warning} seconds are all of the time that a job has")
+        return self
+
+
+def read_site(path: Path) -> Site:
+    """Read and check a site file. Raises `RecipeError` with everything that is wrong, each with its line."""
+    document = read(path)
+    problems = list(document.problems)
+    if isinstance(document.data, dict):
+        site = validate(Site, document.data, (), document.line, problems)
+        if site is not None and not problems:
+            return site
+    else:
+        problems.append(Problem("", "should be a group of keys, for instance time: 12:00:00", 1))
+    raise RecipeError(path, problems)
+
+
+# ---- submission
 
 
 @dataclass(frozen=True)
@@ -202,11 +322,7 @@ def _only_submitter(runs: Path) -> Iterator[None]:
         yield
 
 
-JOB_FILE: Final = "job.json"
-"""Next to the logs of a run's jobs: the number of the last one that it was given to."""
-LOGS: Final = "slurm"
-"""The folder of the jobs' logs, below the run directories."""
-ANSWER_SECONDS = 30.0
+# ---- which run is in which job
 
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 
@@ -218,12 +334,11 @@ class QueueSilent(UserError):
 @dataclass(frozen=True)
 class Job:
     """A job that was submitted for the run that is asked for as `run` (`RunSpec.request`: a job may have to prepare
-    the data first, and the run has no id before). `superseded`: the run was begun again without it."""
+    the data first, and the run has no id before)."""
 
     number: str
     run: str
     log: Path
-    superseded: bool = False
 
 
 @dataclass(frozen=True)
@@ -257,10 +372,7 @@ def job_of(runs: Path, spec: RunSpec) -> Job | None:
     number = stored.get("job") if isinstance(stored, dict) else None
     if not isinstance(number, str):
         raise UserError(f"{file} has no number of a job", remedy)
-    log = folder / f"{number}_0_log.out"
-    # Every start of a run writes environment.json, and a job's start writes more into its log after that.
-    started = _modified(RunDirectory.of(runs, spec).environment_file)
-    return Job(number, spec.request, log, started > max(_modified(file), _modified(log)))
+    return Job(number, spec.request, folder / f"{number}_0_log.out")
 
 
 def readable_jobs(specs: Iterable[RunSpec], runs: Path) -> dict[str, Job]:
@@ -271,13 +383,6 @@ def readable_jobs(specs: Iterable[RunSpec], runs: Path) -> dict[str, Job]:
             if (job := job_of(runs, spec)) is not None:
                 jobs[spec.request] = job
     return jobs
-
-
-def _modified(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def ask_squeue(jobs: Iterable[Job]) -> dict[str, str]:
@@ -309,12 +414,11 @@ def ask_squeue(jobs: Iterable[Job]) -> dict[str, str]:
 
 
 def job_standings(jobs: Iterable[Job]) -> dict[str, JobStanding]:
-    """By request, the state of each job, for runs that have no result. Of a job that is gone from the queue, and
-    without which the run was begun again, there is no entry."""
+    """By request, the state of each job, for runs that have no result."""
     every = list(jobs)
     try:
         states = ask_squeue(every)
     except QueueSilent as silence:
         return {job.run: JobStanding(f"given to Slurm (job {job.number}; {silence.message})", False) for job in every}
-    gone = {job.run: f"failed (job {job.number}, see {job.log})" for job in every if not job.superseded}
+    gone = {job.run: f"failed (job {job.number}, see {job.log})" for job in every}
     return {run: JobStanding(words, run in states) for run, words in (gone | states).items()}

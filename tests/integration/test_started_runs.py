@@ -19,8 +19,7 @@ from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train, traini
 from worlds import comt, run_together, train_table, train_together
 
 from comt_cli.campaign.inline import train_queue
-from comt_cli.campaign.outcomes import Ending
-from comt_cli.campaign.queue import RunQueue
+from comt_cli.campaign.queue import Ending, RunQueue
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.exchange.load import load
@@ -154,7 +153,9 @@ def test_a_source_that_another_machine_trains_is_awaited(workers, source, tmp_pa
         if workers > 1:
             found = Crew(specs, runs, display=display).run()
         else:
-            found = [each.ending for each in train_queue(RunQueue(specs, runs), "cpu", display, StopSignal()).outcomes]
+            queue = RunQueue(specs, runs)
+            train_queue(queue, "cpu", display, StopSignal())
+            found = [each.ending for each in queue.summary().outcomes]
     assert found == [Ending.done] * 2
     assert "which is being trained by process" in next(event[2] for event in display.heard if event[0] == "waiting")
 

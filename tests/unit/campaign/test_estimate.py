@@ -196,12 +196,12 @@ def test_a_runs_own_pace(tiny_corpus, clock, first):
     (spec,) = specs(tiny_corpus, 1)
     left = TimeLeft([spec], clock)
     left.take(0, spec)
-    assert left.of_run(0) is left.of_all(2) is None  # before steps were seen
+    assert left.of_run(left.running[0]) is left.of_all(2) is None  # before steps were seen
     clock.now += 500
     train(left, clock, 20, 0.5, first)
-    assert left.of_run(0) == pytest.approx((80 - first) * 0.5)
+    assert left.of_run(left.running[0]) == pytest.approx((80 - first) * 0.5)
     clock.now += 3  # seconds go by between two reports
-    assert left.of_all(1) == left.of_run(0) == pytest.approx((80 - first) * 0.5 - 3)
+    assert left.of_all(1) == left.of_run(left.running[0]) == pytest.approx((80 - first) * 0.5 - 3)
 
 
 def test_the_most_similar_run_tells_the_pace(tiny_corpus, clock):
@@ -220,10 +220,10 @@ def test_a_run_that_is_given_back_waits_again_and_one_that_failed_does_not(tiny_
     left.take(0, first)
     train(left, clock, 10, 1.0)
     left.take(1, second)
-    left.give_back(1)
+    left.end(1, is_left=True)
     assert left.of_all(1) == pytest.approx(90 + 100)
     left.take(1, second)
-    left.end(1, completed=False)
+    left.end(1)
     assert left.of_all(1) == pytest.approx(90)
 
 

@@ -9,10 +9,8 @@ import pytest
 from fake_slurm import FakeSlurm
 from tiny_runs import PICTURES, PICTURES_CONTENT, image_spec, pictures
 
-from comt_cli.campaign.outcomes import Ending, RunOutcome
-from comt_cli.campaign.queue import RunQueue
-from comt_cli.campaign.slurm import submit
-from comt_cli.campaign.slurm_site import Site
+from comt_cli.campaign.queue import Ending, RunOutcome, RunQueue
+from comt_cli.campaign.slurm import Site, submit
 from comt_cli.files import write_json
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.known import adopt_contents
