@@ -48,7 +48,7 @@ from comt_cli.layers.projection import aligned
 from comt_cli.models.build import empty_network, materialise, wiring_of
 from comt_cli.models.llama import Block
 from comt_cli.runs.directory import ONEDNN
-from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.tasks.settings.language import ModelSettings
 from comt_cli.training.devices import device_name, prepare_process
 from comt_cli.training.objective import prepare_compiler
 

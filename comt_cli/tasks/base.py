@@ -387,7 +387,7 @@ class EncoderDecoderTask(TokenTask[Coded]):
 
     @property
     def sites(self) -> Sites:
-        from comt_cli.tasks.settings.transformer import ENCODER_DECODER_SITES
+        from comt_cli.tasks.settings.translation import ENCODER_DECODER_SITES
 
         return ENCODER_DECODER_SITES
 

@@ -9,11 +9,11 @@ from pydantic import Field, model_validator
 
 from comt_cli.data.captions.settings import CaptionData
 from comt_cli.recipe.settings import RunSettings, WholeNumber
-from comt_cli.tasks.settings.transformer import (
+from comt_cli.tasks.settings import Dropped
+from comt_cli.tasks.settings.translation import (
     MAX_BEAM,
     BeamSettings,
     DecoderTrainSettings,
-    Dropped,
     EncoderDecoderSettings,
 )
 

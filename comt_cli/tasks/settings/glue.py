@@ -9,7 +9,7 @@ from pydantic import PositiveFloat, model_validator
 
 from comt_cli.data.glue.settings import GlueData
 from comt_cli.recipe.settings import Count, RunSettings
-from comt_cli.tasks.settings.bert import BertSettings, BertTrainSettings, check_positions
+from comt_cli.tasks.settings.masked_lm import BertSettings, BertTrainSettings, check_positions
 
 
 class GlueTrainSettings(BertTrainSettings):
