@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import fcntl
 import os
 import re
 import shutil
@@ -205,35 +204,32 @@ def submit(specs: Sequence[RunSpec], runs: Path, device: str | None, site: Site)
     executor_class = _executor_class()
     distinct = needed_runs(adopt_contents(specs, runs, ambiguous=True), runs)
     sources = {shared.spec.start.run.id for shared in distinct if shared.spec.start is not None}
-    with _only_submitter(runs):
-        states = {shared.id: shared.directory(runs).state() for shared in distinct}
-        is_open = {name: state in (RunState.missing, RunState.unfinished) for name, state in states.items()}
-        asked = [
-            each
-            for each in distinct
-            if is_open[each.id] or (each.id in sources and states[each.id] is RunState.running)
-        ]
-        jobs = {each.id: job for each in asked if (job := job_of(runs, each.spec)) is not None}
-        queued = ask_squeue(jobs.values())
-        numbers = {run: job.number for run, job in jobs.items() if job.run in queued}
-        for shared in distinct:
-            spec, directory, start = shared.spec, shared.directory(runs), shared.spec.start
-            if not is_open[shared.id] or spec.request in queued:
-                job = jobs.get(shared.id) if is_open[shared.id] else None
-                yield Submission(spec, states[shared.id], job, False)
-                continue
-            if spec.is_known:  # else its directory is known once the job has prepared the data
-                directory.create(spec)
-                shared.link(runs)
-            executor = executor_class(folder=log_folder(runs, spec.request).resolve(), max_num_timeout=site.requeues)
-            after = numbers.get(start.run.id) if start is not None and not directory.is_begun else None
-            executor.update_parameters(**sbatch_parameters(site, spec, after))
-            # A job that paid for a GPU must not fall back on the CPU.
-            wanted = device or ("cuda" if site.gpus else None)
-            arguments = (spec.model_dump(mode="json"), str(runs.resolve()), wanted, site.processes, trackers_in_use())
-            numbers[shared.id] = _submit_one(executor, arguments)
-            write_json(log_folder(runs, spec.request) / JOB_FILE, {"job": numbers[shared.id]})
-            yield Submission(spec, states[shared.id], job_of(runs, spec), True)
+    states = {shared.id: shared.directory(runs).state() for shared in distinct}
+    is_open = {name: state in (RunState.missing, RunState.unfinished) for name, state in states.items()}
+    asked = [
+        each for each in distinct if is_open[each.id] or (each.id in sources and states[each.id] is RunState.running)
+    ]
+    jobs = {each.id: job for each in asked if (job := job_of(runs, each.spec)) is not None}
+    queued = ask_squeue(jobs.values())
+    numbers = {run: job.number for run, job in jobs.items() if job.run in queued}
+    for shared in distinct:
+        spec, directory, start = shared.spec, shared.directory(runs), shared.spec.start
+        if not is_open[shared.id] or spec.request in queued:
+            job = jobs.get(shared.id) if is_open[shared.id] else None
+            yield Submission(spec, states[shared.id], job, False)
+            continue
+        if spec.is_known:  # else its directory is known once the job has prepared the data
+            directory.create(spec)
+            shared.link(runs)
+        executor = executor_class(folder=log_folder(runs, spec.request).resolve(), max_num_timeout=site.requeues)
+        after = numbers.get(start.run.id) if start is not None and not directory.is_begun else None
+        executor.update_parameters(**sbatch_parameters(site, spec, after))
+        # A job that paid for a GPU must not fall back on the CPU.
+        wanted = device or ("cuda" if site.gpus else None)
+        arguments = (spec.model_dump(mode="json"), str(runs.resolve()), wanted, site.processes, trackers_in_use())
+        numbers[shared.id] = _submit_one(executor, arguments)
+        write_json(log_folder(runs, spec.request) / JOB_FILE, {"job": numbers[shared.id]})
+        yield Submission(spec, states[shared.id], job_of(runs, spec), True)
 
 
 def begin_anew(specs: Sequence[RunSpec], runs: Path) -> list[Path]:
@@ -258,7 +254,7 @@ def sbatch_parameters(site: Site, spec: RunSpec, after: str | None = None) -> di
     if after is not None:  # and what the site file waits for
         further["dependency"] = ",".join([*map(str, filter(None, [further.get("dependency")])), f"afterany:{after}"])
     parameters = {
-        "job_name": job_name(spec.request),
+        "job_name": f"comt-{spec.request}",
         "comment": f"{spec.relative_path}",
         "time": site.minutes,
         "gpus_per_node": site.gpus or None,
@@ -308,27 +304,9 @@ def _submit_one(executor: Any, arguments: tuple[Any, ...]) -> str:
         raise StorageError(f"cannot submit a job: {error}") from error
 
 
-@contextlib.contextmanager
-def _only_submitter(runs: Path) -> Iterator[None]:
-    """Wait until no one else submits runs of this folder: two at once would both find a run that is in no job."""
-    with contextlib.ExitStack() as resources:
-        try:
-            folder = runs / LOGS
-            folder.mkdir(parents=True, exist_ok=True)
-            handle = resources.enter_context((folder / ".lock").open("a"))
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        except OSError as error:
-            raise StorageError(f"cannot lock {runs / LOGS}: {error.strerror or error}") from error
-        yield
-
-
 # ---- which run is in which job
 
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
-
-
-class QueueSilent(UserError):
-    """Slurm cannot be asked from here; nothing is known of any job."""
 
 
 @dataclass(frozen=True)
@@ -347,11 +325,6 @@ class JobStanding:
 
     words: str
     is_active: bool
-
-
-def job_name(run: str) -> str:
-    """The name of the job of the run that is asked for as `run`; numbers alone are another cluster's too."""
-    return f"comt-{run}"
 
 
 def log_folder(runs: Path, run: str) -> Path:
@@ -386,26 +359,26 @@ def readable_jobs(specs: Iterable[RunSpec], runs: Path) -> dict[str, Job]:
 
 
 def ask_squeue(jobs: Iterable[Job]) -> dict[str, str]:
-    """By request, the states in words of those of `jobs` that Slurm has not done with. Raises `QueueSilent` where there
+    """By request, the states in words of those of `jobs` that Slurm has not done with. Raises `UserError` where there
     is no squeue on this machine, or it gets no answer."""
     asked = {job.number: job.run for job in jobs}
     if not asked:
         return {}
     program = shutil.which("squeue")
     if program is None:
-        raise QueueSilent("squeue is not on this machine", "Ask on one that submits to the cluster.")
+        raise UserError("squeue is not on this machine", "Ask on one that submits to the cluster.")
     command = [program, "--noheader", f"--jobs={','.join(asked)}", "--format=%i|%T|%N|%j"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise QueueSilent(f"squeue does not answer: {error}") from None
+        raise UserError(f"squeue does not answer: {error}") from None
     # Asked for a single job that it has forgotten, squeue calls its number invalid; of several it leaves it out.
     if done.returncode and "Invalid job id" not in done.stderr:
-        raise QueueSilent(f"squeue does not answer: {done.stderr.strip() or f'status {done.returncode}'}")
+        raise UserError(f"squeue does not answer: {done.stderr.strip() or f'status {done.returncode}'}")
     states = {}
     for line in done.stdout.splitlines():
         number, _, rest = line.strip().partition("|")
-        if number in asked and rest.endswith(f"|{job_name(asked[number])}"):
+        if number in asked and rest.endswith(f"|comt-{asked[number]}"):
             state, node, _ = rest.split("|", 2)
             where = f" on {node}" if node else ""
             words = f"queued (job {number})" if state in _WAITING else f"running (job {number}{where})"
@@ -418,7 +391,7 @@ def job_standings(jobs: Iterable[Job]) -> dict[str, JobStanding]:
     every = list(jobs)
     try:
         states = ask_squeue(every)
-    except QueueSilent as silence:
+    except UserError as silence:
         return {job.run: JobStanding(f"given to Slurm (job {job.number}; {silence.message})", False) for job in every}
     gone = {job.run: f"failed (job {job.number}, see {job.log})" for job in every}
     return {run: JobStanding(words, run in states) for run, words in (gone | states).items()}

@@ -66,7 +66,8 @@ class Notes(Display):
                 self.note("warned", worker, text)
 
     def run_ended(self, worker, ended):
-        self.note("ended", worker, ended.spec.seed, ended.ending)
+        if ended is not None:
+            self.note("ended", worker, ended.spec.seed, ended.ending)
 
 
 def seeds(corpus: str, *numbers: int, **train):
