@@ -25,10 +25,8 @@ SILENT_SECONDS = 30.0
 
 
 class Display:
-    """Receives what happens to a command's runs, and shows nothing: as in all processes but the main one.
-
-    A worker is named by its position among the workers of `queue_started`.
-    """
+    """Receives what happens to a command's runs, and shows nothing: as in all processes but the main one. A worker is
+    named by its position among those of `queue_started`."""
 
     def preparing(self, stage: str, done: int, total: int | None) -> None:
         """Something that all runs need is being prepared."""

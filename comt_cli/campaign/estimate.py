@@ -141,7 +141,7 @@ class Estimator:
         return makespan((self.of(spec, at_once).seconds for spec in distinct), [START_SECONDS] * at_once)
 
     def _slower(self, at_once: int) -> float:
-        """How many times as long a run takes for having to share the processor's cores, or the GPUs, with others."""
+        """The factor by which a run takes longer for sharing the processor's cores, or the GPUs, with others."""
         if self.where.kind != "cpu":
             return max(1.0, at_once / self.where.count)
         cores = usable_cores()  # more threads than these are as slow already where one run has them to itself

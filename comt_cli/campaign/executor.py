@@ -58,10 +58,10 @@ def train_on(
     processes: int, specs: Sequence[RunSpec], runs: Path, device: str | None, jobs: int | None = None
 ) -> Summary:
     """Train those of `specs` that have no result, and print the outcome of them all on standard error. `processes`
-    share every run, one per GPU or all on the CPU; or else `jobs` runs are trained at once, each in a process (None:
-    see `processes`). A run that fails, or that others are training, keeps no other from being trained, and raises
-    nothing: `Summary.check` does. Raises `UserError` where nothing can be started, and with several processes what the
-    first of them raised; `RunInterrupted` where a signal left something to do; `StorageError` where the disk did."""
+    share every run, one per GPU or all on the CPU; or else `jobs` runs are trained at once (None: see `processes`). A
+    run that fails keeps no other from being trained, and raises nothing: `Summary.check` does. Raises `UserError` where
+    nothing can be started, and with several processes what the first of them raised; `RunInterrupted` where a signal
+    left something to do; `StorageError` where the disk refused."""
     _check_options(processes, device, jobs)
     if launched_by_torchrun() and processes not in (1, int(os.environ["WORLD_SIZE"])):
         raise UserError(

@@ -46,10 +46,9 @@ def train_queue(
     stop: StopSignal,
     datasets: Mapping[str, AnyDataset] | None = None,
 ) -> None:
-    """Train every open run of the queue, which has the outcome of each also after an error. A run that fails is no
-    error here, and one that another process is training is left to that one. `datasets` are the queue's, where they are
-    prepared already. Raises `UserError` where nothing can be started, and with several processes that of a run that
-    failed; `RunInterrupted` where a signal came, and `StorageError` where something could not be written."""
+    """Train every open run of the queue, which has the outcome of each also after an error. `datasets` are the queue's,
+    where they are prepared already. Raises `UserError` where nothing can be started, and with several processes that of
+    a run that failed; `RunInterrupted` where a signal came, and `StorageError` where something could not be written."""
     with join_world(device) as world:
         for shared in queue.every:
             share_of_batch(shared.spec.settings.train.batch_size, world)

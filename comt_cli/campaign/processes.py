@@ -1,17 +1,11 @@
-"""Processes that train several runs at once: how many there are, on which devices, with how many threads, and how
-they are started.
-
-The number, for every verb that trains, is that of --jobs; else one run at a time on each visible GPU; on the CPU one on
-each core that this process may use, or fewer where the command has fewer runs or the memory would not hold them.
-Several runs on the CPU share its cores evenly, unless OMP_NUM_THREADS gives the threads of each: threads that work on
-one small network lose more in waiting for each other than they win. It depends on the command and the machine, not on
-what is done already: a resumed run must compute with as many threads as before to end on the same bits.
-
-On the CPU processes are forked from a server, which imports PyTorch once for them. It runs nothing, so it has one
-thread and no open pool of OpenMP: what is forked from it starts as if it had imported everything itself. Where there is
-a GPU, a process imports PyTorch by itself (`spawn`): a driver that was asked anything before a fork is of no use after
-it; and so it does on systems whose libraries cannot be forked.
-"""
+"""Processes that train several runs at once: how many, on which devices, with how many threads, and how they start. The
+number is that of --jobs; else one run at a time on each visible GPU; on the CPU one on each core that this process may
+use, or fewer where the command has fewer runs or the memory would not hold them. Several runs on the CPU share its
+cores evenly, unless OMP_NUM_THREADS says how: threads that work on one small network lose more in waiting for each
+other than they win. It depends on the command and the machine, not on what is done already: a resumed run must compute
+with as many threads as before to end on the same bits. On the CPU processes are forked from a server that has imported
+PyTorch, and runs nothing, so that it has one thread and no open pool of OpenMP. Where there is a GPU, each imports
+PyTorch by itself (`spawn`): a driver that was asked anything before a fork is of no use after it."""
 
 from __future__ import annotations
 
@@ -70,8 +64,9 @@ def plan_workers(device_name: str | None, jobs: int | None, runs: Sequence[Share
 def runs_at_once(
     kind: str, count: int, jobs: int | None, runs: Sequence[SharedRun], sized: Sequence[SharedRun] | None = None
 ) -> tuple[int, int | None]:
-    """How many of these runs are trained at once on `count` devices of a kind, by the rule above, and the threads of
-    each; None leaves those to torch. The memory is that of `sized`, if given: of others it is not known yet."""
+    """The number of these runs that are trained at once on `count` devices of a kind, by the rule above, and the
+    threads of each; None leaves those to torch. The memory is that of `sized`, if given: of others it is not known
+    yet."""
     if jobs is not None:
         jobs = max(1, min(jobs, len(runs)))
     if kind != "cpu":
@@ -103,7 +98,7 @@ def usable_cores() -> int:
 
 
 def _fitting(runs: Sequence[SharedRun]) -> int:
-    """How many of these runs the machine's memory holds at once, by the estimate for the largest of them."""
+    """The number of these runs that the machine's memory holds at once, by the estimate for the largest of them."""
     from comt_cli.models.accounting import training_bytes
 
     trained = [(shared.spec, shared.spec.settings.train) for shared in runs]
@@ -130,7 +125,7 @@ def _cgroup(name: str) -> str:
 
 
 def context_for(devices: Iterable[str]) -> ForkServerContext | SpawnContext:
-    """How the processes that train on these devices are started."""
+    """The way in which the processes that train on these devices are started."""
     if sys.platform == "linux" and all(device == "cpu" for device in devices):
         return multiprocessing.get_context("forkserver")
     return multiprocessing.get_context("spawn")

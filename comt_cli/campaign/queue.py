@@ -48,10 +48,9 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The outcome of one training: of a run (where several tables share it, under its first name), whose directory is
-    `path`; `result.json`, where there is one, and whether it was there before this command came to it; in one line why
-    it failed, who else trains it, or where it was stopped; and what must be fixed before it can be trained, None where
-    trying again may do."""
+    """The outcome of one training, whose directory is `path`; `result.json`, where there is one, and whether it was
+    there before this command came to it; in one line why it failed, who else trains it, or where it was stopped; and
+    what must be fixed before it can be trained, None where trying again may do."""
 
     spec: RunSpec
     ending: Ending
@@ -322,7 +321,7 @@ class RunQueue:
         self._outcomes[outcome.spec.id] = outcome
 
     def left(self) -> int:
-        """How many runs nobody has trained to their end, nor is training, and did not fail."""
+        """The number of runs that nobody has trained to their end, nor is training, and that did not fail."""
         return len(self.summary().having(Ending.left))
 
     def summary(self) -> Summary:

@@ -1,10 +1,7 @@
-"""`--slurm`: the site file, which has what a job of one cluster asks for (read like a recipe: plain YAML, errors with
-lines); every run as a job of its own, through `submitit`; the work of such a job; and which run is in which job, as
-`squeue` says it. Torch-free.
-
-A job that Slurm warns of its time limit (SIGUSR2) finishes the step, saves, and has itself requeued by submitit under
-the same number; it resumes from its checkpoint, in the same log.
-"""
+"""`--slurm`: the site file, which has what a job of one cluster asks for (plain YAML, errors with lines); every run as
+a job of its own, through `submitit`; the work of such a job; and which run is in which job, as `squeue` says it. A job
+that Slurm warns of its time limit (SIGUSR2) finishes the step, saves, and has itself requeued by submitit under the
+same number; it resumes from its checkpoint, in the same log. Torch-free."""
 
 from __future__ import annotations
 
@@ -98,13 +95,10 @@ Text = Annotated[str, AfterValidator(_one_line)]
 
 
 class Site(BaseModel):
-    """Resources and options of every job.
-
-    `time` is the limit of one start of a job: minutes, or text as Slurm writes times. `warning` seconds before it the
-    run stops, saves, and its job is requeued, at most `requeues` times. `cpus` and `memory` are the whole job's; `gpus`
-    share every batch. `sbatch` holds further options by their long names, `true` for one without a value; `setup` the
-    lines of shell that a job begins with.
-    """
+    """Resources and options of every job. `time` is the limit of one start of a job: minutes, or text as Slurm writes
+    times. `warning` seconds before it the run stops, saves, and its job is requeued, at most `requeues` times. `cpus`
+    and `memory` are the whole job's; `gpus` share every batch. `sbatch` holds further options by their long names,
+    `true` for one without a value; `setup` the lines of shell that a job begins with."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -128,7 +122,7 @@ class Site(BaseModel):
 
     @property
     def processes(self) -> int:
-        """How many processes train a run: one a GPU, one without."""
+        """The processes that train a run: one a GPU, one without."""
         return max(1, self.gpus)
 
     @model_validator(mode="after")
@@ -196,11 +190,9 @@ class TrainJob:
 
 def submit(specs: Sequence[RunSpec], runs: Path, device: str | None, site: Site) -> Iterator[Submission]:
     """Submit each distinct run of `specs` that has no result, is not being trained and is in no queued job; before them
-    the runs from whose weights they start. The outcome for each is yielded as soon as it is known. A job of a started
-    run begins after its source's job, however that ended (`afterany`): the first such job tries the source again, or
-    says why its run cannot start, where with `afterok` it would stay in the queue for ever. Raises `UserError` where
-    submitit or Slurm is not there, does not answer or refuses, and `StorageError` where the run directories cannot be
-    written."""
+    the runs from whose weights they start. A job of a started run begins after its source's job, however that ended
+    (`afterany`): with `afterok` it would stay in the queue for ever. Raises `UserError` where submitit or Slurm is not
+    there, does not answer or refuses, and `StorageError` where the run directories cannot be written."""
     executor_class = _executor_class()
     distinct = needed_runs(adopt_contents(specs, runs, ambiguous=True), runs)
     sources = {shared.spec.start.run.id for shared in distinct if shared.spec.start is not None}
@@ -328,7 +320,7 @@ class JobStanding:
 
 
 def log_folder(runs: Path, run: str) -> Path:
-    """Where the logs of a run's jobs are."""
+    """The folder of a run's job logs."""
     return runs / LOGS / run
 
 

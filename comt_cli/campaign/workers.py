@@ -1,13 +1,8 @@
-"""Several runs at once: this process hands them to workers, one at a time to each, and never imports torch for it.
-
-What happens to one run or one worker does not touch the others: a worker that dies, by a defect or because the system
-runs out of memory, is replaced, and its run counts as failed. A full disk stops the queue: what runs continues, nothing
-new is begun. A signal is passed on; every worker saves after its step.
-
-A worker sends through its pipe: `READY` once it can train; the `Event`s of its run; a `RunOutcome` when a run has
-ended; a `UserError` that ends the process: an interruption, a full disk, a device that is not there. It also ends when
-the parent closes the pipe.
-"""
+"""Several runs at once: this process hands them to workers, one at a time to each. What happens to one run or one
+worker does not touch the others: a worker that dies is replaced, and its run counts as failed. A full disk stops the
+queue: what runs continues, nothing new is begun. A signal is passed on; every worker saves after its step. A worker
+sends through its pipe: `READY` once it can train; the `Event`s of its run; a `RunOutcome` when a run has ended; a
+`UserError` that ends the process. It also ends when the parent closes the pipe."""
 
 from __future__ import annotations
 
@@ -240,7 +235,7 @@ def _end(worker: _Worker) -> None:
 
 
 def exit_text(exitcode: int | None) -> str:
-    """How a process ended, by the exit code that `multiprocessing` has of it."""
+    """The end of a process in words, by the exit code that `multiprocessing` has of it."""
     if exitcode is None or exitcode >= 0:
         return f"ended with status {exitcode}"
     name = next((each.name for each in signal.Signals if each == -exitcode), f"signal {-exitcode}")

@@ -42,11 +42,8 @@ def available_recipes() -> dict[str, Path]:
 
 
 def find_recipe(name: str) -> Path:
-    """A path as it stands, else a name: `comt/table3.yaml`, `transponder/table2`, or `table3.yaml` for CoMT's.
-
-    Raises:
-        UserError: nothing is there; the hint names the nearest recipe.
-    """
+    """A path as it stands, else a name: `comt/table3.yaml`, `transponder/table2`, or `table3.yaml` for CoMT's. Raises
+    `UserError` where there is none, whose hint names the nearest recipe."""
     path = Path(name)
     if path.is_file():
         return path
@@ -126,9 +123,8 @@ def _text(value: Any) -> str:
 
 
 def table_name(table: str, changed: Mapping[str, Any], kind: type[RunSettings]) -> str:
-    """What a table is called that has changed settings: `table3@steps-12`, in the order of their keys
-    `table3@learning_rate-0.01+steps-12`; `table3` of none. What is long, or has signs that no file's name should have,
-    ends with a hash of all of it."""
+    """The name of a table with changed settings, by their keys: `table3@learning_rate-0.01+steps-12`; `table3` of none.
+    A long one, or one with signs that no file's name should have, ends with a hash of all of it."""
     if not changed:
         return table
     parts, is_whole = [], True

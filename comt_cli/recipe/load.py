@@ -88,7 +88,7 @@ class LoadedRecipe:
 
     @property
     def stem(self) -> str:
-        """What its runs and results are called within that folder: `table3`."""
+        """The name of its runs and results within that folder: `table3`."""
         return place_of(self.path)[1]
 
     @property
@@ -166,21 +166,13 @@ def load_recipe(
     text: str | None = None,
     started: tuple[Path, ...] = (),
 ) -> LoadedRecipe:
-    """Read and check the recipe at `path`, or the `text`. `overrides` are `--set` arguments such as `train.steps=200`.
-
-    They apply to `scale` alone if it is given: steps that suit `smoke` may contradict the warm-up of `paper`.
-    `also` adds rows that the paper does not have, as if they stood at the end of `rows`. One whose method is for
-    another task is a problem, or, where not `also_fits_all`, left out: it is meant for other recipes of the same call.
-    `sweep` are `--sweep` arguments (`grid.with_sweep`), for `scale`. `started` are the recipes whose runs start from
-    this one's.
-
-    First the shape of the file is checked, then what only the whole shows. The second also sees a file that failed the
-    first, without its broken parts, and reports what does not merely follow from them: all problems come at once.
-
-    Raises:
-        RecipeError: with every problem of the file, of its setups, of the overrides and of `also`, each with its line
-            and dotted key, or the argument.
-    """
+    """Read and check the recipe at `path`, or the `text`. `overrides` are `--set` arguments such as `train.steps=200`,
+    for `scale` alone if it is given: steps that suit `smoke` may contradict the warm-up of `paper`. `also` adds rows at
+    the end of `rows`; one whose method is for another task is a problem, or, where not `also_fits_all`, left out: it is
+    meant for other recipes of the same call. `sweep` are `--sweep` arguments (`grid.with_sweep`), for `scale`.
+    `started` are the recipes whose runs start from this one's. First the shape of the file is checked, then what only
+    the whole shows: also in a file that failed the first, without its broken parts. Raises `RecipeError` with every
+    problem of the file, its setups and the arguments, each with its line and dotted key, or the argument."""
     document = read(path) if text is None else parse(text, path)
     if not isinstance(document.data, dict) or not document.data:
         raise RecipeError(path, [Problem("", "is not a recipe: the file has no keys")])
@@ -417,11 +409,8 @@ def _wrong(start: Start, begun: LoadedStart, scale: str) -> Iterator[tuple[str, 
 
 
 def select(names: str | None, available: Iterable[str], what: str) -> list[str]:
-    """The names of a comma-separated selection, in the table's order; all of them for None.
-
-    Raises:
-        UserError: a name is not there; the hint names the nearest.
-    """
+    """The names of a comma-separated selection, in the table's order; all of them for None. Raises `UserError` where a
+    name is not there; the hint names the nearest."""
     order = list(available)
     if names is None:
         return order

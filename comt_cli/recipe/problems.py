@@ -1,4 +1,4 @@
-"""What is wrong with a recipe, and where: file, line, dotted key, nearest valid name."""
+"""Problems of a recipe, each with its place: file, line, dotted key, nearest valid name."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ KeyPath = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong. `line` is 1-based, None for what was said on the command line.
-
-    `source` is the file, where that is not the recipe itself but a setup that it names.
-    """
+    """One problem. `line` is 1-based, None for an argument of the command line; `source` the file, where that is a
+    setup."""
 
     key: str
     message: str
@@ -86,7 +84,7 @@ _OPTIONS = {"seed": "seeds", "seeds": "seeds", "device": "device", "gpus": "gpus
 
 
 def known_as(name: str, keys: Sequence[str]) -> str | None:
-    """Of keys, dotted or not, the one that an unknown one surely means: it ends so, or others call it so."""
+    """The key, dotted or not, that an unknown one surely means: it ends so, or others call it so."""
     word = name.lower().replace("-", "_")
     names = [(key, key.rpartition(".")[2]) for key in keys]
     same = [key for key, end in names if end == word]
@@ -94,7 +92,7 @@ def known_as(name: str, keys: Sequence[str]) -> str | None:
 
 
 def unknown_key(name: str, here: Sequence[str], elsewhere: Sequence[str]) -> str:
-    """What to say of an unknown key of a section that has the keys `here`; `elsewhere` are those of other sections."""
+    """The message on an unknown key of a section that has the keys `here`; `elsewhere` are those of other sections."""
     meant = known_as(name, [*here, *elsewhere])
     if meant is not None:
         return f"unknown key; did you mean {meant}?"

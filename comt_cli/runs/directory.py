@@ -62,8 +62,8 @@ _SAMPLES = {"sentences": "sentences", "images": "images", "examples": "examples"
 
 
 def scored_on(result: Mapping[str, Any], prefix: str = "") -> tuple[int, str] | None:
-    """How many samples of a split gave the numbers of a `result.json` that begin with `prefix` (`test_`; none for
-    validation), and what they are; None where it does not say so."""
+    """How many samples of a split gave the numbers of a `result.json` that begin with `prefix`, and what they are; None
+    where it does not say so."""
     counts = result.get(f"{prefix}evaluation")
     counted = counts if isinstance(counts, dict) else {}
     return next(((counted[key], what) for key, what in _SAMPLES.items() if isinstance(counted.get(key), int)), None)
@@ -81,7 +81,7 @@ class BeingTrained(UserError):
 
 
 class RunState(StrEnum):
-    """Where a run stands."""
+    """State of a run, as its directory has it."""
 
     missing = "missing"
     unfinished = "unfinished"
@@ -133,12 +133,9 @@ class RunDirectory:
         return self.label if self.label is not None and self._is_linked(self.label) else self.path
 
     def link(self, changed: Mapping[str, Any]) -> None:
-        """Make the readable link, relative, so that the folder `runs` can be moved. What else stands there, stays.
-        `changed` are the changed settings of its table (`RunSpec.changed`), which are kept there, too.
-
-        Raises:
-            StorageError: the system refuses.
-        """
+        """Make the readable link, relative, so that the folder `runs` can be moved; what else stands there, stays. The
+        `changed` settings of its table (`RunSpec.changed`) are kept there, too. Raises `StorageError` where the system
+        refuses."""
         if self.label is None or self._is_linked(self.label):
             return
         target = os.path.relpath(self.path, self.label.parent)
@@ -266,12 +263,9 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the directory, made if need be, for writing. The system releases the lock when its owner dies.
-
-        Raises:
-            BeingTrained: another process is training this run; says which.
-            StorageError: the folder or its lock cannot be made.
-        """
+        """Hold the directory, made if need be, for writing. The system releases the lock when its owner dies. Raises
+        `BeingTrained` where another process is training this run, `StorageError` where the folder or its lock cannot be
+        made."""
         with self._locked() as handle:
             try:
                 handle.truncate(0)
@@ -314,11 +308,8 @@ class RunDirectory:
         return BeingTrained(message, "Wait for it, or stop it; then run this again.", owner)
 
     def owner(self) -> str | None:
-        """The process that is training the run, `process 12 on some-host`; None if there is none.
-
-        Raises:
-            UserError: the system does not let us look.
-        """
+        """The process that is training the run, `process 12 on some-host`; None if there is none. Raises `UserError`
+        where the system does not let us look."""
         try:
             descriptor = os.open(self.lock_file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -367,11 +358,8 @@ def _object(text: str, where: str) -> dict[str, Any]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSON-lines file, oldest first; [] if there is none. An unfinished last line is left out.
-
-    Raises:
-        UserError: another line is not a JSON object, says which; or the file is no text.
-    """
+    """The objects of a JSON-lines file, oldest first; [] if there is none. An unfinished last line is left out. Raises
+    `UserError` where another line is not a JSON object, or the file is no text."""
     try:
         *lines, _unfinished = read_text(path).split("\n")
     except FileNotFoundError:

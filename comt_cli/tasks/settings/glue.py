@@ -13,7 +13,7 @@ from comt_cli.tasks.settings.masked_lm import BertSettings, BertTrainSettings, c
 
 
 class GlueTrainSettings(BertTrainSettings):
-    """How a BERT is fine-tuned: as BERT was, unless said otherwise. Batch sizes count examples."""
+    """Fine-tuning as BERT had it, unless said otherwise. Batch sizes count examples."""
 
     batch_size: Count = 32
     learning_rate: PositiveFloat = 2e-5

@@ -21,10 +21,8 @@ from comt_cli.recipe.settings import (
 
 
 class ResNetSize(NamedTuple):
-    """Block, blocks of each stage, and channels of the first stage; each stage after it has twice the channels.
-
-    `basic` and `bottleneck` (four times as wide outside) are He et al. 2016a, `preact` is the two-layer block of 2016b.
-    """
+    """Block, blocks of each stage, and channels of the first stage, which double with each stage. `basic` and
+    `bottleneck` (four times as wide outside) are He et al. 2016a, `preact` is the two-layer block of 2016b."""
 
     block: Literal["basic", "bottleneck", "preact"]
     blocks: tuple[int, ...]
@@ -68,11 +66,9 @@ MilestonesOrShares = Annotated[tuple[StepsOrShare, ...], BeforeValidator(_listed
 
 
 class ImageTrainSettings(CapturedTraining):
-    """How an image classifier learns: stochastic gradient descent with momentum.
-
-    `step` multiplies the rate by a tenth after each of `milestones`. `warmup_learning_rate` is held during the warm-up
-    where it is given; else the rate rises from 0. `gradient_norms_every` logs every convolution's gradient norm.
-    """
+    """Training of an image classifier: stochastic gradient descent with momentum. `step` multiplies the rate by a tenth
+    after each of `milestones`. `warmup_learning_rate` is held during the warm-up where it is given; else the rate rises
+    from 0. `gradient_norms_every` logs every convolution's gradient norm."""
 
     moments: ClassVar[Mapping[str, Any]] = {"warmup_steps": StepsOrShare, "milestones": MilestonesOrShares}
     optimizer: ClassVar[str] = "sgd"

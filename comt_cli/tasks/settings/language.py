@@ -83,11 +83,8 @@ class ModelSettings(NetworkSettings):
 
 
 class TrainSettings(AdamSettings, CapturedTraining):
-    """How a language model learns. Batch sizes count sequences of tokens.
-
-    `test_share` of the validation sequences, the last ones, are the test split: the final weights alone are evaluated
-    on them, and they are no longer part of validation.
-    """
+    """Training of a language model. Batch sizes count sequences of tokens. `test_share` of the validation sequences,
+    the last ones, are the test split, for the final weights alone, and no longer part of validation."""
 
     later: ClassVar[frozenset[str]] = AdamSettings.later | {"test_share"}
 

@@ -90,7 +90,7 @@ class BertSettings(NetworkSettings):
 
 
 class BertTrainSettings(AdamSettings):
-    """What pre-training and fine-tuning have in common, as BERT had it. Biases and norms have no weight decay."""
+    """Pre-training and fine-tuning as BERT had them. Biases and norms have no weight decay."""
 
     decays_matrices_alone: ClassVar[bool] = True
 
@@ -116,7 +116,7 @@ def check_positions(model: BertSettings, length: int) -> None:
 
 
 class MaskedTrainSettings(BertTrainSettings):
-    """How a masked language model learns: as BERT did, unless said otherwise. Batch sizes count sequences."""
+    """Pre-training as BERT had it, unless said otherwise. Batch sizes count sequences."""
 
     batch_size: Count = 256
     learning_rate: PositiveFloat = 1e-4

@@ -74,10 +74,8 @@ TRANSFORMER_SIZES: dict[str, TransformerShape] = {
 
 
 class EncoderDecoderSettings(NetworkSettings):
-    """An encoder-decoder: a named size, any of whose numbers may be overridden, and its dropout.
-
-    Without `cross_attention` the decoder reads zeros instead of the encoded source: a control that has to guess.
-    """
+    """An encoder-decoder: a named size, any of whose numbers may be overridden, and its dropout. Without
+    `cross_attention` the decoder reads zeros instead of the encoded source: a control that has to guess."""
 
     sizes: ClassVar[Mapping[str, TransformerShape]] = TRANSFORMER_SIZES
 
@@ -136,7 +134,7 @@ class DecodeSettings(BeamSettings):
 
 
 class DecoderTrainSettings(AdamSettings):
-    """How an encoder-decoder learns: by the schedule and with the Adam of Vaswani et al. unless it is said."""
+    """Training of an encoder-decoder, by the schedule and with the Adam of Vaswani et al. unless it is said."""
 
     learning_rate: PositiveFloat = 6.99e-4
     schedule: Literal["cosine", "linear", "noam", "constant"] = "noam"
@@ -153,7 +151,7 @@ class DecoderTrainSettings(AdamSettings):
 
 
 class TranslationTrainSettings(DecoderTrainSettings):
-    """How a translator learns. Batch sizes count buckets of pairs, each of at most `data.batch_tokens` tokens."""
+    """Training of a translator. Batch sizes count buckets of pairs, each of at most `data.batch_tokens` tokens."""
 
     batch_size: Count = 1
     label_smoothing: Annotated[float, Field(ge=0, le=0.9)] = 0.1
