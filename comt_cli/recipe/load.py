@@ -149,10 +149,6 @@ _STAND_INS: dict[str, Any] = {
 }
 """For keys that are missing or wrong, while the rest of the recipe is checked. Each fits the key that it stands for."""
 
-MAX_CELLS = 3_000
-"""Rows x columns of all scales, times the points of their grids; each is checked by itself, in a millisecond or two.
-No published table has more than a few hundred."""
-
 
 def load_recipe(
     path: Path,
@@ -198,8 +194,6 @@ def load_recipe(
         for at, place in recipe.places()
     }
     grids = load_grids(recipe, task, kind, document, problems)
-    if (many := _too_many_cells(recipe)) is not None:
-        raise _error(path, document, [*problems, document.problem(*many)])
     setups = _setups(recipe, path, document, catalogue, task, problems)
     layers = {at: [*setups.get(getattr(place, "setup", None), ()), own[at]] for at, place in recipe.places()}
 
@@ -256,18 +250,6 @@ def _settings(given: dict[str, Any] | None, kind: type[Overrides], origin: Origi
     checked = validate(kind, given, origin.path, origin.document.line, found)
     problems.extend(replace(problem, source=origin.source) for problem in found)
     return layer_of(checked or salvage(kind, given, {}) or kind(), origin)
-
-
-def _too_many_cells(recipe: Recipe) -> tuple[KeyPath, str] | None:
-    """What would keep a command busy for minutes before it says anything."""
-    cells = 0
-    for name, scale in recipe.scales.items():
-        sweep = recipe.sweep_at(name)
-        cells += len(recipe.rows) * len(recipe.columns_at(name)) * (1 if sweep is None else sweep.size)
-        if cells > MAX_CELLS:
-            key: KeyPath = ("scales", name, "columns") if scale.columns else ("columns",)
-            return key, f"{cells:,} cells (rows x columns x points of a grid) are too many: {MAX_CELLS:,} at most"
-    return None
 
 
 def load_recipe_text(text: str, catalogue: Catalogue, *given: Any, **options: Any) -> LoadedRecipe:

@@ -136,11 +136,6 @@ class Sweep(Section):
     metric: str
     seeds: Seeds | None = None
 
-    @property
-    def size(self) -> int:
-        """How many combinations there are."""
-        return math.prod(map(len, self.settings.values()))
-
 
 class Published(Section):
     """Another paper's values of a row and its baseline, `of` a network and a text, in perplexity or nats."""
