@@ -17,7 +17,6 @@ from comt_cli.campaign import executor, inline
 from comt_cli.campaign.display import Display, ProgressDisplay
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.errors import RunInterrupted, UserError
-from comt_cli.tasks import Task
 from comt_cli.training.events import RunStarted
 
 
@@ -46,24 +45,6 @@ def test_a_signal_while_it_starts_is_an_interruption(trained, tmp_path, monkeypa
     assert stopped.value.exit_status == 143
     assert trained == []
     assert signal.getsignal(signal.SIGTERM) is before
-
-
-@pytest.mark.parametrize("known", [("another", "content"), None])
-def test_the_error_that_ended_a_group_is_told_whatever_became_of_the_data(tmp_path, monkeypatch, known):
-    """Data that changed meanwhile, or is gone, says nothing of the runs that were planned."""
-
-    def identify(self, settings):
-        if known is None:
-            raise UserError("no file matches")
-        return known
-
-    def interrupted(*_):
-        raise RunInterrupted("stopped", None, signal.SIGTERM)
-
-    monkeypatch.setattr(Task, "identify", identify)
-    monkeypatch.setattr(executor, "train_in_group", interrupted)
-    with pytest.raises(RunInterrupted):
-        executor.train_on(2, [image_spec().with_content(None)], tmp_path, "cpu")
 
 
 def test_gpus_that_do_not_divide_the_batch_are_refused_before_any_process_starts(tmp_path, monkeypatch):
