@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from comt_cli.campaign.processes import usable_cores, usual_threads
 from comt_cli.files import read_json
@@ -40,8 +40,7 @@ FORWARD_SHARE = 1 / 3
 """The part of a training step's FLOPs that evaluating the same samples takes."""
 
 
-@dataclass(frozen=True)
-class Finished:
+class Finished(NamedTuple):
     """A finished run; device, network and method as its files have them."""
 
     device: str
@@ -59,10 +58,19 @@ def finished_runs(runs: Path, where: Hardware, processes: int = 1) -> list[Finis
     found = []
     for file in sorted((runs / BY_ID).glob("*/result.json")):
         try:
-            result = read_json(file)
-            if result["state"] == "done" and result["processes"] == processes and _is_on(str(result["device"]), where):
-                found.append(_finished(read_json(file.with_name("spec.json")), result))
-        except (OSError, ValueError, KeyError, TypeError, ArithmeticError):
+            result, spec = read_json(file), read_json(file.with_name("spec.json"))
+            if result["state"] != "done" or result["processes"] != processes or not _is_on(result["device"], where):
+                continue
+            settings, flops, evaluation = spec["settings"], float(result["flops"]), result["evaluation"]
+            train = settings["train"]
+            kind = (spec["command"], train["precision"], train.get("objective"))
+            # Earlier versions recorded the batches of some tasks.
+            samples = evaluation.get("samples") or evaluation["batches"] * evaluation["batch_size"]
+            numbers = (flops / result["steps"], flops / result["train_seconds"], float(samples))
+            if all(1 <= number < 1e30 for number in numbers):  # the file may come from anywhere
+                run = (result["device"], kind, settings["model"], spec["method"], train["batch_size"], *numbers)
+                found.append(Finished(*run))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError):
             continue
     return found
 
@@ -75,33 +83,7 @@ def _is_on(device: str, where: Hardware) -> bool:
     return device == where.name or (where.kind == "cpu" and device.startswith(f"{where.name}, "))
 
 
-def _finished(spec: dict[str, Any], result: dict[str, Any]) -> Finished:
-    train, flops, evaluation = spec["settings"]["train"], _plausible(result["flops"]), result["evaluation"]
-    if "samples" in evaluation:
-        samples = _plausible(evaluation["samples"])
-    else:  # earlier versions recorded the batches of some tasks
-        samples = _plausible(evaluation["batches"]) * _plausible(evaluation["batch_size"])
-    return Finished(
-        device=str(result["device"]),
-        kind=(spec["command"], train["precision"], train.get("objective")),
-        model=spec["settings"]["model"],
-        method=spec["method"],
-        batch_size=int(train["batch_size"]),
-        step_flops=_plausible(flops / _plausible(result["steps"])),
-        flops_per_second=_plausible(flops / float(result["train_seconds"])),
-        evaluated_samples=_plausible(samples),
-    )
-
-
-def _plausible(value: Any) -> float:
-    """A count, FLOPs or FLOP/s of a file that may come from anywhere. Raises `ValueError` where no run has so many."""
-    if not 1 <= float(value) < 1e30:
-        raise ValueError(value)
-    return float(value)
-
-
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """Estimated seconds of a run, and where they come from."""
 
     seconds: float

@@ -125,31 +125,19 @@ class AnyDataset(Protocol):
 
 
 class Task(ABC, Generic[S]):
-    """A task; `settings` are those of a run of it. One instance each.
+    """A task. One instance each; its class's docstring is the help of its `command`.
 
-    Attributes:
-        name: the file's, here and in `training/tasks`.
-        command: the verb that trains; the class's docstring is its help.
-        unit: what its targets are.
-        metrics: by their key in `result.json`; the first is a recipe's default.
-        model_kind: what one of its models is called, with the article; `verbs`: those that take its trained models.
-        sites: what its models offer to methods.
-        drawings: what can be drawn of its runs.
-        plain_method: the method against whose model extra parameters are counted; `plain`: that model in words;
-            `differs`: what of it is another at the smaller scales.
-        runtime_keys: settings, by section, that are no part of a run's identity: they change no number, or only the
-            order in which numbers are added up and so how the sums are rounded.
-        description: a sentence of network, data and training, with fields for the sections of the settings, the `shape`
-            of the network, its `{size}`, the `{amount}` that a run saw, and `phrases`; `amount`: of what that is.
-        checkpoint_parts: what a checkpoint must hold beside settings and weights, so that the model can be used without
-            its data set.
-        counts_targets: whether speeds count the targets of each step, since samples differ in their positions; else
-            they count `positions`, padding included.
-        typical_share: the share of a matrix product's speed that a training step usually reaches.
-        shows_median: whether tables show the median over seeds beside the mean, since single runs fail.
-        at_scale: what an overview adds about a scale where tables of this task are among its tables.
-        trained_on: the data of its runs, for the overview: `{column}` stands for the distinct values of a column of
-            `<table>-runs.csv`, `{column:span}` for the least and the greatest.
+    `metrics` are by their key in `result.json`; the first is a recipe's default. One of its models is a `model_kind`,
+    which `verbs` take. Extra parameters are counted against the model of `plain_method`, in words `plain`; smaller
+    scales have one that `differs`. `runtime_keys`, settings by section, are no part of a run's identity: they change no
+    number, or only the rounding of sums. `description` is a sentence of network, data and training, with fields for
+    the sections of the settings, the `shape` of the network, its `size`, the `amount` that a run saw (of what, says
+    `amount`), and `phrases`. `checkpoint_parts` are what a model needs to be used without its data set. Speeds count
+    the targets of each step where `counts_targets`, since samples differ, else `positions`, padding included;
+    `typical_share` of a matrix product's speed is what a training step usually reaches. Tables show the median over
+    seeds too where `shows_median`, since single runs fail. For overviews: `at_scale` is a sentence about a scale,
+    `trained_on` the data, where `{column}` stands for the values of a column of `<table>-runs.csv`, `{column:span}`
+    for the least and the greatest.
     """
 
     name: ClassVar[str]
