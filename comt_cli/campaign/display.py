@@ -44,9 +44,6 @@ class Display:
     def run_ended(self, worker: int, ended: RunOutcome | None) -> None:
         """A worker is done with a run, however it ended; None where another worker will resume it."""
 
-    def waiting(self, text: str) -> None:
-        """No run can begin before one that another process trains has ended; called again and again meanwhile."""
-
     def stopping(self, again: bool) -> None:
         """A signal came; called by its handler. `again`: it is the second, which ends workers at once."""
 
@@ -65,7 +62,7 @@ class ProgressDisplay(Display):
         self._every: Sequence[RunSpec] = ()
         self._workers: Sequence[str] = ()
         self._done = 0
-        self._stage, self._waiting, self._printed = "", "", 0.0
+        self._stage, self._printed = "", 0.0
         self._bars = _Bars(console) if console is not None else None
         if self._bars is not None:
             self._bars.start()
@@ -115,11 +112,6 @@ class ProgressDisplay(Display):
             self._done += ended.ended
             self._print(f"{self._count} {self._name(worker, ended.spec)}: {ended}")
         self._draw()
-
-    def waiting(self, text: str) -> None:
-        if text != self._waiting:
-            self._waiting = text
-            self._print(f"{text} ...")
 
     def tick(self) -> None:
         if time.monotonic() - self._printed > SILENT_SECONDS and self.time_left.running:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,10 +25,6 @@ from comt_cli.training.events import Event, Listener
 from comt_cli.training.loop import Training
 from comt_cli.training.parallel import World, join_world, share_of_batch
 from comt_cli.training.processes import StopSignal
-
-WAIT = "wait"
-"""Sent to processes instead of a run's id."""
-WAIT_SECONDS = 1.0
 
 
 def check_models(queue: RunQueue) -> None:
@@ -69,13 +64,10 @@ def _train_all(
         display.tick()
 
     while True:
-        run_id = world.broadcast(_next_run(queue, display, stop) if world.is_main else None)
+        taken = queue.take() if world.is_main else None
+        run_id = world.broadcast(taken.id if taken is not None else None)
         if run_id is None:
             return
-        if isinstance(run_id, RunInterrupted):
-            raise run_id
-        if run_id == WAIT:  # sent again and again: no process waits for another longer than that
-            continue
         assert isinstance(run_id, str)
         if run_id not in by_id:
             raise UserError(
@@ -92,23 +84,6 @@ def _train_all(
             raise
         queue.record(outcome)
         display.run_ended(0, outcome)
-
-
-def _next_run(queue: RunQueue, display: Display, stop: StopSignal) -> str | RunInterrupted | None:
-    """The id of the next run; `WAIT`, after a moment, where it waits for what another process trains, or the error
-    of a signal that ends the waiting; None where nothing is left."""
-    taken = queue.take()
-    if taken is not None:
-        return taken.id
-    awaited = queue.awaited
-    if awaited is None:
-        return None
-    if stop.number is not None:
-        return RunInterrupted(f"stopped while {awaited}", "The same command resumes from there.", stop.number)
-    display.waiting(awaited)
-    time.sleep(WAIT_SECONDS)
-    display.tick()
-    return WAIT
 
 
 def guarded_run(

@@ -146,26 +146,17 @@ def run_name(spec: RunSpec, *, with_table: bool = False) -> str:
 
 
 def result_text(task: Task[Any], result: dict[str, Any]) -> str:
-    """A run's `result.json` in a few words."""
+    """A run's `result.json`, which may come from anywhere, in a few words."""
     if result["state"] == "diverged":
         return f"diverged at step {result.get('diverged_at', '?')}"
-    metric, unit = task.metrics[task.metric], task.unit
-    value, seconds, rate = (_number(result, key) for key in (task.metric, "train_seconds", unit.per_second))
-    name = f"validation {metric.brief}"
-    words = [f"{name} beyond range" if value is None else f"{name} {value:.{metric.decimals}f}{metric.sign}"]
-    if (on := scored_on(result)) is not None and on[0] < FEW:
-        words[0] += f" of {on[0]} {on[1]} alone"
-    if seconds is not None:
-        words.append(f"{seconds:.0f} s")
-    if rate is not None:
-        words.append(f"{rate:,.0f} {unit.short}/s")
-    return ", ".join(words)
-
-
-def _number(result: dict[str, Any], key: str) -> float | None:
-    """A number of `result.json`, None where it has none: the file may come from anywhere."""
-    found = result.get(key)
-    return found if isinstance(found, int | float) and not isinstance(found, bool) else None
+    metric = task.metrics[task.metric]
+    value, seconds = result.get(task.metric), result.get("train_seconds")
+    is_number = isinstance(value, int | float)
+    words = f"{value:.{metric.decimals}f}{metric.sign}" if is_number else "beyond range"
+    on = scored_on(result)
+    few = f" of {on[0]} {on[1]} alone" if on is not None and on[0] < FEW and is_number else ""
+    took = f", {seconds:.0f} s" if isinstance(seconds, int | float) else ""
+    return f"validation {metric.brief} {words}{few}{took}"
 
 
 class RunQueue:
@@ -301,16 +292,6 @@ class RunQueue:
             directory.note_error(reason)
             self.record(RunOutcome.of(shared, self.runs, Ending.failed, reason))
         return True
-
-    @property
-    def awaited(self) -> str | None:
-        """A sentence on the run of another process that a run waits for; None where none waits for such a one."""
-        for shared in self._waiting:
-            source = self._source_awaited(shared)
-            if source is not None and self._ending(source.id) is Ending.elsewhere:
-                reason = self._outcomes[source.id].reason
-                return f"waiting for {run_name(source, with_table=True)}, which is being trained {reason}"
-        return None
 
     def give_back(self, shared: SharedRun) -> None:
         """The run was taken but not trained: it is the next one again."""

@@ -97,10 +97,7 @@ class WorkerPool:
                         worker.process.kill()
             here = {worker.pipe: worker for worker in self._workers.values()}
             if not any(worker.leaving or worker.shared is not None for worker in here.values()):
-                awaited = self._queue.awaited if goes_on and stop.number is None else None
-                if awaited is None:
-                    return
-                self._display.waiting(awaited)
+                return
             for pipe in connection.wait(list(here), TICK_SECONDS):
                 self._receive(here[pipe], stop)  # type: ignore[index]
             self._display.tick()

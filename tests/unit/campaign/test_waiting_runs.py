@@ -56,7 +56,6 @@ def test_a_run_is_taken_once_its_source_is_done(tmp_path):
     assert taken(queue) == SOURCE
     assert taken(queue) == plain, "a run that waits does not keep others back"
     assert taken(queue) is None
-    assert queue.awaited is None  # it is trained here
     ends(queue, SOURCE)
     assert [taken(queue), taken(queue), taken(queue)] == [SECOND, FIRST, None]
     ends(queue, SECOND)
@@ -88,18 +87,16 @@ def test_a_source_that_diverged_fails_what_starts_from_it(tmp_path):
     assert found[THIRD.id].reason.endswith(f"seed 3, which failed: {reason}")
 
 
-def test_a_source_that_is_trained_elsewhere_is_awaited(tmp_path):
+def test_a_source_that_is_trained_elsewhere_is_looked_at_again(tmp_path):
     queue = RunQueue([FIRST], tmp_path)
     directory = of(tmp_path, SOURCE)
     assert taken(queue) == SOURCE
     with directory.lock():
         ends(queue, SOURCE, Ending.elsewhere, "by process 12 on another")
         assert taken(queue) is None
-        assert queue.awaited is not None
-        assert queue.awaited.startswith("waiting for comt/tiny-images a-row, tiny, seed 1, which is being trained by ")
+        assert endings(queue)[FIRST.id] is Ending.left
         end(tmp_path, SOURCE)
     assert taken(queue) == FIRST
-    assert queue.awaited is None
     queue = RunQueue([SECOND], tmp_path / "let go of")
     assert taken(queue) == SOURCE
     ends(queue, SOURCE, Ending.elsewhere, "by process 12 on another")
