@@ -280,17 +280,13 @@ class RunQueue:
         if source is None or self._ending(source.id) not in (Ending.diverged, Ending.failed):
             return False
         ended = self._outcomes[source.id]
-        before = f"it starts from {run_name(source, with_table=True)}, which"
-        directory = shared.directory(self.runs)
-        with contextlib.suppress(StorageError):  # it is printed anyway
-            directory.create(shared.spec)
+        why, remedy = f"failed: {ended.reason}", None
         if ended.result is not None:
-            error = UserError(f"{before} diverged at step {ended.result.get('diverged_at')}", NO_WEIGHTS)
-            self.record(RunOutcome.refused(shared, self.runs, error))
-        else:  # the source's outcome has the remedy
-            reason = f"{before} failed: {ended.reason}"
-            directory.note_error(reason)
-            self.record(RunOutcome.of(shared, self.runs, Ending.failed, reason))
+            why, remedy = f"diverged at step {ended.result.get('diverged_at')}", NO_WEIGHTS
+        error = UserError(f"it starts from {run_name(source, with_table=True)}, which {why}", remedy)
+        with contextlib.suppress(StorageError):  # it is printed anyway
+            shared.directory(self.runs).create(shared.spec)
+        self.record(RunOutcome.refused(shared, self.runs, error))
         return True
 
     def give_back(self, shared: SharedRun) -> None:

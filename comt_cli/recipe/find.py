@@ -52,11 +52,6 @@ def find_recipe(name: str) -> Path:
         for candidate in (root / relative, root / DEFAULT_PAPER / relative):
             if candidate.is_file() and candidate.parent.name != SETUPS:
                 return candidate
-    recipe = name.rpartition(MARK)[0]
-    if full_name(recipe) in available_recipes() or Path(recipe).is_file():
-        raise UserError(
-            f"{name} names a table of runs, and not a recipe", f"{recipe} with --set SECTION.KEY=VALUE is one"
-        )
     short = {key.removeprefix(f"{DEFAULT_PAPER}/"): None for key in available_recipes()}
     hint = nearest(full_name(name).removeprefix(f"{DEFAULT_PAPER}/"), dict.fromkeys([*short, *available_recipes()]))
     others = " or ".join(namesakes(name))

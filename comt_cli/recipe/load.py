@@ -51,17 +51,10 @@ class LoadedStart(NamedTuple):
 class LoadedRecipe:
     """A recipe that passed every check, with the command line's overrides applied.
 
-    Attributes:
-        task: what the runs are of.
-        methods: by row the method's name and all its options, defaults included.
-        points: by scale, then by cell (row, column), the settings at each point of the scale's grid
-            (`LoadedGrid.planned`); the only ones where it has none.
-        origins: by scale and cell, where each of the settings was given.
-        starts: by scale, the cells that start from a run of another recipe.
-        grids: by scale.
-        document: the file.
-        changes: by scale the settings that `--set` changed, by dotted key (`merge.changes`).
-        added: the rows of `--also`.
+    `methods` has by row the method's name and all its options. By scale and cell (row, column), `points` has the
+    settings at each point of the scale's grid (`LoadedGrid.planned`), or the only ones, `origins` where each was given,
+    `starts` the cells that start from a run of another recipe; by scale, `changes` has the settings that `--set`
+    changed (`merge.changes`). `added` are the rows of `--also`.
     """
 
     path: Path

@@ -24,7 +24,6 @@ error.txt          what made the newest attempt fail, with how to fix it, or the
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import shutil
@@ -39,10 +38,7 @@ from comt_cli.errors import StorageError, UserError
 from comt_cli.files import if_damaged, open_own, parse_json, read_text, write_json, write_text
 from comt_cli.runs.plan import BY_ID, CHANGED, RunSpec
 
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-"""What a file system answers that knows no locks."""
-
-
+LOCKS_NEEDED = "--runs needs a folder that can be written, on a file system with locks."
 PYTORCH, ONEDNN = "PyTorch", "oneDNN"
 """The `products` of a result: the library that multiplied large fp32 matrices."""
 BATCHED = "batched products"
@@ -297,9 +293,7 @@ class RunDirectory:
                         raise self.held_by(_owner(handle.fileno())) from None
                     time.sleep(0.05)
                 except OSError as error:
-                    raise StorageError(
-                        f"cannot lock {self.path}: {error.strerror or error}", _no_locks(error)
-                    ) from error
+                    raise StorageError(f"cannot lock {self.path}: {error.strerror or error}", LOCKS_NEEDED) from error
         raise StorageError(f"cannot lock {self.path}: it goes away again and again")
 
     def held_by(self, owner: str) -> BeingTrained:
@@ -321,14 +315,10 @@ class RunDirectory:
         except BlockingIOError:
             return _owner(descriptor)
         except OSError as error:
-            raise UserError(f"cannot look at {self.lock_file}: {error.strerror or error}", _no_locks(error)) from error
+            raise UserError(f"cannot look at {self.lock_file}: {error.strerror or error}", LOCKS_NEEDED) from error
         finally:
             os.close(descriptor)
         return None
-
-
-def _no_locks(error: OSError) -> str | None:
-    return "Runs need a file system with locks: choose another with --runs." if error.errno in NO_LOCKS else None
 
 
 def _owner(descriptor: int) -> str:
