@@ -59,7 +59,7 @@ Stream = Literal["tokens", "maps"]
 
 @dataclass(frozen=True)
 class Sites:
-    """What the models of a task offer to a method: their stream, the sites that can carry a gate, and what only some
+    """The offers of a task's models to a method: their stream, the sites that can carry a gate, and what only some
     have: `states`, that more than a stream goes from block to block, and that blocks follow training; `values`, that a
     block attends with other values than its own; `bare embedding`, neither scaled nor normalised."""
 

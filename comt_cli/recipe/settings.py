@@ -1,8 +1,6 @@
-"""What the settings of all runs have in common: the types of their keys, a section of keys, and how a model learns.
-
-The sections of each task stand with it (`tasks/settings`), those of data with its reader. A field's type, limits and
-default are in its class and nowhere else; `recipes/README.md` explains each once, and a test holds the two together.
-"""
+"""Settings that all runs have in common: the types of keys, a section of keys, and training. The sections of each task
+stand with it (`tasks/settings`), those of data with its reader. A field's type, limits and default are in its class and
+nowhere else; `recipes/README.md` explains each once, and a test holds the two together."""
 
 from __future__ import annotations
 

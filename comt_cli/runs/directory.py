@@ -58,8 +58,8 @@ _SAMPLES = {"sentences": "sentences", "images": "images", "examples": "examples"
 
 
 def scored_on(result: Mapping[str, Any], prefix: str = "") -> tuple[int, str] | None:
-    """How many samples of a split gave the numbers of a `result.json` that begin with `prefix`, and what they are; None
-    where it does not say so."""
+    """Number and kind of the samples that gave the numbers of a `result.json` that begin with `prefix`; None where it
+    does not say so."""
     counts = result.get(f"{prefix}evaluation")
     counted = counts if isinstance(counts, dict) else {}
     return next(((counted[key], what) for key, what in _SAMPLES.items() if isinstance(counted.get(key), int)), None)
