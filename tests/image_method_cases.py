@@ -12,7 +12,7 @@ from torch import Tensor
 from comt_cli.methods import methods
 from comt_cli.models.build import wiring_of
 from comt_cli.models.resnet import ResNet
-from comt_cli.tasks.settings.resnet import ResNetSettings
+from comt_cli.tasks.settings.images import ResNetSettings
 
 IMAGE_VARIANTS = {
     "window-4": {"name": "comt-sliding-window", "ratio": 4},

@@ -12,7 +12,7 @@ from comt_cli.layers.projection import Projections
 from comt_cli.methods import method_from, methods
 from comt_cli.methods.base import Wiring
 from comt_cli.models.llama import Llama
-from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.tasks.settings.language import ModelSettings
 
 NEEDED = {"wider": {"like": "transponder"}}
 """Options without a default."""

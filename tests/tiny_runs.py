@@ -21,14 +21,15 @@ from comt_cli.data.text.settings import DataSettings, MaskedData
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import tasks
-from comt_cli.tasks.settings.bert import BertSettings
-from comt_cli.tasks.settings.images import ImageSettings, ImageTrainSettings
-from comt_cli.tasks.settings.language import Settings, TrainSettings
-from comt_cli.tasks.settings.llama import ModelSettings
-from comt_cli.tasks.settings.masked_lm import MaskedSettings, MaskedTrainSettings
-from comt_cli.tasks.settings.resnet import ResNetSettings
-from comt_cli.tasks.settings.transformer import DecodeSettings, TransformerSettings
-from comt_cli.tasks.settings.translation import TranslationSettings, TranslationTrainSettings
+from comt_cli.tasks.settings.images import ImageSettings, ImageTrainSettings, ResNetSettings
+from comt_cli.tasks.settings.language import ModelSettings, Settings, TrainSettings
+from comt_cli.tasks.settings.masked_lm import BertSettings, MaskedSettings, MaskedTrainSettings
+from comt_cli.tasks.settings.translation import (
+    DecodeSettings,
+    TransformerSettings,
+    TranslationSettings,
+    TranslationTrainSettings,
+)
 from comt_cli.training.devices import pick_device
 from comt_cli.training.events import Evaluating, Event, Listener, Note, ignore
 from comt_cli.training.loop import Training

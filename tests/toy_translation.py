@@ -15,8 +15,7 @@ from comt_cli.layers.initialise import initialise
 from comt_cli.methods import method_from
 from comt_cli.models.transformer import Transformer
 from comt_cli.runs.plan import RunSpec
-from comt_cli.tasks.settings.transformer import TransformerSettings
-from comt_cli.tasks.settings.translation import TranslationSettings, TranslationTrainSettings
+from comt_cli.tasks.settings.translation import TransformerSettings, TranslationSettings, TranslationTrainSettings
 
 TOKENIZER = ByteTokenizer(["begin"])
 

@@ -3,6 +3,7 @@ starts or ends and one every half minute in between."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -14,8 +15,7 @@ from rich.table import Column
 from rich.text import Text
 
 from comt_cli.campaign.estimate import RunProgress, TimeLeft
-from comt_cli.campaign.outcomes import RunOutcome, run_name
-from comt_cli.campaign.queue import RunQueue
+from comt_cli.campaign.queue import RunOutcome, RunQueue, run_name
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.events import Event, Note, RunStarted
 from comt_cli.words import duration, plural
@@ -25,10 +25,8 @@ SILENT_SECONDS = 30.0
 
 
 class Display:
-    """Receives what happens to a command's runs. This one shows nothing: all processes but the main one have it.
-
-    A worker is named by its position among the workers of `queue_started`.
-    """
+    """Receives what happens to a command's runs, and shows nothing: as in all processes but the main one. A worker is
+    named by its position among those of `queue_started`."""
 
     def preparing(self, stage: str, done: int, total: int | None) -> None:
         """Something that all runs need is being prepared."""
@@ -43,14 +41,8 @@ class Display:
     def run_event(self, worker: int, event: Event) -> None:
         """Something happened to a worker's run."""
 
-    def run_given_back(self, worker: int) -> None:
-        """A worker's run has not ended; another will resume it."""
-
-    def run_ended(self, worker: int, ended: RunOutcome) -> None:
-        """A worker is done with a run, however it ended."""
-
-    def waiting(self, text: str) -> None:
-        """No run can begin before one that another process trains has ended; called again and again meanwhile."""
+    def run_ended(self, worker: int, ended: RunOutcome | None) -> None:
+        """A worker is done with a run, however it ended; None where another worker will resume it."""
 
     def stopping(self, again: bool) -> None:
         """A signal came; called by its handler. `again`: it is the second, which ends workers at once."""
@@ -70,8 +62,7 @@ class ProgressDisplay(Display):
         self._every: Sequence[RunSpec] = ()
         self._workers: Sequence[str] = ()
         self._done = 0
-        self._stage, self._stage_began = "", 0.0
-        self._waiting, self._printed = "", 0.0
+        self._stage, self._printed = "", 0.0
         self._bars = _Bars(console) if console is not None else None
         if self._bars is not None:
             self._bars.start()
@@ -79,10 +70,10 @@ class ProgressDisplay(Display):
     def preparing(self, stage: str, done: int, total: int | None) -> None:
         count = f"{done:,} of {total:,}" if total else f"{done:,}" if done else ""
         if stage != self._stage:
-            self._stage, self._stage_began = stage, time.monotonic()
+            self._stage = stage
             self._print_line(f"{stage} ...")
         elif time.monotonic() - self._printed > SILENT_SECONDS:
-            self._print_line(f"{stage}: {count or 'at work'}, {_took(self._stage_began)}")
+            self._print_line(f"{stage}: {count or 'at work'}")
         if self._bars is not None:
             self._bars.show("stage", stage, done, total, count)
 
@@ -96,17 +87,13 @@ class ProgressDisplay(Display):
         if waiting:
             finished = f", {self._done} of {len(self._every)} are finished" if self._done else ""
             where = f"{processes} x {device}" if processes > 1 else device
-            self._print(
-                f"runs:  {len(waiting)} to train{finished}; files in {queue.runs}",
-                f"where: {min(len(workers), len(waiting))} at a time on {where}",
-                "stop:  Ctrl-C saves what runs; the same command resumes from there",
-            )
+            self._print(f"runs:  {len(waiting)} to train{finished}; files in {queue.runs}")
+            self._print(f"where: {min(len(workers), len(waiting))} at a time on {where}")
+            self._print("stop:  Ctrl-C saves what runs; the same command resumes from there")
         self._draw()
 
     def run_taken(self, worker: int, spec: RunSpec) -> None:
         self.time_left.take(worker, spec)
-        if len(self._workers) > 1:
-            self._print_line(f"{self._name(worker, spec)}: starting ...")
         self._draw()
 
     def run_event(self, worker: int, event: Event) -> None:
@@ -116,51 +103,39 @@ class ProgressDisplay(Display):
             self._print(f"{name}note: {event.text}")
         elif isinstance(event, RunStarted) and run is not None:
             resumed = f", resumed after step {event.step:,}" if event.step else ""
-            name = self._name(worker, run.spec)
-            self._print_line(f"{name}: {run.total:,} steps{resumed}, started in {_took(run.since)}")
+            self._print_line(f"{self._name(worker, run.spec)}: {run.total:,} steps{resumed}")
         self.time_left.receive(worker, event)
 
-    def run_given_back(self, worker: int) -> None:
-        self.time_left.give_back(worker)
+    def run_ended(self, worker: int, ended: RunOutcome | None) -> None:
+        self.time_left.end(worker, is_left=ended is None)
+        if ended is not None:
+            self._done += ended.ended
+            self._print(f"{self._count} {self._name(worker, ended.spec)}: {ended}")
         self._draw()
-
-    def run_ended(self, worker: int, ended: RunOutcome) -> None:
-        self.time_left.end(worker, completed=ended.ended and not ended.already)
-        self._done += ended.ended
-        self._print(f"{self._count} {self._name(worker, ended.spec)}: {ended}")
-        self._draw()
-
-    def waiting(self, text: str) -> None:
-        if text != self._waiting:
-            self._waiting = text
-            self._print(f"{text} ...")
 
     def tick(self) -> None:
         if time.monotonic() - self._printed > SILENT_SECONDS and self.time_left.running:
-            runs = (
-                f"{self._name(worker, run.spec)}: {self._progress(worker, run)}"
-                for worker, run in sorted(self.time_left.running.items())
-            )
+            running = sorted(self.time_left.running.items())
+            runs = "; ".join(f"{self._name(worker, run.spec)}: {self._progress(run)}" for worker, run in running)
             left = self._all_left()
-            self._print_line(f"{self._count} {'; '.join(runs)}{left and f'; all runs: about {left}'}")
+            self._print_line(f"{self._count} {runs}{left and f'; all runs: about {left}'}")
         self._draw()
 
     def stopping(self, again: bool) -> None:
         begun = [run.spec.settings.train.save_every for run in self.time_left.running.values() if run.began]
-        text = f"stopping: {self._stage} is broken off, what is ready is kept ..." if self._stage else "stopping ..."
+        lost = f"up to {max(begun, default=0)} steps of each run are lost"
+        text = "stopping ..."
         if again:
-            text = f"ending at once: up to {max(begun)} steps of each run are lost" if begun else "ending at once"
+            text = f"ending at once: {lost}" if begun else "ending at once"
         elif begun:
-            second = f"a second signal ends at once, and loses up to {max(begun)} steps of each"
-            text = f"stopping: saving {plural(len(begun), 'run')} after the step at hand ... ({second})"
+            saving = f"saving {plural(len(begun), 'run')} after the step at hand"
+            text = f"stopping: {saving} ... (a second signal ends at once: {lost})"
         if self._bars is not None:
             self._bars.stop_text = text
             return
         # In a signal's handler, which may have interrupted a line: written past the buffer, which it would damage.
-        try:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
             os.write(sys.stderr.fileno(), f"{text}\n".encode())
-        except (OSError, ValueError, AttributeError):
-            self._print(text)
 
     def close(self) -> None:
         if self._bars is not None:
@@ -170,10 +145,10 @@ class ProgressDisplay(Display):
         left = self.time_left.of_all(max(1, len(self._workers)))
         return "" if left is None else f"{duration(left)} left"
 
-    def _progress(self, worker: int, run: RunProgress) -> str:
+    def _progress(self, run: RunProgress) -> str:
         if not run.began:
-            return f"starting, {_took(run.since)}"
-        left, found = self.time_left.of_run(worker), run.evaluating
+            return "starting"
+        left, found = self.time_left.of_run(run), run.evaluating
         parts = [f"step {run.step:,} of {run.total:,}"]
         if found is not None:
             parts.append("evaluating" + (f" {found.done:,} of {found.total:,} batches" if found.done else ""))
@@ -198,7 +173,7 @@ class ProgressDisplay(Display):
             if (run := running.get(worker)) is None:
                 self._bars.hide(worker)
             else:
-                name, text = self._name(worker, run.spec), self._progress(worker, run)
+                name, text = self._name(worker, run.spec), self._progress(run)
                 self._bars.show(worker, name, run.step, run.total if run.began else None, text)
 
     def _print_line(self, text: str) -> None:
@@ -206,13 +181,12 @@ class ProgressDisplay(Display):
         if self._bars is None:
             self._print(text)
 
-    def _print(self, *lines: str) -> None:
+    def _print(self, line: str) -> None:
         self._printed = time.monotonic()
-        for line in lines:
-            if self._bars is not None:
-                self._bars.console.print(Text(line))
-            else:
-                print(line, file=sys.stderr, flush=True)
+        if self._bars is not None:
+            self._bars.console.print(Text(line))
+        else:
+            print(line, file=sys.stderr, flush=True)
 
 
 class _Bars(Progress):
@@ -256,8 +230,3 @@ def make_display(is_main: bool = True) -> Display:
         return Display()
     on_terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     return ProgressDisplay(Console(stderr=True) if on_terminal else None)
-
-
-def _took(since: float) -> str:
-    seconds = time.monotonic() - since
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"

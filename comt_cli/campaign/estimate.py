@@ -5,15 +5,14 @@ Torch-free except where a step is measured.
 The time of a run is its FLOPs, evaluations included, over the FLOP/s that training reaches. These come from the first
 that is there of: the most similar finished run of this device (the same network and batch, else the same network, else
 the same kind of network, nearest in the FLOPs of a step and not far from them); a training step of the first such run,
-measured where it is small; the speed of a matrix product, of which training reaches a typical share. Of a device
-that is not here (`--plan-for`): from runs finished on such a device, from `comt bench step` there, else from its data
-sheet. Runs that are trained at once share the cores, or the GPUs. A table takes as long as its open runs do when each
-worker takes the next one as soon as it is free, plus the start of a worker.
+measured where it is small; the speed of a matrix product, of which training reaches a typical share. Of a device that
+is not here (`--plan-for`): from runs finished on such a device, else from its data sheet. Runs that are trained at once
+share the cores, or the GPUs. A table takes as long as its open runs do when each worker takes the next one as soon as
+it is free, plus the start of a worker.
 """
 
 from __future__ import annotations
 
-import csv
 import heapq
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -22,9 +21,9 @@ from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
-from comt_cli.campaign.jobs import usable_cores, usual_threads
+from comt_cli.campaign.processes import usable_cores, usual_threads
 from comt_cli.files import read_json
 from comt_cli.line_cache import line_cache
 from comt_cli.models.accounting import code_version, cost_of, total_flops
@@ -39,12 +38,9 @@ MOST_APART = 4.0
 """How many times the FLOPs of a step, or what part of them, another network may have for its speed to be comparable."""
 FORWARD_SHARE = 1 / 3
 """The part of a training step's FLOPs that evaluating the same samples takes."""
-BENCHMARKS = (Path("runs/results"), Path("results"), Path(__file__).resolve().parents[2] / "results")
-"""Where measurements of `comt bench` are looked for: one's own, then those that came with the program."""
 
 
-@dataclass(frozen=True)
-class Finished:
+class Finished(NamedTuple):
     """A finished run; device, network and method as its files have them."""
 
     device: str
@@ -62,10 +58,19 @@ def finished_runs(runs: Path, where: Hardware, processes: int = 1) -> list[Finis
     found = []
     for file in sorted((runs / BY_ID).glob("*/result.json")):
         try:
-            result = read_json(file)
-            if result["state"] == "done" and result["processes"] == processes and _is_on(str(result["device"]), where):
-                found.append(_finished(read_json(file.with_name("spec.json")), result))
-        except (OSError, ValueError, KeyError, TypeError, ArithmeticError):
+            result, spec = read_json(file), read_json(file.with_name("spec.json"))
+            if result["state"] != "done" or result["processes"] != processes or not _is_on(result["device"], where):
+                continue
+            settings, flops, evaluation = spec["settings"], float(result["flops"]), result["evaluation"]
+            train = settings["train"]
+            kind = (spec["command"], train["precision"], train.get("objective"))
+            # Earlier versions recorded the batches of some tasks.
+            samples = evaluation.get("samples") or evaluation["batches"] * evaluation["batch_size"]
+            numbers = (flops / result["steps"], flops / result["train_seconds"], float(samples))
+            if all(1 <= number < 1e30 for number in numbers):  # the file may come from anywhere
+                run = (result["device"], kind, settings["model"], spec["method"], train["batch_size"], *numbers)
+                found.append(Finished(*run))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError):
             continue
     return found
 
@@ -78,33 +83,7 @@ def _is_on(device: str, where: Hardware) -> bool:
     return device == where.name or (where.kind == "cpu" and device.startswith(f"{where.name}, "))
 
 
-def _finished(spec: dict[str, Any], result: dict[str, Any]) -> Finished:
-    train, flops, evaluation = spec["settings"]["train"], _plausible(result["flops"]), result["evaluation"]
-    if "samples" in evaluation:
-        samples = _plausible(evaluation["samples"])
-    else:  # earlier versions recorded the batches of some tasks
-        samples = _plausible(evaluation["batches"]) * _plausible(evaluation["batch_size"])
-    return Finished(
-        device=str(result["device"]),
-        kind=(spec["command"], train["precision"], train.get("objective")),
-        model=spec["settings"]["model"],
-        method=spec["method"],
-        batch_size=int(train["batch_size"]),
-        step_flops=_plausible(flops / _plausible(result["steps"])),
-        flops_per_second=_plausible(flops / float(result["train_seconds"])),
-        evaluated_samples=_plausible(samples),
-    )
-
-
-def _plausible(value: Any) -> float:
-    """A count, FLOPs or FLOP/s of a file that may come from anywhere. Raises `ValueError` where no run has so many."""
-    if not 1 <= float(value) < 1e30:
-        raise ValueError(value)
-    return float(value)
-
-
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(NamedTuple):
     """Estimated seconds of a run, and where they come from."""
 
     seconds: float
@@ -144,7 +123,7 @@ class Estimator:
         return makespan((self.of(spec, at_once).seconds for spec in distinct), [START_SECONDS] * at_once)
 
     def _slower(self, at_once: int) -> float:
-        """How many times as long a run takes for having to share the processor's cores, or the GPUs, with others."""
+        """The factor by which a run takes longer for sharing the processor's cores, or the GPUs, with others."""
         if self.where.kind != "cpu":
             return max(1.0, at_once / self.where.count)
         cores = usable_cores()  # more threads than these are as slow already where one run has them to itself
@@ -219,33 +198,11 @@ def _kind(spec: RunSpec) -> tuple[str, str, Any]:
 def _planned_speed(spec: RunSpec, where: Hardware, processes: int) -> tuple[float, str]:
     """FLOP/s of a training of `spec` on so many devices `where.chip`, and where that comes from."""
     assert where.chip is not None
-    train, share, known = spec.settings.train, spec.task.typical_share, None
-    peak = where.chip.fp32_flops if train.precision == "fp32" else where.chip.bf16_flops
-    if train.precision != "fp32" and spec.command == "train-lm":
-        known = _benchmarked(where.name, "plain-compiled" if train.compile else "plain-fused")
-    if known is not None:
-        share = float(known["mfu"])
-        settled = "" if known["step_ms_settled"] == "True" else ", not settled"
-        variant = f"{known['variant']}, {known['size']}, {known['precision']}{settled}"
-        source = f"comt bench step on {known['device']} ({variant}): {share:.0%} of its peak, taken to hold at any size"
-    else:
-        most = f"{peak / 1e12:g} TFLOP/s that {where.name} has at most by its data sheet"
-        source = f"an assumption: {share:.0%} of the {most}"
-    return peak * share * processes, source + (", with no loss between devices" if processes > 1 else "")
-
-
-def _benchmarked(chip: str, variant: str) -> dict[str, str] | None:
-    """A line of `comt bench step` on such a chip, in bf16; None where no file has one."""
-    for path in (path for root in BENCHMARKS for path in sorted(root.glob("bench/*/step.csv"))):
-        try:
-            with path.open(encoding="utf-8", newline="") as file:
-                for line in csv.DictReader(file):
-                    same = line["variant"] == variant and line["precision"] != "fp32"
-                    if same and chip_of(line["device"]) == chip and 0 < float(line["mfu"] or 0) <= 1:
-                        return line
-        except (OSError, ValueError, KeyError):
-            continue
-    return None
+    share = spec.task.typical_share
+    peak = where.chip.fp32_flops if spec.settings.train.precision == "fp32" else where.chip.bf16_flops
+    most = f"{peak / 1e12:g} TFLOP/s that {where.name} has at most by its data sheet"
+    lossless = ", with no loss between devices" if processes > 1 else ""
+    return peak * share * processes, f"an assumption: {share:.0%} of the {most}{lossless}"
 
 
 SETTLED_SECONDS = 2.0
@@ -289,28 +246,24 @@ class RunProgress:
         if self.first is None or self.last[1] == self.first[1]:
             return None
         seconds = self.last[0] - self.first[0]
-        settled = seconds >= SETTLED_SECONDS or self.step >= self.total
-        return seconds / (self.last[1] - self.first[1]) if settled else None
+        return seconds / (self.last[1] - self.first[1]) if seconds >= SETTLED_SECONDS else None
 
     @cached_property
     def work(self) -> float:
         """The work of a step, in the task's unit."""
-        settings = self.spec.settings
-        return settings.train.batch_size * self.spec.task.work(settings)
+        return self.spec.settings.train.batch_size * self.spec.task.work(self.spec.settings)
 
 
 class TimeLeft:
-    """Remaining time of the `waiting` runs of a command, in the order in which they will begin, and of those that are
-    `running`, by worker. A run's time is its steps times its pace (seconds a step, evaluations included), and the time
-    from its last step to its result. The pace is that of the run itself, once it has settled, else that of all runs, by
+    """Remaining time of the `waiting` runs of a command and of those that are `running`, by worker. A run's time is its
+    steps times its pace (seconds a step, evaluations included): its own, once it has settled, else that of all runs, by
     the work of a step."""
 
     def __init__(self, waiting: Iterable[RunSpec], clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self.running: dict[int, RunProgress] = {}
         self._waiting = {spec.id: RunProgress(spec) for spec in waiting}
-        self._ended: list[tuple[RunProgress, float]] = []
-        self._tails: list[float] = []
+        self._ended: list[RunProgress] = []
 
     def take(self, worker: int, spec: RunSpec) -> None:
         """A worker has a run, and sets it up."""
@@ -322,46 +275,27 @@ class TimeLeft:
         if worker in self.running:
             self.running[worker].receive(event, self._clock())
 
-    def give_back(self, worker: int) -> None:
-        """The worker's run is the next one again."""
+    def end(self, worker: int, *, is_left: bool = False) -> None:
+        """The worker is done with its run; where it `is_left`, another takes it."""
         if run := self.running.pop(worker, None):
-            self._waiting = {run.spec.id: RunProgress(run.spec), **self._waiting}
+            self._ended.append(run)
+            if is_left:
+                self._waiting = {run.spec.id: RunProgress(run.spec), **self._waiting}
 
-    def end(self, worker: int, *, completed: bool) -> None:
-        """The worker's run has its result (`completed`), or has ended otherwise, which tells nothing of others."""
-        run = self.running.pop(worker, None)
-        if run is not None and completed and run.first is not None:
-            self._tails.append(self._clock() - run.last[0])
-            if run.pace is not None:
-                self._ended.append((run, run.pace))
-
-    def of_run(self, worker: int) -> float | None:
-        """Seconds until the worker's run has its result; None while that is not known."""
-        run = self.running.get(worker)
-        if run is None:
-            return None
-        since, found = self._clock() - run.last[0] if run.first is not None else 0.0, run.evaluating
-        if run.step >= run.total and found is not None and found.done and run.first is not None:
-            return since / found.done * (found.total - found.done)
-        pace = run.pace or self._pace(run)
-        return None if pace is None else max(0.0, pace * (run.total - run.step) - since) + self._tail
+    def of_run(self, run: RunProgress) -> float | None:
+        """Seconds until a run has its result; None while that is not known."""
+        known = [each for each in (*self._ended, *self.running.values()) if each.pace]
+        pace = run.pace or (run.work * fmean((each.pace or 0.0) / each.work for each in known) if known else None)
+        since = self._clock() - run.last[0] if run.first is not None else 0.0
+        return None if pace is None else max(0.0, pace * (run.total - run.step) - since)
 
     def of_all(self, workers: int) -> float | None:
         """Seconds until `workers` workers have trained everything; None while that is not known."""
-        free = [self.of_run(worker) for worker in self.running]
-        paces = [(run, self._pace(run)) for run in self._waiting.values()]
-        if None in free or any(pace is None for _, pace in paces):
+        free, waiting = ([self.of_run(run) for run in runs.values()] for runs in (self.running, self._waiting))
+        if None in (*free, *waiting):
             return None
-        waiting = [(pace or 0.0) * run.total + self._tail for run, pace in paces]
-        return makespan(waiting, [seconds or 0.0 for seconds in free] + [0.0] * (workers - len(free)))
-
-    @property
-    def _tail(self) -> float:
-        return fmean(self._tails) if self._tails else 0.0
-
-    def _pace(self, run: RunProgress) -> float | None:
-        known = self._ended + [(other, other.pace) for other in self.running.values() if other.pace is not None]
-        return run.work * fmean(pace / other.work for other, pace in known) if known else None
+        ends = [seconds or 0.0 for seconds in free] + [0.0] * (workers - len(free))
+        return makespan((seconds or 0.0 for seconds in waiting), ends)
 
 
 def makespan(seconds: Iterable[float], free: Sequence[float]) -> float:

@@ -1,32 +1,43 @@
 """The executor: trains the runs of a command in one of three ways and prints the outcome of each.
 
 Runs are trained one after the other in this process (`inline`), several at once in worker processes (`workers`), or one
-after the other by a group of processes that share every batch (`group`). Imports torch only where it trains here.
+after the other by a group of processes that share every batch, as torchrun would start them. Imports torch only where
+it trains here. Where one process of a group dies the others die too, and complain that their peer reset the connection:
+so the first death is reported with its exit status or signal.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
+import multiprocessing
 import os
+import signal
+import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing import connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from comt_cli.campaign.display import make_display
-from comt_cli.campaign.group import train_in_group
-from comt_cli.campaign.jobs import check_jobs, check_memory
-from comt_cli.campaign.outcomes import Summary, check_not_stopped
-from comt_cli.campaign.queue import RunQueue
+from comt_cli.campaign.processes import plan_workers, signals_blocked, start_server
+from comt_cli.campaign.queue import RunQueue, Summary, TrainingFailed, check_not_stopped
+from comt_cli.campaign.workers import WorkerPool, exit_text
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.files import check_writable
 from comt_cli.runs.plan import BY_ID, RunSpec, with_sources
+from comt_cli.streams import mend_streams
 from comt_cli.training.hardware import check_count, check_device_name, hardware
 from comt_cli.training.processes import (
+    PassedOnSignal,
     StopSignal,
+    begin_as_worker,
     check_device,
     check_graphs,
     check_share,
+    end_process,
     is_main_process,
     launched_by_torchrun,
 )
@@ -35,15 +46,22 @@ from comt_cli.words import printed_lines
 if TYPE_CHECKING:
     from comt_cli.tasks.base import AnyDataset
 
+Train = Callable[[RunQueue, str | None], object]
+"""Trains a queue on a device in a process of a group."""
+START_METHOD: Final = "spawn"
+GRACE_SECONDS = 10.0
+"""How long the processes of a group may continue after one of them has failed."""
+_INTACT = "What was saved before is intact; the same command resumes from there."
+
 
 def train_on(
     processes: int, specs: Sequence[RunSpec], runs: Path, device: str | None, jobs: int | None = None
 ) -> Summary:
     """Train those of `specs` that have no result, and print the outcome of them all on standard error. `processes`
-    share every run, one per GPU or all on the CPU; or else `jobs` runs are trained at once, each in a process (None:
-    see `jobs`). A run that fails, or that others are training, keeps no other from being trained, and raises nothing:
-    `Summary.check` does. Raises `UserError` where nothing can be started, and with several processes what the first of
-    them raised; `RunInterrupted` where a signal left something to do; `StorageError` where the disk refused."""
+    share every run, one per GPU or all on the CPU; or else `jobs` runs are trained at once (None: see `processes`). A
+    run that fails keeps no other from being trained, and raises nothing: `Summary.check` does. Raises `UserError` where
+    nothing can be started, and with several processes what the first of them raised; `RunInterrupted` where a signal
+    left something to do; `StorageError` where the disk refused."""
     _check_options(processes, device, jobs)
     if launched_by_torchrun() and processes not in (1, int(os.environ["WORLD_SIZE"])):
         raise UserError(
@@ -70,26 +88,28 @@ def train_on(
 
 def check_training(processes: int, specs: Sequence[RunSpec], device: str | None, jobs: int | None) -> None:
     """Raise `UserError`, before anything is moved or started, where `train_on` could not begin: of the device, of
-    `processes` and `jobs`, of a batch or CUDA graphs that cannot be shared, or of the memory."""
+    `processes` and `jobs`, or of a batch or CUDA graphs that cannot be shared."""
     _check_options(processes, device, jobs)
-    specs = with_sources(specs)
-    for spec in specs:
+    for spec in with_sources(specs):
         check_share(spec.settings.train.batch_size, processes)
         check_graphs(spec.settings.train.captures, processes)
-    if jobs is not None:
-        check_memory("--jobs", min(jobs, len({spec.id for spec in specs})))
     if processes > 1:
-        check_memory("--gpus", processes)
         check_count(hardware(device), processes)
 
 
 def _check_options(processes: int, device: str | None, jobs: int | None) -> None:
     check_device(device, processes)
-    check_jobs(jobs, processes)
+    if jobs not in (None, 1) and processes > 1:
+        raise UserError(
+            f"--jobs {jobs} with --gpus {processes}: runs on several devices are trained one after the other",
+            "Leave one of the two out.",
+        )
+    if jobs not in (None, 1) and launched_by_torchrun():
+        raise UserError(f"--jobs {jobs} under torchrun: its processes train one run together", "Leave --jobs out.")
     check_device_name(device)
 
 
-def train_here(queue: RunQueue, device: str | None, datasets: Mapping[str, AnyDataset] | None = None) -> Summary:
+def train_here(queue: RunQueue, device: str | None, datasets: Mapping[str, AnyDataset] | None = None) -> None:
     """Train the queue in this process, one of torchrun's perhaps, as `inline.train_queue`. `datasets` are its data
     sets, if prepared already. PyTorch is imported for it: that takes seconds, and is announced."""
     with (
@@ -102,25 +122,24 @@ def train_here(queue: RunQueue, device: str | None, datasets: Mapping[str, AnyDa
 
         if not launched_by_torchrun():  # whose other processes would wait for this one
             check_not_stopped(stop)
-        return train_queue(queue, device, display, stop, datasets)
+        train_queue(queue, device, display, stop, datasets)
 
 
 def _train_in_workers(queue: RunQueue, device: str | None, jobs: int | None) -> None:
-    """Prepare the data while the device probe imports PyTorch; then train in the workers that it found room for, or
-    here where that is one."""
-    from comt_cli.campaign.server import device_probe
-    from comt_cli.campaign.workers import WorkerPool
-
-    with (
-        contextlib.closing(make_display()) as display,
-        device_probe(device, jobs, queue.every, queue.runs) as probe,
-    ):
+    """Prepare the data while the server of the workers imports PyTorch; then train in as many workers as there is room
+    for, or here where that is one."""
+    with contextlib.closing(make_display()) as display:
         with StopSignal(display.stopping) as stop:
+            start_server([shared.spec for shared in queue.every])
             datasets = queue.prepare_data(display.preparing, stop)
             if not queue.open:  # on the data as it is now, all had been trained
                 return
             display.preparing("starting PyTorch", 0, None)
-            workers = probe.workers(stop)
+            from comt_cli.campaign.inline import check_models
+
+            check_models(queue)
+            workers = plan_workers(device, jobs, queue.every)
+            check_not_stopped(stop)
         if len(workers.devices) > 1:
             WorkerPool(queue, workers, display).run(stop)
             return
@@ -149,3 +168,84 @@ def _print_outcomes(queue: RunQueue) -> None:
         lines = summary.lines() if count > 1 else []
     for line in lines:
         print("\n".join(printed_lines(line, sys.stderr)), file=sys.stderr, flush=True)
+
+
+# ---- a group of processes that share every batch of every run
+
+
+def train_in_group(processes: int, specs: Sequence[RunSpec], runs: Path, device: str | None, train: Train) -> None:
+    """Start the processes, each of which calls `train`, and wait for them. Raises the `UserError` of the first that
+    raised one, `RunInterrupted` where a signal ended them, and `TrainingFailed` where one died."""
+    context = multiprocessing.get_context(START_METHOD)
+    port = free_port()
+    with signals_blocked():  # a signal to all would end the helper of multiprocessing that a queue starts
+        errors = context.SimpleQueue()
+    members = [
+        context.Process(target=_member, args=(rank, processes, port, list(specs), runs, device, train, errors))
+        for rank in range(processes)
+    ]
+    # A terminal sends Ctrl-C to all processes itself, others signal only this one: they may receive it twice.
+    with PassedOnSignal(lambda: members) as stop:
+        with signals_blocked():
+            for member in members:
+                member.start()
+        failed = join(members)
+    if stop.has_killed and sys.stderr.isatty():
+        print("\x1b[?25h", end="", file=sys.stderr)  # the cursor, which the killed display had hidden
+    if not errors.empty():
+        raise errors.get()
+    if failed and stop.number is not None:
+        raise RunInterrupted("stopped by a signal before all processes could end their step", _INTACT, stop.number)
+    if failed:
+        how = "; then ".join(f"process {rank} of {processes} {exit_text(members[rank].exitcode)}" for rank in failed)
+        raise TrainingFailed(how, f"What it wrote before, if anything, is above. {_INTACT}")
+
+
+def join(members: Sequence[BaseProcess]) -> list[int]:
+    """Wait for all; returns the ranks of those that failed by themselves, in the order in which they did. Once one has
+    failed the others may wait for it for ever: they get a moment, and are then ended."""
+    running = list(members)
+    failed: list[int] = []
+    ended_by_us: list[BaseProcess] = []
+    patience: float | None = None
+    while running:
+        ended = connection.wait([member.sentinel for member in running], patience)
+        for member in [member for member in running if member.sentinel in ended]:
+            running.remove(member)
+            member.join()
+            if member.exitcode:
+                patience = GRACE_SECONDS
+                if member not in ended_by_us:
+                    failed.append(members.index(member))
+        if not ended:
+            for member in running:
+                member.kill()
+            ended_by_us = list(running)
+    return failed
+
+
+def _member(
+    rank: int, size: int, port: int, specs: list[RunSpec], runs: Path, device: str | None, train: Train, errors: Any
+) -> None:
+    begin_as_worker()  # before PyTorch is imported, which takes seconds
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, StopSignal.SIGNALS)
+    mend_streams()
+    faulthandler.enable(file=2)  # writes the stack where native code fails
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+    )
+    status = 0
+    try:
+        train(RunQueue(specs, runs), device)
+    except UserError as error:
+        errors.put(error)
+        status = error.exit_status
+    end_process(status)
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +12,7 @@ from pathlib import Path
 import torch
 
 from comt_cli.campaign.display import Display
-from comt_cli.campaign.outcomes import Ending, RunOutcome, Summary, TrainingFailed
-from comt_cli.campaign.queue import RunQueue
+from comt_cli.campaign.queue import Ending, RunOutcome, RunQueue, TrainingFailed
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.methods.mistakes import with_place
 from comt_cli.models.accounting import check_methods
@@ -28,9 +26,12 @@ from comt_cli.training.loop import Training
 from comt_cli.training.parallel import World, join_world, share_of_batch
 from comt_cli.training.processes import StopSignal
 
-WAIT = "wait"
-"""Sent to processes instead of a run's id."""
-WAIT_SECONDS = 1.0
+
+def check_models(queue: RunQueue) -> None:
+    """Count a model of each method, and compare started runs with their sources. Raises `UserError` where one could
+    not be trained."""
+    check_methods(shared.spec for shared in queue.open if not shared.directory(queue.runs).is_begun)
+    check_starts(shared.spec for shared in queue.open)
 
 
 def train_queue(
@@ -39,29 +40,22 @@ def train_queue(
     display: Display,
     stop: StopSignal,
     datasets: Mapping[str, AnyDataset] | None = None,
-) -> Summary:
-    """Train every open run of the queue, which has the outcome of each also after an error. A run that fails is no
-    error here, and one that another process is training is left to that one. `datasets` are the queue's, where they are
-    prepared already. Raises `UserError` where nothing can be started, and with several processes that of a run that
-    failed; `RunInterrupted` where a signal came, and `StorageError` where something could not be written."""
+) -> None:
+    """Train every open run of the queue, which has the outcome of each also after an error. `datasets` are the queue's,
+    where they are prepared already. Raises `UserError` where nothing can be started, and with several processes that of
+    a run that failed; `RunInterrupted` where a signal came, and `StorageError` where something could not be written."""
     with join_world(device) as world:
+        for shared in queue.every:
+            share_of_batch(shared.spec.settings.train.batch_size, world)
+        if datasets is None:
+            datasets = queue.prepare_data(display.preparing, stop)
+        check_models(queue)
         _train_all(queue, world, display, stop, datasets)
-    return queue.summary()
 
 
 def _train_all(
-    queue: RunQueue,
-    world: World,
-    display: Display,
-    stop: StopSignal,
-    datasets: Mapping[str, AnyDataset] | None = None,
+    queue: RunQueue, world: World, display: Display, stop: StopSignal, datasets: Mapping[str, AnyDataset]
 ) -> None:
-    for shared in queue.every:
-        share_of_batch(shared.spec.settings.train.batch_size, world)
-    if datasets is None:
-        datasets = queue.prepare_data(display.preparing, stop)
-    check_methods(shared.spec for shared in queue.open if not shared.directory(queue.runs).is_begun)
-    check_starts(shared.spec for shared in queue.open)
     by_id = {shared.id: shared for shared in queue.every}
     display.queue_started(queue, [str(world.device)], device_name(world.device), world.size)
 
@@ -69,15 +63,11 @@ def _train_all(
         display.run_event(0, event)
         display.tick()
 
-    is_first = True
     while True:
-        run_id = world.broadcast(_next_run(queue, display, stop) if world.is_main else None)
+        taken = queue.take() if world.is_main else None
+        run_id = world.broadcast(taken.id if taken is not None else None)
         if run_id is None:
             return
-        if isinstance(run_id, RunInterrupted):
-            raise run_id
-        if run_id == WAIT:  # sent again and again: no process waits for another longer than that
-            continue
         assert isinstance(run_id, str)
         if run_id not in by_id:
             raise UserError(
@@ -92,30 +82,8 @@ def _train_all(
         except RunInterrupted as error:
             queue.record(RunOutcome.of(shared, queue.runs, Ending.left, error.message))
             raise
-        except UserError as error:
-            if is_first or error.exit_status != UserError.exit_status:  # bad input's says that nothing was started
-                raise
-            raise TrainingFailed(error.message, error.hint) from error
-        is_first = False
         queue.record(outcome)
         display.run_ended(0, outcome)
-
-
-def _next_run(queue: RunQueue, display: Display, stop: StopSignal) -> str | RunInterrupted | None:
-    """The id of the next run; `WAIT`, after a moment, where it waits for what another process trains, or the error
-    of a signal that ends the waiting; None where nothing is left."""
-    taken = queue.take()
-    if taken is not None:
-        return taken.id
-    awaited = queue.awaited
-    if awaited is None:
-        return None
-    if stop.number is not None:
-        return RunInterrupted(f"stopped while {awaited}", "The same command resumes from there.", stop.number)
-    display.waiting(awaited)
-    time.sleep(WAIT_SECONDS)
-    display.tick()
-    return WAIT
 
 
 def guarded_run(
@@ -134,8 +102,8 @@ def guarded_run(
         raise
     except Exception as error:
         if world.size > 1:
-            if isinstance(error, UserError) and training.began:
-                raise TrainingFailed(error.message, error.hint) from error  # as above
+            if isinstance(error, UserError):  # whose own exit status says that nothing was started
+                raise TrainingFailed(error.message, error.hint) from error
             raise
         if isinstance(error, UserError):
             failed = RunOutcome.refused(shared, runs, error)

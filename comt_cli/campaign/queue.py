@@ -5,16 +5,158 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
-from comt_cli.campaign.outcomes import Ending, RunOutcome, Summary, run_name
 from comt_cli.data.storage import ProgressCallback
 from comt_cli.errors import RunInterrupted, StorageError, UserError
+from comt_cli.runs.directory import FEW, scored_on
 from comt_cli.runs.known import adopt_contents
-from comt_cli.runs.plan import NO_WEIGHTS, RunSpec, with_sources
+from comt_cli.runs.plan import NO_WEIGHTS, RunSpec, point_in_words, with_sources
 from comt_cli.runs.shared import SharedRun, needed_runs, shared_runs
+from comt_cli.tasks import Task
 from comt_cli.tasks.base import AnyDataset
 from comt_cli.training.processes import StopSignal
+from comt_cli.words import plural
+
+FIX_FIRST = "Fix that first; the same command then tries again."
+
+
+class TrainingFailed(UserError):
+    """Something was found to be wrong after training had begun. What was saved before is intact."""
+
+    exit_status = 1
+
+
+def check_not_stopped(stop: StopSignal) -> None:
+    """Raise `RunInterrupted` where a signal has come before the first run has begun."""
+    if stop.number is not None:
+        raise RunInterrupted("stopped before a run had begun", "The same command begins with them.", stop.number)
+
+
+class Ending(StrEnum):
+    """A run's state when a command ends; the value is for people."""
+
+    done = "done"
+    diverged = "diverged"
+    failed = "failed"
+    elsewhere = "trained elsewhere"
+    left = "left to do"
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """The outcome of one training, whose directory is `path`; `result.json`, where there is one, and whether it was
+    there before this command came to it; in one line why it failed, who else trains it, or where it was stopped; and
+    what must be fixed before it can be trained, None where trying again may do."""
+
+    spec: RunSpec
+    ending: Ending
+    path: Path
+    result: dict[str, Any] | None = None
+    already: bool = False
+    reason: str | None = None
+    remedy: str | None = None
+
+    @classmethod
+    def of(cls, shared: SharedRun, runs: Path, ending: Ending, reason: str | None = None) -> RunOutcome:
+        """A run without a result."""
+        return cls(shared.spec, ending, shared.directory(runs).shown, reason=reason)
+
+    @classmethod
+    def refused(cls, shared: SharedRun, runs: Path, error: UserError) -> RunOutcome:
+        """A run that failed by something that the user can fix. Its `error.txt` says how."""
+        reason, remedy = " ".join(error.message.split()), error.hint or FIX_FIRST
+        directory = shared.directory(runs)
+        directory.note_error(reason, f"{remedy}\n")
+        return cls(shared.spec, Ending.failed, directory.shown, reason=reason, remedy=remedy)
+
+    @classmethod
+    def with_result(cls, shared: SharedRun, runs: Path, result: dict[str, Any], *, already: bool) -> RunOutcome:
+        """A run that is done or diverged."""
+        ending = Ending.diverged if result["state"] == "diverged" else Ending.done
+        return cls(shared.spec, ending, shared.directory(runs).shown, result, already)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has its result."""
+        return self.ending in (Ending.done, Ending.diverged)
+
+    def __str__(self) -> str:
+        if self.result is not None:
+            return result_text(self.spec.task, self.result) + (", finished by another process" if self.already else "")
+        if self.ending is Ending.left:
+            return self.reason or self.ending
+        return f"{self.ending}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The outcomes of all runs of a command, in its order; a training that tables share counts once."""
+
+    outcomes: tuple[RunOutcome, ...]
+
+    def having(self, *endings: Ending) -> list[RunOutcome]:
+        """The runs with one of these endings."""
+        return [outcome for outcome in self.outcomes if outcome.ending in endings]
+
+    def lines(self) -> list[str]:
+        """One line with the counts, then one for every run that failed, or that another process is training."""
+        counts = []
+        for ending in Ending:
+            if found := self.having(ending):
+                before = sum(outcome.already for outcome in found)
+                counts.append(f"{len(found)} {ending}" + (f" ({before} before)" if before else ""))
+        lines = [f"{plural(len(self.outcomes), 'run')}: {', '.join(counts)}" if counts else "0 runs"]
+        for outcome in self.having(Ending.failed, Ending.elsewhere):  # of the others it was printed before
+            if outcome.reason is not None:
+                why = f" ({outcome.path}/error.txt)" if outcome.ending is Ending.failed else ""
+                lines.append(f"  {outcome.ending}: {run_name(outcome.spec, with_table=True)}: {outcome.reason}{why}")
+            if outcome.remedy is not None:
+                lines.append(f"    {outcome.remedy}")
+        return lines
+
+    def check(self) -> None:
+        """Raise `TrainingFailed`, whose exit status is 1, if a run failed, or nobody has trained it."""
+        failed = self.having(Ending.failed)
+        if failed:
+            # First a run with a remedy: trying again will not help it.
+            first = min(failed, key=lambda outcome: outcome.remedy is None)
+            others = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+            raise TrainingFailed(
+                f"{len(failed)} of {len(self.outcomes)} runs failed: {run_name(first.spec, with_table=True)}{others}",
+                f"{first.path}/error.txt says why. The same command tries again, and resumes where they stopped."
+                if first.remedy is None
+                else f"{first.reason}\n  {first.remedy}",
+            )
+        if left := self.having(Ending.left):
+            raise TrainingFailed(
+                f"{len(left)} of {len(self.outcomes)} runs are left to do", "The same command resumes from there."
+            )
+
+
+def run_name(spec: RunSpec, *, with_table: bool = False) -> str:
+    """A run in words: `pre-ln, 130m, seed 1`, with its values of a grid, after its table's name where there are several
+    tables."""
+    table = f"{spec.paper}/{spec.table} " if with_table else ""
+    point = f", {point_in_words(spec.point)}" if spec.point else ""
+    return f"{table}{spec.row}, {spec.column}{point}, seed {spec.seed}"
+
+
+def result_text(task: Task[Any], result: dict[str, Any]) -> str:
+    """A run's `result.json`, which may come from anywhere, in a few words."""
+    if result["state"] == "diverged":
+        return f"diverged at step {result.get('diverged_at', '?')}"
+    metric = task.metrics[task.metric]
+    value, seconds = result.get(task.metric), result.get("train_seconds")
+    is_number = isinstance(value, int | float)
+    words = f"{value:.{metric.decimals}f}{metric.sign}" if is_number else "beyond range"
+    on = scored_on(result)
+    few = f" of {on[0]} {on[1]} alone" if on is not None and on[0] < FEW and is_number else ""
+    took = f", {seconds:.0f} s" if isinstance(seconds, int | float) else ""
+    return f"validation {metric.brief} {words}{few}{took}"
 
 
 class RunQueue:
@@ -138,28 +280,14 @@ class RunQueue:
         if source is None or self._ending(source.id) not in (Ending.diverged, Ending.failed):
             return False
         ended = self._outcomes[source.id]
-        before = f"it starts from {run_name(source, with_table=True)}, which"
-        directory = shared.directory(self.runs)
-        with contextlib.suppress(StorageError):  # it is printed anyway
-            directory.create(shared.spec)
+        why, remedy = f"failed: {ended.reason}", None
         if ended.result is not None:
-            error = UserError(f"{before} diverged at step {ended.result.get('diverged_at')}", NO_WEIGHTS)
-            self.record(RunOutcome.refused(shared, self.runs, error))
-        else:  # the source's outcome has the remedy
-            reason = f"{before} failed: {ended.reason}"
-            directory.note_error(reason)
-            self.record(RunOutcome.of(shared, self.runs, Ending.failed, reason))
+            why, remedy = f"diverged at step {ended.result.get('diverged_at')}", NO_WEIGHTS
+        error = UserError(f"it starts from {run_name(source, with_table=True)}, which {why}", remedy)
+        with contextlib.suppress(StorageError):  # it is printed anyway
+            shared.directory(self.runs).create(shared.spec)
+        self.record(RunOutcome.refused(shared, self.runs, error))
         return True
-
-    @property
-    def awaited(self) -> str | None:
-        """A sentence on the run of another process that a run waits for; None where none waits for such a one."""
-        for shared in self._waiting:
-            source = self._source_awaited(shared)
-            if source is not None and self._ending(source.id) is Ending.elsewhere:
-                reason = self._outcomes[source.id].reason
-                return f"waiting for {run_name(source, with_table=True)}, which is being trained {reason}"
-        return None
 
     def give_back(self, shared: SharedRun) -> None:
         """The run was taken but not trained: it is the next one again."""
@@ -170,7 +298,7 @@ class RunQueue:
         self._outcomes[outcome.spec.id] = outcome
 
     def left(self) -> int:
-        """How many runs nobody has trained to their end, nor is training, and did not fail."""
+        """The number of runs that nobody has trained to their end, nor is training, and that did not fail."""
         return len(self.summary().having(Ending.left))
 
     def summary(self) -> Summary:

@@ -1,16 +1,14 @@
-"""`--slurm`: every run as a job of its own, through `submitit`; what such a job does; and which run is in which job, as
-`squeue` says it. Torch-free.
-
-A job that Slurm warns of its time limit (SIGUSR2) finishes the step, saves, and has itself requeued by submitit under
-the same number; it resumes from its checkpoint, in the same log.
-"""
+"""`--slurm`: the site file, which has what a job of one cluster asks for (plain YAML, errors with lines); every run as
+a job of its own, through `submitit`; the work of such a job; and which run is in which job, as `squeue` says it. A job
+that Slurm warns of its time limit (SIGUSR2) finishes the step, saves, and has itself requeued by submitit under the
+same number; it resumes from its checkpoint, in the same log. Torch-free."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-import fcntl
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,13 +16,17 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Self
 
-from comt_cli.campaign.slurm_site import Site
+from pydantic import AfterValidator, BaseModel, ConfigDict, NonNegativeInt, PositiveInt, model_validator
+
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.files import if_damaged, read_json, write_json
 from comt_cli.installing import install_extra
-from comt_cli.runs.directory import RunDirectory, RunState
+from comt_cli.recipe.problems import Problem, RecipeError
+from comt_cli.recipe.validate import validate
+from comt_cli.recipe.yaml_lines import read
+from comt_cli.runs.directory import RunState
 from comt_cli.runs.known import adopt_contents
 from comt_cli.runs.plan import RunSpec
 from comt_cli.runs.shared import needed_runs, set_aside, shared_runs
@@ -33,6 +35,117 @@ from comt_cli.training.trackers import VARIABLE, trackers_in_use
 WARNING_SIGNAL = signal.SIGUSR2
 """Signal that Slurm sends before the time limit; submitit's choice, which its requeueing listens to."""
 UNFINISHED_STATUS = 1
+JOB_FILE: Final = "job.json"
+"""Next to the logs of a run's jobs: the number of the last one that it was given to."""
+LOGS: Final = "slurm"
+"""The folder of the jobs' logs, below the run directories."""
+ANSWER_SECONDS = 30.0
+_TIME = re.compile(
+    r"(?:(?P<days>\d+)-(?=\d+(?::\d\d){0,2}$)|(?=\d+:\d\d:\d\d$))"
+    r"(?P<hours>\d+)(?::(?P<minutes>[0-5]\d)(?::(?P<seconds>[0-5]\d))?)?"
+)
+_MEMORY = re.compile(r"[1-9]\d*[KMGT]")
+_OPTION = re.compile(r"[a-z][a-z0-9-]*")
+_SAID: Final = re.compile(
+    "account|constraint|partition|qos|time|gres|gpus(-per-(node|socket|task))?|cpus-per-task|mem|(no-)?requeue|signal|"
+    "array|chdir|error|job-name|nodes|ntasks|ntasks-per-node|open-mode|output|parsable|test-only|wait|wrap"
+)
+"""sbatch's options that have a key of their own, and those on which `--slurm` relies: one job a run, on one node, with
+its log where `comt status` looks."""
+
+
+def minutes(text: str) -> int:
+    """Slurm's H:MM:SS, D-HH, D-HH:MM or D-HH:MM:SS in whole minutes, rounded up. Raises `ValueError` for anything else,
+    MM:SS too: `12:00` looks like twelve hours."""
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is not a time; write hours as 12:00:00, two days as 2-00, or minutes as a number")
+    days, hours, minute, second = (int(found[key] or 0) for key in ("days", "hours", "minutes", "seconds"))
+    return -(-(((days * 24 + hours) * 60 + minute) * 60 + second) // 60)
+
+
+def _time(value: int | str) -> int | str:
+    if not value or (isinstance(value, str) and not minutes(value)):
+        raise ValueError("should be more than no time at all")
+    return value
+
+
+def _memory(value: str) -> str:
+    if not _MEMORY.fullmatch(value):
+        raise ValueError(f"{value!r} is not an amount of memory; write a number with its unit, for instance 32G")
+    return value
+
+
+def _option_names(values: dict[str, Any]) -> dict[str, Any]:
+    for name in values:
+        if _SAID.fullmatch(name):
+            raise ValueError(f"{name} is said by a key of the site file, or decided by comt")
+        if not _OPTION.fullmatch(name):
+            raise ValueError(f"{name!r} is no long option of sbatch; write one without dashes, for instance mail-type")
+    return values
+
+
+def _one_line(value: str) -> str:
+    if len(value.splitlines()) != 1:
+        raise ValueError("should be one line of text")
+    return value
+
+
+Text = Annotated[str, AfterValidator(_one_line)]
+
+
+class Site(BaseModel):
+    """Resources and options of every job. `time` is the limit of one start of a job: minutes, or text as Slurm writes
+    times. `warning` seconds before it the run stops, saves, and its job is requeued, at most `requeues` times. `cpus`
+    and `memory` are the whole job's; `gpus` share every batch. `sbatch` holds further options by their long names,
+    `true` for one without a value; `setup` the lines of shell that a job begins with."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    time: Annotated[PositiveInt | Text, AfterValidator(_time)]
+    partition: Text | None = None
+    gpus: NonNegativeInt = 0
+    cpus: PositiveInt = 1
+    memory: Annotated[str, AfterValidator(_memory)] | None = None
+    account: Text | None = None
+    qos: Text | None = None
+    constraint: Text | None = None
+    sbatch: Annotated[dict[str, Text | int | bool], AfterValidator(_option_names)] = {}
+    setup: tuple[Text, ...] = ()
+    warning: PositiveInt = 120
+    requeues: NonNegativeInt = 100
+
+    @property
+    def minutes(self) -> int:
+        """`time` in minutes."""
+        return minutes(self.time) if isinstance(self.time, str) else self.time
+
+    @property
+    def processes(self) -> int:
+        """The processes that train a run: one a GPU, one without."""
+        return max(1, self.gpus)
+
+    @model_validator(mode="after")
+    def _leaves_time_to_train(self) -> Self:
+        if self.warning >= self.minutes * 60:
+            raise ValueError(f"warning: {self.warning} seconds are all of the time that a job has")
+        return self
+
+
+def read_site(path: Path) -> Site:
+    """Read and check a site file. Raises `RecipeError` with everything that is wrong, each with its line."""
+    document = read(path)
+    problems = list(document.problems)
+    if isinstance(document.data, dict):
+        site = validate(Site, document.data, (), document.line, problems)
+        if site is not None and not problems:
+            return site
+    else:
+        problems.append(Problem("", "should be a group of keys, for instance time: 12:00:00", 1))
+    raise RecipeError(path, problems)
+
+
+# ---- submission
 
 
 @dataclass(frozen=True)
@@ -77,43 +190,38 @@ class TrainJob:
 
 def submit(specs: Sequence[RunSpec], runs: Path, device: str | None, site: Site) -> Iterator[Submission]:
     """Submit each distinct run of `specs` that has no result, is not being trained and is in no queued job; before them
-    the runs from whose weights they start. The outcome for each is yielded as soon as it is known. A job of a started
-    run begins after its source's job, however that ended (`afterany`): the first such job tries the source again, or
-    says why its run cannot start, where with `afterok` it would stay in the queue for ever. Raises `UserError` where
-    submitit or Slurm is not there, does not answer or refuses, and `StorageError` where the run directories cannot be
-    written."""
+    the runs from whose weights they start. A job of a started run begins after its source's job, however that ended
+    (`afterany`): with `afterok` it would stay in the queue for ever. Raises `UserError` where submitit or Slurm is not
+    there, does not answer or refuses, and `StorageError` where the run directories cannot be written."""
     executor_class = _executor_class()
     distinct = needed_runs(adopt_contents(specs, runs, ambiguous=True), runs)
     sources = {shared.spec.start.run.id for shared in distinct if shared.spec.start is not None}
-    with _only_submitter(runs):
-        states = {shared.id: shared.directory(runs).state() for shared in distinct}
-        is_open = {name: state in (RunState.missing, RunState.unfinished) for name, state in states.items()}
-        asked = [
-            each
-            for each in distinct
-            if is_open[each.id] or (each.id in sources and states[each.id] is RunState.running)
-        ]
-        jobs = {each.id: job for each in asked if (job := job_of(runs, each.spec)) is not None}
-        queued = ask_squeue(jobs.values())
-        numbers = {run: job.number for run, job in jobs.items() if job.run in queued}
-        for shared in distinct:
-            spec, directory, start = shared.spec, shared.directory(runs), shared.spec.start
-            if not is_open[shared.id] or spec.request in queued:
-                job = jobs.get(shared.id) if is_open[shared.id] else None
-                yield Submission(spec, states[shared.id], job, False)
-                continue
-            if spec.is_known:  # else its directory is known once the job has prepared the data
-                directory.create(spec)
-                shared.link(runs)
-            executor = executor_class(folder=log_folder(runs, spec.request).resolve(), max_num_timeout=site.requeues)
-            after = numbers.get(start.run.id) if start is not None and not directory.is_begun else None
-            executor.update_parameters(**sbatch_parameters(site, spec, after))
-            # A job that paid for a GPU must not fall back on the CPU.
-            wanted = device or ("cuda" if site.gpus else None)
-            arguments = (spec.model_dump(mode="json"), str(runs.resolve()), wanted, site.processes, trackers_in_use())
-            numbers[shared.id] = _submit_one(executor, arguments)
-            write_json(log_folder(runs, spec.request) / JOB_FILE, {"job": numbers[shared.id]})
-            yield Submission(spec, states[shared.id], job_of(runs, spec), True)
+    states = {shared.id: shared.directory(runs).state() for shared in distinct}
+    is_open = {name: state in (RunState.missing, RunState.unfinished) for name, state in states.items()}
+    asked = [
+        each for each in distinct if is_open[each.id] or (each.id in sources and states[each.id] is RunState.running)
+    ]
+    jobs = {each.id: job for each in asked if (job := job_of(runs, each.spec)) is not None}
+    queued = ask_squeue(jobs.values())
+    numbers = {run: job.number for run, job in jobs.items() if job.run in queued}
+    for shared in distinct:
+        spec, directory, start = shared.spec, shared.directory(runs), shared.spec.start
+        if not is_open[shared.id] or spec.request in queued:
+            job = jobs.get(shared.id) if is_open[shared.id] else None
+            yield Submission(spec, states[shared.id], job, False)
+            continue
+        if spec.is_known:  # else its directory is known once the job has prepared the data
+            directory.create(spec)
+            shared.link(runs)
+        executor = executor_class(folder=log_folder(runs, spec.request).resolve(), max_num_timeout=site.requeues)
+        after = numbers.get(start.run.id) if start is not None and not directory.is_begun else None
+        executor.update_parameters(**sbatch_parameters(site, spec, after))
+        # A job that paid for a GPU must not fall back on the CPU.
+        wanted = device or ("cuda" if site.gpus else None)
+        arguments = (spec.model_dump(mode="json"), str(runs.resolve()), wanted, site.processes, trackers_in_use())
+        numbers[shared.id] = _submit_one(executor, arguments)
+        write_json(log_folder(runs, spec.request) / JOB_FILE, {"job": numbers[shared.id]})
+        yield Submission(spec, states[shared.id], job_of(runs, spec), True)
 
 
 def begin_anew(specs: Sequence[RunSpec], runs: Path) -> list[Path]:
@@ -138,7 +246,7 @@ def sbatch_parameters(site: Site, spec: RunSpec, after: str | None = None) -> di
     if after is not None:  # and what the site file waits for
         further["dependency"] = ",".join([*map(str, filter(None, [further.get("dependency")])), f"afterany:{after}"])
     parameters = {
-        "job_name": job_name(spec.request),
+        "job_name": f"comt-{spec.request}",
         "comment": f"{spec.relative_path}",
         "time": site.minutes,
         "gpus_per_node": site.gpus or None,
@@ -188,42 +296,19 @@ def _submit_one(executor: Any, arguments: tuple[Any, ...]) -> str:
         raise StorageError(f"cannot submit a job: {error}") from error
 
 
-@contextlib.contextmanager
-def _only_submitter(runs: Path) -> Iterator[None]:
-    """Wait until no one else submits runs of this folder: two at once would both find a run that is in no job."""
-    with contextlib.ExitStack() as resources:
-        try:
-            folder = runs / LOGS
-            folder.mkdir(parents=True, exist_ok=True)
-            handle = resources.enter_context((folder / ".lock").open("a"))
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        except OSError as error:
-            raise StorageError(f"cannot lock {runs / LOGS}: {error.strerror or error}") from error
-        yield
-
-
-JOB_FILE: Final = "job.json"
-"""Next to the logs of a run's jobs: the number of the last one that it was given to."""
-LOGS: Final = "slurm"
-"""The folder of the jobs' logs, below the run directories."""
-ANSWER_SECONDS = 30.0
+# ---- which run is in which job
 
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
-
-
-class QueueSilent(UserError):
-    """Slurm cannot be asked from here; nothing is known of any job."""
 
 
 @dataclass(frozen=True)
 class Job:
     """A job that was submitted for the run that is asked for as `run` (`RunSpec.request`: a job may have to prepare
-    the data first, and the run has no id before). `superseded`: the run was begun again without it."""
+    the data first, and the run has no id before)."""
 
     number: str
     run: str
     log: Path
-    superseded: bool = False
 
 
 @dataclass(frozen=True)
@@ -234,13 +319,8 @@ class JobStanding:
     is_active: bool
 
 
-def job_name(run: str) -> str:
-    """The name of the job of the run that is asked for as `run`; numbers alone are another cluster's too."""
-    return f"comt-{run}"
-
-
 def log_folder(runs: Path, run: str) -> Path:
-    """Where the logs of a run's jobs are."""
+    """The folder of a run's job logs."""
     return runs / LOGS / run
 
 
@@ -257,10 +337,7 @@ def job_of(runs: Path, spec: RunSpec) -> Job | None:
     number = stored.get("job") if isinstance(stored, dict) else None
     if not isinstance(number, str):
         raise UserError(f"{file} has no number of a job", remedy)
-    log = folder / f"{number}_0_log.out"
-    # Every start of a run writes environment.json, and a job's start writes more into its log after that.
-    started = _modified(RunDirectory.of(runs, spec).environment_file)
-    return Job(number, spec.request, log, started > max(_modified(file), _modified(log)))
+    return Job(number, spec.request, folder / f"{number}_0_log.out")
 
 
 def readable_jobs(specs: Iterable[RunSpec], runs: Path) -> dict[str, Job]:
@@ -273,34 +350,27 @@ def readable_jobs(specs: Iterable[RunSpec], runs: Path) -> dict[str, Job]:
     return jobs
 
 
-def _modified(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
 def ask_squeue(jobs: Iterable[Job]) -> dict[str, str]:
-    """By request, the states in words of those of `jobs` that Slurm has not done with. Raises `QueueSilent` where there
+    """By request, the states in words of those of `jobs` that Slurm has not done with. Raises `UserError` where there
     is no squeue on this machine, or it gets no answer."""
     asked = {job.number: job.run for job in jobs}
     if not asked:
         return {}
     program = shutil.which("squeue")
     if program is None:
-        raise QueueSilent("squeue is not on this machine", "Ask on one that submits to the cluster.")
+        raise UserError("squeue is not on this machine", "Ask on one that submits to the cluster.")
     command = [program, "--noheader", f"--jobs={','.join(asked)}", "--format=%i|%T|%N|%j"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise QueueSilent(f"squeue does not answer: {error}") from None
+        raise UserError(f"squeue does not answer: {error}") from None
     # Asked for a single job that it has forgotten, squeue calls its number invalid; of several it leaves it out.
     if done.returncode and "Invalid job id" not in done.stderr:
-        raise QueueSilent(f"squeue does not answer: {done.stderr.strip() or f'status {done.returncode}'}")
+        raise UserError(f"squeue does not answer: {done.stderr.strip() or f'status {done.returncode}'}")
     states = {}
     for line in done.stdout.splitlines():
         number, _, rest = line.strip().partition("|")
-        if number in asked and rest.endswith(f"|{job_name(asked[number])}"):
+        if number in asked and rest.endswith(f"|comt-{asked[number]}"):
             state, node, _ = rest.split("|", 2)
             where = f" on {node}" if node else ""
             words = f"queued (job {number})" if state in _WAITING else f"running (job {number}{where})"
@@ -309,12 +379,11 @@ def ask_squeue(jobs: Iterable[Job]) -> dict[str, str]:
 
 
 def job_standings(jobs: Iterable[Job]) -> dict[str, JobStanding]:
-    """By request, the state of each job, for runs that have no result. Of a job that is gone from the queue, and
-    without which the run was begun again, there is no entry."""
+    """By request, the state of each job, for runs that have no result."""
     every = list(jobs)
     try:
         states = ask_squeue(every)
-    except QueueSilent as silence:
+    except UserError as silence:
         return {job.run: JobStanding(f"given to Slurm (job {job.number}; {silence.message})", False) for job in every}
-    gone = {job.run: f"failed (job {job.number}, see {job.log})" for job in every if not job.superseded}
+    gone = {job.run: f"failed (job {job.number}, see {job.log})" for job in every}
     return {run: JobStanding(words, run in states) for run, words in (gone | states).items()}

@@ -1,13 +1,8 @@
-"""Several runs at once: this process hands them to workers, one at a time to each, and never imports torch for it.
-
-What happens to one run or one worker does not touch the others: a worker that dies, by a defect or because the system
-runs out of memory, is replaced, and its run counts as failed. A full disk stops the queue: what runs continues, nothing
-new is begun. A signal is passed on; every worker saves after its step.
-
-A worker sends through its pipe: `READY` once it can train; the `Event`s of its run; a `RunOutcome` when a run has
-ended; a `UserError` that ends the process: an interruption, a full disk, a device that is not there. It also ends when
-the parent closes the pipe.
-"""
+"""Several runs at once: this process hands them to workers, one at a time to each. What happens to one run or one
+worker does not touch the others: a worker that dies is replaced, and its run counts as failed. A full disk stops the
+queue: what runs continues, nothing new is begun. A signal is passed on; every worker saves after its step. A worker
+sends through its pipe: `READY` once it can train; the `Event`s of its run; a `RunOutcome` when a run has ended; a
+`UserError` that ends the process. It also ends when the parent closes the pipe."""
 
 from __future__ import annotations
 
@@ -24,14 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from comt_cli.campaign.display import Display
-from comt_cli.campaign.group import exit_text
-from comt_cli.campaign.jobs import Workers
-from comt_cli.campaign.outcomes import Ending, RunOutcome, TrainingFailed
-from comt_cli.campaign.queue import RunQueue
-from comt_cli.campaign.server import context_for, signals_blocked
+from comt_cli.campaign.processes import Workers, context_for, signals_blocked
+from comt_cli.campaign.queue import Ending, RunOutcome, RunQueue, TrainingFailed
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.runs.shared import SharedRun
-from comt_cli.training.events import Evaluating, Event, Listener, Note, StepReport
+from comt_cli.training.events import Evaluating, Event, Note, StepReport
 from comt_cli.training.processes import PassedOnSignal, StopSignal, begin_as_worker, end_process
 
 if TYPE_CHECKING:
@@ -43,8 +35,6 @@ PATIENCE_SECONDS = 10.0
 """How long a worker may take to end once there is no more work."""
 SAVING_SECONDS = 120.0
 """How long workers may take to end their step and save it after an error in this process."""
-MOST_MISSTARTS = 2
-"""How many starts of a worker in a row may fail before its device is given up."""
 SECONDS_BETWEEN_REPORTS = 0.2
 """A tiny model logs hundreds of steps a second; nobody reads that fast."""
 
@@ -68,8 +58,9 @@ class WorkerPool:
     def __init__(self, queue: RunQueue, workers: Workers, display: Display) -> None:
         self._queue, self._runs, self._display = queue, queue.runs, display
         self._devices, self._threads, self._device_name = workers.devices, workers.threads, workers.name
-        self._workers: list[_Worker | None] = [None] * min(len(workers.devices), len(queue.open))
-        self._misstarts = [0] * len(self._workers)
+        self._size = min(len(workers.devices), len(queue.open))
+        self._workers: dict[int, _Worker] = {}
+        self._lost: set[int] = set()  # places whose worker could not even start
         self._refused: StorageError | None = None
 
     def run(self, earlier: StopSignal | None = None) -> None:
@@ -77,7 +68,7 @@ class WorkerPool:
         here. The data must have been prepared. Raises `RunInterrupted` where a signal left something to do,
         `StorageError` where the disk refused, `TrainingFailed` where a worker cannot even start."""
         with PassedOnSignal(self._processes, self._display.stopping) as stop, self._ending_workers():
-            names = worker_names(self._devices[: len(self._workers)])
+            names = worker_names(self._devices[: self._size])
             self._display.queue_started(self._queue, names, self._device_name)
             stop.number = stop.number or (earlier.number if earlier is not None else None)
             self._work_off(stop)
@@ -91,36 +82,30 @@ class WorkerPool:
                 stop.number,
             )
 
-    def _here(self) -> list[_Worker]:
-        return [worker for worker in self._workers if worker is not None]
-
     def _processes(self) -> list[BaseProcess]:
-        return [worker.process for worker in self._here()]
+        return [worker.process for worker in self._workers.values()]
 
     def _work_off(self, stop: StopSignal) -> None:
         while True:
             goes_on = stop.number is None and self._refused is None
             if goes_on:
-                for number in range(len(self._workers)):
+                for number in range(self._size):
                     self._hand_out(number)
             elif stop.number is not None:
-                for worker in self._here():
+                for worker in self._workers.values():
                     if not worker.ready:  # it has nothing to save, and would react only once it has started
                         worker.process.kill()
-            here = {worker.pipe: worker for worker in self._here()}
+            here = {worker.pipe: worker for worker in self._workers.values()}
             if not any(worker.leaving or worker.shared is not None for worker in here.values()):
-                awaited = self._queue.awaited if goes_on and stop.number is None else None
-                if awaited is None:
-                    return
-                self._display.waiting(awaited)
+                return
             for pipe in connection.wait(list(here), TICK_SECONDS):
                 self._receive(here[pipe], stop)  # type: ignore[index]
             self._display.tick()
 
     def _hand_out(self, number: int) -> None:
         """Give a worker that has nothing to do its next run; where there is no worker, start one for it."""
-        worker = self._workers[number]
-        if self._misstarts[number] > MOST_MISSTARTS or (worker is not None and (worker.leaving or worker.shared)):
+        worker = self._workers.get(number)
+        if number in self._lost or (worker is not None and (worker.leaving or worker.shared)):
             return
         shared = self._queue.take()
         if shared is None:
@@ -139,7 +124,7 @@ class WorkerPool:
         """The worker's run is the next one again."""
         if worker.shared is not None:
             self._queue.give_back(worker.shared)
-            self._display.run_given_back(worker.number)
+            self._display.run_ended(worker.number, None)
         worker.shared = None
 
     def _start(self, number: int) -> _Worker:
@@ -159,7 +144,7 @@ class WorkerPool:
             self._has_died(worker, stop)
             return
         if message == READY:
-            worker.ready, self._misstarts[worker.number] = True, 0
+            worker.ready = True
         elif isinstance(message, RunOutcome):
             self._run_ended(worker, message, leaving=message.ending is Ending.failed)
         elif isinstance(message, UserError):
@@ -192,7 +177,7 @@ class WorkerPool:
 
     def _has_died(self, worker: _Worker, stop: StopSignal) -> None:
         """A worker's process has ended: as intended, after a run that failed or was stopped; or by itself."""
-        self._workers[worker.number] = None
+        del self._workers[worker.number]
         _end(worker)
         how, shared = f"its process {exit_text(worker.process.exitcode)}", worker.shared
         if shared is None:
@@ -208,8 +193,8 @@ class WorkerPool:
             if stop.number is not None:
                 return
             self._display.run_event(worker.number, Note(f"a worker ended before it could train: {how}"))
-            self._misstarts[worker.number] += 1
-            if min(self._misstarts) > MOST_MISSTARTS:
+            self._lost.add(worker.number)
+            if len(self._lost) == self._size:
                 raise TrainingFailed(
                     f"no worker can be started for {worker.device}: {how}",
                     "Its output is above. --jobs 1 trains without workers.",
@@ -221,7 +206,7 @@ class WorkerPool:
         try:
             yield
         except BaseException:
-            for worker in self._here():
+            for worker in self._workers.values():
                 if worker.shared is None:
                     worker.pipe.close()  # it waits for work, and ends since there is no more
             # The others save after their step: what they have computed was paid for.
@@ -233,10 +218,9 @@ class WorkerPool:
                 process.kill()
             raise
         finally:
-            here = self._here()
-            for worker in here:
+            for worker in self._workers.values():
                 worker.pipe.close()
-            for worker in here:
+            for worker in self._workers.values():
                 _end(worker)
 
 
@@ -245,6 +229,15 @@ def _end(worker: _Worker) -> None:
     worker.process.join(PATIENCE_SECONDS)
     worker.process.kill()
     worker.process.join()
+
+
+def exit_text(exitcode: int | None) -> str:
+    """The end of a process in words, by the exit code that `multiprocessing` has of it."""
+    if exitcode is None or exitcode >= 0:
+        return f"ended with status {exitcode}"
+    name = next((each.name for each in signal.Signals if each == -exitcode), f"signal {-exitcode}")
+    hint = ", as the system does where memory runs out" if -exitcode == signal.SIGKILL else ""
+    return f"was killed by {name}{hint}"
 
 
 def worker_names(devices: Sequence[str]) -> list[str]:
@@ -294,26 +287,21 @@ def _train_all(pipe: Connection, runs: Path, device: str, threads: int | None, s
         spec = shared.spec
         if spec.data_fingerprint not in datasets:  # the parent has prepared it: this opens it
             datasets[spec.data_fingerprint] = spec.task.prepare(spec.settings)
-        report = reporter(pipe, spec.settings.train.steps)
+        sent = 0.0
+
+        def report(event: Event, steps: int = spec.settings.train.steps) -> None:
+            """Send the event; of steps and evaluated batches a few in a second."""
+            nonlocal sent
+            if (isinstance(event, StepReport) and event.step < steps) or (isinstance(event, Evaluating) and event.done):
+                if time.monotonic() - sent < SECONDS_BETWEEN_REPORTS:
+                    return
+                sent = time.monotonic()
+            _send(pipe, event)
+
         outcome = guarded_run(shared, runs, datasets[spec.data_fingerprint], world, report, stop)
         _send(pipe, outcome)
         if outcome.ending is Ending.failed:
             return  # what failed may have left the device or the memory in any state: the next one starts afresh
-
-
-def reporter(pipe: Connection, steps: int) -> Listener:
-    """Sends the events of a run of `steps` steps: five a second of its steps and evaluated batches, and all others."""
-    sent = 0.0
-
-    def report(event: Event) -> None:
-        nonlocal sent
-        if (isinstance(event, StepReport) and event.step < steps) or (isinstance(event, Evaluating) and event.done):
-            if time.monotonic() - sent < SECONDS_BETWEEN_REPORTS:
-                return
-            sent = time.monotonic()
-        _send(pipe, event)
-
-    return report
 
 
 def _send(pipe: Connection, message: object) -> None:

@@ -11,7 +11,7 @@ from comt_cli.kernels import choice, products
 from comt_cli.kernels.attend import MOST_TOKENS, attention_form
 from comt_cli.kernels.choice import NORM_CHANNELS, Choice, Gates, NormGate, Op, version_of
 from comt_cli.kernels.measurements import FILE, STEP_FILE, measurements
-from comt_cli.tasks.settings.llama import LLAMA_SIZES
+from comt_cli.tasks.settings.language import LLAMA_SIZES
 
 TYPICAL = LLAMA_SIZES["130m"]
 """The size whose widths are asked about: a recipe's default."""

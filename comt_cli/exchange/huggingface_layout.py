@@ -26,8 +26,8 @@ from comt_cli.models.build import empty_network
 from comt_cli.models.flops import parameter_count
 from comt_cli.models.llama import Llama
 from comt_cli.recipe.settings import MAX_VOCABULARY
-from comt_cli.tasks.settings.bert import BertSettings
-from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.tasks.settings.language import ModelSettings
+from comt_cli.tasks.settings.masked_lm import BertSettings
 
 READ_HERE = "comt reads LlamaForCausalLM, and BertForMaskedLM and BertForPreTraining."
 _SIZES = {

@@ -27,7 +27,7 @@ from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import task_of
 from comt_cli.tasks.settings.captioning import CaptioningSettings
 from comt_cli.tasks.settings.images import ImageSettings
-from comt_cli.tasks.settings.transformer import BeamSettings, DecodeSettings
+from comt_cli.tasks.settings.translation import BeamSettings, DecodeSettings
 
 
 @dataclass(frozen=True)

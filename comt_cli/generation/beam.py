@@ -27,7 +27,7 @@ from comt_cli.data.special_tokens import PAD, SpecialTokens
 from comt_cli.errors import UserError
 from comt_cli.layers.multi_head import attention_weights
 from comt_cli.models.transformer import DecoderBlock, EncoderDecoder
-from comt_cli.tasks.settings.transformer import BeamSettings
+from comt_cli.tasks.settings.translation import BeamSettings
 
 PENALTIES: dict[str, Callable[[float, float], float]] = {
     "gnmt": lambda length, alpha: ((5 + length) / 6) ** alpha,

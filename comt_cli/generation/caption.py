@@ -23,7 +23,7 @@ from comt_cli.data.special_tokens import SpecialTokens
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedCaptioner
 from comt_cli.generation.beam import Forbidden, Hypothesis, attention_of, decode
-from comt_cli.tasks.settings.transformer import BeamSettings
+from comt_cli.tasks.settings.translation import BeamSettings
 
 
 def no_caption(special: SpecialTokens) -> Forbidden:

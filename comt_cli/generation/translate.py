@@ -21,7 +21,7 @@ from comt_cli.exchange.loaded import LoadedTranslator
 from comt_cli.generation.beam import Decodes, Hypothesis, attention_of, decode
 from comt_cli.generation.transcript import one_line
 from comt_cli.models.transformer import EncoderDecoder
-from comt_cli.tasks.settings.transformer import DecodeSettings
+from comt_cli.tasks.settings.translation import DecodeSettings
 
 POOL = 512
 """Lines that are read before the first of them is translated, and written together."""

@@ -36,7 +36,7 @@ from comt_cli.models.build import empty_network, materialise, model_of, wiring_o
 from comt_cli.models.kernels import use_kernels
 from comt_cli.models.llama import Llama
 from comt_cli.models.transformer import DecoderBlock, Memory, Transformer
-from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.tasks.settings.language import ModelSettings
 from comt_cli.training.devices import device_name, prepare_process
 
 PLAIN = ["plain", "plain-fused"]

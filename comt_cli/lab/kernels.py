@@ -27,8 +27,7 @@ import torch._inductor.config
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comt_cli.campaign.jobs import usable_cores
-from comt_cli.campaign.server import begin_as_helper, signals_blocked
+from comt_cli.campaign.processes import begin_as_helper, signals_blocked, usable_cores
 from comt_cli.kernels import choice, measurements
 from comt_cli.kernels.add_norm import add_norm
 from comt_cli.kernels.choice import Op, device_here, versions_here
@@ -49,7 +48,7 @@ from comt_cli.layers.projection import aligned
 from comt_cli.models.build import empty_network, materialise, wiring_of
 from comt_cli.models.llama import Block
 from comt_cli.runs.directory import ONEDNN
-from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.tasks.settings.language import ModelSettings
 from comt_cli.training.devices import device_name, prepare_process
 from comt_cli.training.objective import prepare_compiler
 

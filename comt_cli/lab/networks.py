@@ -30,7 +30,7 @@ from comt_cli.methods.base import DECODER_SITES, Wiring, residual_connection, re
 from comt_cli.models.build import empty_network, materialise
 from comt_cli.models.flops import parameter_count
 from comt_cli.models.llama import Llama
-from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.tasks.settings.language import ModelSettings
 
 _HEAD_WIDTH, _VOCABULARY = 16, 64
 _ONE_STREAM = replace(DECODER_SITES, features=())

@@ -23,7 +23,7 @@ from comt_cli.installing import install_package
 from comt_cli.lab.subjects import Shape
 from comt_cli.layers.multi_head import sinusoids
 from comt_cli.models.build import model_of
-from comt_cli.tasks.settings.transformer import TransformerSettings
+from comt_cli.tasks.settings.translation import TransformerSettings
 from comt_cli.training.objective import ClassifierLoss, Objective, compiled, prepare_compiler
 
 END, BEGIN = 1, 2

@@ -21,7 +21,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from comt_cli.errors import UserError
 from comt_cli.recipe.problems import nearest
 from comt_cli.recipe.schema import MethodOptions, Sites, Stream
-from comt_cli.tasks.settings.transformer import PLACES
+from comt_cli.tasks.settings.translation import PLACES
 
 if TYPE_CHECKING:
     from torch import nn

@@ -28,7 +28,7 @@ from comt_cli.layers.residual.base import OutputAggregation, ResidualConnection,
 from comt_cli.methods.base import Wiring
 from comt_cli.models.flops import Linear
 from comt_cli.recipe.schema import Stream
-from comt_cli.tasks.settings.transformer import PLACES
+from comt_cli.tasks.settings.translation import PLACES
 
 
 class Model(nn.Module):

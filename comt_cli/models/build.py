@@ -21,7 +21,7 @@ from comt_cli.models.base import Model
 from comt_cli.models.flops import flops_per_sample, parameter_count
 from comt_cli.recipe.settings import NetworkSettings
 from comt_cli.runs.plan import RunSpec
-from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.tasks.settings.language import ModelSettings
 
 if TYPE_CHECKING:
     from comt_cli.models.llama import Llama

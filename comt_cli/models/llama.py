@@ -18,7 +18,7 @@ from comt_cli.layers.projection import TokenEmbedding
 from comt_cli.layers.residual.base import State, final_stream
 from comt_cli.methods.base import DECODER_SITES, Wiring
 from comt_cli.models.base import BlockParts, TokenBlock, VocabularyModel, end_of_stack, ids, refuse_absent
-from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.tasks.settings.language import ModelSettings
 
 if TYPE_CHECKING:
     from comt_cli.layers.kv_cache import KeyValueCache, LayerCache

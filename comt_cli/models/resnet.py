@@ -28,7 +28,7 @@ from comt_cli.layers.residual.base import ResidualConnection
 from comt_cli.layers.residual.norm_placement import PreNorm
 from comt_cli.methods.base import MAP_SITES, NORMS, Wiring
 from comt_cli.models.base import BlockParts, Model, refuse_absent
-from comt_cli.tasks.settings.resnet import ResNetSettings
+from comt_cli.tasks.settings.images import ResNetSettings
 
 WINDOWS = {"basic": (3, 3), "bottleneck": (1, 3, 1), "preact": (3, 3)}
 """The windows of a block's convolutions."""

@@ -42,11 +42,8 @@ def available_recipes() -> dict[str, Path]:
 
 
 def find_recipe(name: str) -> Path:
-    """A path as it stands, else a name: `comt/table3.yaml`, `transponder/table2`, or `table3.yaml` for CoMT's.
-
-    Raises:
-        UserError: nothing is there; the hint names the nearest recipe.
-    """
+    """A path as it stands, else a name: `comt/table3.yaml`, `transponder/table2`, or `table3.yaml` for CoMT's. Raises
+    `UserError` where there is none, whose hint names the nearest recipe."""
     path = Path(name)
     if path.is_file():
         return path
@@ -55,11 +52,6 @@ def find_recipe(name: str) -> Path:
         for candidate in (root / relative, root / DEFAULT_PAPER / relative):
             if candidate.is_file() and candidate.parent.name != SETUPS:
                 return candidate
-    recipe = name.rpartition(MARK)[0]
-    if full_name(recipe) in available_recipes() or Path(recipe).is_file():
-        raise UserError(
-            f"{name} names a table of runs, and not a recipe", f"{recipe} with --set SECTION.KEY=VALUE is one"
-        )
     short = {key.removeprefix(f"{DEFAULT_PAPER}/"): None for key in available_recipes()}
     hint = nearest(full_name(name).removeprefix(f"{DEFAULT_PAPER}/"), dict.fromkeys([*short, *available_recipes()]))
     others = " or ".join(namesakes(name))
@@ -126,9 +118,8 @@ def _text(value: Any) -> str:
 
 
 def table_name(table: str, changed: Mapping[str, Any], kind: type[RunSettings]) -> str:
-    """What a table is called that has changed settings: `table3@steps-12`, in the order of their keys
-    `table3@learning_rate-0.01+steps-12`; `table3` of none. What is long, or has signs that no file's name should have,
-    ends with a hash of all of it."""
+    """The name of a table with changed settings, by their keys: `table3@learning_rate-0.01+steps-12`; `table3` of none.
+    A long one, or one with signs that no file's name should have, ends with a hash of all of it."""
     if not changed:
         return table
     parts, is_whole = [], True

@@ -96,7 +96,7 @@ def _checked(
     sweep: Sweep, path: KeyPath, recipe: Recipe, task: TaskOptions, kind: type[Overrides], document: Document,
     values: dict[str, Sequence[tuple[Any, Origin]]],
 ) -> Wrong:  # fmt: skip
-    """What is wrong below `path`; what is right is put into `values`."""
+    """The problems below `path`; what is right is put into `values`."""
     if not sweep.settings:
         yield ("settings",), "has no keys: say what is tried, for instance train.learning_rate: [3e-4, 1e-3]"
     for key, given in sweep.settings.items():
@@ -158,11 +158,8 @@ def _wrong_key(key: str, task: TaskOptions, kind: type[Overrides]) -> str | None
 
 
 def overridden(recipe: Recipe, grids: Mapping[str, LoadedGrid], own: Mapping[KeyPath, Layer]) -> Wrong:
-    """Keys of a grid that a row's or a column's own settings give, which the grid would override: each once.
-
-    Setups, and the settings of the recipe and its scales, may give them: they hold where a scale has no grid. With
-    trials every place may: what a run has without the grid is shown too.
-    """
+    """Keys of a grid that a row's or a column's own settings give, which the grid would override: each once. Setups,
+    and the settings of the recipe and its scales, may give them, and with trials every place may."""
     places: dict[KeyPath, str] = {}
     for scale, grid in grids.items():
         owners: list[KeyPath] = [recipe.column_path(scale, name) for name in recipe.columns_at(scale)]
@@ -190,15 +187,10 @@ def same_runs(
 def with_sweep(
     document: Document, arguments: Sequence[str], scale: str, task: TaskOptions, overrides: Sequence[str] = ()
 ) -> Document:
-    """`document` at `scale` alone, with a sweep of these values in place of the one that it has there.
-
-    Metric and seeds of the trials are those of the recipe's sweep; without one, the task's first metric and
-    `TRIAL_SEEDS`. Columns that show a metric of validation, which chooses, show the same metric of the test split.
-    Ablations of the recipe are left out: they compare rows under equal settings. `overrides` are the `--set` arguments.
-
-    Raises:
-        UserError: an argument is not KEY=VALUE,VALUE,...; two have the same key; `--set` gives the key too.
-    """
+    """`document` at `scale` alone, with a sweep of these values: its metric and seeds are those of the recipe's sweep,
+    else the task's first metric and `TRIAL_SEEDS`. Columns that show a metric of validation, which chooses, show that
+    of the test split; ablations, which compare rows under equal settings, are left out. `overrides` are the `--set`
+    arguments. Raises `UserError` where an argument is not KEY=VALUE,VALUE,..., or a key is given twice."""
     fixed = {override.partition("=")[0].strip() for override in overrides}
     settings: dict[str, Any] = {}
     said_by = {f"scales.{scale}.sweep": "--sweep", "metric": "--sweep"}

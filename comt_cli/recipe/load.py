@@ -51,17 +51,10 @@ class LoadedStart(NamedTuple):
 class LoadedRecipe:
     """A recipe that passed every check, with the command line's overrides applied.
 
-    Attributes:
-        task: what the runs are of.
-        methods: by row the method's name and all its options, defaults included.
-        points: by scale, then by cell (row, column), the settings at each point of the scale's grid
-            (`LoadedGrid.planned`); the only ones where it has none.
-        origins: by scale and cell, where each of the settings was given.
-        starts: by scale, the cells that start from a run of another recipe.
-        grids: by scale.
-        document: the file.
-        changes: by scale the settings that `--set` changed, by dotted key (`merge.changes`).
-        added: the rows of `--also`.
+    `methods` has by row the method's name and all its options. By scale and cell (row, column), `points` has the
+    settings at each point of the scale's grid (`LoadedGrid.planned`), or the only ones, `origins` where each was given,
+    `starts` the cells that start from a run of another recipe; by scale, `changes` has the settings that `--set`
+    changed (`merge.changes`). `added` are the rows of `--also`.
     """
 
     path: Path
@@ -88,7 +81,7 @@ class LoadedRecipe:
 
     @property
     def stem(self) -> str:
-        """What its runs and results are called within that folder: `table3`."""
+        """The name of its runs and results within that folder: `table3`."""
         return place_of(self.path)[1]
 
     @property
@@ -149,10 +142,6 @@ _STAND_INS: dict[str, Any] = {
 }
 """For keys that are missing or wrong, while the rest of the recipe is checked. Each fits the key that it stands for."""
 
-MAX_CELLS = 3_000
-"""Rows x columns of all scales, times the points of their grids; each is checked by itself, in a millisecond or two.
-No published table has more than a few hundred."""
-
 
 def load_recipe(
     path: Path,
@@ -166,21 +155,13 @@ def load_recipe(
     text: str | None = None,
     started: tuple[Path, ...] = (),
 ) -> LoadedRecipe:
-    """Read and check the recipe at `path`, or the `text`. `overrides` are `--set` arguments such as `train.steps=200`.
-
-    They apply to `scale` alone if it is given: steps that suit `smoke` may contradict the warm-up of `paper`.
-    `also` adds rows that the paper does not have, as if they stood at the end of `rows`. One whose method is for
-    another task is a problem, or, where not `also_fits_all`, left out: it is meant for other recipes of the same call.
-    `sweep` are `--sweep` arguments (`grid.with_sweep`), for `scale`. `started` are the recipes whose runs start from
-    this one's.
-
-    First the shape of the file is checked, then what only the whole shows. The second also sees a file that failed the
-    first, without its broken parts, and reports what does not merely follow from them: all problems come at once.
-
-    Raises:
-        RecipeError: with every problem of the file, of its setups, of the overrides and of `also`, each with its line
-            and dotted key, or the argument.
-    """
+    """Read and check the recipe at `path`, or the `text`. `overrides` are `--set` arguments such as `train.steps=200`,
+    for `scale` alone if it is given: steps that suit `smoke` may contradict the warm-up of `paper`. `also` adds rows at
+    the end of `rows`; one whose method is for another task is a problem, or, where not `also_fits_all`, left out: it is
+    meant for other recipes of the same call. `sweep` are `--sweep` arguments (`grid.with_sweep`), for `scale`.
+    `started` are the recipes whose runs start from this one's. First the shape of the file is checked, then what only
+    the whole shows: also in a file that failed the first, without its broken parts. Raises `RecipeError` with every
+    problem of the file, its setups and the arguments, each with its line and dotted key, or the argument."""
     document = read(path) if text is None else parse(text, path)
     if not isinstance(document.data, dict) or not document.data:
         raise RecipeError(path, [Problem("", "is not a recipe: the file has no keys")])
@@ -206,8 +187,6 @@ def load_recipe(
         for at, place in recipe.places()
     }
     grids = load_grids(recipe, task, kind, document, problems)
-    if (many := _too_many_cells(recipe)) is not None:
-        raise _error(path, document, [*problems, document.problem(*many)])
     setups = _setups(recipe, path, document, catalogue, task, problems)
     layers = {at: [*setups.get(getattr(place, "setup", None), ()), own[at]] for at, place in recipe.places()}
 
@@ -264,18 +243,6 @@ def _settings(given: dict[str, Any] | None, kind: type[Overrides], origin: Origi
     checked = validate(kind, given, origin.path, origin.document.line, found)
     problems.extend(replace(problem, source=origin.source) for problem in found)
     return layer_of(checked or salvage(kind, given, {}) or kind(), origin)
-
-
-def _too_many_cells(recipe: Recipe) -> tuple[KeyPath, str] | None:
-    """What would keep a command busy for minutes before it says anything."""
-    cells = 0
-    for name, scale in recipe.scales.items():
-        sweep = recipe.sweep_at(name)
-        cells += len(recipe.rows) * len(recipe.columns_at(name)) * (1 if sweep is None else sweep.size)
-        if cells > MAX_CELLS:
-            key: KeyPath = ("scales", name, "columns") if scale.columns else ("columns",)
-            return key, f"{cells:,} cells (rows x columns x points of a grid) are too many: {MAX_CELLS:,} at most"
-    return None
 
 
 def load_recipe_text(text: str, catalogue: Catalogue, *given: Any, **options: Any) -> LoadedRecipe:
@@ -417,11 +384,8 @@ def _wrong(start: Start, begun: LoadedStart, scale: str) -> Iterator[tuple[str, 
 
 
 def select(names: str | None, available: Iterable[str], what: str) -> list[str]:
-    """The names of a comma-separated selection, in the table's order; all of them for None.
-
-    Raises:
-        UserError: a name is not there; the hint names the nearest.
-    """
+    """The names of a comma-separated selection, in the table's order; all of them for None. Raises `UserError` where a
+    name is not there; the hint names the nearest."""
     order = list(available)
     if names is None:
         return order

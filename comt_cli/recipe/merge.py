@@ -19,8 +19,8 @@ from comt_cli.recipe.yaml_lines import Document, parse
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the value of a setting was given: by a key of the recipe, by one of a setup (`source`, its file), or by an
-    argument of the command line."""
+    """The place where a setting was given: a key of the recipe, one of a setup (`source`, its file), or an argument of
+    the command line."""
 
     path: KeyPath = ()
     document: Document | None = None
@@ -117,10 +117,8 @@ def located(
 
 @dataclass(frozen=True)
 class Merger:
-    """Merges the settings of a recipe's cells: of every place that may have some `layers` has them, its setup's first.
-
-    `complete` is False where broken parts of the recipe were left out: a missing key then proves nothing.
-    """
+    """Merges the settings of a recipe's cells, from the `layers` of every place. Where not `complete`, broken parts of
+    the recipe were left out: a missing key then proves nothing."""
 
     recipe: Recipe
     document: Document
@@ -156,11 +154,9 @@ class Merger:
 def changes(
     arguments: Layer, task: TaskOptions, merged: Callable[[Layer, list[Problem]], Mapping[Any, Sequence[Point]]]
 ) -> Iterator[tuple[str, Any]]:
-    """Those of the `--set` arguments that change what is trained, by dotted key, in the order of the keys, as given.
-
-    Left out is what changes no number (`runtime_keys`), and what has the value anyway in every cell, with the other
-    arguments. `merged` gives all settings of a scale with such arguments.
-    """
+    """The `--set` arguments that change what is trained, by dotted key, in the order of the keys: neither those that
+    change no number (`runtime_keys`), nor those whose value every cell has anyway. `merged` gives all settings of a
+    scale with such arguments."""
 
     def settings(given: Layer) -> list[list[RunSettings]]:
         return [[each for each, _ in points] for points in merged(given, []).values()]

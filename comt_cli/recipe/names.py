@@ -57,7 +57,7 @@ def _none(what: str, name: str, names: Iterable[str]) -> str:
 
 
 def _shown(path: KeyPath, place: Place, recipe: Recipe, metrics: Iterable[str] | None, *, has_paper: bool) -> Wrong:
-    """What a place says that its cells show, and are compared to."""
+    """Problems of the metric that a place's cells show, and of the column that they are compared to."""
     metric, paper = getattr(place, "metric", None), getattr(place, "compare_to", None)
     if metrics is not None and metric is not None and metric not in metrics:
         yield (*path, "metric"), _none("metric", metric, metrics)
@@ -74,7 +74,7 @@ def _shown(path: KeyPath, place: Place, recipe: Recipe, metrics: Iterable[str] |
 
 
 def _ladder(recipe: Recipe) -> Wrong:
-    """What keeps a scale of a ladder from having a line of gain against compute."""
+    """Reasons why a scale of a ladder has no line of gain against compute."""
     at = ("ladder",)
     if recipe.figure is not None:
         yield at, "is of a table, and this recipe is a figure; leave one of them out"
@@ -89,7 +89,7 @@ def _ladder(recipe: Recipe) -> Wrong:
 
 
 def _printed(row: Row, recipe: Recipe, *, has_paper: bool) -> Wrong:
-    """What a row says of the paper's columns."""
+    """Problems of what a row says of the paper's columns."""
     given: dict[str, Mapping[str, object]] = {"paper": row.paper, "paper_increase": row.paper_increase}
     for key, cells in given.items():
         if cells and not has_paper:
@@ -207,8 +207,8 @@ def with_rows(
     document: Document, also: Also, catalogue: Catalogue, task: TaskOptions, problems: list[Problem]
 ) -> tuple[Document, dict[str, dict[str, Any]]]:
     """`document` with the rows of `also` at the end of its own, and every row's method, its options filled in. Works on
-    the raw data, so that a broken row hides no other. Problems of `also` name the argument. A row that the recipe has
-    already, with the same method, is not added again: one argument can serve many recipes."""
+    the raw data, so that a broken row hides no other. A row that the recipe has already, with the same method, is not
+    added again: one argument can serve many recipes."""
     rows = document.data.get("rows")
     methods: dict[str, dict[str, Any]] = {}
     for name, row in rows.items() if isinstance(rows, dict) else ():

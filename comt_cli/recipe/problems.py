@@ -1,4 +1,4 @@
-"""What is wrong with a recipe, and where: file, line, dotted key, nearest valid name."""
+"""Problems of a recipe, each with its place: file, line, dotted key, nearest valid name."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ KeyPath = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong. `line` is 1-based, None for what was said on the command line.
-
-    `source` is the file, where that is not the recipe itself but a setup that it names.
-    """
+    """One problem. `line` is 1-based, None for an argument of the command line; `source` the file, where that is a
+    setup."""
 
     key: str
     message: str
@@ -59,42 +57,30 @@ def closest(name: str, valid: Iterable[str]) -> str | None:
 
 
 _USUAL = {
-    "learning_rate": "lr max_lr peak_lr",
-    "weight_decay": "wd decay",
-    "batch_size": "bs batch train_batch_size global_batch_size",
-    "micro_batch_size": "micro_batch mbs gradient_accumulation_steps grad_accum",
-    "steps": "max_steps num_steps iterations iters epochs epoch num_epochs",
-    "schedule": "lr_scheduler lr_scheduler_type lr_schedule scheduler",
-    "warmup_steps": "warmup warmup_ratio",
-    "min_lr_ratio": "min_lr",
-    "gradient_clipping": "clip grad_clip max_grad_norm gradient_clip_val",
-    "precision": "dtype amp bf16 fp16",
-    "evaluate_every": "eval_every eval_steps eval_interval",
-    "corpus": "hf dataset text",
-    "images": "hf dataset",
-    "sequence_length": "seq_len block_size context context_length max_length max_seq_len",
-    "vocabulary": "vocab vocab_size",
-    "vocabulary_size": "vocab vocab_size",
-    "width": "hidden_size d_model dim n_embd",
-    "ffn_width": "intermediate_size d_ff ffn_dim",
-    "layers": "num_layers n_layers n_layer num_hidden_layers depth",
-    "heads": "num_heads n_heads n_head num_attention_heads",
-}
-"""Keys of settings, with what others call them, or what somebody means to set by it."""
+    "lr": "learning_rate", "max_lr": "learning_rate", "wd": "weight_decay", "bs": "batch_size",
+    "min_lr": "min_lr_ratio", "train_batch_size": "batch_size", "gradient_accumulation_steps": "micro_batch_size",
+    "max_steps": "steps", "epoch": "steps", "epochs": "steps", "lr_scheduler": "schedule", "lr_schedule": "schedule",
+    "warmup": "warmup_steps", "grad_clip": "gradient_clipping", "max_grad_norm": "gradient_clipping",
+    "dtype": "precision", "eval_steps": "evaluate_every", "eval_interval": "evaluate_every", "dataset": "corpus images",
+    "seq_len": "sequence_length", "block_size": "sequence_length", "max_length": "sequence_length",
+    "vocab_size": "vocabulary vocabulary_size", "hidden_size": "width", "d_model": "width", "n_embd": "width",
+    "intermediate_size": "ffn_width", "d_ff": "ffn_width", "num_layers": "layers", "n_layer": "layers",
+    "num_hidden_layers": "layers", "depth": "layers", "num_heads": "heads", "num_attention_heads": "heads",
+}  # fmt: skip
+"""Names that others have for keys of settings, or for what somebody means to set by them."""
 _OPTIONS = {"seed": "seeds", "seeds": "seeds", "device": "device", "gpus": "gpus", "jobs": "jobs"}
 """What is no setting but an option of the command."""
 
 
 def known_as(name: str, keys: Sequence[str]) -> str | None:
-    """Of keys, dotted or not, the one that an unknown one surely means: it ends so, or others call it so."""
+    """The key, dotted or not, that an unknown one surely means: it ends so, or others call it so."""
     word = name.lower().replace("-", "_")
-    names = [(key, key.rpartition(".")[2]) for key in keys]
-    same = [key for key, end in names if end == word]
-    return next(iter([*same, *(key for key, end in names if word in _USUAL.get(end, "").split())]), None)
+    meant = [word, *_USUAL.get(word, "").split()]
+    return next((key for each in meant for key in keys if key.rpartition(".")[2] == each), None)
 
 
 def unknown_key(name: str, here: Sequence[str], elsewhere: Sequence[str]) -> str:
-    """What to say of an unknown key of a section that has the keys `here`; `elsewhere` are those of other sections."""
+    """The message on an unknown key of a section that has the keys `here`; `elsewhere` are those of other sections."""
     meant = known_as(name, [*here, *elsewhere])
     if meant is not None:
         return f"unknown key; did you mean {meant}?"

@@ -59,7 +59,7 @@ Stream = Literal["tokens", "maps"]
 
 @dataclass(frozen=True)
 class Sites:
-    """What the models of a task offer to a method: their stream, the sites that can carry a gate, and what only some
+    """The offers of a task's models to a method: their stream, the sites that can carry a gate, and what only some
     have: `states`, that more than a stream goes from block to block, and that blocks follow training; `values`, that a
     block attends with other values than its own; `bare embedding`, neither scaled nor normalised."""
 
@@ -69,7 +69,7 @@ class Sites:
 
 
 class MethodOptions(Section):
-    """What recipes know of a method: its options, and which models it is for."""
+    """A method as recipes know it: its options, and the models it is for."""
 
     @classmethod
     def fits(cls, sites: Sites) -> bool:
@@ -77,7 +77,7 @@ class MethodOptions(Section):
         raise NotImplementedError
 
     def absent(self, sites: Sites) -> dict[str, str]:
-        """What is wrong with options that name what models with these sites do not have, by option."""
+        """Problems of options that name what models with these sites do not have, by option."""
         raise NotImplementedError
 
     def stored(self) -> dict[str, Any]:
@@ -91,7 +91,7 @@ TaskOptions = Any
 
 @dataclass(frozen=True)
 class Catalogue:
-    """What a recipe can name: every method by its name, and every task by its command, the usual one first."""
+    """Every method by its name, and every task by its command, the usual one first: what a recipe can name."""
 
     methods: Mapping[str, type[MethodOptions]]
     tasks: Mapping[str, TaskOptions]
@@ -115,9 +115,9 @@ Parts = Annotated[tuple[Part, ...], _once_each("part")]
 
 
 class Start(Section):
-    """The run of another recipe, at the same scale, from whose trained weights a run starts: of the same `row`,
-    `column` (or the only one) and `seed` if not given. `new` are parts of the started model that the source does not
-    have, `drop` those of the source that it does not take."""
+    """The run of another recipe, at the same scale, from whose weights a run starts: of the same `row`, `column` (or
+    the only one) and `seed` if not given. `new` are parts that the source does not have, `drop` those of the source
+    alone."""
 
     recipe: Annotated[str, Field(min_length=1, max_length=250)]
     row: str | None = None
@@ -128,22 +128,17 @@ class Start(Section):
 
 
 class Sweep(Section):
-    """Values by dotted key of which every cell tries all combinations (its grid), to show the runs of those that are
-    best by `metric` on validation. With `seeds` they are tried by runs of these seeds alone, the trials, and the
-    table's seeds are trained at what was chosen; without, every seed of the table is trained at every point."""
+    """Values by dotted key of which every cell tries all combinations (its grid), to show the best by `metric` on
+    validation. With `seeds` they are tried by runs of these seeds alone, the trials, and the table's seeds are trained
+    at what was chosen."""
 
     settings: dict[str, list[Any]]
     metric: str
     seeds: Seeds | None = None
 
-    @property
-    def size(self) -> int:
-        """How many combinations there are."""
-        return math.prod(map(len, self.settings.values()))
-
 
 class Published(Section):
-    """What another paper prints of a row beside its baseline, `of` a network and a text, in perplexity or nats."""
+    """Another paper's values of a row and its baseline, `of` a network and a text, in perplexity or nats."""
 
     of: Annotated[str, Field(min_length=1)]
     metric: Literal["perplexity", "loss"] = "perplexity"
@@ -183,7 +178,7 @@ class Column(Section):
 
 
 class Scale(Section):
-    """What changes when the table is run smaller. `columns`, where given, replace the paper's."""
+    """The differences of a smaller table. `columns`, where given, replace the paper's."""
 
     description: str
     setup: SetupName | None = None
@@ -216,8 +211,7 @@ class Ablation(Section):
 
 
 class Figure(Section):
-    """What is drawn of the first seed under the first column, where the recipe is a figure of its paper and no table:
-    the channels of a `site`, or what the network does with a `text`."""
+    """The drawing of a recipe that is a figure of its paper and no table, of the first seed under the first column."""
 
     draw: str
     site: str | None = None
@@ -256,7 +250,7 @@ class Recipe(Section):
             yield from ((("scales", scale_name, "columns", name), each) for name, each in (scale.columns or {}).items())
 
     def column_path(self, scale: str, column: str) -> KeyPath:
-        """Where a column of a scale stands."""
+        """The place of a scale's column."""
         return ("scales", scale, "columns", column) if self.scales[scale].columns else ("columns", column)
 
     def columns_at(self, scale: str) -> dict[str, Column]:
@@ -269,8 +263,8 @@ class Recipe(Section):
         return own.sweep if "sweep" in own.model_fields_set else self.sweep
 
     def metric_at(self, scale: str, column: str) -> str:
-        """What the cells of a column show: the metric of the column, of the paper's column that it is compared to, or
-        of the recipe."""
+        """The metric that a column shows: its own, that of the paper's column that it is compared to, or the
+        recipe's."""
         own = self.columns_at(scale)[column]
         paper = None if own.compare_to is None else self.columns.get(own.compare_to)
         return own.metric or (paper.metric if paper is not None else None) or self.metric

@@ -1,8 +1,6 @@
-"""What the settings of all runs have in common: the types of their keys, a section of keys, and how a model learns.
-
-The sections of each task stand with it (`tasks/settings`), those of data with its reader. A field's type, limits and
-default are in its class and nowhere else; `recipes/README.md` explains each once, and a test holds the two together.
-"""
+"""Settings that all runs have in common: the types of keys, a section of keys, and training. The sections of each task
+stand with it (`tasks/settings`), those of data with its reader. A field's type, limits and default are in its class and
+nowhere else; `recipes/README.md` explains each once, and a test holds the two together."""
 
 from __future__ import annotations
 
@@ -29,7 +27,8 @@ work to count."""
 
 
 def matching(pattern: str, allowed: str, names: Sequence[str] = ()) -> AfterValidator:
-    """Of text: refuse what is none of `names` nor matches `pattern` as a whole, in words that end with `allowed`."""
+    """Validator of text: refuses what is none of `names` nor matches `pattern` as a whole, in words that end with
+    `allowed`."""
     refused = f"is none of {', '.join(names)}, nor {allowed}" if names else allowed
 
     def checked(given: str) -> str:
@@ -68,7 +67,7 @@ class Section(BaseModel):
 
     @property
     def later_at_default(self) -> set[str]:
-        """Those of `later` that have their default."""
+        """The keys of `later` that have their default."""
         return {key for key in self.later if getattr(self, key) == type(self).model_fields[key].default}
 
 
@@ -88,7 +87,7 @@ class NetworkSettings(Section):
         return self
 
     def shape(self) -> Any:
-        """What the network is built from: the named size with the overrides applied."""
+        """The shape that the network is built from: the named size with the overrides applied."""
         raise NotImplementedError
 
     def _numbers(self, keys: Iterable[str]) -> dict[str, Any]:
@@ -107,16 +106,15 @@ StepsOrShare = Annotated[int | float, AfterValidator(_steps_or_share)]
 
 
 def steps_of(share: float, steps: int) -> int:
-    """The whole number of steps nearest to a share of them, upwards from a half; at least 1.
-
-    The share is taken as it is written: 0.29 of 50 steps are 14.5 and so 15, whatever its binary fraction.
-    """
+    """The whole number of steps nearest to a share of them, upwards from a half; at least 1. The share is taken as it
+    is written: 0.29 of 50 steps are 14.5 and so 15, whatever its binary fraction."""
     return max(1, math.floor(Exact(str(share)) * steps + Exact(1, 2)))
 
 
 class Training(Section):
-    """How a model is trained. Steps are optimiser updates; batch sizes count rows or images over all devices. A run
-    knows whole steps alone: the keys of `moments` may be given as shares of `steps`, in the types that stand there."""
+    """Training settings. Steps are optimiser updates; batch sizes count rows or images over all devices. Runs know
+    whole steps alone: recipes may give the keys of `moments` as shares of `steps` too, in the types that stand
+    there."""
 
     moments: ClassVar[Mapping[str, Any]] = {"warmup_steps": StepsOrShare, "keep_every": StepsOrShare | None}
     later: ClassVar[frozenset[str]] = frozenset({"select", "deterministic", "keep_every"})
@@ -177,7 +175,7 @@ class Training(Section):
 
     @property
     def moments_per_parameter(self) -> int:
-        """How many numbers the optimiser keeps for every parameter."""
+        """Numbers that the optimiser keeps for every parameter."""
         raise NotImplementedError
 
     @property
@@ -220,8 +218,8 @@ class Training(Section):
 
 
 class CapturedTraining(Training):
-    """How a model learns whose compiled passes can be captured in CUDA graphs: inputs apart, a pass reads the same
-    memory in every step (no masks of dropout), and all batches have one shape."""
+    """Training whose compiled passes can be captured in CUDA graphs: inputs apart, a pass reads the same memory in
+    every step (no masks of dropout), and all batches have one shape."""
 
     cuda_graphs: bool | Literal["auto"] = "auto"
 
@@ -266,7 +264,8 @@ class Overrides(Section):
 
 @functools.cache
 def overrides_of(settings: type[RunSettings]) -> type[Overrides]:
-    """What one place may say of such settings: any of their keys, moments of the training as shares of it too."""
+    """The class of what one place may say of such settings: any of their keys, moments of training as shares of it
+    too."""
     sections: dict[str, Any] = {}
     for name, info in settings.model_fields.items():
         section: Any = info.annotation

@@ -27,10 +27,8 @@ _EXPECTED = {
 
 
 def validate(model: type[Model], data: Any, prefix: KeyPath, line_of: LineOf, problems: list[Problem]) -> Model | None:
-    """Check `data` against `model`, strictly (no "200" for 200); on failure append to `problems` and return None.
-
-    `prefix` is where `data` stands in the recipe, so that errors name the whole dotted key.
-    """
+    """Check `data`, which stands at `prefix` in the recipe, against `model`, strictly (no "200" for 200); on failure
+    append to `problems` and return None."""
     try:
         return model.model_validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
@@ -43,10 +41,8 @@ def validate(model: type[Model], data: Any, prefix: KeyPath, line_of: LineOf, pr
 
 
 def salvage(model: type[Model], data: Any, stand_ins: Mapping[str, Any]) -> Model | None:
-    """`data` without what is wrong in it, with `stand_ins` for what is missing; None if too little is left.
-
-    Only for finding further problems: nothing is ever run from it.
-    """
+    """`data` without what is wrong in it, with `stand_ins` for what is missing; None if too little is left. Only for
+    finding further problems: nothing is ever run from it."""
     kept = json.loads(json.dumps(data))
     stood_in: set[KeyPath] = set()
     while True:
@@ -100,7 +96,7 @@ def _problems(
 
 
 def _key_path(data: Any, detail: ErrorDetails) -> KeyPath:
-    """Where a complaint belongs, without what pydantic adds for the branches of a union and for dictionary keys."""
+    """The place of a complaint, without what pydantic adds for the branches of a union and for dictionary keys."""
     path: list[str | int] = []
     for part in detail["loc"]:
         is_item = isinstance(data, list) and isinstance(part, int) and part < len(data)

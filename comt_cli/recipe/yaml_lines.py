@@ -35,11 +35,9 @@ _PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "
 
 @dataclass
 class Document:
-    """Plain data (dict, list, str, int, float, bool, None) and the 1-based line of every key path.
-
-    `problems` are those that left the rest readable, such as a key that stands twice. `arguments` are those of the
-    command line that gave a dotted key, and all below it, in place of the file.
-    """
+    """Plain data and the 1-based line of every key path. `problems` are those that left the rest readable, such as a
+    key that stands twice; `arguments` those of the command line that gave a dotted key, and all below it, in place of
+    the file."""
 
     data: Any
     lines: dict[KeyPath, int] = field(default_factory=dict)

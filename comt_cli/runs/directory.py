@@ -24,7 +24,6 @@ error.txt          what made the newest attempt fail, with how to fix it, or the
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import shutil
@@ -39,10 +38,7 @@ from comt_cli.errors import StorageError, UserError
 from comt_cli.files import if_damaged, open_own, parse_json, read_text, write_json, write_text
 from comt_cli.runs.plan import BY_ID, CHANGED, RunSpec
 
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-"""What a file system answers that knows no locks."""
-
-
+LOCKS_NEEDED = "--runs needs a folder that can be written, on a file system with locks."
 PYTORCH, ONEDNN = "PyTorch", "oneDNN"
 """The `products` of a result: the library that multiplied large fp32 matrices."""
 BATCHED = "batched products"
@@ -62,8 +58,8 @@ _SAMPLES = {"sentences": "sentences", "images": "images", "examples": "examples"
 
 
 def scored_on(result: Mapping[str, Any], prefix: str = "") -> tuple[int, str] | None:
-    """How many samples of a split gave the numbers of a `result.json` that begin with `prefix` (`test_`; none for
-    validation), and what they are; None where it does not say so."""
+    """Number and kind of the samples that gave the numbers of a `result.json` that begin with `prefix`; None where it
+    does not say so."""
     counts = result.get(f"{prefix}evaluation")
     counted = counts if isinstance(counts, dict) else {}
     return next(((counted[key], what) for key, what in _SAMPLES.items() if isinstance(counted.get(key), int)), None)
@@ -81,7 +77,7 @@ class BeingTrained(UserError):
 
 
 class RunState(StrEnum):
-    """Where a run stands."""
+    """State of a run, as its directory has it."""
 
     missing = "missing"
     unfinished = "unfinished"
@@ -133,12 +129,9 @@ class RunDirectory:
         return self.label if self.label is not None and self._is_linked(self.label) else self.path
 
     def link(self, changed: Mapping[str, Any]) -> None:
-        """Make the readable link, relative, so that the folder `runs` can be moved. What else stands there, stays.
-        `changed` are the changed settings of its table (`RunSpec.changed`), which are kept there, too.
-
-        Raises:
-            StorageError: the system refuses.
-        """
+        """Make the readable link, relative, so that the folder `runs` can be moved; what else stands there, stays. The
+        `changed` settings of its table (`RunSpec.changed`) are kept there, too. Raises `StorageError` where the system
+        refuses."""
         if self.label is None or self._is_linked(self.label):
             return
         target = os.path.relpath(self.path, self.label.parent)
@@ -266,12 +259,9 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the directory, made if need be, for writing. The system releases the lock when its owner dies.
-
-        Raises:
-            BeingTrained: another process is training this run; says which.
-            StorageError: the folder or its lock cannot be made.
-        """
+        """Hold the directory, made if need be, for writing. The system releases the lock when its owner dies. Raises
+        `BeingTrained` where another process is training this run, `StorageError` where the folder or its lock cannot be
+        made."""
         with self._locked() as handle:
             try:
                 handle.truncate(0)
@@ -303,9 +293,7 @@ class RunDirectory:
                         raise self.held_by(_owner(handle.fileno())) from None
                     time.sleep(0.05)
                 except OSError as error:
-                    raise StorageError(
-                        f"cannot lock {self.path}: {error.strerror or error}", _no_locks(error)
-                    ) from error
+                    raise StorageError(f"cannot lock {self.path}: {error.strerror or error}", LOCKS_NEEDED) from error
         raise StorageError(f"cannot lock {self.path}: it goes away again and again")
 
     def held_by(self, owner: str) -> BeingTrained:
@@ -314,11 +302,8 @@ class RunDirectory:
         return BeingTrained(message, "Wait for it, or stop it; then run this again.", owner)
 
     def owner(self) -> str | None:
-        """The process that is training the run, `process 12 on some-host`; None if there is none.
-
-        Raises:
-            UserError: the system does not let us look.
-        """
+        """The process that is training the run, `process 12 on some-host`; None if there is none. Raises `UserError`
+        where the system does not let us look."""
         try:
             descriptor = os.open(self.lock_file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -330,14 +315,10 @@ class RunDirectory:
         except BlockingIOError:
             return _owner(descriptor)
         except OSError as error:
-            raise UserError(f"cannot look at {self.lock_file}: {error.strerror or error}", _no_locks(error)) from error
+            raise UserError(f"cannot look at {self.lock_file}: {error.strerror or error}", LOCKS_NEEDED) from error
         finally:
             os.close(descriptor)
         return None
-
-
-def _no_locks(error: OSError) -> str | None:
-    return "Runs need a file system with locks: choose another with --runs." if error.errno in NO_LOCKS else None
 
 
 def _owner(descriptor: int) -> str:
@@ -367,11 +348,8 @@ def _object(text: str, where: str) -> dict[str, Any]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a JSON-lines file, oldest first; [] if there is none. An unfinished last line is left out.
-
-    Raises:
-        UserError: another line is not a JSON object, says which; or the file is no text.
-    """
+    """The objects of a JSON-lines file, oldest first; [] if there is none. An unfinished last line is left out. Raises
+    `UserError` where another line is not a JSON object, or the file is no text."""
     try:
         *lines, _unfinished = read_text(path).split("\n")
     except FileNotFoundError:

@@ -1,8 +1,5 @@
-"""The runs in a folder, of all recipes: what `comt runs` lists and selectors choose from, and `comt rm` deletes; and on
-which data they were trained, for a machine that has them and not the data itself.
-
-What is asked of a run is read when it is asked, so that a folder of thousands can be searched by name.
-"""
+"""The runs in a folder, of all recipes: those that `comt runs` lists and `comt rm` deletes; and on which data they were
+trained, for a machine that has them and not the data itself. What is asked of a run is read when it is asked."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ FOLDER_NAME = re.compile(rf"([0-9a-f]{{{ID_DIGITS}}})(?:\.replaced-(\d+))?")
 
 
 class Standing(StrEnum):
-    """Where a run stands, as `comt runs --state` selects it."""
+    """State of a run, as `comt runs --state` selects it."""
 
     done = "done"
     diverged = "diverged"
@@ -46,7 +43,7 @@ class Standing(StrEnum):
 
 
 class Place(NamedTuple):
-    """Where a run stands in a table. The names of a link's folders have dashes for slashes."""
+    """Place of a run in a table. The names of a link's folders have dashes for slashes."""
 
     paper: str
     table: str
@@ -88,7 +85,7 @@ class KnownRun:
 
     @cached_property
     def labels(self) -> Mapping[str, Any]:
-        """What `spec.json` says, of whichever version; {} where it cannot be read."""
+        """The contents of `spec.json`, of whichever version; {} where it cannot be read."""
         try:
             return dict(read_json(self.directory.spec_file))
         except READING_ERRORS:
@@ -154,12 +151,12 @@ class KnownRun:
 
     @property
     def ended_as(self) -> Standing:
-        """Where it stands, or stood when it was set aside."""
+        """Its state, or that when it was set aside."""
         return self._read[0]
 
     @property
     def standing(self) -> Standing:
-        """Where it stands."""
+        """Its state."""
         return Standing.replaced if self.is_replaced else self.ended_as
 
     @property
@@ -227,14 +224,9 @@ _REMOVED = ".removed-"
 
 def remove_runs(chosen: Sequence[KnownRun], runs: Path) -> None:
     """Delete `chosen`. Each loses its links and is renamed first: a reader, and a process that is stopped half-way,
-    sees it whole or not at all. What an earlier call was stopped at is deleted too.
-
-    Raises:
-        BeingTrained: another process is training one of them; says which. None of them is deleted, unless it was begun
-            meanwhile: then those before are.
-        UserError: one of them is no folder of a run below `runs`. None of them is deleted.
-        StorageError: the system refuses; those before are deleted.
-    """
+    sees it whole or not at all. What an earlier call was stopped at is deleted too. Raises `BeingTrained` where another
+    process is training one of them, and `UserError` where one is no run below `runs`: none is deleted; `StorageError`
+    where the system refuses: those before are deleted."""
     folder = runs / BY_ID
     for run in chosen:
         path = run.directory.path
@@ -280,11 +272,8 @@ def _remove_empty(folder: Path, runs: Path) -> None:
 
 def adopt_contents(specs: Sequence[RunSpec], runs: Path, *, ambiguous: bool = False) -> list[RunSpec]:
     """`specs`, those whose data is not prepared here with the content that the runs below `runs` were trained on.
-
-    Raises:
-        UserError: the runs that were asked the same were trained on different data, so that no table can hold them
-            all; unless `ambiguous`, which leaves the content of these unknown.
-    """
+    Raises `UserError` where runs that were asked the same were trained on different data, so that no table can hold
+    them all; unless `ambiguous`, which leaves the content of these unknown."""
     every = with_sources(specs)
     unknown = {spec.data_fingerprint for spec in every if spec.data_content is None}
     if not unknown:

@@ -96,7 +96,7 @@ class RunSpec(Section):
 
     @property
     def task(self) -> Task[Any]:
-        """What the network is trained to do."""
+        """The task that the network is trained for."""
         return task_of(self.command)
 
     def settings_as(self, kind: type[S]) -> S:
@@ -168,7 +168,7 @@ class RunSpec(Section):
 
     @property
     def relative_path(self) -> Path:
-        """Where people find the run: `<paper>/<table>/<row>/<column>/seed<k>-<id>`, `<table>@<settings>` where they are
+        """The path for people: `<paper>/<table>/<row>/<column>/seed<k>-<id>`, `<table>@<settings>` where they are
         changed. Slashes in names are dashes: a recipe, which may come from anywhere, names no folder outside."""
         table = table_folder(self.paper, table_name(self.table, self.changed, type(self.settings)))
         row, column = (name.replace("/", "-") for name in (self.row, self.column))
@@ -176,7 +176,7 @@ class RunSpec(Section):
 
 
 def table_folder(paper: str, table: str) -> Path:
-    """Where the links of a table stand, below the runs."""
+    """The folder of a table's links, below the runs."""
     paper, table = (name.replace("/", "-") for name in (paper, table))
     return Path(f"paper-{paper}" if paper.casefold() in (BY_ID, RESULTS) else paper, table)
 
@@ -235,13 +235,10 @@ def plan(
     seeds: list[int] | None = None,
 ) -> list[RunSpec]:
     """Every run of the recipe at `scale`: columns outermost, then seeds, points of a grid, and rows, so that a table
-    fills evenly. Of a sweep with trials these, the baseline's too since every row is shown at what they choose, and
-    then the runs at the recipe's own values: what the trials choose is not known yet (`chosen_runs`). `rows` and
-    `columns` are comma-separated selections; rows of `--also` are always among the selected.
-
-    Raises:
-        UserError: there is no such scale, row or column, or a seed is one of the trials.
-    """
+    fills evenly. Of a sweep with trials these, the baseline's too since every row is shown at what they choose, then
+    the runs at the recipe's own values; what the trials choose is not known yet (`chosen_runs`). `rows` and `columns`
+    are comma-separated selections; rows of `--also` are always selected. Raises `UserError` where there is no such
+    scale, row or column, or a seed is one of the trials."""
     recipe = loaded.recipe
     if scale not in recipe.scales:
         raise UserError(f"{loaded.path}: there is no scale {scale!r}", nearest(scale, recipe.scales))

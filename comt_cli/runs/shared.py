@@ -30,7 +30,7 @@ class SharedRun:
         return self.spec.id
 
     def directory(self, runs: Path) -> RunDirectory:
-        """Where it is stored."""
+        """Its run directory."""
         return RunDirectory.of(runs, self.spec)
 
     def link(self, runs: Path) -> None:
@@ -71,14 +71,9 @@ def link_runs(specs: Iterable[RunSpec], runs: Path) -> None:
 
 
 def set_aside(specs: Sequence[RunSpec], runs: Path) -> list[Path]:
-    """Move the run directories of `specs` out of the way, so that they are trained anew; returns where they went.
-
-    Nothing is deleted: what was computed was paid for. Every link to them, of any table, is renamed as they are.
-
-    Raises:
-        BeingTrained: another process is training one of the runs; says which. None of them is moved.
-        StorageError: the system refuses; those before are moved.
-    """
+    """Move the run directories of `specs` out of the way, with every link to them, so that they are trained anew;
+    returns where they went. Nothing is deleted: what was computed was paid for. Raises `BeingTrained` where another
+    process is training one of them: none is moved; `StorageError` where the system refuses: those before are moved."""
     directories = [directory for shared in shared_runs(specs) if (directory := shared.directory(runs)).path.is_dir()]
     with contextlib.ExitStack() as locks:
         for directory in directories:

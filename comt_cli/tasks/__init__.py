@@ -26,10 +26,6 @@ def tasks() -> Mapping[str, Task[Any]]:
         for value in vars(module).values():
             is_task = isinstance(value, type) and issubclass(value, Task) and not inspect.isabstract(value)
             if is_task and value.__module__ == module.__name__:
-                if value.name != module_info.name:
-                    raise ImportError(f"{module.__file__}: the task is called {value.name}, and not as its file")
-                if value.command in found:
-                    raise ImportError(f"{module.__file__}: another task has the command {value.command}")
                 found[value.command] = value()
     return dict(sorted(found.items(), key=lambda item: (item[0] != FIRST, item[0])))
 

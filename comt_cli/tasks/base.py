@@ -1,9 +1,6 @@
-"""What a task is: what a network is trained to do, declared once. Imports neither torch nor pydantic.
-
-A file in this folder declares a task: its settings, its metrics, its data, and the words that pages and figures use for
-it. The file of the same name in `training/tasks` has the half that trains. Both are found by being there: no other
-module names a task.
-"""
+"""A task: what a network is trained to do, declared once in a file of this folder: its settings, its metrics, its data,
+and the words that pages and figures use for it. The file of the same name in `training/tasks` has the half that trains.
+Both are found by being there: no other module names a task. Imports neither torch nor pydantic."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ def only_class(module: str, kind: type[K]) -> type[K]:
 
 @dataclass(frozen=True)
 class Unit:
-    """What a task counts as its targets, in the plural (`tokens`), and an abbreviation for narrow lines (`tok`)."""
+    """The targets that a task counts, in the plural (`tokens`), and an abbreviation for narrow lines (`tok`)."""
 
     name: str
     short: str
@@ -51,11 +48,9 @@ class Unit:
 
 @dataclass(frozen=True)
 class DifferenceUnit:
-    """The unit of a difference to the baseline.
-
-    `name` ends the CSV's keys (`difference_percent`), `sign` stands in headings, `spoken` after a number in a sentence,
-    `full` in the sentence that introduces it, where that is longer. A relative one is 100 (x / b - 1), the other x - b.
-    """
+    """The unit of a difference to the baseline: `name` ends the CSV's keys (`difference_percent`), `sign` stands in
+    headings, `spoken` after a number in a sentence, `full` where that is longer. A relative one is 100 (x / b - 1), the
+    other x - b."""
 
     name: str
     sign: str
@@ -64,7 +59,7 @@ class DifferenceUnit:
     full: str = ""
 
     def paired(self, baseline: str) -> str:
-        """How differences to a baseline over several seeds are taken (`statistics.paired_difference`), in a phrase."""
+        """A phrase on differences to a baseline over several seeds (`statistics.paired_difference`)."""
         interval = "with the 95 % interval of Student's t"
         if self.is_relative:
             return f"ratios to {baseline} in per cent (geometric mean), {interval} on their logarithms"
@@ -80,16 +75,9 @@ SCORE_POINTS = DifferenceUnit("points", "pts", "points")
 
 @dataclass(frozen=True)
 class Metric:
-    """A number of an evaluation that a column of a table can show.
-
-    Attributes:
-        words: what it is, in a sentence; `label`: on an axis; `brief`: in a line of progress, with `sign` after it.
-        better: which way.
-        difference: the unit of differences to the baseline.
-        decimals: how many are shown.
-        beside: another metric of the task that is shown next to it, None for none; `remark` says why.
-        collapsed_above: a published value above this is that of a run that collapsed; None where no value says so.
-    """
+    """A number of an evaluation that a column can show: in a sentence (`words`), on an axis (`label`), in a line of
+    progress (`brief`, with `sign` after it). Another metric of the task is shown `beside` it, for the reason of
+    `remark`; a published value above `collapsed_above` is that of a run that collapsed."""
 
     words: str
     label: str
@@ -117,15 +105,9 @@ relative = functools.partial(Metric, better="lower", difference=PERCENT)
 
 @dataclass(frozen=True)
 class Drawing:
-    """What can be drawn of a task's runs where a recipe is a figure.
-
-    Attributes:
-        of_all_rows: it compares the rows of a recipe; else it is of the baseline alone.
-        from_log: the key of the setting that has training log what is drawn, `train.gradient_norms_every`; None: the
-            trained network is drawn.
-        of_method: the only method of which it can be drawn, None for any.
-        takes_site, takes_text: whether the recipe says which site is drawn, or what the network reads.
-    """
+    """A drawing of a task's runs, where a recipe is a figure: of the rows of a recipe, or of the baseline alone;
+    `from_log`: of what this setting has training log, else of the trained network; `of_method`: of this method alone.
+    `takes_site` and `takes_text`: the recipe names a site, or what the network reads."""
 
     of_all_rows: bool = False
     from_log: str | None = None
@@ -143,31 +125,19 @@ class AnyDataset(Protocol):
 
 
 class Task(ABC, Generic[S]):
-    """A task; `settings` are those of a run of it. One instance each.
+    """A task. One instance each; its class's docstring is the help of its `command`.
 
-    Attributes:
-        name: the file's, here and in `training/tasks`.
-        command: the verb that trains; the class's docstring is its help.
-        unit: what its targets are.
-        metrics: by their key in `result.json`; the first is a recipe's default.
-        model_kind: what one of its models is called, with the article; `verbs`: those that take its trained models.
-        sites: what its models offer to methods.
-        drawings: what can be drawn of its runs.
-        plain_method: the method against whose model extra parameters are counted; `plain`: that model in words;
-            `differs`: what of it is another at the smaller scales.
-        runtime_keys: settings, by section, that are no part of a run's identity: they change no number, or only the
-            order in which numbers are added up and so how the sums are rounded.
-        description: a sentence of network, data and training, with fields for the sections of the settings, the `shape`
-            of the network, its `{size}`, the `{amount}` that a run saw, and `phrases`; `amount`: of what that is.
-        checkpoint_parts: what a checkpoint must hold beside settings and weights, so that the model can be used without
-            its data set.
-        counts_targets: whether speeds count the targets of each step, since samples differ in their positions; else
-            they count `positions`, padding included.
-        typical_share: the share of a matrix product's speed that a training step usually reaches.
-        shows_median: whether tables show the median over seeds beside the mean, since single runs fail.
-        at_scale: what an overview adds about a scale where tables of this task are among its tables.
-        trained_on: the data of its runs, for the overview: `{column}` stands for the distinct values of a column of
-            `<table>-runs.csv`, `{column:span}` for the least and the greatest.
+    `metrics` are by their key in `result.json`; the first is a recipe's default. One of its models is a `model_kind`,
+    which `verbs` take. Extra parameters are counted against the model of `plain_method`, in words `plain`; smaller
+    scales have one that `differs`. `runtime_keys`, settings by section, are no part of a run's identity: they change no
+    number, or only the rounding of sums. `description` is a sentence of network, data and training, with fields for
+    the sections of the settings, the `shape` of the network, its `size`, the `amount` that a run saw (of what, says
+    `amount`), and `phrases`. `checkpoint_parts` are what a model needs to be used without its data set. Speeds count
+    the targets of each step where `counts_targets`, since samples differ, else `positions`, padding included;
+    `typical_share` of a matrix product's speed is what a training step usually reaches. Tables show the median over
+    seeds too where `shows_median`, since single runs fail. For overviews: `at_scale` is a sentence about a scale,
+    `trained_on` the data, where `{column}` stands for the values of a column of `<table>-runs.csv`, `{column:span}`
+    for the least and the greatest.
     """
 
     name: ClassVar[str]
@@ -201,7 +171,7 @@ class Task(ABC, Generic[S]):
     @property
     @abstractmethod
     def sites(self) -> Sites:
-        """What its models offer to methods."""
+        """The sites that its models offer to methods."""
 
     # ---- what can be wrong with a recipe
 
@@ -218,11 +188,8 @@ class Task(ABC, Generic[S]):
 
     def fingerprint(self, settings: S, progress: ProgressCallback | None = None) -> str:
         """16 hexadecimal digits that identify the data that the settings ask for, before any is prepared. No other task
-        gives the same: where two read one source, the task's name is part of it.
-
-        Raises:
-            UserError: its source cannot be read.
-        """
+        gives the same: where two read one source, the task's name is part of it. Raises `UserError` where its source
+        cannot be read."""
         from comt_cli.data.prepare import fingerprint
 
         return fingerprint(settings.data, progress)
@@ -234,12 +201,9 @@ class Task(ABC, Generic[S]):
         return known_content(settings.data, fingerprint)
 
     def prepare(self, settings: S, progress: ProgressCallback | None = None) -> AnyDataset:
-        """The data set, made now unless it was made before. Imports NumPy.
-
-        Raises:
-            UserError: the source is not as needed, or prepared files are damaged.
-            StorageError: the disk is full or refuses; what was written before is kept.
-        """
+        """The data set, made now unless it was made before. Imports NumPy. Raises `UserError` where the source is not
+        as needed, or prepared files are damaged, and `StorageError` where the disk refuses; what was written before is
+        kept."""
         from comt_cli.data.prepare import kind_of
         from comt_cli.data.storage import no_progress
 
@@ -248,7 +212,7 @@ class Task(ABC, Generic[S]):
 
     @abstractmethod
     def data_name(self, settings: S) -> str:
-        """What the data is called in a recipe: `python-docs`, `glyphs10`."""
+        """The data's name in a recipe: `python-docs`, `glyphs10`."""
 
     def identify(self, settings: S) -> tuple[str, str | None]:
         """`fingerprint` and `known_content`. Raises `UserError`."""
@@ -259,8 +223,8 @@ class Task(ABC, Generic[S]):
 
     @abstractmethod
     def dimensions(self, settings: S) -> dict[str, int]:
-        """What the data gives the model: `{"vocabulary": 2048, "length": 256}`. With the settings of the model and the
-        method these decide its cost."""
+        """The sizes that the data gives the model, `{"vocabulary": 2048, "length": 256}`: with the settings of the
+        model and the method these decide its cost."""
 
     def positions(self, settings: S) -> int:
         """The positions of a sample, padding included: of an image one. Of samples that differ (`counts_targets`),
@@ -269,7 +233,7 @@ class Task(ABC, Generic[S]):
 
     @abstractmethod
     def work(self, settings: S) -> float:
-        """How much a sample takes, in a unit of the task's own: for comparing runs before any is counted."""
+        """The work of a sample, in a unit of the task's own: for comparing runs before any is counted."""
 
     # ---- words
 
@@ -285,11 +249,11 @@ class Task(ABC, Generic[S]):
         return self.description.format(**sections, **self.phrases(settings))
 
     def phrases(self, settings: S) -> dict[str, Any]:
-        """What a `description` names that is no setting."""
+        """Fields of `description` that are no settings."""
         return {}
 
     def columns(self, settings: S) -> dict[str, Any]:
-        """What of the settings `<table>-runs.csv` shows: how large the network is, and what it is trained on."""
+        """The settings that `<table>-runs.csv` shows: the size of the network, and its data."""
         train = settings.train
         last = {"batch_size": train.batch_size, "precision": train.precision}
         return {"model": settings.model.size, **self.own_columns(settings), **last}
@@ -313,7 +277,7 @@ class Task(ABC, Generic[S]):
 
     @property
     def result_keys(self) -> tuple[str, ...]:
-        """What is shown of `result.json`."""
+        """The keys of `result.json` that are shown."""
         return (
             *("step", "steps", self.unit.name, "loss", *self.metrics, "train_loss", "diverged_at", "last_finite_loss"),
             *("parameters", "extra_parameters", "extra_parameters_percent", "flops", "train_seconds"),
@@ -340,7 +304,7 @@ class TokenTask(Task[S]):
 
     @abstractmethod
     def step(self, settings: S) -> str:
-        """What a step is of: `32 images`."""
+        """The samples of a step: `32 images`."""
 
     def network_and_data(self, settings: S, size: Sequence[str] = ()) -> str:
         shape, data = settings.model.shape(), self.data_name(settings)
@@ -387,7 +351,7 @@ class EncoderDecoderTask(TokenTask[Coded]):
 
     @property
     def sites(self) -> Sites:
-        from comt_cli.tasks.settings.transformer import ENCODER_DECODER_SITES
+        from comt_cli.tasks.settings.translation import ENCODER_DECODER_SITES
 
         return ENCODER_DECODER_SITES
 

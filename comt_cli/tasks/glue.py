@@ -81,7 +81,7 @@ class Glue(TokenTask["GlueSettings"]):
 
     @property
     def sites(self) -> Sites:
-        from comt_cli.tasks.settings.transformer import ENCODER_SITES
+        from comt_cli.tasks.settings.translation import ENCODER_SITES
 
         return ENCODER_SITES
 

@@ -10,8 +10,7 @@ from comt_cli.tasks.base import Drawing, Metric, Task, Unit, percentage
 
 if TYPE_CHECKING:
     from comt_cli.recipe.schema import Sites
-    from comt_cli.tasks.settings.images import ImageSettings
-    from comt_cli.tasks.settings.resnet import ResNetSettings
+    from comt_cli.tasks.settings.images import ImageSettings, ResNetSettings
 
 
 class ImageClassification(Task["ImageSettings"]):
@@ -111,7 +110,7 @@ class ImageClassification(Task["ImageSettings"]):
 
     def _resnet(self, model: ResNetSettings) -> str:
         """`ResNet-18`, and how it departs from the size of that name: `PreAct-ResNet-110, shallower and narrower`."""
-        from comt_cli.tasks.settings.resnet import RESNET_SIZES
+        from comt_cli.tasks.settings.images import RESNET_SIZES
 
         shape, named = model.shape(), RESNET_SIZES[model.size]
         blocks, layers = sum(shape.blocks), sum(named.blocks)

@@ -69,7 +69,7 @@ class MaskedLanguageModelling(TextTask["MaskedSettings"]):
 
     @property
     def sites(self) -> Sites:
-        from comt_cli.tasks.settings.transformer import ENCODER_SITES
+        from comt_cli.tasks.settings.translation import ENCODER_SITES
 
         return ENCODER_SITES
 

@@ -48,7 +48,7 @@ def _metrics() -> dict[str, Metric]:
 
 
 def _beside(prefix: str, key: str) -> str | None:
-    """What stands beside a score in tables: the values, else what the last weights come to."""
+    """The metric beside a score in tables: the values, else the same of the last weights."""
     if prefix == "last_test_":
         return None
     return f"{prefix}slot_accuracy" if key == "bleu" else f"last_{prefix}{key}"

@@ -18,7 +18,7 @@ from comt_cli.generation.beam import NOTHING, Forbidden, NotFinite, decode
 from comt_cli.generation.transcript import Transcript
 from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.scoring.metrics import Score
-from comt_cli.tasks.settings.transformer import DecoderTrainSettings
+from comt_cli.tasks.settings.translation import DecoderTrainSettings
 from comt_cli.training.devices import compute_context
 from comt_cli.training.evaluation import Evaluation, bounded_exp, finite, mean_over
 from comt_cli.training.objective import Objective, SummedLoss

@@ -12,7 +12,7 @@ from torch import nn
 
 from comt_cli.layers.learned import UpdateRule
 from comt_cli.recipe.settings import Training
-from comt_cli.tasks.settings.adam import OPTIMIZERS
+from comt_cli.tasks.settings import OPTIMIZERS
 from comt_cli.training.parallel import is_sharded
 
 RATE = "rate"

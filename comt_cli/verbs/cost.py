@@ -10,8 +10,7 @@ from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from comt_cli.campaign import estimate
 from comt_cli.campaign.estimate import Estimator, Finished
 from comt_cli.campaign.executor import check_training
-from comt_cli.campaign.jobs import runs_at_once, usable_cores
-from comt_cli.campaign.server import begin_as_helper, context_for, start_server
+from comt_cli.campaign.processes import begin_as_helper, context_for, runs_at_once, start_server, usable_cores
 from comt_cli.commands.options import Where
 from comt_cli.models import accounting
 from comt_cli.models.cost import Cost, Network, network_of

@@ -31,7 +31,7 @@ from comt_cli.report import figures
 from comt_cli.report.caption import Caption
 from comt_cli.report.terminal import say_written
 from comt_cli.report.words import of_runs
-from comt_cli.tasks.settings.transformer import BeamSettings
+from comt_cli.tasks.settings.translation import BeamSettings
 from comt_cli.training.devices import pick_device
 
 Decode = TypeVar("Decode", bound=BeamSettings)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from comt_cli.campaign.outcomes import TrainingFailed
+from comt_cli.campaign.queue import TrainingFailed
 from comt_cli.commands import options
 from comt_cli.commands.options import Selection
 from comt_cli.errors import StorageError, UserError

@@ -13,7 +13,7 @@ import typer
 
 from comt_cli.campaign import estimate
 from comt_cli.campaign.estimate import Estimator
-from comt_cli.campaign.slurm_site import Site
+from comt_cli.campaign.slurm import Site
 from comt_cli.commands import completion, options
 from comt_cli.commands.options import Selection, Where
 from comt_cli.errors import UserError

@@ -13,9 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from comt_cli.campaign import executor
-from comt_cli.campaign.outcomes import Ending, Summary, TrainingFailed, run_name
-from comt_cli.campaign.slurm import begin_anew, submit
-from comt_cli.campaign.slurm_site import Site, read_site
+from comt_cli.campaign.queue import Ending, Summary, TrainingFailed, run_name
+from comt_cli.campaign.slurm import Site, begin_anew, read_site, submit
 from comt_cli.commands import completion, options
 from comt_cli.commands.options import Selection, Where
 from comt_cli.errors import RunInterrupted, UserError

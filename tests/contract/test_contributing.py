@@ -23,8 +23,8 @@ from comt_cli.models.llama import Llama
 from comt_cli.recipe.load import load_recipe_text
 from comt_cli.recipe.schema import Catalogue
 from comt_cli.tasks import tasks
-from comt_cli.tasks.settings.llama import ModelSettings
-from comt_cli.tasks.settings.resnet import ResNetSettings
+from comt_cli.tasks.settings.images import ResNetSettings
+from comt_cli.tasks.settings.language import ModelSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")

@@ -33,7 +33,7 @@ from comt_cli.layers.residual.sas import GatedShare, SelfAdaptiveScaling
 from comt_cli.layers.residual.scaled import ProgressiveResidual, Ramp, ReZero, ScaledBranch
 from comt_cli.layers.shared_values import LayerRouter, ValueResidual
 from comt_cli.methods.base import Wiring
-from comt_cli.tasks.settings.resnet import ResNetSettings
+from comt_cli.tasks.settings.images import ResNetSettings
 
 MEDIUM_IMAGES = SMALL["train-resnet"].medium
 Check = Callable[[Tensor, nn.Module], None]

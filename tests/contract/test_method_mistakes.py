@@ -21,7 +21,7 @@ from comt_cli.models.cost import Cost, Network
 from comt_cli.models.counting import count
 from comt_cli.recipe.find import find_recipe
 from comt_cli.recipe.load import load_recipe
-from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.tasks.settings.language import ModelSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = """from __future__ import annotations

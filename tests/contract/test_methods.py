@@ -47,7 +47,7 @@ from comt_cli.models.base import Model
 from comt_cli.models.build import empty_network
 from comt_cli.recipe.schema import Sites
 from comt_cli.tasks import task_of, tasks
-from comt_cli.tasks.settings.resnet import ResNetSettings
+from comt_cli.tasks.settings.images import ResNetSettings
 
 
 def test_every_task_and_every_method_is_here():

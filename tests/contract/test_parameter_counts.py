@@ -11,8 +11,8 @@ from method_cases import METHODS, wiring_of
 from comt_cli.methods import method_from
 from comt_cli.models.build import empty_network
 from comt_cli.models.flops import parameter_count
-from comt_cli.tasks.settings.llama import ModelSettings
-from comt_cli.tasks.settings.resnet import ResNetSettings
+from comt_cli.tasks.settings.images import ResNetSettings
+from comt_cli.tasks.settings.language import ModelSettings
 
 
 def counted(size: str, options: dict | None = None) -> int:

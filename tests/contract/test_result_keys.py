@@ -9,8 +9,7 @@ from tiny_runs import pair_spec, tiny_spec, train, write_corpus
 from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.data.prepare import fingerprint, prepare
 from comt_cli.runs.plan import RunSpec
-from comt_cli.tasks.settings.images import ImageSettings, ImageTrainSettings
-from comt_cli.tasks.settings.resnet import ResNetSettings
+from comt_cli.tasks.settings.images import ImageSettings, ImageTrainSettings, ResNetSettings
 
 
 def image_spec(**train_settings: Any) -> RunSpec:

@@ -12,7 +12,7 @@ from tiny_runs import tiny_spec
 from torch import Tensor
 
 from comt_cli.campaign.executor import train_on
-from comt_cli.campaign.outcomes import Ending
+from comt_cli.campaign.queue import Ending
 from comt_cli.generation.cached import Decoder, generate
 from comt_cli.models.llama import Llama
 

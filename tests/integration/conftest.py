@@ -9,7 +9,7 @@ import pytest
 from dying import Nursery
 from tiny_fixtures import one_thread, tiny_cache, tiny_corpus
 
-from comt_cli.campaign import inline, workers
+from comt_cli.campaign import workers
 
 __all__ = ["one_thread", "tiny_cache", "tiny_corpus"]
 
@@ -36,6 +36,5 @@ def quick_workers(only_nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> Ite
     Nobody sits out the second after which a pool, or a command that waits for another, looks again."""
     monkeypatch.setattr(workers, "context_for", lambda devices: multiprocessing.get_context("forkserver"))
     monkeypatch.setattr(workers, "TICK_SECONDS", 0.05)
-    monkeypatch.setattr(inline, "WAIT_SECONDS", 0.05)
     yield
     assert multiprocessing.active_children() == []

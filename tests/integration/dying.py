@@ -34,7 +34,7 @@ from comt_cli.models.build import empty_network, materialise, wiring_of
 from comt_cli.models.flops import parameter_count
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
-from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.tasks.settings.language import ModelSettings
 from comt_cli.training.record import LineLog
 
 Moment = tuple[str, int]

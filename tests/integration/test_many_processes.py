@@ -22,7 +22,7 @@ from tiny_runs import TIMES, assert_same_run, tiny_spec, train
 from torch.nn.parallel import DistributedDataParallel
 from worlds import run_together, train_table
 
-from comt_cli.campaign import group
+from comt_cli.campaign import executor
 from comt_cli.campaign.executor import train_on
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.data.prepare import prepare
@@ -90,9 +90,9 @@ def launch_two(behaviour: str, folder: str) -> None:
                     raise RunInterrupted("stopped", None, stop.number)
                 time.sleep(0.01)
 
-    group.START_METHOD = "fork"  # type: ignore[misc,assignment]
+    executor.START_METHOD = "fork"  # type: ignore[misc,assignment]
     try:
-        group.train_in_group(2, [], Path(folder), "cpu", instead)
+        executor.train_in_group(2, [], Path(folder), "cpu", instead)
     except UserError as error:
         (Path(folder) / "message").write_text(str(error))
         raise SystemExit(error.exit_status) from None
@@ -161,7 +161,7 @@ def end_beside_a_defect(error: UserError | None, folder: str) -> None:
             raise error
 
     with (Path(folder) / "said").open("w") as sys.stdout:
-        group._member(0, 1, group.free_port(), [], Path(folder), None, instead, multiprocessing.SimpleQueue())
+        executor._member(0, 1, executor.free_port(), [], Path(folder), None, instead, multiprocessing.SimpleQueue())
 
 
 @pytest.mark.parametrize(("error", "status"), [(None, 0), (RunInterrupted("stopped", None, signal.SIGTERM), 143)])
@@ -188,7 +188,7 @@ def test_two_processes_train_as_one_and_stop_and_go_on(tiny_corpus, tmp_path, mo
     and is told to stop in a long one; the second ends that. Both accumulate two micro-batches a process; 18 validation
     rows do not divide into 2 x 5.
     """
-    monkeypatch.setattr(group, "START_METHOD", "forkserver")
+    monkeypatch.setattr(executor, "START_METHOD", "forkserver")
     short = tiny_spec(tiny_corpus, **RAGGED | {"steps": 5, "log_every": 1, "evaluate_every": 2})
     long = tiny_spec(tiny_corpus, **RAGGED)
     alone = [train(spec, tmp_path / "alone") for spec in (short, long)]
@@ -245,9 +245,9 @@ def assert_close_runs(alone: RunDirectory, together: RunDirectory, drift: float)
 
 @pytest.mark.slow
 def test_processes_do_not_wait_for_ever_for_one_that_failed(nursery, monkeypatch):
-    monkeypatch.setattr(group, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(executor, "GRACE_SECONDS", 0.2)
     workers = [nursery.start(time.sleep, 600), nursery.start(sys.exit, 3)]
-    group.join(workers)
+    executor.join(workers)
     assert [worker.exitcode for worker in workers] == [-signal.SIGKILL, 3]
 
 
@@ -259,7 +259,7 @@ def torchrun(monkeypatch):
     """The environment of one of torchrun's processes."""
 
     def set_environment(rank: int, size: int) -> None:
-        port = group.free_port()
+        port = executor.free_port()
         for key, value in {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}.items():
             monkeypatch.setenv(key, str(value))
         monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")

@@ -15,8 +15,7 @@ from one_node_slurm import Cluster, one_node_slurm
 from submitit import LocalExecutor
 from tiny_runs import assert_same_run, tiny_spec, train
 
-from comt_cli.campaign.slurm import TrainJob, job_of, job_standings, submit
-from comt_cli.campaign.slurm_site import Site
+from comt_cli.campaign.slurm import Site, TrainJob, job_of, job_standings, submit
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 

@@ -3,33 +3,25 @@ recipe of its own."""
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import json
 import signal
-import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from dying import wait_until
-from test_workers import Crew, Notes
+from test_workers import Crew
 from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train, training
 from worlds import comt, run_together, train_table, train_together
 
-from comt_cli.campaign.inline import train_queue
-from comt_cli.campaign.outcomes import Ending
-from comt_cli.campaign.queue import RunQueue
-from comt_cli.errors import RunInterrupted, UserError
+from comt_cli.campaign.queue import Ending
+from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedModel
-from comt_cli.files import write_json
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec, RunStart
 from comt_cli.training.objective import SummedLoss
-from comt_cli.training.processes import StopSignal
 
 pytestmark = pytest.mark.usefixtures("quick_workers")
 STEPS = {"steps": 8, "log_every": 1, "save_every": 2}
@@ -123,47 +115,6 @@ def test_workers_train_the_source_first(source, tmp_path):
     assert train_table(specs, tmp_path / "alone", "cpu").lines() == ["3 runs: 3 done"]
     for spec in (source, *specs):
         assert_same_run(*(RunDirectory.of(tmp_path / folder, spec) for folder in ("runs", "alone")))
-
-
-@contextlib.contextmanager
-def trained_elsewhere(source: RunSpec, folder: Path, awaited: Callable[[], bool]) -> Iterator[Path]:
-    """A folder of runs where another machine has the source; it leaves its result once that is `awaited`."""
-    runs = folder / "runs"
-    directory, made = RunDirectory.of(runs, source), train(source, folder / "elsewhere")
-    held = threading.Event()
-
-    def elsewhere() -> None:
-        with directory.lock():
-            held.set()
-            wait_until(awaited)
-            directory.checkpoint_file.write_bytes(made.checkpoint_file.read_bytes())
-            write_json(directory.result_file, json.loads(made.result_file.read_text(encoding="utf-8")))
-
-    other = threading.Thread(target=elsewhere)
-    other.start()
-    held.wait()
-    yield runs
-    other.join()
-
-
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_source_that_another_machine_trains_is_awaited(workers, source, tmp_path):
-    specs, display = [started(source)], Notes()
-    display.waiting = lambda text: display.note("waiting", 0, text)
-    with trained_elsewhere(source, tmp_path, lambda: display.count("waiting") > 0) as runs:
-        if workers > 1:
-            found = Crew(specs, runs, display=display).run()
-        else:
-            found = [each.ending for each in train_queue(RunQueue(specs, runs), "cpu", display, StopSignal()).outcomes]
-    assert found == [Ending.done] * 2
-    assert "which is being trained by process" in next(event[2] for event in display.heard if event[0] == "waiting")
-
-
-def test_waiting_hears_a_signal(source, tmp_path):
-    display, stop = Notes(), StopSignal()
-    display.waiting = lambda _: setattr(stop, "number", signal.SIGTERM)
-    with RunDirectory.of(tmp_path, source).lock(), pytest.raises(RunInterrupted, match="stopped while waiting for"):
-        train_queue(RunQueue([started(source)], tmp_path), "cpu", display, stop)
 
 
 RECIPE = """\

@@ -17,7 +17,7 @@ from worlds import train_table
 from comt_cli import app
 from comt_cli.campaign import executor
 from comt_cli.campaign.display import Display
-from comt_cli.campaign.outcomes import Ending, TrainingFailed
+from comt_cli.campaign.queue import Ending, TrainingFailed
 from comt_cli.errors import RunInterrupted
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.runs.directory import RunDirectory, RunState

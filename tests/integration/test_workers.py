@@ -21,9 +21,8 @@ from worlds import train_table
 
 from comt_cli.campaign import workers
 from comt_cli.campaign.display import Display
-from comt_cli.campaign.jobs import Workers
-from comt_cli.campaign.outcomes import Ending, TrainingFailed
-from comt_cli.campaign.queue import RunQueue
+from comt_cli.campaign.processes import Workers
+from comt_cli.campaign.queue import Ending, RunQueue, TrainingFailed
 from comt_cli.campaign.workers import WorkerPool
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.runs.directory import RunDirectory, RunState
@@ -67,7 +66,8 @@ class Notes(Display):
                 self.note("warned", worker, text)
 
     def run_ended(self, worker, ended):
-        self.note("ended", worker, ended.spec.seed, ended.ending)
+        if ended is not None:
+            self.note("ended", worker, ended.spec.seed, ended.ending)
 
 
 def seeds(corpus: str, *numbers: int, **train):
@@ -162,7 +162,7 @@ def test_a_worker_that_is_told_alone_to_stop_hands_its_run_on(tiny_corpus, tmp_p
 def test_a_run_is_not_trained_on_other_text_than_it_was_planned_with(tiny_corpus, tmp_path):
     spec = tiny_spec(tiny_corpus).model_copy(update={"data_content": "0123456789abcdef"})
     crew = Crew([spec], tmp_path, count=4)
-    assert len(crew.pool._workers) == 1
+    assert crew.pool._size == 1
     crew.pool.run()  # what was prepared before is read by the worker, and is other text by then
     assert crew.endings() == [Ending.failed]
     assert "is not the data any more" in str(RunDirectory.of(tmp_path, spec).error())

@@ -16,9 +16,8 @@ from tiny_runs import dataset_of
 from typer.testing import CliRunner
 
 from comt_cli.app import app
-from comt_cli.campaign import executor, group
-from comt_cli.campaign.outcomes import Summary
-from comt_cli.campaign.queue import RunQueue
+from comt_cli.campaign import executor
+from comt_cli.campaign.queue import RunQueue, Summary
 from comt_cli.errors import UserError
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
@@ -48,7 +47,9 @@ def comt(*arguments: str, status: int = 0) -> str:
 
 def train_table(specs: Sequence[RunSpec], runs: Path, device: str | None) -> Summary:
     """Train runs in this process, one after the other."""
-    return executor.train_here(RunQueue(specs, runs), device)
+    queue = RunQueue(specs, runs)
+    executor.train_here(queue, device)
+    return queue.summary()
 
 
 def train_together(rank: int, spec_json: str, runs: str) -> None:
@@ -60,19 +61,19 @@ def train_together(rank: int, spec_json: str, runs: str) -> None:
 
 def run_together(nursery: Nursery, size: int, work: Callable[..., None], *arguments: Any) -> None:
     """Call `work(rank, *arguments)` in `size` processes that know of each other, and wait until all have ended well."""
-    port, cache = group.free_port(), os.environ["COMT_CACHE"]
+    port, cache = executor.free_port(), os.environ["COMT_CACHE"]
     with tempfile.TemporaryDirectory() as folder:
         said = [Path(folder) / f"stderr of process {rank}" for rank in range(size)]
         processes = [
             nursery.start(_work, work, rank, size, port, cache, str(said[rank]), arguments) for rank in range(size)
         ]
-        failed = group.join(processes)
+        failed = executor.join(processes)
         codes = [process.exitcode for process in processes]
-        if codes != [0] * size:
+        if any(codes):
             # The first to fail at the end: the others are its victims, and only the end of a long log may be kept.
             order = [*(rank for rank in range(size) if rank not in failed), *reversed(failed)]
             shown = "\n".join(_shown(said[rank]) for rank in order)
-            pytest.fail(f"{shown}\n{group.exit_texts(codes, failed)}", pytrace=False)
+            pytest.fail(f"{shown}\nexit codes: {codes}", pytrace=False)
 
 
 def _shown(path: Path) -> str:

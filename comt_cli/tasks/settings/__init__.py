@@ -1,1 +1,90 @@
-"""The classes of settings. They take pydantic, and are imported where a recipe or a run is read."""
+"""The settings of each task's runs; the optimisers that recipes can name, and the keys of Adam that several share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, PositiveFloat
+
+from comt_cli.recipe.settings import Count, StepsOrShare, Training
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """A class of `torch.optim`, and the arguments that settings give it beside the learning rate and weight decay."""
+
+    torch_class: str
+    arguments: Callable[[Any], dict[str, Any]]
+
+
+def _adam(settings: Any) -> dict[str, Any]:
+    return {"betas": (settings.beta1, settings.beta2), "eps": settings.epsilon, "fused": True}
+
+
+def _sgd(settings: Any) -> dict[str, Any]:
+    """`g = gradient + weight_decay * w`, `v = momentum * v + g` from `v = g`, `w = w - rate * v` (Nesterov's: `w - rate
+    * (g + momentum * v)`); the decay is of all parameters, biases and norms too, as in the published scripts."""
+    return {"momentum": settings.momentum, "nesterov": settings.nesterov, "fused": True}
+
+
+OPTIMIZERS: Mapping[str, Optimizer] = {
+    "adam": Optimizer("Adam", _adam),
+    "adamw": Optimizer("AdamW", _adam),
+    "sgd": Optimizer("SGD", _sgd),
+}
+"""All in the fused form, one pass over the states."""
+
+Dropped = Annotated[float, Field(ge=0, lt=1)]
+"""The probability with which dropout sets a number to zero."""
+
+if TYPE_CHECKING:
+    AdamName = str
+else:
+    AdamName = Literal[tuple(name for name, each in OPTIMIZERS.items() if each.arguments is _adam)]
+
+
+class AdamSettings(Training):
+    """Adam or AdamW, its schedules, and the average of the last weights."""
+
+    moments: ClassVar[Mapping[str, Any]] = {**Training.moments, "average_every": StepsOrShare | None}
+    later: ClassVar[frozenset[str]] = Training.later | {"average_last", "average_every"}
+
+    learning_rate: PositiveFloat = 1e-3
+    schedule: Literal["cosine", "linear", "noam", "constant"] = "cosine"
+    optimizer: AdamName = "adam"
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    epsilon: PositiveFloat = 1e-8
+    average_last: Count = 1
+    average_every: Count | None = None
+    activation_checkpointing: bool = False
+    sharding: Literal["none", "fsdp"] = "none"
+
+    @property
+    def averaged_steps(self) -> tuple[int, ...]:
+        if self.average_every is None:
+            return ()
+        return tuple(self.steps - back * self.average_every for back in reversed(range(self.average_last)))
+
+    def _contradictions(self) -> Iterator[str]:
+        yield from super()._contradictions()
+        if self.select == "best" and self.average_last > 1:
+            yield "average_last: belongs to select: last; leave one of the two keys out"
+        if (self.average_last > 1) != (self.average_every is not None):
+            yield "average_every: is how many steps the averaged weights lie apart; give it with average_last alone"
+        elif self.average_every is not None and (self.average_last - 1) * self.average_every >= self.steps:
+            yield f"average_last: {self.steps} steps have no {self.average_last} that lie {self.average_every} apart"
+
+    @property
+    def moments_per_parameter(self) -> int:
+        return 2
+
+    @property
+    def recomputes(self) -> bool:
+        return self.activation_checkpointing
+
+    @property
+    def shards(self) -> bool:
+        return self.sharding == "fsdp"

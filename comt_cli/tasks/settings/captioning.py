@@ -9,21 +9,19 @@ from pydantic import Field, model_validator
 
 from comt_cli.data.captions.settings import CaptionData
 from comt_cli.recipe.settings import RunSettings, WholeNumber
-from comt_cli.tasks.settings.transformer import (
+from comt_cli.tasks.settings import Dropped
+from comt_cli.tasks.settings.translation import (
     MAX_BEAM,
     BeamSettings,
     DecoderTrainSettings,
-    Dropped,
     EncoderDecoderSettings,
 )
 
 
 class CaptionerSettings(EncoderDecoderSettings):
     """An encoder-decoder over regions, whose vectors a linear map with ReLU and `region_dropout` takes to the width.
-
-    `region_positions`: `learned` adds a learned vector to each place, for patches of a grid; `none` leaves the regions
-    a set, as detectors give them.
-    """
+    `region_positions`: `learned` adds a vector to each place, for patches of a grid; `none` leaves the regions a
+    set."""
 
     family: Literal["captioner"] = "captioner"
     region_positions: Literal["learned", "none"] = "none"
@@ -34,13 +32,11 @@ MAX_SAMPLES = 1000
 
 
 class CaptionTrainSettings(DecoderTrainSettings):
-    """How a captioner learns. Batch sizes count images, each with one of its captions.
-
-    `objective: cross-entropy` predicts these captions. `objective: cider` is self-critical training (Rennie et al.
-    2017): of every image `samples` captions are drawn from the model, and one becomes likelier as far as its CIDEr-D is
-    above `self_critical_baseline`: that of the `greedy` caption, or the mean of the `others`. Dropout is off
-    then: captions are drawn from the network that is trained.
-    """
+    """Training of a captioner. Batch sizes count images, each with one of its captions, which `objective:
+    cross-entropy` predicts. `objective: cider` is self-critical training (Rennie et al. 2017): of every image `samples`
+    captions are drawn from the model, and one becomes likelier as far as its CIDEr-D is above `self_critical_baseline`:
+    that of the `greedy` caption, or the mean of the `others`. Dropout is off then: captions are drawn from the network
+    that is trained."""
 
     objective: Literal["cross-entropy", "cider"] = "cross-entropy"
     samples: Annotated[WholeNumber, Field(ge=1, le=MAX_SAMPLES)] | None = None

@@ -9,11 +9,11 @@ from pydantic import PositiveFloat, model_validator
 
 from comt_cli.data.glue.settings import GlueData
 from comt_cli.recipe.settings import Count, RunSettings
-from comt_cli.tasks.settings.bert import BertSettings, BertTrainSettings, check_positions
+from comt_cli.tasks.settings.masked_lm import BertSettings, BertTrainSettings, check_positions
 
 
 class GlueTrainSettings(BertTrainSettings):
-    """How a BERT is fine-tuned: as BERT was, unless said otherwise. Batch sizes count examples."""
+    """Fine-tuning as BERT had it, unless said otherwise. Batch sizes count examples."""
 
     batch_size: Count = 32
     learning_rate: PositiveFloat = 2e-5

@@ -1,15 +1,58 @@
-"""The settings of a run of an image classifier."""
+"""The settings of a ResNet, the sizes that a recipe can name, and how image classifiers learn."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import BeforeValidator, PositiveFloat
+from pydantic import BeforeValidator, Field, PositiveFloat
 
 from comt_cli.data.images.settings import ImageDataSettings
-from comt_cli.recipe.settings import CapturedTraining, Count, Fraction, RunSettings, StepsOrShare
-from comt_cli.tasks.settings.resnet import ResNetSettings
+from comt_cli.recipe.settings import (
+    CapturedTraining,
+    Count,
+    Fraction,
+    Layers,
+    NetworkSettings,
+    RunSettings,
+    StepsOrShare,
+    WholeNumber,
+)
+
+
+class ResNetSize(NamedTuple):
+    """Block, blocks of each stage, and channels of the first stage, which double with each stage. `basic` and
+    `bottleneck` (four times as wide outside) are He et al. 2016a, `preact` is the two-layer block of 2016b."""
+
+    block: Literal["basic", "bottleneck", "preact"]
+    blocks: tuple[int, ...]
+    width: int
+
+
+RESNET_SIZES: dict[str, ResNetSize] = {
+    "resnet18": ResNetSize("basic", (2, 2, 2, 2), 64),
+    "resnet50": ResNetSize("bottleneck", (3, 4, 6, 3), 64),
+    "resnet152": ResNetSize("bottleneck", (3, 8, 36, 3), 64),
+    "preact-resnet110": ResNetSize("preact", (18, 18, 18), 16),
+}
+
+MAX_CHANNELS = 2**14
+"""Of the first stage; each later one has twice as many."""
+
+
+class ResNetSettings(NetworkSettings):
+    """A ResNet: a named size, whose width and blocks may be overridden, and its stem."""
+
+    sizes: ClassVar[Mapping[str, ResNetSize]] = RESNET_SIZES
+
+    family: Literal["resnet"] = "resnet"
+    size: str = "resnet18"
+    stem: Literal["3x3", "7x7"] = "3x3"
+    width: Annotated[WholeNumber, Field(gt=0, le=MAX_CHANNELS)] | None = None
+    blocks: Annotated[tuple[Layers, ...], Field(min_length=1, max_length=5)] | None = None
+
+    def shape(self) -> ResNetSize:
+        return ResNetSize(RESNET_SIZES[self.size].block, **self._numbers(("blocks", "width")))
 
 
 def _listed(given: Any) -> Any:
@@ -23,11 +66,9 @@ MilestonesOrShares = Annotated[tuple[StepsOrShare, ...], BeforeValidator(_listed
 
 
 class ImageTrainSettings(CapturedTraining):
-    """How an image classifier learns: stochastic gradient descent with momentum.
-
-    `step` multiplies the rate by a tenth after each of `milestones`. `warmup_learning_rate` is held during the warm-up
-    where it is given; else the rate rises from 0. `gradient_norms_every` logs every convolution's gradient norm.
-    """
+    """Training of an image classifier: stochastic gradient descent with momentum. `step` multiplies the rate by a tenth
+    after each of `milestones`. `warmup_learning_rate` is held during the warm-up where it is given; else the rate rises
+    from 0. `gradient_norms_every` logs every convolution's gradient norm."""
 
     moments: ClassVar[Mapping[str, Any]] = {"warmup_steps": StepsOrShare, "milestones": MilestonesOrShares}
     optimizer: ClassVar[str] = "sgd"

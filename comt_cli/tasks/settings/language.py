@@ -1,23 +1,90 @@
-"""The settings of a run of a language model."""
+"""The settings of a LLaMA, the sizes that a recipe can name, and how language models learn.
+
+Counts and shapes are the papers' (public configuration files of the scripts they build on; 250m is 768 wide:
+Transponder's Table 7 prints 1024, which would count 355 million parameters and does not give its own parameter
+increases), and a tiny one for laptops.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import Field
+from pydantic import Field, PositiveFloat, model_validator
 
 from comt_cli.data.text.settings import DataSettings
-from comt_cli.recipe.settings import CapturedTraining, Count, RunSettings, Tokens
-from comt_cli.tasks.settings.adam import AdamSettings
-from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.recipe.settings import (
+    CapturedTraining,
+    Count,
+    FFNWidth,
+    Layers,
+    NetworkSettings,
+    RunSettings,
+    Tokens,
+    Width,
+)
+from comt_cli.tasks.settings import AdamSettings
+
+
+class LlamaShape(NamedTuple):
+    """Widths and depth of a LLaMA; the vocabulary comes from the tokenizer. Named sizes have no shared heads."""
+
+    width: int
+    ffn_width: int
+    layers: int
+    heads: int
+    kv_heads: int = 0
+
+
+LLAMA_SIZES: dict[str, LlamaShape] = {
+    "tiny": LlamaShape(width=128, ffn_width=344, layers=4, heads=4),
+    "60m": LlamaShape(width=512, ffn_width=1376, layers=8, heads=8),
+    "71m": LlamaShape(width=512, ffn_width=1368, layers=12, heads=8),
+    "130m": LlamaShape(width=768, ffn_width=2048, layers=12, heads=12),
+    "250m": LlamaShape(width=768, ffn_width=2560, layers=24, heads=16),
+    "350m": LlamaShape(width=1024, ffn_width=2736, layers=24, heads=16),
+    "1b": LlamaShape(width=2048, ffn_width=5461, layers=24, heads=32),
+}
+
+
+class ModelSettings(NetworkSettings):
+    """A LLaMA: a named size, any of whose numbers may be overridden, and its initialisation."""
+
+    sizes: ClassVar[Mapping[str, LlamaShape]] = LLAMA_SIZES
+
+    family: Literal["llama"] = "llama"
+    size: str = "130m"
+    width: Width | None = None
+    ffn_width: FFNWidth | None = None
+    layers: Layers | None = None
+    heads: Width | None = None
+    kv_heads: Width | None = None
+    tied_embeddings: bool = False
+    rope_theta: PositiveFloat = 10000.0
+    norm_eps: PositiveFloat = 1e-6
+    init_std: PositiveFloat = 0.02
+    embedding_init_std: PositiveFloat = 0.02
+
+    @model_validator(mode="after")
+    def _shape_fits(self) -> Self:
+        shape = self.shape()
+        if shape.width % shape.heads or (shape.width // shape.heads) % 2:
+            raise ValueError(
+                f"heads: width {shape.width} must split into {shape.heads} heads of an even size "
+                "(rotary embeddings turn channels in pairs)"
+            )
+        if shape.heads % shape.kv_heads:
+            raise ValueError(f"kv_heads: {shape.heads} heads cannot share {shape.kv_heads} key-value heads evenly")
+        return self
+
+    def shape(self) -> LlamaShape:
+        shape = LlamaShape(**self._numbers(("width", "ffn_width", "layers", "heads")))
+        return shape._replace(kv_heads=self.kv_heads or shape.heads)
 
 
 class TrainSettings(AdamSettings, CapturedTraining):
-    """How a language model learns. Batch sizes count sequences of tokens.
-
-    `test_share` of the validation sequences, the last ones, are the test split: the final weights alone are evaluated
-    on them, and they are no longer part of validation.
-    """
+    """Training of a language model. Batch sizes count sequences of tokens. `test_share` of the validation sequences,
+    the last ones, are the test split, for the final weights alone, and no longer part of validation."""
 
     later: ClassVar[frozenset[str]] = AdamSettings.later | {"test_share"}
 

@@ -1,18 +1,157 @@
-"""The settings of a run of a translator."""
+"""The settings of encoder-decoder Transformers, the sizes that a recipe can name, and how they learn and decode.
+
+`base` and `big` are those of Vaswani et al. 2017, Table 3, with dropout where they have it (residual branches and
+embeddings), as in tensor2tensor's first version; its later versions have 0.1 on the weights of attention and behind the
+ReLU too. `tiny` is tensor2tensor's, `nano` half of it, for laptops.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import Field
+from pydantic import Field, PositiveFloat, model_validator
 
 from comt_cli.data.pairs.settings import PairData
-from comt_cli.recipe.settings import Count, RunSettings
-from comt_cli.tasks.settings.transformer import DecoderTrainSettings, DecodeSettings, TransformerSettings
+from comt_cli.recipe.schema import Sites
+from comt_cli.recipe.settings import (
+    MAX_LENGTH,
+    Count,
+    FFNWidth,
+    Layers,
+    NetworkSettings,
+    RunSettings,
+    Section,
+    WholeNumber,
+    Width,
+)
+from comt_cli.tasks.settings import AdamSettings, Dropped
+
+_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+_PROJECTIONS = (*_ATTENTION, "up_proj", "down_proj")
+
+PLACES = {"encoder": _PROJECTIONS, "decoder": _PROJECTIONS, "cross": _ATTENTION}
+"""The parts of an encoder-decoder whose projections can be named alone, as `encoder.q_proj`. `decoder` is the decoder
+without its cross-attention, which is `cross`: so no projection is in two of them, and all of them are in one."""
+
+ENCODER_DECODER_SITES = Sites(
+    "tokens",
+    (
+        *(*_PROJECTIONS, "sdpa", "attention", "cross", "mlp"),
+        *(f"{place}.{name}" for place, names in PLACES.items() for name in names),
+    ),
+)
+"""What an encoder-decoder offers: the projections of self-attention, under the same names those of cross-attention, and
+of the feed-forward network; what each attention mixes; the whole branches; and the projections of one of its `PLACES`.
+A gate on `attention` is on `cross` as well, unless the wiring names that."""
+
+ENCODER_SITES = Sites("tokens", (*_PROJECTIONS, "sdpa", "attention", "mlp"))
+"""What an encoder alone offers."""
+
+
+class TransformerShape(NamedTuple):
+    """Widths and depths of an encoder-decoder, and the probability of dropout on embeddings and branches."""
+
+    width: int
+    ffn_width: int
+    encoder_layers: int
+    decoder_layers: int
+    heads: int
+    dropout: float
+
+    @property
+    def depths(self) -> dict[str, int]:
+        """The blocks of every stack."""
+        return {"encoder": self.encoder_layers, "decoder": self.decoder_layers}
+
+
+TRANSFORMER_SIZES: dict[str, TransformerShape] = {
+    "nano": TransformerShape(width=64, ffn_width=256, encoder_layers=2, decoder_layers=2, heads=4, dropout=0.1),
+    "tiny": TransformerShape(width=128, ffn_width=512, encoder_layers=2, decoder_layers=2, heads=4, dropout=0.1),
+    "base": TransformerShape(width=512, ffn_width=2048, encoder_layers=6, decoder_layers=6, heads=8, dropout=0.1),
+    "big": TransformerShape(width=1024, ffn_width=4096, encoder_layers=6, decoder_layers=6, heads=16, dropout=0.3),
+}
+
+
+class EncoderDecoderSettings(NetworkSettings):
+    """An encoder-decoder: a named size, any of whose numbers may be overridden, and its dropout. Without
+    `cross_attention` the decoder reads zeros instead of the encoded source: a control that has to guess."""
+
+    sizes: ClassVar[Mapping[str, TransformerShape]] = TRANSFORMER_SIZES
+
+    size: str = "base"
+    width: Width | None = None
+    ffn_width: FFNWidth | None = None
+    encoder_layers: Layers | None = None
+    decoder_layers: Layers | None = None
+    heads: Width | None = None
+    dropout: Dropped | None = None
+    attention_dropout: Dropped = 0.0
+    relu_dropout: Dropped = 0.0
+    norm_eps: PositiveFloat = 1e-6
+    cross_attention: bool = True
+
+    @model_validator(mode="after")
+    def _shape_fits(self) -> Self:
+        shape = self.shape()
+        if shape.width % shape.heads:
+            raise ValueError(f"heads: width {shape.width} must split evenly into {shape.heads} heads")
+        if shape.width % 2:
+            raise ValueError(f"width: {shape.width} is odd, and positions are pairs of a sine and a cosine")
+        return self
+
+    def shape(self) -> TransformerShape:
+        return TransformerShape(**self._numbers(TransformerShape._fields[:-1]), dropout=self.residual_dropout)
+
+    @property
+    def residual_dropout(self) -> float:
+        """The probability of dropout on embeddings and branches: `dropout`, or what the size has."""
+        return TRANSFORMER_SIZES[self.size].dropout if self.dropout is None else self.dropout
+
+
+class TransformerSettings(EncoderDecoderSettings):
+    """An encoder-decoder Transformer over tokens."""
+
+    family: Literal["transformer"] = "transformer"
+
+
+MAX_BEAM = 1000
+
+
+class BeamSettings(Section):
+    """Beam search. `beam` is the number of live hypotheses (1: greedy), `penalty` and `alpha` what log-probabilities
+    are divided by (`generation.beam.PENALTIES`)."""
+
+    beam: Annotated[WholeNumber, Field(gt=0, le=MAX_BEAM)] = 4
+    alpha: Annotated[float, Field(ge=0, le=10)] = 0.6  # beyond that scores leave what a float can hold
+    penalty: Literal["gnmt", "average"] = "gnmt"
+
+
+class DecodeSettings(BeamSettings):
+    """Beam search, where a target has at most `max_extra` tokens more than its source."""
+
+    max_extra: Annotated[WholeNumber, Field(ge=0, le=MAX_LENGTH)] = 50
+
+
+class DecoderTrainSettings(AdamSettings):
+    """Training of an encoder-decoder, by the schedule and with the Adam of Vaswani et al. unless it is said."""
+
+    learning_rate: PositiveFloat = 6.99e-4
+    schedule: Literal["cosine", "linear", "noam", "constant"] = "noam"
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.98
+    epsilon: PositiveFloat = 1e-9
+    label_smoothing: Annotated[float, Field(ge=0, le=0.9)] = 0.0
+
+    def _contradictions(self) -> Iterator[str]:
+        yield from super()._contradictions()
+        if self.compile:
+            yield "compile: every batch has another shape, and each would be compiled anew; leave it out"
+        if self.sharding == "fsdp":
+            yield "sharding: beam search steps as often as its sentences need, which shards cannot follow; leave it out"
 
 
 class TranslationTrainSettings(DecoderTrainSettings):
-    """How a translator learns. Batch sizes count buckets of pairs, each of at most `data.batch_tokens` tokens."""
+    """Training of a translator. Batch sizes count buckets of pairs, each of at most `data.batch_tokens` tokens."""
 
     batch_size: Count = 1
     label_smoothing: Annotated[float, Field(ge=0, le=0.9)] = 0.1

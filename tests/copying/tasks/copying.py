@@ -17,8 +17,7 @@ from comt_cli.files import canonical_json, sha256
 from comt_cli.recipe.schema import Sites
 from comt_cli.recipe.settings import Count, RunSettings, Section
 from comt_cli.tasks.base import POINTS, Metric, Task, Unit
-from comt_cli.tasks.settings.language import TrainSettings
-from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.tasks.settings.language import ModelSettings, TrainSettings
 
 SEPARATOR = 0
 

@@ -25,7 +25,7 @@ from comt_cli.layers.residual.siamese_norm import shares_of_sum
 from comt_cli.layers.shared_values import LayerRouter, SharedValues
 from comt_cli.methods import method_from
 from comt_cli.models.llama import Llama
-from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.tasks.settings.language import ModelSettings
 
 TEXT = "Once a castle."
 VOCABULARY = 130

@@ -17,8 +17,7 @@ from comt_cli.layers.initialise import initialise
 from comt_cli.methods import method_from
 from comt_cli.models.llama import Llama
 from comt_cli.runs.plan import RunSpec
-from comt_cli.tasks.settings.language import Settings, TrainSettings
-from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.tasks.settings.language import ModelSettings, Settings, TrainSettings
 
 
 def save(folder: Path, layers: int = 2, **method) -> Path:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from caption_cases import CIDER, caption_spec
 from hypothesis import given
 from hypothesis import strategies as st
 from same_bits import same_integers
@@ -22,7 +21,6 @@ from comt_cli.tasks.base import Unit
 from comt_cli.training import speed
 from comt_cli.training.events import RunStarted, StepReport
 from comt_cli.training.hardware import Hardware
-from comt_cli.training.tasks import run_class
 from comt_cli.verbs.cost import time_left
 
 CPU = Hardware("cpu", "A processor", 1)
@@ -110,14 +108,6 @@ def test_runs_that_say_nothing_are_passed_over(corpus, tmp_path, monkeypatch, ke
     assert estimate.source == "a training step measured here"
 
 
-def test_what_was_measured_is_remembered_for_all_rows(corpus, tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(speed, "measured_step_flops", lambda spec, device, threads: asked.append(threads) or 5e9)
-    for threads, method in ((3, "comt"), (3, "pre-ln"), (2, "comt")):
-        estimator(tmp_path, 1, threads).of(tiny_spec(corpus, method=method))
-    assert asked == [3, 2]
-
-
 def test_runs_at_once_share_the_cores(corpus, tmp_path, monkeypatch):
     """Eight runs of 40 s on two cores are not done in 50 s, as they are on eight. A training of two tables counts once,
     and what is done not at all."""
@@ -143,17 +133,6 @@ def test_gpus_are_shared_by_runs_and_processes_have_one_each(corpus, tmp_path, m
     seconds = total_flops(tiny_spec(corpus)) / 5e9
     for where, devices in ((CPU, 1), (two, 2)):
         assert estimator(tmp_path, 1, None, where, 2).of(tiny_spec(corpus)).seconds == pytest.approx(seconds / devices)
-
-
-def test_runs_that_minimise_something_else_are_not_alike(tmp_path):
-    """Self-critical training draws captions, which FLOPs do not count."""
-    plain, critical = caption_spec(), caption_spec(**CIDER)
-    assert run_class(critical.task).random_step(critical, 2) is None
-    finish(plain, tmp_path, 1e3)
-    assert estimator(tmp_path, 1, 1).of(plain).source.startswith("runs finished")
-    assert not estimator(tmp_path, 1, 1).of(critical).source.startswith("runs")
-    finish(critical, tmp_path, 1e3)
-    assert estimator(tmp_path, 1, 1).of(critical).source.startswith("runs finished")
 
 
 def test_a_step_is_measured_and_leaves_the_random_numbers_alone(corpus):
@@ -196,12 +175,12 @@ def test_a_runs_own_pace(tiny_corpus, clock, first):
     (spec,) = specs(tiny_corpus, 1)
     left = TimeLeft([spec], clock)
     left.take(0, spec)
-    assert left.of_run(0) is left.of_all(2) is None  # before steps were seen
+    assert left.of_run(left.running[0]) is left.of_all(2) is None  # before steps were seen
     clock.now += 500
     train(left, clock, 20, 0.5, first)
-    assert left.of_run(0) == pytest.approx((80 - first) * 0.5)
+    assert left.of_run(left.running[0]) == pytest.approx((80 - first) * 0.5)
     clock.now += 3  # seconds go by between two reports
-    assert left.of_all(1) == left.of_run(0) == pytest.approx((80 - first) * 0.5 - 3)
+    assert left.of_all(1) == left.of_run(left.running[0]) == pytest.approx((80 - first) * 0.5 - 3)
 
 
 def test_the_most_similar_run_tells_the_pace(tiny_corpus, clock):
@@ -212,19 +191,6 @@ def test_the_most_similar_run_tells_the_pace(tiny_corpus, clock):
     left.take(0, plain[0])
     train(left, clock, 10, 2.0)
     assert left.of_all(1) == pytest.approx(90 * 2 + 200 + 200 + 4 * 200)
-
-
-def test_a_run_that_is_given_back_waits_again_and_one_that_failed_does_not(tiny_corpus, clock):
-    first, second = specs(tiny_corpus, 2)
-    left = TimeLeft([first, second], clock)
-    left.take(0, first)
-    train(left, clock, 10, 1.0)
-    left.take(1, second)
-    left.give_back(1)
-    assert left.of_all(1) == pytest.approx(90 + 100)
-    left.take(1, second)
-    left.end(1, completed=False)
-    assert left.of_all(1) == pytest.approx(90)
 
 
 @given(seconds=st.lists(st.floats(0.01, 1e6), min_size=1, max_size=20), workers=st.integers(1, 8))

@@ -1,4 +1,4 @@
-"""What a command does before its runs begin: signs of life, signals, refusals, and the device probe."""
+"""Before the runs of a command begin: signs of life, signals, refusals."""
 
 from __future__ import annotations
 
@@ -7,21 +7,17 @@ import io
 import os
 import signal
 import sys
-from multiprocessing import Pipe
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 from tiny_runs import image_spec, train
 
-from comt_cli.campaign import executor, inline, jobs, server
+from comt_cli.campaign import executor, inline
 from comt_cli.campaign.display import Display, ProgressDisplay
-from comt_cli.campaign.outcomes import TrainingFailed
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.errors import RunInterrupted, UserError
-from comt_cli.tasks import Task
 from comt_cli.training.events import RunStarted
-from comt_cli.training.processes import StopSignal
 
 
 class Reached(Exception):
@@ -51,51 +47,23 @@ def test_a_signal_while_it_starts_is_an_interruption(trained, tmp_path, monkeypa
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-@pytest.mark.parametrize("known", [("another", "content"), None])
-def test_the_error_that_ended_a_group_is_told_whatever_became_of_the_data(tmp_path, monkeypatch, known):
-    """Data that changed meanwhile, or is gone, says nothing of the runs that were planned."""
-
-    def identify(self, settings):
-        if known is None:
-            raise UserError("no file matches")
-        return known
-
-    def interrupted(*_):
-        raise RunInterrupted("stopped", None, signal.SIGTERM)
-
-    monkeypatch.setattr(Task, "identify", identify)
-    monkeypatch.setattr(executor, "train_in_group", interrupted)
-    with pytest.raises(RunInterrupted):
-        executor.train_on(2, [image_spec().with_content(None)], tmp_path, "cpu")
-
-
-@pytest.mark.parametrize(
-    ("processes", "message"),
-    [
-        (3, "cannot be shared evenly by 3 processes"),
-        (8, "--gpus 8: .* would take about 5 GiB, and this machine has 1"),
-    ],
-)
-def test_gpus_that_cannot_be_are_refused_before_any_process_starts(tmp_path, monkeypatch, processes, message):
-    monkeypatch.setattr(jobs, "_memory_bytes", lambda: jobs.PROCESS_BYTES)
+def test_gpus_that_do_not_divide_the_batch_are_refused_before_any_process_starts(tmp_path, monkeypatch):
     monkeypatch.setattr(executor, "train_in_group", lambda *_: pytest.fail("processes are started"))
-    with pytest.raises(UserError, match=message) as refused:
-        executor.train_on(processes, [image_spec(batch_size=8)], tmp_path / "runs", "cpu")
+    with pytest.raises(UserError, match="cannot be shared evenly by 3 processes") as refused:
+        executor.train_on(3, [image_spec(batch_size=8)], tmp_path / "runs", "cpu")
     assert refused.value.exit_status == 2
-
-
-# ---- the device probe
 
 
 def test_what_is_done_already_does_not_change_the_threads(tmp_path, monkeypatch):
     """Else a run that goes on would compute with another number of threads, and end on other bits."""
     asked = []
 
-    def plan(device, said, every, *_):
+    def plan(device, said, every):
         asked.append(len(every))
         raise Reached
 
-    monkeypatch.setattr(server, "device_probe", plan)
+    monkeypatch.setattr(executor, "plan_workers", plan)
+    monkeypatch.setattr(executor, "start_server", lambda specs: None)
     specs = [image_spec(seed=seed) for seed in (1, 2, 3)]
     train(specs[0], tmp_path)
     with pytest.raises(Reached):
@@ -116,26 +84,4 @@ def test_a_display_shows_runs_and_answers_signals(has_console, tmp_path, capfd):
             display.stopping(again)
     shown = console.file.getvalue() if console is not None else capfd.readouterr().err
     assert "1 to train" in shown
-    assert has_console or "loses up to 20 steps of each" in shown
-
-
-class Ended:
-    """A process that a signal has ended at once."""
-
-    pid, exitcode = 12, -signal.SIGTERM
-
-    def start(self) -> None:
-        pass
-
-    def join(self, timeout: float | None = None) -> None:
-        pass
-
-
-@pytest.mark.parametrize(("number", "error"), [(signal.SIGTERM, RunInterrupted), (None, TrainingFailed)])
-def test_a_probe_that_a_signal_to_all_ended_first_is_no_failure(number, error):
-    ended = server.DeviceProbe(*Pipe(), Ended())  # type: ignore[arg-type]
-    ended._starter.join()
-    stop = StopSignal()
-    stop.number = number
-    with pytest.raises(error):
-        ended.workers(stop)
+    assert has_console or "up to 20 steps of each run are lost" in shown

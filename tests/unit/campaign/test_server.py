@@ -6,28 +6,21 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 from tiny_runs import tiny_spec
 
-from comt_cli.campaign import jobs
-from comt_cli.campaign.jobs import Workers, plan_workers, usable_cores
+from comt_cli.campaign import processes
+from comt_cli.campaign.processes import Workers, plan_workers, usable_cores
 from comt_cli.errors import UserError
 from comt_cli.runs.shared import shared_runs
 
-TESTS = Path(__file__).resolve().parents[2]
-
-PROBING = """
+FORKING = """
 import json, os, sys
-sys.path.insert(0, sys.argv[1])
 from pathlib import Path
+from comt_cli.campaign.processes import context_for, start_server
 from comt_cli.runs.plan import RunSpec
-from comt_cli.runs.shared import shared_runs
-from comt_cli.campaign.server import device_probe
-from comt_cli.campaign.server import context_for
-from comt_cli.training.processes import StopSignal
 
 def look(queue):
     server = Path(f"/proc/{os.getppid()}")
@@ -35,39 +28,27 @@ def look(queue):
     queue.put((len(list((server / "task").iterdir())), [name in sys.modules for name in names]))
 
 if __name__ == "__main__":
-    specs = [RunSpec.model_validate_json(text) for text in sys.stdin.read().splitlines()]
-    with device_probe("cpu", None, shared_runs(specs), Path("runs")) as probe:
-        workers = probe.workers(StopSignal())
-        context = context_for(["cpu"])
-        queue = context.SimpleQueue()
-        process = context.Process(target=look, args=(queue,))
-        process.start()
-        threads, imported = queue.get()
-        process.join()
-    print(json.dumps({
-        "devices": workers.devices, "name": workers.name, "threads": threads, "imported": imported,
-        "here": "torch" in sys.modules,
-    }))
+    start_server([RunSpec.model_validate_json(sys.stdin.read())])
+    context = context_for(["cpu"])
+    queue = context.SimpleQueue()
+    process = context.Process(target=look, args=(queue,))
+    process.start()
+    print(json.dumps(queue.get()))
+    process.join()
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are not forked")
-def test_torch_is_imported_once_by_a_server_of_one_thread_and_not_by_the_command(tiny_corpus, tmp_path):
+def test_torch_is_imported_once_by_a_server_of_one_thread(tiny_corpus, tmp_path):
     """A process that forks must have no other thread, whose locks would stay shut in what it forks."""
-    script = tmp_path / "probing.py"
-    script.write_text(PROBING)
-    specs = "\n".join(tiny_spec(tiny_corpus, seed=seed).model_dump_json() for seed in (1, 2))
+    script = tmp_path / "forking.py"
+    script.write_text(FORKING)
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     done = subprocess.run(
-        [sys.executable, script, str(TESTS)],
-        input=specs, env=environment, capture_output=True, text=True, check=True, timeout=240,
+        [sys.executable, script], input=tiny_spec(tiny_corpus).model_dump_json(),
+        env=environment, capture_output=True, text=True, check=True, timeout=240,
     )  # fmt: skip
-    found = json.loads(done.stdout)
-    assert found["threads"] == 1
-    assert found["imported"] == [True, True, True]
-    assert not found["here"]
-    assert set(found["devices"]) == {"cpu"}
-    assert "thread" in found["name"]
+    assert json.loads(done.stdout) == [1, [True, True, True]]
 
 
 @pytest.fixture
@@ -78,7 +59,7 @@ def runs(tiny_corpus):
 @pytest.fixture(autouse=True)
 def eight_cores(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(jobs, "usable_cores", lambda: 8)
+    monkeypatch.setattr(processes, "usable_cores", lambda: 8)
 
 
 @pytest.mark.parametrize(
@@ -102,10 +83,10 @@ def test_threads_that_were_said_stay(runs, monkeypatch, said, workers):
 
 
 def test_memory_bounds_what_is_started_by_default(runs, monkeypatch):
-    monkeypatch.setattr(jobs, "_memory_bytes", lambda: int(2.5 * jobs.PROCESS_BYTES / jobs.MEMORY_SHARE))
+    monkeypatch.setattr(processes, "_memory_bytes", lambda: int(2.5 * processes.PROCESS_BYTES / processes.MEMORY_SHARE))
     assert len(plan_workers("cpu", None, runs(20)).devices) == 2
     assert len(plan_workers("cpu", 5, runs(20)).devices) == 5, "who says it knows it"
-    monkeypatch.setattr(jobs, "_memory_bytes", lambda: 1000)
+    monkeypatch.setattr(processes, "_memory_bytes", lambda: 1000)
     assert len(plan_workers("cpu", None, runs(20)).devices) == 1
 
 
@@ -125,5 +106,5 @@ def test_a_run_for_each_gpu(runs, monkeypatch):
 def test_cores_are_those_of_the_container(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(64)), raising=False)
     for text, cores in (("max 100000", 64), ("250000 100000", 2), ("10000 100000", 1), ("", 64), ("rubbish", 64)):
-        monkeypatch.setattr(jobs, "_cgroup", lambda name, text=text: text)
+        monkeypatch.setattr(processes, "_cgroup", lambda name, text=text: text)
         assert usable_cores() == cores

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -10,16 +9,15 @@ from fake_slurm import FakeSlurm
 from tiny_runs import tiny_spec
 
 from comt_cli.campaign.slurm import (
-    JOB_FILE,
-    TrainJob,
+    Site,
     begin_anew,
     job_of,
     job_standings,
-    log_folder,
+    minutes,
+    read_site,
     readable_jobs,
     submit,
 )
-from comt_cli.campaign.slurm_site import Site, minutes, read_site
 from comt_cli.errors import UserError
 from comt_cli.files import write_json
 from comt_cli.recipe.problems import RecipeError
@@ -111,13 +109,6 @@ def test_a_job_that_ended_without_a_result_has_failed_and_is_submitted_anew(slur
     assert numbers(specs, runs) == [("3", True), ("4", True)]
 
 
-def test_another_clusters_job_of_the_same_number_is_not_ours(slurm, specs, runs):
-    numbers(specs[:1], runs)
-    slurm.put("1", "RUNNING", "node7", name="someone-elses")
-    assert words(runs, specs[:1])[0].startswith("failed (job 1, see ")
-    assert numbers(specs[:1], runs) == [("2", True)]
-
-
 def test_what_is_done_or_being_trained_is_not_submitted(slurm, specs, runs):
     done, running = (RunDirectory.of(runs, spec) for spec in specs)
     done.create(specs[0])
@@ -127,20 +118,6 @@ def test_what_is_done_or_being_trained_is_not_submitted(slurm, specs, runs):
         found = list(submit(specs, runs, None, SITE))
     assert [(each.state, each.job) for each in found] == [(RunState.diverged, None), (RunState.running, None)]
     assert slurm.lines() == []
-
-
-def test_a_run_that_was_begun_again_without_slurm_has_not_failed(slurm, specs, runs):
-    numbers(specs[:1], runs)
-    slurm.forget("1")
-    directory = RunDirectory.of(runs, specs[0])
-    write_json(directory.environment_file, [])
-    submitted = (log_folder(runs, specs[0].request) / JOB_FILE).stat().st_mtime
-    os.utime(directory.environment_file, (submitted + 5, submitted + 5))
-    assert words(runs, specs[:1]) == []
-    log = job_of(runs, specs[0]).log  # but where the job's log goes on, the start was the job's
-    log.write_text("trained", encoding="utf-8")
-    os.utime(log, (submitted + 6, submitted + 6))
-    assert words(runs, specs[:1]) == [f"failed (job 1, see {log})"]
 
 
 def test_where_slurm_does_not_answer_nothing_is_submitted_and_nothing_claimed(slurm, specs, runs):
@@ -168,14 +145,6 @@ def test_queued_runs_are_not_trained_anew(slurm, specs, runs):
     with pytest.raises(UserError, match="2 of these runs are in Slurm's queue") as refused:
         begin_anew(specs, runs)
     assert refused.value.hint == "End their jobs first: scancel 1 2"
-
-
-def test_a_job_that_cannot_train_says_why_and_ends_with_its_status(specs, runs, capsys, monkeypatch):
-    monkeypatch.setenv("COMT_TRACK", "")
-    with pytest.raises(SystemExit) as ended:
-        TrainJob()(specs[0].model_dump(mode="json"), str(runs), "cpu:3000", 2, [])
-    assert ended.value.code == 2
-    assert "comt: --device cpu:3000 names one device for 2 processes" in capsys.readouterr().err
 
 
 WHOLE = """\

@@ -7,19 +7,14 @@ from pathlib import Path
 
 import pytest
 from fake_slurm import FakeSlurm
-from tiny_runs import PICTURES, PICTURES_CONTENT, image_spec, pictures
+from tiny_runs import image_spec
 
-from comt_cli.campaign.outcomes import Ending, RunOutcome
-from comt_cli.campaign.queue import RunQueue
-from comt_cli.campaign.slurm import submit
-from comt_cli.campaign.slurm_site import Site
+from comt_cli.campaign.queue import Ending, RunOutcome, RunQueue
+from comt_cli.campaign.slurm import Site, submit
 from comt_cli.files import write_json
 from comt_cli.runs.directory import RunDirectory
-from comt_cli.runs.known import adopt_contents
 from comt_cli.runs.plan import RunSpec, RunStart
 from comt_cli.runs.shared import needed_runs
-from comt_cli.tasks import Task
-from comt_cli.training.processes import StopSignal
 
 SOURCE = image_spec()
 FIRST, SECOND = (
@@ -61,7 +56,6 @@ def test_a_run_is_taken_once_its_source_is_done(tmp_path):
     assert taken(queue) == SOURCE
     assert taken(queue) == plain, "a run that waits does not keep others back"
     assert taken(queue) is None
-    assert queue.awaited is None  # it is trained here
     ends(queue, SOURCE)
     assert [taken(queue), taken(queue), taken(queue)] == [SECOND, FIRST, None]
     ends(queue, SECOND)
@@ -93,59 +87,20 @@ def test_a_source_that_diverged_fails_what_starts_from_it(tmp_path):
     assert found[THIRD.id].reason.endswith(f"seed 3, which failed: {reason}")
 
 
-def test_a_source_that_failed_fails_what_starts_from_it(tmp_path):
-    queue = RunQueue([FIRST], tmp_path)
-    assert taken(queue) == SOURCE
-    ends(queue, SOURCE, Ending.failed, "its process ended with status 1")
-    assert taken(queue) is None
-    assert endings(queue) == {SOURCE.id: Ending.failed, FIRST.id: Ending.failed}
-    error = RunDirectory.of(tmp_path, FIRST).error()
-    assert error == "it starts from comt/tiny-images a-row, tiny, seed 1, which failed: its process ended with status 1"
-
-
-def test_a_source_that_is_trained_elsewhere_is_awaited(tmp_path):
+def test_a_source_that_is_trained_elsewhere_is_looked_at_again(tmp_path):
     queue = RunQueue([FIRST], tmp_path)
     directory = of(tmp_path, SOURCE)
     assert taken(queue) == SOURCE
     with directory.lock():
         ends(queue, SOURCE, Ending.elsewhere, "by process 12 on another")
         assert taken(queue) is None
-        assert queue.awaited is not None
-        assert queue.awaited.startswith("waiting for comt/tiny-images a-row, tiny, seed 1, which is being trained by ")
+        assert endings(queue)[FIRST.id] is Ending.left
         end(tmp_path, SOURCE)
     assert taken(queue) == FIRST
-    assert queue.awaited is None
     queue = RunQueue([SECOND], tmp_path / "let go of")
     assert taken(queue) == SOURCE
     ends(queue, SOURCE, Ending.elsewhere, "by process 12 on another")
     assert taken(queue) == SOURCE
-
-
-def test_the_data_of_sources_is_prepared_too(tmp_path, monkeypatch):
-    other = SOURCE.model_copy(update={"data_fingerprint": "other-pictures", "data_content": None})
-    started = FIRST.with_content(None).model_copy(update={"start": RunStart(run=other)})
-    contents = {PICTURES: PICTURES_CONTENT}
-    prepared = []
-
-    def prepare(self, settings, progress):
-        prepared.append(len(prepared))
-        return pictures()
-
-    monkeypatch.setattr(type(SOURCE.task), "prepare", prepare)
-    monkeypatch.setattr(Task, "identify", lambda *_: ("", None))
-    queue = RunQueue([started], tmp_path)
-    datasets = queue.prepare_data(lambda *_: None, StopSignal())
-    assert set(datasets) == {"other-pictures", *contents}
-    assert all(shared.spec.is_known for shared in queue.every)
-    assert prepared == [0, 1]
-
-
-def test_a_started_run_knows_on_what_its_source_was_trained(tmp_path):
-    of(tmp_path, FIRST).checkpoint_file.touch()
-    (found,) = adopt_contents(
-        [FIRST.with_content(None).model_copy(update={"start": RunStart(run=SOURCE.with_content(None))})], tmp_path
-    )
-    assert found.id == FIRST.id
 
 
 def test_a_job_begins_after_its_sources(tmp_path, monkeypatch):
@@ -161,17 +116,16 @@ def test_a_job_begins_after_its_sources(tmp_path, monkeypatch):
     assert dependency("2") == dependency("4") == ["#SBATCH --dependency=afterany:1"]
     assert dependency("3") == ["#SBATCH --dependency=afterany:2"]
     slurm.forget("4")
-    for number, others in (("5", "singleton"), ("6", 12)):  # a job's number is no text in YAML
-        held = Site(time=60, sbatch={"dependency": others})
-        assert [each.is_new for each in submit([FIRST], runs, None, held)] == [False, True]
-        assert dependency(number) == [f"#SBATCH --dependency={others},afterany:1"]
-        slurm.forget(number)
+    held = Site(time=60, sbatch={"dependency": 12})  # a job's number is no text in YAML
+    assert [each.is_new for each in submit([FIRST], runs, None, held)] == [False, True]
+    assert dependency("5") == ["#SBATCH --dependency=12,afterany:1"]
+    slurm.forget("5")
     slurm.put("1", "RUNNING", "node7")
     with of(runs, SOURCE).lock():
         assert [each.is_new for each in submit([FIRST], runs, None, site)] == [False, True]
-    assert dependency("7") == ["#SBATCH --dependency=afterany:1"]
+    assert dependency("6") == ["#SBATCH --dependency=afterany:1"]
     slurm.forget("1")
-    slurm.forget("7")
+    slurm.forget("6")
     end(runs, SOURCE)
     assert [each.is_new for each in submit([FIRST], runs, None, site)] == [False, True]
-    assert dependency("8") == []
+    assert dependency("7") == []

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 import comt_cli.campaign.executor
 import comt_cli.verbs.report
 from comt_cli.app import app
-from comt_cli.campaign.outcomes import Ending, RunOutcome, Summary, TrainingFailed
+from comt_cli.campaign.queue import Ending, RunOutcome, Summary, TrainingFailed
 from comt_cli.errors import UserError
 from comt_cli.files import write_json
 from comt_cli.recipe.problems import RecipeError

@@ -13,8 +13,7 @@ from comt_cli.layers.initialise import initialise
 from comt_cli.methods import method_from
 from comt_cli.models.llama import Llama
 from comt_cli.runs.plan import RunSpec
-from comt_cli.tasks.settings.language import Settings, TrainSettings
-from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.tasks.settings.language import ModelSettings, Settings, TrainSettings
 
 SMALL = {"size": "tiny", "width": 64, "ffn_width": 96, "layers": 2, "heads": 4, "kv_heads": 2, "rope_theta": 500.0}
 

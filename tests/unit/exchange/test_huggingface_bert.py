@@ -19,7 +19,7 @@ from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedClassifier, LoadedMaskedModel
 from comt_cli.methods import method_from
 from comt_cli.models.bert import Bert
-from comt_cli.tasks.settings.bert import BertSettings
+from comt_cli.tasks.settings.masked_lm import BertSettings
 
 TOKENS = torch.randint(1, 61, (3, 17), generator=torch.Generator().manual_seed(3))
 TOKENS[1, 12:] = 0

@@ -12,7 +12,7 @@ from toy_translation import TOKENIZER, toy_model, toy_spec
 from comt_cli.generation import translate
 from comt_cli.generation.translate import Options, Translator, batches
 from comt_cli.layers.multi_head import MultiHead
-from comt_cli.tasks.settings.transformer import DecodeSettings
+from comt_cli.tasks.settings.translation import DecodeSettings
 
 CPU = torch.device("cpu")
 BEGIN, END = TOKENIZER.special.need("begin"), TOKENIZER.special.end

@@ -75,7 +75,7 @@ def of_a_block(size: str, method: str, rows: int = T) -> list[Launch]:
     """
     from comt_cli.layers import attention, projection
     from comt_cli.models.build import empty_network, wiring_of
-    from comt_cli.tasks.settings.llama import ModelSettings
+    from comt_cli.tasks.settings.language import ModelSettings
 
     def call() -> None:
         length = min(rows, 1024)

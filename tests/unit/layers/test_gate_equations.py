@@ -21,7 +21,7 @@ from comt_cli.layers.residual.norm_placement import PreNorm
 from comt_cli.methods import method_from
 from comt_cli.methods.base import Wiring
 from comt_cli.models.llama import Llama
-from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.tasks.settings.language import ModelSettings
 
 
 def transponder(granularity: str, **options):

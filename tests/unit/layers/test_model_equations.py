@@ -25,7 +25,7 @@ from comt_cli.layers.projection import Projections
 from comt_cli.methods import method_from
 from comt_cli.methods.base import PROJECTIONS, Wiring, residual_connection
 from comt_cli.models.llama import Llama
-from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.tasks.settings.language import ModelSettings
 
 
 def test_rotary_positions_are_products_of_complex_numbers():

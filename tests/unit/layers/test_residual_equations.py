@@ -14,7 +14,7 @@ from comt_cli.layers.residual.base import ResidualConnection, ResidualSite, Stat
 from comt_cli.methods import method_from
 from comt_cli.methods.base import residual_connection
 from comt_cli.models.llama import Llama
-from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.tasks.settings.language import ModelSettings
 
 
 def connection_at(name: str, layer: int, branch: str, **options) -> ResidualConnection:

@@ -18,8 +18,8 @@ from comt_cli.layers.projection import Projections
 from comt_cli.models.build import empty_network, settings_from
 from comt_cli.models.flops import parameter_count
 from comt_cli.tasks import task_of
-from comt_cli.tasks.settings.bert import BERT_SIZES, BertSettings
-from comt_cli.tasks.settings.transformer import ENCODER_SITES
+from comt_cli.tasks.settings.masked_lm import BERT_SIZES, BertSettings
+from comt_cli.tasks.settings.translation import ENCODER_SITES
 
 PIECES = 30_522
 PLAIN = {"tiny": 4_416_698, "mini": 11_201_594, "small": 28_795_194, "medium": 41_404_730, "base": 109_514_298}

@@ -16,7 +16,7 @@ from tiny_runs import image_spec, tiny_spec, write_corpus
 
 from comt_cli import line_cache
 from comt_cli import methods as methods_room
-from comt_cli.campaign.jobs import usable_cores
+from comt_cli.campaign.processes import usable_cores
 from comt_cli.line_cache import LineCache
 from comt_cli.models import accounting
 from comt_cli.models.accounting import cost_of, to_count, total_flops

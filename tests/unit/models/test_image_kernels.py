@@ -13,7 +13,7 @@ from comt_cli.methods import method_from
 from comt_cli.models.build import empty_network
 from comt_cli.models.kernels import use_kernels
 from comt_cli.models.resnet import ResNet
-from comt_cli.tasks.settings.resnet import ResNetSettings
+from comt_cli.tasks.settings.images import ResNetSettings
 
 CPU = torch.device("cpu")
 METHODS = {

@@ -12,10 +12,8 @@ from comt_cli.layers.initialise import initialise
 from comt_cli.models.accounting import cost_of, total_flops, training_bytes
 from comt_cli.models.build import model_of
 from comt_cli.runs.plan import RunSpec
-from comt_cli.tasks.settings.images import ImageSettings, ImageTrainSettings
-from comt_cli.tasks.settings.language import Settings, TrainSettings
-from comt_cli.tasks.settings.llama import ModelSettings
-from comt_cli.tasks.settings.resnet import ResNetSettings
+from comt_cli.tasks.settings.images import ImageSettings, ImageTrainSettings, ResNetSettings
+from comt_cli.tasks.settings.language import ModelSettings, Settings, TrainSettings
 
 T, SIZE = 128, 16
 NAMES = {"paper": "comt", "table": "t", "scale": "smoke", "row": "a", "column": "b", "seed": 1}

@@ -10,7 +10,7 @@ from initialised import shaken
 from torch import Tensor
 
 from comt_cli.models.resnet import PreActBlock
-from comt_cli.tasks.settings.resnet import ResNetSettings
+from comt_cli.tasks.settings.images import ResNetSettings
 
 State = dict[str, Tensor]
 

@@ -25,7 +25,7 @@ from comt_cli.models.cost import Network
 from comt_cli.models.counting import count
 from comt_cli.models.flops import flops_per_sample, parameter_count
 from comt_cli.models.transformer import Transformer
-from comt_cli.tasks.settings.transformer import TransformerSettings
+from comt_cli.tasks.settings.translation import TransformerSettings
 
 CPU = torch.device("cpu")
 BASE, BIG = TransformerSettings(size="base"), TransformerSettings(size="big")

@@ -86,21 +86,6 @@ def test_a_problem_in_a_setup_names_its_file_and_line_once(shelf, old, new, expe
     assert said in only
 
 
-def test_all_problems_of_recipe_and_setups_come_at_once(shelf):
-    change(shelf / "setups/quick.yaml", "beta1: 0.5", "beta_1: 0.5")
-    change(shelf / "setups/quick.yaml", "vocabulary: 400", "vocabulary: -1")
-    change(shelf / "mine/table1.yaml", "baseline: plain", "baseline: plan")
-    change(shelf / "mine/table1.yaml", "    method: mix-ln", "    method: mixln")
-    change(shelf / "mine/table1.yaml", "c4/130m: {}", "c4/130m: {setup: quack}")
-    assert [problem.partition(": ")[0] for problem in problems(shelf)] == [
-        "line 5",
-        "line 25",
-        "line 28",
-        "shelf/setups/quick.yaml, line 2",
-        "shelf/setups/quick.yaml, line 5",
-    ]
-
-
 @pytest.mark.parametrize("text", ["", "- a", "train: ["])
 def test_a_file_that_is_no_setup(shelf, text):
     (shelf / "setups/quick.yaml").write_text(text)

@@ -83,7 +83,6 @@ WRONG = {
     "what changes no number": (f"{RATE}: [3e-4, 1e-3]", "train.kernels: [fused, reference]", "line 9: sweep.settings.train.kernels"),
     "unknown metric": ("metric: perplexity", "metric: perplexty", "line 10: sweep.metric -> perplexity"),
     "shares of one step": (f"{RATE}: [3e-4, 1e-3]", "train.warmup_steps: [0.1, 0.101]", "line 8: sweep.settings"),
-    "too many points": ("[3e-4, 1e-3]", f"[{', '.join(f'{n}e-6' for n in range(1, 402))}]", "line 31: columns"),
     "a figure": ("rows:", "figure: {draw: residual-stream}\nrows:", "line 7: sweep"),
     "ablations": ("scales:", "ablations: {hidden-size: {}}\nscales:", "line 7: sweep"),
 }  # fmt: skip

@@ -7,51 +7,15 @@ import re
 from functools import partial
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from planning_on import plan_on
 
 from comt_cli.campaign.slurm import JOB_FILE, job_of, log_folder
 from comt_cli.errors import StorageError, UserError
-from comt_cli.files import Unreadable, atomic_file, read_bytes, read_json, write_json
+from comt_cli.files import atomic_file, read_json, write_json
 from comt_cli.runs.directory import RunDirectory
 
-DAMAGED_JSON = {
-    "no JSON": (b"{", "is not JSON"),
-    "not UTF-8": (b'{"a": "\xff"}', "is not UTF-8 text (line 1)"),
-    "nested beyond Python's stack": (b"[" * 100_000, "is not JSON"),
-    "more digits than Python reads": (b"[-" + b"9" * 5000 + b"]", "is not JSON"),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGED_JSON)
-def test_damaged_json_is_told(tmp_path, damage):
-    path = tmp_path / "some.json"
-    content, said = DAMAGED_JSON[damage]
-    path.write_bytes(content)
-    with pytest.raises(Unreadable, match=re.escape(said)):
-        read_json(path)
-
-
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-                    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))  # fmt: skip
-def test_what_is_written_is_read_back(tmp_path_factory, value):
-    path = tmp_path_factory.mktemp("json") / "value.json"
-    try:
-        write_json(path, value)
-    except (ValueError, UnicodeEncodeError):  # infinities within, half of a surrogate pair: refused when written
-        return
-    assert read_json(path) == value
-
-
-def test_a_file_that_is_too_large_is_not_read(tmp_path):
-    path = tmp_path / "large"
-    with path.open("wb") as handle:
-        handle.truncate(1 << 40)  # it takes no room
-    with pytest.raises(Unreadable, match="it has 1,099,511,627,776 bytes"):
-        read_bytes(path)
-    with pytest.raises(Unreadable, match="it is a folder, not a file"):
-        read_bytes(tmp_path)
+DAMAGED_JSON = (b"{", b'{"a": "\xff"}', b"[" * 100_000, b"[-" + b"9" * 5000 + b"]", b"[2]")
+"""No JSON, no UTF-8, nested beyond Python's stack, more digits than Python reads, no object."""
 
 
 def _fail(handle):
@@ -96,8 +60,8 @@ def test_every_damaged_file_of_a_run_is_named(directory):
         (directory.spec_file, directory.spec),
         (directory.metrics_file, directory.metrics),
     ):
-        for damaged in (*(content + b"\n" for content, _ in DAMAGED_JSON.values()), b"[2]\n"):
-            file.write_bytes(damaged)
+        for damaged in DAMAGED_JSON:
+            file.write_bytes(damaged + b"\n")
             with pytest.raises(UserError, match=re.escape(file.name)) as told:
                 read()
         assert "JSON object" in told.value.message or file is job

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import multiprocessing
@@ -17,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planning_on import plan_on
 
-from comt_cli.errors import StorageError, UserError
+from comt_cli.errors import UserError
 from comt_cli.files import write_json
 from comt_cli.runs.directory import BeingTrained, RunDirectory, RunState, read_lines
 from comt_cli.runs.plan import SPEC_VERSION, RunSpec
@@ -101,22 +100,6 @@ def test_a_folder_that_is_moved_aside_while_another_waits_for_its_lock(tmp_path,
         assert RunDirectory(moved).lock_file.read_text() == ""
 
 
-def test_a_file_system_without_locks(tmp_path, monkeypatch):
-    def refuse(handle, how):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    with (
-        pytest.raises(StorageError, match=r"cannot lock .*No locks available") as refused,
-        RunDirectory(tmp_path).lock(),
-    ):
-        pass
-    assert "--runs" in str(refused.value.hint)
-    with pytest.raises(UserError, match=r"cannot look at .*No locks available") as unseen:
-        RunDirectory(tmp_path).owner()
-    assert "--runs" in str(unseen.value.hint)
-
-
 def test_a_spec_whose_id_is_another_today(tmp_path, spec, monkeypatch):
     """It can be read and would pass for a run of today, which was trained otherwise."""
     directory = RunDirectory.of(tmp_path, spec)
@@ -133,14 +116,3 @@ def test_a_file_cut_anywhere_gives_its_whole_lines(tmp_path_factory, lines, data
     path = tmp_path_factory.mktemp("lines") / "metrics.jsonl"
     path.write_text(content[:cut])
     assert read_lines(path) == lines[: content[:cut].count("\n")]
-
-
-def test_a_folder_that_was_removed(tmp_path, spec):
-    gone = tmp_path / "gone"
-    with pytest.raises(StorageError, match="cannot write"):
-        write_json(gone / "value.json", 1)
-    gone.write_text("a file where a folder should be")
-    with pytest.raises(StorageError, match="cannot make"), RunDirectory(gone).lock():
-        pass
-    with pytest.raises(StorageError, match="cannot make"):
-        RunDirectory.of(gone, spec).create(spec)

@@ -15,7 +15,7 @@ from comt_cli.exchange.checkpoint import read_state
 from comt_cli.layers.gates import ComtGate, TransponderGate
 from comt_cli.methods.base import Wiring, residual_connection
 from comt_cli.models.build import empty_network, materialise
-from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.tasks.settings.language import ModelSettings
 from comt_cli.training.objective import SummedLoss
 
 

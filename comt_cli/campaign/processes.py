@@ -1,0 +1,165 @@
+"""Processes that train several runs at once: how many, on which devices, with how many threads, and how they start. The
+number is that of --jobs; else one run at a time on each visible GPU; on the CPU one on each core that this process may
+use, or fewer where the command has fewer runs or the memory would not hold them. Several runs on the CPU share its
+cores evenly, unless OMP_NUM_THREADS says how: threads that work on one small network lose more in waiting for each
+other than they win. It depends on the command and the machine, not on what is done already: a resumed run must compute
+with as many threads as before to end on the same bits. On the CPU processes are forked from a server that has imported
+PyTorch, and runs nothing, so that it has one thread and no open pool of OpenMP. Where there is a GPU, each imports
+PyTorch by itself (`spawn`): a driver that was asked anything before a fork is of no use after it."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import signal
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
+from multiprocessing.context import ForkServerContext, SpawnContext
+from pathlib import Path
+
+from comt_cli.runs.plan import RunSpec
+from comt_cli.runs.shared import SharedRun
+from comt_cli.training.processes import StopSignal, die_with_parent, environment_variable
+
+LOADED = (
+    *("torch", "torch._dynamo", "comt_cli.campaign.inline", "comt_cli.campaign.workers"),
+    "comt_cli.models.counting",
+)
+"""Modules that the server imports for every task."""
+MEMORY_SHARE = 0.7
+"""Of the machine's memory, what runs may be estimated to take by default."""
+PROCESS_BYTES = 600 * 2**20
+"""Memory of a process with torch before it has a model."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """A device for every worker, and the threads of each; None leaves that to torch. `name` is what people call the
+    device, with a worker's threads, as `result.json` has it."""
+
+    devices: tuple[str, ...]
+    threads: int | None = None
+    name: str = field(default="", compare=False)
+
+
+def plan_workers(device_name: str | None, jobs: int | None, runs: Sequence[SharedRun]) -> Workers:
+    """The rule above, for the runs of a command, done or not. Raises `UserError` where there is no such device here."""
+    import torch
+
+    from comt_cli.training.devices import device_name as name_of
+    from comt_cli.training.devices import pick_device
+
+    device = pick_device(device_name)
+    devices = [str(device)]
+    if device.type == "cuda" and (device_name is None or ":" not in device_name):
+        devices = [f"cuda:{index}" for index in range(torch.cuda.device_count())]
+    at_once, threads = runs_at_once(device.type, len(devices), jobs, runs)
+    return Workers(tuple(devices[index % len(devices)] for index in range(at_once)), threads, name_of(device, threads))
+
+
+def runs_at_once(
+    kind: str, count: int, jobs: int | None, runs: Sequence[SharedRun], sized: Sequence[SharedRun] | None = None
+) -> tuple[int, int | None]:
+    """The number of these runs that are trained at once on `count` devices of a kind, by the rule above, and the
+    threads of each; None leaves those to torch. The memory is that of `sized`, if given: of others it is not known
+    yet."""
+    if jobs is not None:
+        jobs = max(1, min(jobs, len(runs)))
+    if kind != "cpu":
+        return jobs or min(count, max(1, len(runs))), None
+    cores, said = usable_cores(), os.environ.get("OMP_NUM_THREADS")
+    at_once = max(1, cores // (_given_threads() or 1))
+    wanted = jobs or max(1, min(at_once, len(runs), _fitting(runs if sized is None else sized)))
+    return wanted, None if said or wanted == 1 else max(1, cores // wanted)
+
+
+def usual_threads() -> int:
+    """The threads that a process takes by default: OMP_NUM_THREADS, else one a core."""
+    return _given_threads() or usable_cores()
+
+
+def _given_threads() -> int:
+    """OMP_NUM_THREADS; 0 where it is no number. Of a superscript two `isdigit` is true, and `int` refuses it."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdecimal() else 0
+
+
+def usable_cores() -> int:
+    """The processor's cores that this process may use: those it is bound to, and no more than its container grants."""
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cgroup("cpu.max").split()  # microseconds of processor time, and of the clock's
+    if len(quota) == 2 and quota[0].isdecimal() and quota[1].isdecimal():
+        bound = min(bound, max(1, int(quota[0]) // int(quota[1])))
+    return bound
+
+
+def _fitting(runs: Sequence[SharedRun]) -> int:
+    """The number of these runs that the machine's memory holds at once, by the estimate for the largest of them."""
+    from comt_cli.models.accounting import training_bytes
+
+    trained = [(shared.spec, shared.spec.settings.train) for shared in runs]
+    largest = max(training_bytes(spec, train.micro_batch_size or train.batch_size) for spec, train in trained)
+    return int(MEMORY_SHARE * _memory_bytes() / (largest + PROCESS_BYTES))
+
+
+def _memory_bytes() -> int:
+    """The machine's memory, or what its container grants of it."""
+    installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    granted = _cgroup("memory.max").strip()
+    return min(installed, int(granted)) if granted.isdecimal() else installed
+
+
+def _cgroup(name: str) -> str:
+    """A limit of the container that this process runs in; "" where there is none."""
+    try:
+        return (Path("/sys/fs/cgroup") / name).read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return ""
+
+
+# ---- how they are started
+
+
+def context_for(devices: Iterable[str]) -> ForkServerContext | SpawnContext:
+    """The way in which the processes that train on these devices are started."""
+    if sys.platform == "linux" and all(device == "cpu" for device in devices):
+        return multiprocessing.get_context("forkserver")
+    return multiprocessing.get_context("spawn")
+
+
+def start_server(specs: Sequence[RunSpec]) -> None:
+    """Have the server import what these runs need, while this process does other things. Does nothing where there is a
+    server already, or where none is used."""
+    if sys.platform != "linux":
+        return
+    trained = dict.fromkeys(f"comt_cli.training.tasks.{spec.task.name}" for spec in specs)
+    multiprocessing.set_forkserver_preload([*LOADED, *trained])
+    # NumPy's BLAS, which nothing here uses, starts its threads when it is imported; who forks should have none.
+    with signals_blocked(), environment_variable("OPENBLAS_NUM_THREADS", "1"):
+        multiprocessing.forkserver.ensure_running()
+
+
+def begin_as_helper() -> None:
+    """Beginning of a process that works for its parent and saves nothing: it ends with its parent, however that
+    ends, leaves every signal of a terminal, of Slurm or of a limit to it, and ends when asked to."""
+    die_with_parent()
+    for number in StopSignal.SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # at once: a compiler does not return to Python for seconds
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, StopSignal.SIGNALS)
+
+
+@contextlib.contextmanager
+def signals_blocked() -> Iterator[None]:
+    """A process that is started here receives no signal until it unblocks them itself."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, StopSignal.SIGNALS)
+    try:
+        resource_tracker.ensure_running()  # which no signal to all may end; its start unblocks SIGINT and SIGTERM
+        signal.pthread_sigmask(signal.SIG_BLOCK, StopSignal.SIGNALS)
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
