@@ -65,7 +65,7 @@ def test_a_damaged_file_is_counted_anew(damage):
     cost = cost_of(spec)
     (path,) = (Path(os.environ["COMT_CACHE"]) / "costs").glob("*.jsonl")
     line = path.read_bytes().strip()
-    for broken in (damage, line[: len(line) // 2], line.replace(b'"parameters": ', b'"parameters": 1')):
+    for broken in (damage, line[: len(line) // 2]):
         path.write_bytes(broken)
         anew()
         assert list(to_count([spec])) == [spec]
