@@ -91,8 +91,8 @@ def show(text: str) -> None:
 
 
 def _settings(decoding: Decoding, decode: Decode) -> Decode:
-    """How a run decodes, with what the user asks for instead."""
-    given = {"beam": decoding.beam, "alpha": decoding.alpha, "penalty": decoding.penalty and str(decoding.penalty)}
+    """Settings of the beam search: the run's, but for those that the user gives."""
+    given = {"beam": decoding.beam, "alpha": decoding.alpha}
     return decode.model_copy(update={key: value for key, value in given.items() if value is not None})
 
 

@@ -40,7 +40,7 @@ def analyze_gates(
         str | None,
         typer.Option(
             help="The projection whose channel-wise gates are drawn, in every branch; down_proj if not given.",
-            autocompletion=completion.sites,
+            autocompletion=completion.listed("methods.base", "PROJECTIONS"),
         ),
     ] = None,
     images: Annotated[
@@ -52,7 +52,9 @@ def analyze_gates(
         ),
     ] = None,
     of: OfRuns,
-    own_axes: options.OwnAxes = False,
+    own_axes: Annotated[
+        bool, typer.Option("--own-axes", help="Each panel has its own range of values and colours, not that of all.")
+    ] = False,
     files: Figures,
 ) -> None:
     """Draw the values that a trained model's gates take. They are those on a text, a sentence pair, or images.

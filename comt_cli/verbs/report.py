@@ -73,8 +73,7 @@ def report(
       comt report --html
     """
     if (overview or html) and as_json:
-        page = "--overview" if overview else "--html"
-        raise UserError(f"{page} is a page, and --json prints tables", "Give one of them.")
+        raise UserError("--overview and --html write pages, and --json prints tables", "Give one of them.")
     planned = [] if (overview or html) and not recipes else _planned(recipes or [], of, runs)
     unwritten: list[str | None] = []
     if as_json:
@@ -86,9 +85,19 @@ def report(
             if position:
                 typer.echo()
             unwritten.append(write_outcome(plan, runs, results, overwrite=overwrite, draw=False))
-    is_whole = _write_pages(results, runs, overview=overview, html=html)
+    from comt_cli.report.html.page import write_page
+    from comt_cli.report.overview import write_overview
+    from comt_cli.report.written import Reader
+
+    reader = Reader()
+    if overview:
+        typer.echo(f"wrote {write_overview(results, reader)}")
+    if html:
+        typer.echo(f"wrote {write_page(results, runs, reader)}")
+    for damaged in reader.damaged.values():
+        typer.echo(f"comt: {damaged}; it is left out", err=True)
     reasons = [reason for reason in unwritten if reason is not None]
-    if not is_whole or (reasons and (recipes or len(reasons) == len(unwritten))):
+    if reader.damaged or (reasons and (recipes or len(reasons) == len(unwritten))):
         raise typer.Exit(1)
 
 
@@ -116,22 +125,6 @@ def _planned(recipes: Sequence[str], of: Selection, runs: Path) -> list[Planned]
     return planned
 
 
-def _write_pages(results: Path, runs: Path, *, overview: bool, html: bool) -> bool:
-    """Whether no file had to be left out; one that had to is named."""
-    from comt_cli.report.html.page import write_page
-    from comt_cli.report.overview import write_overview
-    from comt_cli.report.written import Reader
-
-    reader = Reader()
-    if overview:
-        typer.echo(f"wrote {write_overview(results, reader)}")
-    if html:
-        typer.echo(f"wrote {write_page(results, runs, reader)}")
-    for reason in reader.damaged.values():
-        typer.echo(f"comt: {reason}; it is left out", err=True)
-    return not reader.damaged
-
-
 def write_outcome(
     planned: Planned,
     runs: Path,
@@ -142,11 +135,10 @@ def write_outcome(
     shown: Planned | None = None,
 ) -> str | None:
     """Write and print the results of a plan's runs, below `results`: a table with the figures of its ablations, or the
-    figure that the recipe is; without `draw`, which needs torch, only its state. Of a table the rows and columns of the
-    plan `shown` are printed, or all; all are written. Of a sweep, beside the table at every row's own best, the rates
-    and trials that were tried. Files that are up to date are not written again. Returns why nothing was written, which
-    has been printed; None if it was, or is there as it should be. Raises `UserError` and `StorageError` where a
-    checkpoint cannot be read, or a file not written."""
+    figure that the recipe is; without `draw`, which needs torch, only its state. All of a table is written, and the
+    rows and columns of the plan `shown` are printed, or all; of a sweep also the rates that were tried. Returns why
+    nothing was written, which has been printed; None if it was, or is there as it should be. Raises `UserError` and
+    `StorageError` where a checkpoint cannot be read, or a file not written."""
     planned = planned.with_contents(runs)
     if planned.loaded.recipe.figure is not None:
         text, figure, is_unwritten = _figure_state(planned, runs, results, overwrite=overwrite)
@@ -202,10 +194,9 @@ def write_outcomes(
     """`write_outcome` for each of several plans, after training; one that cannot be written does not stop the others.
     Returns why some were not written, which has been printed. Raises `TrainingFailed` where one could not be, whose
     exit status is not that of bad input (nothing was started); `StorageError` where a file cannot be written, with how
-    to write it elsewhere; `OSError` where what was written cannot be printed."""
+    to write it elsewhere."""
     failed: list[UserError] = []
     unwritten: list[str | None] = []
-    unprinted: OSError | None = None
     for position, (planned, part) in enumerate(zip(tables, shown, strict=True)):
         try:
             if position:
@@ -213,20 +204,13 @@ def write_outcomes(
             unwritten.append(write_outcome(planned, runs, results, overwrite=overwrite, shown=part))
         except StorageError as error:
             again = f"comt report {planned.loaded.file} --scale {planned.scale} --runs {runs} --results DIR"
-            raise StorageError(
-                error.message, f"No run is lost: with this command's other options, {again} writes it."
-            ) from error
+            hint = f"No run is lost: with this command's other options, {again} writes it."
+            raise StorageError(error.message, hint) from error
         except UserError as error:
             typer.echo(f"{planned.loaded.name} is not written: {error.message}", err=True)
             failed.append(error)
-        except OSError as error:
-            if error.filename is not None:
-                raise
-            unprinted = error  # nobody reads it any more: it is written, and so are those that follow
     if failed:
         raise TrainingFailed(failed[0].message, failed[0].hint)
-    if unprinted is not None:
-        raise unprinted
     return [reason for reason in unwritten if reason is not None]
 
 
@@ -268,21 +252,18 @@ def _figure_state(
 ) -> tuple[str, RecipeFigure | None, bool]:
     """A line on a figure's recipe; the figure, if it can be drawn and is not yet; and whether it is neither drawn nor
     can be."""
-    loaded = planned.loaded
-    name = f"{loaded.name} ({planned.scale})"
+    loaded, name = planned.loaded, f"{planned.loaded.name} ({planned.scale})"
     figure = recipe_figure(loaded, planned.specs, runs, results)
     if figure is None:
         return f"{name} is not drawn: its row {loaded.recipe.baseline} was not selected.", None, True
     if figure.is_fresh and not (overwrite and figure.undrawable is None):
         return f"{name} is drawn: {figure.files[0]}", None, False
-    if figure.undrawable is not None:
-        return f"{name} is not drawn: {figure.undrawable}.", None, True
-    kept = figure.of_another_recipe
+    kept = figure.undrawable or figure.of_another_recipe
     if kept is None and figure.is_there and figure.is_of_another_selection:
         kept = f"{figure.files[0]} is of another column or seed, or of more rows"
-    if kept is not None and not overwrite:
-        instead = "Nothing is written: --results DIR draws the figure elsewhere, --overwrite in its place."
-        return f"{name} is not drawn: {kept}. {instead}", None, True
+    if figure.undrawable is not None or (kept is not None and not overwrite):
+        instead = " Nothing is written: --results DIR draws the figure elsewhere, --overwrite in its place."
+        return f"{name} is not drawn: {kept}.{'' if figure.undrawable else instead}", None, True
     recipe_said = loaded.name if available_recipes().get(loaded.name) == loaded.path else loaded.path
     command = f"comt {loaded.recipe.command} --recipe {recipe_said} --scale {planned.scale}"
     return f"{name} is not drawn yet: {command} draws it.", figure, False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,42 +13,40 @@ import typer
 
 from comt_cli.campaign.slurm import job_standings, readable_jobs
 from comt_cli.commands import completion, options
-from comt_cli.commands.options import Filter, OfRuns
+from comt_cli.commands.options import OfRuns
 from comt_cli.errors import UserError
 from comt_cli.recipe.load import select
-from comt_cli.recipe.merge import Layer, parse_arguments
-from comt_cli.recipe.problems import Problem, RecipeError
-from comt_cli.recipe.settings import RunSettings, overrides_of
 from comt_cli.report import format
 from comt_cli.report.run_list import computing_seconds, described, print_runs, summary_text
 from comt_cli.report.terminal import say
 from comt_cli.runs.known import KnownRun, Place, Standing, known_runs, remove_runs
 from comt_cli.runs.plan import BY_ID, parse_seeds
-from comt_cli.tasks import tasks
-from comt_cli.verbs.plan import also_rows
 from comt_cli.verbs.select import runs_of_table, select_runs
 from comt_cli.verbs.table import recipes_by_name
+
+_STATES = "Only runs that stand so: done, diverged, running, unfinished, failed, replaced, unreadable."
 
 
 def runs(
     recipes: options.Recipes = None,
     *,
-    of: Filter,
+    scale: options.ScaleOfRuns = None,
+    rows: options.Rows = None,
+    columns: options.Columns = None,
+    seeds: Annotated[str | None, typer.Option(metavar="1,2 or 1-3", help="Only these seeds.")] = None,
     state: Annotated[
         str | None,
-        typer.Option(
-            metavar="A,B",
-            help="Only runs that stand so: done, diverged, running, unfinished, failed, replaced, unreadable.",
-            autocompletion=completion.standings,
-        ),
+        typer.Option(metavar="A,B", help=_STATES, autocompletion=completion.listed("runs.known", "Standing")),
     ] = None,
+    runs: options.Runs = options.DEFAULT_RUNS,
     as_json: options.AsJson = False,
 ) -> None:
     """List every run, with its metric or state. Also its row, its seed, when it was written, its size and its id.
 
-    The heading of a group says in which settings its runs differ from their recipe, as --set takes them; --set lists
-    only runs that have a setting. Replaced runs are those that --fresh moved aside. A run's folder is by-id/ID below
-    the folder of the runs; wherever a verb takes a checkpoint, the beginning of the id is enough. comt rm deletes runs.
+    The heading of a group says in which settings its runs differ from their recipe, as --set takes them; for those of
+    one table name it, such as table3@steps-12. Replaced runs are those that --fresh moved aside. A run's folder is
+    by-id/ID below the folder of the runs; wherever a verb takes a checkpoint, the beginning of the id is enough. comt
+    rm deletes runs.
 
     Examples:
 
@@ -58,80 +56,36 @@ def runs(
 
       comt runs --state unfinished,failed --json
     """
-    added, every = also_rows(of.also), known_runs(of.runs)
+    every = known_runs(runs)
     found: list[tuple[KnownRun, Place]] = [(run, run.home) for run in every]
     if recipes:
-        found = list(dict.fromkeys(each for recipe in recipes for each in runs_of_table(recipe, of.runs)))
-    found = [(run, place) for run, place in found if of.scale in (None, run.label("scale"))]
-    for names, what in ((of.rows, "row"), (of.columns, "column")):
+        found = list(dict.fromkeys(each for recipe in recipes for each in runs_of_table(recipe, runs)))
+    found = [(run, place) for run, place in found if scale in (None, run.label("scale"))]
+    for names, what in ((rows, "row"), (columns, "column")):
         if names is not None and found:
             valid = select(names, dict.fromkeys(getattr(place, what) for _, place in found), f"{what} with runs")
             found = [(run, place) for run, place in found if getattr(place, what) in valid]
-    seeds, states = parse_seeds(of.seeds), select(state, list(Standing), "state of runs")
-    found = [(run, place) for run, place in found if (seeds is None or run.seed in seeds) and run.standing in states]
-    has = _having(of.set_ or ())
-    listed = described([(run, place) for run, place in found if has(run)], recipes_by_name(recipes or (), added))
+    only, states = parse_seeds(seeds), select(state, list(Standing), "state of runs")
+    found = [(run, place) for run, place in found if (only is None or run.seed in only) and run.standing in states]
+    listed = described(found, recipes_by_name(recipes or ()))
     if as_json:
         typer.echo(json.dumps(listed, indent=2))
         return
     if not listed:
-        typer.echo(f"There are {'no such runs' if every else 'no runs'} below {of.runs}.")
+        typer.echo(f"There are {'no such runs' if every else 'no runs'} below {runs}.")
         return
     print_runs(listed)
     typer.echo()
-    say(f"{summary_text(listed)} in {of.runs}/by-id/ID")
+    say(f"{summary_text(listed)} in {runs}/by-id/ID")
     for row in listed:
         if row["problem"] is not None:
             typer.echo(f"  {row['name']}: {row['problem']}", err=True)
 
 
-def _having(overrides: Sequence[str]) -> Callable[[KnownRun], bool]:
-    """Whether a run was trained with the settings of `--set` arguments: whether setting them so would change nothing.
-
-    Raises:
-        UserError: an argument is wrong for every kind of run.
-    """
-    if not overrides:
-        return lambda _: True
-    values: dict[str, Layer] = {}
-    wrong: list[Problem] = []
-    for command, task in tasks().items():
-        problems: list[Problem] = []
-        settings: type[RunSettings] = task.settings
-        parsed = parse_arguments(overrides, overrides_of(settings), problems)
-        if problems:
-            wrong = wrong or problems
-        else:
-            values[command] = parsed
-    if not values:
-        raise RecipeError("--set", wrong)
-
-    def fits(run: KnownRun) -> bool:
-        given = values.get(run.label("command"))
-        if given is None or run.spec is None:
-            return False
-        own = run.spec.settings
-        changed = own.model_dump(mode="json")
-        for name, (value, _) in given.items():
-            section, _, key = name.partition(".")
-            changed[section][key] = value
-        try:
-            return type(own).model_validate(changed) == own
-        except ValueError:  # with the rest of its settings it could not be set so
-            return False
-
-    return fits
-
-
 def rm(
     selectors: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[RUN]...",
-            help="Runs as recipe:row:column:seed, where what is left out means all there are; by the beginning of an "
-            "id; or run directories.",
-            autocompletion=completion.selectors,
-        ),
+        typer.Argument(metavar="[RUN]...", help=options.RUNS_HELP, autocompletion=completion.selectors),
     ] = None,
     *,
     replaced: Annotated[
@@ -164,7 +118,7 @@ def rm(
         typer.echo(f"No run was moved aside below {of.runs}.")
         return
     _refuse_at_work(chosen, of.runs)
-    listed = described([(run, run.home) for run in chosen], recipes_by_name((), {}))
+    listed = described([(run, run.home) for run in chosen], recipes_by_name())
     print_runs(listed)
     seconds = computing_seconds(listed)
     paid = f" that took {format.duration(seconds)} to train" if seconds else ""

@@ -47,7 +47,7 @@ def score(
         typer.Option(
             metavar="A,B",
             help="bleu, bleu_tokenised, bleu_intl, bleu_intl_lc, bleu_compound or chrf; several with commas.",
-            autocompletion=completion.metrics,
+            autocompletion=completion.listed("scoring.metrics", "METRICS"),
         ),
     ] = "bleu,chrf",
     against: Annotated[

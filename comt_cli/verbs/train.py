@@ -34,9 +34,8 @@ from comt_cli.tasks import Task
 from comt_cli.training.processes import StopSignal, is_main_process, launched_by_torchrun
 from comt_cli.training.trackers import tracking
 from comt_cli.verbs import report
-from comt_cli.verbs.cost import sweep_cost
 from comt_cli.verbs.plan import Planned, also_rows, check_added, plan_loaded, plan_selected
-from comt_cli.verbs.show import print_all, print_plan
+from comt_cli.verbs.show import print_all, print_plan, sweep_cost
 from comt_cli.words import plural
 
 POLL_SECONDS = 2.0
@@ -60,9 +59,10 @@ def training_verb(task: Task[Any]) -> Callable[..., None]:
         fresh: Annotated[bool, typer.Option("--fresh", help="Train anew; earlier runs are moved aside, kept.")] = False,
         dry_run: options.DryRun = False,
     ) -> None:
-        named = options.one_of(recipe_, recipe, "--recipe", f"comt {task.command} {recipe}")
-        if named is None:
-            raise UserError("no recipe was given", f"comt recipes lists them; then comt {task.command} RECIPE")
+        named = recipe_ or recipe
+        if named is None or recipe not in (None, named):
+            wrong = "no recipe was given" if named is None else f"{named} and --recipe {recipe}: which of them?"
+            raise UserError(wrong, f"comt recipes lists them; then comt {task.command} RECIPE")
         site = read_slurm_site(where)
         # The whole table, not only the part that is selected: training one row must not erase the others.
         table = plan_selected(named, replace(of, rows=None, columns=None), command=task.command)

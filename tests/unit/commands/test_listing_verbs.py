@@ -60,7 +60,7 @@ def test_every_run_is_listed_with_its_state(full: Shelf):
 def test_settings_are_those_that_differ_from_the_recipe_as_set_takes_them(full: Shelf):
     settings = {json.dumps(row["settings"]) for row in listed("mine/gates")}
     assert settings == {"{}", '{"train.steps": 40, "train.learning_rate": 0.01}'}  # the warm-up is a share of the steps
-    (row,) = listed("mine/gates", "--set", "train.steps=40")
+    (row,) = listed("mine/gates@learning_rate-0.01+steps-40")
     said = [f"{key}={json.dumps(value)}" for key, value in row["settings"].items()]
     assert full.spec("pre-ln", 1, overrides=said).id == row["id"]
 
@@ -73,9 +73,6 @@ def test_settings_are_those_that_differ_from_the_recipe_as_set_takes_them(full: 
         (("--rows", "pre-ln"), 4),
         (("--seeds", "2"), 2),
         (("--state", "done,failed"), 5),
-        (("--set", "train.steps=40"), 1),
-        (("--set", "train.warmup_steps=0.1"), 8),
-        (("--set", "train.learning_rate=0.5"), 0),
     ],
 )
 def test_options_select(full: Shelf, options, count):

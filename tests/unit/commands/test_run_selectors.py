@@ -107,20 +107,13 @@ def test_paths_and_foreign_names_are_left_alone(shelf: Shelf):
         ("mine/gates:pre", "mine/gates has no row 'pre'\n  did you mean pre-ln?"),
         ("mine/gates:pre-ln:docs/tiny:1:9", "has too many parts"),
         ("mine/gates:pre-ln::2", "no run below runs is mine/gates:pre-ln::2; of mine/gates there are"),
-        ("mine/gtes:pre-ln", "there is no recipe, and no table with runs, mine/gtes\n  did you mean mine/gates?"),
+        ("mine/gtes:pre-ln", "there is no recipe mine/gtes\n  did you mean mine/gates?"),
         ("table3:pre-ln", "no run of comt/table3 is below runs\n  comt train-lm --recipe comt/table3.yaml trains them"),
     ],
 )
 def test_what_means_nothing_is_told_with_what_there_is(shelf: Shelf, text, says):
     shelf.done(shelf.spec("pre-ln"))
     assert says in error(text)
-
-
-def test_runs_of_a_recipe_that_is_gone_are_found(shelf: Shelf):
-    spec = shelf.spec("pre-ln")
-    shelf.done(spec)
-    Path("recipes/mine/gates.yaml").unlink()
-    assert meant("mine/gates:pre-ln") == spec.id
 
 
 def test_several_runs_for_a_verb_that_takes_several(shelf: Shelf):
@@ -224,25 +217,6 @@ def test_a_selector_means_the_run_of_the_chosen_point(gridded: Shelf):
     assert meant(other.id[:8]) == other.id
     folders = run_directories(["mine/gates:pre-ln"], OfRuns())
     assert {folder.path.resolve().name for folder in folders} == {points(gridded, seed)[1].id for seed in (1, 2)}
-
-
-@pytest.mark.parametrize("trained", [1, 2])
-def test_while_nothing_is_chosen_a_selector_lists_the_runs_by_their_ids(gridded: Shelf, trained: int):
-    every = points(gridded, 1)
-    for spec in every[:trained]:
-        gridded.done(spec, bits_per_byte=2.0)
-    for mean in (model_source, lambda text, runs: run_directories([text], runs)):
-        with pytest.raises(UserError) as raised:
-            mean("mine/gates:pre-ln:docs/tiny:1", OfRuns())
-        first, *listed = raised.value.message.splitlines()
-        assert f"could be any of {trained} run" in first
-        assert "of a grid: nothing is chosen before all runs of the cell have ended" in first
-        assert {line.split()[0] for line in listed} == {spec.id for spec in every[:trained]}
-        assert all(any(f"learning_rate={rate}," in line for rate in (0.0003, 0.001)) for line in listed)
-        left = "1,2" if trained == 1 else "2"
-        assert f"Of its cell --seeds {left} has not ended." in raised.value.hint
-        assert raised.value.exit_status == 2
-    assert meant(every[0].id) == every[0].id
 
 
 def test_show_counts_every_run_of_a_grid_with_its_point(gridded: Shelf):

@@ -212,7 +212,7 @@ def widths(calls) -> list[tuple]:
 
 def test_an_ablation_trains_its_rows_and_writes_the_whole_table(widths) -> None:
     Path("recipes/mine/bad.yaml").write_text("title: [\n")
-    result = comt("ablate", "hidden-size", "--paper", "mine", "--seeds", "1-2", "--also", "mix-ln")
+    result = comt("ablate", "hidden-size", "mine", "--seeds", "1-2", "--also", "mix-ln")
     assert result.exit_code == 0, result.output
     assert "mine/bad is left out" in result.stderr, "a broken recipe does not stand in the way"
     rows = [("one", row, seed) for seed in (1, 2) for row in ("pre-ln", "2", "8", "mix-ln")]
@@ -221,7 +221,7 @@ def test_an_ablation_trains_its_rows_and_writes_the_whole_table(widths) -> None:
 
 def test_values_add_points_of_the_methods_own_types(widths) -> None:
     # 2 has a row; 64 is another row's name.
-    assert comt("ablate", "hidden-size", "--paper", "mine", "--values", "1,2,64").exit_code == 0
+    assert comt("ablate", "hidden-size", "mine", "--values", "1,2,64").exit_code == 0
     assert [row for _, row, _ in widths[0][1]] == ["pre-ln", "2", "8", "1", "hidden-64"]
     found = further_rows(plan_recipe("mine/one", "smoke").loaded, "modules", "only_last, only_qk,v_proj,k_proj+q_proj")
     assert {row: method["sites"] for row, method in found.items()} == {
@@ -240,7 +240,7 @@ def test_values_add_points_of_the_methods_own_types(widths) -> None:
     ],
 )
 def test_a_wrong_value_is_named_and_nothing_is_trained(widths, name, values, said) -> None:
-    assert said in str(refused(comt("ablate", name, "--paper", "mine", "--values", values)))
+    assert said in str(refused(comt("ablate", name, "mine", "--values", values)))
     assert widths == []
 
 
