@@ -179,19 +179,6 @@ class OfRuns:
 
 
 @dataclass(frozen=True)
-class Filter:
-    """Runs of tables below a folder, as a training with these options has them."""
-
-    scale: ScaleOfRuns = None
-    rows: Rows = None
-    columns: Columns = None
-    seeds: Seeds = None
-    set_: Set = None
-    also: Also = None
-    runs: Runs = DEFAULT_RUNS
-
-
-@dataclass(frozen=True)
 class Where:
     """Devices that runs are trained on, and folders of their files."""
 

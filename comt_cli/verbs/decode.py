@@ -26,7 +26,6 @@ from comt_cli.generation import translate as translation
 from comt_cli.generation.caption import ImageCaptioner, Said, Seen, look_at
 from comt_cli.generation.transcript import PartFile
 from comt_cli.models import kernels as model_kernels
-from comt_cli.recipe.settings import Kernels as Wanted
 from comt_cli.report import figures
 from comt_cli.report.caption import Caption
 from comt_cli.report.terminal import say_written
@@ -46,12 +45,11 @@ def continue_texts(
     sampling: Mapping[str, Any],
     device: str | None,
     precision: str | None,
-    kernels: Wanted,
     *,
     as_json: bool,
 ) -> None:
-    """Print what the model at `source` makes of each prompt: a single text as it comes, several under each other. How
-    fast it was, and where fused kernels were asked for and are not used, goes to the error stream."""
+    """Print the texts of the model at `source` for each prompt: a single one as it comes, several under each other. How
+    fast it was goes to the error stream."""
     where, loaded = pick_device(device), load(source, LoadedModel)
     texts = completion.begin(loaded, prompts)
     chosen = completion.Sampling(**sampling)
@@ -60,10 +58,7 @@ def continue_texts(
         typer.echo(f"{longest} tokens are more than the {loaded.context_length} it was trained on", err=True)
     model = loaded.model.to(where, _DTYPES[precision]).eval()
     dtype = model.embedding.weight.dtype
-    choices = model_kernels.use_kernels(model, kernels, where, dtype, compiled=False, training=False, tokens=len(texts))
-    for op, choice in choices.items():
-        if kernels == "fused" and not choice.fused:
-            typer.echo(f"{op} has no fused kernel here: {choice.reason}", err=True)
+    choices = model_kernels.use_kernels(model, "auto", where, dtype, compiled=False, training=False, tokens=len(texts))
     streams = len(texts) == 1 and not as_json
     if streams:
         show(prompts[0])
@@ -110,11 +105,11 @@ def _rows(decoding: Decoding, name: str, found: Sequence[translation.Translation
     return lines
 
 
-def translate_lines(source: str, lines: Iterable[str], out: Path | None, decoding: Decoding, batch_tokens: int) -> None:
+def translate_lines(source: str, lines: Iterable[str], out: Path | None, decoding: Decoding) -> None:
     """Print what the model at `source` makes of each line, or write it to `out`, where a call that was stopped is
     continued."""
     where, loaded = pick_device(decoding.device), load(source, LoadedTranslator)
-    chosen = translation.Options(_settings(decoding, loaded.decode), decoding.n_best, batch_tokens)
+    chosen = translation.Options(_settings(decoding, loaded.decode), decoding.n_best)
     using = translation.translator(loaded, where, lambda text: typer.echo(f"comt: {text}", err=True))
     file, done = None, 0
     if out is not None:
@@ -143,7 +138,7 @@ def translate_lines(source: str, lines: Iterable[str], out: Path | None, decodin
 def _part_file(
     lines: Sequence[str], chosen: translation.Options, out: Path, *, scores: bool, model: object
 ) -> tuple[PartFile, int]:
-    """What the output is written to, and how many of the lines an earlier call has translated."""
+    """The file of the output, and the number of lines that an earlier call has translated."""
     decode = chosen.decode.model_dump(mode="json")
     key = sha256(canonical_json([model, decode, chosen.n_best, chosen.batch_tokens, scores, *lines]))
     file = PartFile(out, f"comt translate {key}")
@@ -162,9 +157,9 @@ def _stamp(checkpoint: str) -> list[object]:
         return [(info.filename, info.CRC) for info in archive.infolist()]
 
 
-def caption_images(source: str, images: Sequence[Path], decoding: Decoding, wrong: dict[Path, UserError]) -> int:
-    """Print captions of images by the model at `source`; what cannot be read is added to `wrong`. Returns the exit
-    status of that: 2 where no image was captioned."""
+def caption_images(source: str, images: Sequence[Path], decoding: Decoding) -> None:
+    """Print captions of images by the model at `source`. Raises `UserError` where it cannot have so many, or an image
+    cannot be read."""
     where, loaded = pick_device(decoding.device), load(source, LoadedCaptioner)
     settings = _settings(decoding, loaded.decode)
     if decoding.n_best > settings.beam:
@@ -172,19 +167,13 @@ def caption_images(source: str, images: Sequence[Path], decoding: Decoding, wron
             f"{decoding.n_best} captions of each image cannot be had from a beam of {settings.beam}",
             f"Give --beam {decoding.n_best} or more.",
         )
-    using, status = ImageCaptioner(loaded, where), 2
+    using = ImageCaptioner(loaded, where)
     for number, path in enumerate(images, 1):
-        try:
-            image = look_at(path, loaded.data)
-        except UserError as error:
-            wrong[path] = error
-            continue
+        image = look_at(path, loaded.data)
         found = using.captions(image, settings, decoding.n_best)
         typer.echo("\n".join(_rows(decoding, str(path), found)))
-        status = 1
         if decoding.attention is not None:
             _draw_caption(using, f"caption-{number}", image, found[0], loaded, decoding.attention)
-    return status
 
 
 def _draw_caption(

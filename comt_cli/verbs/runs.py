@@ -20,7 +20,7 @@ from comt_cli.report import format
 from comt_cli.report.run_list import computing_seconds, described, print_runs, summary_text
 from comt_cli.report.terminal import say
 from comt_cli.runs.known import KnownRun, Place, Standing, known_runs, remove_runs
-from comt_cli.runs.plan import BY_ID, parse_seeds
+from comt_cli.runs.plan import BY_ID
 from comt_cli.verbs.select import runs_of_table, select_runs
 from comt_cli.verbs.table import recipes_by_name
 
@@ -31,9 +31,6 @@ def runs(
     recipes: options.Recipes = None,
     *,
     scale: options.ScaleOfRuns = None,
-    rows: options.Rows = None,
-    columns: options.Columns = None,
-    seeds: Annotated[str | None, typer.Option(metavar="1,2 or 1-3", help="Only these seeds.")] = None,
     state: Annotated[
         str | None,
         typer.Option(metavar="A,B", help=_STATES, autocompletion=completion.listed("runs.known", "Standing")),
@@ -43,16 +40,16 @@ def runs(
 ) -> None:
     """List every run, with its metric or state. Also its row, its seed, when it was written, its size and its id.
 
-    The heading of a group says in which settings its runs differ from their recipe, as --set takes them; for those of
-    one table name it, such as table3@steps-12. Replaced runs are those that --fresh moved aside. A run's folder is
-    by-id/ID below the folder of the runs; wherever a verb takes a checkpoint, the beginning of the id is enough. comt
-    rm deletes runs.
+    Recipes may be selectors, such as table3:pre-ln or table3@steps-12. The heading of a group says in which settings
+    its runs differ from their recipe, as --set takes them. Replaced runs are those that --fresh moved aside. A run's
+    folder is by-id/ID below the folder of the runs; wherever a verb takes a checkpoint, the beginning of the id is
+    enough.
 
     Examples:
 
       comt runs
 
-      comt runs table3.yaml --rows pre-ln,pre-ln+comt --state done
+      comt runs table3:pre-ln --state done
 
       comt runs --state unfinished,failed --json
     """
@@ -61,12 +58,8 @@ def runs(
     if recipes:
         found = list(dict.fromkeys(each for recipe in recipes for each in runs_of_table(recipe, runs)))
     found = [(run, place) for run, place in found if scale in (None, run.label("scale"))]
-    for names, what in ((rows, "row"), (columns, "column")):
-        if names is not None and found:
-            valid = select(names, dict.fromkeys(getattr(place, what) for _, place in found), f"{what} with runs")
-            found = [(run, place) for run, place in found if getattr(place, what) in valid]
-    only, states = parse_seeds(seeds), select(state, list(Standing), "state of runs")
-    found = [(run, place) for run, place in found if (only is None or run.seed in only) and run.standing in states]
+    states = select(state, list(Standing), "state of runs")
+    found = [(run, place) for run, place in found if run.standing in states]
     listed = described(found, recipes_by_name(recipes or ()))
     if as_json:
         typer.echo(json.dumps(listed, indent=2))

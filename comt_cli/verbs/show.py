@@ -305,6 +305,9 @@ def print_all(tables: Sequence[Planned], where: Where, site: Site | None = None)
     if estimator is not None and device is not None:
         how = f", about {time_in_words(specs, [*states.values()], estimator)} on {device.name}."
     typer.echo(f"\n{len(tables)} recipes, {len(states)} different runs, {left_in_all} to do{how}")
+    for planned in tables:
+        if planned.has_trials:
+            typer.echo(f"{planned.loaded.name}: {sweep_cost(planned, where)}", err=True)
 
 
 def _print_column(column: str, first: RunSpec, rows: Sequence[dict[str, Any]]) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +12,6 @@ import typer
 
 from comt_cli.campaign.slurm import Job, job_standings, readable_jobs
 from comt_cli.commands import options
-from comt_cli.commands.options import Filter
 from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
 from comt_cli.recipe.find import MARK, available_recipes
@@ -24,7 +22,7 @@ from comt_cli.report.sweep import read_sweep
 from comt_cli.report.terminal import print_progress
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.known import adopt_contents, known_runs
-from comt_cli.runs.plan import RunSpec, point_in_words, sources_of
+from comt_cli.runs.plan import point_in_words, sources_of
 from comt_cli.tasks import tasks
 from comt_cli.verbs.plan import also_rows, check_added, plan_loaded
 from comt_cli.verbs.table import with_settings
@@ -33,14 +31,21 @@ DEFAULT_SCALE = "smoke"
 """Of the verbs that train."""
 
 
-def status(recipes: options.Recipes = None, *, of: Filter, as_json: options.AsJson = False) -> None:
+def status(
+    recipes: options.Recipes = None,
+    *,
+    scale: options.ScaleOfRuns = None,
+    seeds: options.Seeds = None,
+    also: options.Also = None,
+    runs: options.Runs = options.DEFAULT_RUNS,
+    as_json: options.AsJson = False,
+) -> None:
     """Show how far the runs of each table are. Counts those that are done, diverged, running, unfinished and missing.
 
     Of recipes that are named, the table as far as it is: the metric where runs are done, steps and time left of those
-    at work. The options are those of the training it is about. A running run is shown with the process and the machine
-    that train it, one that failed with the reason, and one that was given to Slurm with its job.
-
-    Runs of other tables that these start from are counted below their table, and shown while they are open.
+    at work. Runs with --set have a table of their own, such as table3@steps-200. A running run is shown with its
+    process, one that failed with the reason, and one that was given to Slurm with its job. Runs of other tables that
+    these start from are counted below their table, and shown while they are open.
 
     Without recipes: every table that has runs. Reads only; safe while runs are being trained.
 
@@ -50,27 +55,30 @@ def status(recipes: options.Recipes = None, *, of: Filter, as_json: options.AsJs
 
       comt status table3.yaml
 
-      comt status table3.yaml --scale small --seeds 1-3 --set train.steps=2000
+      comt status table3@steps-2000 --scale small --seeds 1-3
     """
-    added, is_named = also_rows(of.also), bool(recipes)
-    is_whole = not (of.set_ or of.rows or of.columns)
+    added, is_named = also_rows(also), bool(recipes)
     seen: list[LoadedRecipe] = []
     shown: list[_Progress] = []
-    every = tables_with_runs(of.runs, [*available_recipes()], of.scale, is_set=bool(of.set_))
+    every = tables_with_runs(runs, [*available_recipes()], scale)
     for name, there in [(name, None) for name in recipes or ()] or every:
         try:
-            path, changed, named = with_settings(name, of.set_, of.scale, of.runs, of.rows, added)
+            path, changed, _ = with_settings(name, None, scale, runs)
             # What is set is for the scale that is trained: the steps of another would contradict its setup.
-            at = of.scale or there or (DEFAULT_SCALE if changed else None)
-            loaded = load_recipe(path, catalogue(), changed, at, also=named, also_fits_all=is_named)
+            at = scale or there or (DEFAULT_SCALE if changed else None)
+            loaded = load_recipe(path, catalogue(), changed, at, also=added, also_fits_all=is_named)
             seen.append(loaded)
-            here = replace(of, scale=of.scale or there)
-            shown += _tables(loaded, here, is_whole=is_whole and not changed, is_named=is_named)
+            main = at or (DEFAULT_SCALE if is_named and DEFAULT_SCALE in loaded.recipe.scales else None)
+            for each in [at] if at is not None else loaded.recipe.scales:
+                progress = _progress(loaded, each, seeds, runs, is_shown=is_named and each == main)
+                if at is not None and "error" in progress.data:
+                    raise UserError(progress.data["error"])
+                if at is not None or progress.is_begun:
+                    shown.append(progress)
         except UserError as error:
             if is_named:
                 raise
-            if is_whole:  # else it is merely not what was asked for
-                shown.append(_Progress({"recipe": name, "error": error.message}))
+            shown.append(_Progress({"recipe": name, "error": error.message}))
     if seen:
         check_added(added, seen)
     _add_standings(shown)
@@ -81,7 +89,7 @@ def status(recipes: options.Recipes = None, *, of: Filter, as_json: options.AsJs
         _print(progress)
     if not shown:
         example = (*(recipes or ()), "table3.yaml")[0]
-        typer.echo(f"Nothing was run below {of.runs}. To begin: comt train-lm --recipe {example}")
+        typer.echo(f"Nothing was run below {runs}. To begin: comt train-lm --recipe {example}")
 
 
 class _Progress(NamedTuple):
@@ -93,33 +101,22 @@ class _Progress(NamedTuple):
     metrics: Mapping[str, str] = {}
     jobs: Mapping[str, Job] = {}
 
-
-def _tables(loaded: LoadedRecipe, of: Filter, *, is_whole: bool, is_named: bool) -> Iterator[_Progress]:
-    """The scale asked for; without one that of a training, where a recipe is named, and every other with a run.
-    `is_whole`: nothing narrows the table or changes its runs."""
-    scales = loaded.recipe.scales
-    main = of.scale or (DEFAULT_SCALE if is_named and DEFAULT_SCALE in scales else None)
-    is_one = bool(of.scale) or not is_whole
-    for scale in [main] if main and is_one else scales:
-        place = {"recipe": loaded.name, "scale": scale, "table": f"{loaded.folder}/{loaded.outputs(scale)}"}
-        try:
-            planned = plan_loaded(loaded, scale, rows=of.rows, columns=of.columns, seeds=of.seeds)
-            specs = adopt_contents(planned.specs, of.runs)
-        except UserError as error:  # for instance a corpus that is not in the cache
-            if is_one:
-                raise
-            yield _Progress({**place, "error": error.message})
-            continue
-        progress = _progress(loaded, scale, specs, of.runs, place, is_shown=is_named and scale == main)
-        is_begun = progress.data["missing"] < progress.data["runs"]
-        if of.scale or is_begun or any(progress.data[key] for key in ("open", "notes", "others")):
-            yield progress._replace(cells=progress.cells if is_begun else None)
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is anything to show of it."""
+        data = self.data
+        return (
+            "error" in data or data["missing"] < data["runs"] or any(data[key] for key in ("open", "notes", "others"))
+        )
 
 
-def _progress(
-    loaded: LoadedRecipe, scale: str, specs: Sequence[RunSpec], runs: Path, place: dict[str, Any], *, is_shown: bool
-) -> _Progress:
-    """A table at a scale. Of a sweep the cells are those of its trials."""
+def _progress(loaded: LoadedRecipe, scale: str, seeds: str | None, runs: Path, *, is_shown: bool) -> _Progress:
+    """A table at a scale, or why it is not known. Of a sweep the cells are those of its trials."""
+    place = {"recipe": loaded.name, "scale": scale, "table": f"{loaded.folder}/{loaded.outputs(scale)}"}
+    try:
+        specs = adopt_contents(plan_loaded(loaded, scale, seeds=seeds).specs, runs)
+    except UserError as error:  # for instance a corpus that is not in the cache
+        return _Progress({**place, "error": str(error)})
     grid, has_trials = loaded.grids.get(scale), loaded.has_trials(scale)
     beside: list[Run] = []
     cell_specs = specs
@@ -159,6 +156,7 @@ def _progress(
         "sources": [{"recipe": name, "scale": at, **_counts(found)} for (name, at), found in tables.items()],
         "notes": list(cells.notes),
     }
+    is_shown = is_shown and data["missing"] < data["runs"]
     return _Progress(data, cells if is_shown else None, metrics, jobs)
 
 
