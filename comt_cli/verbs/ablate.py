@@ -23,24 +23,16 @@ from comt_cli.verbs.plan import Planned, also_rows, check_added, plan_recipe
 from comt_cli.verbs.show import print_plan
 from comt_cli.verbs.train import AFTER_JOBS, read_slurm_site, train_tables
 
-
-def _names(incomplete: str) -> list[str]:
-    return [name for name in get_args(AblationName) if name.startswith(incomplete)]
+_VALUES = "Further points: 1,2,64, or sets of projections: only_qk,q_proj+v_proj."
+_RECIPE = "Only this recipe, or this paper's: comt/tableA7, comt."
 
 
 def ablate(
-    name: Annotated[
-        str | None, typer.Argument(help="The question: see above.", show_default=False, autocompletion=_names)
-    ] = None,
-    recipe: Annotated[
-        str | None, typer.Argument(help="Only this recipe, or this paper's: comt/tableA7, comt.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, typer.Argument(help="The question: see above.", show_default=False)] = None,
+    recipe: Annotated[str | None, typer.Argument(help=_RECIPE, show_default=False)] = None,
     *,
     scale: options.Scale = "smoke",
-    values: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="Further points: 1,2,64, or sets of projections: only_qk,q_proj+v_proj."),
-    ] = None,
+    values: Annotated[str | None, typer.Option(metavar="A,B", help=_VALUES)] = None,
     seeds: options.Seeds = None,
     set_: options.Set = None,
     also: options.Also = None,

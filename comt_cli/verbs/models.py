@@ -23,6 +23,7 @@ from comt_cli.verbs.select import model_source, run_directories
 MOST_FIGURES = 20
 """Fewer than a pool of lines, which is what an output that was stopped is continued by: each is translated."""
 _RUN = options.run_argument(f"A checkpoint.pt or run directory; {options.SELECTOR}.", "RUN")
+_PICTURES = "Pictures (PNG, JPEG) of any size, or, of a model of MSCOCO, files of features (.npy, .npz)."
 _ANY = (
     f"A checkpoint.pt or run directory; {options.SELECTOR}; a Hugging Face LLaMA folder or hub name, or a .gguf file."
 )
@@ -49,20 +50,12 @@ def announced_model(checkpoint: str, of: OfRuns, device: str | None = None) -> s
 def generate(
     checkpoint: Annotated[str, options.run_argument(_ANY)],
     *,
-    prompt: Annotated[
-        list[str] | None,
-        typer.Option(help="The beginning of a text; repeatable. Without any, the model begins by itself."),
-    ] = None,
-    max_new_tokens: Annotated[
-        int, typer.Option(min=1, max=1_000_000, help="Tokens after which a text is cut off.")
-    ] = 64,
+    prompt: Annotated[list[str] | None, typer.Option(help="The beginning of a text; repeatable.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, max=1_000_000, help="Tokens after which a text is cut.")] = 64,
     temperature: Annotated[
-        float, typer.Option(min=0, max=1000, help="Divisor of the logits before the draw; 0 takes the likeliest token.")
+        float, typer.Option(min=0, max=1000, help="Of the draw; 0 takes the likeliest token.")
     ] = 0.8,
-    top_p: Annotated[
-        float,
-        typer.Option(min=0.001, max=1, help="Draw from the fewest tokens whose probability reaches this; 1 is all."),
-    ] = 0.95,
+    top_p: Annotated[float, typer.Option(min=0.001, max=1, help="Draw from the likeliest tokens up to this.")] = 0.95,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draw. The same seed gives the same text.")] = 0,
     samples: Annotated[int, typer.Option(min=1, max=10_000, help="Texts for every prompt.")] = 1,
     device: options.Device = None,
@@ -96,13 +89,10 @@ def generate(
 
 def translate(
     checkpoint: Annotated[str, _RUN],
-    given: Annotated[
-        Path, typer.Option("--input", "-i", metavar="FILE", help="Lines to translate; - is the standard input.")
-    ] = Path("-"),
-    out: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Where the lines go; the standard output if not given."),
-    ] = None,
+    given: Annotated[Path, typer.Option("--input", "-i", metavar="FILE", help="Lines; - is standard input.")] = Path(
+        "-"
+    ),
+    out: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Else standard output.")] = None,
     *,
     decoding: Decoding,
     of: OfRuns,
@@ -156,14 +146,7 @@ def _lines(given: Path) -> Iterator[str]:
 
 def caption(
     checkpoint: Annotated[str, _RUN],
-    images: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="IMAGE...",
-            help="Pictures (PNG, JPEG) of any size, or, of a model of MSCOCO, files of features (.npy, .npz).",
-            show_default=False,
-        ),
-    ],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help=_PICTURES, show_default=False)],
     decoding: Decoding,
     of: OfRuns,
 ) -> None:
@@ -191,10 +174,7 @@ def caption(
 def average(
     run: Annotated[str, _RUN],
     last: Annotated[int, typer.Option(min=1, help="How many of the kept weights, the last by step.")] = 10,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="The file to write; average-<first>-<last>.pt in the run if not given."),
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Else average-<first>-<last>.pt in the run.")] = None,
     *,
     of: OfRuns,
 ) -> None:

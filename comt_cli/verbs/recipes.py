@@ -74,8 +74,8 @@ def recipes(
 
 
 def _listed(words: Sequence[str]) -> list[dict[str, Any]]:
-    """The recipe that is named, or those that have every word: a verb, or a part of the name, the title, a row or a
-    method. One that is broken has its `error`."""
+    """The recipe that is named, or those that have every word in name, verb, title, rows or methods. One that is broken
+    has its `error`."""
     paths, wanted = available_recipes(), [word.casefold().removesuffix(".yaml") for word in words]
     with contextlib.suppress(UserError):  # else it is a word to look for
         if len(words) == 1:
@@ -88,8 +88,8 @@ def _listed(words: Sequence[str]) -> list[dict[str, Any]]:
             found = _described(name, load_recipe(path, catalogue()))
         except UserError as error:
             found = {"name": name, "path": str(path), "error": error.message}
-        named = [name, found.get("title", ""), *found.get("rows", ()), *found.get("methods", ())]
-        if all(word == found.get("command") or any(word in each.casefold() for each in named) for word in wanted):
+        text = json.dumps([found.get(key) for key in ("name", "command", "title", "rows", "methods")]).casefold()
+        if all(word in text for word in wanted):
             listed.append(found)
     return listed
 

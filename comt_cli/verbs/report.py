@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_PAGE = " from the tables there; no others unless named."
+
+
 def report(
     recipes: options.Recipes = None,
     *,
@@ -40,24 +43,16 @@ def report(
     runs: options.Runs = options.DEFAULT_RUNS,
     results: options.Results = options.DEFAULT_RESULTS,
     overwrite: options.Overwrite = False,
-    overview: Annotated[
-        bool,
-        typer.Option("--overview", help="Write <results>/README.md from the tables there; no others unless named."),
-    ] = False,
-    html: Annotated[
-        bool,
-        typer.Option(
-            "--html", help="Write <results>/index.html from what is there, for a browser; no others unless named."
-        ),
-    ] = False,
+    overview: Annotated[bool, typer.Option("--overview", help=f"Write <results>/README.md{_PAGE}")] = False,
+    html: Annotated[bool, typer.Option("--html", help=f"Write <results>/index.html, for a browser,{_PAGE}")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Write the tables of finished runs. They are CSV, Markdown and LaTeX, with the papers' numbers beside them.
 
-    Without recipes: every table that has runs, those of --set too. Missing, running and diverged cells say so. Seeds
-    are the recipe's unless --seeds names others. Trains nothing. A table with finished runs that this one lacks is
-    kept. Runs with --set have a table of their own, such as table3@steps-200, which is a name for them here, too. Of a
-    recipe that is a figure it says whether it is drawn; training draws it.
+    Without recipes: every table that has runs. Missing, running and diverged cells say so. Seeds are the recipe's
+    unless --seeds names others. Trains nothing. A table with finished runs that this one lacks is kept. Runs with --set
+    have a table of their own, such as table3@steps-200, which is a name for them here, too. Of a recipe that is a
+    figure it says whether it is drawn; training draws it.
 
     --overview writes what all tables below the results come to, at every scale, on one page. --html writes one file
     with every table, verdict and figure there, and the learning curves of the runs below --runs: it needs no network.
@@ -75,16 +70,15 @@ def report(
     if (overview or html) and as_json:
         raise UserError("--overview and --html write pages, and --json prints tables", "Give one of them.")
     planned = [] if (overview or html) and not recipes else _planned(recipes or [], of, runs)
-    unwritten: list[str | None] = []
     if as_json:
         made = [outcome_as_json(plan, runs, results, overwrite=overwrite) for plan in planned]
         typer.echo(json.dumps([data for data, _ in made], indent=2))
         unwritten = [reason for _, reason in made]
     else:
-        for position, plan in enumerate(planned):
-            if position:
-                typer.echo()
+        unwritten = []
+        for plan in planned:
             unwritten.append(write_outcome(plan, runs, results, overwrite=overwrite, draw=False))
+            typer.echo()
     from comt_cli.report.html.page import write_page
     from comt_cli.report.overview import write_overview
     from comt_cli.report.written import Reader
@@ -106,12 +100,9 @@ def _planned(recipes: Sequence[str], of: Selection, runs: Path) -> list[Planned]
     every = () if recipes else tables_with_runs(runs, [*available_recipes()], of.scale, is_set=bool(of.set_))
     named = recipes or [name for name, _ in every]
     if not named:
-        if own := {table for run in known_runs(runs) for table in run.tables}:
-            raise UserError(
-                f"the runs below {runs} are of no recipe that came with comt, but of {listing(sorted(own)[:12])}",
-                "comt report FILE writes the table of a recipe file.",
-            )
-        raise UserError(f"there are no runs below {runs}", "comt train-lm --recipe table3.yaml makes some.")
+        own = sorted({table for run in known_runs(runs) for table in run.tables})
+        of_own = f"of a recipe that came with comt below {runs}, but of {listing(own[:12])}" if own else f"below {runs}"
+        raise UserError(f"there are no runs {of_own}", "comt report FILE writes the table of a recipe file.")
     planned = []
     for name in named:
         try:

@@ -28,39 +28,21 @@ BASELINES = ("copy", "nearest")
 """Translations without a network: the source itself; the target of the training sentence whose source is nearest."""
 
 
+_SCORED = f"A file of translations, one a line; or a finished run, as a run directory or {options.SELECTOR}."
+_METRICS = "bleu, bleu_tokenised, bleu_intl, bleu_intl_lc, bleu_compound or chrf; several with commas."
+_METRIC_NAMES = completion.listed("scoring.metrics", "METRICS")
+_AGAINST = "Another file: is the difference more than chance? Of a run another run, or copy or nearest (source)."
+
+
 def score(
-    hypotheses: Annotated[
-        str,
-        options.run_argument(
-            f"A file of translations, one a line; or a finished run, as a run directory or {options.SELECTOR}.", "HYP"
-        ),
-    ],
+    hypotheses: Annotated[str, options.run_argument(_SCORED, "HYP")],
     references: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[REF]", help="A file of references, line by line; left out for a run.", show_default=False
-        ),
+        Path | None, typer.Argument(metavar="[REF]", help="A file of references, for a file.")
     ] = None,
     *,
-    metric: Annotated[
-        str,
-        typer.Option(
-            metavar="A,B",
-            help="bleu, bleu_tokenised, bleu_intl, bleu_intl_lc, bleu_compound or chrf; several with commas.",
-            autocompletion=completion.listed("scoring.metrics", "METRICS"),
-        ),
-    ] = "bleu,chrf",
-    against: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HYP2",
-            help="Another file of translations: is the difference to it more than chance? Of a run another run, or "
-            "copy (the sources themselves) or nearest (the target of the most similar training source).",
-        ),
-    ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="Of a run: which of its splits; test if not given, of almanac also unseen.")
-    ] = None,
+    metric: Annotated[str, typer.Option(metavar="A,B", help=_METRICS, autocompletion=_METRIC_NAMES)] = "bleu,chrf",
+    against: Annotated[str | None, typer.Option(metavar="HYP2", help=_AGAINST)] = None,
+    split: Annotated[str | None, typer.Option(help="Of a run: test if not given, of almanac also unseen.")] = None,
     as_json: options.AsJson = False,
     of: OfRuns,
 ) -> None:

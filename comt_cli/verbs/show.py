@@ -36,9 +36,11 @@ from comt_cli.training.processes import check_share
 from comt_cli.verbs.plan import Planned, also_rows, plan_selected
 from comt_cli.words import duration, plural, short_count
 
-LONG = 24
-"""Characters of a setting's value that does not decide how wide the column of values is."""
 AT_SLURM = ": each a job for Slurm, but those that are in its queue."
+
+
+_OTHER = "Time and memory on --gpus of another machine: h200, h100, a100 ..."
+_CELL = "Print every setting of one cell instead, with the file and line that it comes from."
 
 
 @dataclass(frozen=True)
@@ -49,12 +51,7 @@ class Planning(Where):
     track: list[str] | None = None
     results: Path = options.DEFAULT_RESULTS
     overwrite: bool = False
-    plan_for: Annotated[
-        str | None,
-        typer.Option(
-            metavar="GPU", help="Time and memory on --gpus of another machine: h200, h100, a100 ...", show_default=False
-        ),
-    ] = None
+    plan_for: Annotated[str | None, typer.Option(metavar="GPU", help=_OTHER, show_default=False)] = None
 
 
 def show(
@@ -62,16 +59,9 @@ def show(
     *,
     of: Selection,
     where: Planning,
-    no_cost: Annotated[
-        bool, typer.Option("--no-cost", help="Count nothing: the runs and their state alone, at once.")
-    ] = False,
+    no_cost: Annotated[bool, typer.Option("--no-cost", help="Count nothing: the runs and their state alone.")] = False,
     settings: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ROW[,COLUMN]",
-            help="Print every setting of one cell instead, with the file and line that it comes from.",
-            autocompletion=completion.rows,
-        ),
+        str | None, typer.Option(metavar="ROW[,COLUMN]", help=_CELL, autocompletion=completion.rows)
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -94,10 +84,9 @@ def show(
       comt show table3.yaml --settings pre-ln+comt --set train.steps=200
     """
     if settings is not None:
-        others: dict[str, object] = {"rows": of.rows, "columns": of.columns, "seeds": of.seeds, "no-cost": no_cost}
-        others |= {"gpus": where.gpus > 1, "device": where.device, "jobs": where.jobs, "plan-for": where.plan_for}
-        if unfit := [f"--{name}" for name, given in others.items() if given]:
-            raise UserError(f"--settings does not go with {' and '.join(unfit)}: it prints the settings of one cell")
+        if of.rows or of.columns or of.seeds or no_cost or where != Planning(runs=where.runs):
+            unfit = "--rows, --columns, --seeds, --no-cost, --device, --gpus, --jobs nor --plan-for"
+            raise UserError(f"--settings prints the settings of one cell: it goes with neither {unfit}")
         _print_settings(recipe, of, settings, as_json=as_json)
         return
     planned = plan_selected(recipe, of)
@@ -354,15 +343,12 @@ def _print_settings(recipe: str, of: Selection, cell: str, *, as_json: bool) -> 
         return
     typer.echo(f"{loaded.name}, scale {of.scale}: {row} under {column}\n")
     texts = [(key, "-" if value is None else _shown(value), given_by) for key, value, given_by in found]
-    key_width = max(len(key) for key, *_ in texts)
-    value_width = max(len(value) for _, value, _ in texts if len(value) <= LONG)
-    for key, value, given_by in texts:
-        typer.echo(f"{key:{key_width}}  {value:{value_width}}  {given_by}")
+    print_texts(["setting", "value", "given by"], texts, left=[True] * 3)
 
 
 def _settings_of(loaded: LoadedRecipe, scale: str, row: str, column: str) -> Iterator[tuple[str, Any, str]]:
-    """Key, value and what gave it (`FILE:LINE`, an argument, or `default`), of the method, the settings, and the run
-    that it starts from. What a named size decides has its number."""
+    """Key, value and what gave it (`FILE:LINE`, an argument, or `default`), of the method and the settings. What a
+    named size decides has its number."""
     stands = loaded.document.data["rows"][row]["method"]
     for key, value in loaded.methods[row].items():
         is_given = key == "name" or (isinstance(stands, dict) and key in stands)
@@ -384,21 +370,13 @@ def _settings_of(loaded: LoadedRecipe, scale: str, row: str, column: str) -> Ite
                 yield name, getattr(shape, key), f"size {settings.model.size}"
             else:
                 yield name, value, _place(loaded, origins[name]) if name in origins else "default"
-    start = loaded.starts[scale].get((row, column))
-    if start is not None:
-        source = {"recipe": start.source.file, "row": start.row, "column": start.column, "seed": start.seed}
-        for key, value in {**source, "new": list(start.new), "drop": list(start.drop)}.items():
-            origin = Origin((*start.path, key), loaded.document)
-            is_given = origin.path in loaded.document.lines
-            yield f"start.{key}", value, _place(loaded, origin) if is_given else "default"
 
 
 def _place(loaded: LoadedRecipe, origin: Origin) -> str:
     if origin.argument is not None:
         return origin.argument
-    path = Path(origin.source) if origin.source is not None else loaded.path
-    whole = path.resolve()
-    shown = whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else whole
+    path = (loaded.path if origin.source is None else Path(origin.source)).resolve()
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     return f"{shown}:{origin.line}" if origin.line is not None else str(shown)
 
 

@@ -66,7 +66,7 @@ def training_verb(task: Task[Any]) -> Callable[..., None]:
         site = read_slurm_site(where)
         # The whole table, not only the part that is selected: training one row must not erase the others.
         table = plan_selected(named, replace(of, rows=None, columns=None), command=task.command)
-        selected = table.only(of.rows, of.columns)
+        selected = plan_loaded(table.loaded, of.scale, rows=of.rows, columns=of.columns, seeds=of.seeds)
         if dry_run:
             print_plan(selected, where, fresh=fresh, site=site)
             return

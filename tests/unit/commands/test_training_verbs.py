@@ -128,8 +128,6 @@ def test_sweeps_are_part_of_the_queue_where_they_are_asked_for(calls) -> None:
     (_, first, *_), (_, second, *_), *written = calls
     assert [call[1] for call in written] == ["one", "tuned"]
     assert (len(first), len(second)) == (2 + 6 + 2, 2 + 6 + 2 + 2)
-    selected = plan_recipe("mine/tuned", "smoke", rows="post-ln", also={"own": "rezero"})
-    assert plan_recipe("mine/tuned", "smoke", also={"own": "rezero"}).only("post-ln", None).specs == selected.specs
     row = comt("train-lm", "mine/tuned", "--seeds", "1", "--rows", "post-ln", "--device", "cpu")
     assert row.exit_code == 0, row.output
     assert {row for _, row, _ in calls[-2][1]} == {"post-ln", "pre-ln"}, "the baseline's trials too"
