@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
 
 import pytest
@@ -133,19 +131,14 @@ def test_the_input_is_never_the_output(folder, name):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--beam", "0"], "greater than or equal to 1"),
         (["--alpha", "nan"], "less than or equal to 10"),
         (["--n-best", "5"], "5 translations of each line cannot be had from a beam of 4"),
         (["-i", "gone"], "gone cannot be read: No such file"),
-        (["-i", "pipe"], "pipe cannot be read: "),
-        (["-i", "latin"], r"latin is not UTF-8 text \(line 2\)"),
+        (["-i", "latin"], "latin is not UTF-8 text (line 2)"),
     ],
 )
 def test_wrong_input_ends_with_status_2(folder, arguments, said):
-    os.mkfifo(folder / "pipe")
     (folder / "latin").write_bytes(b"a\ngr\xfcn\n")
     result = run(*arguments)
-    status = result.exception.exit_status if isinstance(result.exception, UserError) else result.exit_code
-    assert status == 2
-    text = re.sub(r"[\s│]+", " ", result.stderr) + getattr(result.exception, "message", "")
-    assert re.search(said, text)
+    assert (getattr(result.exception, "exit_status", None) or result.exit_code) == 2
+    assert said in " ".join(result.stderr.replace("│", " ").split()) + getattr(result.exception, "message", "")
