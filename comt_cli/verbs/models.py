@@ -21,7 +21,6 @@ from comt_cli.training.hardware import check_device_name
 from comt_cli.verbs.select import model_source, run_directories
 
 MOST_FIGURES = 20
-"""Fewer than a pool of lines, which is what an output that was stopped is continued by: each is translated."""
 _RUN = options.run_argument(f"A checkpoint.pt or run directory; {options.SELECTOR}.", "RUN")
 _PICTURES = "Pictures (PNG, JPEG) of any size, or, of a model of MSCOCO, files of features (.npy, .npz)."
 _ANY = (
@@ -99,10 +98,9 @@ def translate(
 ) -> None:
     """Translate lines with a trained model by beam search. As many lines come out as go in.
 
-    Empty lines stay empty. A line that is longer than those of training is cut, with a warning. What a line is
-    translated to does not depend on the others. With --output the lines stand in FILE.part until all are done: the same
-    command, given again after it was stopped, continues there; what another one left there is put aside. With --n-best
-    N every line has N lines of output, empty ones where fewer translations were found.
+    Empty lines stay empty. A line that is longer than those of training is cut, with a warning. The translation of a
+    line does not depend on the others. With --n-best N every line has N lines of output, empty ones where fewer
+    translations were found.
 
     Examples:
 
@@ -112,8 +110,8 @@ def translate(
 
       comt translate checkpoint.pt -i sentences.en --attention figures
     """
-    for written in () if out is None else (out, out.with_name(f"{out.name}.part")):
-        refuse_same(written, given)
+    if out is not None:
+        refuse_same(out, given)
     lines: Iterable[str] = _lines(given)
     if decoding.attention is not None or str(given) != "-":  # what is wrong with a file is told first
         lines = list(lines)
