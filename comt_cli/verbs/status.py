@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import typer
 
-from comt_cli.campaign.slurm import Job, job_standings, readable_jobs
+from comt_cli.campaign.slurm import Job, JobStanding, job_standings, readable_jobs
 from comt_cli.commands import options
 from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
@@ -29,6 +29,7 @@ from comt_cli.verbs.table import with_settings
 
 DEFAULT_SCALE = "smoke"
 """Of the verbs that train."""
+_BEGUN = [state.value for state in RunState if state is not RunState.missing]
 
 
 def status(
@@ -81,7 +82,6 @@ def status(
             shown.append(_Progress({"recipe": name, "error": error.message}))
     if seen:
         check_added(added, seen)
-    _add_standings(shown)
     if as_json:
         typer.echo(json.dumps([each.data for each in shown], indent=2))
         return
@@ -93,21 +93,16 @@ def status(
 
 
 class _Progress(NamedTuple):
-    """A table at a scale: its numbers as plain data, its cells where they are to be shown, its metrics by column, and
-    the jobs of its runs by request."""
+    """A table at a scale: its numbers as plain data, its cells where they are to be shown, its metrics by column."""
 
     data: dict[str, Any]
     cells: Collection | None = None
     metrics: Mapping[str, str] = {}
-    jobs: Mapping[str, Job] = {}
 
     @property
     def is_begun(self) -> bool:
         """Whether there is anything to show of it."""
-        data = self.data
-        return (
-            "error" in data or data["missing"] < data["runs"] or any(data[key] for key in ("open", "notes", "others"))
-        )
+        return "error" in self.data or any(self.data[key] for key in (*_BEGUN, "open", "notes", "others"))
 
 
 def _progress(loaded: LoadedRecipe, scale: str, seeds: str | None, runs: Path, *, is_shown: bool) -> _Progress:
@@ -133,6 +128,7 @@ def _progress(loaded: LoadedRecipe, scale: str, seeds: str | None, runs: Path, *
     at_work = (RunState.running, RunState.unfinished)
     begun = [run for run in (*every, *sources) if run.state in at_work or not run.spec.is_known]
     jobs = readable_jobs((run.spec for run in begun), runs)
+    standings = job_standings(jobs.values()) if jobs else {}
     begun = [run for run in begun if run.state in at_work or run.spec.request in jobs]
     others: dict[str, Counter[str]] = {}
     for run in known_runs(runs) if is_shown else ():
@@ -152,12 +148,11 @@ def _progress(loaded: LoadedRecipe, scale: str, seeds: str | None, runs: Path, *
         "metric": loaded.recipe.metric,
         "others": {name: dict(counts) for name, counts in sorted(others.items())},
         "cells": cells.as_json(metrics),
-        "open": [_described(run, runs) for run in begun],
+        "open": [_described(run, runs, jobs.get(run.spec.request), standings.get(run.spec.request)) for run in begun],
         "sources": [{"recipe": name, "scale": at, **_counts(found)} for (name, at), found in tables.items()],
         "notes": list(cells.notes),
     }
-    is_shown = is_shown and data["missing"] < data["runs"]
-    return _Progress(data, cells if is_shown else None, metrics, jobs)
+    return _Progress(data, cells if is_shown and any(data[state] for state in _BEGUN) else None, metrics)
 
 
 def _counts(every: Sequence[Run]) -> dict[str, int]:
@@ -166,10 +161,11 @@ def _counts(every: Sequence[Run]) -> dict[str, int]:
     return {"runs": len(every), **{state.value: states[state] for state in RunState}}
 
 
-def _described(run: Run, runs: Path) -> dict[str, Any]:
+def _described(run: Run, runs: Path, job: Job | None, standing: JobStanding | None) -> dict[str, Any]:
     spec, progress = run.spec, run.progress
-    directory = RunDirectory.of(runs, spec)
-    is_running = run.state is RunState.running
+    directory, is_running = RunDirectory.of(runs, spec), run.state is RunState.running
+    if standing is not None and is_running and not standing.is_active:
+        standing = None  # of a run that some process is training only a queued job is shown: it may be another's
     return {
         "recipe": f"{spec.paper}/{spec.table}",
         "row": spec.row,
@@ -187,19 +183,9 @@ def _described(run: Run, runs: Path) -> dict[str, Any]:
         "loss": progress.loss if progress else None,
         spec.task.unit.per_second: progress.speed if progress else None,
         "eta_seconds": progress.eta_seconds if progress and is_running else None,
+        "job": job.number if job is not None and standing is not None else None,
+        "job_state": standing.words if standing is not None else None,
     }
-
-
-def _add_standings(shown: Sequence[_Progress]) -> None:
-    """Give open runs their `job`, and `job_state`: where Slurm says that it is. Of a run that some process is training,
-    only a queued job is shown: another job may be training it."""
-    jobs = {request: job for progress in shown for request, job in progress.jobs.items()}
-    standings = job_standings(jobs.values())
-    for run in (run for progress in shown for run in progress.data.get("open", ())):
-        standing = standings.get(run["request"])
-        is_shown = standing is not None and (standing.is_active or run["state"] != "running")
-        run["job"] = jobs[run["request"]].number if is_shown else None
-        run["job_state"] = standing.words if standing is not None and is_shown else None
 
 
 def _print(progress: _Progress) -> None:
