@@ -58,10 +58,10 @@ def plan_recipe(
     sweep: Sequence[str] | None = None,
 ) -> Planned:
     """Find, check and expand a recipe, of `command` where that is given. `also` are rows added to it, see
-    `load_recipe`. With `runs` its name may say changed settings, `table3@steps-12`, and `rows` those that `--also` gave
-    runs there. Raises `UserError` (`RecipeError`) with everything that is wrong."""
+    `load_recipe`. With `runs` its name may say changed settings, `table3@steps-12`. Raises `UserError` (`RecipeError`)
+    with everything that is wrong."""
     if runs is not None:
-        path, overrides, also = with_settings(str(recipe), overrides, scale, runs, rows, also)
+        path, overrides = with_settings(str(recipe), overrides, runs)
     else:
         path = recipe if isinstance(recipe, Path) else find_recipe(recipe)
     loaded = load_recipe(

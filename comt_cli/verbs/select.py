@@ -217,18 +217,16 @@ class _Wanted(NamedTuple):
 
 
 def _nothing(text: str, wanted: _Wanted, table: SelectedTable, others: Sequence[KnownRun], of: OfRuns) -> UserError:
-    """Why a selector means no run: the scale is wrong, or nothing of it was trained. Raises it where a name is."""
+    """Why a selector means no run, with those of other scales or settings, or of its table. Raises it where it names
+    what is not there."""
     _check_names(text, wanted, table)
-    if others:
-        of_scale = of.scale is None or any(run.label("scale") == of.scale for run in others)
-        missing = f"with {', '.join(table.overrides)}" if of_scale else f"of scale {of.scale}"
-        said = f"{text} has no run {missing}; there are others\n{_listing(others, text)}"
-        return UserError(said, f"Leave --{'set' if of_scale else 'scale'} out, or give theirs.")
-    there, loaded = [run for run in table.known if table.places(run)], table.loaded
+    loaded, there = table.loaded, others or [run for run in table.known if table.places(run)]
     hint = f"comt {loaded.recipe.command} --recipe {loaded.file} trains them, --runs DIR looks elsewhere."
-    if there:
-        return UserError(f"no run below {of.runs} is {text}; of {loaded.name} there are\n{_listing(there, text)}", hint)
-    return UserError(f"no run of {loaded.name} is below {of.runs}", hint + _namesakes_of(text))
+    if others:
+        hint = "Leave --scale and --set out, or give those of these runs."
+    if not there:
+        return UserError(f"no run of {loaded.name} is below {of.runs}", hint + _namesakes_of(text))
+    return UserError(f"no run below {of.runs} is {text}; of {loaded.name} there are\n{_listing(there, text)}", hint)
 
 
 def _check_names(text: str, wanted: _Wanted, table: SelectedTable) -> None:

@@ -64,7 +64,7 @@ def status(
     every = tables_with_runs(runs, [*available_recipes()], scale)
     for name, there in [(name, None) for name in recipes or ()] or every:
         try:
-            path, changed, _ = with_settings(name, None, scale, runs)
+            path, changed = with_settings(name, None, runs)
             # What is set is for the scale that is trained: the steps of another would contradict its setup.
             at = scale or there or (DEFAULT_SCALE if changed else None)
             loaded = load_recipe(path, catalogue(), changed, at, also=added, also_fits_all=is_named)

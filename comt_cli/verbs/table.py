@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from comt_cli.errors import UserError
 from comt_cli.files import read_json
@@ -19,34 +18,17 @@ from comt_cli.runs.known import KnownRun, Place, known_runs
 from comt_cli.runs.plan import CHANGED, RunSpec, plan, table_folder
 
 
-def with_settings(
-    name: str,
-    overrides: Sequence[str] | None,
-    scale: str | None,
-    runs: Path,
-    rows: str | None = None,
-    also: Mapping[str, Any] | None = None,
-) -> tuple[Path, list[str], dict[str, Any]]:
-    """The file of a recipe, the `--set` arguments and the rows that `--also` adds: with those of `table3@steps-12`, and
-    with `rows` that the recipe does not have, and runs below `runs` do. Raises `UserError` where there are none."""
+def with_settings(name: str, overrides: Sequence[str] | None, runs: Path) -> tuple[Path, list[str]]:
+    """The file of a recipe, and the `--set` arguments: with those of `table3@steps-12`, as they are kept beside its
+    links. Raises `UserError` where there are no such runs."""
     recipe, variant = split_variant(name)
-    path, added = find_recipe(recipe), {**(also or {})}
-    changed = [*_arguments(path, variant, runs), *(overrides or ())]
-    if rows is not None:
-        loaded, named = SelectedTable.called(recipe, runs, scale).loaded, {row.strip() for row in rows.split(",")}
-        added = {row: loaded.methods[row] for row in loaded.added if row in named} | added
-    return path, changed, added
-
-
-def _arguments(path: Path, variant: str | None, runs: Path) -> tuple[str, ...]:
-    """The `--set` arguments of the table `<recipe>@<variant>`, as they are kept beside its links; none of the recipe's
-    own. Raises `UserError` where there are no such runs."""
+    path = find_recipe(recipe)
     if not variant:
-        return ()
+        return path, list(overrides or ())
     paper, table = place_of(path)
     file = runs / table_folder(paper, f"{table}{MARK}{variant}") / CHANGED
     try:
-        return as_arguments(dict(read_json(file)))
+        return path, [*as_arguments(dict(read_json(file))), *(overrides or ())]
     except (OSError, ValueError, TypeError):
         names = [f"{paper}/{each.parent.name}" for each in file.parent.parent.glob(f"{table}{MARK}*/{CHANGED}")]
         there = f"There are {', '.join(sorted(names))}; " if names else ""
@@ -54,9 +36,9 @@ def _arguments(path: Path, variant: str | None, runs: Path) -> tuple[str, ...]:
         raise UserError(why, f"{there}--set KEY=VALUE says them, too.") from None
 
 
-def recipes_by_name(named: Iterable[str] = (), added: Mapping[str, Any] | None = None) -> RecipeOf:
-    """A function that reads recipes by `paper/table`, each once: those that are `named`, with `added` rows, and those
-    that every name can reach."""
+def recipes_by_name(named: Iterable[str] = ()) -> RecipeOf:
+    """A function that reads recipes by `paper/table`, each once: those that are `named`, and those that every name can
+    reach."""
     paths = dict(available_recipes())
     for name in named:
         with contextlib.suppress(UserError):  # its runs are there, and it is gone
@@ -67,9 +49,8 @@ def recipes_by_name(named: Iterable[str] = (), added: Mapping[str, Any] | None =
     def recipe_of(name: str, overrides: Sequence[str], scale: str) -> LoadedRecipe | None:
         key = (name, tuple(overrides), scale if overrides else "")
         if key not in known:
-            at = scale if overrides else None
             try:
-                known[key] = load_recipe(paths[name], catalogue(), overrides, at, added, also_fits_all=False)
+                known[key] = load_recipe(paths[name], catalogue(), overrides, scale if overrides else None)
             except (KeyError, UserError):
                 known[key] = None
         return known[key]
@@ -84,39 +65,27 @@ def dashed(name: str) -> str:
 
 @dataclass(frozen=True)
 class SelectedTable:
-    """The table that a selector names: its recipe, and its runs.
-
-    `loaded` has the rows of `--also` that its runs have, too; `scales`, at the scale that was asked for, or at every
-    one, the settings that the selector says (`overrides`).
-    """
+    """The table that a selector names: its recipe, and its runs. `scales` have, at the scale that was asked for, or at
+    every one, the settings that the selector says (`overrides`)."""
 
     loaded: LoadedRecipe
     known: Sequence[KnownRun]
     scales: dict[str, LoadedRecipe]
-    overrides: tuple[str, ...]
+    overrides: Sequence[str]
 
     @classmethod
     def called(cls, text: str, runs: Path, scale: str | None, set_: Sequence[str] = ()) -> SelectedTable:
         """The table of a selector. Raises `UserError` where there is no such recipe, or no run with such settings."""
-        name, variant = split_variant(text.partition(":")[0])
-        known, loaded = known_runs(runs), load_recipe(find_recipe(name), catalogue())
-        own, added = {*loaded.recipe.rows, *map(dashed, loaded.recipe.rows)}, {}
-        for run in sorted((run for run in known if run.spec is not None), key=lambda run: run.written):
-            for place in (run.home, *run.elsewhere):
-                if place.recipe == loaded.name and place.row not in own and run.spec is not None:
-                    added[place.row] = run.spec.method  # of several of one name that of the newest
-        recipe_of = recipes_by_name([name], added)
-        if recipe_of(loaded.name, (), "") is None:  # the method of such a row is gone
-            recipe_of = recipes_by_name([name])
-        changed = (*_arguments(loaded.path, variant, runs), *set_)
-        scales = {
-            each: there
-            for each in map(str, loaded.recipe.scales)
-            if scale in (None, each) and (there := recipe_of(loaded.name, changed, each)) is not None
-        }
+        name = text.partition(":")[0]
+        path, changed = with_settings(name, set_, runs)
+        loaded, scales = load_recipe(path, catalogue()), {}
+        for each in map(str, loaded.recipe.scales):
+            with contextlib.suppress(UserError):
+                if scale in (None, each):
+                    scales[each] = load_recipe(path, catalogue(), changed, each) if changed else loaded
         if changed and not scales:  # says what is wrong
-            load_recipe(loaded.path, catalogue(), changed, scale or next(iter(loaded.recipe.scales)))
-        return cls(recipe_of(loaded.name, (), "") or loaded, known, scales, changed)
+            load_recipe(path, catalogue(), changed, scale or next(iter(loaded.recipe.scales)))
+        return cls(loaded, known_runs(runs), scales, changed)
 
     @cached_property
     def planned(self) -> dict[str, RunSpec]:
