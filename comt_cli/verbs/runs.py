@@ -82,7 +82,7 @@ def rm(
     ] = None,
     *,
     replaced: Annotated[
-        bool, typer.Option("--replaced", help="Only runs that --fresh moved aside; all of them if no run is named.")
+        bool, typer.Option("--replaced", help="Those that --fresh moved aside; all if none named.")
     ] = False,
     of: OfRuns,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -104,9 +104,10 @@ def rm(
     """
     if not selectors and not replaced:
         raise UserError("say which runs to delete", "comt runs lists them; comt rm --help has examples.")
-    chosen = [run for run in known_runs(of.runs) if run.is_replaced and of.scale in (None, run.label("scale"))]
+    known = known_runs(of.runs)
+    chosen = [run for run in known if run.is_replaced and of.scale in (None, run.label("scale"))]
     if selectors:
-        chosen = _meant(selectors, of, replaced=replaced)
+        chosen = _meant(selectors, of, known, replaced=replaced)
     if not chosen:
         typer.echo(f"No run was moved aside below {of.runs}.")
         return
@@ -119,7 +120,13 @@ def rm(
     tables = format.listing(sorted({"/".join(link.parts[-5:-3]) for link in links})) or "no table"
     typer.echo()
     say(f"{summary_text(listed)}{paid}; {format.plural(len(links), 'link')} to them from {tables}.")
-    _tell_of_started(chosen, of.runs)
+    going = {run.name for run in chosen}
+    stay = [run for run in known if run.name not in going and run.spec is not None]
+    started = [run.home.recipe for run in stay if run.spec and any(source.id in going for source in run.spec.sources)]
+    for table, count in Counter(started).items():
+        say(
+            f"{format.plural(count, 'run')} of {table} can then not begin anew before what is deleted is trained again."
+        )
     if dry_run:
         typer.echo("Nothing was deleted.")
         return
@@ -132,34 +139,28 @@ def rm(
     typer.echo(f"deleted {format.plural(len(chosen), 'run')}, {format.size(sum(row['bytes'] for row in listed))}")
 
 
-def _meant(selectors: Sequence[str], of: OfRuns, *, replaced: bool) -> list[KnownRun]:
-    """The runs of selectors and paths: those that were moved aside, or the others; but by its whole name any."""
+def _meant(selectors: Sequence[str], of: OfRuns, known: Sequence[KnownRun], *, replaced: bool) -> list[KnownRun]:
+    """The runs of selectors, of folders, and of links or files in them: those that were moved aside, or the others; but
+    by its whole name any. Raises `UserError` where there is none."""
     found: dict[str, KnownRun] = {}
     for text in selectors:
-        if Path(text).exists() or Path(text).is_symlink():
-            here = [_at(Path(text), of.runs)]
+        path = Path(text)
+        if path.exists() or path.is_symlink():
+            folder = path.resolve().parent if path.is_file() else path.resolve()
+            is_run = folder.parent == (of.runs / BY_ID).resolve()
+            here = [run for run in known if is_run and run.name == folder.name]
+            if not here:
+                raise UserError(f"{path} is no run below {of.runs}", "comt rm deletes nothing else.")
         else:
             every = select_runs(text, of).runs
             here = [run for run in every if run.is_replaced == replaced or any(run.name == text for run in every)]
         if not here:
             wrong = "is moved aside" if replaced else "is there but those that were moved aside"
-            lists = "comt runs --state replaced lists them"
             raise UserError(
-                f"{text}: no run of it {wrong}", f"{lists}." if replaced else f"{lists}; --replaced deletes them."
+                f"{text}: no run of it {wrong}", "comt runs --state replaced lists them; --replaced deletes them."
             )
         found |= {run.name: run for run in here}
     return list(found.values())
-
-
-def _at(path: Path, runs: Path) -> KnownRun:
-    """The run whose folder, or link, or file within, `path` is. Raises `UserError` where it is none of these."""
-    whole = path.resolve()
-    folder = whole.parent if whole.is_file() else whole
-    if folder.parent == (runs / BY_ID).resolve():
-        for run in known_runs(runs):
-            if run.name == folder.name:
-                return run
-    raise UserError(f"{path} is no run below {runs}", "comt rm deletes nothing else; --runs names another folder.")
 
 
 def _refuse_at_work(chosen: Sequence[KnownRun], runs: Path) -> None:
@@ -174,13 +175,3 @@ def _refuse_at_work(chosen: Sequence[KnownRun], runs: Path) -> None:
         if standing.is_active:
             message = f"the run {name} is {standing.words}: nothing was deleted"
             raise UserError(message, "scancel takes a job from the queue.")
-
-
-def _tell_of_started(chosen: Sequence[KnownRun], runs: Path) -> None:
-    """Name each table with runs that stay, and that start from runs of `chosen`."""
-    going = {run.name for run in chosen}
-    stay = [run for run in known_runs(runs) if run.name not in going and run.spec is not None]
-    started = (run for run in stay if run.spec is not None and any(source.id in going for source in run.spec.sources))
-    for table, count in Counter(run.home.recipe for run in started).items():
-        starting = f"{format.plural(count, 'run')} of {table} {'starts' if count == 1 else 'start'}"
-        say(f"{starting} from what is deleted, which must be trained again before such a run can begin anew.")

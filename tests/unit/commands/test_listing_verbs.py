@@ -15,7 +15,7 @@ from comt_cli.recipe.find import find_recipe
 from comt_cli.recipe.load import load_recipe
 from comt_cli.runs.known import Standing, known_runs
 from comt_cli.runs.shared import set_aside
-from tests.shelf import Shelf, comt, shelf
+from tests.shelf import Shelf, comt, shelf, tree
 
 __all__ = ["shelf"]
 
@@ -177,38 +177,26 @@ def test_a_copy_is_a_recipe_of_its_own_with_all_its_comments(shelf: Shelf):
     assert copy.path.read_text() == f"# Copied from comt/table3.yaml.\n{original.path.read_text()}"
 
 
-def test_nothing_is_ever_overwritten(shelf: Shelf):
-    before = Path("recipes/mine/twin.yaml").read_text()
-    assert "is there already: nothing was written" in str(
-        comt("recipes", "--copy", "table3", "recipes/mine/twin.yaml").exception
-    )
-    Path("dangling.yaml").symlink_to("elsewhere.yaml")
-    assert "is there already" in str(comt("recipes", "--copy", "table3", "dangling.yaml").exception)
-    assert Path("recipes/mine/twin.yaml").read_text() == before
-    assert not Path("elsewhere.yaml").exists()
-
-
-def test_a_copy_whose_setups_are_not_found_from_there_is_not_written(shelf: Shelf, tmp_path_factory):
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
-    (elsewhere / "setups").mkdir()
-    (elsewhere / "setups/own.yaml").write_text("train: {batch_size: 4}\n")
-    (elsewhere / "papers").mkdir()
-    source = elsewhere / "papers/table1.yaml"
-    source.write_text(Path("recipes/mine/gates.yaml").read_text().replace("seeds: [1, 2]", "seeds: [1, 2]\nsetup: own"))
-    result = comt("recipes", "--copy", str(source), "mine.yaml")
-    assert "no setup is called 'own'" in str(result.exception)
-    assert not Path("mine.yaml").exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (("table3",), "--copy takes a recipe and the file to write"),
         (("table3", "copy.txt"), "a recipe's file ends in .yaml"),
         (("nonesuch", "copy.yaml"), "there is no recipe nonesuch"),
+        (("table3", "recipes/mine/twin.yaml"), "is there already: nothing was written"),
+        (("table3", "dangling.yaml"), "is there already: nothing was written"),
+        (("elsewhere/papers/table1.yaml", "mine.yaml"), "no setup is called 'own'"),
     ],
 )
-def test_what_cannot_be_copied_is_told(shelf: Shelf, arguments, says):
-    result = comt("recipes", "--copy", *arguments)
-    assert isinstance(result.exception, UserError)
-    assert says in str(result.exception)
+def test_a_copy_overwrites_nothing_and_is_right_where_it_lies(shelf: Shelf, arguments, says):
+    Path("dangling.yaml").symlink_to("elsewhere.yaml")
+    for folder in ("setups", "papers"):
+        Path("elsewhere", folder).mkdir(parents=True)
+    Path("elsewhere/setups/own.yaml").write_text("train: {batch_size: 4}\n")
+    text = Path("recipes/mine/gates.yaml").read_text().replace("seeds: [1, 2]", "seeds: [1, 2]\nsetup: own")
+    Path("elsewhere/papers/table1.yaml").write_text(text)
+    before = tree(Path())
+    error = comt("recipes", "--copy", *arguments).exception
+    assert isinstance(error, UserError)
+    assert says in str(error)
+    assert tree(Path()) == before

@@ -34,10 +34,8 @@ def test_a_row_is_enough_where_it_has_one_finished_run(shelf: Shelf, capsys):
     shelf.done(gated)
     shelf.done(plain)
     shelf.begun(shelf.spec("pre-ln+comt", seed=2))
-    for text in ("mine/gates:pre-ln+comt", "mine/gates.yaml:pre-ln+comt", "recipes/mine/gates.yaml:pre-ln+comt"):
-        assert meant(text) == gated.id
-    assert meant("mine/gates:pre-ln+comt:docs/tiny") == gated.id
-    assert meant("mine/gates:pre-ln+comt:docs-tiny:1") == gated.id  # as the folder is called
+    for text in ("mine/gates:pre-ln+comt", "recipes/mine/gates.yaml:pre-ln+comt", "mine/gates:pre-ln+comt:docs-tiny:1"):
+        assert meant(text) == gated.id  # with the column as the folder is called, too
     assert meant("mine/gates:pre-ln::1") == plain.id
     assert f"mine/gates:pre-ln::1 is runs/{plain.relative_path}" in capsys.readouterr().err
 
@@ -221,7 +219,3 @@ def test_show_counts_every_run_of_a_grid_with_its_point(gridded: Shelf):
     found = json.loads(comt("show", "mine/gates", "--settings", "pre-ln,docs/tiny", "--json").stdout)
     (tried,) = [each for each in found if each["key"] == "train.learning_rate"]
     assert tried == {"key": "train.learning_rate", "value": [3e-4, 1e-3], "given_by": "recipes/mine/gates.yaml:7"}
-
-
-def test_where_settings_are_given_the_name_of_a_table_is_refused(shelf: Shelf):
-    assert "mine/gates with --set" in str(comt("show", "mine/gates@steps-20").exception)

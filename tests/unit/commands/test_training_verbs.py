@@ -24,7 +24,6 @@ from comt_cli.recipe.problems import RecipeError
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.shared import shared_runs
 from comt_cli.training import speed
-from comt_cli.training.trackers import VARIABLE
 from comt_cli.verbs.ablate import further_rows
 from comt_cli.verbs.plan import plan_recipe
 
@@ -249,7 +248,6 @@ TRAIN = ("train-lm", "--recipe", "mine/one", "--seeds", "1", "--slurm", "site.ya
 def slurm(calls, tmp_path, monkeypatch) -> FakeSlurm:
     Path("site.yaml").write_text("time: 1:00:00\npartition: gpu\n", encoding="utf-8")
     monkeypatch.setattr("comt_cli.tasks.base.Task.identify", lambda self, settings: ("asked", "c0ffee0123456789"))
-    monkeypatch.setenv(VARIABLE, "")
     return FakeSlurm(tmp_path / "slurm", monkeypatch)
 
 
@@ -286,15 +284,3 @@ def test_jobs_are_submitted_once_and_followed(slurm, calls) -> None:
         f"failed (job 2, see runs/slurm/{table['open'][0]['request']}/2_0_log.out)"
     ]
     assert calls == []
-
-
-def test_trackers_are_there_while_runs_are_trained(calls, monkeypatch) -> None:
-    heard = []
-    monkeypatch.setenv(VARIABLE, "")
-    train_on = comt_cli.campaign.executor.train_on
-    monkeypatch.setattr(
-        comt_cli.campaign.executor, "train_on", lambda *given: heard.append(os.environ[VARIABLE]) or train_on(*given)
-    )
-    for options in (("--track", "tensorboard"), ()):
-        comt("train-lm", "--recipe", "mine/one", *options)
-    assert (heard, os.environ[VARIABLE]) == (["tensorboard", ""], "")
