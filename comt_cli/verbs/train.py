@@ -241,15 +241,10 @@ def read_slurm_site(where: Where) -> Site | None:
     `UserError`."""
     if where.slurm is None:
         return None
-    site = read_site(where.slurm)
-    if where.gpus != 1:
-        hint = f"gpus: {where.gpus} in {where.slurm}"
-        raise UserError("--gpus with --slurm: the site file says how many GPUs a job has", hint)
-    if where.jobs is not None:
-        raise UserError("--jobs with --slurm: every run is a job, and Slurm runs as many as there is room for")
-    if launched_by_torchrun():
-        raise UserError("--slurm under torchrun: jobs are submitted by one process", "Leave torchrun out.")
-    return site
+    if where.gpus != 1 or where.jobs is not None or launched_by_torchrun():
+        hint = "The site file says how many GPUs a job has (gpus: N), and every run is a job."
+        raise UserError("--slurm goes with neither --gpus nor --jobs nor torchrun", hint)
+    return read_site(where.slurm)
 
 
 def _submit(specs: Sequence[RunSpec], where: Where, site: Site, *, fresh: bool) -> None:
