@@ -56,7 +56,7 @@ def status(
 
       comt status table3.yaml
 
-      comt status table3@steps-2000 --scale small --seeds 1-3
+      comt status table3.yaml --scale small --seeds 1-3
     """
     added, is_named = also_rows(also), bool(recipes)
     seen: list[LoadedRecipe] = []
