@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,18 +45,15 @@ def recipes_by_name(named: Iterable[str] = ()) -> RecipeOf:
         with contextlib.suppress(UserError):  # its runs are there, and it is gone
             path = find_recipe(split_variant(name)[0])
             paths["/".join(place_of(path))] = path
-    known: dict[tuple[str, tuple[str, ...], str], LoadedRecipe | None] = {}
 
-    def recipe_of(name: str, overrides: Sequence[str], scale: str) -> LoadedRecipe | None:
-        key = (name, tuple(overrides), scale if overrides else "")
-        if key not in known:
-            try:
-                known[key] = load_recipe(paths[name], catalogue(), overrides, scale if overrides else None)
-            except (KeyError, UserError):
-                known[key] = None
-        return known[key]
+    @functools.cache
+    def load(name: str, overrides: tuple[str, ...], scale: str | None) -> LoadedRecipe | None:
+        try:
+            return load_recipe(paths[name], catalogue(), overrides, scale)
+        except (KeyError, UserError):
+            return None
 
-    return recipe_of
+    return lambda name, overrides, scale: load(name, tuple(overrides), scale if overrides else None)
 
 
 def dashed(name: str) -> str:
