@@ -224,14 +224,15 @@ def print_plan(
     recipe, device, estimator = planned.loaded.recipe, plan.device, plan.estimator
     say(f"{recipe.title} ({planned.loaded.name}), scale {planned.scale}")
     say(recipe.scales[planned.scale].description)
-    by_column: dict[str, list[tuple[RunSpec, dict[str, Any]]]] = {}
+    by_column: dict[tuple[str, str], list[tuple[RunSpec, dict[str, Any]]]] = {}
     for spec, row in zip(plan.specs, plan.rows, strict=True):
         is_first = spec in plan.first
         if fresh and not is_first and row["state"] in (*ENDED, "unfinished"):
             row["state"] = "anew"
-        heading = f"to start from: {row['table']}, {spec.column}" if is_first else spec.column
-        by_column.setdefault(heading, []).append((spec, row))
-    for column, lines in by_column.items():
+        heading = f"to start from: {row['table']}, {spec.column}" if is_first else ""
+        by_column.setdefault((heading, spec.column), []).append((spec, row))
+    for (heading, column), lines in by_column.items():
+        typer.echo(f"\n{heading}" if heading else "")
         _print_column(column, lines[0][0], [row for _, row in lines])
     states = {spec.id: row["state"] for spec, row in zip(plan.specs, plan.rows, strict=True)}  # some fill two columns
     before = f", {len(plan.first)} of them to start from" if plan.first else ""
@@ -315,7 +316,6 @@ def _print_column(column: str, first: RunSpec, rows: Sequence[dict[str, Any]]) -
             texts["time"] = [duration(row["estimated_seconds"]) for row in rows]
         texts["memory"] = [_memory(row["estimated_memory_bytes"]) for row in rows]
     texts["state"] = [row["state"] for row in rows]
-    typer.echo()
     print_texts([*texts], zip(*texts.values(), strict=True), left=[head in (column, "state") for head in texts])
 
 
