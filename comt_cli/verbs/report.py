@@ -68,7 +68,7 @@ def report(
       comt report --html
     """
     if (overview or html) and as_json:
-        raise UserError("--overview and --html write pages, and --json prints tables", "Give one of them.")
+        raise UserError("--html is a page, and so is --overview: --json prints tables", "Give one of them.")
     planned = [] if (overview or html) and not recipes else _planned(recipes or [], of, runs)
     if as_json:
         made = [outcome_as_json(plan, runs, results, overwrite=overwrite) for plan in planned]
