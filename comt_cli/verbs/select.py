@@ -16,7 +16,7 @@ import typer
 
 from comt_cli.commands.options import OfRuns
 from comt_cli.errors import UserError
-from comt_cli.recipe.find import also_called, available_recipes, full_name, split_variant
+from comt_cli.recipe.find import MARK, also_called, available_recipes, full_name, split_variant
 from comt_cli.recipe.problems import nearest
 from comt_cli.report.collect import collect
 from comt_cli.report.run_list import described, settings_text
@@ -141,7 +141,13 @@ def select_runs(text: str, of: OfRuns) -> Selected:
     `--set`, those of the table with just these. Raises `UserError` where there is none; says what there is."""
     if _is_id(text):
         return Selected(_by_id(text, of.runs))
-    table = SelectedTable.called(text, of.runs, of.scale, of.set_ or ())
+    try:
+        table = SelectedTable.called(text, of.runs, of.scale, of.set_ or ())
+    except UserError:
+        found = [run for run, _ in _by_table(text, of.runs) if of.scale in (None, run.label("scale"))]
+        if not found or of.set_:
+            raise
+        return Selected(list({run.name: run for run in found}.values()))
     wanted = _Wanted.parsed(text)
     matching = [run for run in table.known if any(wanted.fits(place, run.seed) for place in table.places(run))]
     found = table.having([run for run in matching if of.scale in (None, run.label("scale"))])
@@ -173,10 +179,28 @@ def _passed_over(table: SelectedTable, runs: Path) -> frozenset[str]:
 def runs_of_table(text: str, runs: Path) -> list[tuple[KnownRun, Place]]:
     """The runs that a recipe, or a selector, means, whatever they were trained with, each with its place there. Raises
     `UserError` where there is no such recipe, or it has no such row or column."""
-    table, wanted = SelectedTable.called(text, runs, None), _Wanted.parsed(text)
+    try:
+        table, wanted = SelectedTable.called(text, runs, None), _Wanted.parsed(text)
+    except UserError:
+        if known := _by_table(text, runs):
+            return known
+        raise
     _check_names(text, wanted, table)
     found = table.having(table.known)
     return [(run, place) for run in found for place in table.places(run) if wanted.fits(place, run.seed)]
+
+
+def _by_table(text: str, runs: Path) -> list[tuple[KnownRun, Place]]:
+    """The runs of a table whose recipe no name can reach, such as `own/mine`, each with its place there."""
+    name, variant = split_variant(text.partition(":")[0])
+    table, wanted = full_name(name), _Wanted.parsed(text)
+    return [
+        (run, place)
+        for run in known_runs(runs)
+        for place in (run.home, *run.elsewhere)
+        if place.recipe == table and wanted.fits(place, run.seed)
+        if not variant or f"{table}{MARK}{variant}" in run.variants
+    ]
 
 
 def _by_id(text: str, runs: Path) -> list[KnownRun]:

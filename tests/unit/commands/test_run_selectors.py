@@ -114,6 +114,14 @@ def test_what_means_nothing_is_told_with_what_there_is(shelf: Shelf, text, says)
     assert says in error(text)
 
 
+def test_runs_of_a_recipe_that_no_name_reaches_are_found(shelf: Shelf):
+    spec = shelf.spec("pre-ln")
+    shelf.done(spec)
+    Path("recipes/mine/gates.yaml").unlink()
+    assert meant("mine/gates:pre-ln") == spec.id
+    assert len(json.loads(comt("runs", "mine/gates", "--json").stdout)) == 1
+
+
 def test_several_runs_for_a_verb_that_takes_several(shelf: Shelf):
     specs = [shelf.spec("pre-ln", seed) for seed in (1, 2)]
     for spec in specs:
