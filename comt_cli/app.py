@@ -3,7 +3,6 @@ it is used."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import functools
 import importlib
@@ -18,9 +17,7 @@ from typer.main import get_command_from_info, get_group_from_info
 from typer.models import CommandInfo, TyperInfo
 
 from comt_cli import __version__
-from comt_cli.commands import completion
-from comt_cli.commands.examples import Verb, VerbGroup
-from comt_cli.commands.options import grouped
+from comt_cli.commands.options import Verb, VerbGroup, grouped
 from comt_cli.errors import UserError, of_surroundings
 from comt_cli.streams import let_go, mend_streams
 from comt_cli.tasks import tasks
@@ -149,30 +146,30 @@ def _common(
 
 def main() -> None:
     """Run the command line, and end the process with its status."""
-    completion.join_colons()
     try:
         _run()
     except SystemExit as ended:
         if "TORCHELASTIC_RUN_ID" in os.environ and "torch.distributed" in sys.modules:
-            _end_of_torchrun(ended.code)
+            # A process of torchrun's that has trained has threads that outlive the interpreter's end.
+            end_process = importlib.import_module("comt_cli.training.processes").end_process
+            end_process(ended.code if isinstance(ended.code, int) else int(ended.code is not None))
         raise
 
 
 def _run() -> None:
     """Run the command line. A `UserError` prints its message and hint, without a traceback, and sets the status."""
     mend_streams()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # else it is ignored in the background of a script
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # so that what is half written is removed
     try:
-        with _interruptible():
-            try:
-                # A pipe, and what it is read by, has 80 columns.
-                app(max_content_width=WIDEST_HELP if sys.stdout.isatty() else None)
-            finally:
-                sys.stdout.flush()  # what cannot be written is told here, not by the interpreter when it ends
+        try:
+            # A pipe, and what it is read by, has 80 columns.
+            app(max_content_width=WIDEST_HELP if sys.stdout.isatty() else None)
+        finally:
+            sys.stdout.flush()  # what cannot be written is told here, not by the interpreter when it ends
     except KeyboardInterrupt:  # before or after the verb, which has its own way of ending
         sys.exit(128 + signal.SIGINT)
     except UserError as error:
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
         _tell(error)
     except (OSError, MemoryError, ImportError, UnicodeEncodeError, TypeError) as error:
         if (told := of_surroundings(error, sys.argv[1:])) is not None:
@@ -186,12 +183,6 @@ def _run() -> None:
         sys.exit(1)
 
 
-def _end_of_torchrun(code: str | int | None) -> None:
-    """A process of torchrun's that has trained has threads that outlive the interpreter's end."""
-    end_process = importlib.import_module("comt_cli.training.processes").end_process
-    end_process(code if isinstance(code, int) else int(code is not None))
-
-
 def _tell(error: UserError) -> NoReturn:
     """Print an error, and end with its status."""
     for line in printed_lines(f"comt: {error.message}", sys.stderr):
@@ -199,17 +190,3 @@ def _tell(error: UserError) -> NoReturn:
     for line in printed_lines(f"  {error.hint}" if error.hint else "", sys.stderr):
         typer.echo(line, err=True)
     sys.exit(error.exit_status)
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Ctrl-C raises `KeyboardInterrupt` here, so that what is half written is removed; outside it ends the process."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is not signal.SIG_DFL:  # ignored in the background of a script, or not ours to change
-        yield
-        return
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -12,7 +12,6 @@ import json
 import os
 import secrets
 import shlex
-import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,29 +93,26 @@ def check_writable(folder: Path, option: str) -> None:
 
 
 def open_file(path: Path) -> io.BufferedReader:
-    """Open a file of the user's for reading. It is looked at before it is read: a pipe would block for ever, and a
-    device would fill the memory. Raises `OSError` where there is none, or it is no ordinary file."""
-    # Without O_NONBLOCK a named pipe would be waited for before it can be looked at.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    _refuse_other_than_file(descriptor, path)
-    return os.fdopen(descriptor, "rb")
+    """Open a file of the user's for reading. Raises `OSError` where there is none, or it is no ordinary file: a pipe
+    would block for ever, and a device fill the memory."""
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "a pipe or a device"
+        raise OSError(errno.EINVAL, f"it is {kind}, not a file", str(path))
+    return path.open("rb")
 
 
 def read_bytes(path: Path, largest: int = LARGEST_FILE) -> bytes:
-    """The content of an ordinary file, which may have been put there by mistake or by a stranger. Raises
-    `FileNotFoundError`, and `Unreadable` where it is no file, has more than `largest` bytes, or the system refuses."""
+    """The content of an ordinary file. Raises `FileNotFoundError`, and `Unreadable` where it is no file, has more than
+    `largest` bytes, or the system refuses."""
     try:
         with open_file(path) as handle:
-            size, content = os.fstat(handle.fileno()).st_size, b""
-            if size <= largest:
-                content = handle.read(largest + 1)  # files of /proc say that they have none
+            if (size := os.fstat(handle.fileno()).st_size) <= largest:
+                return handle.read(largest)
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:  # ValueError: a null character in the name
         raise Unreadable(getattr(error, "strerror", None) or str(error)) from error
-    if max(size, len(content)) > largest:
-        raise Unreadable(f"it has {max(size, len(content)):,} bytes; {largest:,} are the most that are read")
-    return content
+    raise Unreadable(f"it has {size:,} bytes; {largest:,} are the most that are read")
 
 
 def if_damaged(hint: str, error: BaseException | None) -> str | None:
@@ -126,15 +122,6 @@ def if_damaged(hint: str, error: BaseException | None) -> str | None:
             return None
         error = error.__cause__
     return hint
-
-
-def _refuse_other_than_file(descriptor: int, path: Path) -> None:
-    """Close the descriptor and raise `OSError` where it is not that of an ordinary file, and say what it is."""
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(descriptor)
-        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe"}
-        raise OSError(errno.EINVAL, f"it is {kinds.get(stat.S_IFMT(mode), 'a device')}, not a file", str(path))
 
 
 def read_text(path: Path, largest: int = LARGEST_FILE) -> str:
@@ -178,17 +165,9 @@ def parse_json(text: str) -> Any:
 
 
 def open_own(path: Path, flags: int) -> int:
-    """A descriptor of a file that this program keeps for itself and writes into where it lies: a lock, a log. It is
-    made if it is not there. Raises `OSError` where the system refuses, or the path is no file, or a link: in a folder
-    that came from a stranger that could lead to any file of the user's."""
-    try:
-        descriptor = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.ENXIO):
-            raise
-        raise OSError(error.errno, "it is a symbolic link or a pipe, not a file", str(path)) from error
-    _refuse_other_than_file(descriptor, path)
-    return descriptor
+    """A descriptor of a file that this program writes into where it lies: a lock, a log. It is made if it is not there.
+    A link raises `OSError`: in a folder that came from a stranger it could lead to any file of the user's."""
+    return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
 
 
 def refuse_same(out: Path, *inputs: Path) -> None:

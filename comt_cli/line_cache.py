@@ -14,9 +14,6 @@ from typing import Any
 
 from comt_cli.files import cache_folder, canonical_json, parse_json, sha256
 
-FILES_KEPT = 8
-"""Of a folder: each is of one version of what was computed, and several checkouts may share a cache."""
-
 
 class LineCache:
     """A cache of values by keys, both of which JSON can represent. `path` need not exist."""
@@ -31,42 +28,26 @@ class LineCache:
             for line in self.path.read_bytes().splitlines():
                 with contextlib.suppress(ValueError, KeyError, TypeError):  # not JSON, not our object, not UTF-8
                     entry = parse_json(line.decode())
-                    if entry["check"] == _check(entry["key"], entry["value"]):
-                        values[entry["key"]] = entry["value"]
+                    values[entry["key"]] = entry["value"]
         return values
 
     def get(self, key: Any) -> Any:
         """The value put there for `key`, by whatever process before the first look; None if there is none."""
-        return self._values.get(_name(key))
+        return self._values.get(sha256(canonical_json(key)))
 
     def put(self, key: Any, value: Any) -> None:
         """Remember `value`, if the disk lets us."""
-        name = _name(key)
+        name = sha256(canonical_json(key))
         self._values[name] = value
-        line = json.dumps({"key": name, "value": value, "check": _check(name, value)})
         with contextlib.suppress(OSError):
-            if not self.path.exists():
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                others = sorted(self.path.parent.glob("*.jsonl"), key=lambda file: -file.stat().st_mtime)
-                for file in others[FILES_KEPT - 1 :]:
-                    file.unlink(missing_ok=True)
-            with self.path.open("ab") as handle:
-                handle.write(f"\n{line}\n".encode())  # a line before it may have been cut short
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a") as handle:
+                handle.write(f"\n{json.dumps({'key': name, 'value': value})}\n")  # the line before may be cut short
 
 
-@functools.lru_cache(maxsize=32)
-def _cache_at(path: Path) -> LineCache:
-    return LineCache(path)
+_cache_at = functools.lru_cache(maxsize=32)(LineCache)
 
 
 def line_cache(name: str, version: str) -> LineCache:
     """The cache `name` of values that were found by `version` of what finds them."""
     return _cache_at(cache_folder() / name / f"{sha256(version)[:16]}.jsonl")
-
-
-def _name(key: Any) -> str:
-    return sha256(canonical_json(key))[:32]
-
-
-def _check(name: str, value: Any) -> str:
-    return sha256(name + canonical_json(value))[:8]

@@ -1,1 +1,1 @@
-"""What the command line is made of: options, their completion, and help. The verbs are in `verbs`."""
+"""Options of the command line, their completion, and help. The verbs are in `verbs`."""

@@ -1,14 +1,11 @@
-"""What the shell offers to complete, torch-free: nothing here may take longer than a person waits for a key.
+"""Completion by the shell, torch-free: a function gets the beginning of a word and returns the words that fit.
 
-Each function gets what was typed of a word and returns the words that fit. A recipe that cannot be read offers nothing:
-there is no place for an error on a line that is being typed.
+A recipe that cannot be read offers nothing: there is no place for an error on a line that is being typed.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -16,164 +13,95 @@ from typing import Any
 import typer
 
 
-class _Whole(str):
-    """A word that typer offers though it does not begin with what was typed: it asks each word whether it does."""
-
-    __slots__ = ()
-
-    def startswith(self, *_: Any) -> bool:
-        """Always."""
-        return True
-
-
 def recipes(incomplete: str) -> list[str]:
-    """Names of recipes: `comt/table3.yaml`, and by its short name those of other papers that are called so, too."""
+    """Names of recipes: `transponder/table2.yaml`, and by their short names those that need no paper."""
     from comt_cli.recipe.find import DEFAULT_PAPER, available_recipes
 
-    found: dict[str, None] = {}
-    for name in available_recipes():
-        paper, _, short = name.partition("/")
-        if f"{short}.yaml".startswith(incomplete):
-            # All by their whole names, too, so that no shell takes the letters that they share for what was meant.
-            found |= dict.fromkeys((*[f"{short}.yaml"] * (paper == DEFAULT_PAPER), f"{name}.yaml"))
-        elif f"{name}.yaml".startswith(incomplete):
-            found[f"{name}.yaml"] = None
-    return [_Whole(name) for name in found]
+    names = [f"{name}.yaml" for name in available_recipes()]
+    short = [name.removeprefix(f"{DEFAULT_PAPER}/") for name in names]
+    return [name for name in dict.fromkeys((*short, *names)) if name.startswith(incomplete)]
 
 
 def scales(ctx: typer.Context, incomplete: str) -> list[str]:
     """The scales of the recipes on the line, without recipes those of the shipped ones."""
     from comt_cli.recipe.schema import SCALES
 
-    own = dict.fromkeys(scale for data in _recipes_on(ctx) for scale in _group(data, "scales"))
-    return [name for name in own or SCALES if name.startswith(incomplete)]
-
-
-def _names_of(module: str, constant: str) -> Callable[[str], list[str]]:
-    """What completes the last name of a list by those that a module of the program has."""
-    return lambda incomplete: _listed(getattr(importlib.import_module(f"comt_cli.{module}"), constant), incomplete)
-
-
-sites = _names_of("methods.base", "PROJECTIONS")
-metrics = _names_of("scoring.metrics", "METRICS")
-standings = _names_of("runs.known", "Standing")
-trackers = _names_of("training.trackers", "TRACKERS")
+    return [name for name in _names(ctx, "scales") or SCALES if name.startswith(incomplete)]
 
 
 def rows(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Rows of the recipe on the line, and those that `--also` adds there, after the last comma."""
+    """Rows of the recipes on the line, and those that `--also` adds there, after the last comma."""
     added = [argument.partition("=")[0] for argument in ctx.params.get("also") or ()]
-    return _listed([*(row for data in _recipes_on(ctx) for row in _group(data, "rows")), *added], incomplete)
+    return _listed([*_names(ctx, "rows"), *added], incomplete)
 
 
 def columns(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Columns of the recipe on the line, at the scale on the line."""
+    """Columns of the recipes on the line, at the scale on the line."""
     scale = ctx.params.get("scale") or "smoke"
-    groups = [_group(data, "scales", scale, "columns") or _group(data, "columns") for data in _recipes_on(ctx)]
-    return _listed([name for group in groups for name in group], incomplete)
+    return _listed(_names(ctx, "scales", scale, "columns") or _names(ctx, "columns"), incomplete)
 
 
-def methods(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Methods that the recipe's command can train, after `NAME=` where a name is given."""
+def methods(incomplete: str) -> list[str]:
+    """Methods, after `NAME=` where a name is given."""
     from comt_cli.methods import methods as every_method
-    from comt_cli.tasks import task_of
 
     before, equals, typed = incomplete.rpartition("=")
-    sites = [task_of(command).sites for command in _commands_on(ctx) if "{" not in before]
-    fitting = [name for name, kind in every_method().items() if any(map(kind.fits, sites))]
-    return [f"{before}{equals}{name}" for name in fitting if name.startswith(typed)]
+    return [f"{before}{equals}{name}" for name in every_method() if name.startswith(typed)]
 
 
 def settings(ctx: typer.Context, incomplete: str) -> list[str]:
-    """`train.steps=` and the other keys of the settings that the recipe's command has."""
+    """`train.steps=` and the other keys of the settings of the verb's task, or of any task."""
     from comt_cli.recipe.validate import every_key
-    from comt_cli.tasks import task_of
+    from comt_cli.tasks import tasks
 
-    commands = () if "=" in incomplete else sorted(_commands_on(ctx))
-    keys = dict.fromkeys(f"{key}=" for command in commands for key in every_key(task_of(command).settings))
-    return [key for key in keys if key.startswith(incomplete)]
+    of = [task for command, task in tasks().items() if command == ctx.info_name] or tasks().values()
+    keys = dict.fromkeys(f"{key}=" for task in of for key in every_key(task.settings))
+    return [key for key in keys if key.startswith(incomplete) and "=" not in incomplete]
 
 
 def selectors(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Runs below `--runs`: `table3:pre-ln`, part by part, and the ids of those that begin as was typed."""
-    found = _selectors(incomplete, Path(ctx.params.get("runs") or "runs"))
-    if os.environ.get("_COMT_COMPLETE") == "complete_bash":  # it has what stands before the last colon already
-        return [_Whole(each.rpartition(":")[2]) if ":" in incomplete else each for each in found]
-    return found
-
-
-def join_colons() -> None:
-    """Give words back what bash took apart: it takes a colon for a word, and `table3:pre` for three. Changes what bash
-    left in the environment."""
-    said, position = os.environ.get("COMP_WORDS", ""), os.environ.get("COMP_CWORD", "")
-    if os.environ.get("_COMT_COMPLETE") != "complete_bash" or not position.isdigit():
-        return
-    separator = "\n" if "\n" in said else " "
-    words = [*said.split(separator), *[""] * int(position)][: int(position) + 1]
-    joined = re.sub(rf"(?:^|{separator})(:+)(?:{separator}|$)", r"\1", separator.join(words))
-    os.environ["COMP_WORDS"], os.environ["COMP_CWORD"] = joined, str(joined.count(separator))
-
-
-def _selectors(typed: str, runs: Path) -> list[str]:
-    from comt_cli.recipe.find import DEFAULT_PAPER, MARK, full_name, split_variant
+    """Runs below `--runs`: `table3:`, `table3:pre-ln:python-docs/tiny:1`, and the ids that begin as was typed."""
+    from comt_cli.recipe.find import DEFAULT_PAPER
     from comt_cli.runs.known import known_runs
 
-    head, colon, _ = typed.partition(":")
-    recipe, variant = split_variant(head)
-    table, count = full_name(recipe), typed.count(":") + 1
     found: set[str] = set()
-    for run in known_runs(runs):
-        if not colon:
-            names = [
-                each.removeprefix(prefix)
-                for each in (*run.tables, *run.variants)
-                for prefix in ("", f"{DEFAULT_PAPER}/")
-            ]
-            found |= {f"{name}:" for name in names} | ({run.name} if typed else set())
-        elif count <= 4 and (not variant or f"{table}{MARK}{variant}" in run.variants):
-            places = [place for place in (run.home, *run.elsewhere) if place.recipe == table]
-            found |= {":".join((head, place.row, place.column, str(run.seed))[:count]) for place in places}
-    return sorted(each for each in found if each.startswith(typed))
+    for run in known_runs(Path(ctx.params.get("runs") or "runs")):
+        whole = [
+            ":".join((place.recipe, place.row, place.column, str(run.seed))) for place in (run.home, *run.elsewhere)
+        ]
+        whole += [name.removeprefix(f"{DEFAULT_PAPER}/") for name in whole]
+        found |= {*whole} if ":" in incomplete else {f"{name.partition(':')[0]}:" for name in whole}
+        found |= {run.name} if incomplete else set()
+    return sorted(name for name in found if name.startswith(incomplete))
 
 
-def _recipes_on(ctx: typer.Context) -> list[dict[str, Any]]:
-    """The recipes that the line names, unchecked. To read all that there are would take too long."""
+def listed(module: str, constant: str) -> Callable[[str], list[str]]:
+    """Completion of the last name of a list by those of a constant of the program."""
+    return lambda incomplete: _listed(getattr(importlib.import_module(f"comt_cli.{module}"), constant), incomplete)
+
+
+def _names(ctx: typer.Context, *keys: str) -> list[str]:
+    """The names in a group of the recipes on the line, which are not checked: that would take too long."""
     from comt_cli.errors import UserError
     from comt_cli.recipe.find import find_recipe, split_variant
     from comt_cli.recipe.yaml_lines import read
 
-    found = []
-    for name in _named_on(ctx):
-        try:
-            found.append(read(find_recipe(split_variant(name)[0])).data)
-        except (UserError, OSError):
-            continue
-    return [data for data in found if isinstance(data, dict)]
-
-
-def _named_on(ctx: typer.Context) -> list[str]:
     # What stands before an option that has no value yet is left in `args`.
     given = next(filter(None, map(ctx.params.get, ("recipe", "recipe_", "recipes"))), None) or ctx.args
-    return [given] if isinstance(given, str) else [*given]
-
-
-def _commands_on(ctx: typer.Context) -> set[str]:
-    """The commands whose settings and methods the line can name: the verb's, the recipes', else all that train."""
-    from comt_cli.tasks import tasks
-
-    said = [ctx.info_name, *(data.get("command") for data in _recipes_on(ctx))]
-    return {command for command in tasks() if command in said} or set(tasks())
+    found: dict[str, None] = {}
+    for name in [given] if isinstance(given, str) else given:
+        try:
+            data: Any = read(find_recipe(split_variant(name)[0])).data
+        except (UserError, OSError):
+            continue
+        for key in keys:
+            data = data.get(key) if isinstance(data, dict) else None
+        found |= dict.fromkeys(data if isinstance(data, dict) else ())
+    return [*found]
 
 
 def _listed(names: Iterable[str], incomplete: str) -> list[str]:
-    """What can stand after the last comma of a list, with what stands before it; nothing twice."""
+    """Words with one of the names after the last comma; nothing twice."""
     before, comma, typed = incomplete.rpartition(",")
     taken = {name.strip() for name in before.split(",")}
     return [f"{before}{comma}{name}" for name in dict.fromkeys(names) if name.startswith(typed) and name not in taken]
-
-
-def _group(data: Any, *keys: str) -> dict[str, Any]:
-    """A group of keys within others; {} where it is none."""
-    for key in keys:
-        data = data.get(key) if isinstance(data, dict) else None
-    return data if isinstance(data, dict) else {}

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from comt_cli.commands import completion, options
-from comt_cli.commands.examples import Verb, VerbGroup
+from comt_cli.commands.options import Verb, VerbGroup
 from comt_cli.errors import UserError
-from comt_cli.verbs.loading import loading
+from comt_cli.verbs.models import loading
 
 if TYPE_CHECKING:
     import torch

@@ -14,7 +14,7 @@ import typer
 
 from comt_cli.commands import options
 from comt_cli.errors import UserError
-from comt_cli.verbs.loading import loading
+from comt_cli.verbs.models import loading
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -24,28 +23,16 @@ from comt_cli.verbs.plan import Planned, also_rows, check_added, plan_recipe
 from comt_cli.verbs.show import print_plan
 from comt_cli.verbs.train import AFTER_JOBS, read_slurm_site, train_tables
 
-
-def _names(incomplete: str) -> list[str]:
-    return [name for name in get_args(AblationName) if name.startswith(incomplete)]
+_VALUES = "Further points: 1,2,64, or sets of projections: only_qk,q_proj+v_proj."
+_RECIPE = "Only this recipe, or this paper's: comt/tableA7, comt."
 
 
 def ablate(
-    context: typer.Context,
-    name: Annotated[
-        str | None, typer.Argument(help="The question: see above.", show_default=False, autocompletion=_names)
-    ] = None,
-    recipe: Annotated[
-        str | None, typer.Argument(help="Only this recipe, or this paper's: comt/tableA7, comt.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, typer.Argument(help="The question: see above.", show_default=False)] = None,
+    recipe: Annotated[str | None, typer.Argument(help=_RECIPE, show_default=False)] = None,
     *,
-    paper: Annotated[
-        str | None, typer.Option(metavar="PAPER or PAPER/TABLE", help="The same, as an option; all if not given.")
-    ] = None,
     scale: options.Scale = "smoke",
-    values: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="Further points: 1,2,64, or sets of projections: only_qk,q_proj+v_proj."),
-    ] = None,
+    values: Annotated[str | None, typer.Option(metavar="A,B", help=_VALUES)] = None,
     seeds: options.Seeds = None,
     set_: options.Set = None,
     also: options.Also = None,
@@ -55,50 +42,38 @@ def ablate(
     """Train, tabulate and draw an ablation of the papers.
 
     The figure has the metric against what is ablated, ours with error bars and the paper's beside it. Runs that are
-    done, for whichever table, are not trained again.
+    done, for whichever table, are not trained again. Without a name the ablations are listed, with their recipes.
 
-    hidden-size: the width of the gates' bottleneck, CoMT's h (of its pixel modulators too) or Transponder's r.
-
-    window-ratio: input channels to a hidden channel of CoMT's sliding-window modulators.
-
-    modules: which projections carry a gate.
-
-    granularity: one factor for a token, one for every channel, or both; per projection or per path.
-
-    context: gates that see their input against learned constants.
-
-    sigmoid: Transponder's learnable sigmoid against a fixed one.
-
-    gate-form: SAS's scaling gate of one layer and of two, and the Highway network's transform gate.
-
-    gate-start: SAS with a branch that starts at a larger share.
-
-    placement-norm: gates with the norm before and with the norm after the residual addition.
-
-    residual-norm: layer norm and batch norm in SAS's third term.
-
-    cost: the gain at equal cost, against plain networks made wider to the same parameters or FLOPs.
+    hidden-size is the width of the gates' bottleneck, window-ratio that of CoMT's sliding-window modulators; modules
+    are the projections with a gate; granularity: one factor for a token, for every channel, or both; context: gates
+    that see their input against learned constants; sigmoid: Transponder's learnable one against a fixed one; gate-form
+    and gate-start: SAS's scaling gate; placement-norm: gates before and after a norm; residual-norm: the norm in SAS's
+    third term; cost: the gain at equal cost, against plain networks made wider.
 
     Examples:
 
       comt ablate hidden-size comt/table5
 
-      comt ablate hidden-size --paper transponder --values 1,64 --seeds 1-3
+      comt ablate hidden-size --values 1,64 --seeds 1-3
 
       comt ablate modules --values only_qk,q_proj+v_proj --dry-run
     """
     known = _ablations()
     if name is None:
-        typer.echo(context.get_help())
-        typer.echo("\nRecipes:")
         for ablation, recipes in known.items():
-            typer.echo(f"  {ablation:<15}  {', '.join(recipes)}")
+            typer.echo(f"{ablation:<15}  {', '.join(recipes)}")
         return
-    paper = options.one_of(recipe, paper, "--paper", f"comt ablate {name} {paper}")
-    question, chosen = _chosen(known, name, paper)
+    if name not in known:
+        listed = "; ".join(f"{ablation} ({', '.join(recipes)})" for ablation, recipes in known.items())
+        raise UserError(f"no recipe has an ablation {name!r}", f"There are {listed}.")
+    meant = {recipe, full_name(recipe)} if recipe is not None else {*known[name]}
+    chosen = [path for each, path in known[name].items() if meant & {each, each.partition("/")[0]}]
+    if not chosen:
+        raise UserError(f"{recipe} has no ablation {name}", nearest(str(recipe), known[name]))
+    question: AblationName = name  # type: ignore[assignment]  # a key of a checked schema
     site = read_slurm_site(where)
     tables, wanted = [], []
-    for path in chosen.values():
+    for path in chosen:
         added = also_rows(also)
         whole = plan_recipe(path, scale, set_, seeds=seeds, also=added, also_fits_all=False)
         if values is not None:
@@ -111,30 +86,13 @@ def ablate(
     if not dry_run:
         train_tables(tables, wanted, where, site, AFTER_JOBS)
         return
-    for position, planned in enumerate(wanted):
-        if position:
-            typer.echo()
+    for planned in wanted:
         print_plan(planned, where, site=site)
-
-
-def _chosen(known: Mapping[str, dict[str, Path]], name: str, paper: str | None) -> tuple[AblationName, dict[str, Path]]:
-    """The ablation of that name, and the files of those of its recipes that are chosen, by their names."""
-    if name not in known:
-        listed = "; ".join(f"{ablation} ({', '.join(recipes)})" for ablation, recipes in known.items())
-        raise UserError(f"no recipe has an ablation {name!r}", f"There are {listed}.")
-    meant = (paper, full_name(paper)) if paper is not None else tuple(known[name])
-    chosen = {
-        recipe: path for recipe, path in known[name].items() if recipe in meant or recipe.partition("/")[0] in meant
-    }
-    if not chosen:
-        papers = dict.fromkeys([*(recipe.partition("/")[0] for recipe in known[name]), *known[name]])
-        raise UserError(f"{paper} has no ablation {name}", f"{nearest(str(paper), papers)}")
-    return name, chosen  # type: ignore[return-value]  # a key of a checked schema
+        typer.echo()
 
 
 def _ablations() -> dict[str, dict[str, Path]]:
-    """Ablation -> recipe -> file, in the order of the schema, of recipes that are not checked whole. One that cannot be
-    read is named and left out: it must not stand in the way of the others."""
+    """Ablation -> recipe -> file, in the order of the schema. A recipe that cannot be read is named and left out."""
     found: dict[str, dict[str, Path]] = {name: {} for name in get_args(AblationName)}
     for recipe, path in available_recipes().items():
         try:

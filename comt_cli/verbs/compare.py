@@ -73,7 +73,7 @@ def curves(
     *,
     of: Selection,
     quantity: Annotated[
-        str, typer.Option(help="What is drawn: loss, of training batches, or one that was logged on validation data.")
+        str, typer.Option(help="The loss of training, or what was logged on validation data.")
     ] = "loss",
     runs: options.Runs = options.DEFAULT_RUNS,
     results: options.Results = options.DEFAULT_RESULTS,
@@ -96,14 +96,11 @@ def curves(
     planned, exhibit = plan_selected(recipe, of, runs=runs), Curves(quantity)
     loaded = planned.loaded
     frame = exhibit.frame(_shown_runs(planned, runs))
-    if frame.empty and frame.attrs["known"]:
-        raise UserError(f"the logs have no {quantity}", nearest(quantity, frame.attrs["known"]))
     if frame.empty:
-        raise UserError(
-            f"no run of {loaded.name} at scale {of.scale} below {runs} has a log",
-            f"comt {loaded.recipe.command} --recipe {recipe} --scale {of.scale} trains them; "
-            "--runs, --set and --seeds, as they were given to the training, show others.",
-        )
+        if frame.attrs["known"]:
+            raise UserError(f"the logs have no {quantity}", nearest(quantity, frame.attrs["known"]))
+        hint = "--runs, --set and --seeds, as they were given to the training, show others."
+        raise UserError(f"no run of {loaded.name} at scale {of.scale} below {runs} has a log", hint)
     name = exhibit.name
     if of.rows or of.columns or of.seeds or of.also:  # beside the recipe's own, not in its place
         name += f"-{of_all(spec.id for spec in planned.specs)}"
@@ -117,20 +114,18 @@ def _shown_runs(planned: Planned, runs: Path) -> pd.DataFrame:
     """The runs of every cell that are shown: of a grid those of the chosen point, of a sweep those at the own best. Of
     columns that show several metrics of the same runs the first. Raises `UserError` where nothing is chosen yet."""
     loaded, specs = planned.loaded, planned.with_contents(runs).specs
-    nothing = UserError(f"nothing is chosen at scale {planned.scale} yet", "comt status says what is left to train.")
     if planned.has_trials:
         state = read_sweep(loaded, planned.scale, specs, runs)
         specs = [spec for each in state.shown["own"].values() for spec in each]
-        if not specs:
-            raise nothing
-    frame = runs_frame(loaded, specs, runs)
-    for (row, column), cell in cells_of(frame).items():
-        if cell.is_open:
-            typer.echo(f"comt: left out, since nothing is chosen yet: {row} at {column}", err=True)
-    cells = zip(frame["_cell"], frame["_run"], strict=True)
-    frame = frame[[not cell.is_open and run.chosen is not False for cell, run in cells]]
-    if frame.empty:
-        raise nothing
+    frame = runs_frame(loaded, specs, runs) if specs else None
+    if frame is not None:
+        for (row, column), cell in cells_of(frame).items():
+            if cell.is_open:
+                typer.echo(f"comt: left out, since nothing is chosen yet: {row} at {column}", err=True)
+        cells = zip(frame["_cell"], frame["_run"], strict=True)
+        frame = frame[[not cell.is_open and run.chosen is not False for cell, run in cells]]
+    if frame is None or frame.empty:
+        raise UserError(f"nothing is chosen at scale {planned.scale} yet", "comt status says what is left to train.")
     columns: dict[tuple[str, ...], str] = {}
     for name, own in frame.groupby("column", sort=False):
         columns.setdefault(tuple(own["id"]), str(name))

@@ -6,10 +6,10 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
-from zipfile import ZipFile
 
 import pandas as pd
 import torch
@@ -20,13 +20,11 @@ from comt_cli.commands.options import Decoding
 from comt_cli.errors import UserError
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedModel, LoadedTranslator
-from comt_cli.files import canonical_json, sha256
+from comt_cli.files import atomic_file
 from comt_cli.generation import completion
 from comt_cli.generation import translate as translation
 from comt_cli.generation.caption import ImageCaptioner, Said, Seen, look_at
-from comt_cli.generation.transcript import PartFile
 from comt_cli.models import kernels as model_kernels
-from comt_cli.recipe.settings import Kernels as Wanted
 from comt_cli.report import figures
 from comt_cli.report.caption import Caption
 from comt_cli.report.terminal import say_written
@@ -46,12 +44,11 @@ def continue_texts(
     sampling: Mapping[str, Any],
     device: str | None,
     precision: str | None,
-    kernels: Wanted,
     *,
     as_json: bool,
 ) -> None:
-    """Print what the model at `source` makes of each prompt: a single text as it comes, several under each other. How
-    fast it was, and where fused kernels were asked for and are not used, goes to the error stream."""
+    """Print the texts of the model at `source` for each prompt: a single one as it comes, several under each other. How
+    fast it was goes to the error stream."""
     where, loaded = pick_device(device), load(source, LoadedModel)
     texts = completion.begin(loaded, prompts)
     chosen = completion.Sampling(**sampling)
@@ -60,10 +57,7 @@ def continue_texts(
         typer.echo(f"{longest} tokens are more than the {loaded.context_length} it was trained on", err=True)
     model = loaded.model.to(where, _DTYPES[precision]).eval()
     dtype = model.embedding.weight.dtype
-    choices = model_kernels.use_kernels(model, kernels, where, dtype, compiled=False, training=False, tokens=len(texts))
-    for op, choice in choices.items():
-        if kernels == "fused" and not choice.fused:
-            typer.echo(f"{op} has no fused kernel here: {choice.reason}", err=True)
+    choices = model_kernels.use_kernels(model, "auto", where, dtype, compiled=False, training=False, tokens=len(texts))
     streams = len(texts) == 1 and not as_json
     if streams:
         show(prompts[0])
@@ -91,8 +85,8 @@ def show(text: str) -> None:
 
 
 def _settings(decoding: Decoding, decode: Decode) -> Decode:
-    """How a run decodes, with what the user asks for instead."""
-    given = {"beam": decoding.beam, "alpha": decoding.alpha, "penalty": decoding.penalty and str(decoding.penalty)}
+    """Settings of the beam search: the run's, but for those that the user gives."""
+    given = {"beam": decoding.beam, "alpha": decoding.alpha}
     return decode.model_copy(update={key: value for key, value in given.items() if value is not None})
 
 
@@ -110,61 +104,27 @@ def _rows(decoding: Decoding, name: str, found: Sequence[translation.Translation
     return lines
 
 
-def translate_lines(source: str, lines: Iterable[str], out: Path | None, decoding: Decoding, batch_tokens: int) -> None:
-    """Print what the model at `source` makes of each line, or write it to `out`, where a call that was stopped is
-    continued."""
+def translate_lines(source: str, lines: Iterable[str], out: Path | None, decoding: Decoding) -> None:
+    """Print the translation of each line by the model at `source`, or write them to `out`, whole or not at all."""
     where, loaded = pick_device(decoding.device), load(source, LoadedTranslator)
-    chosen = translation.Options(_settings(decoding, loaded.decode), decoding.n_best, batch_tokens)
+    chosen = translation.Options(_settings(decoding, loaded.decode), decoding.n_best)
     using = translation.translator(loaded, where, lambda text: typer.echo(f"comt: {text}", err=True))
-    file, done = None, 0
-    if out is not None:
-        lines = list(lines)
-        file, done = _part_file(lines, chosen, out, scores=decoding.scores, model=_stamp(source))
-        lines = lines[done:]
-    numbers = count(done + 1)
-    for pool in using.pools(lines, chosen, done + 1):
-        numbered = list(zip(pool, numbers, strict=False))  # in this order: the other takes a number too many
-        rows = [row for found, number in numbered for row in _rows(decoding, str(number), found)]
-        if file is None:
-            typer.echo("\n".join(rows))
-        else:
-            file.add(rows)
-        for found, number in numbered:
-            if decoding.attention is not None and found[0].hypothesis is not None:  # else it is an empty line
-                weights_TS, target, words = using.attention(found[0])
-                drawn = figures.draw_attention(weights_TS.numpy(), target, words)
-                title = "What each token of a translation is predicted from"
-                notes = (f"{_WEIGHTS} each row sums to 1.",)
-                _write_figure(drawn, loaded, decoding.attention, f"attention-{number}", title, notes)
-    if file is not None:
-        file.finish()
+    numbers = count(1)
+    with nullcontext() if out is None else atomic_file(out, "w") as file:
+        for pool in using.pools(lines, chosen, 1):
+            for found, number in list(zip(pool, numbers, strict=False)):  # so: the other takes a number too many
+                typer.echo("\n".join(_rows(decoding, str(number), found)), file=file)
+                if decoding.attention is not None and found[0].hypothesis is not None:  # else it is an empty line
+                    weights_TS, target, words = using.attention(found[0])
+                    drawn = figures.draw_attention(weights_TS.numpy(), target, words)
+                    title = "What each token of a translation is predicted from"
+                    notes = (f"{_WEIGHTS} each row sums to 1.",)
+                    _write_figure(drawn, loaded, decoding.attention, f"attention-{number}", title, notes)
 
 
-def _part_file(
-    lines: Sequence[str], chosen: translation.Options, out: Path, *, scores: bool, model: object
-) -> tuple[PartFile, int]:
-    """What the output is written to, and how many of the lines an earlier call has translated."""
-    decode = chosen.decode.model_dump(mode="json")
-    key = sha256(canonical_json([model, decode, chosen.n_best, chosen.batch_tokens, scores, *lines]))
-    file = PartFile(out, f"comt translate {key}")
-    done = file.resume(translation.POOL * chosen.n_best) // chosen.n_best
-    if file.aside:
-        typer.echo(f"comt: {file.part} is of another model, input or options; it is kept as {file.aside}", err=True)
-    if done:
-        typer.echo(f"comt: {file.part} has the first {done:,} of {len(lines):,} lines", err=True)
-    return file, done
-
-
-def _stamp(checkpoint: str) -> list[object]:
-    """The checksums of the records of a file of weights, which stay where it is copied, linked or mounted elsewhere."""
-    path = Path(checkpoint)
-    with ZipFile(path / "checkpoint.pt" if path.is_dir() else path) as archive:
-        return [(info.filename, info.CRC) for info in archive.infolist()]
-
-
-def caption_images(source: str, images: Sequence[Path], decoding: Decoding, wrong: dict[Path, UserError]) -> int:
-    """Print captions of images by the model at `source`; what cannot be read is added to `wrong`. Returns the exit
-    status of that: 2 where no image was captioned."""
+def caption_images(source: str, images: Sequence[Path], decoding: Decoding) -> None:
+    """Print captions of images by the model at `source`. Raises `UserError` where it cannot have so many, or an image
+    cannot be read."""
     where, loaded = pick_device(decoding.device), load(source, LoadedCaptioner)
     settings = _settings(decoding, loaded.decode)
     if decoding.n_best > settings.beam:
@@ -172,19 +132,13 @@ def caption_images(source: str, images: Sequence[Path], decoding: Decoding, wron
             f"{decoding.n_best} captions of each image cannot be had from a beam of {settings.beam}",
             f"Give --beam {decoding.n_best} or more.",
         )
-    using, status = ImageCaptioner(loaded, where), 2
+    using = ImageCaptioner(loaded, where)
     for number, path in enumerate(images, 1):
-        try:
-            image = look_at(path, loaded.data)
-        except UserError as error:
-            wrong[path] = error
-            continue
+        image = look_at(path, loaded.data)
         found = using.captions(image, settings, decoding.n_best)
         typer.echo("\n".join(_rows(decoding, str(path), found)))
-        status = 1
         if decoding.attention is not None:
             _draw_caption(using, f"caption-{number}", image, found[0], loaded, decoding.attention)
-    return status
 
 
 def _draw_caption(

@@ -12,62 +12,36 @@ from comt_cli.commands import completion, options
 from comt_cli.commands.options import Figures, OfRuns
 from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.errors import UserError
-from comt_cli.verbs.loading import loading
-from comt_cli.verbs.models import announced_model
+from comt_cli.verbs.models import announced_model, loading
 from comt_cli.verbs.select import run_directories
 
 MOST_IMAGES = 12
+_TEXT = "The text, 2 to 512 tokens, the sentence to translate, or the caption; a sentence of ours if not given."
+_SITE = "The projection whose channel-wise gates are drawn, in every branch; down_proj if not given."
+_IMAGES = "Of an image classifier the number of validation images, or their numbers (one: 7,); of a captioner one."
+_SITES = completion.listed("methods.base", "PROJECTIONS")
+_AXES = "Each panel has its own range of values and colours, not that of all."
+_MODEL = f"A checkpoint.pt or run directory; {options.SELECTOR}; a Hugging Face folder or hub name, or a .gguf file."
 
 
 def analyze_gates(
-    checkpoint: Annotated[
-        str,
-        options.run_argument(
-            f"A checkpoint.pt or a run directory; {options.SELECTOR}. Hugging Face folders and .gguf files are read "
-            "too, but hold no gates."
-        ),
-    ],
+    checkpoint: Annotated[str, options.run_argument(f"A checkpoint.pt or run directory; {options.SELECTOR}.")],
     *,
-    text: Annotated[
-        str | None,
-        typer.Option(
-            help="The text to observe a language model on, 2 to 512 tokens, the sentence that a translator translates, "
-            "or the caption that a captioner is given; by default a sentence about a castle, in the translator's "
-            "language about a train, or the captioner's own caption."
-        ),
-    ] = None,
-    site: Annotated[
-        str | None,
-        typer.Option(
-            help="The projection whose channel-wise gates are drawn, in every branch; down_proj if not given.",
-            autocompletion=completion.sites,
-        ),
-    ] = None,
-    images: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N or A,B",
-            help="Of an image classifier: how many validation images are shown, or their numbers, from 0 (one: 7,); "
-            "4 if not given. Of a captioner: which of its test images (7,); the first if not given.",
-        ),
-    ] = None,
+    text: Annotated[str | None, typer.Option(help=_TEXT)] = None,
+    site: Annotated[str | None, typer.Option(help=_SITE, autocompletion=_SITES)] = None,
+    images: Annotated[str | None, typer.Option(metavar="N or A,B", help=_IMAGES)] = None,
     of: OfRuns,
-    own_axes: options.OwnAxes = False,
+    own_axes: Annotated[bool, typer.Option("--own-axes", help=_AXES)] = False,
     files: Figures,
 ) -> None:
     """Draw the values that a trained model's gates take. They are those on a text, a sentence pair, or images.
 
     Of a language model: scalar gates per token across layers, channel-wise gates as surfaces and maps, and mean, spread
     and saturation per layer and module. Of a translator the same for each stack and branch, on one sentence and what
-    beam search makes of it; of a captioner, on one image, region by region, and what is said of it, word by word. An
-    Evaluator-Adjuster Unit has its evaluator's mean and spread. Of all these: where residual connections have gates or
-    learned numbers (SAS, GRC, Highway, ReZero), what these give to skip path and branch at every residual add; where
-    they mix several streams or earlier outputs (Hyper-Connections, mHC, Attention Residuals, MUDD ...), or attention
-    keys and values of earlier blocks (LIMe), these mixtures, that behind the last block with them, and how far apart
-    streams are, of SiameseNorm too.
-    Of an image classifier: maps of its gates beside the images, and mean, spread and saturation per block and site;
-    the shares of its residual connections per block. Each as PNG, PDF, caption (text and LaTeX) and the CSV it was
-    drawn from.
+    beam search makes of it; of a captioner, on one image, region by region, and word by word. Of an image classifier:
+    maps of its gates beside the images. Of all these: the shares that residual connections give to skip path and
+    branch, and how they mix several streams or earlier outputs. Each as PNG, PDF, caption (text and LaTeX) and the CSV
+    it was drawn from.
 
     Examples:
 
@@ -105,17 +79,8 @@ def image_numbers(text: str) -> list[int]:
 
 
 def plot_cosine(
-    model: Annotated[
-        str,
-        options.run_argument(
-            f"A checkpoint.pt or run directory; {options.SELECTOR}; a Hugging Face folder or hub name of a LLaMA or "
-            "BERT, or a .gguf file."
-        ),
-    ],
-    text: Annotated[
-        str | None,
-        typer.Option(help="The text to observe the model on, 2 to 512 tokens; by default a sentence about a castle."),
-    ] = None,
+    model: Annotated[str, options.run_argument(_MODEL)],
+    text: Annotated[str | None, typer.Option(help="The text, 2 to 512 tokens; of a castle if not given.")] = None,
     *,
     of: OfRuns,
     files: Figures,
@@ -149,8 +114,8 @@ def plot_gradients(
     """Draw the L2 norm of every convolution's gradient. Shows it over depth and training steps, for one run or several.
 
     This is CoMT's Figure 3, of any runs of image classifiers that logged these norms: those trained with --set
-    train.gradient_norms_every=10 (every tenth step). An unfinished run is drawn as far as it is. Writes PNG, PDF,
-    caption and the CSV it was drawn from: of one run among its figures, of several under a name of all of them.
+    train.gradient_norms_every=10 (every tenth step). Writes PNG, PDF, caption and the CSV it was drawn from: of one run
+    among its figures, of several under a name of all of them.
 
     Examples:
 
@@ -166,15 +131,10 @@ def plot_gradients(
 
 
 def plot_images(
-    images: Annotated[
-        str,
-        typer.Argument(help="glyphs10, glyphs100, cifar10, cifar100 or imagenet.", show_default=False),
-    ],
+    images: Annotated[str, typer.Argument(help="glyphs10, glyphs100, cifar10, cifar100 or imagenet.")],
     size: Annotated[int | None, typer.Option(help="Height and width in pixels: 32, and 224 for imagenet.")] = None,
     augmentation: Annotated[str, typer.Option(help="none, crop, crop-flip or resized-crop-flip.")] = "none",
-    folder: Annotated[
-        Path | None, typer.Option(help="Where cifar10, cifar100 or imagenet lies, if not in the cache.")
-    ] = None,
+    folder: Annotated[Path | None, typer.Option(help="Where the images lie, if not in the cache.")] = None,
     *,
     files: Figures,
 ) -> None:
@@ -191,20 +151,13 @@ def plot_images(
 
       comt plot-images imagenet --folder /data/imagenet --augmentation resized-crop-flip
     """
-    if images.startswith("glyphs") and folder is not None:
-        raise UserError("--folder is for cifar10, cifar100 and imagenet", f"{images} is drawn into the cache.")
-    given = {
-        "images": images,
-        "size": size if size is not None else 224 if images == "imagenet" else 32,
-        "augmentation": augmentation,
-        "folder": None if folder is None else str(folder),
-    }
+    size = size if size is not None else 224 if images == "imagenet" else 32
+    given = {"images": images, "size": size, "augmentation": augmentation, "folder": folder and str(folder)}
     try:
         data = ImageDataSettings.model_validate(given)
     except ValidationError as error:
         problem = error.errors()[0]
-        key = ".".join(str(part) for part in problem["loc"])
-        said = problem["msg"].removeprefix("Value error, ")
+        key, said = ".".join(map(str, problem["loc"])), problem["msg"].removeprefix("Value error, ")
         raise UserError(f"{key}: {said}" if key else said, "comt plot-images --help has examples.") from error
     loading("the images")
     from comt_cli.analysis import image_samples

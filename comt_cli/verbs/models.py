@@ -3,13 +3,11 @@ says what it loads, and imports what needs torch only then."""
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,38 +16,24 @@ from comt_cli.commands.options import Decoding, OfRuns
 from comt_cli.data.images.pictures import check_image
 from comt_cli.errors import UserError
 from comt_cli.exchange.sources import check_source
-from comt_cli.files import conversion, open_file, read_text, refuse_same
+from comt_cli.files import conversion, open_file, refuse_same
 from comt_cli.training.hardware import check_device_name
-from comt_cli.verbs.loading import loading
 from comt_cli.verbs.select import model_source, run_directories
 
-MOST_TEXTS, MOST_TOKENS = 10_000, 100_000_000
-"""Of all texts together. Beyond it not even the random numbers for their draws fit into the memory."""
-MOST_PROMPT_BYTES = 10_000_000
 MOST_FIGURES = 20
-"""Fewer than a pool of lines, which is what an output that was stopped is continued by: each is translated."""
 _RUN = options.run_argument(f"A checkpoint.pt or run directory; {options.SELECTOR}.", "RUN")
+_PICTURES = "Pictures (PNG, JPEG) of any size, or, of a model of MSCOCO, files of features (.npy, .npz)."
+_ANY = (
+    f"A checkpoint.pt or run directory; {options.SELECTOR}; a Hugging Face LLaMA folder or hub name, or a .gguf file."
+)
 
 
-class Precision(StrEnum):
-    """The types that a model can be computed in, other than that of its file."""
-
-    fp32 = "fp32"
-    bf16 = "bf16"
-
-
-class Kernels(StrEnum):
-    """How gates are computed."""
-
-    auto = "auto"
-    reference = "reference"
-    fused = "fused"
-
-
-class Layout(StrEnum):
-    """The layouts that can be written."""
-
-    huggingface = "huggingface"
+def loading(what: str, device: str | None = None) -> None:
+    """Say on the error stream that `what` is being loaded, unless torch, which takes seconds, is there already. Raises
+    `UserError` where `device` is certainly not here."""
+    check_device_name(device)
+    if "torch" not in sys.modules:
+        typer.echo(f"loading {what} ...", err=True)
 
 
 def announced_model(checkpoint: str, of: OfRuns, device: str | None = None) -> str:
@@ -63,39 +47,20 @@ def announced_model(checkpoint: str, of: OfRuns, device: str | None = None) -> s
 
 
 def generate(
-    checkpoint: Annotated[
-        str,
-        options.run_argument(
-            f"A checkpoint.pt or run directory; {options.SELECTOR}; a Hugging Face LLaMA folder or hub name, or a "
-            ".gguf file."
-        ),
-    ],
+    checkpoint: Annotated[str, options.run_argument(_ANY)],
     *,
-    prompt: Annotated[
-        list[str] | None,
-        typer.Option(help="The beginning of a text; repeatable. Without any, the model begins by itself."),
-    ] = None,
-    prompt_file: Annotated[
-        Path | None, typer.Option(help="A file with one prompt a line; empty lines are left out.", dir_okay=False)
-    ] = None,
-    max_new_tokens: Annotated[
-        int, typer.Option(min=1, max=1_000_000, help="Tokens after which a text is cut off.")
-    ] = 64,
+    prompt: Annotated[list[str] | None, typer.Option(help="The beginning of a text; repeatable.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, max=1_000_000, help="Tokens after which a text is cut.")] = 64,
     temperature: Annotated[
-        float, typer.Option(help="What the logits are divided by before the draw; 0 takes the most likely token.")
+        float, typer.Option(min=0, max=1000, help="Of the draw; 0 takes the likeliest token.")
     ] = 0.8,
-    top_p: Annotated[
-        float, typer.Option(help="Draw from the fewest tokens whose probability reaches this; 1 is all tokens.")
-    ] = 0.95,
+    top_p: Annotated[float, typer.Option(min=0.001, max=1, help="Draw from the likeliest tokens up to this.")] = 0.95,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the draw. The same seed gives the same text.")] = 0,
-    samples: Annotated[int, typer.Option(min=1, max=MOST_TEXTS, help="Texts for every prompt.")] = 1,
+    samples: Annotated[int, typer.Option(min=1, max=10_000, help="Texts for every prompt.")] = 1,
     device: options.Device = None,
     precision: Annotated[
-        Precision | None, typer.Option(help="The type to compute in; that of the file if not given.")
+        Literal["fp32", "bf16"] | None, typer.Option(help="The type to compute in; that of the file if not given.")
     ] = None,
-    kernels: Annotated[
-        Kernels, typer.Option(help="How gates are computed: auto takes fused kernels where they were measured faster.")
-    ] = Kernels.auto,
     of: OfRuns,
     as_json: options.AsJson = False,
 ) -> None:
@@ -111,62 +76,31 @@ def generate(
 
       comt generate checkpoint.pt --prompt "Once" --prompt "Twice" --samples 3 --temperature 1 --top-p 0.9
 
-      comt generate HuggingFaceTB/SmolLM2-135M --prompt-file prompts.txt --temperature 0 --precision bf16 --json
+      comt generate HuggingFaceTB/SmolLM2-135M --prompt "Once" --temperature 0 --precision bf16 --json
     """
-    if not (math.isfinite(temperature) and temperature >= 0):
-        raise UserError(f"--temperature {temperature:g}: it must be 0 or more", "0 takes the most likely token.")
-    if not 0 < top_p <= 1:
-        raise UserError(f"--top-p {top_p:g}: it must be more than 0 and at most 1", "1 draws from all tokens.")
-    every = [text for text in _prompts(prompt or [], prompt_file) for _ in range(samples)]
-    if len(every) > MOST_TEXTS or len(every) * max_new_tokens > MOST_TOKENS:
-        raise UserError(
-            f"{len(every):,} texts of up to {max_new_tokens:,} tokens are too many for one call",
-            f"At most {MOST_TEXTS:,} texts, and {MOST_TOKENS:,} tokens in all: lower --samples or --max-new-tokens.",
-        )
     source = announced_model(checkpoint, of, device)
     from comt_cli.verbs import decode
 
     sampling = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
-    decode.continue_texts(source, every, sampling, device, precision, kernels.value, as_json=as_json)
-
-
-def _prompts(given: list[str], file: Path | None) -> list[str]:
-    """All prompts, those of the file last; one empty prompt where there is neither."""
-    try:
-        "".join(given).encode()
-        lines = [] if file is None else read_text(file, MOST_PROMPT_BYTES).splitlines()
-    except UnicodeEncodeError:
-        raise UserError(f"--prompt {given!r} is not UTF-8") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"--prompt-file {file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    prompts = [*given, *(line for line in lines if line.strip())]
-    if file is not None and len(prompts) == len(given):
-        raise UserError(f"--prompt-file {file} holds no prompt", "It should have one a line.")
-    return prompts or [""]
+    every = [text for text in prompt or [""] for _ in range(samples)]
+    decode.continue_texts(source, every, sampling, device, precision, as_json=as_json)
 
 
 def translate(
     checkpoint: Annotated[str, _RUN],
-    given: Annotated[
-        Path, typer.Option("--input", "-i", metavar="FILE", help="Lines to translate; - is the standard input.")
-    ] = Path("-"),
-    out: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Where the lines go; the standard output if not given."),
-    ] = None,
+    given: Annotated[Path, typer.Option("--input", "-i", metavar="FILE", help="Lines; - is standard input.")] = Path(
+        "-"
+    ),
+    out: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Else standard output.")] = None,
     *,
     decoding: Decoding,
-    batch_tokens: Annotated[
-        int, typer.Option(min=1, help="Source tokens that are translated together, padding included.")
-    ] = 2048,
     of: OfRuns,
 ) -> None:
     """Translate lines with a trained model by beam search. As many lines come out as go in.
 
-    Empty lines stay empty. A line that is longer than those of training is cut, with a warning. What a line is
-    translated to does not depend on the others. With --output the lines stand in FILE.part until all are done: the same
-    command, given again after it was stopped, continues there; what another one left there is put aside. With --n-best
-    N every line has N lines of output, empty ones where fewer translations were found.
+    Empty lines stay empty. A line that is longer than those of training is cut, with a warning. The translation of a
+    line does not depend on the others. With --n-best N every line has N lines of output, empty ones where fewer
+    translations were found.
 
     Examples:
 
@@ -176,8 +110,8 @@ def translate(
 
       comt translate checkpoint.pt -i sentences.en --attention figures
     """
-    for written in () if out is None else (out, out.with_name(f"{out.name}.part")):
-        refuse_same(written, given)
+    if out is not None:
+        refuse_same(out, given)
     lines: Iterable[str] = _lines(given)
     if decoding.attention is not None or str(given) != "-":  # what is wrong with a file is told first
         lines = list(lines)
@@ -189,7 +123,7 @@ def translate(
     source = announced_model(checkpoint, of, decoding.device)
     from comt_cli.verbs import decode
 
-    decode.translate_lines(source, lines, out, decoding, batch_tokens)
+    decode.translate_lines(source, lines, out, decoding)
 
 
 def _lines(given: Path) -> Iterator[str]:
@@ -210,21 +144,13 @@ def _lines(given: Path) -> Iterator[str]:
 
 def caption(
     checkpoint: Annotated[str, _RUN],
-    images: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="IMAGE...",
-            help="Pictures (PNG, JPEG) of any size, or, of a model of MSCOCO, files of features (.npy, .npz).",
-            show_default=False,
-        ),
-    ],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help=_PICTURES, show_default=False)],
     decoding: Decoding,
     of: OfRuns,
 ) -> None:
     """Say what images show, with a trained model. Prints a caption a line, found by beam search.
 
-    A picture is made as large as those of training, whatever its size and shape. What cannot be read is told in the
-    end, with status 1 where others were captioned and else 2.
+    A picture is made as large as those of training, whatever its size and shape.
 
     Examples:
 
@@ -234,31 +160,19 @@ def caption(
 
       comt caption checkpoint.pt one.png --attention figures
     """
-    wrong = {path: error for path in images if (error := check_image(path))}
-    if len(wrong) == len({*images}):  # else the others are captioned first
-        raise _together(wrong, 2)
+    if wrong := [error for path in images if (error := check_image(path))]:
+        hints = dict.fromkeys(error.hint for error in wrong if error.hint)
+        raise UserError("\n".join(error.message for error in wrong), "\n  ".join(hints) or None)
     source = announced_model(checkpoint, of, decoding.device)
     from comt_cli.verbs import decode
 
-    status = decode.caption_images(source, images, decoding, wrong)
-    if wrong:
-        raise _together(wrong, status)
-
-
-def _together(wrong: Mapping[Path, UserError], status: int) -> UserError:
-    hints = dict.fromkeys(error.hint for error in wrong.values() if error.hint)
-    error = UserError("\n".join(error.message for error in wrong.values()), "\n  ".join(hints) or None)
-    error.exit_status = status
-    return error
+    decode.caption_images(source, images, decoding)
 
 
 def average(
-    run: Annotated[str, options.run_argument(f"A run directory; {options.SELECTOR}.", "RUN")],
+    run: Annotated[str, _RUN],
     last: Annotated[int, typer.Option(min=1, help="How many of the kept weights, the last by step.")] = 10,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="The file to write; average-<first>-<last>.pt in the run if not given."),
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Else average-<first>-<last>.pt in the run.")] = None,
     *,
     of: OfRuns,
 ) -> None:
@@ -266,8 +180,7 @@ def average(
 
     Weights are there of runs that were trained with --set train.keep_every=N: of every N-th step, or with 0.1 of every
     tenth of the steps. The setting changes no number and no id. While a run trains it also has those of the steps that
-    train.average_last and train.average_every name, with whose average it ends. Each parameter's mean is taken by
-    itself, all weights alike.
+    train.average_last and train.average_every name, with whose average it ends.
 
     Examples:
 
@@ -292,10 +205,9 @@ def evaluate(chosen: options.ManyRuns, device: options.Device = None, *, of: OfR
     """Evaluate finished runs again, for metrics that came later.
 
     The weights that a run has ended with are evaluated on its validation and test data, and what its result lacks is
-    added to it. Nothing that is there changes:
-    every value must come out as it was, but for rounding, else that is said and nothing is added. The result says what
-    was added, when, and by which versions and commit; tables show it when they are written anew. What a run that ends
-    with an average has of its last weights alone (last_test_...) cannot be had again.
+    added to it. Nothing that is there changes: every value must come out as it was, but for rounding, else that is said
+    and nothing is added. Tables show what was added when they are written anew. What a run that ends with an average
+    has of its last weights alone (last_test_...) cannot be had again.
 
     Examples:
 
@@ -306,25 +218,15 @@ def evaluate(chosen: options.ManyRuns, device: options.Device = None, *, of: OfR
     # A run that was moved aside has the id of the one in its place.
     every = {(directory.spec().id, directory.path.resolve()): directory for directory in run_directories(chosen, of)}
     loading("PyTorch", device)
-    from comt_cli.training.again import NotAsBefore, evaluate_again
+    from comt_cli.training.again import evaluate_again
     from comt_cli.training.devices import pick_device
     from comt_cli.training.parallel import World
 
-    refused = 0
     for directory in every.values():
         typer.echo(f"evaluating {directory.shown} ...", err=True)
-        try:
-            added, off = evaluate_again(directory, World(pick_device(device)))
-        except UserError as error:
-            if len(every) == 1:
-                raise
-            refused += 1
-            typer.echo(f"comt: {error}", err=True)
-            continue
+        added, off = evaluate_again(directory, World(pick_device(device)))
         said = ", ".join(added) or "nothing, it lacks nothing"
         typer.echo(f"{directory.shown}: all as before (largest difference {off:.1e} of a value); added: {said}")
-    if refused:
-        raise NotAsBefore(f"{refused} of {len(every)} runs got nothing", "The lines above say why.")
 
 
 def export(
@@ -332,7 +234,7 @@ def export(
         str, options.run_argument(f"A checkpoint.pt, a run directory, or a .gguf file; {options.SELECTOR}.")
     ],
     folder: Annotated[Path, typer.Argument(help="A new or empty folder.", file_okay=False, show_default=False)],
-    to: Annotated[Layout, typer.Option("--to", help="The layout to write.")] = Layout.huggingface,  # noqa: ARG001 - there is one
+    to: Annotated[Literal["huggingface"], typer.Option(help="The layout to write.")] = "huggingface",  # noqa: ARG001 - there is one
     *,
     of: OfRuns,
 ) -> None:

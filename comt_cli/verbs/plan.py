@@ -11,7 +11,7 @@ from comt_cli.commands.options import Selection
 from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
 from comt_cli.recipe.find import also_called, find_recipe
-from comt_cli.recipe.load import LoadedRecipe, load_recipe, select
+from comt_cli.recipe.load import LoadedRecipe, load_recipe
 from comt_cli.recipe.problems import RecipeError
 from comt_cli.recipe.yaml_lines import parse
 from comt_cli.runs.known import adopt_contents
@@ -31,20 +31,6 @@ class Planned:
     def has_trials(self) -> bool:
         """Whether trials decide what is trained next."""
         return self.loaded.has_trials(self.scale)
-
-    def only(self, rows: str | None, columns: str | None) -> Planned:
-        """The part of a whole plan with these rows and columns, as `plan` selects them. Raises `UserError` where one is
-        not there."""
-        chosen = {*select(rows, self.loaded.recipe.rows, "row"), *self.loaded.added}
-        under = select(columns, self.loaded.columns(self.scale), "column")
-        trials = self.loaded.grids[self.scale].seeds if self.has_trials else ()
-        baseline = self.loaded.recipe.baseline
-        specs = [
-            spec
-            for spec in self.specs
-            if spec.column in under and (spec.row in chosen or (spec.row == baseline and spec.seed in trials))
-        ]
-        return replace(self, specs=specs)
 
     def with_contents(self, runs: Path) -> Planned:
         """The plan with the content of its data as it is known by now: of what is prepared here, else of the runs.
@@ -72,10 +58,10 @@ def plan_recipe(
     sweep: Sequence[str] | None = None,
 ) -> Planned:
     """Find, check and expand a recipe, of `command` where that is given. `also` are rows added to it, see
-    `load_recipe`. With `runs` its name may say changed settings, `table3@steps-12`, and `rows` those that `--also` gave
-    runs there. Raises `UserError` (`RecipeError`) with everything that is wrong."""
+    `load_recipe`. With `runs` its name may say changed settings, `table3@steps-12`. Raises `UserError` (`RecipeError`)
+    with everything that is wrong."""
     if runs is not None:
-        path, overrides, also = with_settings(str(recipe), overrides, scale, runs, rows, also)
+        path, overrides = with_settings(str(recipe), overrides, runs)
     else:
         path = recipe if isinstance(recipe, Path) else find_recipe(recipe)
     loaded = load_recipe(
@@ -110,12 +96,23 @@ def also_rows(arguments: Sequence[str] | None) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     for argument in arguments or ():
         before, equals, after = argument.partition("=")
-        is_named = bool(equals) and "{" not in before
-        name, text = (before.strip(), after) if is_named else ("", argument)
-        method = _method(argument, text)
-        name = name or (method if isinstance(method, str) else str(method["name"]))
-        if name in rows and rows[name] != method:
-            raise UserError(f"--also {argument}: there are two rows {name!r}", f"name one of them: other-{name}=...")
+        name, text = (before.strip(), after.strip()) if equals and "{" not in before else ("", argument.strip())
+        try:
+            document = parse(text, "--also")
+            method, problem = document.data, next(map(str, document.problems), "")
+        except RecipeError as error:
+            method, problem = None, error.problems[0].message
+        if isinstance(method, dict) and isinstance(method.get("name"), str):
+            name = name or method["name"]
+        elif isinstance(method, dict | list) or not text:
+            problem = problem or "should be METHOD or NAME=METHOD"
+        else:
+            name, method = name or text, text
+        if rows.get(name, method) != method:
+            problem = problem or f"there are two rows {name!r}; call one other-{name}=..."
+        if problem:
+            hint = "for instance half-gate, or wide='{name: comt, hidden: 64}' (comt show lists what a recipe has)"
+            raise UserError(f"--also {argument}: {problem}", hint)
         rows[name] = method
     return rows
 
@@ -123,25 +120,6 @@ def also_rows(arguments: Sequence[str] | None) -> dict[str, Any]:
 def check_added(rows: Mapping[str, Any], recipes: Iterable[LoadedRecipe]) -> None:
     """Refuse a row that was to be added to several recipes, and is in none of them, since none can have its method."""
     there = {row for loaded in recipes for row in loaded.recipe.rows}
-    for name in rows:
-        if name not in there:
-            raise UserError(
-                f"--also {name}: its method is for none of these recipes",
-                "comt recipes says by which verb each is run.",
-            )
-
-
-def _method(argument: str, text: str) -> str | dict[str, Any]:
-    hint = "for instance half-gate, or wide='{name: comt, hidden: 64}' (comt show lists what a recipe has)"
-    try:
-        document = parse(text, "--also")
-    except RecipeError as error:
-        raise UserError(f"--also {argument}: {error.problems[0].message}", hint) from None
-    if document.problems:
-        raise UserError(f"--also {argument}: {document.problems[0]}", hint)
-    method = document.data
-    if isinstance(method, dict) and isinstance(method.get("name"), str):
-        return method
-    if isinstance(method, dict | list) or not text.strip():
-        raise UserError(f"--also {argument}: should be METHOD or NAME=METHOD", hint)
-    return text.strip()
+    if missing := [name for name in rows if name not in there]:
+        hint = "comt recipes says by which verb each is run."
+        raise UserError(f"--also {missing[0]}: its method is for none of these recipes", hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import textwrap
@@ -31,9 +32,7 @@ def recipes(
             autocompletion=completion.recipes,
         ),
     ] = None,
-    copy: Annotated[
-        bool, typer.Option("--copy", help="Write a copy of a recipe: comt recipes --copy RECIPE FILE.")
-    ] = False,
+    copy: Annotated[bool, typer.Option("--copy", help="Write a copy: comt recipes --copy RECIPE FILE.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """List the recipes, one a line. With each stand its file, the verb that runs it, and its title.
@@ -68,37 +67,31 @@ def recipes(
         raise UserError(f"no recipe has {' and '.join(words)}", "comt recipes lists them all.")
     elif words and len(listed) == 1:
         _print_details(listed[0])
-        if len(words) == 1 and (others := also_called(words[0])) is not None:
+        if others := also_called(words[0]):
             typer.echo(others)
     else:
         _print_lines(listed)
 
 
 def _listed(words: Sequence[str]) -> list[dict[str, Any]]:
-    paths = available_recipes()
-    if len(words) == 1:
-        try:
+    """The recipe that is named, or those that have every word in name, verb, title, rows or methods. One that is broken
+    has its `error`."""
+    paths, wanted = available_recipes(), [word.casefold().removesuffix(".yaml") for word in words]
+    with contextlib.suppress(UserError):  # else it is a word to look for
+        if len(words) == 1:
             path = find_recipe(words[0])
             name = next((name for name, each in paths.items() if each.resolve() == path.resolve()), words[0])
-            paths, words = {name: path}, []
-        except UserError:
-            pass  # it is a word to look for
+            paths, wanted = {name: path}, []
     listed: list[dict[str, Any]] = []
     for name, path in paths.items():
         try:
-            described = _described(name, load_recipe(path, catalogue()))
+            found = _described(name, load_recipe(path, catalogue()))
         except UserError as error:
-            described = {"name": name, "path": str(path), "error": error.message}
-        if all(_has(described, word) for word in words):
-            listed.append(described)
+            found = {"name": name, "path": str(path), "error": error.message}
+        text = json.dumps([found.get(key) for key in ("name", "command", "title", "rows", "methods")]).casefold()
+        if all(word in text for word in wanted):
+            listed.append(found)
     return listed
-
-
-def _has(recipe: dict[str, Any], word: str) -> bool:
-    """Whether a paper, a verb, a part of the name, of the title, or of a row or method is `word`."""
-    text = word.casefold().removesuffix(".yaml")
-    named = (recipe["name"], recipe.get("title", ""), *recipe.get("rows", ()), *recipe.get("methods", ()))
-    return text == recipe.get("command") or any(text in each.casefold() for each in named)
 
 
 def _described(name: str, loaded: LoadedRecipe) -> dict[str, Any]:
@@ -138,12 +131,12 @@ def _print_lines(listed: Sequence[dict[str, Any]]) -> None:
         here = [each for each in listed if each["path"] == f"{root}/{each['name']}.yaml"]
         if here:
             typer.echo(f"in {root}:")
-        for recipe in sorted(here, key=lambda recipe: recipe["name"]):
+        for recipe in here:
             said = "broken" if "error" in recipe else f"{recipe['command']:<12}  {_title(recipe)}"
             line = f"  {recipe['name'] + '.yaml':<{width}}  {said}"
             typer.echo(line if wide is None or len(line) <= wide else f"{line[: wide - 3]}...")
-            for reason in recipe.get("error", "").splitlines():
-                typer.echo(f"    {reason}")
+            if "error" in recipe:
+                typer.echo(textwrap.indent(recipe["error"], "    "))
 
 
 def _title(recipe: dict[str, Any]) -> str:
@@ -157,9 +150,8 @@ def _print_details(recipe: dict[str, Any]) -> None:
     typer.echo(f"{recipe['name']}  {_title(recipe)}\n  {recipe['path']}")
     typer.echo(f"  comt {recipe['command']} --recipe {recipe['name']}")
     for heading in ("rows", "ablations"):
-        if names := recipe[heading]:
-            text = f"{heading}: {', '.join(names)}"
-            typer.echo(textwrap.fill(text, 78, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False))
+        if recipe[heading]:
+            _print_wrapped(f"{heading}: {', '.join(recipe[heading])}", "  ", "    ")
     typer.echo(f"  {recipe['metric']}, against the row {recipe['baseline']}")
     for name, scale in recipe["scales"].items():
         shape = " x ".join(plural(scale[f"{noun}s"], noun) for noun in ("row", "column", "seed"))
@@ -169,7 +161,11 @@ def _print_details(recipe: dict[str, Any]) -> None:
         elif points:
             shape += f" x {points} of a grid"
         typer.echo(f"  {name}: {shape} ({', '.join(scale['column_names'])})")
-        typer.echo(textwrap.fill(scale["description"], 78, initial_indent="    ", subsequent_indent="    "))
+        _print_wrapped(scale["description"], "    ", "    ")
+
+
+def _print_wrapped(text: str, first: str, others: str) -> None:
+    typer.echo(textwrap.fill(text, 78, initial_indent=first, subsequent_indent=others, break_on_hyphens=False))
 
 
 def _copy(name: str, file: str) -> None:

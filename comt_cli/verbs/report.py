@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_PAGE = " from the tables there; no others unless named."
+
+
 def report(
     recipes: options.Recipes = None,
     *,
@@ -40,24 +43,16 @@ def report(
     runs: options.Runs = options.DEFAULT_RUNS,
     results: options.Results = options.DEFAULT_RESULTS,
     overwrite: options.Overwrite = False,
-    overview: Annotated[
-        bool,
-        typer.Option("--overview", help="Write <results>/README.md from the tables there; no others unless named."),
-    ] = False,
-    html: Annotated[
-        bool,
-        typer.Option(
-            "--html", help="Write <results>/index.html from what is there, for a browser; no others unless named."
-        ),
-    ] = False,
+    overview: Annotated[bool, typer.Option("--overview", help=f"Write <results>/README.md{_PAGE}")] = False,
+    html: Annotated[bool, typer.Option("--html", help=f"Write <results>/index.html, for a browser,{_PAGE}")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Write the tables of finished runs. They are CSV, Markdown and LaTeX, with the papers' numbers beside them.
 
-    Without recipes: every table that has runs, those of --set too. Missing, running and diverged cells say so. Seeds
-    are the recipe's unless --seeds names others. Trains nothing. A table with finished runs that this one lacks is
-    kept. Runs with --set have a table of their own, such as table3@steps-200, which is a name for them here, too. Of a
-    recipe that is a figure it says whether it is drawn; training draws it.
+    Without recipes: every table that has runs. Missing, running and diverged cells say so. Seeds are the recipe's
+    unless --seeds names others. Trains nothing. A table with finished runs that this one lacks is kept. Runs with --set
+    have a table of their own, such as table3@steps-200, which is a name for them here, too. Of a recipe that is a
+    figure it says whether it is drawn; training draws it.
 
     --overview writes what all tables below the results come to, at every scale, on one page. --html writes one file
     with every table, verdict and figure there, and the learning curves of the runs below --runs: it needs no network.
@@ -73,22 +68,30 @@ def report(
       comt report --html
     """
     if (overview or html) and as_json:
-        page = "--overview" if overview else "--html"
-        raise UserError(f"{page} is a page, and --json prints tables", "Give one of them.")
+        raise UserError("--html is a page, and so is --overview: --json prints tables", "Give one of them.")
     planned = [] if (overview or html) and not recipes else _planned(recipes or [], of, runs)
-    unwritten: list[str | None] = []
     if as_json:
         made = [outcome_as_json(plan, runs, results, overwrite=overwrite) for plan in planned]
         typer.echo(json.dumps([data for data, _ in made], indent=2))
         unwritten = [reason for _, reason in made]
     else:
-        for position, plan in enumerate(planned):
-            if position:
-                typer.echo()
+        unwritten = []
+        for plan in planned:
             unwritten.append(write_outcome(plan, runs, results, overwrite=overwrite, draw=False))
-    is_whole = _write_pages(results, runs, overview=overview, html=html)
+            typer.echo()
+    from comt_cli.report.html.page import write_page
+    from comt_cli.report.overview import write_overview
+    from comt_cli.report.written import Reader
+
+    reader = Reader()
+    if overview:
+        typer.echo(f"wrote {write_overview(results, reader)}")
+    if html:
+        typer.echo(f"wrote {write_page(results, runs, reader)}")
+    for damaged in reader.damaged.values():
+        typer.echo(f"comt: {damaged}; it is left out", err=True)
     reasons = [reason for reason in unwritten if reason is not None]
-    if not is_whole or (reasons and (recipes or len(reasons) == len(unwritten))):
+    if reader.damaged or (reasons and (recipes or len(reasons) == len(unwritten))):
         raise typer.Exit(1)
 
 
@@ -97,12 +100,9 @@ def _planned(recipes: Sequence[str], of: Selection, runs: Path) -> list[Planned]
     every = () if recipes else tables_with_runs(runs, [*available_recipes()], of.scale, is_set=bool(of.set_))
     named = recipes or [name for name, _ in every]
     if not named:
-        if own := {table for run in known_runs(runs) for table in run.tables}:
-            raise UserError(
-                f"the runs below {runs} are of no recipe that came with comt, but of {listing(sorted(own)[:12])}",
-                "comt report FILE writes the table of a recipe file.",
-            )
-        raise UserError(f"there are no runs below {runs}", "comt train-lm --recipe table3.yaml makes some.")
+        own = sorted({table for run in known_runs(runs) for table in run.tables})
+        of_own = f"of a recipe that came with comt below {runs}, but of {listing(own[:12])}" if own else f"below {runs}"
+        raise UserError(f"there are no runs {of_own}", "comt report FILE writes the table of a recipe file.")
     planned = []
     for name in named:
         try:
@@ -116,22 +116,6 @@ def _planned(recipes: Sequence[str], of: Selection, runs: Path) -> list[Planned]
     return planned
 
 
-def _write_pages(results: Path, runs: Path, *, overview: bool, html: bool) -> bool:
-    """Whether no file had to be left out; one that had to is named."""
-    from comt_cli.report.html.page import write_page
-    from comt_cli.report.overview import write_overview
-    from comt_cli.report.written import Reader
-
-    reader = Reader()
-    if overview:
-        typer.echo(f"wrote {write_overview(results, reader)}")
-    if html:
-        typer.echo(f"wrote {write_page(results, runs, reader)}")
-    for reason in reader.damaged.values():
-        typer.echo(f"comt: {reason}; it is left out", err=True)
-    return not reader.damaged
-
-
 def write_outcome(
     planned: Planned,
     runs: Path,
@@ -142,11 +126,10 @@ def write_outcome(
     shown: Planned | None = None,
 ) -> str | None:
     """Write and print the results of a plan's runs, below `results`: a table with the figures of its ablations, or the
-    figure that the recipe is; without `draw`, which needs torch, only its state. Of a table the rows and columns of the
-    plan `shown` are printed, or all; all are written. Of a sweep, beside the table at every row's own best, the rates
-    and trials that were tried. Files that are up to date are not written again. Returns why nothing was written, which
-    has been printed; None if it was, or is there as it should be. Raises `UserError` and `StorageError` where a
-    checkpoint cannot be read, or a file not written."""
+    figure that the recipe is; without `draw`, which needs torch, only its state. All of a table is written, and the
+    rows and columns of the plan `shown` are printed, or all; of a sweep also the rates that were tried. Returns why
+    nothing was written, which has been printed; None if it was, or is there as it should be. Raises `UserError` and
+    `StorageError` where a checkpoint cannot be read, or a file not written."""
     planned = planned.with_contents(runs)
     if planned.loaded.recipe.figure is not None:
         text, figure, is_unwritten = _figure_state(planned, runs, results, overwrite=overwrite)
@@ -202,10 +185,9 @@ def write_outcomes(
     """`write_outcome` for each of several plans, after training; one that cannot be written does not stop the others.
     Returns why some were not written, which has been printed. Raises `TrainingFailed` where one could not be, whose
     exit status is not that of bad input (nothing was started); `StorageError` where a file cannot be written, with how
-    to write it elsewhere; `OSError` where what was written cannot be printed."""
+    to write it elsewhere."""
     failed: list[UserError] = []
     unwritten: list[str | None] = []
-    unprinted: OSError | None = None
     for position, (planned, part) in enumerate(zip(tables, shown, strict=True)):
         try:
             if position:
@@ -213,20 +195,13 @@ def write_outcomes(
             unwritten.append(write_outcome(planned, runs, results, overwrite=overwrite, shown=part))
         except StorageError as error:
             again = f"comt report {planned.loaded.file} --scale {planned.scale} --runs {runs} --results DIR"
-            raise StorageError(
-                error.message, f"No run is lost: with this command's other options, {again} writes it."
-            ) from error
+            hint = f"No run is lost: with this command's other options, {again} writes it."
+            raise StorageError(error.message, hint) from error
         except UserError as error:
             typer.echo(f"{planned.loaded.name} is not written: {error.message}", err=True)
             failed.append(error)
-        except OSError as error:
-            if error.filename is not None:
-                raise
-            unprinted = error  # nobody reads it any more: it is written, and so are those that follow
     if failed:
         raise TrainingFailed(failed[0].message, failed[0].hint)
-    if unprinted is not None:
-        raise unprinted
     return [reason for reason in unwritten if reason is not None]
 
 
@@ -268,21 +243,18 @@ def _figure_state(
 ) -> tuple[str, RecipeFigure | None, bool]:
     """A line on a figure's recipe; the figure, if it can be drawn and is not yet; and whether it is neither drawn nor
     can be."""
-    loaded = planned.loaded
-    name = f"{loaded.name} ({planned.scale})"
+    loaded, name = planned.loaded, f"{planned.loaded.name} ({planned.scale})"
     figure = recipe_figure(loaded, planned.specs, runs, results)
     if figure is None:
         return f"{name} is not drawn: its row {loaded.recipe.baseline} was not selected.", None, True
     if figure.is_fresh and not (overwrite and figure.undrawable is None):
         return f"{name} is drawn: {figure.files[0]}", None, False
-    if figure.undrawable is not None:
-        return f"{name} is not drawn: {figure.undrawable}.", None, True
-    kept = figure.of_another_recipe
+    kept = figure.undrawable or figure.of_another_recipe
     if kept is None and figure.is_there and figure.is_of_another_selection:
         kept = f"{figure.files[0]} is of another column or seed, or of more rows"
-    if kept is not None and not overwrite:
-        instead = "Nothing is written: --results DIR draws the figure elsewhere, --overwrite in its place."
-        return f"{name} is not drawn: {kept}. {instead}", None, True
+    if figure.undrawable is not None or (kept is not None and not overwrite):
+        instead = " Nothing is written: --results DIR draws the figure elsewhere, --overwrite in its place."
+        return f"{name} is not drawn: {kept}.{'' if figure.undrawable else instead}", None, True
     recipe_said = loaded.name if available_recipes().get(loaded.name) == loaded.path else loaded.path
     command = f"comt {loaded.recipe.command} --recipe {recipe_said} --scale {planned.scale}"
     return f"{name} is not drawn yet: {command} draws it.", figure, False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,129 +13,76 @@ import typer
 
 from comt_cli.campaign.slurm import job_standings, readable_jobs
 from comt_cli.commands import completion, options
-from comt_cli.commands.options import Filter, OfRuns
+from comt_cli.commands.options import OfRuns
 from comt_cli.errors import UserError
 from comt_cli.recipe.load import select
-from comt_cli.recipe.merge import Layer, parse_arguments
-from comt_cli.recipe.problems import Problem, RecipeError
-from comt_cli.recipe.settings import RunSettings, overrides_of
 from comt_cli.report import format
 from comt_cli.report.run_list import computing_seconds, described, print_runs, summary_text
 from comt_cli.report.terminal import say
 from comt_cli.runs.known import KnownRun, Place, Standing, known_runs, remove_runs
-from comt_cli.runs.plan import BY_ID, parse_seeds
-from comt_cli.tasks import tasks
-from comt_cli.verbs.plan import also_rows
+from comt_cli.runs.plan import BY_ID
 from comt_cli.verbs.select import runs_of_table, select_runs
 from comt_cli.verbs.table import recipes_by_name
+
+_STATES = "Only runs that stand so: done, diverged, running, unfinished, failed, replaced, unreadable."
 
 
 def runs(
     recipes: options.Recipes = None,
     *,
-    of: Filter,
+    scale: options.ScaleOfRuns = None,
     state: Annotated[
         str | None,
-        typer.Option(
-            metavar="A,B",
-            help="Only runs that stand so: done, diverged, running, unfinished, failed, replaced, unreadable.",
-            autocompletion=completion.standings,
-        ),
+        typer.Option(metavar="A,B", help=_STATES, autocompletion=completion.listed("runs.known", "Standing")),
     ] = None,
+    runs: options.Runs = options.DEFAULT_RUNS,
     as_json: options.AsJson = False,
 ) -> None:
     """List every run, with its metric or state. Also its row, its seed, when it was written, its size and its id.
 
-    The heading of a group says in which settings its runs differ from their recipe, as --set takes them; --set lists
-    only runs that have a setting. Replaced runs are those that --fresh moved aside. A run's folder is by-id/ID below
-    the folder of the runs; wherever a verb takes a checkpoint, the beginning of the id is enough. comt rm deletes runs.
+    Recipes may be selectors, such as table3:pre-ln or table3@steps-12. The heading of a group says in which settings
+    its runs differ from their recipe, as --set takes them. Replaced runs are those that --fresh moved aside. A run's
+    folder is by-id/ID below the folder of the runs; wherever a verb takes a checkpoint, the beginning of the id is
+    enough.
 
     Examples:
 
       comt runs
 
-      comt runs table3.yaml --rows pre-ln,pre-ln+comt --state done
+      comt runs table3:pre-ln --state done
 
       comt runs --state unfinished,failed --json
     """
-    added, every = also_rows(of.also), known_runs(of.runs)
+    every = known_runs(runs)
     found: list[tuple[KnownRun, Place]] = [(run, run.home) for run in every]
     if recipes:
-        found = list(dict.fromkeys(each for recipe in recipes for each in runs_of_table(recipe, of.runs)))
-    found = [(run, place) for run, place in found if of.scale in (None, run.label("scale"))]
-    for names, what in ((of.rows, "row"), (of.columns, "column")):
-        if names is not None and found:
-            valid = select(names, dict.fromkeys(getattr(place, what) for _, place in found), f"{what} with runs")
-            found = [(run, place) for run, place in found if getattr(place, what) in valid]
-    seeds, states = parse_seeds(of.seeds), select(state, list(Standing), "state of runs")
-    found = [(run, place) for run, place in found if (seeds is None or run.seed in seeds) and run.standing in states]
-    has = _having(of.set_ or ())
-    listed = described([(run, place) for run, place in found if has(run)], recipes_by_name(recipes or (), added))
+        found = list(dict.fromkeys(each for recipe in recipes for each in runs_of_table(recipe, runs)))
+    found = [(run, place) for run, place in found if scale in (None, run.label("scale"))]
+    states = select(state, list(Standing), "state of runs")
+    found = [(run, place) for run, place in found if run.standing in states]
+    listed = described(found, recipes_by_name(recipes or ()))
     if as_json:
         typer.echo(json.dumps(listed, indent=2))
         return
     if not listed:
-        typer.echo(f"There are {'no such runs' if every else 'no runs'} below {of.runs}.")
+        typer.echo(f"There are {'no such runs' if every else 'no runs'} below {runs}.")
         return
     print_runs(listed)
     typer.echo()
-    say(f"{summary_text(listed)} in {of.runs}/by-id/ID")
+    say(f"{summary_text(listed)} in {runs}/by-id/ID")
     for row in listed:
         if row["problem"] is not None:
             typer.echo(f"  {row['name']}: {row['problem']}", err=True)
 
 
-def _having(overrides: Sequence[str]) -> Callable[[KnownRun], bool]:
-    """Whether a run was trained with the settings of `--set` arguments: whether setting them so would change nothing.
-
-    Raises:
-        UserError: an argument is wrong for every kind of run.
-    """
-    if not overrides:
-        return lambda _: True
-    values: dict[str, Layer] = {}
-    wrong: list[Problem] = []
-    for command, task in tasks().items():
-        problems: list[Problem] = []
-        settings: type[RunSettings] = task.settings
-        parsed = parse_arguments(overrides, overrides_of(settings), problems)
-        if problems:
-            wrong = wrong or problems
-        else:
-            values[command] = parsed
-    if not values:
-        raise RecipeError("--set", wrong)
-
-    def fits(run: KnownRun) -> bool:
-        given = values.get(run.label("command"))
-        if given is None or run.spec is None:
-            return False
-        own = run.spec.settings
-        changed = own.model_dump(mode="json")
-        for name, (value, _) in given.items():
-            section, _, key = name.partition(".")
-            changed[section][key] = value
-        try:
-            return type(own).model_validate(changed) == own
-        except ValueError:  # with the rest of its settings it could not be set so
-            return False
-
-    return fits
-
-
 def rm(
     selectors: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[RUN]...",
-            help="Runs as recipe:row:column:seed, where what is left out means all there are; by the beginning of an "
-            "id; or run directories.",
-            autocompletion=completion.selectors,
-        ),
+        typer.Argument(metavar="[RUN]...", help=options.RUNS_HELP, autocompletion=completion.selectors),
     ] = None,
     *,
     replaced: Annotated[
-        bool, typer.Option("--replaced", help="Only runs that --fresh moved aside; all of them if no run is named.")
+        bool, typer.Option("--replaced", help="Those that --fresh moved aside; all if none named.")
     ] = False,
     of: OfRuns,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -157,14 +104,15 @@ def rm(
     """
     if not selectors and not replaced:
         raise UserError("say which runs to delete", "comt runs lists them; comt rm --help has examples.")
-    chosen = [run for run in known_runs(of.runs) if run.is_replaced and of.scale in (None, run.label("scale"))]
+    known = known_runs(of.runs)
+    chosen = [run for run in known if run.is_replaced and of.scale in (None, run.label("scale"))]
     if selectors:
-        chosen = _meant(selectors, of, replaced=replaced)
+        chosen = _meant(selectors, of, known, replaced=replaced)
     if not chosen:
         typer.echo(f"No run was moved aside below {of.runs}.")
         return
     _refuse_at_work(chosen, of.runs)
-    listed = described([(run, run.home) for run in chosen], recipes_by_name((), {}))
+    listed = described([(run, run.home) for run in chosen], recipes_by_name())
     print_runs(listed)
     seconds = computing_seconds(listed)
     paid = f" that took {format.duration(seconds)} to train" if seconds else ""
@@ -172,7 +120,13 @@ def rm(
     tables = format.listing(sorted({"/".join(link.parts[-5:-3]) for link in links})) or "no table"
     typer.echo()
     say(f"{summary_text(listed)}{paid}; {format.plural(len(links), 'link')} to them from {tables}.")
-    _tell_of_started(chosen, of.runs)
+    going = {run.name for run in chosen}
+    stay = [run for run in known if run.name not in going and run.spec is not None]
+    started = [run.home.recipe for run in stay if run.spec and any(source.id in going for source in run.spec.sources)]
+    for table, count in Counter(started).items():
+        say(
+            f"{format.plural(count, 'run')} of {table} can then not begin anew before what is deleted is trained again."
+        )
     if dry_run:
         typer.echo("Nothing was deleted.")
         return
@@ -185,34 +139,28 @@ def rm(
     typer.echo(f"deleted {format.plural(len(chosen), 'run')}, {format.size(sum(row['bytes'] for row in listed))}")
 
 
-def _meant(selectors: Sequence[str], of: OfRuns, *, replaced: bool) -> list[KnownRun]:
-    """The runs of selectors and paths: those that were moved aside, or the others; but by its whole name any."""
+def _meant(selectors: Sequence[str], of: OfRuns, known: Sequence[KnownRun], *, replaced: bool) -> list[KnownRun]:
+    """The runs of selectors, of folders, and of links or files in them: those that were moved aside, or the others; but
+    by its whole name any. Raises `UserError` where there is none."""
     found: dict[str, KnownRun] = {}
     for text in selectors:
-        if Path(text).exists() or Path(text).is_symlink():
-            here = [_at(Path(text), of.runs)]
+        path = Path(text)
+        if path.exists() or path.is_symlink():
+            folder = path.resolve().parent if path.is_file() else path.resolve()
+            is_run = folder.parent == (of.runs / BY_ID).resolve()
+            here = [run for run in known if is_run and run.name == folder.name]
+            if not here:
+                raise UserError(f"{path} is no run below {of.runs}", "comt rm deletes nothing else.")
         else:
             every = select_runs(text, of).runs
             here = [run for run in every if run.is_replaced == replaced or any(run.name == text for run in every)]
         if not here:
             wrong = "is moved aside" if replaced else "is there but those that were moved aside"
-            lists = "comt runs --state replaced lists them"
             raise UserError(
-                f"{text}: no run of it {wrong}", f"{lists}." if replaced else f"{lists}; --replaced deletes them."
+                f"{text}: no run of it {wrong}", "comt runs --state replaced lists them; --replaced deletes them."
             )
         found |= {run.name: run for run in here}
     return list(found.values())
-
-
-def _at(path: Path, runs: Path) -> KnownRun:
-    """The run whose folder, or link, or file within, `path` is. Raises `UserError` where it is none of these."""
-    whole = path.resolve()
-    folder = whole.parent if whole.is_file() else whole
-    if folder.parent == (runs / BY_ID).resolve():
-        for run in known_runs(runs):
-            if run.name == folder.name:
-                return run
-    raise UserError(f"{path} is no run below {runs}", "comt rm deletes nothing else; --runs names another folder.")
 
 
 def _refuse_at_work(chosen: Sequence[KnownRun], runs: Path) -> None:
@@ -227,13 +175,3 @@ def _refuse_at_work(chosen: Sequence[KnownRun], runs: Path) -> None:
         if standing.is_active:
             message = f"the run {name} is {standing.words}: nothing was deleted"
             raise UserError(message, "scancel takes a job from the queue.")
-
-
-def _tell_of_started(chosen: Sequence[KnownRun], runs: Path) -> None:
-    """Name each table with runs that stay, and that start from runs of `chosen`."""
-    going = {run.name for run in chosen}
-    stay = [run for run in known_runs(runs) if run.name not in going and run.spec is not None]
-    started = (run for run in stay if run.spec is not None and any(source.id in going for source in run.spec.sources))
-    for table, count in Counter(run.home.recipe for run in started).items():
-        starting = f"{format.plural(count, 'run')} of {table} {'starts' if count == 1 else 'start'}"
-        say(f"{starting} from what is deleted, which must be trained again before such a run can begin anew.")

@@ -28,39 +28,21 @@ BASELINES = ("copy", "nearest")
 """Translations without a network: the source itself; the target of the training sentence whose source is nearest."""
 
 
+_SCORED = f"A file of translations, one a line; or a finished run, as a run directory or {options.SELECTOR}."
+_METRICS = "bleu, bleu_tokenised, bleu_intl, bleu_intl_lc, bleu_compound or chrf; several with commas."
+_METRIC_NAMES = completion.listed("scoring.metrics", "METRICS")
+_AGAINST = "Another file: is the difference more than chance? Of a run another run, or copy or nearest (source)."
+
+
 def score(
-    hypotheses: Annotated[
-        str,
-        options.run_argument(
-            f"A file of translations, one a line; or a finished run, as a run directory or {options.SELECTOR}.", "HYP"
-        ),
-    ],
+    hypotheses: Annotated[str, options.run_argument(_SCORED, "HYP")],
     references: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[REF]", help="A file of references, line by line; left out for a run.", show_default=False
-        ),
+        Path | None, typer.Argument(metavar="[REF]", help="A file of references, for a file.")
     ] = None,
     *,
-    metric: Annotated[
-        str,
-        typer.Option(
-            metavar="A,B",
-            help="bleu, bleu_tokenised, bleu_intl, bleu_intl_lc, bleu_compound or chrf; several with commas.",
-            autocompletion=completion.metrics,
-        ),
-    ] = "bleu,chrf",
-    against: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HYP2",
-            help="Another file of translations: is the difference to it more than chance? Of a run another run, or "
-            "copy (the sources themselves) or nearest (the target of the most similar training source).",
-        ),
-    ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="Of a run: which of its splits; test if not given, of almanac also unseen.")
-    ] = None,
+    metric: Annotated[str, typer.Option(metavar="A,B", help=_METRICS, autocompletion=_METRIC_NAMES)] = "bleu,chrf",
+    against: Annotated[str | None, typer.Option(metavar="HYP2", help=_AGAINST)] = None,
+    split: Annotated[str | None, typer.Option(help="Of a run: test if not given, of almanac also unseen.")] = None,
     as_json: options.AsJson = False,
     of: OfRuns,
 ) -> None:
@@ -89,7 +71,8 @@ def score(
         if split is not None:
             problems.append("--split is of a run, and these are files")
         is_plain = not all(METRICS[name].is_of_tokens for name in names if name in METRICS)
-        texts = _of_files([hypotheses, references, against], problems, is_plain)
+        paths = [Path(name) for name in (hypotheses, references, against) if name is not None]
+        texts: list[Sequence[str]] = [*_of_files(paths, problems, is_plain)]
     else:
         refuse(problems)
         for name in (hypotheses, against):
@@ -118,19 +101,13 @@ def _print(texts: Sequence[Sequence[str]], names: Sequence[str], *, as_json: boo
             found[name] = {"score": one.value, "signature": one.signature}
         else:
             pair = metrics.compare(name, texts[0], texts[2], texts[1])
-            found[name] = {
-                "score": pair.score.value,
-                "against": pair.baseline.value,
-                "difference": pair.difference,
-                "p_value": pair.p_value,
-                "signature": pair.score.signature,
-            }
+            values = {"score": pair.score.value, "against": pair.baseline.value, "difference": pair.difference}
+            found[name] = {**values, "p_value": pair.p_value, "signature": pair.score.signature}
     if as_json:
         typer.echo(json.dumps({"sentences": len(texts[0]), **found}, indent=2))
         return
-    width = max(map(len, found))
     for name, numbers in found.items():
-        line = f"{name:{width}}  {numbers['score']:6.2f}"
+        line = f"{name:{max(map(len, found))}}  {numbers['score']:6.2f}"
         if "against" in numbers:
             line += f"  against {numbers['against']:6.2f}: {numbers['difference']:+.2f}, p = {numbers['p_value']:.4f}"
         typer.echo(f"{line}  {numbers['signature']}")
@@ -138,21 +115,17 @@ def _print(texts: Sequence[Sequence[str]], names: Sequence[str], *, as_json: boo
     typer.echo(f"comt: of {plural(len(texts[0]), 'sentence')}{few}", err=True)
     if len(texts) > 2:
         typer.echo("comt: p is over the sentences of one translation each, not over seeds: others may differ", err=True)
-    if any(numbers.get("difference") == 0 for numbers in found.values()):
-        typer.echo("comt: where there is no difference, the p-value says nothing", err=True)
 
 
-def _of_files(names: Sequence[str | Path | None], problems: Sequence[str], is_plain: bool) -> list[Sequence[str]]:
-    """The lines of hypotheses, references and, if there is one, of the other system's hypotheses."""
-    paths = [Path(name) for name in names if name is not None]
-    texts, wrong = read_aligned(paths)
-    refuse([*problems, *wrong])
+def _of_files(paths: Sequence[Path], problems: Sequence[str], is_plain: bool) -> list[list[str]]:
+    """The lines of files, which are said where they look tokenised."""
+    texts = _read(paths, problems)
     notes = [note for path, lines in zip(paths, texts, strict=True) for note in suspicions(str(path), lines)]
     if notes and is_plain:
         for note in notes:
             typer.echo(f"comt: {note}", err=True)
         typer.echo("comt: is it tokenised? Only bleu_tokenised is for that; the other scores will be wrong", err=True)
-    return [*texts]
+    return texts
 
 
 def _translated(folder: Path, split: str) -> tuple[RunSpec, PairTexts, list[str]]:
@@ -161,10 +134,7 @@ def _translated(folder: Path, split: str) -> tuple[RunSpec, PairTexts, list[str]
     yet, or was trained on other data than is there now, or the data has no such split."""
     spec = RunDirectory(folder).spec()
     if not isinstance(spec.settings, TranslationSettings):
-        raise UserError(
-            f"{folder} is a run of comt {spec.task.command}, which translates nothing",
-            "Give a run of comt train-mt, or files of translations and of references.",
-        )
+        raise UserError(f"{folder} is a run of comt {spec.task.command}, which translates nothing")
     dataset, data = prepare(spec.settings.data), spec.task.data_name(spec.settings)
     if dataset.content_hash != spec.data_content:
         raise UserError(
@@ -176,13 +146,18 @@ def _translated(folder: Path, split: str) -> tuple[RunSpec, PairTexts, list[str]
     path = folder / "outputs" / "final" / f"{split}.txt"
     if not path.is_file():
         raise UserError(f"{folder} has not translated its {split} split yet", "A run does so when it is trained.")
-    texts, problems = read_aligned([path])
-    refuse(problems)
-    return spec, dataset.texts[split], texts[0]
+    return spec, dataset.texts[split], _read([path])[0]
+
+
+def _read(paths: Sequence[Path], problems: Sequence[str] = ()) -> list[list[str]]:
+    """Lines of files that go together. Raises `UserError` with all that is wrong, `problems` included."""
+    texts, wrong = read_aligned(paths)
+    refuse([*problems, *wrong])
+    return texts
 
 
 def _by(baseline: str, spec: RunSpec, sources: Sequence[str]) -> Sequence[str]:
-    """What one of `BASELINES` makes of the sources."""
+    """Translations of the sources by one of `BASELINES`."""
     if baseline == "copy":
         return sources
     from comt_cli.data.pairs.nearest import nearest_translations  # and numpy

@@ -1,4 +1,4 @@
-"""Which runs a selector means: a path, the beginning of an id, or `recipe:row:column:seed`. Torch-free.
+"""Selectors of runs: a path, the beginning of an id, or `recipe:row:column:seed`. Torch-free.
 
 Parts after the recipe may be left out from the end, and any of them may be empty: `table3:pre-ln`, `table3::c4/130m`.
 Runs with other settings than the recipe's are those of `table3@steps-12:pre-ln`, or of `table3:pre-ln` with `--set`.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,32 +16,29 @@ import typer
 
 from comt_cli.commands.options import OfRuns
 from comt_cli.errors import UserError
-from comt_cli.recipe.find import also_called, available_recipes, full_name, split_variant
+from comt_cli.recipe.find import MARK, also_called, available_recipes, full_name, split_variant
 from comt_cli.recipe.problems import nearest
-from comt_cli.report.collect import ENDED, collect
+from comt_cli.report.collect import collect
 from comt_cli.report.run_list import described, settings_text
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.known import KnownRun, Place, Standing, adopt_contents, known_runs
 from comt_cli.runs.plan import plan
-from comt_cli.tasks import FIRST
 from comt_cli.verbs.table import SelectedTable, dashed, recipes_by_name
-from comt_cli.words import plural
 
 _ID = re.compile(r"[0-9a-f]{3,12}(\.replaced-\d+)?")
 _MOST_LISTED = 12
-_FORM = "A run is recipe:row:column:seed."
 
 
 def model_source(text: str, of: OfRuns) -> str:
-    """What a verb that takes a checkpoint loads: `text` as it is where it is a path, or a name of the hub's, else the
+    """The model of a verb that takes a checkpoint: `text` as it is where it is a path, or a name of the hub's, else the
     folder of the one run that it selects, which is named on the error stream. Raises `UserError` where no run or
     several are so."""
-    if (found := _with_checkpoints(text, of)) is None:
+    if (selected := _with_checkpoints(text, of)) is None:
         return text
-    if len(found.runs) > 1:
-        raise _several(text, found.runs)
-    found.tell(text)
-    return str(found.runs[0].directory.shown)
+    if len(selected.runs) > 1:
+        raise _several(text, selected.runs)
+    selected.tell(text)
+    return str(selected.runs[0].directory.shown)
 
 
 def run_directories(texts: Sequence[str], of: OfRuns) -> list[RunDirectory]:
@@ -49,9 +46,9 @@ def run_directories(texts: Sequence[str], of: OfRuns) -> list[RunDirectory]:
     `UserError` where a selector means no run, or a path is none."""
     directories = []
     for text in texts:
-        if (found := _with_checkpoints(text, of)) is not None:
-            found.tell(text)
-            directories += [RunDirectory(run.directory.shown) for run in found.runs]
+        if (selected := _with_checkpoints(text, of)) is not None:
+            selected.tell(text)
+            directories += [RunDirectory(run.directory.shown) for run in selected.runs]
         else:
             directories.append(_at(Path(text)))
     for directory in directories:
@@ -69,13 +66,13 @@ def cell_directories(text: str, of: OfRuns) -> list[RunDirectory]:
     `UserError` where it means no run, or those of several cells or settings."""
     if Path(text).exists() or not is_selector(text):
         return [_at(Path(text))]
-    selection = select_runs(text, of)
-    chosen = [run for run in selection.planned or selection.runs if run.id not in selection.passed_over]
+    selected = select_runs(text, of)
+    chosen = [run for run in selected.planned or selected.runs if run.id not in selected.passed_over]
     current = [run for run in chosen if not run.is_replaced] or chosen
     trained = {run.spec.model_copy(update={"seed": 0}).request for run in current if run.spec is not None}
     if len(trained) > 1 or len({run.seed for run in current}) < len(current):
         raise _several(text, current)
-    replace(selection, runs=current).tell(text, each=False)
+    Selected(current, selected.planned).tell(text, each=False)
     return [run.directory for run in current]
 
 
@@ -84,32 +81,6 @@ def _several(text: str, found: Sequence[KnownRun]) -> UserError:
         f"{text} could be any of {len(found)} runs\n{_listing(found, text)}",
         "Say more: recipe@settings:row:column:seed, --scale, --set, or the beginning of an id.",
     )
-
-
-def _with_checkpoints(text: str, of: OfRuns) -> SelectedRuns | None:
-    """The runs of a selector whose weights can be loaded, the likeliest alone; None where `text` is no selector. Those
-    that are done come before the others, and those that the recipe, as it is, would train before those of other
-    settings or seeds. Of a grid, those that its table shows."""
-    if Path(text).exists() or not is_selector(text):
-        return None
-    selection = select_runs(text, of)
-    done = [run for run in selection.runs if run.has_checkpoint and (_is_id(text) or not run.is_replaced)]
-    if not done:
-        raise UserError(f"{text} has saved no checkpoint yet\n{_listing(selection.runs, text)}", "Train it first.")
-    usable = done
-    done = [run for run in done if run.standing is Standing.done] or done
-    done = [run for run in done if run in selection.planned] or done
-    done = [run for run in done if run in selection.usual] or done
-    done = [run for run in done if run.id not in selection.passed_over] or done
-    if any(run.id in selection.waited_for for run in done):
-        listed = [run for run in usable if run.id in selection.waited_for]
-        seeds = sorted({seed for run in done for seed in selection.waited_for.get(run.id, ())})
-        raise UserError(
-            f"{text} could be any of {plural(len(listed), 'run')} of a grid: nothing is chosen before all runs of the "
-            f"cell have ended\n{_listing(listed, text)}",
-            f"Say which: the beginning of its id.\n  Of its cell --seeds {','.join(map(str, seeds))} has not ended.",
-        )
-    return replace(selection, runs=done)
 
 
 def is_selector(text: str) -> bool:
@@ -126,21 +97,18 @@ def _is_recipe(text: str) -> bool:
 
 
 @dataclass(frozen=True)
-class SelectedRuns:
-    """The runs that a selector means, as they are there. `planned` of them have the settings that its recipe, or the
-    selector, asks for, on the data that is prepared here, else on any; `usual` of these have the recipe's seeds. Of a
-    grid, `passed_over` are those of points that were not chosen, and trials; `waited_for` those of cells whose choice
-    is open, with the seeds of the cell that have runs to end."""
+class Selected:
+    """The runs that a selector means. `planned` of them have the settings that its recipe, or the selector, asks for,
+    on the data that is prepared here, else on any; `usual` of these have the recipe's seeds. `passed_over` are the ids
+    of points of a grid that were not chosen, and of trials."""
 
     runs: list[KnownRun]
-    planned: list[KnownRun]
+    planned: Sequence[KnownRun] = ()
+    usual: Sequence[KnownRun] = ()
     passed_over: frozenset[str] = frozenset()
-    waited_for: dict[str, list[int]] = field(default_factory=dict)
-    usual: list[KnownRun] = field(default_factory=list)
 
     def tell(self, text: str, *, each: bool = True) -> None:
-        """Say which runs are taken, unless `each` is false, and in which settings they differ from what the selector
-        says, or the recipe where it says none."""
+        """Say which runs are taken, unless `each` is false, and in which settings they differ from the selector's."""
         for run in self.runs if each else ():
             typer.echo(f"comt: {text} is {run.directory.shown}", err=True)
         others = _described([run for run in self.runs if run not in self.planned], text)
@@ -149,28 +117,50 @@ class SelectedRuns:
                 typer.echo(f"comt: {text} was trained with {settings}, unlike the recipe", err=True)
 
 
-def select_runs(text: str, of: OfRuns) -> SelectedRuns:
+def _with_checkpoints(text: str, of: OfRuns) -> Selected | None:
+    """The runs of a selector whose weights can be loaded, the likeliest alone; None where `text` is no selector. Those
+    that are done come before the others, and those that the recipe, as it is, would train before those of other
+    settings or seeds. Of a grid, those that its table shows."""
+    if Path(text).exists() or not is_selector(text):
+        return None
+    selected = select_runs(text, of)
+    loadable = [run for run in selected.runs if run.has_checkpoint and (_is_id(text) or not run.is_replaced)]
+    if not loadable:
+        raise UserError(f"{text} has saved no checkpoint yet\n{_listing(selected.runs, text)}", "Train it first.")
+
+    def rank(run: KnownRun) -> tuple[bool, ...]:
+        unplanned, unusual = run not in selected.planned, run not in selected.usual
+        return run.standing is not Standing.done, unplanned, unusual, run.id in selected.passed_over
+
+    best = min(map(rank, loadable))
+    return Selected([run for run in loadable if rank(run) == best], selected.planned)
+
+
+def select_runs(text: str, of: OfRuns) -> Selected:
     """Every run that `text`, which is no path, means; those set aside too. With changed settings, in the selector or by
     `--set`, those of the table with just these. Raises `UserError` where there is none; says what there is."""
     if _is_id(text):
-        return SelectedRuns(_by_id(text, of.runs), [])
-    table = SelectedTable.called(text, of.runs, of.scale, of.set_ or ())
+        return Selected(_by_id(text, of.runs))
+    try:
+        table = SelectedTable.called(text, of.runs, of.scale, of.set_ or ())
+    except UserError:
+        found = [run for run, _ in _by_table(text, of.runs) if of.scale in (None, run.label("scale"))]
+        if not found or of.set_:
+            raise
+        return Selected(list({run.name: run for run in found}.values()))
     wanted = _Wanted.parsed(text)
     matching = [run for run in table.known if any(wanted.fits(place, run.seed) for place in table.places(run))]
     found = table.having([run for run in matching if of.scale in (None, run.label("scale"))])
     if not found:
         raise _nothing(text, wanted, table, matching, of)
-    exactly = [run for run in found if run.id in table.planned]
-    planned = exactly or [run for run in found if table.plans(run) is not None]
+    planned = [run for run in found if run.id in table.planned] or [run for run in found if table.plans(run)]
     specs = [(run, table.plans(run)) for run in planned]
     usual = [run for run, spec in specs if spec is not None and spec.seed in table.seeds(spec.scale)]
-    return SelectedRuns(found, planned, *_of_grids(table, of.runs), usual)
+    return Selected(found, planned, usual, _passed_over(table, of.runs))
 
 
-def _of_grids(table: SelectedTable, runs: Path) -> tuple[frozenset[str], dict[str, list[int]]]:
-    """`SelectedRuns.passed_over` and `waited_for`, as the table shows them with the seeds of its recipe."""
-    passed_over: set[str] = set()
-    waited_for: dict[str, list[int]] = {}
+def _passed_over(table: SelectedTable, runs: Path) -> frozenset[str]:
+    found: set[str] = set()
     for scale, loaded in table.scales.items():
         if (grid := loaded.grids.get(scale)) is None:
             continue
@@ -179,25 +169,38 @@ def _of_grids(table: SelectedTable, runs: Path) -> tuple[frozenset[str], dict[st
         except UserError:  # its data cannot be identified here
             continue
         if grid.seeds:  # no table shows a trial; what is left of the plan is at the recipe's values
-            passed_over |= {spec.id for spec in specs if spec.seed in grid.seeds}
-            continue
-        for cell in collect(specs, runs, choose_by=grid.metric).cells.values():
-            left = sorted({run.spec.seed for run in cell.every if run.state not in ENDED})
-            for run in cell.every:
-                if run.chosen is None:
-                    waited_for[run.spec.id] = left
-                elif not run.chosen:
-                    passed_over.add(run.spec.id)
-    return frozenset(passed_over), waited_for
+            found |= {spec.id for spec in specs if spec.seed in grid.seeds}
+        else:
+            every = collect(specs, runs, choose_by=grid.metric).runs()
+            found |= {run.spec.id for run in every if run.chosen is False}
+    return frozenset(found)
 
 
 def runs_of_table(text: str, runs: Path) -> list[tuple[KnownRun, Place]]:
     """The runs that a recipe, or a selector, means, whatever they were trained with, each with its place there. Raises
-    `UserError` where there is neither such a recipe nor a run of its table, or it has no such row or column."""
-    table, wanted = SelectedTable.called(text, runs, None), _Wanted.parsed(text)
+    `UserError` where there is no such recipe, or it has no such row or column."""
+    try:
+        table, wanted = SelectedTable.called(text, runs, None), _Wanted.parsed(text)
+    except UserError:
+        if known := _by_table(text, runs):
+            return known
+        raise
     _check_names(text, wanted, table)
     found = table.having(table.known)
     return [(run, place) for run in found for place in table.places(run) if wanted.fits(place, run.seed)]
+
+
+def _by_table(text: str, runs: Path) -> list[tuple[KnownRun, Place]]:
+    """The runs of a table whose recipe no name can reach, such as `own/mine`, each with its place there."""
+    name, variant = split_variant(text.partition(":")[0])
+    table, wanted = full_name(name), _Wanted.parsed(text)
+    return [
+        (run, place)
+        for run in known_runs(runs)
+        for place in (run.home, *run.elsewhere)
+        if place.recipe == table and wanted.fits(place, run.seed)
+        if not variant or f"{table}{MARK}{variant}" in run.variants
+    ]
 
 
 def _by_id(text: str, runs: Path) -> list[KnownRun]:
@@ -224,11 +227,10 @@ class _Wanted(NamedTuple):
     def parsed(cls, text: str) -> _Wanted:
         """Raises `UserError` where it has too many parts, or the seed is no number."""
         parts = text.split(":")[1:]
-        if len(parts) > 3:
-            raise UserError(f"{text} has too many parts", _FORM)
         row, column, seed = (*parts, "", "", "")[:3]
-        if not re.fullmatch("[0-9]{0,10}", seed):
-            raise UserError(f"{text}: the seed {seed!r} is no whole number", _FORM)
+        if len(parts) > 3 or not re.fullmatch("[0-9]{0,10}", seed):
+            wrong = "has too many parts" if len(parts) > 3 else f"has a seed {seed!r} that is no whole number"
+            raise UserError(f"{text} {wrong}", "A run is recipe:row:column:seed.")
         return cls(row, column, seed)
 
     def fits(self, place: Place, seed: int | None) -> bool:
@@ -239,22 +241,16 @@ class _Wanted(NamedTuple):
 
 
 def _nothing(text: str, wanted: _Wanted, table: SelectedTable, others: Sequence[KnownRun], of: OfRuns) -> UserError:
-    """Why a selector means no run: the scale is wrong, or nothing of it was trained. Raises it where a name is."""
+    """Why a selector means no run, with those of other scales or settings, or of its table. Raises it where it names
+    what is not there."""
     _check_names(text, wanted, table)
+    loaded, there = table.loaded, others or [run for run in table.known if table.places(run)]
+    hint = f"comt {loaded.recipe.command} --recipe {loaded.file} trains them, --runs DIR looks elsewhere."
     if others:
-        of_scale = of.scale is None or any(run.label("scale") == of.scale for run in others)
-        missing = f"with {', '.join(table.overrides)}" if of_scale else f"of scale {of.scale}"
-        said = f"{text} has no run {missing}; there are others\n{_listing(others, text)}"
-        return UserError(said, f"Leave --{'set' if of_scale else 'scale'} out, or give theirs.")
-    there = [run for run in table.known if table.places(run)]
-    verb = next((run.label("command") for run in there), FIRST)
-    recipe = table.name
-    if table.loaded is not None:
-        verb, recipe = table.loaded.recipe.command, table.loaded.file
-    hint = f"comt {verb} --recipe {recipe} trains them, --runs DIR looks elsewhere."
-    if there:
-        return UserError(f"no run below {of.runs} is {text}; of {table.name} there are\n{_listing(there, text)}", hint)
-    return UserError(f"no run of {table.name} is below {of.runs}", hint + _namesakes_of(text))
+        hint = "Leave --scale and --set out, or give those of these runs."
+    if not there:
+        return UserError(f"no run of {loaded.name} is below {of.runs}", hint + _namesakes_of(text))
+    return UserError(f"no run below {of.runs} is {text}; of {loaded.name} there are\n{_listing(there, text)}", hint)
 
 
 def _check_names(text: str, wanted: _Wanted, table: SelectedTable) -> None:
@@ -265,7 +261,7 @@ def _check_names(text: str, wanted: _Wanted, table: SelectedTable) -> None:
     for what, name, valid in (("row", wanted.row, rows), ("column", wanted.column, columns)):
         if name and dashed(name) not in map(dashed, valid):
             hint = nearest(name, dict.fromkeys(valid)) + _namesakes_of(text)
-            raise UserError(f"{text}: {table.name} has no {what} {name!r}", hint)
+            raise UserError(f"{text}: {table.loaded.name} has no {what} {name!r}", hint)
 
 
 def _namesakes_of(text: str) -> str:
@@ -279,8 +275,7 @@ def _listing(found: Sequence[KnownRun], text: str) -> str:
     state, and time."""
     lines = []
     for run, row in _described(found[:_MOST_LISTED], text):
-        seed = "?" if run.seed is None else run.seed
-        name = f"{run.home.recipe}:{run.home.row}:{run.home.column}:{seed}"
+        name = ":".join((run.home.recipe, run.home.row, run.home.column, str(run.seed)))
         when = row["written"].replace("T", " ")[:16]
         said = ", ".join(filter(None, [run.label("scale"), settings_text(row), str(run.standing)]))
         lines.append(f"  {run.name}  {name}  {said}, {when}")
@@ -291,9 +286,9 @@ def _listing(found: Sequence[KnownRun], text: str) -> str:
 
 def _described(found: Sequence[KnownRun], text: str) -> list[tuple[KnownRun, dict[str, Any]]]:
     """Runs with what `comt runs` says of them, the point of a grid that they were trained at among the settings."""
-    runs, recipe_of = {run.name: run for run in found}, recipes_by_name([text.partition(":")[0]], {})
-    rows = {row["name"]: row for row in described([(run, run.home) for run in found], recipe_of)}
-    for name, row in rows.items():
-        spec = runs[name].spec
+    runs, recipe_of = {run.name: run for run in found}, recipes_by_name([text.partition(":")[0]])
+    rows = described([(run, run.home) for run in found], recipe_of)
+    for row in rows:
+        spec = runs[row["name"]].spec
         row["settings"] = {**(row["settings"] or {}), **(spec.point if spec is not None else {})}
-    return [(runs[name], row) for name, row in rows.items()]
+    return [(runs[row["name"]], row) for row in rows]

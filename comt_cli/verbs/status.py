@@ -1,19 +1,17 @@
-"""How far the runs of every table are, read from their folders and Slurm's queue."""
+"""Progress of the runs of every table, read from their folders and Slurm's queue."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 
-from comt_cli.campaign.slurm import Job, job_standings, readable_jobs
+from comt_cli.campaign.slurm import Job, JobStanding, job_standings, readable_jobs
 from comt_cli.commands import options
-from comt_cli.commands.options import OfTables
 from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
 from comt_cli.recipe.find import MARK, available_recipes
@@ -24,27 +22,31 @@ from comt_cli.report.sweep import read_sweep
 from comt_cli.report.terminal import print_progress
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.known import adopt_contents, known_runs
-from comt_cli.runs.plan import RunSpec, point_in_words, sources_of
+from comt_cli.runs.plan import point_in_words, sources_of
 from comt_cli.tasks import tasks
 from comt_cli.verbs.plan import also_rows, check_added, plan_loaded
 from comt_cli.verbs.table import with_settings
 
 DEFAULT_SCALE = "smoke"
 """Of the verbs that train."""
+_BEGUN = [state.value for state in RunState if state is not RunState.missing]
 
 
-Progress = tuple[dict[str, Any], Collection | None, Mapping[str, str]]
-"""A table at a scale: its numbers as plain data, its cells where they are to be shown, and its metrics by column."""
-
-
-def status(recipes: options.Recipes = None, *, of: OfTables, as_json: options.AsJson = False) -> None:
+def status(
+    recipes: options.Recipes = None,
+    *,
+    scale: options.ScaleOfRuns = None,
+    seeds: options.Seeds = None,
+    also: options.Also = None,
+    runs: options.Runs = options.DEFAULT_RUNS,
+    as_json: options.AsJson = False,
+) -> None:
     """Show how far the runs of each table are. Counts those that are done, diverged, running, unfinished and missing.
 
     Of recipes that are named, the table as far as it is: the metric where runs are done, steps and time left of those
-    at work. The options are those of the training it is about. A running run is shown with the process and the machine
-    that train it, one that failed with the reason, and one that was given to Slurm with its job.
-
-    Runs of other tables that these start from are counted below their table, and shown while they are open.
+    at work. Runs with --set have a table of their own, such as table3@steps-200. A running run is shown with its
+    process, one that failed with the reason, and one that was given to Slurm with its job. Runs of other tables that
+    these start from are counted below their table, and shown while they are open.
 
     Without recipes: every table that has runs. Reads only; safe while runs are being trained.
 
@@ -54,147 +56,116 @@ def status(recipes: options.Recipes = None, *, of: OfTables, as_json: options.As
 
       comt status table3.yaml
 
-      comt status table3.yaml --scale small --seeds 1-3 --set train.steps=2000
+      comt status table3.yaml --scale small --seeds 1-3
     """
-    added, is_named = also_rows(of.also), bool(recipes)
+    added, is_named = also_rows(also), bool(recipes)
     seen: list[LoadedRecipe] = []
-    shown: list[Progress] = []
-    jobs: dict[str, Job] = {}
-    every = tables_with_runs(of.runs, [*available_recipes()], of.scale, is_set=bool(of.set_))
+    shown: list[_Progress] = []
+    every = tables_with_runs(runs, [*available_recipes()], scale)
     for name, there in [(name, None) for name in recipes or ()] or every:
-        is_whole = not (of.set_ or of.rows or of.columns)
         try:
-            path, changed, named = with_settings(name, of.set_, of.scale, of.runs, of.rows, added)
+            path, changed = with_settings(name, None, runs)
             # What is set is for the scale that is trained: the steps of another would contradict its setup.
-            at = of.scale or there or (DEFAULT_SCALE if changed else None)
-            loaded = load_recipe(path, catalogue(), changed, at, also=named, also_fits_all=is_named)
+            at = scale or there or (DEFAULT_SCALE if changed else None)
+            loaded = load_recipe(path, catalogue(), changed, at, also=added, also_fits_all=is_named)
             seen.append(loaded)
-            here = replace(of, scale=of.scale or there)
-            shown += _tables(loaded, here, jobs, is_whole=is_whole and not changed, is_named=is_named)
+            main = at or (DEFAULT_SCALE if is_named and DEFAULT_SCALE in loaded.recipe.scales else None)
+            for each in [at] if at is not None else loaded.recipe.scales:
+                progress = _progress(loaded, each, seeds, runs, is_shown=is_named and each == main)
+                if at is not None and "error" in progress.data:
+                    raise UserError(progress.data["error"])
+                if at is not None or progress.is_begun:
+                    shown.append(progress)
         except UserError as error:
             if is_named:
                 raise
-            if is_whole:  # else it is merely not what was asked for
-                shown.append(({"recipe": name, "error": error.message}, None, {}))
+            shown.append(_Progress({"recipe": name, "error": error.message}))
     if seen:
         check_added(added, seen)
-    _add_standings([data for data, *_ in shown], jobs)
     if as_json:
-        typer.echo(json.dumps([data for data, *_ in shown], indent=2))
+        typer.echo(json.dumps([each.data for each in shown], indent=2))
         return
-    for table in shown:
-        _print(*table)
+    for progress in shown:
+        _print(progress)
     if not shown:
         example = (*(recipes or ()), "table3.yaml")[0]
-        typer.echo(f"Nothing was run below {of.runs}. To begin: comt train-lm --recipe {example}")
+        typer.echo(f"Nothing was run below {runs}. To begin: comt train-lm --recipe {example}")
 
 
-def _tables(
-    loaded: LoadedRecipe, of: OfTables, jobs: dict[str, Job], *, is_whole: bool, is_named: bool
-) -> Iterator[Progress]:
-    """The scale asked for; without one that of a training, where a recipe is named, and every other with a run. `jobs`
-    gets Slurm's, by run id. `is_whole`: nothing narrows the table or changes its runs."""
-    scales = loaded.recipe.scales
-    main = of.scale or (DEFAULT_SCALE if is_named and DEFAULT_SCALE in scales else None)
-    is_one = bool(of.scale) or not is_whole
-    for scale in [main] if main and is_one else scales:
-        try:
-            planned = plan_loaded(loaded, scale, rows=of.rows, columns=of.columns, seeds=of.seeds)
-            specs = adopt_contents(planned.specs, of.runs)
-        except UserError as error:  # for instance a corpus that is not in the cache
-            if is_one:
-                raise
-            yield {**_place(loaded, scale), "error": error.message}, None, {}
-            continue
-        table, is_begun = _progress(loaded, scale, specs, of.runs, jobs, is_shown=is_named and scale == main)
-        if of.scale or is_begun:
-            yield table
+class _Progress(NamedTuple):
+    """A table at a scale: its numbers as plain data, its cells where they are to be shown, its metrics by column."""
+
+    data: dict[str, Any]
+    cells: Collection | None = None
+    metrics: Mapping[str, str] = {}
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is anything to show of it."""
+        return "error" in self.data or any(self.data[key] for key in (*_BEGUN, "open", "notes", "others"))
 
 
-def _place(loaded: LoadedRecipe, scale: str) -> dict[str, Any]:
-    return {"recipe": loaded.name, "scale": scale, "table": f"{loaded.folder}/{loaded.outputs(scale)}"}
-
-
-def _progress(
-    loaded: LoadedRecipe, scale: str, specs: Sequence[RunSpec], runs: Path, jobs: dict[str, Job], *, is_shown: bool
-) -> tuple[Progress, bool]:
-    """A table at a scale, and whether anything of it was begun. Of a sweep the cells are those of its trials."""
+def _progress(loaded: LoadedRecipe, scale: str, seeds: str | None, runs: Path, *, is_shown: bool) -> _Progress:
+    """A table at a scale, or why it is not known. Of a sweep the cells are those of its trials."""
+    place = {"recipe": loaded.name, "scale": scale, "table": f"{loaded.folder}/{loaded.outputs(scale)}"}
+    try:
+        specs = adopt_contents(plan_loaded(loaded, scale, seeds=seeds).specs, runs)
+    except UserError as error:  # for instance a corpus that is not in the cache
+        return _Progress({**place, "error": str(error)})
     grid, has_trials = loaded.grids.get(scale), loaded.has_trials(scale)
     beside: list[Run] = []
-    cell_specs = list(specs)
+    cell_specs = specs
     if has_trials:
         sweep = read_sweep(loaded, scale, specs, runs)
-        cell_specs = list(sweep.trials)
-        trials = {spec.id for spec in cell_specs}
-        beside = list(collect([spec for spec in sweep.specs if spec.id not in trials], runs, remarks=False).runs())
+        cell_specs, trials = sweep.trials, {spec.id for spec in sweep.trials}
+        beside = [*collect([spec for spec in sweep.specs if spec.id not in trials], runs, remarks=False).runs()]
     choose_by = None if grid is None else grid.metric
-    collection = collect(cell_specs, runs, choose_by=choose_by, remarks=not has_trials)
-    every = [*collection.runs(), *beside]
+    cells = collect(cell_specs, runs, choose_by=choose_by, remarks=not has_trials)
+    every = [*cells.runs(), *beside]
     own = {run.spec.id for run in every}
-    sources = list(collect([source for source in sources_of(specs) if source.id not in own], runs).runs())
+    sources = [*collect([source for source in sources_of(specs) if source.id not in own], runs).runs()]
     # A job may be queued for a run that has no directory before its data is prepared.
-    begun = [
-        run
-        for run in (*every, *sources)
-        if run.state in (RunState.running, RunState.unfinished)
-        or (run.state is RunState.missing and not run.spec.is_known)
-    ]
-    theirs = readable_jobs((run.spec for run in begun), runs)
-    begun = [run for run in begun if run.state is not RunState.missing or run.spec.request in theirs]
-    jobs |= theirs
-    others = _of_other_settings(loaded, scale, runs) if is_shown else {}
+    at_work = (RunState.running, RunState.unfinished)
+    begun = [run for run in (*every, *sources) if run.state in at_work or not run.spec.is_known]
+    jobs = readable_jobs((run.spec for run in begun), runs)
+    standings = job_standings(jobs.values()) if jobs else {}
+    begun = [run for run in begun if run.state in at_work or run.spec.request in jobs]
+    others: dict[str, Counter[str]] = {}
+    for run in known_runs(runs) if is_shown else ():
+        for name in run.variants if run.label("scale") == scale and not run.is_replaced else ():
+            if name.startswith(f"{loaded.name}{MARK}") and name != place["table"]:
+                others.setdefault(name, Counter())[run.standing.value] += 1
+    tables: dict[tuple[str, str], list[Run]] = {}
+    for source in sources:
+        tables.setdefault((f"{source.spec.paper}/{source.spec.table}", source.spec.scale), []).append(source)
     metrics = {
         column: grid.metric if grid is not None and has_trials else loaded.recipe.metric_at(scale, column)
         for column in loaded.columns(scale)
     }
-    counts = _counts(every)
     data = {
-        **_place(loaded, scale),
-        "runs": len(every),
-        **counts,
+        **place,
+        **_counts(every),
         "metric": loaded.recipe.metric,
-        "others": others,
-        "cells": collection.as_json(metrics),
-        "open": [_described(run, runs) for run in begun],
-        "sources": _counts_by_table(sources),
-        "notes": list(collection.notes),
+        "others": {name: dict(counts) for name, counts in sorted(others.items())},
+        "cells": cells.as_json(metrics),
+        "open": [_described(run, runs, jobs.get(run.spec.request), standings.get(run.spec.request)) for run in begun],
+        "sources": [{"recipe": name, "scale": at, **_counts(found)} for (name, at), found in tables.items()],
+        "notes": list(cells.notes),
     }
-    has_runs = counts["missing"] < len(every)
-    cells = collection if is_shown and has_runs else None
-    return (data, cells, metrics), bool(has_runs or begun or collection.notes or others)
+    return _Progress(data, cells if is_shown and any(data[state] for state in _BEGUN) else None, metrics)
 
 
-def _of_other_settings(loaded: LoadedRecipe, scale: str, runs: Path) -> dict[str, dict[str, int]]:
-    """How many runs of a recipe with other settings are in each state, by the name of their table."""
-    found: dict[str, Counter[str]] = {}
-    for run in known_runs(runs):
-        for name in run.variants if run.label("scale") == scale and not run.is_replaced else ():
-            if name.startswith(f"{loaded.name}{MARK}") and name != f"{loaded.folder}/{loaded.outputs(scale)}":
-                found.setdefault(name, Counter())[run.standing.value] += 1
-    return {name: dict(counts) for name, counts in sorted(found.items())}
-
-
-def _counts(every: Iterable[Run]) -> dict[str, int]:
-    """How many runs are in each state."""
+def _counts(every: Sequence[Run]) -> dict[str, int]:
+    """The number of runs, and of those in each state."""
     states = Counter(run.state for run in every)
-    return {state.value: states[state] for state in RunState}
+    return {"runs": len(every), **{state.value: states[state] for state in RunState}}
 
 
-def _counts_by_table(every: Iterable[Run]) -> list[dict[str, Any]]:
-    """One dictionary a table and scale: how many of these runs it has, and how many are in each state."""
-    tables: dict[tuple[str, str], list[Run]] = {}
-    for run in every:
-        tables.setdefault((f"{run.spec.paper}/{run.spec.table}", run.spec.scale), []).append(run)
-    return [
-        {"recipe": recipe, "scale": scale, "runs": len(found), **_counts(found)}
-        for (recipe, scale), found in tables.items()
-    ]
-
-
-def _described(run: Run, runs: Path) -> dict[str, Any]:
+def _described(run: Run, runs: Path, job: Job | None, standing: JobStanding | None) -> dict[str, Any]:
     spec, progress = run.spec, run.progress
-    directory = RunDirectory.of(runs, spec)
-    is_running = run.state is RunState.running
+    directory, is_running = RunDirectory.of(runs, spec), run.state is RunState.running
+    if standing is not None and is_running and not standing.is_active:
+        standing = None  # of a run that some process is training only a queued job is shown: it may be another's
     return {
         "recipe": f"{spec.paper}/{spec.table}",
         "row": spec.row,
@@ -212,21 +183,13 @@ def _described(run: Run, runs: Path) -> dict[str, Any]:
         "loss": progress.loss if progress else None,
         spec.task.unit.per_second: progress.speed if progress else None,
         "eta_seconds": progress.eta_seconds if progress and is_running else None,
+        "job": job.number if job is not None and standing is not None else None,
+        "job_state": standing.words if standing is not None else None,
     }
 
 
-def _add_standings(tables: Iterable[dict[str, Any]], jobs: Mapping[str, Job]) -> None:
-    """Give open runs their `job`, and `job_state`: where Slurm says that it is. Of a run that some process is training,
-    only a queued job is shown: another job may be training it."""
-    standings = job_standings(jobs.values())
-    for run in (run for table in tables for run in table.get("open", ())):
-        standing = standings.get(run["request"])
-        is_shown = standing is not None and (standing.is_active or run["state"] != "running")
-        run["job"] = jobs[run["request"]].number if is_shown else None
-        run["job_state"] = standing.words if standing is not None and is_shown else None
-
-
-def _print(table: dict[str, Any], cells: Collection | None, metrics: Mapping[str, str]) -> None:
+def _print(progress: _Progress) -> None:
+    table = progress.data
     heading = " ".join(part for part in (table.get("table", table["recipe"]), table.get("scale")) if part)
     if "error" in table:
         typer.echo(f"{heading}: not known: {table['error']}")
@@ -237,8 +200,8 @@ def _print(table: dict[str, Any], cells: Collection | None, metrics: Mapping[str
         return f"{format.plural(counts['runs'], 'run')}: {listed}"
 
     typer.echo(f"{heading}: {counted(table)}")
-    if cells is not None:
-        print_progress(cells, metrics)
+    if progress.cells is not None:
+        print_progress(progress.cells, progress.metrics)
     for name, states in table["others"].items():
         typer.echo(f"  besides, {name}: {', '.join(f'{count} {state}' for state, count in states.items())}")
     for source in table["sources"]:

@@ -3,69 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from comt_cli.errors import UserError
 from comt_cli.files import read_json
 from comt_cli.methods import catalogue
-from comt_cli.recipe.find import (
-    MARK,
-    as_arguments,
-    available_recipes,
-    find_recipe,
-    full_name,
-    namesakes,
-    place_of,
-    split_variant,
-)
+from comt_cli.recipe.find import MARK, as_arguments, available_recipes, find_recipe, place_of, split_variant
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
-from comt_cli.recipe.problems import RecipeError
 from comt_cli.report.run_list import RecipeOf
 from comt_cli.runs.known import KnownRun, Place, known_runs
 from comt_cli.runs.plan import CHANGED, RunSpec, plan, table_folder
 
 
-def with_settings(
-    name: str,
-    overrides: Sequence[str] | None,
-    scale: str | None,
-    runs: Path,
-    rows: str | None = None,
-    also: Mapping[str, Any] | None = None,
-) -> tuple[Path, list[str], dict[str, Any]]:
-    """The file of a recipe, the `--set` arguments and the rows that `--also` adds: with those of `table3@steps-12`, and
-    with `rows` that the recipe does not have, and runs below `runs` do. Raises `UserError` where there are none."""
+def with_settings(name: str, overrides: Sequence[str] | None, runs: Path) -> tuple[Path, list[str]]:
+    """The file of a recipe, and the `--set` arguments: with those of `table3@steps-12`, as they are kept beside its
+    links. Raises `UserError` where there are no such runs."""
     recipe, variant = split_variant(name)
-    path, added = find_recipe(recipe), {**(also or {})}
-    changed = [*_arguments(path, variant, runs), *(overrides or ())]
-    loaded = None if rows is None else SelectedTable.called(recipe, runs, scale).loaded
-    if rows is not None and loaded is not None:
-        named = {row.strip() for row in rows.split(",")}
-        added = {row: loaded.methods[row] for row in loaded.added if row in named} | added
-    return path, changed, added
-
-
-def _rows(table: str, known: Iterable[KnownRun], recipe: Iterable[str]) -> dict[str, Any]:
-    """The rows that `--also` gave runs of a table, with their methods; of several of one name that of the newest."""
-    own = {*recipe, *map(dashed, recipe)}
-    every = sorted((run for run in known if run.spec is not None), key=lambda run: run.written)
-    places = [(place, run.spec) for run in every for place in (run.home, *run.elsewhere) if place.recipe == table]
-    return {place.row: spec.method for place, spec in places if spec is not None and place.row not in own}
-
-
-def _arguments(path: Path, variant: str | None, runs: Path) -> tuple[str, ...]:
-    """The `--set` arguments of the table `<recipe>@<variant>`, as they are kept beside its links; none of the recipe's
-    own. Raises `UserError` where there are no such runs."""
+    path = find_recipe(recipe)
     if not variant:
-        return ()
+        return path, list(overrides or ())
     paper, table = place_of(path)
     file = runs / table_folder(paper, f"{table}{MARK}{variant}") / CHANGED
     try:
-        return as_arguments(dict(read_json(file)))
+        return path, [*as_arguments(dict(read_json(file))), *(overrides or ())]
     except (OSError, ValueError, TypeError):
         names = [f"{paper}/{each.parent.name}" for each in file.parent.parent.glob(f"{table}{MARK}*/{CHANGED}")]
         there = f"There are {', '.join(sorted(names))}; " if names else ""
@@ -73,28 +37,23 @@ def _arguments(path: Path, variant: str | None, runs: Path) -> tuple[str, ...]:
         raise UserError(why, f"{there}--set KEY=VALUE says them, too.") from None
 
 
-def recipes_by_name(named: Iterable[str], added: Mapping[str, Any]) -> RecipeOf:
-    """A function that reads recipes by `paper/table`, each once: those named on the line, with the rows of `--also`,
-    and those that every name can reach."""
+def recipes_by_name(named: Iterable[str] = ()) -> RecipeOf:
+    """A function that reads recipes by `paper/table`, each once: those that are `named`, and those that every name can
+    reach."""
     paths = dict(available_recipes())
     for name in named:
         with contextlib.suppress(UserError):  # its runs are there, and it is gone
             path = find_recipe(split_variant(name)[0])
             paths["/".join(place_of(path))] = path
-    known: dict[tuple[str, tuple[str, ...], str], LoadedRecipe | None] = {}
 
-    def recipe_of(name: str, overrides: Sequence[str], scale: str) -> LoadedRecipe | None:
-        key = (name, tuple(overrides), scale if overrides else "")
-        if key not in known:
-            try:
-                known[key] = load_recipe(
-                    paths[name], catalogue(), overrides, scale if overrides else None, added, also_fits_all=False
-                )
-            except (KeyError, UserError):
-                known[key] = None
-        return known[key]
+    @functools.cache
+    def load(name: str, overrides: tuple[str, ...], scale: str | None) -> LoadedRecipe | None:
+        try:
+            return load_recipe(paths[name], catalogue(), overrides, scale)
+        except (KeyError, UserError):
+            return None
 
-    return recipe_of
+    return lambda name, overrides, scale: load(name, tuple(overrides), scale if overrides else None)
 
 
 def dashed(name: str) -> str:
@@ -104,56 +63,27 @@ def dashed(name: str) -> str:
 
 @dataclass(frozen=True)
 class SelectedTable:
-    """The table that a selector names: its recipe, if that is there and right, and its place below the runs.
+    """The table that a selector names: its recipe, and its runs. `scales` have, at the scale that was asked for, or at
+    every one, the settings that the selector says (`overrides`)."""
 
-    `loaded` has the rows of `--also` that its runs have, too; `scales`, at the scale that was asked for, or at every
-    one, the settings that the selector says (`overrides`).
-    """
-
-    paper: str
-    table: str
-    loaded: LoadedRecipe | None
+    loaded: LoadedRecipe
     known: Sequence[KnownRun]
-    scales: dict[str, LoadedRecipe] = field(default_factory=dict)
-    overrides: tuple[str, ...] = ()
+    scales: dict[str, LoadedRecipe]
+    overrides: Sequence[str]
 
     @classmethod
     def called(cls, text: str, runs: Path, scale: str | None, set_: Sequence[str] = ()) -> SelectedTable:
-        """The table of a selector. Raises `UserError` where there is neither such a recipe nor a run of its table, or
-        no run with such settings."""
-        name, variant = split_variant(text.partition(":")[0])
-        known = known_runs(runs)
-        tables = dict.fromkeys(table for run in known for table in run.tables)
-        try:
-            loaded = load_recipe(find_recipe(name), catalogue())
-        except UserError as error:
-            if full_name(name) in tables:
-                paper, _, table = full_name(name).partition("/")
-                with_these = [run for run in known if not variant or f"{paper}/{table}{MARK}{variant}" in run.variants]
-                return cls(paper, table, None, with_these)
-            if isinstance(error, RecipeError):
-                raise
-            others = [table for table in tables if table.rpartition("/")[2] == name]
-            hint = f"did you mean {' or '.join(others)}?" if others and not namesakes(name) else error.hint
-            raise UserError(f"{text}: there is no recipe, and no table with runs, {name}", hint) from None
-        recipe_of = recipes_by_name([name], _rows(loaded.name, known, loaded.recipe.rows))
-        if recipe_of(loaded.name, (), "") is None:  # the method of such a row is gone
-            recipe_of = recipes_by_name([name], {})
-        loaded = recipe_of(loaded.name, (), "") or loaded
-        changed = (*_arguments(loaded.path, variant, runs), *set_)
-        scales = {
-            each: there
-            for each in map(str, loaded.recipe.scales)
-            if scale in (None, each) and (there := recipe_of(loaded.name, changed, each)) is not None
-        }
+        """The table of a selector. Raises `UserError` where there is no such recipe, or no run with such settings."""
+        name = text.partition(":")[0]
+        path, changed = with_settings(name, set_, runs)
+        loaded, scales = load_recipe(path, catalogue()), {}
+        for each in map(str, loaded.recipe.scales):
+            with contextlib.suppress(UserError):
+                if scale in (None, each):
+                    scales[each] = load_recipe(path, catalogue(), changed, each) if changed else loaded
         if changed and not scales:  # says what is wrong
-            load_recipe(loaded.path, catalogue(), changed, scale or next(iter(loaded.recipe.scales)))
-        return cls(loaded.folder, loaded.stem, loaded, known, scales, changed)
-
-    @property
-    def name(self) -> str:
-        """The recipe's name, `paper/table`."""
-        return f"{self.paper}/{self.table}"
+            load_recipe(path, catalogue(), changed, scale or next(iter(loaded.recipe.scales)))
+        return cls(loaded, known_runs(runs), scales, changed)
 
     @cached_property
     def planned(self) -> dict[str, RunSpec]:
@@ -175,7 +105,7 @@ class SelectedTable:
 
     def having(self, found: Sequence[KnownRun]) -> list[KnownRun]:
         """Those with the settings that the selector says, or that stand in its table, or all where it says none."""
-        names = {f"{self.paper}/{loaded.outputs(scale)}" for scale, loaded in self.scales.items()}
+        names = {f"{self.loaded.folder}/{loaded.outputs(scale)}" for scale, loaded in self.scales.items()}
         return [run for run in found if not self.overrides or self.plans(run) or names & {*run.variants}]
 
     def plans(self, run: KnownRun) -> RunSpec | None:
@@ -183,23 +113,20 @@ class SelectedTable:
         return self.planned.get(run.id) or (self.planned.get(run.spec.request) if run.spec is not None else None)
 
     def places(self, run: KnownRun) -> list[Place]:
-        """Where `run` stands in this table; nothing where it does not. Of a link the names are the recipe's, if it has
-        them."""
-        found = [run.home] if run.home.recipe == self.name else []
+        """Places of `run` in this table. Of a link the names are the recipe's, if it has them."""
+        paper, table = self.loaded.folder, self.loaded.stem
+        found = [run.home] if run.home.recipe == self.loaded.name else []
         for place in run.elsewhere:
-            if (place.paper, place.table) == (dashed(self.paper), dashed(self.table)):
+            if (place.paper, place.table) == (dashed(paper), dashed(table)):
                 rows, columns = ({dashed(name): name for name in names} for names in self.names)
                 names = rows.get(place.row, place.row), columns.get(place.column, place.column)
-                found.append(Place(self.paper, self.table, *names))
+                found.append(Place(paper, table, *names))
         if (spec := self.plans(run)) is not None:
-            found.append(Place(self.paper, self.table, spec.row, spec.column))
+            found.append(Place(paper, table, spec.row, spec.column))
         return list(dict.fromkeys(found))
 
     @cached_property
     def names(self) -> tuple[list[str], list[str]]:
         """The recipe's rows, and the columns of all its scales."""
-        if self.loaded is None:
-            return [], []
-        scales = self.loaded.recipe.scales
-        columns = dict.fromkeys(column for scale in scales for column in self.loaded.columns(scale))
+        columns = dict.fromkeys(column for scale in self.loaded.recipe.scales for column in self.loaded.columns(scale))
         return list(self.loaded.recipe.rows), list(columns)

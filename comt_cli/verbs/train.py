@@ -33,9 +33,8 @@ from comt_cli.tasks import Task
 from comt_cli.training.processes import StopSignal, is_main_process, launched_by_torchrun
 from comt_cli.training.trackers import tracking
 from comt_cli.verbs import report
-from comt_cli.verbs.cost import sweep_cost
 from comt_cli.verbs.plan import Planned, also_rows, check_added, plan_loaded, plan_selected
-from comt_cli.verbs.show import print_all, print_plan
+from comt_cli.verbs.show import print_all, print_plan, sweep_cost
 from comt_cli.words import plural
 
 POLL_SECONDS = 2.0
@@ -59,15 +58,15 @@ def training_verb(task: Task[Any]) -> Callable[..., None]:
         fresh: Annotated[bool, typer.Option("--fresh", help="Train anew; earlier runs are moved aside, kept.")] = False,
         dry_run: options.DryRun = False,
     ) -> None:
-        named = options.one_of(recipe_, recipe, "--recipe", f"comt {task.command} {recipe}")
-        if named is None:
-            raise UserError("no recipe was given", f"comt recipes lists them; then comt {task.command} RECIPE")
+        named = recipe_ or recipe
+        if named is None or recipe not in (None, named):
+            wrong = "no recipe was given" if named is None else f"{named} and --recipe {recipe}: which of them?"
+            raise UserError(wrong, f"comt recipes lists them; then comt {task.command} RECIPE")
         site = read_slurm_site(where)
         # The whole table, not only the part that is selected: training one row must not erase the others.
         table = plan_selected(named, replace(of, rows=None, columns=None), command=task.command)
-        selected = table.only(of.rows, of.columns)
+        selected = plan_loaded(table.loaded, of.scale, rows=of.rows, columns=of.columns, seeds=of.seeds)
         if dry_run:
-            _check_processes([selected])
             print_plan(selected, where, fresh=fresh, site=site)
             return
         then = f"The table, of what is done: comt report {named} --scale {of.scale}, with the same options"
@@ -106,7 +105,6 @@ def reproduce(
     tables = _recipes_of_scale(scale, papers, seeds, also, sweeps=sweeps)
     if dry_run:
         print_all(tables, where, site)
-        _print_cost(tables, where)
         return
     train_tables(tables, tables, where, site, AFTER_JOBS, overview=True)
 
@@ -126,39 +124,51 @@ def train_tables(
     Raises `UserError` where an option, or where results go, is wrong: nothing was started; `TrainingFailed` where a run
     failed, nobody has trained it, or the best of a row's trials is at the edge of the grid; `typer.Exit` where
     something was not written, which has been said."""
-    _check_processes(selected)
+    sweeps = [planned for planned in selected if planned.has_trials]
+    if sweeps and launched_by_torchrun():  # whose processes cannot see together what the trials chose
+        raise UserError("a sweep under torchrun: it is trained in two parts", "Leave torchrun out, and give --gpus.")
     for folder in dict.fromkeys(where.results / each.scale / each.loaded.folder.replace("/", "-") for each in tables):
         check_writable(folder, "--results")
     with tracking(where.track):
-        if site is not None:
-            _print_cost(selected, where)
-            _submit(_known(selected, where.runs), where, site, fresh=fresh)
-            if any(planned.has_trials for planned in selected):
-                typer.echo("When the trials have ended, the same command submits the runs at what they chose.")
-            typer.echo(then)
-            _check_edges(selected, where.runs)
-            return
-        if fresh and is_main_process():
+        if fresh and site is None and is_main_process():
             every = [spec for planned in selected for spec in planned.specs]
             executor.check_training(where.gpus, every, where.device, where.jobs)
             known = adopt_contents(_known(selected, where.runs), where.runs, ambiguous=True)
             for moved in set_aside(known, where.runs):
                 typer.echo(f"moved aside: {moved}", err=True)
-        _print_cost(selected, where)
-        summary = _train(selected, where)
+        for planned in sweeps:
+            name = f"{planned.loaded.name}: " if len(selected) > 1 else ""
+            typer.echo(f"{name}{sweep_cost(planned, where)}", err=True)
+        if site is not None:
+            _submit(_known(selected, where.runs), where, site, fresh=fresh)
+            if sweeps:
+                typer.echo("When the trials have ended, the same command submits the runs at what they chose.")
+            typer.echo(then)
+            _check_edges(sweeps, where.runs)
+            return
+        summary = _train(selected, sweeps, where)
     unwritten: list[str] = []
-    if is_main_process():
-        try:
+    try:
+        if is_main_process():
             unwritten = report.write_outcomes(
                 tables, where.runs, where.results, overwrite=where.overwrite, shown=selected
             )
-        finally:
-            if overview and any(where.results.glob("*/*/*-runs.csv")):  # else nothing has ended: the summary says why
-                typer.echo(f"\nwrote {write_overview(where.results)}")
+    finally:
+        if overview and is_main_process() and any(where.results.glob("*/*/*-runs.csv")):  # else nothing has ended
+            typer.echo(f"\nwrote {write_overview(where.results)}")
     summary.check()
-    _check_edges(selected, where.runs)
+    _check_edges(sweeps, where.runs)
     if unwritten:
         raise typer.Exit(1)
+
+
+def _check_edges(sweeps: Sequence[Planned], runs: Path) -> None:
+    """Raise `TrainingFailed` where the best of a row's trials is at the edge of the grid."""
+    if found := [problem for planned in sweeps for problem in _state(planned, runs).problems.values()]:
+        raise TrainingFailed(
+            "\n  ".join(["nothing is chosen for some rows", *found]),
+            "Nothing that was trained is lost: with a wider grid the same command trains the new values alone.",
+        )
 
 
 def _recipes_of_scale(
@@ -189,12 +199,6 @@ def _recipes_of_scale(
     return planned
 
 
-def _check_processes(tables: Sequence[Planned]) -> None:
-    """Raise `UserError` for a sweep under torchrun, whose processes cannot see together what the trials chose."""
-    if any(planned.has_trials for planned in tables) and launched_by_torchrun():
-        raise UserError("a sweep under torchrun: it is trained in two parts", "Leave torchrun out, and give --gpus.")
-
-
 def _known(tables: Sequence[Planned], runs: Path) -> list[RunSpec]:
     """The runs of plans that are known by now: of a sweep the trials, the runs at the recipe's own values, and those at
     values that the trials have chosen."""
@@ -207,30 +211,11 @@ def _state(planned: Planned, runs: Path) -> SweepState:
     return read_sweep(planned.loaded, planned.scale, planned.with_contents(runs).specs, runs)
 
 
-def _print_cost(tables: Sequence[Planned], where: Where) -> None:
-    """Print what each sweep costs in all, before it is started; of other tables nothing."""
-    for planned in tables:
-        if planned.has_trials:
-            name = f"{planned.loaded.name}: " if len(tables) > 1 else ""
-            typer.echo(f"{name}{sweep_cost(planned, where)}", err=True)
-
-
-def _check_edges(tables: Sequence[Planned], runs: Path) -> None:
-    """After training: raise `TrainingFailed` where the best of a row's trials is at the edge of the grid."""
-    found = [problem for planned in tables if planned.has_trials for problem in _state(planned, runs).problems.values()]
-    if found:
-        raise TrainingFailed(
-            "\n  ".join(["nothing is chosen for some rows", *found]),
-            "Nothing that was trained is lost: with a wider grid the same command trains the new values alone.",
-        )
-
-
-def _train(tables: Sequence[Planned], where: Where) -> Summary:
+def _train(tables: Sequence[Planned], sweeps: Sequence[Planned], where: Where) -> Summary:
     """Train the selected runs of tables, until nothing follows from the trials of sweeps any more. Each pass trains
     what is known: first the trials and the runs at the recipe's own values, then those at values that were chosen. What
     another process trains is waited for where a choice depends on it; a run that it leaves is taken over. So any number
     of processes can be given the same command. Raises as `executor.train_on`."""
-    sweeps = [planned for planned in tables if planned.has_trials]
     seeds = {seed for planned in sweeps for seed in planned.loaded.grids[planned.scale].seeds}
     while True:
         before = _known(tables, where.runs)
@@ -241,18 +226,13 @@ def _train(tables: Sequence[Planned], where: Where) -> Summary:
         waiting = [each.spec for each in summary.having(Ending.elsewhere) if each.spec.seed in seeds]
         if not waiting:
             return summary
-        _wait(waiting, where.runs)
-
-
-def _wait(waiting: Sequence[RunSpec], runs: Path) -> None:
-    """Return when one of the trials that other processes train is left or has ended. Raises `RunInterrupted`."""
-    said = f"waiting for {plural(len(waiting), 'trial')} that other processes train"
-    typer.echo(said, err=True)
-    with StopSignal() as stop:
-        while all(RunDirectory.of(runs, spec).owner() is not None for spec in waiting):
-            if stop.number is not None:
-                raise RunInterrupted(f"stopped while {said}", "The same command resumes from there.", stop.number)
-            sleep(POLL_SECONDS)
+        said = f"waiting for {plural(len(waiting), 'trial')} that other processes train"
+        typer.echo(said, err=True)
+        with StopSignal() as stop:  # until one of them is left or has ended
+            while all(RunDirectory.of(where.runs, spec).owner() is not None for spec in waiting):
+                if stop.number is not None:
+                    raise RunInterrupted(f"stopped while {said}", "The same command resumes from there.", stop.number)
+                sleep(POLL_SECONDS)
 
 
 def read_slurm_site(where: Where) -> Site | None:
@@ -260,15 +240,10 @@ def read_slurm_site(where: Where) -> Site | None:
     `UserError`."""
     if where.slurm is None:
         return None
-    site = read_site(where.slurm)
-    if where.gpus != 1:
-        hint = f"gpus: {where.gpus} in {where.slurm}"
-        raise UserError("--gpus with --slurm: the site file says how many GPUs a job has", hint)
-    if where.jobs is not None:
-        raise UserError("--jobs with --slurm: every run is a job, and Slurm runs as many as there is room for")
-    if launched_by_torchrun():
-        raise UserError("--slurm under torchrun: jobs are submitted by one process", "Leave torchrun out.")
-    return site
+    if where.gpus != 1 or where.jobs is not None or launched_by_torchrun():
+        hint = "The site file says how many GPUs a job has (gpus: N), and every run is a job."
+        raise UserError("--slurm goes with neither --gpus nor --jobs nor torchrun", hint)
+    return read_site(where.slurm)
 
 
 def _submit(specs: Sequence[RunSpec], where: Where, site: Site, *, fresh: bool) -> None:
@@ -295,4 +270,4 @@ def _submit(specs: Sequence[RunSpec], where: Where, site: Site, *, fresh: bool) 
             listed = ", ".join(f"{counts[word]} {word}" for word in words if counts[word])
             typer.echo(f"{plural(total, 'run')}: {listed}")
     elsewhere = "" if where.runs == Path("runs") else f" --runs {where.runs}"
-    typer.echo(f"To follow them: comt status{elsewhere}, with the same --set, --seeds and --also")
+    typer.echo(f"To follow them: comt status{elsewhere}, with the same --seeds and --also")

@@ -197,20 +197,6 @@ def test_a_wrong_command_is_found(line, why):
     assert why in complaint(words)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "comt show table3.yaml --scale paper --json > plan.json  # about a second",
-        "comt train-lm --recipe table3.yaml \\\n  --set train.steps=200 && comt --help",
-        "make reproduce SCALE=smoke",
-    ],
-)
-def test_a_right_command_passes(line):
-    found = list(commands(f"```\n{line}\n```\n"))
-    assert found
-    assert [complaint(words) for words in found] == [None] * len(found)
-
-
 def test_a_broken_link_is_found():
     text = "# One Head\n[a](absent.md) [b](README.md) [c](#one-head) [d](#two) `[e](x)` [f](https://example.org)"
     assert broken_links(ROOT / "x.md", text) == ["absent.md", "#two"]

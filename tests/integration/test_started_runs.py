@@ -161,8 +161,8 @@ def test_sources_are_planned_trained_and_left_out_of_the_table(recipes):
     with (recipes / "runs/results/smoke/own/second.csv").open() as handle:
         assert {row["row"] for row in csv.DictReader(handle) if row["mean"]} == {"gated"}
     assert "  to start from: own/first smoke: 2 runs: 1 missing, 1 done" in comt("status", "second.yaml")
-    assert "1 run of own/second starts from what is deleted" in " ".join(comt("rm", source, "--dry-run").split())
-    assert "from what is deleted" not in comt("rm", "own/first", "own/second", "--dry-run")
+    assert "1 run of own/second can then not begin anew" in " ".join(comt("rm", source, "--dry-run").split())
+    assert "can then not begin anew" not in comt("rm", "own/first", "own/second", "--dry-run")
     comt("train-lm", "--recipe", "first.yaml", "--rows", "gated", "--jobs", "1", "--device", "cpu")
     assert len(json.loads((recipes / "runs/by-id" / source / "environment.json").read_text())) == 1, (
         "it was trained again"

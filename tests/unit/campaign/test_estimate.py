@@ -21,7 +21,6 @@ from comt_cli.tasks.base import Unit
 from comt_cli.training import speed
 from comt_cli.training.events import RunStarted, StepReport
 from comt_cli.training.hardware import Hardware
-from comt_cli.verbs.cost import time_left
 
 CPU = Hardware("cpu", "A processor", 1)
 
@@ -117,9 +116,9 @@ def test_runs_at_once_share_the_cores(corpus, tmp_path, monkeypatch):
     seconds = estimator(tmp_path, 1, 1).of(specs[0]).seconds
     eight = estimator(tmp_path, 8, 1)
     assert eight.of(specs[0]).seconds == pytest.approx(4 * seconds)
-    assert time_left([*specs, specs[0]], ["missing"] * 9, eight) == pytest.approx(START_SECONDS + 4 * seconds)
-    assert time_left(specs[:3], ["missing", "done", "unfinished"], eight) == pytest.approx(START_SECONDS + seconds)
-    assert time_left(specs[:2], ["done", "diverged"], eight) == 0
+    assert eight.makespan([*specs, specs[0]]) == pytest.approx(START_SECONDS + 4 * seconds)
+    assert eight.makespan(specs[:3:2]) == pytest.approx(START_SECONDS + seconds)
+    assert eight.makespan([]) == 0
     assert estimator(tmp_path, 2, 2).of(specs[0]).seconds == pytest.approx(2 * seconds)
     assert estimator(tmp_path, 1, 64).of(specs[0]).seconds == pytest.approx(seconds), "nobody to share with"
 

@@ -15,7 +15,7 @@ from comt_cli.recipe.find import find_recipe
 from comt_cli.recipe.load import load_recipe
 from comt_cli.runs.known import Standing, known_runs
 from comt_cli.runs.shared import set_aside
-from tests.shelf import Shelf, comt, shelf
+from tests.shelf import Shelf, comt, shelf, tree
 
 __all__ = ["shelf"]
 
@@ -60,7 +60,7 @@ def test_every_run_is_listed_with_its_state(full: Shelf):
 def test_settings_are_those_that_differ_from_the_recipe_as_set_takes_them(full: Shelf):
     settings = {json.dumps(row["settings"]) for row in listed("mine/gates")}
     assert settings == {"{}", '{"train.steps": 40, "train.learning_rate": 0.01}'}  # the warm-up is a share of the steps
-    (row,) = listed("mine/gates", "--set", "train.steps=40")
+    (row,) = listed("mine/gates@learning_rate-0.01+steps-40")
     said = [f"{key}={json.dumps(value)}" for key, value in row["settings"].items()]
     assert full.spec("pre-ln", 1, overrides=said).id == row["id"]
 
@@ -70,12 +70,9 @@ def test_settings_are_those_that_differ_from_the_recipe_as_set_takes_them(full: 
     [
         (("mine/gates",), 8),
         (("mine/twin",), 3),  # its runs too, under its names
-        (("--rows", "pre-ln"), 4),
-        (("--seeds", "2"), 2),
+        (("mine/gates:pre-ln",), 4),
+        (("mine/gates:::2",), 2),
         (("--state", "done,failed"), 5),
-        (("--set", "train.steps=40"), 1),
-        (("--set", "train.warmup_steps=0.1"), 8),
-        (("--set", "train.learning_rate=0.5"), 0),
     ],
 )
 def test_options_select(full: Shelf, options, count):
@@ -124,14 +121,10 @@ def partly(shelf: Shelf) -> Shelf:
 def test_options_are_those_of_the_training(shelf: Shelf):
     """Steps that contradict another scale's setup are no problem (the paper's warm-up is 2000 steps)."""
     shelf.done(shelf.spec("pre-ln", 1, overrides=["train.steps=40"]), 300.0)
-    options = ("--set", "train.steps=40", "--rows", "pre-ln", "--columns", "docs/tiny", "--seeds", "1")
-    assert comt("status", "mine/gates", *options).output.splitlines() == [
-        "mine/gates@steps-40 smoke: 1 run: 1 done",
-        "          docs/tiny",
-        "  pre-ln  300.00",
-    ]
-    of_suffix = comt("status", "mine/gates@steps-40", *options[2:]).output
-    assert of_suffix == comt("status", "mine/gates", *options).output
+    assert (
+        "mine/gates@steps-40 smoke: 6 runs: 5 missing, 1 done"
+        in comt("status", "mine/gates@steps-40", "--seeds", "1").output
+    )
     assert "12 runs: 12 missing" in comt("status", "mine/gates").output
     assert "  besides, mine/gates@steps-40: 1 done" in comt("status", "mine/gates").output
     shelf.done(shelf.spec("pre-ln", 1, scale="small", overrides=["train.steps=40"]))
@@ -139,12 +132,6 @@ def test_options_are_those_of_the_training(shelf: Shelf):
         "mine/gates@steps-40 small: 6 runs: 5 missing, 1 done",
         "mine/gates@steps-40 smoke: 12 runs: 11 missing, 1 done",
     ]
-
-
-def test_rows_narrow_what_is_shown_and_unknown_ones_are_errors(partly: Shelf):
-    assert "3 done" not in comt("status", "--rows", "a/b").output
-    assert comt("status", "--rows", "nonesuch").exit_code == 0  # no table has it
-    assert isinstance(comt("status", "mine/gates", "--rows", "nonesuch").exception, UserError)
 
 
 def test_cells_as_json(partly: Shelf):
@@ -190,38 +177,26 @@ def test_a_copy_is_a_recipe_of_its_own_with_all_its_comments(shelf: Shelf):
     assert copy.path.read_text() == f"# Copied from comt/table3.yaml.\n{original.path.read_text()}"
 
 
-def test_nothing_is_ever_overwritten(shelf: Shelf):
-    before = Path("recipes/mine/twin.yaml").read_text()
-    assert "is there already: nothing was written" in str(
-        comt("recipes", "--copy", "table3", "recipes/mine/twin.yaml").exception
-    )
-    Path("dangling.yaml").symlink_to("elsewhere.yaml")
-    assert "is there already" in str(comt("recipes", "--copy", "table3", "dangling.yaml").exception)
-    assert Path("recipes/mine/twin.yaml").read_text() == before
-    assert not Path("elsewhere.yaml").exists()
-
-
-def test_a_copy_whose_setups_are_not_found_from_there_is_not_written(shelf: Shelf, tmp_path_factory):
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
-    (elsewhere / "setups").mkdir()
-    (elsewhere / "setups/own.yaml").write_text("train: {batch_size: 4}\n")
-    (elsewhere / "papers").mkdir()
-    source = elsewhere / "papers/table1.yaml"
-    source.write_text(Path("recipes/mine/gates.yaml").read_text().replace("seeds: [1, 2]", "seeds: [1, 2]\nsetup: own"))
-    result = comt("recipes", "--copy", str(source), "mine.yaml")
-    assert "no setup is called 'own'" in str(result.exception)
-    assert not Path("mine.yaml").exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (("table3",), "--copy takes a recipe and the file to write"),
         (("table3", "copy.txt"), "a recipe's file ends in .yaml"),
         (("nonesuch", "copy.yaml"), "there is no recipe nonesuch"),
+        (("table3", "recipes/mine/twin.yaml"), "is there already: nothing was written"),
+        (("table3", "dangling.yaml"), "is there already: nothing was written"),
+        (("elsewhere/papers/table1.yaml", "mine.yaml"), "no setup is called 'own'"),
     ],
 )
-def test_what_cannot_be_copied_is_told(shelf: Shelf, arguments, says):
-    result = comt("recipes", "--copy", *arguments)
-    assert isinstance(result.exception, UserError)
-    assert says in str(result.exception)
+def test_a_copy_overwrites_nothing_and_is_right_where_it_lies(shelf: Shelf, arguments, says):
+    Path("dangling.yaml").symlink_to("elsewhere.yaml")
+    for folder in ("setups", "papers"):
+        Path("elsewhere", folder).mkdir(parents=True)
+    Path("elsewhere/setups/own.yaml").write_text("train: {batch_size: 4}\n")
+    text = Path("recipes/mine/gates.yaml").read_text().replace("seeds: [1, 2]", "seeds: [1, 2]\nsetup: own")
+    Path("elsewhere/papers/table1.yaml").write_text(text)
+    before = tree(Path())
+    error = comt("recipes", "--copy", *arguments).exception
+    assert isinstance(error, UserError)
+    assert says in str(error)
+    assert tree(Path()) == before

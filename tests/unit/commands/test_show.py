@@ -147,7 +147,7 @@ def test_every_setting_is_there_with_the_line_that_gave_it():
     [
         ((TABLE, "--settings", "gatd,one"), "there is no row 'gatd'"),
         ((TABLE, "--settings", "gated"), "--settings gated: say under which column"),
-        ((TABLE, "--settings", "gated,one", "--rows", "plain", "--gpus", "2"), "does not go with --rows and --gpus"),
+        ((TABLE, "--settings", "gated,one", "--gpus", "2"), "it goes with neither"),
         ((*PAPERS, "--plan-for", "h10"), "There are H200, H100 PCIe, "),
         ((*PAPERS, "--plan-for", "h100", "--device", "cpu"), "Leave one of them out."),
         ((*PAPERS, "--plan-for", "h100", "--gpus", "7"), "Choose --gpus so that it divides train.batch_size"),

@@ -24,7 +24,6 @@ from comt_cli.recipe.problems import RecipeError
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.shared import shared_runs
 from comt_cli.training import speed
-from comt_cli.training.trackers import VARIABLE
 from comt_cli.verbs.ablate import further_rows
 from comt_cli.verbs.plan import plan_recipe
 
@@ -128,8 +127,6 @@ def test_sweeps_are_part_of_the_queue_where_they_are_asked_for(calls) -> None:
     (_, first, *_), (_, second, *_), *written = calls
     assert [call[1] for call in written] == ["one", "tuned"]
     assert (len(first), len(second)) == (2 + 6 + 2, 2 + 6 + 2 + 2)
-    selected = plan_recipe("mine/tuned", "smoke", rows="post-ln", also={"own": "rezero"})
-    assert plan_recipe("mine/tuned", "smoke", also={"own": "rezero"}).only("post-ln", None).specs == selected.specs
     row = comt("train-lm", "mine/tuned", "--seeds", "1", "--rows", "post-ln", "--device", "cpu")
     assert row.exit_code == 0, row.output
     assert {row for _, row, _ in calls[-2][1]} == {"post-ln", "pre-ln"}, "the baseline's trials too"
@@ -157,13 +154,12 @@ def test_what_is_wrong_is_told_before_anything_is_trained(calls, line, kind, sai
     assert calls == []
 
 
-@pytest.mark.parametrize("verb", [("reproduce", "--papers", "mine"), ("train-lm", "--recipe", "mine/one")])
-def test_what_is_there_is_written_before_a_failed_run_is_an_error(calls, monkeypatch, verb) -> None:
+def test_what_is_there_is_written_before_a_failed_run_is_an_error(calls, monkeypatch) -> None:
     def train_on(gpus, specs, runs, device, jobs) -> Summary:
         return Summary(tuple(RunOutcome.of(shared, runs, Ending.failed, "a defect") for shared in shared_runs(specs)))
 
     monkeypatch.setattr(comt_cli.campaign.executor, "train_on", train_on)
-    result = comt(*verb)
+    result = reproduce()
     assert calls == [("write", "one", False)]
     assert isinstance(result.exception, TrainingFailed)
     assert "4 of 4 runs failed" in result.exception.message
@@ -212,7 +208,7 @@ def widths(calls) -> list[tuple]:
 
 def test_an_ablation_trains_its_rows_and_writes_the_whole_table(widths) -> None:
     Path("recipes/mine/bad.yaml").write_text("title: [\n")
-    result = comt("ablate", "hidden-size", "--paper", "mine", "--seeds", "1-2", "--also", "mix-ln")
+    result = comt("ablate", "hidden-size", "mine", "--seeds", "1-2", "--also", "mix-ln")
     assert result.exit_code == 0, result.output
     assert "mine/bad is left out" in result.stderr, "a broken recipe does not stand in the way"
     rows = [("one", row, seed) for seed in (1, 2) for row in ("pre-ln", "2", "8", "mix-ln")]
@@ -221,7 +217,7 @@ def test_an_ablation_trains_its_rows_and_writes_the_whole_table(widths) -> None:
 
 def test_values_add_points_of_the_methods_own_types(widths) -> None:
     # 2 has a row; 64 is another row's name.
-    assert comt("ablate", "hidden-size", "--paper", "mine", "--values", "1,2,64").exit_code == 0
+    assert comt("ablate", "hidden-size", "mine", "--values", "1,2,64").exit_code == 0
     assert [row for _, row, _ in widths[0][1]] == ["pre-ln", "2", "8", "1", "hidden-64"]
     found = further_rows(plan_recipe("mine/one", "smoke").loaded, "modules", "only_last, only_qk,v_proj,k_proj+q_proj")
     assert {row: method["sites"] for row, method in found.items()} == {
@@ -240,7 +236,7 @@ def test_values_add_points_of_the_methods_own_types(widths) -> None:
     ],
 )
 def test_a_wrong_value_is_named_and_nothing_is_trained(widths, name, values, said) -> None:
-    assert said in str(refused(comt("ablate", name, "--paper", "mine", "--values", values)))
+    assert said in str(refused(comt("ablate", name, "mine", "--values", values)))
     assert widths == []
 
 
@@ -251,7 +247,6 @@ TRAIN = ("train-lm", "--recipe", "mine/one", "--seeds", "1", "--slurm", "site.ya
 def slurm(calls, tmp_path, monkeypatch) -> FakeSlurm:
     Path("site.yaml").write_text("time: 1:00:00\npartition: gpu\n", encoding="utf-8")
     monkeypatch.setattr("comt_cli.tasks.base.Task.identify", lambda self, settings: ("asked", "c0ffee0123456789"))
-    monkeypatch.setenv(VARIABLE, "")
     return FakeSlurm(tmp_path / "slurm", monkeypatch)
 
 
@@ -288,15 +283,3 @@ def test_jobs_are_submitted_once_and_followed(slurm, calls) -> None:
         f"failed (job 2, see runs/slurm/{table['open'][0]['request']}/2_0_log.out)"
     ]
     assert calls == []
-
-
-def test_trackers_are_there_while_runs_are_trained(calls, monkeypatch) -> None:
-    heard = []
-    monkeypatch.setenv(VARIABLE, "")
-    train_on = comt_cli.campaign.executor.train_on
-    monkeypatch.setattr(
-        comt_cli.campaign.executor, "train_on", lambda *given: heard.append(os.environ[VARIABLE]) or train_on(*given)
-    )
-    for options in (("--track", "tensorboard"), ()):
-        comt("train-lm", "--recipe", "mine/one", *options)
-    assert (heard, os.environ[VARIABLE]) == (["tensorboard", ""], "")

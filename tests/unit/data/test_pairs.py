@@ -273,7 +273,7 @@ def test_files_that_do_not_fit_are_named(cache, two, tmp_path):
         (write(tmp_path / "long", ["Satz"] * 301), r"line 301 of .*long has no counterpart in .*a\.en"),
         (wide, r"wide\.de is not UTF-8 text \(line 1: "),
         (tmp_path / "absent", "cannot read .*absent"),
-        (tmp_path / "pipe", "cannot read .*pipe: it is a pipe, not a file"),
+        (tmp_path / "pipe", "cannot read .*pipe: it is a pipe or a device, not a file"),
     ):
         with pytest.raises(UserError, match=wrong):
             prepare(of_files(two[0], other))

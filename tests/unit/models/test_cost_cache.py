@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,6 @@ from tiny_runs import image_spec, tiny_spec, write_corpus
 
 from comt_cli import line_cache
 from comt_cli import methods as methods_room
-from comt_cli.campaign.processes import usable_cores
 from comt_cli.line_cache import LineCache
 from comt_cli.models import accounting
 from comt_cli.models.accounting import cost_of, to_count, total_flops
@@ -65,7 +61,7 @@ def test_a_damaged_file_is_counted_anew(damage):
     cost = cost_of(spec)
     (path,) = (Path(os.environ["COMT_CACHE"]) / "costs").glob("*.jsonl")
     line = path.read_bytes().strip()
-    for broken in (damage, line[: len(line) // 2], line.replace(b'"parameters": ', b'"parameters": 1')):
+    for broken in (damage, line[: len(line) // 2]):
         path.write_bytes(broken)
         anew()
         assert list(to_count([spec])) == [spec]
@@ -116,15 +112,12 @@ def test_the_file_is_shared_by_processes_and_a_disk_that_refuses_is_no_error(tmp
 
 
 def test_a_known_plan_is_shown_without_torch_and_numpy(tmp_path, monkeypatch):
-    """The second call of the same plan imports neither, and prints the same; what other processes count is what one
-    counts by itself."""
+    """The second call of the same plan imports neither, and prints the same."""
     code = (
-        "import sys; from comt_cli.app import app; from comt_cli.verbs import cost\n"
-        "cost.MANY = 2; sys.argv[1:] = {}\n"
-        "if __name__ == '__main__':\n"
-        "    try: app()\n"
-        "    except SystemExit as end: assert not end.code, end.code\n"
-        "    print([name for name in ('torch', 'numpy') if name in sys.modules], file=sys.stderr)"
+        "import sys; from comt_cli.app import app; sys.argv[1:] = {}\n"
+        "try: app()\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "print([name for name in ('torch', 'numpy') if name in sys.modules], file=sys.stderr)"
     )
     rows, corpus = "pre-ln,pre-ln+comt", f"data.corpus={write_corpus(tmp_path / 'texts')}"
     arguments = ["show", "comt/table3", "--rows", rows, "--set", corpus, "--json", "--runs", str(tmp_path / "runs")]
@@ -143,34 +136,3 @@ def test_a_known_plan_is_shown_without_torch_and_numpy(tmp_path, monkeypatch):
         cost = cost_of(planned)
         assert (cost.parameters, cost.extra_parameters) == (printed["parameters"], printed["extra_parameters"])
         assert total_flops(planned) == printed["flops"]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="no list of children")
-def test_no_process_outlives_a_command_that_is_killed_while_it_counts(tmp_path):
-    """Whoever did would hold the pipe that the command wrote to. SIGKILL, to which the command cannot even react."""
-    if usable_cores() < 2:
-        pytest.skip("one process counts on one core")
-    code = "import sys; from comt_cli.app import app\nif __name__ == '__main__': sys.argv[1:] = {}; app()"
-    arguments = ["show", "transponder/table2", "--scale", "paper", "--runs", str(tmp_path / "runs")]
-    command = subprocess.Popen([sys.executable, "-c", code.format(arguments)], stdout=subprocess.PIPE)
-    deadline = time.monotonic() + 120
-    while len(descendants(command.pid)) < 3 and time.monotonic() < deadline:  # a tracker, the server, who counts
-        time.sleep(0.1)
-    started = descendants(command.pid)
-    command.kill()
-    command.communicate(timeout=60)
-    assert command.returncode == -signal.SIGKILL
-    assert len(started) >= 3
-    deadline = time.monotonic() + 30
-    while any(Path(f"/proc/{pid}").exists() for pid in started) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert [pid for pid in started if Path(f"/proc/{pid}").exists()] == []
-
-
-def descendants(pid: int) -> list[int]:
-    children: list[int] = []
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            children += map(int, (task / "children").read_text().split())
-    return children + [below for child in children for below in descendants(child)]

@@ -67,7 +67,7 @@ def test_every_damaged_file_of_a_run_is_named(directory):
         assert "JSON object" in told.value.message or file is job
         file.unlink()
         os.mkfifo(file)  # who opens it waits for somebody to write into it
-        with pytest.raises(UserError, match="it is a pipe, not a file"):
+        with pytest.raises(UserError, match="it is a pipe or a device, not a file"):
             read()
         file.unlink()
 
