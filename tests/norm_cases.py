@@ -80,13 +80,12 @@ def run(case: Case, by: str = "modulated_norm.triton") -> Results:
     module = importlib.import_module(f"comt_cli.kernels.{by}")
     modulated_norm, modulated_norm_backward = module.modulated_norm, module.modulated_norm_backward
     (product, *gates, _, _), kind = case.tensors, case.kind
-    y, mean, var = modulated_norm(product, None, *case.tensors[1:], kind.relu, EPSILON)
-    kept = product, None, *gates, mean, var
+    y, mean, var = modulated_norm(product, *case.tensors[1:], kind.relu, EPSILON)
+    kept = product, *gates, mean, var
     through_relu = kind.skip and kind.relu  # else the skip path's gradient is dy, and the operator asks for none
-    *gradients, dskip, du = modulated_norm_backward(
+    *gradients, dskip = modulated_norm_backward(
         case.dy, y if kind.relu else None, *kept, kind.relu, EPSILON, through_relu
     )
-    assert du.shape == (0,)  # u's is in the product's
     if kind.skip and not kind.relu:
         assert dskip.shape == (0,)
         dskip = case.dy
@@ -108,7 +107,7 @@ def expect(case: Case, positive: Tensor | None = None) -> Results:
     leaves = [None if tensor is None else tensor.double().requires_grad_() for tensor in case.tensors]
     relu = kind.relu and positive is None
     product, window, A, b, weight, bias, skip = leaves
-    y, mean, var = reference(product[:, :used], None, window, A, b, weight, bias, skip, relu, EPSILON)
+    y, mean, var = reference(product[:, :used], window, A, b, weight, bias, skip, relu, EPSILON)
     passed = y if positive is None else y * positive
     wanted = [leaf for leaf in leaves if leaf is not None]
     found = iter(torch.autograd.grad(passed, wanted, case.dy.double()))
@@ -119,7 +118,7 @@ def expect(case: Case, positive: Tensor | None = None) -> Results:
 def assert_operator_agrees(case: Case) -> None:
     """The operator that layers call gives the bits of its kernels, and gradients in the types of their leaves."""
     leaves = [None if tensor is None else tensor.detach().requires_grad_() for tensor in case.tensors]
-    y, mean, var = modulated_norm(leaves[0], None, *leaves[1:], case.kind.relu, EPSILON)
+    y, mean, var = modulated_norm(leaves[0], *leaves[1:], case.kind.relu, EPSILON)
     wanted = {name: leaf for name, leaf in zip(NAMES, leaves, strict=True) if leaf is not None}
     gradients = torch.autograd.grad(y, list(wanted.values()), case.dy)
     found = run(case)

@@ -1,4 +1,4 @@
-"""The fused batch norm, in C++ and in Triton, and the window convolution, against their definitions in float64.
+"""The fused batch norm, in C++ and in Triton, against its definition in float64.
 
 Triton's tiles are small, so that a few dozen pixels have several programs, row blocks and channel tiles, all with a
 rest. What lies around the product is NaN, and so are its padding columns: who reads them is found out.
@@ -6,8 +6,8 @@ rest. What lies around the product is NaN, and so are its padding columns: who r
 Errors are relative to the largest element of a tensor; of the parameters' gradients, sums over the same pixels, to the
 largest of all (a norm undoes what all gates have in common, so that a gate's sum may nearly cancel). fp32: 2e-5, sums
 of a few hundred terms in fp32 (2^-24 a rounding) and a logistic function good to 6e-7. bf16: 2e-2; inputs are the same
-numbers on both sides, a result is rounded once (2^-8; the interpreter cuts, 2^-7), factors of A's gradient are too, and
-the nine taps of a window gate once each. Where ReLU follows, both sides let the gradient of the same pixels through.
+numbers on both sides, a result is rounded once (2^-8; the interpreter cuts, 2^-7), and factors of A's gradient are too.
+Where ReLU follows, both sides let the gradient of the same pixels through.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ import pytest
 import torch
 from pairwise import pairwise
 from same_bits import Reason, assert_same_bits
-from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton exists for Linux alone")
 
 import triton
 from norm_cases import EPSILON, Case, Kind, Results, assert_operator_agrees, expect, make, run
 
-from comt_cli.kernels import operators, window_convolution
-from comt_cli.kernels.cpu import build, calls
+from comt_cli.kernels import operators
+from comt_cli.kernels.cpu import build
 from comt_cli.kernels.modulated_norm.triton import common
 
 CPP, TRITON = "cpu.calls", "modulated_norm.triton"
@@ -118,30 +117,9 @@ def test_what_does_not_fit_is_refused(by):
         (product, window, A[:, 1:], b, skip),
     ):
         with pytest.raises(ValueError, match=r"pixel|product|A "):
-            module.modulated_norm(of, None, *gates, weight, bias, added, True, EPSILON)
+            module.modulated_norm(of, *gates, weight, bias, added, True, EPSILON)
     with pytest.raises(ValueError, match="output"):
-        module.modulated_norm_backward(skip, None, product, None, window, A, b, weight, bias, bias, True, EPSILON, True)
-
-
-def normal(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-@IN_CPP
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_u_in_planes_of_its_own(dtype):
-    """As a convolution's window gate has it, in fp32: the same numbers as from columns of the product."""
-    case = make(130, 17, EVERYTHING, rest=0)
-    product, *rest = (None if each is None else each.to(dtype) if each.dim() == 2 else each for each in case.tensors)
-    joined, apart = product.detach(), (product[:, :17], product[:, 17:].float().T.contiguous().T)
-    found = calls.modulated_norm(*apart, *rest, True, EPSILON)
-    expected = calls.modulated_norm(joined, None, *rest, True, EPSILON)
-    kept = *rest[:4], *found[1:], True, EPSILON, True
-    back = calls.modulated_norm_backward(case.dy.to(dtype), found[0], *apart, *kept)
-    right = calls.modulated_norm_backward(case.dy.to(dtype), expected[0], joined, None, *kept)
-    together = torch.cat([back[0], back[-1].to(dtype)], 1)
-    for mine, other in zip((*found, together, *back[1:-1]), (*expected, *right[:-1]), strict=True):
-        torch.testing.assert_close(mine, other, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+        module.modulated_norm_backward(skip, None, product, window, A, b, weight, bias, bias, True, EPSILON, True)
 
 
 @IMPLEMENTATIONS
@@ -179,49 +157,3 @@ def test_a_special_value_reaches_its_channel_and_no_other(by, value):
         lost = lost.any(0) if lost.dim() == 2 else lost
         assert lost.nonzero().flatten().tolist() == [5], name
     assert found["bias"].isfinite().all()  # dy alone
-
-
-# ---- the window convolution
-
-
-@IN_CPP
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize(
-    ("sizes", "k", "stride", "h"),
-    [
-        ((2, 16, 8, 8, 8), 3, 1, 1),
-        ((3, 17, 5, 7, 9), 3, 2, 3),
-        ((2, 3, 4, 6, 5), 1, 1, 2),
-        ((1, 8, 8, 9, 35), 3, 1, 2),
-        ((2, 4, 4, 10, 11), 7, 2, 1),
-    ],
-    ids=str,
-)
-def test_a_windows_filters_see_what_a_convolution_sees(dtype, sizes, k, stride, h):
-    B, C, out, H, W = sizes
-    layout = torch.channels_last if stride == 1 else torch.contiguous_format
-    x = normal(0, B, C, H, W, dtype=dtype).contiguous(memory_format=layout)
-    given = [x, normal(1, out, C, k, k, dtype=dtype), normal(2, h, C, k, k, dtype=dtype)]
-    leaves = [each.detach().requires_grad_() for each in given]
-    wide = [each.double().requires_grad_() for each in given]
-    found = window_convolution.window_convolution(*leaves, stride, k // 2)
-    exact = window_convolution.reference(*wide, stride, k // 2)
-    incoming = [normal(3, *each.shape).to(mine.dtype) for each, mine in zip(exact, found, strict=True)]
-    gradients = torch.autograd.grad(found, leaves, incoming)
-    exact_gradients = torch.autograd.grad(exact, wide, [each.double() for each in incoming])
-    for one, other in zip((*found, *gradients), (*exact, *exact_gradients), strict=True):
-        assert (one.double() - other).abs().max() <= TOLERANCE[dtype] * other.abs().max()
-
-
-@IN_CPP
-@pytest.mark.filterwarnings("ignore:The .grad attribute")
-@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format], ids=["last", "first"])
-def test_pytorch_accepts_the_convolution_and_is_told_how_its_gradients_lie(layout):
-    """Compiled code trusts the strides that it was told, or stops at them; opcheck does not compare a gradient's."""
-    leaves = [normal(0, 2, 8, 5, 6), normal(1, 16, 8, 3, 3), normal(2, 2, 8, 3, 3)]
-    leaves = [each.contiguous(memory_format=layout).requires_grad_() for each in leaves]
-    torch.library.opcheck(torch.ops.comt.window_convolution.default, (*leaves, 2, 1))
-    backward = torch.ops.comt.window_convolution_backward.default
-    given = [normal(3, 2 * 3 * 3, 16), normal(4, 2, 2 * 3 * 3), *(each.detach() for each in leaves)]
-    real, told = backward(*given, 2, 1), backward(*(each.to("meta") for each in given), 2, 1)
-    assert [each.stride() for each in real] == [each.stride() for each in told]

@@ -113,7 +113,7 @@ def of_norm(C: int, window: int, pixel: int, dtype: torch.dtype) -> list[Launch]
 
     rest = window > 0
     product, skip = meta(T, C + window + rest, dtype=dtype), meta(T, C, dtype=dtype) if rest else None
-    gates = None, meta(window) if window else None, meta(pixel, C), meta(pixel), meta(C) if rest else None
+    gates = meta(window) if window else None, meta(pixel, C), meta(pixel), meta(C) if rest else None
 
     def call() -> None:
         y, mean, var = modulated_norm(product, *gates, meta(C), skip, rest, 1e-5)

@@ -51,7 +51,7 @@ __all__ = ["modulated_norm", "modulated_norm_backward"]
 
 
 def modulated_norm(
-    product_PK: Tensor, u_PH: Tensor | None, window_H: Tensor | None, A_RC: Tensor | None, b_R: Tensor | None,
+    product_PK: Tensor, window_H: Tensor | None, A_RC: Tensor | None, b_R: Tensor | None,
     weight_C: Tensor | None, bias_C: Tensor, skip_PC: Tensor | None, relu: bool, epsilon: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return y, [P, C], in the product's type (fp32, bf16 or fp16); mean and biased variance, [C], in fp32.
@@ -60,7 +60,7 @@ def modulated_norm(
     and skip, and C, are multiples of 8 elements, a thread moves so many at a time: give the product padding columns.
     Raises ValueError where shapes do not fit, or where there is no pixel.
     """
-    given = Operands(product_PK, u_PH, window_H, A_RC, b_R, weight_C, len(bias_C))
+    given = Operands(product_PK, window_H, A_RC, b_R, weight_C, len(bias_C))
     product_PK, (P, C, _) = given.product_PK, given.sizes
     skip_PC = None if skip_PC is None else unit_stride(skip_PC)
     y_PC = product_PK.new_empty(P, C)

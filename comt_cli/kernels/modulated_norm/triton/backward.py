@@ -48,19 +48,19 @@ from comt_cli.kernels.triton.sums import add_groups
 
 
 def modulated_norm_backward(
-    dy_PC: Tensor, y_PC: Tensor | None, product_PK: Tensor, u_PH: Tensor | None, window_H: Tensor | None,
-    A_RC: Tensor | None, b_R: Tensor | None, weight_C: Tensor | None, mean_C: Tensor, var_C: Tensor, relu: bool,
-    epsilon: float, has_skip: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return the gradients of product, [P, K], in its type; of window, A, b, weight and bias, in fp32; of skip, [P, C],
-    in the type of dy; and of u. What there is not has a gradient of shape (0,): u's is in the product's.
+    dy_PC: Tensor, y_PC: Tensor | None, product_PK: Tensor, window_H: Tensor | None, A_RC: Tensor | None,
+    b_R: Tensor | None, weight_C: Tensor | None, mean_C: Tensor, var_C: Tensor, relu: bool, epsilon: float,
+    has_skip: bool,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Return the gradients of product, [P, K], in its type; of window, A, b, weight and bias, in fp32; and of skip,
+    [P, C], in the type of dy. What there is not has a gradient of shape (0,).
 
     `y_PC` is needed where there is a ReLU, ValueError otherwise. Columns of the product behind its C + H get zeros.
     Without a ReLU, dskip is a copy of dy: who can use dy itself need not ask for it.
     """
     if relu and y_PC is None:
         raise ValueError("the gradient of a ReLU needs the output y, which is None")
-    of = Operands(product_PK, u_PH, window_H, A_RC, b_R, weight_C, len(mean_C))
+    of = Operands(product_PK, window_H, A_RC, b_R, weight_C, len(mean_C))
     rows = [unit_stride(each) for each in ([dy_PC, y_PC] if relu and y_PC is not None else [dy_PC])]
     tensors = *of.source, *rows, *([None] if len(rows) == 1 else []), mean_C.contiguous(), var_C.contiguous()
     strides = of.product_PK.stride(0), rows[0].stride(0), rows[-1].stride(0)
@@ -75,7 +75,7 @@ def modulated_norm_backward(
     of_parameters = (
         there(dwindow_H, window_H), there(dA_RC, A_RC), there(db_R, b_R), there(dweight_C, weight_C), dbias_C
     )  # fmt: skip
-    return dproduct_PK, *of_parameters, there(dskip_PC, dskip_PC, dy_PC), dy_PC.new_empty(0)
+    return dproduct_PK, *of_parameters, there(dskip_PC, dskip_PC, dy_PC)
 
 
 def _of_pixels(

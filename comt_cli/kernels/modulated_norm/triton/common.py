@@ -82,7 +82,7 @@ def groups(P: int, tile: Tile, programs: int = PROGRAMS, shares: int = 1) -> tup
 class Operands:
     """What both passes are given, as the kernels want it: parameters without gaps, the product's columns side by side.
 
-    Raises ValueError where they do not fit each other, where u is not in the product, or where there is no pixel.
+    Raises ValueError where they do not fit each other, or where there is no pixel.
 
     Attributes:
         sizes: P, C and H. R: rows of A, 0 without a pixel gate.
@@ -91,11 +91,9 @@ class Operands:
     """
 
     def __init__(
-        self, product_PK: Tensor, u_PH: Tensor | None, window_H: Tensor | None, A_RC: Tensor | None,
-        b_R: Tensor | None, weight_C: Tensor | None, C: int,
+        self, product_PK: Tensor, window_H: Tensor | None, A_RC: Tensor | None, b_R: Tensor | None,
+        weight_C: Tensor | None, C: int,
     ) -> None:  # fmt: skip
-        if u_PH is not None:
-            raise ValueError("the Triton kernels read u from the product's columns, not from a tensor of its own")
         P, H = len(product_PK), 0 if window_H is None else window_H.numel()
         if P == 0:
             raise ValueError("a batch normalisation of no pixels has no mean: at least one is needed")
