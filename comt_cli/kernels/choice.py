@@ -46,8 +46,6 @@ MOST_RANK = 128
 """The widest bottleneck that the kernels take."""
 NARROW_RANK = 16
 """Measurements on one side of it say nothing about the other, where the kernels work in other tiles."""
-MOST_PIXEL_RANK = 8
-"""The widest pixel gate (the paper's) that the Triton kernels take: with 32 they run out of registers."""
 WITHOUT_GATES = "without gates whole steps were not measured faster with kernels"
 """Of compiled models on a CPU, where an operation is also fused with its neighbours, which measuring it alone does not
 show; and of decoding, where calling a kernel costs more than it saves. With gates both are faster (results/bench)."""
@@ -120,8 +118,8 @@ def choose_norm(
         return choice
     if not training:
         return Choice(False, "evaluation has nothing to average: the kernel is for training")
-    if device.type == "cuda" and gate in ("pixel", "both") and hidden > MOST_PIXEL_RANK:
-        return Choice(False, f"the Triton kernel takes pixel gates with up to {MOST_PIXEL_RANK} hidden channels")
+    if device.type == "cuda":
+        return Choice(False, "batch norms have a kernel for CPUs alone")
     if wanted == "auto" and channels < NORM_CHANNELS:
         return Choice(False, f"steps are measured with {NORM_CHANNELS} channels and more, this network has {channels}")
     choice = choice if wanted == "fused" else _by_steps(device, DTYPES[dtype], gate, compiled)
