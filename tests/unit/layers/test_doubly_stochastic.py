@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from naive import normal
 
-from comt_cli.layers.residual.hyper_connections import normalised_products, read_streams, write_streams
-from comt_cli.layers.residual.manifold_hyper_connections import sinkhorn
+from comt_cli.layers.residual.hyper_connections import normalised_products, read_streams, sinkhorn, write_streams
 
 D = 6
 

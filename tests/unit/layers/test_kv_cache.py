@@ -99,19 +99,6 @@ def test_positions_count_from_the_first_token():
     assert_same_bits(cache.rotation(1)[0], cos_SE[torch.tensor([[5], [12], [1]])], Reason.MOVED)
 
 
-def test_what_is_visible_by_hand():
-    """Two columns, then two more; the second text begins in column 3. Padding sees itself, or it would see nothing."""
-    cache = KeyValueCache(SHAPE, 2, 5, 10000.0, torch.zeros(()))
-    cache.begin([4, 1])
-    column, visible = cache.this_pass(2)
-    assert column.tolist() == [0, 1]
-    assert visible[:, 0].int().tolist() == [[[1, 0], [1, 1]], [[1, 0], [0, 1]]]
-    cache.advance(2)
-    column, visible = cache.this_pass(2)
-    assert column.tolist() == [2, 3]
-    assert visible[:, 0].int().tolist() == [[[1, 1, 1, 0], [1, 1, 1, 1]], [[0, 0, 1, 0], [0, 0, 0, 1]]]
-
-
 def test_no_more_than_the_capacity_fits_and_rewound_columns_are_written_again():
     model = built(wiring_of({"name": "pre-ln"}))
     cache = cache_for(model, 3, 10)

@@ -17,9 +17,8 @@ from naive import close, matrix, normal, rms_norm, sigmoids, softmax
 from torch import Tensor, nn
 
 from comt_cli.errors import UserError
-from comt_cli.layers.residual.attention_residuals import DepthAttention
+from comt_cli.layers.residual.attention_residuals import DepthAttention, DepthMixture
 from comt_cli.layers.residual.base import State, final_stream
-from comt_cli.layers.residual.deep_cross_attention import DepthMixture
 
 
 def norm_of(part: nn.Module, x_D: Tensor) -> Tensor:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
-from connection_stacks import D, branch, stack
 from method_cases import SETTINGS, TOKENS, built, loss_of, projections, wiring_of
-from naive import normal
 from same_bits import Reason, assert_same_bits
 from torch import Tensor, nn
 
 from comt_cli.lab.networks import LEAST_APART, least_gradient
-from comt_cli.layers.residual.base import State
-from comt_cli.layers.residual.deep_cross_attention import DepthMixture
-from comt_cli.layers.residual.hyper_connections import Dynamic
-from comt_cli.layers.residual.manifold_hyper_connections import Coefficients
+from comt_cli.layers.residual.attention_residuals import DepthMixture
+from comt_cli.layers.residual.hyper_connections import Coefficients, Dynamic
 from comt_cli.methods.base import residual_connections
 
 EXACT = SETTINGS.model_copy(update={"norm_eps": 1e-15})
@@ -162,14 +156,3 @@ def test_every_parameter_learns_and_streams_part(name):
 BEGIN_A_STACK = [
     name for name, each in residual_connections().items() if "states" in each.needs and name != "progressive"
 ]
-
-
-@pytest.mark.parametrize("name", BEGIN_A_STACK)
-def test_only_the_first_junction_begins_a_stack(name):
-    """Behind it a plain stream would be copied, or read, as if nothing had come before: the baseline, silently."""
-    connections, _ = stack(name)
-    plain = State(normal(1, 2, D, seed=1))
-    connections[0].step(plain, partial(branch, 0))
-    for k, each in enumerate(connections[1:], 1):
-        with pytest.raises(ValueError, match="plain stream"):
-            each.step(plain, partial(branch, k))

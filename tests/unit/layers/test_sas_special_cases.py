@@ -11,9 +11,8 @@ import torch
 from naive import close, dot, normal, shaken, sigmoid
 from torch import Tensor, nn
 
-from comt_cli.layers.convolution import EPSILON, MapBatchNorm, MapLayerNorm
+from comt_cli.layers.convolution import EPSILON, MapLayerNorm
 from comt_cli.layers.residual.base import ResidualSite
-from comt_cli.layers.residual.channel_gates import Highway
 from comt_cli.layers.residual.sas import GatedShare, SelfAdaptiveScaling
 
 LAYER_NORM = partial(MapLayerNorm, over="sample")
@@ -118,22 +117,3 @@ def test_one_scaling_gate(gate, reads):
                 read = (x[i, j], F[i, j]) if reads == "pixel" else (x.flatten(0, 1).mean(0), F.flatten(0, 1).mean(0))
                 g = naive_gate(connection.gate, torch.cat(read))
                 close(y_BHWC[b, i, j], g * F[i, j] + (1 - g) * x[i, j])
-
-
-def test_the_transform_gate_of_every_pixel_is_highway():
-    x_BHWC, F_BHWC = normal(2, 2, 3, 3), normal(2, 2, 3, 3, seed=1)
-    ours = shaken(GatedShare(site(3), gate="transform", reads="pixel"))
-    highway = shaken(Highway(site(3)))
-    close(ours(x_BHWC, lambda _: F_BHWC), highway(x_BHWC, lambda _: F_BHWC))
-    pooled = shaken(GatedShare(site(3), gate="transform", reads="pooled"))
-    T_B11C = torch.sigmoid(pooled.gate(x_BHWC.mean(dim=(1, 2), keepdim=True)))
-    close(pooled(x_BHWC, lambda _: F_BHWC), T_B11C * F_BHWC + (1 - T_B11C) * x_BHWC)
-
-
-def test_batch_norm_of_maps_is_that_of_channels():
-    norm, theirs = shaken(MapBatchNorm(3)), nn.BatchNorm2d(3).double()
-    with torch.no_grad():
-        theirs.weight.copy_(norm.weight)
-        theirs.bias.copy_(norm.bias)
-    x_BHWC = normal(4, 2, 3, 3)
-    close(norm(x_BHWC), theirs(x_BHWC.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))

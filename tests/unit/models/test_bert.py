@@ -10,16 +10,13 @@ import torch.nn.functional as F
 from initialised import initialised, shaken
 from method_cases import wiring_of
 from pydantic import ValidationError
-from small_networks import BERT, MASKED_METHODS, SMALL, TOKENS, VOCABULARY
+from small_networks import BERT, TOKENS, VOCABULARY
 
 from comt_cli.errors import UserError
-from comt_cli.layers.dropout import Masks
 from comt_cli.layers.projection import Projections
-from comt_cli.models.build import empty_network, settings_from
+from comt_cli.models.build import empty_network
 from comt_cli.models.flops import parameter_count
-from comt_cli.tasks import task_of
 from comt_cli.tasks.settings.bert import BERT_SIZES, BertSettings
-from comt_cli.tasks.settings.transformer import ENCODER_SITES
 
 PIECES = 30_522
 PLAIN = {"tiny": 4_416_698, "mini": 11_201_594, "small": 28_795_194, "medium": 41_404_730, "base": 109_514_298}
@@ -120,17 +117,6 @@ def test_the_equations():
     torch.testing.assert_close(model(TOKENS)[is_token], expected[is_token], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", SMALL["train-bert"].tested)
-def test_padding_changes_nothing_and_later_tokens_do(name):
-    model = model_of(MASKED_METHODS[name])
-    with torch.no_grad():
-        plain, padded = model(TOKENS), model(F.pad(TOKENS, (0, 5)))
-        torch.testing.assert_close(padded[:, :9], plain, rtol=1e-9, atol=1e-9)
-        changed = TOKENS.clone()
-        changed[0, -1] = changed[0, -1] % (VOCABULARY - 1) + 1
-        assert not torch.allclose(model(changed)[0, 0], plain[0, 0], rtol=1e-6, atol=0)  # it reads both sides
-
-
 def test_logits_at_places_are_those_of_all_positions():
     model = model_of()
     places = torch.tensor([[3, 0], [5, 5], [8, 1]])
@@ -159,14 +145,3 @@ def test_a_pooled_output_reads_segments_and_all_tokens():
 
 
 # ---- what it has from `Model`
-
-
-def test_dropout_is_in_every_place_that_bert_has_it_and_settings_come_back_from_json():
-    model = empty_network(BertSettings(size="mini"), wiring_of({"name": "post-ln"}), vocabulary=9)
-    sites = [module.p for module in Masks(model)._sites.values() if module.p]
-    assert sites == [0.1] * (1 + 4 * 3)  # embeddings; the weights of attention and both branches of each block
-    assert settings_from(BERT.model_dump_json()) == BERT
-    assert task_of("train-bert").sites == ENCODER_SITES
-    assert BertSettings(size="small").shape().heads == 8
-    with pytest.raises(ValidationError, match="must split evenly into 5 heads"):
-        BertSettings(heads=5)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,8 +13,6 @@ from tiny_runs import image_spec, tiny_spec, write_corpus
 
 from comt_cli import line_cache
 from comt_cli import methods as methods_room
-from comt_cli.campaign.jobs import usable_cores
-from comt_cli.line_cache import LineCache
 from comt_cli.models import accounting
 from comt_cli.models.accounting import cost_of, to_count, total_flops
 from comt_cli.models.cost import network_of
@@ -103,18 +98,6 @@ def test_the_version_covers_every_room_that_a_model_may_import():
     assert MAY_IMPORT["models"] <= {*accounting.ROOMS, *beside}
 
 
-def test_the_file_is_shared_by_processes_and_a_disk_that_refuses_is_no_error(tmp_path):
-    (tmp_path / "file").write_text("")
-    cache = LineCache(tmp_path / "file" / "costs" / "1.jsonl")
-    cache.put("a", 1)
-    assert cache.get("a") == 1
-    assert LineCache(cache.path).get("a") is None
-    first, second = (LineCache(tmp_path / "a.jsonl") for _ in range(2))
-    for number, each in enumerate((first, second, first)):
-        each.put({"n": number}, [number])
-    assert [LineCache(tmp_path / "a.jsonl").get({"n": n}) for n in range(4)] == [[0], [1], [2], None]
-
-
 def test_a_known_plan_is_shown_without_torch_and_numpy(tmp_path, monkeypatch):
     """The second call of the same plan imports neither, and prints the same; what other processes count is what one
     counts by itself."""
@@ -143,34 +126,3 @@ def test_a_known_plan_is_shown_without_torch_and_numpy(tmp_path, monkeypatch):
         cost = cost_of(planned)
         assert (cost.parameters, cost.extra_parameters) == (printed["parameters"], printed["extra_parameters"])
         assert total_flops(planned) == printed["flops"]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="no list of children")
-def test_no_process_outlives_a_command_that_is_killed_while_it_counts(tmp_path):
-    """Whoever did would hold the pipe that the command wrote to. SIGKILL, to which the command cannot even react."""
-    if usable_cores() < 2:
-        pytest.skip("one process counts on one core")
-    code = "import sys; from comt_cli.app import app\nif __name__ == '__main__': sys.argv[1:] = {}; app()"
-    arguments = ["show", "transponder/table2", "--scale", "paper", "--runs", str(tmp_path / "runs")]
-    command = subprocess.Popen([sys.executable, "-c", code.format(arguments)], stdout=subprocess.PIPE)
-    deadline = time.monotonic() + 120
-    while len(descendants(command.pid)) < 3 and time.monotonic() < deadline:  # a tracker, the server, who counts
-        time.sleep(0.1)
-    started = descendants(command.pid)
-    command.kill()
-    command.communicate(timeout=60)
-    assert command.returncode == -signal.SIGKILL
-    assert len(started) >= 3
-    deadline = time.monotonic() + 30
-    while any(Path(f"/proc/{pid}").exists() for pid in started) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert [pid for pid in started if Path(f"/proc/{pid}").exists()] == []
-
-
-def descendants(pid: int) -> list[int]:
-    children: list[int] = []
-    with contextlib.suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            children += map(int, (task / "children").read_text().split())
-    return children + [below for child in children for below in descendants(child)]

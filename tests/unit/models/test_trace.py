@@ -3,10 +3,7 @@ is kept for two rows and for three."""
 
 from __future__ import annotations
 
-import gc
-import weakref
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 import torch
@@ -78,17 +75,6 @@ def test_an_image_classifier(name, network):
         _, kept = trace.kept_by(model, lambda: model(*model.example(ROWS)))
     expected = [kept_for(model, lambda images=images: model(*model.example(images))) for images in (2, 3)]
     assert [kept.at(images) for images in (2, 3)] == expected
-
-
-def test_a_network_that_was_traced_can_be_freed():
-    """Nodes of a graph that keep their own output must not keep themselves alive by it."""
-    model = empty_network(SETTINGS, wiring_of({"name": "comt"}), vocabulary=VOCABULARY, length=T)
-    alive = [weakref.ref(parameter) for parameter in model.parameters()]
-    with Trace(ROWS) as trace:
-        trace.kept_by(model, partial(model.body, *model.example(ROWS)))
-    del model
-    gc.collect()
-    assert not any(reference() is not None for reference in alive)
 
 
 def test_the_rows_divide_no_size_of_the_network():
