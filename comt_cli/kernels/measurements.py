@@ -1,4 +1,4 @@
-"""What `comt bench` measured, read back: operations, and training steps of ResNets, each with its device.
+"""Measurements of `comt bench`, read back: operations, and training steps of ResNets, each with its device.
 
 `measured/` has what was measured for this program, a copy of results/bench that `make measured` makes and a test holds
 to it. `comt bench` adds what it measures on the user's machine to the cache folder, in the same form.
@@ -63,7 +63,7 @@ class Measured:
         return f"{f'{self.width} wide' if self.width else self.op}{rank}, {self.dtype}"
 
     def speed(self, kernel: str, reference: str) -> float:
-        """How many times as fast as `reference` the `kernel` was."""
+        """Speed of the `kernel` as a multiple of the `reference`'s."""
         return self.step_ms[reference] / self.step_ms[kernel]
 
     def decides(self, kernel: str, reference: str) -> bool:
@@ -97,7 +97,7 @@ def tiles_of(text: str) -> Tuned:
 
 @functools.cache
 def kernel_hash(op: str) -> str:
-    """Of the sources of an operation's Triton kernels, and of what all have in common, its tiles included."""
+    """Hash of the sources of an operation's Triton kernels, and of what all have in common, its tiles included."""
     folder = Path(__file__).parent
     files = sorted((folder / op).glob("triton*.py")) + sorted((folder / "triton").glob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
@@ -165,7 +165,7 @@ def _operation(row: Mapping[str, str]) -> tuple[Any, ...] | None:
 
 
 def _error(row: Mapping[str, str], step_ms: float) -> float:
-    """How far the true time may lie from `step_ms`, as a part of it: the reach of its 90 % interval, infinite where
+    """Error of `step_ms`, as a part of it: the reach of its 90 % interval, infinite where
     there were too few rounds for one. Of older files, which have none: that of the 10th or 90th percentile, or 0."""
     if text := row.get("step_ms_uncertainty"):
         return float(text)

@@ -118,7 +118,7 @@ def _of_product(backward: Function, saved: Any, *incoming: Tensor) -> dict[str, 
 
 
 class Derivative(NamedTuple):
-    """How an operator is differentiated.
+    """The derivative of an operator.
 
     saved: a named tuple's class: what the backward pass reads, a `Modulation` taken apart like an argument; or a
         number: so many of the first arguments.
@@ -163,7 +163,7 @@ def differentiable(name: str, definition: Function, empty: Function, derivative:
 def _differentiated(
     defined: Any, arguments: _Arguments, kept: _Arguments, derivative: Derivative, backward_of: Function
 ) -> Function:
-    """What autograd calls in the operator's place: the operator without autograd, and its derivative."""
+    """The function that autograd calls in the operator's place: the operator without autograd, and its derivative."""
     count, names = len(derivative.incoming.split()), arguments.names
     save = derivative.save or (lambda given, _: derivative.saved._make(given[: len(kept.names)]))
 

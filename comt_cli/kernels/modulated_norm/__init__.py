@@ -73,7 +73,7 @@ def _empty(product: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _empty_gradients(saved: Saved) -> tuple[Tensor, ...]:
-    """Of product, window, A, b, weight, bias and skip; of no elements where there is no such operand."""
+    """Gradients of product, window, A, b, weight, bias and skip; of no elements where there is no such operand."""
     product, mean = saved.product, saved.mean
     of_parameters = (
         mean.new_empty((0,) if each is None else each.shape, dtype=torch.float32)
