@@ -91,35 +91,10 @@ def test_where_there_is_no_compiler_it_is_the_reference(measured, monkeypatch):
     assert not ask("fused", device=CUDA).fused
 
 
-def test_without_gates_a_kernel_is_taken_only_where_nothing_is_compiled_and_training(measured):
-    """Measured alone it is faster; whole compiled steps and decoding were not."""
-    measured(({"gates": "none"}, ALL_THREE))
-    found = [ask(gates=None, compiled=on, training=train).fused for on, train in ((1, 1), (0, 1), (0, 0))]
-    assert found == [False, True, False]
-
-
 @pytest.mark.parametrize(("width", "taken"), [(1, True), (1023, True), (1024, False), (4096, True)])
 def test_the_very_width_decides_or_else_the_largest_shape(measured, width, taken):
     measured(({}, SLOW), ({"width": 4096, "tokens": 2048}, ALL_THREE), ({"width": 2048, "tokens": 2048}, SLOW))
     assert ask(width=width).fused is taken
-
-
-@pytest.mark.parametrize(
-    ("question", "changes"),
-    [
-        ({"op": "heads"}, {"op": "heads"}),
-        ({"dtype": torch.bfloat16}, {"dtype": "bf16"}),
-        ({"gates": COMT}, {"gates": "comt-r2"}),
-        ({"gates": Gates(channel=True, scalar=False, rank=20)}, {"gates": "transponder-r32"}),
-        ({"device": CUDA}, ON_H200),
-    ],
-)
-def test_operation_type_gates_and_kind_of_device_must_be_those_measured(measured, question, changes):
-    measured(({}, ALL_THREE))
-    assert ask(**question).speed is None
-    measured((changes, ALL_THREE))
-    assert ask(**question).fused
-    assert not ask().fused
 
 
 def test_the_exact_device_then_its_class(measured):
@@ -187,15 +162,6 @@ def test_where_there_is_no_kernel_it_is_the_reference(measured, wanted):
     wide = {"gates": Gates(channel=True, scalar=False, rank=129)}, {"device": CUDA, "gates": Gates(True, True, 9)}
     for question in ({"dtype": torch.float16}, {"device": torch.device("mps")}, *wide):
         assert not ask(wanted, **question).fused
-
-
-def test_the_users_own_measurements_come_first_then_the_shipped_of_this_card_then_of_its_class(measured):
-    measured(({**ON_H200, "device": "NVIDIA H100"}, SLOW), root="shipped", folder="class")
-    assert ask(device=CUDA).speed == pytest.approx(0.6)
-    measured((ON_H200, ALL_THREE), root="shipped")
-    assert ask(device=CUDA).speed == 1.5
-    measured((ON_H200, {**ALL_THREE, "fused": 1.0}))
-    assert ask(device=CUDA).speed == 3
 
 
 @pytest.mark.parametrize("wanted", ["auto", "fused"])

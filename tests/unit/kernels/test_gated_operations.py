@@ -33,7 +33,7 @@ pytest.importorskip("triton", reason="Triton exists for Linux alone")
 from triton import cdiv
 
 from comt_cli.kernels.triton import launch
-from comt_cli.kernels.triton.tiles import TILES, Tile
+from comt_cli.kernels.triton.tiles import Tile
 
 # NumPy, which interprets, says that 0 * Inf is invalid and that exp overflows; both are a subject here.
 pytestmark = pytest.mark.filterwarnings("ignore:(invalid value|overflow|divide by zero):RuntimeWarning")
@@ -331,23 +331,6 @@ def test_special_activations_and_bottlenecks(by, operation, value, dtype):
 
 
 @IMPLEMENTATIONS
-@SPECIAL
-def test_special_second_layers_and_gradients(by, value, dtype):
-    """An infinite weight opens or shuts a gate for good, which leaves the output finite; a NaN loses its channel."""
-    case = make(by, 21, [37], 4, "both", dtype)
-    case.gates.Wc[5, 1] = value
-    mine, right = modulate(case)
-    assert_same_specials((mine, right))
-    assert (~mine["0"].isfinite()).any(0).nonzero().flatten().tolist() == ([5] if math.isnan(value) else [])
-    case, G = make(by, 21, [37], 4, "both", dtype), case.random(21, 37)
-    G[2, 3] = value
-    dproduct, dWc, dws = case.call("modulate_backward", G, case.product, case.gates, case.widths)
-    assert (~dproduct.isfinite()).any(1).nonzero().flatten().tolist() == [2]
-    assert (~dWc.isfinite()).any(1).nonzero().flatten().tolist() == [3]
-    assert not dws.isfinite().any()
-
-
-@IMPLEMENTATIONS
 @pytest.mark.parametrize("size", [0.01, 0.3, 4.0, 300.0])
 def test_weights_small_and_large(by, size):
     """In C++ gates whose weights bound their logits to 3 are computed without an exponential. A logit of some thousand
@@ -358,17 +341,6 @@ def test_weights_small_and_large(by, size):
 
 
 # ---- in Triton alone
-
-
-@pytest.mark.parametrize(("kernel", "kind"), TILES)
-def test_the_default_tiles(kernel, kind, monkeypatch):
-    """Most of them wider than everything here. A GPU runs all that are tried."""
-    operation = kernel.removesuffix("_backward")
-    monkeypatch.setattr(launch, "tile", lambda kernel, kind, width: TILES[kernel, kind][0])
-    gates = {"channel": "both", "scalar": "comt", "none": "both"}[kind]
-    for rows in (70, 19) if operation == "add_norm" else (70,):  # few, as of decoding, have a program each
-        case = make("triton", rows, widths_of(operation, 19), 8, gates, torch.bfloat16, gated=[kind != "none"] * 3)
-        assert_agree(RUNS[operation](case), TOLERANCE[torch.bfloat16])
 
 
 # ---- in C++ alone

@@ -89,14 +89,6 @@ def test_pytorch_accepts_the_operators(kinds):
     torch.library.opcheck(torch.ops.comt.modulation_backward.default, (*gradients, *arguments))
 
 
-def test_a_second_derivative_is_refused():
-    """It would be zero, and silently so."""
-    each = gates([5], 2, "cs")
-    found = modulation_of(each, [5])
-    with pytest.raises(RuntimeError, match="modulation has no second derivative"):
-        torch.autograd.grad(found.Wc.sum() + found.ws.sum(), parameters(each), create_graph=True)
-
-
 @given(st.integers(0, 200), st.lists(st.integers(0, 70), min_size=0, max_size=MOST))
 def test_sums_of_groups(groups, columns):
     parts = [torch.randn(groups, n, generator=torch.Generator().manual_seed(n)).to(DEVICE) for n in columns]

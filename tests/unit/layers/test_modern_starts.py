@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from method_cases import SETTINGS, TOKENS, built, loss_of, projections, wiring_of
-from same_bits import Reason, assert_same_bits
 from torch import Tensor, nn
 
 from comt_cli.lab.networks import LEAST_APART, least_gradient
 from comt_cli.layers.residual.attention_residuals import DepthMixture
 from comt_cli.layers.residual.hyper_connections import Coefficients, Dynamic
-from comt_cli.methods.base import residual_connections
 
 EXACT = SETTINGS.model_copy(update={"norm_eps": 1e-15})
 """With norms whose epsilon is nothing: in float64 some models have a stream of Pre-LN's direction and another size."""
@@ -67,16 +65,6 @@ def test_deep_cross_attention_starts_as_pre_ln_but_for_what_gives_it_a_gradient(
     assert all((w.grad == 0).all() for w in weights)
     assert 1e-6 * expected.norm() < (near - expected).norm() < 0.05 * expected.norm()
     assert (exact - expected).norm() < 1e-6 * expected.norm()
-
-
-def test_a_progressive_network_is_the_identity_at_first_and_pre_ln_at_last():
-    plain, model = (built(wiring_of({"name": each})) for each in ("pre-ln", "prores"))
-    with torch.no_grad():
-        assert_same_bits(model(TOKENS), model.outputs(model.final_norm(model.embedding(TOKENS))), Reason.IDENTITY)
-        for block in model.blocks:
-            for branch in block.branches:
-                branch.connection.share.at_update(1000 * SETTINGS.shape().layers)
-        assert_same_bits(model(TOKENS), plain(TOKENS), Reason.IDENTITY)
 
 
 # ---- what a dead mechanism looks like
@@ -151,8 +139,3 @@ def test_every_parameter_learns_and_streams_part(name):
         state.has_streams and state.x.shape[-2] > 1 and name != "random"
     ):  # how far they are from their mean, beside their size
         assert (state.x - state.x.mean(-2, keepdim=True)).norm() > LEAST_APART * state.x.norm()
-
-
-BEGIN_A_STACK = [
-    name for name, each in residual_connections().items() if "states" in each.needs and name != "progressive"
-]

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from initialised import initialised, shaken
 from method_cases import wiring_of
 from pydantic import ValidationError
-from small_networks import BERT, TOKENS, VOCABULARY
+from small_networks import BERT, MASKED_METHODS, SMALL, TOKENS, VOCABULARY
 
 from comt_cli.errors import UserError
 from comt_cli.layers.projection import Projections
@@ -43,15 +43,6 @@ def test_parameters_are_those_of_the_public_models():
         eau = L * (d * d + d + 2 * d * (d // 4) + d // 4 + d)
         assert counted(size, {"name": "eau", "residual": "post-norm"}) == PLAIN[size] + eau
     assert counted("base", "post-ln", classes=3) == 109_482_240 + 3 * 768 + 3  # the body and a pooler
-
-
-def test_reduced_networks_have_the_parameters_of_the_plain_one():
-    for size in ("tiny", "base"):
-        d, L = BERT_SIZES[size]
-        reduced = {"name": "wider", "of": {"name": "eau+grc", "norm": "post"}, "like": "post-ln"}
-        assert abs(counted(size, reduced) - PLAIN[size]) <= L * (2 * d + 1) / 2  # half a channel of each network
-        model = empty_network(BertSettings(size=size), wiring_of(reduced), vocabulary=PIECES)
-        assert model.settings.shape().ffn_width < 4 * d
 
 
 def test_a_network_that_cannot_be_so_narrow_is_refused():
@@ -117,15 +108,15 @@ def test_the_equations():
     torch.testing.assert_close(model(TOKENS)[is_token], expected[is_token], rtol=1e-9, atol=1e-9)
 
 
-def test_logits_at_places_are_those_of_all_positions():
-    model = model_of()
-    places = torch.tensor([[3, 0], [5, 5], [8, 1]])
+@pytest.mark.parametrize("name", SMALL["train-bert"].tested)
+def test_padding_changes_nothing_and_later_tokens_do(name):
+    model = model_of(MASKED_METHODS[name])
     with torch.no_grad():
-        every = model(TOKENS)
-        chosen = every.gather(1, places[:, :, None].expand(-1, -1, VOCABULARY))
-        torch.testing.assert_close(model(TOKENS, places), chosen, rtol=1e-9, atol=1e-12)
-    with pytest.raises(ValueError, match="17 tokens are more than the model's 16 positions"):
-        model(torch.ones(1, 17, dtype=torch.long))
+        plain, padded = model(TOKENS), model(F.pad(TOKENS, (0, 5)))
+        torch.testing.assert_close(padded[:, :9], plain, rtol=1e-9, atol=1e-9)
+        changed = TOKENS.clone()
+        changed[0, -1] = changed[0, -1] % (VOCABULARY - 1) + 1
+        assert not torch.allclose(model(changed)[0, 0], plain[0, 0], rtol=1e-6, atol=0)  # it reads both sides
 
 
 def test_a_pooled_output_reads_segments_and_all_tokens():

@@ -87,17 +87,6 @@ def test_another_method_file_or_pytorch_is_another_version(tmp_path, monkeypatch
     assert version() == before
 
 
-def test_the_version_covers_every_room_that_a_model_may_import():
-    sys.path.insert(0, str(Path(__file__).parents[2] / "contract"))
-    try:
-        from test_layering import MAY_IMPORT
-    finally:
-        sys.path.pop(0)
-    beside = {path.stem for path in Path(accounting.__file__).parents[1].glob("*.py")}
-    beside.add("scoring")  # of texts: nothing that a model is built from
-    assert MAY_IMPORT["models"] <= {*accounting.ROOMS, *beside}
-
-
 def test_a_known_plan_is_shown_without_torch_and_numpy(tmp_path, monkeypatch):
     """The second call of the same plan imports neither, and prints the same; what other processes count is what one
     counts by itself."""

@@ -24,7 +24,6 @@ from comt_cli.models.flops import flops_per_sample, parameter_count
 from comt_cli.models.transformer import Transformer
 from comt_cli.tasks.settings.transformer import TransformerSettings
 
-CPU = torch.device("cpu")
 BASE, BIG = TransformerSettings(size="base"), TransformerSettings(size="big")
 
 
@@ -85,16 +84,6 @@ def test_what_methods_add():
         plain = {name: parameter_count(empty(settings, name)) for name in ("post-ln", "pre-ln")}
         found = {name: parameter_count(empty(settings, each[0])) - plain[each[1]] for name, each in ADDED.items()}
         assert found == {name: each[size] for name, each in ADDED.items()}
-
-
-def test_wider_to_the_parameters_of_sas():
-    """To the nearest whole channel. Widened Pre-LN has a norm behind each stack, which SAS has not: 4d parameters."""
-    for settings, width in ((BASE, 4610), (BIG, 9218)):
-        wanted = parameter_count(empty(settings, "sas"))
-        for residual, found in (("pre-norm", width), ("post-norm", width + 1)):
-            wider = empty(settings, {"name": "wider", "like": "sas", "residual": residual})
-            assert wider.settings.ffn_width == found
-            assert abs(parameter_count(wider) - wanted) <= 12 * (2 * settings.shape().width + 1) / 2
 
 
 # ---- settings and sites

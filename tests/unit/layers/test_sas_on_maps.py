@@ -1,5 +1,4 @@
-"""SAS's Tables 1 and 2: with alpha and beta (and gamma) fixed it is exactly the named architecture, and its equations
-on feature maps, a pixel at a time."""
+"""SAS's equations on feature maps, a pixel at a time."""
 
 from __future__ import annotations
 
@@ -14,38 +13,6 @@ from torch import Tensor, nn
 from comt_cli.layers.convolution import EPSILON, MapLayerNorm
 from comt_cli.layers.residual.base import ResidualSite
 from comt_cli.layers.residual.sas import GatedShare, SelfAdaptiveScaling
-
-LAYER_NORM = partial(MapLayerNorm, over="sample")
-B = 0.3
-TABLE_1 = {  # of alpha, beta, gamma; x, F = branch(x) and n = LN(x + F)
-    "1 LN(x+F)": ({"alpha": 0.0, "beta": 0.0, "gamma": 1.0}, lambda x, F, n: n),
-    "2 x+F": ({"alpha": 1.0, "beta": 1.0, "gamma": 0.0}, lambda x, F, n: x + F),
-    "3 x+bF": ({"alpha": 1.0, "beta": B, "gamma": 0.0}, lambda x, F, n: x + B * F),
-    "4 ax+F": ({"alpha": B, "beta": 1.0, "gamma": 0.0}, lambda x, F, n: B * x + F),
-}
-TABLE_2 = {
-    "1 LN(x+F)": ({"alpha": 0.0, "beta": 0.0}, lambda x, F, n: n),
-    "2 F": ({"alpha": 0.0, "beta": 1.0}, lambda x, F, n: F),
-    "3 x": ({"alpha": 1.0, "beta": 0.0}, lambda x, F, n: x),
-    "4 x+F": ({"alpha": 1.0, "beta": 1.0}, lambda x, F, n: x + F),
-    "5 x+bF": ({"alpha": 1.0, "beta": B}, lambda x, F, n: x + B * F),
-    "6 ax+F": ({"alpha": B, "beta": 1.0}, lambda x, F, n: B * x + F),
-    "7 Highway and Transformer": (
-        {"alpha": 1 - B, "beta": B},
-        lambda x, F, n: (1 - B) * x + B * F + B * (1 - B) * n,
-    ),
-}
-
-
-@pytest.mark.parametrize(("gamma", "table"), [("free", TABLE_1), ("product", TABLE_2)])
-def test_special_cases(gamma, table):
-    """The output; autograd follows it."""
-    x, F = (normal(2, 2, 3, 3, seed=seed) for seed in range(2))
-    for fixed, architecture in table.values():
-        sas = shaken(SelfAdaptiveScaling(site(3), gamma=gamma, norm=LAYER_NORM))
-        for name, value in fixed.items():
-            getattr(sas, f"{name}_gate").forward = lambda both, value=value: both.new_tensor(value)
-        close(sas(x, lambda _: F), architecture(x, F, sas.norm(x + F)))
 
 
 def site(width: int) -> ResidualSite:
