@@ -20,15 +20,7 @@ import torch
 
 from comt_cli.data.storage import first_line
 from comt_cli.installing import install_extra
-from comt_cli.kernels.measurements import (
-    FILE,
-    MARGIN,
-    STEP_FILE,
-    Measured,
-    Tuned,
-    kernel_hash,
-    measurements,
-)
+from comt_cli.kernels.measurements import FILE, MARGIN, STEP_FILE, Measured, Tuned, kernel_hash, measurements
 from comt_cli.kernels.processors import Device, close, processor_class, processor_name
 from comt_cli.kernels.triton import tiles
 from comt_cli.kernels.triton.tiles import MOST_CHANNEL_RANK, Key, Tile
