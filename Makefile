@@ -141,8 +141,8 @@ COMPUTING := tests/unit/kernels tests/unit/layers tests/unit/models tests/unit/e
 	tests/contract/test_methods.py tests/contract/test_initial_state.py tests/contract/test_golden_curves.py \
 	tests/integration/test_resume.py tests/integration/test_fused_training.py tests/integration/test_image_runs.py \
 	tests/integration/test_older_runs.py tests/integration/test_sharding.py
-# What PyTorch's own code, oneDNN, MKL and NumPy's OpenBLAS take the processor for. The C++ kernels are compiled for the
-# first (comt_cli/kernels/cpu/build.py).
+# What PyTorch's own code, oneDNN, MKL and NumPy's OpenBLAS take the processor for. The C++ kernels are always compiled
+# for the processor itself (comt_cli/kernels/cpu/build.py).
 ISAS := default:AVX2:SSE4_2:Nehalem avx2:AVX2:AVX2:Haswell avx512:AVX512_CORE:AVX512:SkylakeX
 
 .PHONY: test-isas

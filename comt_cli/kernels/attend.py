@@ -34,7 +34,7 @@ FEW_QUERIES = 8
 
 
 def attention_form(device_type: str, dtype: torch.dtype) -> str:
-    """How short sequences attend, in products of `dtype`: `PYTORCH`, its fused attention, or `BATCHED` products."""
+    """Form in which short sequences attend, in products of `dtype`: `PYTORCH`, its fused attention, or `BATCHED`."""
     return BATCHED if device_type == "cpu" and dtype == torch.bfloat16 and _gains() else PYTORCH
 
 
@@ -47,7 +47,7 @@ def attend(
     causal: bool = False,
     tokens: int | None = None,
 ) -> Tensor:
-    """What the queries find, [B, H, T, E]. A query sees the keys that `mask`, [1 or B, 1, 1 or T, S], has as True, or
+    """Attention's output, [B, H, T, E]. A query sees the keys that `mask`, [1 or B, 1, 1 or T, S], has as True, or
     with `causal`, which goes with no mask, those up to its own; one that sees nothing finds zeros. `tokens`: how many
     have these queries, where a head has several of each; None: T."""
     assert mask is None or not causal

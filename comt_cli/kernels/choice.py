@@ -1,9 +1,9 @@
 """The choice between the reference and the hand-written kernels, by device, type, shape and what was measured.
 
-A kernel is taken on its own accord ("auto") only where it was measured to be faster than what would otherwise run, the
-compiled reference or the eager one, beyond noise. What was measured on this device counts, or else on one of its class:
-the very shape, or the largest; of Triton's kernels only the width at hand, with the tiles that were found to be the
-fastest. Without measurements it is the reference. Every choice gives its reason.
+"auto" takes a kernel only where it was measured to be faster, beyond noise, than what would otherwise run, the compiled
+reference or the eager one: on this device, or else on one of its class; the very shape, or the largest; of Triton's
+kernels only the width at hand, in the fastest tiles. Without measurements it is the reference. Every choice gives its
+reason.
 """
 
 from __future__ import annotations
@@ -20,17 +20,8 @@ import torch
 
 from comt_cli.data.storage import first_line
 from comt_cli.installing import install_extra
-from comt_cli.kernels.measurements import (
-    FILE,
-    MARGIN,
-    STEP_FILE,
-    Measured,
-    Tuned,
-    kernel_hash,
-    measurements,
-    of_one_origin,
-)
-from comt_cli.kernels.processors import UNKNOWN, Device, close, processor_class, processor_name
+from comt_cli.kernels.measurements import FILE, MARGIN, STEP_FILE, Measured, Tuned, kernel_hash, measurements
+from comt_cli.kernels.processors import Device, close, processor_class, processor_name
 from comt_cli.kernels.triton import tiles
 from comt_cli.kernels.triton.tiles import MOST_CHANNEL_RANK, Key, Tile
 from comt_cli.recipe.settings import Kernels as Wanted
@@ -47,8 +38,6 @@ MOST_RANK = 128
 """The widest bottleneck that the kernels take."""
 NARROW_RANK = 16
 """Measurements on one side of it say nothing about the other, where the kernels work in other tiles."""
-MOST_PIXEL_RANK = 8
-"""The widest pixel gate (the paper's) that the Triton kernels take: with 32 they run out of registers."""
 WITHOUT_GATES = "without gates whole steps were not measured faster with kernels"
 """Of compiled models on a CPU, where an operation is also fused with its neighbours, which measuring it alone does not
 show; and of decoding, where calling a kernel costs more than it saves. With gates both are faster (results/bench)."""
@@ -86,18 +75,9 @@ class Gates:
 
 
 def choose(
-    op: Op,
-    wanted: Wanted,
-    device: torch.device,
-    dtype: torch.dtype,
-    width: int,
-    gates: Gates | None,
-    *,
-    compiled: bool,
-    training: bool = True,
-    may_build: bool = True,
-    tokens: int | None = None,
-) -> Choice:
+    op: Op, wanted: Wanted, device: torch.device, dtype: torch.dtype, width: int, gates: Gates | None, *,
+    compiled: bool, training: bool = True, may_build: bool = True, tokens: int | None = None,
+) -> Choice:  # fmt: skip
     """Kernel or reference for `op` on a product of type `dtype` with `width` channels that carry `gates` (or none).
 
     `wanted` is the recipe's `train.kernels`; `compiled` says whether the reference would be compiled, `training`
@@ -116,17 +96,9 @@ def choose(
 
 
 def choose_norm(
-    wanted: Wanted,
-    device: torch.device,
-    dtype: torch.dtype,
-    channels: int,
-    gate: NormGate,
-    hidden: int,
-    *,
-    compiled: bool,
-    training: bool = True,
-    may_build: bool = True,
-) -> Choice:
+    wanted: Wanted, device: torch.device, dtype: torch.dtype, channels: int, gate: NormGate, hidden: int, *,
+    compiled: bool, training: bool = True, may_build: bool = True,
+) -> Choice:  # fmt: skip
     """Kernel or reference for a batch norm behind a convolution whose product is of type `dtype`, and for its `gate`.
 
     `channels` are the fewest that such a norm of the network has, `hidden` is the hidden width of the wider gate, 0
@@ -138,8 +110,8 @@ def choose_norm(
         return choice
     if not training:
         return Choice(False, "evaluation has nothing to average: the kernel is for training")
-    if device.type == "cuda" and gate in ("pixel", "both") and hidden > MOST_PIXEL_RANK:
-        return Choice(False, f"the Triton kernel takes pixel gates with up to {MOST_PIXEL_RANK} hidden channels")
+    if device.type == "cuda":
+        return Choice(False, "batch norms have a kernel for CPUs alone")
     if wanted == "auto" and channels < NORM_CHANNELS:
         return Choice(False, f"steps are measured with {NORM_CHANNELS} channels and more, this network has {channels}")
     choice = choice if wanted == "fused" else _by_steps(device, DTYPES[dtype], gate, compiled)
@@ -174,15 +146,13 @@ def summary(choices: Mapping[Any, Choice], *, compiled: bool) -> str:
     texts = {str(choice) for choice in choices.values()}
     if len(texts) == 1:
         return texts.pop()
-    said = []
-    for op, choice in choices.items():
-        kernel = "fused" if choice.fused else "reference"
-        said.append(f"{op} {choice}" if choice.speed is None else f"{op} {kernel} ({choice.speed:.2f})")
+    parts = [
+        f"{op} {choice}" if choice.speed is None else f"{op} {str(choice).partition(' ')[0]} ({choice.speed:.2f})"
+        for op, choice in choices.items()
+    ]
     places = dict.fromkeys(choice.measured_on for choice in choices.values() if choice.measured_on)
-    if not places:
-        return ", ".join(said)
     other = "compiled reference" if compiled else "reference"
-    return f"{', '.join(said)}; fused over {other}, measured on {' and '.join(places)}"
+    return ", ".join(parts) + (f"; fused over {other}, measured on {' and '.join(places)}" if places else "")
 
 
 _tuned: dict[Key, Tile] = {}
@@ -255,14 +225,14 @@ def obstacle(device: torch.device, dtype: torch.dtype, gates: Gates | None) -> s
 def _by_operations(
     op: Op, device: torch.device, dtype: str, width: int, gates: Gates | None, tokens: int | None, compiled: bool
 ) -> Choice:
+    """By the operation itself: on a CPU of the very shape, or the largest; on a GPU of the very width and kernels."""
     kind = "none" if gates is None else "transponder" if gates.channel else "comt"
     rank, on_gpu = 0 if gates is None else gates.rank, device.type == "cuda"
 
     def fits(row: Measured) -> bool:
-        same = (row.op, row.dtype, row.kind) == (op, dtype, kind)
-        near = close(row.rank, rank) and (row.rank > NARROW_RANK) == (rank > NARROW_RANK)
+        same = (row.op, row.dtype, row.kind, row.rank > NARROW_RANK) == (op, dtype, kind, rank > NARROW_RANK)
         these = (row.kernel_hash, row.width) == (kernel_hash(op), width) and (not tokens or close(row.tokens, tokens))
-        return same and near and (these or not on_gpu)
+        return same and (these or not on_gpu)
 
     def order(row: Measured) -> tuple[float, ...]:
         return row.rank != rank, row.width != width, row.tokens != tokens, -row.tokens, -row.width
@@ -273,42 +243,43 @@ def _by_operations(
 
 
 def _by_steps(device: torch.device, dtype: str, gate: NormGate, compiled: bool) -> Choice:
-    """By steps with the kernel and without it. No method has both kinds of gates; those measured are windows of
-    C_in // 64 and pixel gates of 2, which decide for wider ones too."""
+    """By steps with the kernel and without it, of those the one in which it gains least. No method has both kinds of
+    gates; those measured are windows of C_in // 64 and pixel gates of 2, which decide for wider ones too."""
     base = {"none": "plain", "both": "pixel"}.get(gate, gate)
-    variants = (f"{base}-fused", f"{base}-compiled") if compiled else (f"{base}-fused-eager", f"{base}-eager")
-    if variants[1] == "plain-eager":
-        variants = variants[0], "plain"
+    eager = "plain" if base == "plain" else f"{base}-eager"
+    variants = (f"{base}-fused", f"{base}-compiled") if compiled else (f"{base}-fused-eager", eager)
 
-    def order(row: Measured) -> float:
-        return row.speed(*variants)  # that in which it gains least: it is not taken where it may cost
+    def fits(row: Measured) -> bool:
+        return row.dtype == dtype
 
-    asked = f"{variants[0]} in {dtype}"
-    return _by_measurement(STEP_FILE, variants, device, lambda row: row.dtype == dtype, order, asked, "comt bench step")
+    def order(row: Measured) -> tuple[float, ...]:
+        return (row.speed(*variants),)
+
+    return _by_measurement(STEP_FILE, variants, device, fits, order, f"{variants[0]} in {dtype}", "comt bench step")
 
 
 def _by_measurement(
-    file: str,
-    variants: tuple[str, str],
-    device: torch.device,
-    fits: Callable[[Measured], bool],
-    order: Callable[[Measured], Any],
-    asked: str,
-    command: str,
-) -> Choice:
-    """Kernel or reference, the `variants`, by what `fits` in a file of measurements: of one origin the first in order.
-    Where there is none the reason names what was `asked`, and the `command` that measures it."""
+    file: str, variants: tuple[str, str], device: torch.device, fits: Callable[[Measured], bool],
+    order: Callable[[Measured], tuple[float, ...]], asked: str, command: str,
+) -> Choice:  # fmt: skip
+    """Kernel or reference, the `variants`, by what `fits` in a file of measurements: those on this very device come
+    before others of its class, the user's own before the shipped, and then the first in `order`. Where there is none
+    the reason names what was `asked`, and the `command` that measures it."""
     here, (found, damaged) = device_here(device), measurements(file)
     found = [row for row in found if row.device.says_about(here)]
     if not found:
-        others = "" if here.device_class == UNKNOWN else f" or another of its class, {here.device_class}"
         lost = "".join(f" ({path} is damaged)" for path in damaged[:1])
-        return Choice(False, f"no kernel was measured on this device{others}: {command}{lost}")
-    what = {"reference": "the reference", "reference-compiled": "the compiled reference"}.get(variants[1], variants[1])
-    rows = of_one_origin((row for row in found if fits(row) and row.decides(*variants)), here, versions_here())
+        return Choice(False, f"no kernel was measured on this device or another of its class: {command}{lost}")
+    reference = {"reference": "the reference", "reference-compiled": "the compiled reference"}
+    what = reference.get(variants[1], variants[1])
+    rows = [row for row in found if fits(row) and row.decides(*variants)]
     if not rows:
         return Choice(False, f"{asked} was not measured beside {what}, or with too much noise to decide: {command}")
-    row = min(rows, key=order)
+
+    def place(row: Measured) -> tuple[float, ...]:
+        return row.device != here, not row.own, (row.torch, row.triton) != versions_here(), *order(row)
+
+    row = min(rows, key=place)
     speed = row.speed(*variants)
     where = str(row.device) if row.device == here else f"{row.device} (here {here}, of the same class)"
     return Choice(speed > MARGIN, f"{speed:.2f} times as fast as {what} on {where} ({row})", speed, where, row.tiles)

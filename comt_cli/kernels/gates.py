@@ -68,7 +68,7 @@ def transponder_gated(z_TN: Tensor, u_Tr: Tensor, Bc_Nr: Tensor, ac: Tensor, bs_
 
 
 def no_autocast(z: Tensor) -> contextlib.AbstractContextManager[object]:
-    """What keeps the types of products as they are given, on the device of `z`."""
+    """A context that keeps the types of products as they are given, on the device of `z`."""
     # Models are counted on the meta device, which knows no autocast.
     return contextlib.nullcontext() if z.device.type == "meta" else torch.autocast(z.device.type, enabled=False)
 

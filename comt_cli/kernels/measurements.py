@@ -1,4 +1,4 @@
-"""What `comt bench` measured, read back: operations, and training steps of ResNets, each with its device.
+"""Measurements of `comt bench`, read back: operations, and training steps of ResNets, each with its device.
 
 `measured/` has what was measured for this program, a copy of results/bench that `make measured` makes and a test holds
 to it. `comt bench` adds what it measures on the user's machine to the cache folder, in the same form.
@@ -49,12 +49,12 @@ class Measured:
     shape: str
     dtype: str
     op: str
-    kind: str
-    rank: int
-    width: int
-    tokens: int
-    kernel_hash: str
-    tiles: Tuned
+    kind: str = ""
+    rank: int = 0
+    width: int = 0
+    tokens: int = 0
+    kernel_hash: str = ""
+    tiles: Tuned = ()
     step_ms: dict[str, float] = field(default_factory=dict)
     error: dict[str, float] = field(default_factory=dict)
 
@@ -63,7 +63,7 @@ class Measured:
         return f"{f'{self.width} wide' if self.width else self.op}{rank}, {self.dtype}"
 
     def speed(self, kernel: str, reference: str) -> float:
-        """How many times as fast as `reference` the `kernel` was."""
+        """Speed of the `kernel` as a multiple of the `reference`'s."""
         return self.step_ms[reference] / self.step_ms[kernel]
 
     def decides(self, kernel: str, reference: str) -> bool:
@@ -73,20 +73,6 @@ class Measured:
             return False
         speed, error = self.speed(kernel, reference), math.hypot(self.error[kernel], self.error[reference])
         return error <= MARGIN - 1 or max(speed, 1 / speed) - 1 > error
-
-
-def of_one_origin(rows: Iterable[Measured], here: Device, versions: tuple[str, str]) -> list[Measured]:
-    """Of `rows` those that come first for `here`: the user's own on a device of its name, then this program's; then
-    those on others of its class. Of several the nearest number of threads, then these `versions`."""
-
-    def place(row: Measured) -> tuple[Any, ...]:
-        threads, ours, older = row.device.threads, here.threads, (row.torch, row.triton) != versions
-        apart = max(threads, ours, 1) / max(min(threads, ours), 1)
-        return row.device.name != here.name, not row.own, apart, older, str(row.device)
-
-    known = [row for row in rows if row.device.says_about(here)]
-    first = min(map(place, known), default=None)
-    return [row for row in known if place(row) == first]
 
 
 def tiles_text(tuned: Iterable[tuple[Key, Tile]]) -> str:
@@ -111,7 +97,7 @@ def tiles_of(text: str) -> Tuned:
 
 @functools.cache
 def kernel_hash(op: str) -> str:
-    """Of the sources of an operation's Triton kernels, and of what all have in common, its tiles included."""
+    """Hash of the sources of an operation's Triton kernels, and of what all have in common, its tiles included."""
     folder = Path(__file__).parent
     files = sorted((folder / op).glob("triton*.py")) + sorted((folder / "triton").glob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
@@ -128,17 +114,13 @@ def roots() -> list[Path]:
 
 
 def measurements(name: str = FILE) -> tuple[list[Measured], list[Path]]:
-    """All that is known of operations, or with `STEP_FILE` of steps, and those of the user's files that are damaged.
-    Raises as the reader does if a file of the program's own is damaged."""
-    found: list[Measured] = []
-    damaged = []
+    """All that is known of operations, or with `STEP_FILE` of steps, and the files that are damaged."""
+    found, damaged = list[Measured](), list[Path]()
     for root in roots():
         for path in sorted(root.glob(f"*/{name}")):
             try:
                 found += _read(path, path.stat().st_mtime_ns, root != SHIPPED)
             except (OSError, ValueError, LookupError, TypeError, csv.Error):
-                if root == SHIPPED:
-                    raise
                 damaged.append(path)
     return found, damaged
 
@@ -156,25 +138,26 @@ def _read(path: Path, _changed: int, own: bool) -> tuple[Measured, ...]:
             if None in row.values():
                 raise ValueError("a line is too short")
             device = Device.of(row["device_type"], row["device"], row["device_class"])
-            subject = _subject(row, path.name)
+            subject = _step(row) if path.name == STEP_FILE else _operation(row)
             if subject is None or not row["step_ms"]:  # a later version's, or not measured
                 continue
             step_ms = float(row["step_ms"])
             if not 0 < step_ms < math.inf:
                 raise ValueError(row["step_ms"])
             of: tuple[Any, ...] = (own, device, row["torch"], row["triton"], row["shape"], *subject)
-            key = *of, row.get("git_commit"), row.get("rounds")
-            measured = found.setdefault(key, Measured(*of))
+            measured = found.setdefault((*of, row.get("git_commit"), row.get("rounds")), Measured(*of))
             measured.step_ms[row["variant"]], measured.error[row["variant"]] = step_ms, _error(row, step_ms)
     return tuple(found.values())
 
 
-def _subject(row: Mapping[str, str], file: str) -> tuple[Any, ...] | None:
-    """The fields of `Measured` from `dtype` to `tiles`. Of a step in bf16 those under autocast count, which is how
-    ResNets are trained."""
-    if file == STEP_FILE:
-        known = row["precision"] in ("fp32", "bf16-mixed")
-        return (row["precision"].removesuffix("-mixed"), row["size"], "", 0, 0, 0, "", ()) if known else None
+def _step(row: Mapping[str, str]) -> tuple[Any, ...] | None:
+    """Type and network of a step. In bf16 those under autocast count, which is how ResNets are trained."""
+    known = row["precision"] in ("fp32", "bf16-mixed")
+    return (row["precision"].removesuffix("-mixed"), row["size"]) if known else None
+
+
+def _operation(row: Mapping[str, str]) -> tuple[Any, ...] | None:
+    """The fields of an operation from `dtype` to `tiles`; None of an unknown kind of gates."""
     if (label := _GATES.fullmatch(row["gates"])) is None:
         return None
     tuned = row.get("kernel_hash") or "", tiles_of(row.get("tiles") or "")  # older files have neither
@@ -182,7 +165,7 @@ def _subject(row: Mapping[str, str], file: str) -> tuple[Any, ...] | None:
 
 
 def _error(row: Mapping[str, str], step_ms: float) -> float:
-    """How far the true time may lie from `step_ms`, as a part of it: the reach of its 90 % interval, infinite where
+    """Error of `step_ms`, as a part of it: the reach of its 90 % interval, infinite where
     there were too few rounds for one. Of older files, which have none: that of the 10th or 90th percentile, or 0."""
     if text := row.get("step_ms_uncertainty"):
         return float(text)

@@ -11,7 +11,7 @@ schema has as defaults, though here is none): of a small network's operation on 
 from __future__ import annotations
 
 import functools
-import importlib.util
+import importlib
 from collections import namedtuple
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from torch._compile import _disable_dynamo
 from comt_cli.kernels.gates import Modulation
 
 IMPLEMENTATIONS = {"cpu": "cpu", "cuda": "triton"}
-"""Device type -> the file of an operation's folder that computes on it; where there is no `cpu`, a function in C++."""
+"""Device type -> what computes on it: `cpu`, the functions in C++, or `triton`, the file of an operation's folder."""
 
 Function = Callable[..., Any]
 
@@ -50,8 +50,7 @@ def computed_by_triton(device: torch.device) -> bool:
 
 @functools.cache
 def _module(operation: str, kind: str) -> Any:
-    own = f"comt_cli.kernels.{operation}.{kind}"
-    return importlib.import_module(own if importlib.util.find_spec(own) else "comt_cli.kernels.cpu.calls")
+    return importlib.import_module(f"comt_cli.kernels.{'cpu.calls' if kind == 'cpu' else f'{operation}.{kind}'}")
 
 
 def implementation(operation: str, device: str) -> Any:
@@ -82,21 +81,20 @@ class _Arguments:
         return (*flat[: self._at], Modulation(Wc, ws, scale, rank, tuple(gated)), *behind)
 
 
-def operator(name: str, definition: Function, empty: Function, *, only_on_cpu: bool = False) -> Function:
+def operator(name: str, definition: Function, empty: Function) -> Function:
     """Define the operator `comt::NAME` and return a function that calls it, which has no derivative.
 
     definition: computes the same; the schema is read from its annotations. A tensor or a list of tensors comes first.
     empty: takes the same arguments, and returns empty tensors like the results.
-    only_on_cpu: whether it is for CPUs alone, where the file `cpu` of its folder computes it, with C++ or without.
     """
-    return _define(name, _kinds(definition), str(definition.__annotations__["return"]), empty, only_on_cpu)
+    return _define(name, _kinds(definition), str(definition.__annotations__["return"]), empty)
 
 
 def _kinds(definition: Function) -> dict[str, str]:
     return {name: str(kind) for name, kind in definition.__annotations__.items() if name != "return"}
 
 
-def _define(name: str, kinds: dict[str, str], results: str, empty: Function, only_on_cpu: bool) -> Function:
+def _define(name: str, kinds: dict[str, str], results: str, empty: Function) -> Function:
     arguments, operation = _Arguments(kinds), name.removesuffix("_backward")
     EMPTY[name] = empty
 
@@ -108,7 +106,7 @@ def _define(name: str, kinds: dict[str, str], results: str, empty: Function, onl
         results = f"({', '.join(['Tensor'] * results.count('Tensor'))})"
     schema = f"{name}({arguments.schema}) -> {_TYPES.get(results, results)}"
     _LIBRARY.define(schema, tags=torch.Tag.pt2_compliant_tag)
-    _LIBRARY.impl(name, _disable_dynamo(compute), "CPU" if only_on_cpu else "CompositeExplicitAutograd")
+    _LIBRARY.impl(name, _disable_dynamo(compute), "CompositeExplicitAutograd")
     torch.library.register_fake(f"comt::{name}", lambda *flat: empty(*arguments.whole(flat)), lib=_LIBRARY)
     defined = getattr(torch.ops.comt, name).default
     return lambda *given: defined(*arguments.flat(given))
@@ -120,7 +118,7 @@ def _of_product(backward: Function, saved: Any, *incoming: Tensor) -> dict[str, 
 
 
 class Derivative(NamedTuple):
-    """How an operator is differentiated.
+    """The derivative of an operator.
 
     saved: a named tuple's class: what the backward pass reads, a `Modulation` taken apart like an argument; or a
         number: so many of the first arguments.
@@ -141,11 +139,9 @@ class Derivative(NamedTuple):
     save: Function | None = None
 
 
-def differentiable(
-    name: str, definition: Function, empty: Function, derivative: Derivative, *, only_on_cpu: bool = False
-) -> Function:
+def differentiable(name: str, definition: Function, empty: Function, derivative: Derivative) -> Function:
     """As `operator`, with a derivative, which an operator of its own computes."""
-    call = operator(name, definition, empty, only_on_cpu=only_on_cpu)
+    call = operator(name, definition, empty)
     kinds, incoming, saved = _kinds(definition), derivative.incoming.split(), derivative.saved
     if isinstance(saved, int):
         fields = dict([*kinds.items()][:saved])
@@ -157,7 +153,6 @@ def differentiable(
         dict.fromkeys(incoming, "Tensor") | fields,
         f"tuple[{', '.join(['Tensor'] * derivative.results)}]",
         lambda *given: derivative.empty(derivative.saved._make(given[len(incoming) :])),
-        only_on_cpu,
     )
     defined = getattr(torch.ops.comt, name).default
     function = _differentiated(defined, _Arguments(kinds), _Arguments(fields), derivative, backward)
@@ -168,7 +163,7 @@ def differentiable(
 def _differentiated(
     defined: Any, arguments: _Arguments, kept: _Arguments, derivative: Derivative, backward_of: Function
 ) -> Function:
-    """What autograd calls in the operator's place: the operator without autograd, and its derivative."""
+    """The function that autograd calls in the operator's place: the operator without autograd, and its derivative."""
     count, names = len(derivative.incoming.split()), arguments.names
     save = derivative.save or (lambda given, _: derivative.saved._make(given[: len(kept.names)]))
 

@@ -51,7 +51,7 @@ def obstacle() -> str | None:
 
 
 def multiplier() -> str:
-    """What multiplies large fp32 matrices in this process now: `PYTORCH` or `ONEDNN`."""
+    """The library that multiplies large fp32 matrices in this process now: `PYTORCH` or `ONEDNN`."""
     return PYTORCH if _registered is None or _paused else ONEDNN
 
 
@@ -103,7 +103,7 @@ def _is_dense(rows: int, columns: int, row: int, column: int) -> bool:
 
 
 def _replacing(own: Any, *, in_place: bool) -> Callable[..., Tensor]:
-    """What PyTorch calls for an operator on the CPU in the place of `own`: a b, or beta z + alpha a b."""
+    """The function that PyTorch calls for an operator on the CPU in the place of `own`: a b, or beta z + alpha a b."""
 
     def product_of(keys: Any, *given: Tensor, out: Tensor | None = None, **factors: float) -> Tensor:
         *added, a, b = given

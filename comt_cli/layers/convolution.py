@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.kernels.modulated_norm import modulated_norm
-from comt_cli.kernels.window_convolution import window_convolution
 from comt_cli.layers.gates import Gate, Site, draw_gate_weight
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.norms import NormPlace
@@ -233,10 +232,11 @@ class ConvolutionNorm(nn.Module):
         return F.relu(y_BCHW) if self.relu else y_BCHW
 
     def _fused(self, x_BCHW: Tensor, skip_BCHW: Tensor | None) -> Tensor:
-        product_PK, u_Ph, sides = self._product(x_BCHW)
-        norm, window = self.norm, self.convolution.gate
+        norm, window, product_BKHW = self.norm, self.convolution.gate, self.convolution.product(x_BCHW)
+        B, _, H, W = product_BKHW.shape
+        product_PK = _rows(product_BKHW)
         if len(product_PK) < 2:
-            raise ValueError(f"a batch norm needs more than one pixel of all images in training, not {sides}")
+            raise ValueError(f"a batch norm needs more than one pixel of all images in training, not {(B, H, W)}")
         assert isinstance(norm, BatchNorm)
         pixel = norm.gate
         assert window is None or isinstance(window, WindowGate)
@@ -245,25 +245,10 @@ class ConvolutionNorm(nn.Module):
         A_rC, b_r = (None, None) if pixel is None else (pixel.A, pixel.b[0])
         skip_PC = None if skip_BCHW is None else _rows(skip_BCHW)
         y_PC, mean_C, var_C = modulated_norm(
-            product_PK, u_Ph, w_h, A_rC, b_r, norm.weight, norm.bias, skip_PC, self.relu, EPSILON
+            product_PK, w_h, A_rC, b_r, norm.weight, norm.bias, skip_PC, self.relu, EPSILON
         )
         norm.observe(mean_C, var_C, len(product_PK))
-        return y_PC.view(*sides, -1).permute(0, 3, 1, 2)
-
-    def _product(self, x_BCHW: Tensor) -> tuple[Tensor, Tensor | None, tuple[int, int, int]]:
-        """The convolution's product as channels-last rows, [P, K]; u where it is not in there; B, H and W of both."""
-        convolution = self.convolution
-        if not isinstance(convolution.gate, WindowGate) or x_BCHW.device.type != "cpu":
-            product_BKHW = convolution.product(x_BCHW)
-            B, _, H, W = product_BKHW.shape
-            return _rows(product_BKHW), None, (B, H, W)
-        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x_BCHW.dtype
-        x_BCHW = x_BCHW.to(dtype, memory_format=torch.channels_last)
-        stride, padding, window = convolution.stride, convolution.padding, convolution.weight.shape[-1]
-        filters = convolution.gate.filters.to(dtype)
-        product_PC, u_hP = window_convolution(x_BCHW, convolution.weight.to(dtype), filters, stride, padding)
-        H, W = ((side + 2 * padding - window) // stride + 1 for side in x_BCHW.shape[2:])
-        return product_PC, u_hP.T, (len(x_BCHW), H, W)
+        return y_PC.view(B, H, W, -1).permute(0, 3, 1, 2)
 
 
 def _pixelwise(x_BCHW: Tensor, weight: Tensor) -> Tensor:

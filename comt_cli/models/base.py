@@ -54,7 +54,7 @@ class Model(nn.Module):
 
     @property
     def places(self) -> Mapping[int, int]:
-        """Which inputs of the `example` are places in a sequence, by number, and how many places there are."""
+        """Inputs of the `example` that are places in a sequence, by number, and how many places there are."""
         return {}
 
     def body(self, *inputs: Tensor) -> Tensor:
@@ -306,6 +306,6 @@ def refuse_absent(
 def end_of_stack(
     wiring: Wiring, last: ResidualConnection, place: NormPlace, usual: NormFactory, *, keeps_norm: bool
 ) -> tuple[OutputAggregation | None, nn.Module]:
-    """What makes one stream of the state behind a stack's `last` add, and the norm behind it, or the identity."""
+    """Module that makes one stream of the state behind a stack's `last` add, and the norm behind it or the identity."""
     norm = partial(wiring.norm, place, usual)
     return last.output_aggregation(norm), norm() if keeps_norm else nn.Identity()

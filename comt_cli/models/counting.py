@@ -45,7 +45,7 @@ def _count(network: Network) -> tuple[Cost, bool]:
         body, kept = _kept(trace, model)
         output = model.outputs(body)
     unused = _unused(model, output, methods()[json.loads(network.method)["name"]].__module__)
-    flops = flops_of_one(trace, output, lambda samples: model(*model.example(samples)))
+    flops = flops_of_one(trace, output)
     if network.recomputes:
         model.activation_checkpointing = True
         with Trace(trace.rows) as again:

@@ -6,8 +6,8 @@ A product of A and B has two gradients, dA = dY B' and dB = A' dY, and each is a
 the backward pass costs as many times the forward pass of a product as factors need a gradient. A factor needs one if it
 is a parameter or depends on one. Hence a network's first convolution costs 2, since its images need none, and others 3.
 A convolution is a product in this sense. Code that has a backward pass of its own (`torch.autograd.Function`) is
-run backward by itself. What is left is a product whose result is detached: no gradient ever comes to it, and it is
-counted as if one did.
+run backward by itself. A product whose result is detached, so that no gradient ever comes to it, is counted as if one
+did.
 
 With a prime number of rows that divides no size of the network, what grows with the rows is what that prime divides: a
 product of such sizes is never a multiple of it.
@@ -26,7 +26,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode, flop_registry
+from torch.utils.flop_counter import flop_registry
 
 from comt_cli.errors import UserError
 
@@ -39,14 +39,8 @@ _MOST_BYTES = 2**62
 _BYTES = 8
 
 _aten = torch.ops.aten
-_FACTORS = {
-    _aten.mm: (0, 1),
-    _aten.addmm: (1, 2),
-    _aten.bmm: (0, 1),
-    _aten.baddbmm: (1, 2),
-    _aten.convolution: (0, 1),
-}
-"""Positions of a product's factors among its arguments."""
+_FACTORS = {_aten.addmm: (1, 2), _aten.baddbmm: (1, 2)}
+"""Positions of a product's factors among its arguments, where they are not the first two."""
 
 
 def rows_to_trace(model: nn.Module, inputs: Iterable[Tensor], largest: int) -> int:
@@ -93,15 +87,11 @@ def behind(output: Tensor) -> list[Any]:
 
 
 class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is entered, counts the FLOPs of what is run on `rows` rows, forward and backward, in `flops`.
-
-    `underivable` names the operations that torch counts, but whose backward pass the rule above does not cover.
-    """
+    """While it is entered, counts the FLOPs of what is run on `rows` rows, forward and backward, in `flops`."""
 
     def __init__(self, rows: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.rows = rows
-        self.underivable: set[str] = set()
         self.flops = Linear(0, 0)
 
     def run_functions(self, output: Tensor) -> None:
@@ -146,10 +136,8 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return _result(key, func, args, kwargs)
         result = _result(key, func, args, kwargs)
         forward = flop_registry[packet](*args, **kwargs, out_val=result)
-        if packet not in _FACTORS:
-            self.underivable.add(str(packet))
-            return result
-        needed = sum(args[index].requires_grad for index in _FACTORS[packet]) if torch.is_grad_enabled() else 0
+        factors = _FACTORS.get(packet, (0, 1))
+        needed = sum(args[index].requires_grad for index in factors) if torch.is_grad_enabled() else 0
         self.flops += Linear.of(forward * (1 + needed), self.rows)
         return result
 
@@ -167,7 +155,7 @@ def _multiplies(key: Any, func: Any, args: tuple[Any, ...], kwargs: Mapping[str,
     if key not in _MULTIPLIES:
         with Trace(1) as inside:
             func.decompose(*args, **kwargs)
-        _MULTIPLIES[key] = bool(inside.flops != Linear(0, 0) or inside.underivable)
+        _MULTIPLIES[key] = inside.flops != Linear(0, 0)
     return _MULTIPLIES[key]
 
 
@@ -222,7 +210,7 @@ def flops_per_sample(model: Model) -> int:
     and backward: 2 a multiply-add, attention in full; recomputed blocks once, the gradient of the input not at all."""
     with trace_of(model) as trace:
         output = model(*model.example(trace.rows))
-    return flops_of_one(trace, output, lambda samples: model(*model.example(samples)))
+    return flops_of_one(trace, output)
 
 
 def trace_of(model: Model) -> Trace:
@@ -230,20 +218,10 @@ def trace_of(model: Model) -> Trace:
     return Trace(rows_to_trace(model, model.example(1), model.largest))
 
 
-def flops_of_one(trace: Trace, output: Tensor, run: Callable[[int], Tensor]) -> int:
-    """FLOPs of a sample, forward and backward, of the pass to `output` that `trace` saw; where the backward pass cannot
-    be derived, `run`, the same on any number of samples, is run backward."""
+def flops_of_one(trace: Trace, output: Tensor) -> int:
+    """FLOPs of a sample, forward and backward, of the pass to `output` that `trace` saw."""
     trace.run_functions(output)
-    if not trace.underivable:
-        return trace.flops.at(1)
-    two, three = (_flops_both_ways(run, samples) for samples in (2, 3))  # not one: batch norm takes no lone pixel
-    return 2 * two - three
-
-
-def _flops_both_ways(run: Callable[[int], Tensor], samples: int) -> int:
-    with FlopCounterMode(display=False) as counter:
-        torch.autograd.backward(run(samples).sum())
-    return counter.get_total_flops()
+    return trace.flops.at(1)
 
 
 def parameter_count(model: torch.nn.Module) -> int:

@@ -1,4 +1,4 @@
-"""Which operations of a model are computed by hand-written kernels, and switching them over.
+"""The choice of hand-written kernels for the operations of a model, and switching them over.
 
 A part whose `fused` is set has a kernel compute it in one pass; a new model has none set. Kernels are for the parts of
 token blocks, and in training for norms that follow a convolution, with the gate of either, the addition and the ReLU

@@ -24,7 +24,6 @@ from comt_cli.exchange.checkpoint import write_state
 from comt_cli.files import open_own, read_json, write_json, write_text
 from comt_cli.kernels import products
 from comt_cli.kernels.choice import Choice
-from comt_cli.kernels.cpu import build
 from comt_cli.kernels.measurements import tiles_text
 from comt_cli.kernels.triton.tiles import TILES
 from comt_cli.models.accounting import cost_of, total_flops
@@ -38,7 +37,7 @@ from comt_cli.training.tasks import TaskRun
 from comt_cli.training.trackers import Trackers, trackers_in_use
 
 NATIVE = "native"
-"""The `instructions` of a start whose C++ kernels, if any, were compiled for this very processor."""
+"""The `instructions` that C++ kernels are compiled for: this very processor's."""
 
 
 class LineLog:
@@ -121,7 +120,7 @@ def record_environment(
         "attention": task.attention,
         "kernels": {op: str(choice) for op, choice in kernels.items()},
         "tiles": {op: text for op, text in tiles.items() if text},
-        "instructions": build.target().partition("=")[2] if fused and world.device.type == "cpu" else NATIVE,
+        "instructions": NATIVE,
         "compiled": task.settings.compile,
         "captured": task.captured,
         "sharding": task.sharding,

@@ -21,10 +21,9 @@ from comt_cli.analysis.observed import hooked, watch
 from comt_cli.analysis.subject import Subject
 from comt_cli.errors import UserError
 from comt_cli.layers.residual.base import ResidualConnection
-from comt_cli.layers.residual.channel_gates import GatedResidual, Highway
 from comt_cli.layers.residual.laurel import LaurelRW, LaurelRWLR
 from comt_cli.layers.residual.sas import GatedShare, SelfAdaptiveScaling
-from comt_cli.layers.residual.scaled import ReZero, ScaledBranch
+from comt_cli.layers.residual.scaled import GatedResidual, Highway, ReZero, ScaledBranch
 from comt_cli.report.figures.style import OKABE_ITO, PAGE_WIDTH, ROUND, layer_ticks, page_figure, style
 
 _TITLES = {

@@ -27,7 +27,7 @@ def reference(
 
 
 class Saved(NamedTuple):
-    """Of a product without gates only its shape and type would be asked for: None where they are the stream's."""
+    """The product is None where it has no gates, and the stream's shape and type: no more would be asked of it."""
 
     y: Tensor
     rstd: Tensor

@@ -222,7 +222,7 @@ def _add_norm(
 
 @triton.jit
 def _store_means(tensors, strides, sizes, BT: tl.constexpr, BN: tl.constexpr, UNIT: tl.constexpr):
-    """Of BT whole rows."""
+    """The means of BT whole rows."""
     dn_ptr, y_ptr, rstd_ptr, gain_ptr, mean_ptr = tensors
     T, D = sizes
     D = gates.aligned(D, UNIT)

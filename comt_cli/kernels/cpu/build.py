@@ -1,9 +1,9 @@
 """Compiling the C++ kernels on first use, and keeping what was compiled.
 
 The library is plain C to the outside and includes nothing of PyTorch, so that compiling takes seconds. It is compiled
-for this very processor, or for the one that `ATEN_CPU_CAPABILITY` has PyTorch pretend: the file's name is a hash of the
-sources, the flags, the compiler and the processor. The file ends with its own SHA-256, so that a damaged one is seen
-before it is loaded (a shortened library can end the process that loads it).
+for this very processor: the file's name is a hash of the sources, the flags, the compiler and the processor. The file
+ends with its own SHA-256, so that a damaged one is seen before it is loaded (a shortened library can end the process
+that loads it).
 
 What is loaded is code. It is kept in a folder of the user's own that nobody else can write to, and neither the folder
 nor a library in it is used where that is not so: whoever may write to a shared cache must not run code as its users.
@@ -31,7 +31,7 @@ import torch
 from comt_cli.data.storage import file_lock
 from comt_cli.errors import UserError
 from comt_cli.files import atomic_file, cache_folder, canonical_json, sha256
-from comt_cli.kernels.processors import PRETENDED, described
+from comt_cli.kernels.processors import described
 
 FOLDER = Path(__file__).parents[1]
 """Every operation's folder in it has its own source; what they share is in `cpu`."""
@@ -81,7 +81,7 @@ def _load() -> ctypes.CDLL:
         raise Unavailable(f"the CPU kernels are not built on {sys.platform} {platform.machine()}")
     runtime = openmp_runtime()
     compiler, version = find_compiler()
-    flags = [*FLAGS, target()]
+    flags = [*FLAGS, NATIVE[platform.machine()]]
     files = sorted([*FOLDER.glob("*/*.cpp"), *FOLDER.glob("*/*.h")])
     sources = {path.relative_to(FOLDER).as_posix(): path.read_text(encoding="utf-8") for path in files}
     key = sha256(canonical_json([sources, flags, compiler, version, described(), runtime.name]))[:20]
@@ -101,14 +101,6 @@ def _load() -> ctypes.CDLL:
         return ctypes.CDLL(str(path))
     except (OSError, UserError) as error:
         raise Unavailable(str(error).splitlines()[0]) from error
-
-
-def target() -> str:
-    """The flag that says for which processor to compile."""
-    pretended = os.environ.get("ATEN_CPU_CAPABILITY", "")
-    if platform.machine() == "x86_64" and pretended in PRETENDED:
-        return f"-march={PRETENDED[pretended][1]}"
-    return NATIVE.get(platform.machine(), "-march=native")
 
 
 def refuse_foreign(path: Path) -> None:

@@ -88,7 +88,7 @@ def heads_backward(
 
 
 def _shares(layout: launch.Layout, counts: Sequence[int]) -> tuple[tuple[int, int, int], ...]:
-    """Of each site its first program, its first column, and its channels."""
+    """Each site's first program, first column, and channels."""
     begins = itertools.accumulate(counts[:-1], initial=0)
     return tuple((begin, site.first, site.width) for begin, site in zip(begins, layout.sites, strict=True))
 

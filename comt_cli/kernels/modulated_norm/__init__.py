@@ -6,9 +6,9 @@ et al. 2025, Eq. 13), r that of the pixel gate (Eq. 11), K >= C columns of the c
     g = sigmoid(sigmoid(u) . window)     z = g product[:, :C]     n = (z - mean) / sqrt(var + epsilon)
     f = sigmoid(sigmoid(n A^T) . b)      y = act(f weight n + bias + skip)
 
-u, [P, h], is given or lies in the columns behind the C; gates that are absent are 1, and so is an absent weight. The
-mean and the biased variance are those of this batch: this is training, evaluation has no need of it. The product, u,
-and y where ReLU follows are kept for the backward pass: neither gate, nor n.
+u, [P, h], lies in the columns behind the C; gates that are absent are 1, and so is an absent weight. The mean and the
+biased variance are those of this batch: this is training, evaluation has no need of it. The product, and y where ReLU
+follows, are kept for the backward pass: neither gate, nor n.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from comt_cli.kernels.operators import Derivative, differentiable, unit_stride
 
 def reference(
     product_PK: Tensor,
-    u_Ph: Tensor | None,
     window_h: Tensor | None,
     A_rC: Tensor | None,
     b_r: Tensor | None,
@@ -38,8 +37,8 @@ def reference(
     C = len(bias_C)
     z_PC = product_PK[:, :C].to(wide)
     if window_h is not None:
-        u_Ph = product_PK[:, C : C + len(window_h)] if u_Ph is None else u_Ph
-        z_PC = z_PC * torch.sigmoid(torch.sigmoid(u_Ph.to(wide)) @ window_h.to(wide)).unsqueeze(-1)
+        u_Ph = product_PK[:, C : C + len(window_h)].to(wide)
+        z_PC = z_PC * torch.sigmoid(torch.sigmoid(u_Ph) @ window_h.to(wide)).unsqueeze(-1)
     mean_C, var_C = z_PC.mean(0), z_PC.var(0, correction=0)
     n_PC = (z_PC - mean_C) * torch.rsqrt(var_C + epsilon)
     m_PC = n_PC if weight_C is None else n_PC * weight_C
@@ -56,7 +55,6 @@ class Saved(NamedTuple):
 
     y: Tensor | None
     product: Tensor
-    u: Tensor | None
     window: Tensor | None
     A: Tensor | None
     b: Tensor | None
@@ -69,22 +67,20 @@ class Saved(NamedTuple):
 
 
 def _empty(product: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
-    C = others[5].shape[0]  # of the bias
+    C = others[4].shape[0]  # of the bias
     mean, var = (product.new_empty(C, dtype=torch.float32) for _ in range(2))
     return product.new_empty(product.shape[0], C), mean, var
 
 
 def _empty_gradients(saved: Saved) -> tuple[Tensor, ...]:
-    """Of product, window, A, b, weight, bias, skip and u; of no elements where there is no such operand. u's is in the
-    product's where u is."""
+    """Gradients of product, window, A, b, weight, bias and skip; of no elements where there is no such operand."""
     product, mean = saved.product, saved.mean
     of_parameters = (
         mean.new_empty((0,) if each is None else each.shape, dtype=torch.float32)
         for each in (saved.window, saved.A, saved.b, saved.weight, mean)
     )
     dskip = product.new_empty((product.shape[0], mean.shape[0]) if saved.dskip else (0,))
-    du = product.new_empty(0) if saved.u is None else torch.empty_like(saved.u)
-    return torch.empty_like(product, memory_format=torch.contiguous_format), *of_parameters, dskip, du
+    return torch.empty_like(product, memory_format=torch.contiguous_format), *of_parameters, dskip
 
 
 def _save(given: Any, output: Any) -> Saved:
@@ -95,13 +91,13 @@ def _save(given: Any, output: Any) -> Saved:
 
 def _gradients(backward: Any, saved: Saved, dy: Tensor) -> dict[str, Any]:
     dy = dy if dy.stride(-1) == 1 and dy.stride(0) >= dy.shape[1] else dy.contiguous()
-    dproduct, dwindow, dA, db, dweight, dbias, dskip, du = backward(dy, *saved)
+    dproduct, dwindow, dA, db, dweight, dbias, dskip = backward(dy, *saved)
     of_parameters = {"window_h": dwindow, "A_rC": dA, "b_r": db, "weight_C": dweight, "bias_C": dbias}
-    return {"product_PK": dproduct, "u_Ph": du, **of_parameters, "skip_PC": dskip if saved.dskip else dy}
+    return {"product_PK": dproduct, **of_parameters, "skip_PC": dskip if saved.dskip else dy}
 
 
 _modulated_norm = differentiable(
-    "modulated_norm", reference, _empty, Derivative(Saved, "dy", _empty_gradients, 8, _gradients, _save)
+    "modulated_norm", reference, _empty, Derivative(Saved, "dy", _empty_gradients, 7, _gradients, _save)
 )
 
 

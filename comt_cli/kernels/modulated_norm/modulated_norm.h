@@ -13,17 +13,11 @@
 
 namespace comt {
 
-// `columns` columns of a matrix from one on.
-inline Matrix part_of(const Matrix& whole, int64_t from, int64_t columns) {
-  const int64_t size = whole.type == BF16 ? sizeof(bf16) : sizeof(float);
-  return {static_cast<char*>(whole.data) + from * size, whole.rows, columns, whole.row_stride, 1, whole.type};
-}
-
-// What both directions begin with; absent are what has no data. u is what the window gate reads, in the product's
-// columns behind the C where it is not given. A's rows are padded by zeros to whole vectors.
+// What both directions begin with; absent are what has no data. The window gate reads the product's columns behind the
+// C. A's rows are padded by zeros to whole vectors.
 struct Norm {
   struct Given {
-    Matrix product, u, window, A, b, weight;
+    Matrix product, window, A, b, weight;
   };
 
   Norm(const Given& given, int64_t channels)
@@ -32,9 +26,8 @@ struct Norm {
         channels(channels),
         window_width(given.window.columns),
         pixel_width(given.b.columns),
-        used(channels + (given.u.columns ? 0 : window_width)),
+        used(channels + window_width),
         stride(padded(channels)),
-        u(given.u.columns ? given.u : part_of(product, channels, window_width)),
         window(given.window, window_width, "window"),
         A(given.A, pixel_width, channels, stride, "A"),
         b(given.b, pixel_width, "b"),
@@ -42,13 +35,11 @@ struct Norm {
     require(!A == !b, "a pixel gate has both matrices, A and b");
     require(rows > 0 && product.columns >= used, "a product of the shape (", rows, ", ", product.columns, ") for ", used,
             " columns");
-    if (window) u.check(rows, window_width, "u");
   }
 
   const Matrix product;
   const int64_t rows, channels, window_width, pixel_width;
   const int64_t used, stride;  // columns of the product that are read; floats of a padded row
-  const Matrix u;
   const Floats window, A, b, weight;
 };
 
@@ -106,13 +97,13 @@ INLINE V let_through(V dy, V y) { return y <= 0 ? V{} : dy; }
 
 // ---- the window gate of a block of at most ROWS rows; p: [h, ROWS], wanted where it is not null
 
-template <class U>
+template <class T>
 void window_gate(const Norm& a, int64_t first, int rows, float* gate, float* p) {
   float logits[ROWS] = {};
   for (int64_t k = 0; k < a.window_width; ++k) {
     float u[ROWS] = {};
-    const U* from = static_cast<const U*>(a.u.data) + first * a.u.row_stride + k * a.u.column_stride;
-    for (int i = 0; i < rows; ++i) u[i] = widen(from[i * a.u.row_stride]);
+    const T* from = static_cast<const T*>(a.product.data) + first * a.product.row_stride + a.channels + k;
+    for (int i = 0; i < rows; ++i) u[i] = widen(from[i * a.product.row_stride]);
     for (int i = 0; i < ROWS; i += W) {
       const V of_u = sigmoid(load(u + i));
       if (p) store(p + k * ROWS + i, of_u);
@@ -123,7 +114,7 @@ void window_gate(const Norm& a, int64_t first, int rows, float* gate, float* p) 
 }
 
 inline void window_gate(const Norm& a, int64_t first, int rows, float* gate, float* p = nullptr) {
-  with_type(a.u.type, [&](auto tag) { window_gate<decltype(tag)>(a, first, rows, gate, p); });
+  with_type(a.product.type, [&](auto tag) { window_gate<decltype(tag)>(a, first, rows, gate, p); });
 }
 
 // ---- the pixel gate of a block: tile = n, then s: [r, ROWS] and f: [ROWS]

@@ -19,7 +19,6 @@ struct Gradient {
   int64_t columns;  // of dproduct
   float *dwindow, *dA, *db, *dweight, *dbias;
   T* dskip;
-  Matrix du;
 };
 
 template <class T>
@@ -206,17 +205,13 @@ struct Backward {
     lane_sums(totals, total);
     window_gate(a, first, rows, g, p);
     for (int64_t k = 0; k < a.window_width; ++k)
-      with_type(of.du.type, [&](auto tag) {
-        using U = decltype(tag);
-        U* du = static_cast<U*>(of.du.data) + first * of.du.row_stride + k * of.du.column_stride;
-        for (int i = 0; i < rows; ++i) {
-          const float dlogit = total[i] * g[i] * (1 - g[i]), of_u = p[k * ROWS + i];
-          dw[k] += dlogit * of_u;
-          U value[W];
-          store(value, splat(dlogit * a.window[k] * of_u * (1 - of_u)));
-          du[i * of.du.row_stride] = value[0];
-        }
-      });
+      for (int i = 0; i < rows; ++i) {
+        const float dlogit = total[i] * g[i] * (1 - g[i]), of_u = p[k * ROWS + i];
+        dw[k] += dlogit * of_u;
+        T value[W];
+        store(value, splat(dlogit * a.window[k] * of_u * (1 - of_u)));
+        of.dproduct[first + i][a.channels + k] = value[0];
+      }
   }
 
   void run(int threads) const {
@@ -262,10 +257,9 @@ OPERATION(modulated_norm_backward) {
     float *dwindow = in.result<float>(), *dA = in.result<float>(), *db = in.result<float>();
     float *dweight = in.result<float>(), *dbias = in.result<float>();
     T* dskip = in.result<T>();
-    const Matrix own = in.matrix(), du = given.u.columns ? own : part_of(dproduct, C, norm.window_width);
     const Gradient<T> to{dy.of<const T>(norm.rows, C, "dy"), of_y, mean, var, relu, epsilon,
                          {static_cast<T*>(dproduct.data), dproduct.columns}, dproduct.columns,
-                         dwindow, dA, db, dweight, dbias, dskip, du};
+                         dwindow, dA, db, dweight, dbias, dskip};
     const int threads = useful_threads(in.threads, norm.rows, C);
     Backward<T>(norm, q, to, threads).run(threads);
   });

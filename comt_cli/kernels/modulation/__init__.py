@@ -45,7 +45,7 @@ def empty(B: Sequence[Tensor], _: Any, rows: Sequence[int], channel: int) -> tup
 def empty_gradients(  # its annotations are the schema
     dWc: Tensor, dws: Tensor, B: Sequence[Tensor], log_alpha: Sequence[Tensor], rows: Sequence[int], channel: int
 ) -> list[Tensor]:
-    """Of the matrices B, then of the log_alphas, each in its parameter's type."""
+    """Gradients of the matrices B, then of the log_alphas, each in its parameter's type."""
     return [torch.empty_like(each, memory_format=torch.contiguous_format) for each in (*B, *log_alpha)]
 
 

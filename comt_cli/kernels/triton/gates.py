@@ -218,7 +218,7 @@ def scalar_factor(gate, p, scale, R: tl.constexpr, BL: tl.constexpr):
 
 @triton.jit
 def row_gate(rows_ptr, stride, gate, inside_T, scale, R: tl.constexpr, BL: tl.constexpr, TYPE: tl.constexpr):
-    """What a gate's tiles need of BT rows: p beside what its rounding lost, [BT, 16], and p, [BT, 8], both ordered, for
+    """Rows' part of a gate, of BT rows: p beside what its rounding lost, [BT, 16], and p, [BT, 8], both ordered, for
     `matmul`; and k, [BT]. Without a channel gate k is the factor itself, and there is no p.
 
     p in bf16 alone would make the logits wrong in the third digit.
@@ -279,7 +279,7 @@ def store_parts(gate, parts, block, T, row, dp, total, inside_T, R: tl.constexpr
 
 @triton.jit
 def no_sum(gate, rows: tl.constexpr):
-    """Where e Wc of so many rows, or 2 dWc of so many channels, is summed, [rows, 8]; [1, 1] without a channel gate."""
+    """Zeros for sums of e Wc of so many rows, or 2 dWc of so many channels, [rows, 8]; [1, 1] without channel gates."""
     if gate[1] is None:
         return tl.zeros([1, 1], tl.float32)
     else:
@@ -301,7 +301,7 @@ def matrices(gate, first, N, TILES: tl.constexpr, R: tl.constexpr, TYPE: tl.cons
 
 @triton.jit
 def no_sums(gate, TILES: tl.constexpr):
-    """Where 2 dWc of each of these tiles is summed."""
+    """Zeros to which 2 dWc of each of these tiles is added."""
     found = ()
     for _ in tl.static_range(TILES):
         found = found + (no_sum(gate, 32),)

@@ -1,4 +1,4 @@
-"""How the kernels are launched: where sites and gates stand, how rows are shared out, and a launch that costs little.
+"""Launches of the kernels: the places of sites and gates, the division of rows, and a launch that costs little.
 
 Shapes: T rows, C columns of the product, M of them its sites', S gated sites, R bottleneck columns, G groups of rows.
 """
@@ -31,7 +31,7 @@ LONGEST_VECTOR = 8
 
 
 class Site(NamedTuple):
-    """Where a site stands: its columns of the product, its u's columns behind all sites, its rows of Wc and of ws."""
+    """The place of a site: its columns of the product, its u's columns behind all sites, its rows of Wc and of ws."""
 
     first: int
     width: int
@@ -74,7 +74,7 @@ class Layout:
         self.lanes = MOST_CHANNEL_RANK if self.kind == "channel" else max(2, triton.next_power_of_2(self.rank))
 
     def gate(self, site: Site, u: int | None = None) -> tuple[Any, ...]:
-        """What a kernel is told of a site's gate: the first column of its u, in the product or behind column `u` of
+        """A kernel's arguments for a site's gate: the first column of its u, in the product or behind column `u` of
         another tensor; Wc and its first row there; ws and its row. None stands for a matrix that a site lacks."""
         Wc, ws = (self.Wc, self.ws) if site.gated else (None, None)
         return (self.width if u is None else u) + site.u, Wc, site.channel, ws, site.scalar
@@ -120,7 +120,7 @@ def processors(device: torch.device) -> int:
 
 
 def groups(rows_TN: Tensor, tile: Tile, columns: int = 1) -> tuple[int, int]:
-    """How many groups of a tensor's rows there are, and the row blocks of each.
+    """The number of groups of a tensor's rows, and the row blocks of each.
 
     As many as run at a time where `columns` programs share a row block. Where programs do not stay, each has one block,
     or a few if there would be more groups than a grid takes.

@@ -1,4 +1,4 @@
-"""What follows an operation's backward kernel: du and dws from parts of e Wc and rowsum(h), and sums over groups of
+"""The end of an operation's backward pass: du and dws from parts of e Wc and rowsum(h), and sums over groups of
 rows.
 
 Shapes: G groups, K elements of one group's part; the others as in `gates`, and B blocks of channels.
@@ -73,7 +73,7 @@ def _add_columns(parts_ptr, total_ptr, K, G, BT: tl.constexpr, BN: tl.constexpr)
 
 
 class Parts:
-    """What an operation's backward kernel, whose programs own blocks of channels, leaves to be added.
+    """Parts that an operation's backward kernel, whose programs own blocks of channels, leaves to be added.
 
     Attributes:
         dWc_GMR: dWc of each group of rows; None without a channel gate.
@@ -102,7 +102,7 @@ class Parts:
 
     @property
     def tensors(self) -> tuple[Any, ...]:
-        """What a kernel writes: dWc, and the parts."""
+        """The tensors that a kernel writes: dWc, and the parts."""
         return self.dWc_GMR, (self.dp_BTR, self.total_BT)
 
     def finish(self, u_TC: Tensor, u: int, dproduct_TC: Tensor, *others: Tensor) -> tuple[Tensor, ...]:

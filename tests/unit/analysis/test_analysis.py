@@ -21,7 +21,7 @@ from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.layers.attention import rotation_table
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.residual.base import State
-from comt_cli.layers.residual.siamese_norm import shares_of_sum
+from comt_cli.layers.residual.norm_placement import shares_of_sum
 from comt_cli.layers.shared_values import LayerRouter, SharedValues
 from comt_cli.methods import method_from
 from comt_cli.models.llama import Llama

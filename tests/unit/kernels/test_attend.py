@@ -17,12 +17,6 @@ TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 4e-2}
 """Relative to the largest number. bf16: scores and weights are rounded to 8 bits, 4e-3 each time."""
 
 
-@pytest.fixture
-def gaining(monkeypatch):
-    """A processor that gains."""
-    monkeypatch.setattr(module, "_class", lambda: "Intel AMX")
-
-
 def operands(case: str, dtype: torch.dtype) -> tuple[list[Tensor], Tensor | None]:
     """q, k, v as views of one product, as the layers have them, and the mask."""
     B, H, T, E = 3, 4, 24, 8
@@ -91,11 +85,3 @@ def test_shape_type_and_processor_choose(monkeypatch, processor, T, S, dtype, ex
     attend(torch.zeros(1, 1, T, 4, dtype=dtype), *torch.zeros(2, 1, 1, S, 4, dtype=dtype))
     assert (taken or [PYTORCH]) == [expected]
     assert attention_form("cuda", dtype) == PYTORCH
-
-
-def test_it_compiles_in_one_piece(gaining):
-    qkv, mask = operands(PADDED, torch.bfloat16)
-    compiled = torch.compile(attend, backend="aot_eager", fullgraph=True, dynamic=False)
-    for mine, other in zip(*(with_gradients(each, qkv, mask=mask) for each in (compiled, attend)), strict=True):
-        torch.testing.assert_close(mine, other)
-    torch._dynamo.reset()

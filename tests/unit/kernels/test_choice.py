@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import importlib.util
 import math
-import platform
 from pathlib import Path
 from typing import get_args
 
@@ -92,42 +91,16 @@ def test_where_there_is_no_compiler_it_is_the_reference(measured, monkeypatch):
     assert not ask("fused", device=CUDA).fused
 
 
-def test_without_gates_a_kernel_is_taken_only_where_nothing_is_compiled_and_training(measured):
-    """Measured alone it is faster; whole compiled steps and decoding were not."""
-    measured(({"gates": "none"}, ALL_THREE))
-    found = [ask(gates=None, compiled=on, training=train).fused for on, train in ((1, 1), (0, 1), (0, 0))]
-    assert found == [False, True, False]
-
-
 @pytest.mark.parametrize(("width", "taken"), [(1, True), (1023, True), (1024, False), (4096, True)])
 def test_the_very_width_decides_or_else_the_largest_shape(measured, width, taken):
     measured(({}, SLOW), ({"width": 4096, "tokens": 2048}, ALL_THREE), ({"width": 2048, "tokens": 2048}, SLOW))
     assert ask(width=width).fused is taken
 
 
-@pytest.mark.parametrize(
-    ("question", "changes"),
-    [
-        ({"op": "heads"}, {"op": "heads"}),
-        ({"dtype": torch.bfloat16}, {"dtype": "bf16"}),
-        ({"gates": COMT}, {"gates": "comt-r2"}),
-        ({"gates": Gates(channel=True, scalar=False, rank=20)}, {"gates": "transponder-r32"}),
-        ({"device": CUDA}, ON_H200),
-    ],
-)
-def test_operation_type_gates_and_kind_of_device_must_be_those_measured(measured, question, changes):
-    measured(({}, ALL_THREE))
-    assert ask(**question).speed is None
-    measured((changes, ALL_THREE))
-    assert ask(**question).fused
-    assert not ask().fused
-
-
 def test_the_exact_device_then_its_class(measured):
     measured(({"device": "Another CPU, 2 threads"}, SLOW), folder="another")
     assert ask().speed == pytest.approx(0.6)
-    measured(({"device": "Some CPU, 1 thread", "width": 64}, ALL_THREE), folder="nearly")
-    assert ask().measured_on.startswith("Some CPU, 1 thread (here "), "of whatever width"
+    assert ask().measured_on.startswith("Another CPU, 2 threads (here "), "of the same class"
     measured(({"width": 8}, SLOW), folder="here")
     assert ask().measured_on == HERE
 
@@ -191,15 +164,6 @@ def test_where_there_is_no_kernel_it_is_the_reference(measured, wanted):
         assert not ask(wanted, **question).fused
 
 
-def test_the_users_own_measurements_come_first_then_the_shipped_of_this_card_then_of_its_class(measured):
-    measured(({**ON_H200, "device": "NVIDIA H100"}, SLOW), root="shipped", folder="class")
-    assert ask(device=CUDA).speed == pytest.approx(0.6)
-    measured((ON_H200, ALL_THREE), root="shipped")
-    assert ask(device=CUDA).speed == 1.5
-    measured((ON_H200, {**ALL_THREE, "fused": 1.0}))
-    assert ask(device=CUDA).speed == 3
-
-
 @pytest.mark.parametrize("wanted", ["auto", "fused"])
 def test_kernels_are_launched_as_they_were_measured(measured, monkeypatch, wanted):
     """Also where they are slower and wanted all the same. The tiles of other choices stay, or are forgotten."""
@@ -233,27 +197,21 @@ def test_a_damaged_file_is_named_and_decides_nothing(measured, content):
     assert ask().fused
 
 
-XEON = "vendor_id\t: GenuineIntel\nflags\t\t: sse2 fma avx2 avx512f avx512bw avx512dq avx512vl amx_tile amx_bf16\n"
-
-
 @pytest.mark.parametrize(
-    ("text", "machine", "pretended", "expected"),
+    ("text", "pretended", "expected"),
     [
-        (XEON, "x86_64", "", "Intel AMX"),
-        (XEON, "x86_64", "no-such", "Intel AMX"),
-        (XEON, "x86_64", "avx512", "Intel AVX-512"),
-        (XEON, "x86_64", "default", "Intel x86_64"),
-        ("vendor_id : AuthenticAMD\nflags : sse2 fma avx2 avx512f\n", "x86_64", "avx512", "AMD AVX2"),
-        ("CPU implementer : 0x41\nFeatures : fp asimd sve\n", "aarch64", "", UNKNOWN),
-        (None, "x86_64", "", UNKNOWN),
+        ("vendor_id\t: GenuineIntel\nflags\t\t: sse2 fma avx2 amx_tile amx_bf16\n", "", "Intel AMX"),
+        ("vendor_id : GenuineIntel\nflags : sse2 fma avx2 amx_tile amx_bf16\n", "avx2", UNKNOWN),
+        ("vendor_id : AuthenticAMD\nflags : sse2 fma avx2 avx512f\n", "", "AMD AVX2"),
+        ("CPU implementer : 0x41\nFeatures : fp asimd sve\n", "", UNKNOWN),
+        (None, "", UNKNOWN),
     ],
 )
-def test_classes_of_processors(monkeypatch, tmp_path, text, machine, pretended, expected):
-    """`ATEN_CPU_CAPABILITY` makes an older one of it; what it has not it cannot use."""
+def test_classes_of_processors(monkeypatch, tmp_path, text, pretended, expected):
+    """With `ATEN_CPU_CAPABILITY` PyTorch uses other instructions than those that were measured."""
     if text is not None:
         (tmp_path / "cpuinfo").write_text(text)
     monkeypatch.setattr(processors, "_CPUINFO", tmp_path / "cpuinfo")
-    monkeypatch.setattr(platform, "machine", lambda: machine)
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", pretended)
     assert processor_class() == expected
 

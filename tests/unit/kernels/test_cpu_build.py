@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
@@ -124,21 +123,6 @@ def test_a_compiler_that_fails(fresh, monkeypatch, tmp_path, compiles, reason):
     assert "\n" not in (build.available() or "\n")
     with pytest.raises(build.Unavailable, match=reason):
         build.library()
-
-
-@BUILDS
-def test_two_processes_at_once(fresh):
-    code = (
-        "import sys, pathlib; from comt_cli.kernels.cpu import build; build.FOLDER = pathlib.Path(sys.argv[1]);"
-        "print(build.library().comt_answer())"
-    )
-    command = [sys.executable, "-c", code, str(build.FOLDER)]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    for process in running:
-        out, err = process.communicate(timeout=200)
-        assert (process.returncode, out) == (0, "42\n"), err
-    (kept,) = kept_in(fresh).glob("*.so")
-    assert build.is_whole(kept)
 
 
 @BUILDS

@@ -33,7 +33,7 @@ pytest.importorskip("triton", reason="Triton exists for Linux alone")
 from triton import cdiv
 
 from comt_cli.kernels.triton import launch
-from comt_cli.kernels.triton.tiles import TILES, Tile
+from comt_cli.kernels.triton.tiles import Tile
 
 # NumPy, which interprets, says that 0 * Inf is invalid and that exp overflows; both are a subject here.
 pytestmark = pytest.mark.filterwarnings("ignore:(invalid value|overflow|divide by zero):RuntimeWarning")
@@ -294,22 +294,6 @@ def test_the_same_bits_each_time_and_the_same_numbers_on_one_thread(by, operatio
 
 
 @IMPLEMENTATIONS
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_one_gradient_for_the_stream_and_a_product_without_gates(by, dtype):
-    case = make(by, 20, [37], 4, "both", dtype, gated=[False], rest=0)
-    gain, rstd = case.random(37), case.random(20, dtype=torch.float32).abs()
-    kept = *(case.random(20, 37) for _ in range(3)), rstd
-    dx, dproduct, *_, dgain = case.call("add_norm_backward", *kept, case.product, case.gates, gain)
-    shared, nothing, *_, dgain_then = case.call("add_norm_backward", *kept, None, case.gates, gain)
-    assert nothing.shape == (0,)
-    assert_same_bits(dproduct, dx, Reason.MOVED)
-    # Without the product the kernel is compiled anew, and may fuse other products with sums.
-    unit = torch.finfo(dtype).eps
-    torch.testing.assert_close(shared, dx, rtol=2 * unit, atol=1e-6)
-    torch.testing.assert_close(dgain_then, dgain, rtol=1e-5, atol=1e-5)
-
-
-@IMPLEMENTATIONS
 def test_the_norm_is_of_what_was_written(by):
     """Of y as rounded to bf16, though the sum before it was fp32; and so rstd is right to fp32's accuracy."""
     case = make(by, 20, [37], 4, "both", torch.float32)
@@ -347,23 +331,6 @@ def test_special_activations_and_bottlenecks(by, operation, value, dtype):
 
 
 @IMPLEMENTATIONS
-@SPECIAL
-def test_special_second_layers_and_gradients(by, value, dtype):
-    """An infinite weight opens or shuts a gate for good, which leaves the output finite; a NaN loses its channel."""
-    case = make(by, 21, [37], 4, "both", dtype)
-    case.gates.Wc[5, 1] = value
-    mine, right = modulate(case)
-    assert_same_specials((mine, right))
-    assert (~mine["0"].isfinite()).any(0).nonzero().flatten().tolist() == ([5] if math.isnan(value) else [])
-    case, G = make(by, 21, [37], 4, "both", dtype), case.random(21, 37)
-    G[2, 3] = value
-    dproduct, dWc, dws = case.call("modulate_backward", G, case.product, case.gates, case.widths)
-    assert (~dproduct.isfinite()).any(1).nonzero().flatten().tolist() == [2]
-    assert (~dWc.isfinite()).any(1).nonzero().flatten().tolist() == [3]
-    assert not dws.isfinite().any()
-
-
-@IMPLEMENTATIONS
 @pytest.mark.parametrize("size", [0.01, 0.3, 4.0, 300.0])
 def test_weights_small_and_large(by, size):
     """In C++ gates whose weights bound their logits to 3 are computed without an exponential. A logit of some thousand
@@ -374,17 +341,6 @@ def test_weights_small_and_large(by, size):
 
 
 # ---- in Triton alone
-
-
-@pytest.mark.parametrize(("kernel", "kind"), TILES)
-def test_the_default_tiles(kernel, kind, monkeypatch):
-    """Most of them wider than everything here. A GPU runs all that are tried."""
-    operation = kernel.removesuffix("_backward")
-    monkeypatch.setattr(launch, "tile", lambda kernel, kind, width: TILES[kernel, kind][0])
-    gates = {"channel": "both", "scalar": "comt", "none": "both"}[kind]
-    for rows in (70, 19) if operation == "add_norm" else (70,):  # few, as of decoding, have a program each
-        case = make("triton", rows, widths_of(operation, 19), 8, gates, torch.bfloat16, gated=[kind != "none"] * 3)
-        assert_agree(RUNS[operation](case), TOLERANCE[torch.bfloat16])
 
 
 # ---- in C++ alone
@@ -453,13 +409,3 @@ def test_types_and_shapes_that_do_not_fit_are_refused():
     ):
         with pytest.raises(ValueError, match=f"{name}|not the shape"):
             cpp(name, *arguments)
-
-
-@IMPLEMENTATIONS
-def test_swiglu_far_out_is_that_of_the_reference(by):
-    """silu is 0 far below zero, and NaN at minus infinity."""
-    case = make(by, 1, [10, 10], 1, "both", torch.float32, gated=[False, False], rest=0)
-    case.product[:] = 1
-    case.product[0, :10] = torch.tensor([-1e38, -1e30, -200, -95, -85, 0, 3, -math.inf, math.inf, math.nan])
-    mine, right = case.call("swiglu", case.product, case.gates, 10, 10), torch.nn.functional.silu(case.product[:, :10])
-    torch.testing.assert_close(mine, right, rtol=1e-5, atol=1e-30, equal_nan=True)

@@ -1,19 +1,16 @@
-"""The fused batch norm, in C++ and in Triton, and the window convolution, against their definitions in float64.
+"""The fused batch norm in C++ against its definition in float64, on random calls.
 
-Triton's tiles are small, so that a few dozen pixels have several programs, row blocks and channel tiles, all with a
-rest. What lies around the product is NaN, and so are its padding columns: who reads them is found out.
-
-Errors are relative to the largest element of a tensor; of the parameters' gradients, sums over the same pixels, to the
-largest of all (a norm undoes what all gates have in common, so that a gate's sum may nearly cancel). fp32: 2e-5, sums
-of a few hundred terms in fp32 (2^-24 a rounding) and a logistic function good to 6e-7. bf16: 2e-2; inputs are the same
-numbers on both sides, a result is rounded once (2^-8; the interpreter cuts, 2^-7), factors of A's gradient are too, and
-the nine taps of a window gate once each. Where ReLU follows, both sides let the gradient of the same pixels through.
+What lies around the product is NaN, and so are its padding columns: who reads them is found out. Errors are relative to
+the largest element of a tensor; of the parameters' gradients, sums over the same pixels, to the largest of all (a norm
+undoes what all gates have in common, so that a gate's sum may nearly cancel). fp32: 2e-5, sums of a few hundred terms
+(2^-24 a rounding) and a logistic function good to 6e-7. bf16: 2e-2; inputs are the same numbers on both sides, a result
+is rounded once (2^-8), and factors of A's gradient are too. Where ReLU follows, both sides let the gradient of the same
+pixels through.
 """
 
 from __future__ import annotations
 
-import importlib
-import os
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -21,47 +18,113 @@ from pairwise import pairwise
 from same_bits import Reason, assert_same_bits
 from torch import Tensor
 
-pytest.importorskip("triton", reason="Triton exists for Linux alone")
-
-import triton
-from norm_cases import EPSILON, Case, Kind, Results, assert_operator_agrees, expect, make, run
-
-from comt_cli.kernels import operators, window_convolution
 from comt_cli.kernels.cpu import build, calls
-from comt_cli.kernels.modulated_norm.triton import common
+from comt_cli.kernels.modulated_norm import modulated_norm, reference
 
-CPP, TRITON = "cpu.calls", "modulated_norm.triton"
-IN_CPP = pytest.mark.skipif(build.available() is not None, reason=str(build.available()))
-INTERPRETED = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") != "1", reason="Triton compiles here: tests/gpu has these tests"
-)
-BOTH = [pytest.param(CPP, marks=IN_CPP, id="cpp"), pytest.param(TRITON, marks=INTERPRETED, id="triton")]
-IMPLEMENTATIONS = pytest.mark.parametrize("by", BOTH)
+pytestmark = pytest.mark.skipif(build.available() is not None, reason=str(build.available()))
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
-EVERYTHING = Kind(3, 2, True, True)
 PARAMETERS = ("window", "A", "b", "weight", "bias")
+EPSILON = 1e-5
 
 
-def tiles(monkeypatch: pytest.MonkeyPatch, widest: int, busy: int = 1) -> None:
-    """16 rows a tile, and 32 a program or, with many `busy` programs, 16; rows of up to `widest` channels are whole,
-    others are in tiles of 16."""
+@dataclass(frozen=True)
+class Kind:
+    """What of the operation is there. `window` and `pixel`: hidden columns, 0 for no such gate."""
 
-    def tile(kernel: str, C: int, pixel: bool, dtype: torch.dtype) -> common.Tile:
-        width = max(16, triton.next_power_of_2(C))
-        return common.Tile(16, width if pixel and kernel in common.WHOLE and width <= widest else 16, 1)
+    window: int = 0
+    pixel: int = 0
+    skip: bool = False
+    relu: bool = False
+    weight: bool = True
 
-    monkeypatch.setattr(common, "tile", tile)
-    monkeypatch.setattr(common, "LEAST_ROWS", 32)
-    monkeypatch.setattr(common, "BUSY", busy)
-
-
-@pytest.fixture(autouse=True)
-def small_tiles(monkeypatch):
-    tiles(monkeypatch, 32)
+    def __str__(self) -> str:
+        words = [f"window{self.window}" * (self.window > 0), f"pixel{self.pixel}" * (self.pixel > 0)]
+        words += ["skip" * self.skip, "relu" * self.relu, "unweighted" * (not self.weight)]
+        return "-".join(word for word in words if word) or "plain"
 
 
-def assert_agree(case: Case, by: str, tolerance: float) -> Results:
-    found = run(case, by)
+EVERYTHING = Kind(3, 2, True, True)
+
+
+@dataclass
+class Case:
+    """The tensors of a call: product, window, A, b, weight, bias, skip; and the gradient of y that comes in."""
+
+    kind: Kind
+    tensors: list[Tensor | None]
+    dy: Tensor
+
+
+NAMES = ("product", "window", "A", "b", "weight", "bias", "skip")
+Results = dict[str, Tensor]
+
+
+def make(P: int, C: int, kind: Kind, dtype: torch.dtype = torch.float32, rest: int = 3, mean: float = 1.0) -> Case:
+    """`rest` columns of no concern behind the product's. Its rows lie in a wider tensor of NaN, above and below NaN."""
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    columns = C + kind.window + rest
+    around = torch.full((P + 2, columns + 8), torch.nan).to(dtype)
+    product = around[1 : P + 1, :columns]
+    product[:] = (mean + 2 * normal(P, columns)).to(dtype)
+    if rest:
+        product[:, -rest:] = torch.nan
+    A, b = (normal(kind.pixel, C) * (2 / C) ** 0.5, normal(kind.pixel)) if kind.pixel else (None, None)
+    tensors = [
+        product,
+        normal(kind.window) if kind.window else None,
+        A,
+        b,
+        1 + normal(C) / 4 if kind.weight else None,
+        normal(C) / 4,
+        normal(P, C).to(dtype) if kind.skip else None,
+    ]
+    return Case(kind, tensors, normal(P, C).to(dtype))
+
+
+def run(case: Case) -> Results:
+    """What the kernels compute: y, mean, var, and the gradients by the names of what they are of."""
+    (product, *gates, _, _), kind = case.tensors, case.kind
+    y, mean, var = calls.modulated_norm(product, *case.tensors[1:], kind.relu, EPSILON)
+    kept = product, *gates, mean, var
+    through_relu = kind.skip and kind.relu  # else the skip path's gradient is dy, and the operator asks for none
+    *gradients, dskip = calls.modulated_norm_backward(
+        case.dy, y if kind.relu else None, *kept, kind.relu, EPSILON, through_relu
+    )
+    if kind.skip and not kind.relu:
+        assert dskip.shape == (0,)
+        dskip = case.dy
+    gradients.append(dskip)
+    found = {"y": y, "mean": mean, "var": var}
+    for name, tensor, gradient in zip(NAMES, case.tensors, gradients, strict=True):
+        if tensor is None:
+            assert gradient.shape == (0,), name
+        else:
+            assert gradient.shape == tensor.shape, name
+            assert gradient.dtype == (tensor.dtype if name in ("product", "skip") else torch.float32), name
+            found[name] = gradient
+    return found
+
+
+def expect(case: Case, positive: Tensor | None = None) -> Results:
+    """The same by the definition in float64. `positive`: where the ReLU lets through, if rounding decides that."""
+    kind, used = case.kind, len(case.tensors[5]) + case.kind.window
+    leaves = [None if tensor is None else tensor.double().requires_grad_() for tensor in case.tensors]
+    relu = kind.relu and positive is None
+    product, window, A, b, weight, bias, skip = leaves
+    y, mean, var = reference(product[:, :used], window, A, b, weight, bias, skip, relu, EPSILON)
+    passed = y if positive is None else y * positive
+    wanted = [leaf for leaf in leaves if leaf is not None]
+    found = iter(torch.autograd.grad(passed, wanted, case.dy.double()))
+    gradients = {name: next(found) for name, leaf in zip(NAMES, leaves, strict=True) if leaf is not None}
+    return {"y": torch.relu(y).detach() if kind.relu else y.detach(), "mean": mean, "var": var} | gradients
+
+
+def assert_agree(case: Case, tolerance: float) -> None:
+    found = run(case)
     right = expect(case, found["y"] > 0 if case.kind.relu else None)
     assert found.keys() == right.keys()
     right = {name: expected.detach() for name, expected in right.items()}
@@ -70,10 +133,8 @@ def assert_agree(case: Case, by: str, tolerance: float) -> Results:
         scale = largest if name in PARAMETERS else float(expected.abs().max().clamp_min(1e-12))
         error = (found[name].double() - expected).abs().max() / scale
         assert error <= (TOLERANCE[torch.float32] if name in ("mean", "var") else tolerance), f"{name}: {error:.2e}"
-    return found
 
 
-@IMPLEMENTATIONS
 @pairwise(
     dtype=list(TOLERANCE),
     window=[0, 1, 19],
@@ -82,35 +143,28 @@ def assert_agree(case: Case, by: str, tolerance: float) -> Results:
     skip=[False, True],
     relu=[False, True],
 )
-def test_it_is_what_the_definition_says(by, dtype, window, pixel_and_weight, shape, skip, relu):
+def test_it_is_what_the_definition_says(dtype, window, pixel_and_weight, shape, skip, relu):
     pixel, weight = pixel_and_weight
-    assert_agree(make(*shape, Kind(window, pixel, skip, relu, weight), dtype), by, TOLERANCE[dtype])
+    assert_agree(make(*shape, Kind(window, pixel, skip, relu, weight), dtype), TOLERANCE[dtype])
 
 
-@INTERPRETED
-@pytest.mark.parametrize(("widest", "busy"), [(16, 64), (16, 1), (64, 1), (None, 1)], ids=str)
-def test_channels_shared_rows_walked_along_and_whole(widest, busy, monkeypatch):
-    """And with the tiles that GPUs get."""
-    if widest is None:
-        monkeypatch.undo()
-    else:
-        tiles(monkeypatch, widest, busy)
-    assert_agree(make(40, 40, EVERYTHING), TRITON, TOLERANCE[torch.float32])
-
-
-@IMPLEMENTATIONS
 @pytest.mark.parametrize("kind", [Kind(), Kind(pixel=2, weight=False), EVERYTHING], ids=str)
-def test_through_the_operator(by, kind, monkeypatch):
-    """As layers call it, with the same bits. PyTorch refuses operators whose results share memory."""
-    monkeypatch.setitem(operators.IMPLEMENTATIONS, "cpu", "cpu" if by == CPP else "triton")
-    monkeypatch.setattr("norm_cases.run", lambda case: run(case, by))
-    assert_operator_agrees(make(20, 17, kind))
+def test_through_the_operator(kind):
+    """As layers call it, with the bits of its kernels, and gradients in the types of their leaves. PyTorch refuses
+    operators whose results share memory."""
+    case = make(20, 17, kind)
+    leaves = [None if tensor is None else tensor.detach().requires_grad_() for tensor in case.tensors]
+    y, mean, var = modulated_norm(leaves[0], *leaves[1:], kind.relu, EPSILON)
+    wanted = {name: leaf for name, leaf in zip(NAMES, leaves, strict=True) if leaf is not None}
+    gradients = torch.autograd.grad(y, list(wanted.values()), case.dy)
+    mine = {"y": y, "mean": mean, "var": var, **dict(zip(wanted, gradients, strict=True))}
+    found = run(case)
+    kernels = {name: found[name].to(tensor.dtype) for name, tensor in mine.items()}
+    assert_same_bits(mine, kernels, Reason.SAME_CALL, "the operator and its kernels")
 
 
-@IMPLEMENTATIONS
-def test_what_does_not_fit_is_refused(by):
+def test_what_does_not_fit_is_refused():
     product, window, A, b, weight, bias, skip = make(4, 5, EVERYTHING, rest=0).tensors
-    module = importlib.import_module(f"comt_cli.kernels.{by}")
     for of, *gates, added in (
         (product[:0], window, A, b, skip[:0]),
         (product[:, :7], window, A, b, skip),  # no columns for u
@@ -118,110 +172,15 @@ def test_what_does_not_fit_is_refused(by):
         (product, window, A[:, 1:], b, skip),
     ):
         with pytest.raises(ValueError, match=r"pixel|product|A "):
-            module.modulated_norm(of, None, *gates, weight, bias, added, True, EPSILON)
+            calls.modulated_norm(of, *gates, weight, bias, added, True, EPSILON)
     with pytest.raises(ValueError, match="output"):
-        module.modulated_norm_backward(skip, None, product, None, window, A, b, weight, bias, bias, True, EPSILON, True)
+        calls.modulated_norm_backward(skip, None, product, window, A, b, weight, bias, bias, True, EPSILON, True)
 
 
-def normal(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-@IN_CPP
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_u_in_planes_of_its_own(dtype):
-    """As a convolution's window gate has it, in fp32: the same numbers as from columns of the product."""
-    case = make(130, 17, EVERYTHING, rest=0)
-    product, *rest = (None if each is None else each.to(dtype) if each.dim() == 2 else each for each in case.tensors)
-    joined, apart = product.detach(), (product[:, :17], product[:, 17:].float().T.contiguous().T)
-    found = calls.modulated_norm(*apart, *rest, True, EPSILON)
-    expected = calls.modulated_norm(joined, None, *rest, True, EPSILON)
-    kept = *rest[:4], *found[1:], True, EPSILON, True
-    back = calls.modulated_norm_backward(case.dy.to(dtype), found[0], *apart, *kept)
-    right = calls.modulated_norm_backward(case.dy.to(dtype), expected[0], joined, None, *kept)
-    together = torch.cat([back[0], back[-1].to(dtype)], 1)
-    for mine, other in zip((*found, together, *back[1:-1]), (*expected, *right[:-1]), strict=True):
-        torch.testing.assert_close(mine, other, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
-
-
-@IMPLEMENTATIONS
-def test_a_mean_far_from_zero_and_an_outlier_cost_no_digits_of_the_variance(by):
+def test_a_mean_far_from_zero_and_an_outlier_cost_no_digits_of_the_variance():
     """1000 standard deviations off: in fp32, sums of squares would be wrong in the first digit."""
     case = make(200, 5, Kind(), mean=2000.0)
     case.tensors[0][0, 0] = -2000.0  # a first pixel far from the others
-    found, right = run(case, by), expect(case)
+    found, right = run(case), expect(case)
     assert ((found["var"] - right["var"]).abs() / right["var"]).max() <= 1e-5
     assert ((found["mean"] - right["mean"]).abs() / right["mean"]).max() <= 1e-6
-
-
-@IMPLEMENTATIONS
-@pytest.mark.parametrize("threads", [1, 2])
-def test_the_same_bits_each_time(by, threads):
-    case, before = make(3000 if by == CPP else 40, 17, EVERYTHING), torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        first, second = run(case, by), run(case, by)
-    finally:
-        torch.set_num_threads(before)
-    assert_same_bits(second, first, Reason.SAME_CALL)
-
-
-@IMPLEMENTATIONS
-@pytest.mark.filterwarnings("ignore:(invalid value|overflow):RuntimeWarning")  # the subject
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_special_value_reaches_its_channel_and_no_other(by, value):
-    case = make(20, 19, Kind(skip=True, relu=True))
-    case.tensors[0][3, 5], case.tensors[0][:, 7] = value, 2.0
-    found = run(case, by)
-    assert found["var"][7] == 0  # of a channel that is constant
-    for name in ("y", "product", "weight"):
-        lost = ~found[name].isfinite()
-        lost = lost.any(0) if lost.dim() == 2 else lost
-        assert lost.nonzero().flatten().tolist() == [5], name
-    assert found["bias"].isfinite().all()  # dy alone
-
-
-# ---- the window convolution
-
-
-@IN_CPP
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize(
-    ("sizes", "k", "stride", "h"),
-    [
-        ((2, 16, 8, 8, 8), 3, 1, 1),
-        ((3, 17, 5, 7, 9), 3, 2, 3),
-        ((2, 3, 4, 6, 5), 1, 1, 2),
-        ((1, 8, 8, 9, 35), 3, 1, 2),
-        ((2, 4, 4, 10, 11), 7, 2, 1),
-    ],
-    ids=str,
-)
-def test_a_windows_filters_see_what_a_convolution_sees(dtype, sizes, k, stride, h):
-    B, C, out, H, W = sizes
-    layout = torch.channels_last if stride == 1 else torch.contiguous_format
-    x = normal(0, B, C, H, W, dtype=dtype).contiguous(memory_format=layout)
-    given = [x, normal(1, out, C, k, k, dtype=dtype), normal(2, h, C, k, k, dtype=dtype)]
-    leaves = [each.detach().requires_grad_() for each in given]
-    wide = [each.double().requires_grad_() for each in given]
-    found = window_convolution.window_convolution(*leaves, stride, k // 2)
-    exact = window_convolution.reference(*wide, stride, k // 2)
-    incoming = [normal(3, *each.shape).to(mine.dtype) for each, mine in zip(exact, found, strict=True)]
-    gradients = torch.autograd.grad(found, leaves, incoming)
-    exact_gradients = torch.autograd.grad(exact, wide, [each.double() for each in incoming])
-    for one, other in zip((*found, *gradients), (*exact, *exact_gradients), strict=True):
-        assert (one.double() - other).abs().max() <= TOLERANCE[dtype] * other.abs().max()
-
-
-@IN_CPP
-@pytest.mark.filterwarnings("ignore:The .grad attribute")
-@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format], ids=["last", "first"])
-def test_pytorch_accepts_the_convolution_and_is_told_how_its_gradients_lie(layout):
-    """Compiled code trusts the strides that it was told, or stops at them; opcheck does not compare a gradient's."""
-    leaves = [normal(0, 2, 8, 5, 6), normal(1, 16, 8, 3, 3), normal(2, 2, 8, 3, 3)]
-    leaves = [each.contiguous(memory_format=layout).requires_grad_() for each in leaves]
-    torch.library.opcheck(torch.ops.comt.window_convolution.default, (*leaves, 2, 1))
-    backward = torch.ops.comt.window_convolution_backward.default
-    given = [normal(3, 2 * 3 * 3, 16), normal(4, 2, 2 * 3 * 3), *(each.detach() for each in leaves)]
-    real, told = backward(*given, 2, 1), backward(*(each.to("meta") for each in given), 2, 1)
-    assert [each.stride() for each in real] == [each.stride() for each in told]

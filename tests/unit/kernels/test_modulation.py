@@ -89,34 +89,6 @@ def test_pytorch_accepts_the_operators(kinds):
     torch.library.opcheck(torch.ops.comt.modulation_backward.default, (*gradients, *arguments))
 
 
-def test_compiled_code_calls_the_operators_once_each(monkeypatch):
-    """Forward and backward, and gives what the definition does with some twenty small kernels."""
-    calls: list[str] = []
-    for name in ("modulation", "modulation_backward"):
-        function = getattr(modulation_kernels, name)
-        monkeypatch.setattr(modulation_kernels, name, lambda *a, n=name, f=function: calls.append(n) or f(*a))
-    each = gates([5, 3], 2, "cs")
-
-    def function(*tensors: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        rebuilt = [Bottleneck(*tensors[i : i + 2], 2.0, *tensors[i + 2 : i + 4]) for i in (0, 4)]
-        return modulation_of(rebuilt, [8, 3])[:2]
-
-    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
-    found = with_gradients(each, compiled(*parameters(each)))
-    assert calls == ["modulation", "modulation_backward"]
-    expected = expected_of(each, [8, 3])
-    for mine, right in zip((*found[0], *found[1]), (*expected[0], *expected[1]), strict=True):
-        torch.testing.assert_close(mine.double(), right, rtol=1e-5, atol=1e-6)
-
-
-def test_a_second_derivative_is_refused():
-    """It would be zero, and silently so."""
-    each = gates([5], 2, "cs")
-    found = modulation_of(each, [5])
-    with pytest.raises(RuntimeError, match="modulation has no second derivative"):
-        torch.autograd.grad(found.Wc.sum() + found.ws.sum(), parameters(each), create_graph=True)
-
-
 @given(st.integers(0, 200), st.lists(st.integers(0, 70), min_size=0, max_size=MOST))
 def test_sums_of_groups(groups, columns):
     parts = [torch.randn(groups, n, generator=torch.Generator().manual_seed(n)).to(DEVICE) for n in columns]

@@ -89,22 +89,6 @@ def test_a_second_derivative_is_refused():
         torch.autograd.grad(operation(*arguments).sum(), arguments[0], create_graph=True)
 
 
-@pytest.mark.parametrize("op", ["modulate", "heads", "swiglu", "add_norm"])
-def test_gradients_have_the_types_of_what_they_are_of(op):
-    """As under autocast: the product in bf16, matrices, gain and stream in fp32."""
-    operation, _, arguments = calls("transponder")[op]
-    at = 1 if op == "add_norm" else 0
-    arguments = list(arguments)
-    arguments[at] = arguments[at].detach().to(torch.bfloat16).requires_grad_()
-    outputs = operation(*arguments)
-    loss = outputs.float().sum() if isinstance(outputs, Tensor) else sum(output.float().sum() for output in outputs)
-    loss.backward()
-    for argument in flat(arguments):
-        if isinstance(argument, Tensor) and argument.requires_grad:
-            assert argument.grad.dtype == argument.dtype
-            assert argument.grad.shape == argument.shape
-
-
 def kept_elements(function, *arguments) -> int:
     """Numbers that autograd keeps in storages that are no argument's."""
     given = {each.untyped_storage().data_ptr() for each in flat(arguments) if isinstance(each, Tensor)}

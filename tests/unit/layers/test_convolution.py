@@ -14,7 +14,6 @@ from comt_cli.layers.convolution import (
     LEAST_CHANNELS,
     BatchNorm,
     Convolution,
-    ConvolutionNorm,
     PixelGate,
     WindowGate,
 )
@@ -149,16 +148,6 @@ def test_running_statistics_keep_fp32_when_the_rest_goes_to_bf16():
     assert norm.double().running_mean.dtype == torch.float64  # a finer type is taken
     assert norm.to(torch.bfloat16).running_var.dtype == torch.float32  # bf16 maps go with no other
     assert norm.double().float().running_mean.dtype == torch.float32
-
-
-def test_a_convolution_with_its_norm():
-    """act(N(conv(x)) + skip)."""
-    convolution, norm = shaken(Convolution(2, 3, 3)), shaken(BatchNorm(3))
-    x_BCHW, skip_BCHW = normal(2, 2, 4, 4), normal(2, 3, 4, 4, seed=1)
-    expected = norm(convolution(x_BCHW))
-    close(ConvolutionNorm(convolution, norm, relu=False)(x_BCHW), expected)
-    close(ConvolutionNorm(convolution, norm, relu=True)(x_BCHW), expected.clamp(min=0))
-    close(ConvolutionNorm(convolution, norm, relu=True)(x_BCHW, skip_BCHW), (expected + skip_BCHW).clamp(min=0))
 
 
 @pytest.mark.parametrize("size", [7, 8])

@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from naive import normal
 
-from comt_cli.layers.residual.hyper_connections import normalised_products, read_streams, write_streams
-from comt_cli.layers.residual.manifold_hyper_connections import sinkhorn
+from comt_cli.layers.residual.hyper_connections import normalised_products, read_streams, sinkhorn, write_streams
 
 D = 6
 
@@ -66,22 +65,4 @@ def test_mixtures_of_streams_are_what_they_are_called(compiled, static):
             return run(*(None if each is None else next(rest) for each in given))
 
         assert torch.autograd.gradcheck(of_tensors, tensors)
-    torch._dynamo.reset()
-
-
-@pytest.mark.parametrize("compiled", [False, True])
-def test_streams_in_bf16_are_mixed_in_fp32(compiled):
-    """Those of the first junction, too, which are one tensor seen several times, and of a single token."""
-    torch._dynamo.reset()
-    one, o = normal(2, 1, D).bfloat16(), normal(2, 1, D).bfloat16()
-    H = one.unsqueeze(-2).expand(2, 1, 4, D)
-    M, s = normal(2, 1, 4, 4).float(), normal(2, 1, 4).float()
-    write, read = (
-        torch.compile(each, backend="eager", fullgraph=True) if compiled else each
-        for each in (write_streams, read_streams)
-    )
-    expected = M @ H.float() + s.unsqueeze(-1) * o.float().unsqueeze(-2)
-    assert write(H, M, s, o).dtype is torch.bfloat16
-    torch.testing.assert_close(write(H, M, s, o).float(), expected, rtol=2**-8, atol=1e-5)
-    torch.testing.assert_close(read(H, s).float(), (s.unsqueeze(-1) * H.float()).sum(-2), rtol=2**-8, atol=1e-5)
     torch._dynamo.reset()

@@ -145,37 +145,6 @@ def test_samples_steps_seeds_sites_tokens_and_channels_are_independent():
     assert abs(over_steps.mean(0).var() * steps * 4 - 1) < 0.05
 
 
-def test_compiled_masks_are_equal_and_a_step_compiles_nothing():
-    torch.manual_seed(0)
-    torch._dynamo.reset()
-    net = nn.Sequential(Dropout(0.25))
-    masks = Masks(net)
-    compiled = torch.compile(net, dynamic=False, fullgraph=True)
-    x = torch.randn(4, 3, 8)
-    seen = []
-    for step in range(4):
-        masks.move_to(step % 2, np.arange(4 * step, 4 * step + 4), CPU)
-        with torch.compiler.set_stance("fail_on_recompile" if step else "default"):
-            found = compiled(x)
-        expected = net(x)
-        assert same_integers(found == 0, expected == 0)
-        torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)  # compiled code may divide
-        seen.append(found)
-    assert differ(seen[0], seen[1])
-
-
-def test_the_type_is_that_of_x_and_the_mask_and_the_gradient_those_of_every_type():
-    x, site = torch.randn(2, 3, 8), alone(0.3, range(2))
-    for dtype in (torch.bfloat16, torch.float16, torch.float64):
-        leaf = x.to(dtype).requires_grad_()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            y = site(leaf)
-        assert y.dtype == dtype
-        y.sum().backward()
-        assert same_integers(y != 0, site(x) != 0)
-        assert same_integers(leaf.grad != 0, y != 0)
-
-
 def test_a_site_is_its_path_needs_a_position_in_training_and_is_the_identity_else():
     net, deeper = Net(), nn.ModuleDict({"more": Dropout(0.1), "first": Dropout(0.25), "second": Dropout(0.25)})
     x, before = torch.ones(2, 3, 8), torch.get_rng_state()

@@ -92,24 +92,3 @@ def test_the_joined_matrix_is_not_kept(backend, autocast):
             return product_of(x_TD)
 
     assert saved_bytes(product_here, [x_TD, *module.parameters()]) == autocast * 2 * T * D
-
-
-@pytest.mark.parametrize(
-    ("dtype", "autocast", "columns"),
-    [(torch.float32, False, 48), (torch.bfloat16, False, 64), (torch.float32, True, 64)],
-)
-def test_rows_end_at_a_cache_line_of_the_products_type(dtype, autocast, columns):
-    """Of 3 * 13 columns of sites and 2 * 3 of gates."""
-    module = make(dtype, 13)
-    for needs_gradient in (True, False):
-        with torch.autocast("cpu", torch.bfloat16, enabled=autocast), torch.set_grad_enabled(needs_gradient):
-            assert module.product(torch.randn(T, D).to(dtype)).shape == (T, columns)
-
-
-def test_a_second_derivative_is_refused():
-    """It would lack what runs through the gates' matrices, and silently so."""
-    module = make(torch.float32)
-    x_TD = torch.randn(T, D, requires_grad=True)
-    (first,) = torch.autograd.grad(module.product(x_TD).square().sum(), x_TD, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        first.sum().backward()

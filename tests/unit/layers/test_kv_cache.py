@@ -11,12 +11,10 @@ from same_bits import Reason, assert_same_bits
 from torch import Tensor
 
 from comt_cli.errors import UserError
-from comt_cli.layers.attention import rotation_table
 from comt_cli.layers.kv_cache import KeyValueCache
 from comt_cli.models.llama import Llama
 
 SHAPE = SETTINGS.shape()
-HEAD_WIDTH = SHAPE.width // SHAPE.heads
 LENGTHS = [5, 12, 1]
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 """fp32 sums of some 50 to 100 terms in another order, through four blocks, on logits of the size of one: a few 1e-6.
@@ -85,31 +83,6 @@ def test_padding_changes_no_text(cuts, static):
     assert found.isfinite().all()
     for number, row in enumerate(rows):
         torch.testing.assert_close(found[number, -len(row) :], logits(model, row[None])[0], **CLOSE)
-
-
-def test_positions_count_from_the_first_token():
-    cache = KeyValueCache(SHAPE, 3, 16, 10000.0, torch.zeros(()))
-    cache.begin(LENGTHS)
-    cos_SE, sin_SE = rotation_table(16, HEAD_WIDTH, 10000.0, torch.zeros(()))
-    cos_BTE, sin_BTE = cache.rotation(12)
-    assert cos_BTE.shape == (3, 12, HEAD_WIDTH // 2)
-    position_B = torch.tensor([[0] * 7 + [0, 1, 2, 3, 4], list(range(12)), [0] * 12])
-    assert_same_bits([cos_BTE, sin_BTE], [cos_SE[position_B], sin_SE[position_B]], Reason.MOVED)
-    cache.advance(12)
-    assert_same_bits(cache.rotation(1)[0], cos_SE[torch.tensor([[5], [12], [1]])], Reason.MOVED)
-
-
-def test_what_is_visible_by_hand():
-    """Two columns, then two more; the second text begins in column 3. Padding sees itself, or it would see nothing."""
-    cache = KeyValueCache(SHAPE, 2, 5, 10000.0, torch.zeros(()))
-    cache.begin([4, 1])
-    column, visible = cache.this_pass(2)
-    assert column.tolist() == [0, 1]
-    assert visible[:, 0].int().tolist() == [[[1, 0], [1, 1]], [[1, 0], [0, 1]]]
-    cache.advance(2)
-    column, visible = cache.this_pass(2)
-    assert column.tolist() == [2, 3]
-    assert visible[:, 0].int().tolist() == [[[1, 1, 1, 0], [1, 1, 1, 1]], [[0, 0, 1, 0], [0, 0, 0, 1]]]
 
 
 def test_no_more_than_the_capacity_fits_and_rewound_columns_are_written_again():

@@ -133,19 +133,3 @@ def test_the_whole_model(residual, gate):
     model = shaken(Llama(settings, 11, wiring))
     tokens = [3, 1, 4, 1, 5]
     close_with_rope(model(torch.tensor([tokens]))[0], naive_llama(model, residual, tokens))
-
-
-def test_activation_checkpointing_only_while_training():
-    settings = ModelSettings(size="tiny", width=8, ffn_width=10, layers=2, heads=2)
-    model = shaken(Llama(settings, 11, method_from({"name": "comt"}).wiring())).requires_grad_()
-    model.activation_checkpointing = True
-    kept: dict[bool, int] = {True: 0, False: 0}
-    for training in kept:
-
-        def keep(tensor: Tensor, training: bool = training) -> Tensor:
-            kept[training] += tensor.numel()
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            model.train(training)(torch.tensor([[1, 2, 3]]))
-    assert kept[True] < kept[False] / 2

@@ -17,9 +17,8 @@ from naive import close, matrix, normal, rms_norm, sigmoids, softmax
 from torch import Tensor, nn
 
 from comt_cli.errors import UserError
-from comt_cli.layers.residual.attention_residuals import DepthAttention
+from comt_cli.layers.residual.attention_residuals import DepthAttention, DepthMixture
 from comt_cli.layers.residual.base import State, final_stream
-from comt_cli.layers.residual.deep_cross_attention import DepthMixture
 
 
 def norm_of(part: nn.Module, x_D: Tensor) -> Tensor:
@@ -264,22 +263,3 @@ def test_options_of_no_effect_are_refused(options, said):
     """When the model is built: they depend on its depth."""
     with pytest.raises(UserError, match=said):
         built(wiring_of(options))
-
-
-def test_sources_of_bf16_are_summed_in_fp32_and_not_copied():
-    """Under autocast branches put out bf16, and the embedding is in fp32: sums are in the embedding's type, and what a
-    mixture keeps for the backward pass are the sources themselves."""
-    connections, _ = stack("attention-residuals", blocks=2)
-    e_BTD, outputs = normal(2, 3, D).float(), [normal(2, 3, D, seed=k).bfloat16() for k in range(COUNT)]
-    state = State(e_BTD)
-    for each, output in zip(connections[:-1], outputs, strict=False):
-        state = each.float().step(state, lambda h, output=output: output)
-    torch.testing.assert_close(state.sources[1], sum(output.float() for output in outputs[:3]))
-    torch.testing.assert_close(state.x, sum(output.float() for output in outputs[3:5]))
-
-    attention, sources, kept = connections[-1].attention.requires_grad_(True), (e_BTD, *outputs[:3]), []
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
-        mixed = attention([source.requires_grad_() for source in sources])
-    close(mixed.double(), attention.double()([source.double() for source in sources]), rtol=1e-5, atol=1e-5)
-    large = {each.untyped_storage().data_ptr() for each in kept if each.numel() >= e_BTD.numel()}
-    assert large == {source.untyped_storage().data_ptr() for source in sources}

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
-from connection_stacks import D, branch, stack
 from method_cases import SETTINGS, TOKENS, built, loss_of, projections, wiring_of
-from naive import normal
-from same_bits import Reason, assert_same_bits
 from torch import Tensor, nn
 
 from comt_cli.lab.networks import LEAST_APART, least_gradient
-from comt_cli.layers.residual.base import State
-from comt_cli.layers.residual.deep_cross_attention import DepthMixture
-from comt_cli.layers.residual.hyper_connections import Dynamic
-from comt_cli.layers.residual.manifold_hyper_connections import Coefficients
-from comt_cli.methods.base import residual_connections
+from comt_cli.layers.residual.attention_residuals import DepthMixture
+from comt_cli.layers.residual.hyper_connections import Coefficients, Dynamic
 
 EXACT = SETTINGS.model_copy(update={"norm_eps": 1e-15})
 """With norms whose epsilon is nothing: in float64 some models have a stream of Pre-LN's direction and another size."""
@@ -73,16 +65,6 @@ def test_deep_cross_attention_starts_as_pre_ln_but_for_what_gives_it_a_gradient(
     assert all((w.grad == 0).all() for w in weights)
     assert 1e-6 * expected.norm() < (near - expected).norm() < 0.05 * expected.norm()
     assert (exact - expected).norm() < 1e-6 * expected.norm()
-
-
-def test_a_progressive_network_is_the_identity_at_first_and_pre_ln_at_last():
-    plain, model = (built(wiring_of({"name": each})) for each in ("pre-ln", "prores"))
-    with torch.no_grad():
-        assert_same_bits(model(TOKENS), model.outputs(model.final_norm(model.embedding(TOKENS))), Reason.IDENTITY)
-        for block in model.blocks:
-            for branch in block.branches:
-                branch.connection.share.at_update(1000 * SETTINGS.shape().layers)
-        assert_same_bits(model(TOKENS), plain(TOKENS), Reason.IDENTITY)
 
 
 # ---- what a dead mechanism looks like
@@ -157,19 +139,3 @@ def test_every_parameter_learns_and_streams_part(name):
         state.has_streams and state.x.shape[-2] > 1 and name != "random"
     ):  # how far they are from their mean, beside their size
         assert (state.x - state.x.mean(-2, keepdim=True)).norm() > LEAST_APART * state.x.norm()
-
-
-BEGIN_A_STACK = [
-    name for name, each in residual_connections().items() if "states" in each.needs and name != "progressive"
-]
-
-
-@pytest.mark.parametrize("name", BEGIN_A_STACK)
-def test_only_the_first_junction_begins_a_stack(name):
-    """Behind it a plain stream would be copied, or read, as if nothing had come before: the baseline, silently."""
-    connections, _ = stack(name)
-    plain = State(normal(1, 2, D, seed=1))
-    connections[0].step(plain, partial(branch, 0))
-    for k, each in enumerate(connections[1:], 1):
-        with pytest.raises(ValueError, match="plain stream"):
-            each.step(plain, partial(branch, k))

@@ -9,12 +9,8 @@ import torch
 from naive import ONE_STREAM, close, naive_connection, normal, shaken, sigmoid
 from torch import nn
 
-from comt_cli.layers.initialise import initialise
 from comt_cli.layers.residual.base import ResidualConnection, ResidualSite, State
-from comt_cli.methods import method_from
 from comt_cli.methods.base import residual_connection
-from comt_cli.models.llama import Llama
-from comt_cli.tasks.settings.language import ModelSettings
 
 
 def connection_at(name: str, layer: int, branch: str, **options) -> ResidualConnection:
@@ -58,16 +54,6 @@ def test_the_other_readings_of_a_connection():
         connection = connection_at("grc", 1, "mlp", reads=reads)
         g = torch.sigmoid(read @ connection.gate.weight.T + connection.gate.bias)
         close(connection(x_BTD, lambda _: s_BTD), x_BTD + g * s_BTD)
-
-
-def test_rezero_has_one_number_a_block():
-    wiring = method_from({"name": "rezero"}).wiring()
-    model = Llama(ModelSettings(size="tiny", width=8, ffn_width=10, layers=3, heads=2), 11, wiring)
-    initialise(model, 1)
-    numbers = [(block.attention_connection.a.value, block.mlp_connection.a.value) for block in model.blocks]
-    assert all(one is other for one, other in numbers)
-    assert len({id(one) for one, _ in numbers}) == 3
-    assert not any(isinstance(module, nn.RMSNorm) for module in model.modules())
 
 
 def test_a_quarter_of_the_blocks_is_post_norm_in_mix_ln():

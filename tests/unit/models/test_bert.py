@@ -13,13 +13,10 @@ from pydantic import ValidationError
 from small_networks import BERT, MASKED_METHODS, SMALL, TOKENS, VOCABULARY
 
 from comt_cli.errors import UserError
-from comt_cli.layers.dropout import Masks
 from comt_cli.layers.projection import Projections
-from comt_cli.models.build import empty_network, settings_from
+from comt_cli.models.build import empty_network
 from comt_cli.models.flops import parameter_count
-from comt_cli.tasks import task_of
 from comt_cli.tasks.settings.masked_lm import BERT_SIZES, BertSettings
-from comt_cli.tasks.settings.translation import ENCODER_SITES
 
 PIECES = 30_522
 PLAIN = {"tiny": 4_416_698, "mini": 11_201_594, "small": 28_795_194, "medium": 41_404_730, "base": 109_514_298}
@@ -46,15 +43,6 @@ def test_parameters_are_those_of_the_public_models():
         eau = L * (d * d + d + 2 * d * (d // 4) + d // 4 + d)
         assert counted(size, {"name": "eau", "residual": "post-norm"}) == PLAIN[size] + eau
     assert counted("base", "post-ln", classes=3) == 109_482_240 + 3 * 768 + 3  # the body and a pooler
-
-
-def test_reduced_networks_have_the_parameters_of_the_plain_one():
-    for size in ("tiny", "base"):
-        d, L = BERT_SIZES[size]
-        reduced = {"name": "wider", "of": {"name": "eau+grc", "norm": "post"}, "like": "post-ln"}
-        assert abs(counted(size, reduced) - PLAIN[size]) <= L * (2 * d + 1) / 2  # half a channel of each network
-        model = empty_network(BertSettings(size=size), wiring_of(reduced), vocabulary=PIECES)
-        assert model.settings.shape().ffn_width < 4 * d
 
 
 def test_a_network_that_cannot_be_so_narrow_is_refused():
@@ -131,17 +119,6 @@ def test_padding_changes_nothing_and_later_tokens_do(name):
         assert not torch.allclose(model(changed)[0, 0], plain[0, 0], rtol=1e-6, atol=0)  # it reads both sides
 
 
-def test_logits_at_places_are_those_of_all_positions():
-    model = model_of()
-    places = torch.tensor([[3, 0], [5, 5], [8, 1]])
-    with torch.no_grad():
-        every = model(TOKENS)
-        chosen = every.gather(1, places[:, :, None].expand(-1, -1, VOCABULARY))
-        torch.testing.assert_close(model(TOKENS, places), chosen, rtol=1e-9, atol=1e-12)
-    with pytest.raises(ValueError, match="17 tokens are more than the model's 16 positions"):
-        model(torch.ones(1, 17, dtype=torch.long))
-
-
 def test_a_pooled_output_reads_segments_and_all_tokens():
     """A classifier differs from the model by its heads alone: new: [pooler, classifier], drop: [head]."""
     model = model_of(classes=3)
@@ -159,14 +136,3 @@ def test_a_pooled_output_reads_segments_and_all_tokens():
 
 
 # ---- what it has from `Model`
-
-
-def test_dropout_is_in_every_place_that_bert_has_it_and_settings_come_back_from_json():
-    model = empty_network(BertSettings(size="mini"), wiring_of({"name": "post-ln"}), vocabulary=9)
-    sites = [module.p for module in Masks(model)._sites.values() if module.p]
-    assert sites == [0.1] * (1 + 4 * 3)  # embeddings; the weights of attention and both branches of each block
-    assert settings_from(BERT.model_dump_json()) == BERT
-    assert task_of("train-bert").sites == ENCODER_SITES
-    assert BertSettings(size="small").shape().heads == 8
-    with pytest.raises(ValidationError, match="must split evenly into 5 heads"):
-        BertSettings(heads=5)

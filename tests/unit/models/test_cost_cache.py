@@ -13,7 +13,6 @@ from tiny_runs import image_spec, tiny_spec, write_corpus
 
 from comt_cli import line_cache
 from comt_cli import methods as methods_room
-from comt_cli.line_cache import LineCache
 from comt_cli.models import accounting
 from comt_cli.models.accounting import cost_of, to_count, total_flops
 from comt_cli.models.cost import network_of
@@ -86,29 +85,6 @@ def test_another_method_file_or_pytorch_is_another_version(tmp_path, monkeypatch
     assert len({before, first, second, version()}) == 4
     monkeypatch.undo()
     assert version() == before
-
-
-def test_the_version_covers_every_room_that_a_model_may_import():
-    sys.path.insert(0, str(Path(__file__).parents[2] / "contract"))
-    try:
-        from test_layering import MAY_IMPORT
-    finally:
-        sys.path.pop(0)
-    beside = {path.stem for path in Path(accounting.__file__).parents[1].glob("*.py")}
-    beside.add("scoring")  # of texts: nothing that a model is built from
-    assert MAY_IMPORT["models"] <= {*accounting.ROOMS, *beside}
-
-
-def test_the_file_is_shared_by_processes_and_a_disk_that_refuses_is_no_error(tmp_path):
-    (tmp_path / "file").write_text("")
-    cache = LineCache(tmp_path / "file" / "costs" / "1.jsonl")
-    cache.put("a", 1)
-    assert cache.get("a") == 1
-    assert LineCache(cache.path).get("a") is None
-    first, second = (LineCache(tmp_path / "a.jsonl") for _ in range(2))
-    for number, each in enumerate((first, second, first)):
-        each.put({"n": number}, [number])
-    assert [LineCache(tmp_path / "a.jsonl").get({"n": n}) for n in range(4)] == [[0], [1], [2], None]
 
 
 def test_a_known_plan_is_shown_without_torch_and_numpy(tmp_path, monkeypatch):

@@ -72,36 +72,3 @@ def test_a_fused_network_trains_as_the_reference_does(method, size):
         torch.testing.assert_close(kept[name], buffer, rtol=1e-5, atol=1e-6, msg=name)
     with torch.no_grad():
         torch.testing.assert_close(fused.eval()(images()), reference.eval()(images()), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.usefixtures("compiled_kernels")
-@pytest.mark.parametrize("method", ["window", "pixel"])
-def test_under_autocast_it_computes_in_bf16(method):
-    """bf16 keeps 8 bits: over the depth of the network a few per cent of the largest logit."""
-    reference = network(method)
-    fused = copy.deepcopy(reference)
-    use_kernels(fused, "fused", CPU, torch.bfloat16, compiled=False)
-    with torch.autocast("cpu", torch.bfloat16):
-        found, exact = fused(images()), reference(images())
-    assert found.dtype == exact.dtype
-    assert (found - exact).abs().max() < 0.05 * exact.abs().max()
-    found.float().square().sum().backward()
-    assert all(parameter.grad is not None for parameter in fused.parameters())
-    assert all(parameter.grad.dtype == torch.float32 for parameter in fused.parameters())
-
-
-@pytest.mark.usefixtures("compiled_kernels")
-def test_it_is_compiled_in_one_piece():
-    """The compiler's own backend would take a minute and add nothing: operators are opaque to it."""
-    model = network("window", blocks=(1,))
-    use_kernels(model, "fused", CPU, torch.float32, compiled=True)
-    other = copy.deepcopy(model)
-    torch._dynamo.reset()
-    compiled = torch.compile(other, backend="aot_eager", fullgraph=True)
-    results = []
-    for run, of in ((model, model), (compiled, other)):
-        run(images()).square().sum().backward()
-        results.append([p.grad for p in of.parameters()] + [b.clone() for b in of.buffers()])
-    torch._dynamo.reset()
-    for one, two in zip(*results, strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-4 * one.abs().max().item())

@@ -10,16 +10,13 @@ import pytest
 import torch
 from method_cases import wiring_of
 from small_networks import PAIRS, SOURCE, TARGET, VOCABULARY, pair_model
-from torch import Tensor, nn
+from torch import nn
 
 from comt_cli.errors import UserError
-from comt_cli.kernels.choice import Choice
-from comt_cli.layers.dropout import Masks
 from comt_cli.layers.gates import ComtGate
 from comt_cli.layers.projection import Projections
-from comt_cli.layers.residual.norm_placement import PostNorm, PreNorm
+from comt_cli.layers.residual.norm_placement import PostNorm
 from comt_cli.methods.base import Wiring
-from comt_cli.models import kernels
 from comt_cli.models.build import empty_network
 from comt_cli.models.cost import Network
 from comt_cli.models.counting import count
@@ -27,7 +24,6 @@ from comt_cli.models.flops import flops_per_sample, parameter_count
 from comt_cli.models.transformer import Transformer
 from comt_cli.tasks.settings.translation import TransformerSettings
 
-CPU = torch.device("cpu")
 BASE, BIG = TransformerSettings(size="base"), TransformerSettings(size="big")
 
 
@@ -48,24 +44,6 @@ def test_initial_values_are_glorots():
             bound = math.sqrt(6 / (site.d_in + site.d_out))
             assert 0.98 * bound < weight.abs().max() <= bound
         assert part.bias is None or not part.bias.any()
-
-
-def test_gates_may_be_in_one_part_of_the_network():
-    """On the projections of the encoder, on those of the decoder without cross-attention, or on those of that: together
-    they are the gates on all, and each is on the sites that it names."""
-    gated, added = {}, {}
-    for sites in ("all", "encoder", "decoder", "cross"):
-        model = empty(PAIRS, {"name": "transponder", "sites": sites})
-        parts = [module for module in model.modules() if isinstance(module, Projections)]
-        places = [site for part in parts for site in part.sites if site.name in part.gates]
-        gated[sites] = {(site.stack, site.part, site.layer, site.name) for site in places}
-        added[sites] = parameter_count(model) - parameter_count(empty(PAIRS, "pre-ln"))
-        assert len(gated[sites]) == len(places)
-        if sites != "all":
-            assert {"cross" if site.part == "cross" else site.stack for site in places} == {sites}
-    assert gated["encoder"] | gated["decoder"] | gated["cross"] == gated["all"]
-    assert len(gated["all"]) == 2 * 6 + 3 * 6 + 3 * 4
-    assert added["encoder"] + added["decoder"] + added["cross"] == added["all"]
 
 
 def test_the_plain_network_counts_what_the_published_one_does():
@@ -108,16 +86,6 @@ def test_what_methods_add():
         assert found == {name: each[size] for name, each in ADDED.items()}
 
 
-def test_wider_to_the_parameters_of_sas():
-    """To the nearest whole channel. Widened Pre-LN has a norm behind each stack, which SAS has not: 4d parameters."""
-    for settings, width in ((BASE, 4610), (BIG, 9218)):
-        wanted = parameter_count(empty(settings, "sas"))
-        for residual, found in (("pre-norm", width), ("post-norm", width + 1)):
-            wider = empty(settings, {"name": "wider", "like": "sas", "residual": residual})
-            assert wider.settings.ffn_width == found
-            assert abs(parameter_count(wider) - wanted) <= 12 * (2 * settings.shape().width + 1) / 2
-
-
 # ---- settings and sites
 
 
@@ -131,19 +99,6 @@ def test_a_gate_of_swiglu_is_served_by_up_proj_and_refused_alone():
             model(*sites)
     with pytest.raises(UserError, match="have no conv1"):
         pair_model(Wiring(PostNorm, {"conv1": partial(ComtGate, hidden=2, init="normal")}))
-
-
-def test_a_gate_on_attention_is_on_cross_attention_too_unless_that_is_named():
-    gate = partial(ComtGate, hidden=2, init="normal")
-    other = partial(ComtGate, hidden=3, init="normal")
-    (block, *_) = pair_model(Wiring(PostNorm, {"attention": gate})).decoder
-    assert [branch.path is not None for branch in block.branches] == [True, True, False]
-    assert block.cross_path.sites[0].part == "cross"
-    (block, *_) = pair_model(Wiring(PostNorm, {"attention": gate, "cross": other})).decoder
-    assert len(block.attention_path.gate("attention").A) == 2
-    assert len(block.cross_path.gate("cross").A) == 3
-    (block, *_) = pair_model(Wiring(PostNorm, {"cross": gate})).decoder
-    assert [branch.path is not None for branch in block.branches] == [False, True, False]
 
 
 # ---- methods
@@ -170,24 +125,6 @@ def test_deepnorm_scales_by_both_depths():
     assert isinstance(model.encoder_norm, nn.Identity)
 
 
-def test_branches_enter_their_connection_behind_dropout():
-    """d before a: at Post-LN the share of zeros in what is added is the dropout's."""
-    model = pair_model({"name": "post-ln"}, PAIRS.model_copy(update={"dropout": 0.5, "width": 96}))
-    seen: list[Tensor] = []
-
-    def observed(forward, x_BTD: Tensor, branch) -> Tensor:
-        seen.append(branch(x_BTD))
-        return forward(x_BTD, lambda _: seen[-1])
-
-    for block in model.decoder:
-        for connection in (branch.connection for branch in block.branches):
-            connection.forward = partial(observed, connection.forward)
-    Masks(model).move_to(1, torch.arange(3).numpy(), CPU)
-    model(SOURCE, TARGET)
-    assert len(seen) == 9
-    assert [(added == 0).float().mean().item() for added in seen] == [pytest.approx(0.5, abs=0.05)] * 9
-
-
 # ---- what every model has
 
 
@@ -212,21 +149,6 @@ def test_flops_and_memory():
     assert recomputed.flops_per_row == cost.flops_per_row
     dropped = settings.model_copy(update={"attention_dropout": 0.1}).model_dump_json()
     assert count(Network(dropped, network.dimensions, network.method, "pre-ln"))[0].kept_per_row > cost.kept_per_row
-
-
-def test_kernels_for_gates_alone(monkeypatch):
-    """Not those with rotary positions, SwiGLU or RMSNorm, which are not here."""
-    monkeypatch.setattr(kernels, "choose", lambda *_, **__: Choice(True, "as asked"))
-    for residual in ("pre-norm", "post-norm"):
-        model = pair_model({"name": "transponder", "residual": residual}, trained=True).float()
-        expected = model(SOURCE, TARGET)
-        assert kernels.use_kernels(model, "fused", CPU, torch.float32, compiled=False).keys() == {"modulate"}
-        projections = [part for part in model.modules() if isinstance(part, Projections)]
-        assert projections
-        assert all(part.fused for part in projections)
-        assert not any(isinstance(part, PreNorm) and part.fused for part in model.modules())
-        torch.testing.assert_close(model(SOURCE, TARGET), expected, rtol=1e-4, atol=1e-4)
-    assert kernels.use_kernels(pair_model({"name": "sas"}), "fused", CPU, torch.float32, compiled=False) == {}
 
 
 def test_the_cache_says_what_it_cannot_hold():

@@ -1,5 +1,4 @@
-"""SAS's Tables 1 and 2: with alpha and beta (and gamma) fixed it is exactly the named architecture, and its equations
-on feature maps, a pixel at a time."""
+"""SAS's equations on feature maps, a pixel at a time."""
 
 from __future__ import annotations
 
@@ -11,42 +10,9 @@ import torch
 from naive import close, dot, normal, shaken, sigmoid
 from torch import Tensor, nn
 
-from comt_cli.layers.convolution import EPSILON, MapBatchNorm, MapLayerNorm
+from comt_cli.layers.convolution import EPSILON, MapLayerNorm
 from comt_cli.layers.residual.base import ResidualSite
-from comt_cli.layers.residual.channel_gates import Highway
 from comt_cli.layers.residual.sas import GatedShare, SelfAdaptiveScaling
-
-LAYER_NORM = partial(MapLayerNorm, over="sample")
-B = 0.3
-TABLE_1 = {  # of alpha, beta, gamma; x, F = branch(x) and n = LN(x + F)
-    "1 LN(x+F)": ({"alpha": 0.0, "beta": 0.0, "gamma": 1.0}, lambda x, F, n: n),
-    "2 x+F": ({"alpha": 1.0, "beta": 1.0, "gamma": 0.0}, lambda x, F, n: x + F),
-    "3 x+bF": ({"alpha": 1.0, "beta": B, "gamma": 0.0}, lambda x, F, n: x + B * F),
-    "4 ax+F": ({"alpha": B, "beta": 1.0, "gamma": 0.0}, lambda x, F, n: B * x + F),
-}
-TABLE_2 = {
-    "1 LN(x+F)": ({"alpha": 0.0, "beta": 0.0}, lambda x, F, n: n),
-    "2 F": ({"alpha": 0.0, "beta": 1.0}, lambda x, F, n: F),
-    "3 x": ({"alpha": 1.0, "beta": 0.0}, lambda x, F, n: x),
-    "4 x+F": ({"alpha": 1.0, "beta": 1.0}, lambda x, F, n: x + F),
-    "5 x+bF": ({"alpha": 1.0, "beta": B}, lambda x, F, n: x + B * F),
-    "6 ax+F": ({"alpha": B, "beta": 1.0}, lambda x, F, n: B * x + F),
-    "7 Highway and Transformer": (
-        {"alpha": 1 - B, "beta": B},
-        lambda x, F, n: (1 - B) * x + B * F + B * (1 - B) * n,
-    ),
-}
-
-
-@pytest.mark.parametrize(("gamma", "table"), [("free", TABLE_1), ("product", TABLE_2)])
-def test_special_cases(gamma, table):
-    """The output; autograd follows it."""
-    x, F = (normal(2, 2, 3, 3, seed=seed) for seed in range(2))
-    for fixed, architecture in table.values():
-        sas = shaken(SelfAdaptiveScaling(site(3), gamma=gamma, norm=LAYER_NORM))
-        for name, value in fixed.items():
-            getattr(sas, f"{name}_gate").forward = lambda both, value=value: both.new_tensor(value)
-        close(sas(x, lambda _: F), architecture(x, F, sas.norm(x + F)))
 
 
 def site(width: int) -> ResidualSite:
@@ -118,22 +84,3 @@ def test_one_scaling_gate(gate, reads):
                 read = (x[i, j], F[i, j]) if reads == "pixel" else (x.flatten(0, 1).mean(0), F.flatten(0, 1).mean(0))
                 g = naive_gate(connection.gate, torch.cat(read))
                 close(y_BHWC[b, i, j], g * F[i, j] + (1 - g) * x[i, j])
-
-
-def test_the_transform_gate_of_every_pixel_is_highway():
-    x_BHWC, F_BHWC = normal(2, 2, 3, 3), normal(2, 2, 3, 3, seed=1)
-    ours = shaken(GatedShare(site(3), gate="transform", reads="pixel"))
-    highway = shaken(Highway(site(3)))
-    close(ours(x_BHWC, lambda _: F_BHWC), highway(x_BHWC, lambda _: F_BHWC))
-    pooled = shaken(GatedShare(site(3), gate="transform", reads="pooled"))
-    T_B11C = torch.sigmoid(pooled.gate(x_BHWC.mean(dim=(1, 2), keepdim=True)))
-    close(pooled(x_BHWC, lambda _: F_BHWC), T_B11C * F_BHWC + (1 - T_B11C) * x_BHWC)
-
-
-def test_batch_norm_of_maps_is_that_of_channels():
-    norm, theirs = shaken(MapBatchNorm(3)), nn.BatchNorm2d(3).double()
-    with torch.no_grad():
-        theirs.weight.copy_(norm.weight)
-        theirs.bias.copy_(norm.bias)
-    x_BHWC = normal(4, 2, 3, 3)
-    close(norm(x_BHWC), theirs(x_BHWC.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
