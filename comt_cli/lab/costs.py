@@ -1,4 +1,4 @@
-"""What a training step of every row of a recipe costs beside the baseline's: time, memory, bytes and FLOPs.
+"""Costs of a training step of every row of a recipe beside the baseline's: time, memory, bytes and FLOPs.
 
 The networks are those of the rows' own runs, on noise, with the kernels that `train.kernels` chooses, in the precision
 of the recipe. A step is a forward and a backward pass over a batch (of a micro-batch, where the recipe has them), and
@@ -16,6 +16,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import typer
@@ -38,7 +39,7 @@ HOW = ("step", "compiled_step")
 
 
 def measure_recipe(
-    planned: Planned, device: torch.device, rounds: int, seconds: float | None, results: Path, *, overwrite: bool
+    planned: Planned, device: torch.device, rounds: int, minutes: float | None, results: Path, *, overwrite: bool
 ) -> None:
     """Measure the planned rows, column by column, and write them after each. Rows of another column that are the same
     networks are measured once. Raises `UserError` where what is there is of another device."""
@@ -65,7 +66,7 @@ def measure_recipe(
             for name in kept:
                 typer.echo(f"{name}: not written, since {path} has a measurement of more rounds", err=True)
 
-    with Session(rounds, seconds, write) as session:
+    with Session(rounds, minutes, write) as session:
         try:
             run_cases((CostCase(columns[names[0]], baseline, device) for names in alike.values()), session)
         finally:
@@ -82,8 +83,8 @@ class CostCase(Case):
     warm_up = 2
 
     def __init__(self, specs: Mapping[str, RunSpec], baseline: str, device: torch.device) -> None:
-        self.page = next(iter(specs.values())).column
-        super().__init__(self.page, [*specs], device)
+        self.page = self.what = next(iter(specs.values())).column
+        self.keys, self.device = [*specs], device
         self.specs, self.baseline = specs, baseline
         self.optional = frozenset(specs) - {baseline}
 
@@ -97,17 +98,12 @@ class CostCase(Case):
         with fresh_cache():  # code that another process has left would be taken uncounted
             yield
 
-    def builder(self) -> Callable[[str], Built]:
-        built = set[str]()
-
-        def build(row: str) -> Built:
-            if row != self.baseline and self.baseline not in built:
-                raise Unavailable(f"there is no {self.baseline} to compare it with")
-            step = _Step(self.specs[row], self.device)
-            built.add(row)
-            return Built(step.parts, step)
-
-        return build
+    def build(self, key: str, shared: dict[Any, Any]) -> Built:
+        if key != self.baseline and self.baseline not in shared:
+            raise Unavailable(f"there is no {self.baseline} to compare it with")
+        step = _Step(self.specs[key], self.device)
+        shared[key] = step
+        return Built(step.parts, step)
 
     def before_timing(self, ready: Mapping[str, Built]) -> None:
         torch._dynamo.reset()  # each was compiled by itself: now all, from what the compiler kept on disk

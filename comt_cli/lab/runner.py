@@ -41,19 +41,19 @@ class NotMeasured(UserError):
 
 
 class Session:
-    """A command that measures: in at least so many rounds, for so many seconds; what failed, and how many `rows` were
+    """A command that measures: in at least so many rounds, for so many minutes; what failed, and how many `rows` were
     handed to `write`, with their page. Ends with `RunInterrupted` where a signal came, what whole rounds had measured
     having been written; and with `NotMeasured` where something failed, or there is not one row."""
 
     def __init__(
         self,
         rounds: int = 15,
-        seconds: float | None = None,
+        minutes: float | None = None,
         write: Callable[[str, list[Row]], object] = lambda *_: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.rounds, self.write, self._clock = rounds, write, clock
-        self._end = clock() + (math.inf if seconds is None else seconds)
+        self._end = clock() + (math.inf if minutes is None else 60 * minutes)
         self._stop = StopSignal(_announce)
         self.rows, self.failed = 0, list[str]()
 
@@ -114,26 +114,27 @@ class Built:
 
 
 class Case:
-    """Variants that take turns, by their keys, in the order of their rows; `what` says of what. A subclass builds them
-    and makes rows of their times.
+    """Variants that take turns, by their keys, in the order of their rows. A subclass builds them and makes rows of
+    their times.
 
     Attributes:
         page: that its rows belong to.
+        what: it is of, in words.
         optional: variants that are left out where they do not fit in memory; built last.
         head_start: of `stopwatch_for`.
     """
 
     page: str
+    what: str
+    keys: Sequence[Any]
+    device: torch.device
+    optional: frozenset[Any] = frozenset()
     head_start: ClassVar[bool] = False
     warm_up: ClassVar[int] = 1
-    optional: frozenset[Any] = frozenset()
 
-    def __init__(self, what: str, keys: Sequence[Any], device: torch.device) -> None:
-        self.what, self.keys, self.device = what, keys, device
-
-    def builder(self) -> Callable[[Any], Built]:
-        """Builds a variant and has run it once. Raises `Unavailable` where there is no such here. What variants share
-        is kept by it, not by the case, and freed with it."""
+    def build(self, key: Any, shared: dict[Any, Any]) -> Built:
+        """A variant that has run once. Raises `Unavailable` where there is no such here. `shared` is for what variants
+        have in common, and is freed with them."""
         raise NotImplementedError
 
     def rows(self, ready: Mapping[Any, Built], times: Mapping[tuple[str, Any], Times]) -> list[Row]:
@@ -182,7 +183,7 @@ def run_cases(cases: Iterable[Case], session: Session) -> None:
 
 
 def _measure(case: Case, session: Session) -> None:
-    build, ready = case.builder(), dict[Hashable, Built]()
+    shared, ready = dict[Any, Any](), dict[Hashable, Built]()
     # Those that must fit come first: whether the batch is too large shows before time is spent on the others.
     for key in sorted(case.keys, key=lambda key: key in case.optional):
         what = f"{case.what} {key if isinstance(key, str) else ' '.join(map(str, key))}"
@@ -191,7 +192,7 @@ def _measure(case: Case, session: Session) -> None:
             continue
         begin = time.perf_counter()
         try:
-            ready[key] = build(key)
+            ready[key] = case.build(key, shared)
         except Unavailable as reason:
             session.say(f"{what}: left out, {reason}")
         except torch.cuda.OutOfMemoryError:
