@@ -41,8 +41,8 @@ HOW = ("step", "compiled_step")
 def measure_recipe(
     planned: Planned, device: torch.device, rounds: int, minutes: float | None, results: Path, *, overwrite: bool
 ) -> None:
-    """Measure the planned rows, column by column, and write them after each. Rows of another column that are the same
-    networks are measured once. Raises `UserError` where what is there is of another device."""
+    """Measure the planned rows, column by column, and write them after each. Raises `UserError` where what is there is
+    of another device."""
     loaded, scale, baseline = planned.loaded, planned.scale, planned.loaded.recipe.baseline
     path = costs_file(results, scale, loaded)
     if not overwrite and (other := other_device(path, device_name(device))) is not None:
@@ -50,25 +50,20 @@ def measure_recipe(
     columns: dict[str, dict[str, RunSpec]] = {}
     for spec in planned.specs:
         columns.setdefault(spec.column, {}).setdefault(spec.row, spec)
-    alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
-    keys = {column: {row: network_key(spec) for row, spec in specs.items()} for column, specs in columns.items()}
-    for column, known in keys.items():
-        alike.setdefault(tuple(known.items()), []).append(column)
     written = dict[Path, None]()
 
-    def write(measured: str, rows: list[Row]) -> None:
-        for column in next(names for names in alike.values() if measured in names):
-            key, own = keys[column], {"column": column, "scale": scale}
-            lines = [{**row, **own, "network": key[row["row"]], "baseline_network": key[baseline]} for row in rows]
-            order = list(loaded.recipe.rows), list(loaded.columns(scale))
-            files, kept = write_costs(path, lines, loaded.recipe.title, *order)
-            written.update(dict.fromkeys(files))
-            for name in kept:
-                typer.echo(f"{name}: not written, since {path} has a measurement of more rounds", err=True)
+    def write(column: str, rows: list[Row]) -> None:
+        keys = {row: network_key(spec) for row, spec in columns[column].items()}
+        also = {"scale": scale, "network": "", "baseline_network": keys[baseline]}
+        lines = [{**row, **also, "network": keys[row["row"]]} for row in rows]
+        files, kept = write_costs(path, lines, loaded.recipe.title, [*loaded.recipe.rows], [*loaded.columns(scale)])
+        written.update(dict.fromkeys(files))
+        for name in kept:
+            typer.echo(f"{name}: not written, since {path} has a measurement of more rounds", err=True)
 
     with Session(rounds, minutes, write) as session:
         try:
-            run_cases((CostCase(columns[names[0]], baseline, device) for names in alike.values()), session)
+            run_cases((CostCase(specs, baseline, device) for specs in columns.values()), session)
         finally:
             for each in written:
                 if each.suffix == ".md":
@@ -92,17 +87,15 @@ class CostCase(Case):
     def surroundings(self) -> Iterator[None]:
         from torch._inductor.utils import fresh_cache
 
-        prepare_process(
-            self.device, deterministic=all(each.settings.train.deterministic for each in self.specs.values())
-        )
+        deterministic = all(each.settings.train.deterministic for each in self.specs.values())
+        prepare_process(self.device, deterministic=deterministic)
         with fresh_cache():  # code that another process has left would be taken uncounted
             yield
 
     def build(self, key: str, shared: dict[Any, Any]) -> Built:
         if key != self.baseline and self.baseline not in shared:
             raise Unavailable(f"there is no {self.baseline} to compare it with")
-        step = _Step(self.specs[key], self.device)
-        shared[key] = step
+        step = shared[key] = _Step(self.specs[key], self.device)
         return Built(step.parts, step)
 
     def before_timing(self, ready: Mapping[str, Built]) -> None:

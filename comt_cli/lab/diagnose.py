@@ -152,14 +152,15 @@ def _write(
     from comt_cli.report.markdown import escaped, pipes
     from comt_cli.report.terminal import print_texts, say
 
-    figure = draw(tables["gradient-by-depth"])
+    by_depth = tables["gradient-by-depth"]
+    figure = draw(by_depth)
     measured = f"Networks at their start, none of them trained, seeds {format.seeds(seeds)}; "
     measured += "a random linear functional of the output as the loss"
     reading = "Lines are means, bands from the least to the greatest of the seeds. Dashed: the same without skip paths."
     sign(figure, measured)
     title = "How much of the gradient reaches the input of networks of different depths"
-    caption = Caption(title, measured, (*(f"{name}: {text}." for name, text in says.items()), reading))
-    write_figure(figure, tables["gradient-by-depth"], folder, "gradient-by-depth", caption)
+    caption = Caption(title, measured, (*(f"{name}: {says[name]}." for name in by_depth["setup"].unique()), reading))
+    write_figure(figure, by_depth, folder, "gradient-by-depth", caption)
     for stem, table in tables.items():
         if len(table):
             told = table if stem in _OF_NETWORKS else table.assign(**where)
