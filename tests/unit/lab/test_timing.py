@@ -11,10 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from comt_cli.lab.record import Goal
 from comt_cli.lab.timing import (
     SETTLED,
-    Alive,
     Times,
     compared,
     in_turns,
@@ -81,20 +79,15 @@ def around(width: float) -> Times:
     return Times((*(1 - width / 2 for _ in range(2)), *(1.0 for _ in range(4)), *(1 + width / 2 for _ in range(9))))
 
 
-@given(st.floats(0, 0.2), st.floats(0, 0.2), st.floats(0.8, 1.25))
-def test_the_interval_of_a_ratio(first, second, goal):
-    """As wide as that of either time, at least, and not wider than both; settled where both times are. A goal within it
-    is neither met nor missed."""
+@given(st.floats(0, 0.2), st.floats(0, 0.2))
+def test_the_interval_of_a_ratio(first, second):
+    """As wide as that of either time, at least, and not wider than both; settled where both times are."""
     times = {"a": around(first), "b": around(second)}
     found = compared("x", times, "a", "b")
     assert max(first, second) / 2 - 1e-4 <= found["x_uncertainty"] <= (first + second) / 2 + 1e-4
     is_settled = max(each.uncertainty for each in times.values()) <= SETTLED
     assert found["x_settled"] == (unsettled(times) is None) == is_settled
     assert compared("x", times, "a", "a")["x_uncertainty"] == 0
-    row = {name: str(value) for name, value in found.items()} | {"goal": str(goal)}
-    verdict = Goal("x", "step").verdict(row, "goal").split(" (")[0]
-    is_far = abs(1 - goal) >= found["x_uncertainty"]
-    assert verdict == f"step {('met' if goal >= 1 else 'missed') if is_far else 'not settled'}"
 
 
 @pytest.mark.parametrize(("turns", "count"), [(0, 1), (4, 2), (29, 14), (99, 15)])
@@ -150,15 +143,5 @@ def test_saved_bytes_by_hand():
     assert saved_bytes(chain, [y]) == 5 * 4 * 1000
 
 
-def test_the_peak_by_hand():
-    """Alive at once: b and c of 400 bytes each while c is made, then c and 600 of what it is joined to; a view and an
-    operation in place take nothing, nor does what was there before."""
-    a = torch.ones(100)
-    with Alive() as alive:
-        b = a.view(10, 10) + 1
-        b.add_(1)
-        c = b.exp()
-        del b
-        torch.cat([c.flatten(), a[:50]])
-    assert alive.peak == 4 * (100 + 150)
+def test_mebibytes():
     assert (mebibytes(None), mebibytes(3 * 2**19), mebibytes(2**10)) == (None, 1.5, 0.001)
