@@ -107,7 +107,8 @@ def run_parts(parts: Sequence[Part], state: State, folder: Path, session: Sessio
         status = _run(part, min(left, part.seconds), log, session)
         text = log.read_text(encoding="utf-8", errors="replace")
         if status is None or (status == 0 and INCOMPLETE.search(text)):
-            state.put(part, "too long" if part.seconds <= left and not part.resumes else "cut short")
+            had_its_time = part.seconds <= left and not part.resumes and not session.stopped
+            state.put(part, "too long" if had_its_time else "cut short")
         else:
             state.put(part, "failed" if status else "done")
         typer.echo(f"{part.name}: {state.parts[part.name]} (the log: {log})")

@@ -59,7 +59,7 @@ MOST_PROCESSES = 8
 @dataclass
 class KernelCase(Case):
     """An operation on one product, by kind of gates and variant. `tune`, where it is given, chooses the tiles of an
-    operation's kernels by its step; it returns them, and a remark. `tiles`: those in use, in a line, by gates."""
+    operation's kernels by its step, and returns them and a remark; `tiles` are those in use, by gates."""
 
     op: Op
     part: str
@@ -177,16 +177,15 @@ def step_of(form: Form, built: Operation) -> Callable[[], object]:
 
 
 def operation(op: str, part: str, shape: Shape, gates: str, dtype: torch.dtype, device: torch.device) -> Operation:
-    """An operation on a product of a block (`qkv`, `o`, `gate-up`, `down`), with inputs of the distribution that a new
-    model has."""
+    """An operation on a product of a block (`qkv`, `o`, `gate-up`), with inputs of the distribution that a new model
+    has."""
     settings = ModelSettings.model_validate({**shape.model, "layers": 1})
     built, length = settings.shape(), shape.dimensions["length"]
     model = empty_network(settings, wiring_of({"name": GATES[gates]}), vocabulary=8)
     materialise(model, device, seed=0)
     block = model.to(dtype).blocks[0]
     assert isinstance(block, Block)
-    products = {"qkv": block.attention.qkv, "o": block.attention.output}
-    site = (products | {"gate-up": block.mlp.gate_up, "down": block.mlp.down})[part]
+    site = {"qkv": block.attention.qkv, "o": block.attention.output, "gate-up": block.mlp.gate_up}[part]
     generator = torch.Generator(device).manual_seed(0)
 
     def normal(width: int) -> Tensor:
@@ -197,15 +196,12 @@ def operation(op: str, part: str, shape: Shape, gates: str, dtype: torch.dtype, 
         assert found is not None  # all gates timed here have a bottleneck
         return found
 
-    inputs, width, widest = site.weight.shape[1], sum(site.widths), max(site.widths)
-    x_BTD = normal(inputs)
-    if (beyond := aligned(inputs, x_BTD) - inputs) and part == "down":
-        x_BTD = F.pad(x_BTD, (0, beyond))  # as SwiGLU leaves it
-    parameters: list[Tensor] = list(site.gates.parameters())
-    product_BTC = site.product(x_BTD).detach().requires_grad_()
+    width, widest = sum(site.widths), max(site.widths)
+    product_BTC = site.product(normal(site.weight.shape[1])).detach().requires_grad_()
     # the gates' summaries are part of the product, which is given here
     read = {id(site.gate(name).down_projection()) for name in site.gates}
-    leaves, own = [product_BTC, *(each for each in parameters if id(each) not in read)], parameters
+    own: list[Tensor] = list(site.gates.parameters())
+    leaves = [product_BTC, *(each for each in own if id(each) not in read)]
 
     def flat() -> Tensor:
         return product_BTC.flatten(0, 1)
@@ -295,11 +291,16 @@ def run_tuning(todo: Sequence[KernelCase], device: torch.device, session: Sessio
 
 
 def compile_all(todo: Sequence[KernelCase], device: torch.device, session: Session) -> None:
-    """Run everything once in several processes, and forget it, for half of the time that is left."""
+    """Run everything once, and forget it, for half of the time that is left: in as many processes, each with an
+    operation's tensors, as the cores and half of the device's free memory allow."""
     half, done = session.left() / 2, 0
     jobs = [(case, *key) for case in todo for key in case.keys if key[1] != "reference"]
+    elements = max(2 * case.shape.built.ffn_width * case.shape.units for case in todo)
+    each = 2**30 + 6 * elements * max(DTYPES[case.dtype].itemsize for case in todo)  # and the device's own GiB
+    have_room = torch.cuda.mem_get_info(device)[0] // 2 // each
+    processes = max(1, min(MOST_PROCESSES, usable_cores(), have_room))
     with signals_blocked():
-        started = multiprocessing.get_context("spawn").Pool(_processes(todo, device), begin_as_helper)
+        started = multiprocessing.get_context("spawn").Pool(processes, begin_as_helper)
     with started as pool:
         ended = pool.imap_unordered(compile_one, jobs)
         while done < len(jobs) and session.left() >= half:
@@ -307,15 +308,6 @@ def compile_all(todo: Sequence[KernelCase], device: torch.device, session: Sessi
                 ended.next(timeout=1)
                 done += 1
     session.say(f"compiled {done} of {len(jobs)} parts")
-
-
-def _processes(todo: Sequence[KernelCase], device: torch.device) -> int:
-    """The number of processes that the cores and half of the device's free memory allow, each with an operation's
-    tensors."""
-    elements = max(2 * case.shape.built.ffn_width * case.shape.units for case in todo)
-    each: int = 2**30 + 6 * elements * max(DTYPES[case.dtype].itemsize for case in todo)  # and the device's own GiB
-    free_bytes: int = torch.cuda.mem_get_info(device)[0]
-    return max(1, min(MOST_PROCESSES, usable_cores(), free_bytes // 2 // each))
 
 
 def compile_one(job: tuple[KernelCase, str, str]) -> None:

@@ -50,19 +50,20 @@ class Session:
         rounds: int = 15,
         minutes: float | None = None,
         write: Callable[[str, list[Row]], object] = lambda *_: None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.rounds, self.write, self._clock = rounds, write, clock
-        self._end = clock() + (math.inf if minutes is None else 60 * minutes)
+        self.rounds, self.write = rounds, write
+        self._end = time.monotonic() + (math.inf if minutes is None else 60 * minutes)
         self._stop = StopSignal(_announce)
         self.rows, self.failed = 0, list[str]()
 
+    @property
+    def stopped(self) -> bool:
+        """Whether a signal has come."""
+        return self._stop.number is not None
+
     def left(self) -> float:
-        """Seconds; below 0 when the time is up. Raises `KeyboardInterrupt` once a signal has come: where this is asked,
-        nothing is half done."""
-        if self._stop.number is not None:
-            raise KeyboardInterrupt
-        return self._end - self._clock()
+        """Seconds; below 0 when the time is up, as it is once a signal has come."""
+        return -math.inf if self.stopped else self._end - time.monotonic()
 
     def goes_on(self) -> bool:
         return self.left() > 0
@@ -75,10 +76,6 @@ class Session:
         name = [] if isinstance(error, UserError) else [type(error).__name__]
         self.failed.append(f"{what}: failed ({': '.join([*name, *lines[:1]])})")
         self.say(self.failed[-1])
-
-    def add(self, page: str, rows: list[Row]) -> None:
-        self.rows += len(rows)
-        self.write(page, rows)
 
     def __enter__(self) -> Self:
         self._stop.__enter__()
@@ -205,7 +202,7 @@ def _measure(case: Case, session: Session) -> None:
             free(case.device)  # the error's trace is gone, and with it what it held
         elif note := ready[key].note or ((took := time.perf_counter() - begin) >= 1 and f"ready after {took:.1f} s"):
             session.say(f"{what}: {note}")
-    if not ready:
+    if not ready or session.stopped:
         return
     case.before_timing(ready)
     parts = {(name, key): part for key, built in ready.items() for name, part in built.parts.items()}
@@ -219,7 +216,9 @@ def _measure(case: Case, session: Session) -> None:
             session.say(f"{case.what}: round {number} of {session.rounds}")
 
     times = in_turns(parts, session.rounds, stopwatch, case.warm_up, session.goes_on, told)
-    session.add(case.page, case.rows({key: ready[key] for key in case.keys if key in ready}, times))
+    rows = case.rows({key: ready[key] for key in case.keys if key in ready}, times)
+    session.rows += len(rows)
+    session.write(case.page, rows)
     session.say(f"{case.what}: {unsettled(times) or f'measured in {len(next(iter(times.values())).seconds)} rounds'}")
 
 

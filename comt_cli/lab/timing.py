@@ -100,11 +100,6 @@ class Times:
         return self.percentile(PERCENT)
 
     @property
-    def spread(self) -> float:
-        """The 90th percentile over the 10th."""
-        return self.percentile(90) / self.percentile(10)
-
-    @property
     def reaches(self) -> tuple[float, float]:
         """The distances of the ends of the 90 % interval from `undisturbed`, as parts of it; the lower is infinite with
         fewer than 14 turns, whose least may well lie above the true percentile (0.8^13 > 5 %)."""
@@ -138,31 +133,22 @@ def in_turns(
     """Time every part once a round, after `warm_up` untimed rounds: `rounds` times, and then until the times have
     settled, at most `PATIENCE` times as often again. `go_on` is asked before each turn: where it says no, a round ends
     at once unless it is the first, and none begins. `told` hears the number of each finished round, from 1. Returns the
-    times of all parts in the finished rounds, also where a `KeyboardInterrupt` ended them.
-
-    Raises:
-        KeyboardInterrupt: before there was one.
-    """
+    times of all parts in the finished rounds."""
     taken: list[dict[Key, float]] = []
 
     def times() -> dict[Key, Times]:
         return {key: Times(tuple(turns[key] for turns in taken), len(taken) < rounds) for key in taken[0]}
 
-    try:
-        for part in [*parts.values()] * warm_up:
-            go_on()  # which may raise it
-            part()
-        while len(taken) < rounds * (1 + PATIENCE) and (len(taken) < rounds or unsettled(times())):
-            turns: dict[Key, float] = {}
-            for key in [*parts][:: -1 if len(taken) % 2 else 1]:
-                if not go_on() and taken:
-                    return times()
-                turns[key] = stopwatch(parts[key])
-            taken.append(turns)
-            told(len(taken))
-    except KeyboardInterrupt:
-        if not taken:
-            raise
+    for part in [*parts.values()] * warm_up:
+        part()
+    while len(taken) < rounds * (1 + PATIENCE) and (len(taken) < rounds or unsettled(times())):
+        turns: dict[Key, float] = {}
+        for key in [*parts][:: -1 if len(taken) % 2 else 1]:
+            if taken and not go_on():
+                return times()
+            turns[key] = stopwatch(parts[key])
+        taken.append(turns)
+        told(len(taken))
     return times()
 
 
@@ -192,18 +178,15 @@ def compared(name: str, times: Mapping[Key, Times], key: Key, to: Key | None) ->
 
 
 def reliability(name: str, *of: Times) -> dict[str, float | bool | None]:
-    """The error of a time or of a ratio of two, by columns: the greater `spread` of the times, how far the value's 90 %
-    interval reaches as a part of the value (None of too few turns), and whether all the times have settled. The reaches
-    of two times are added as squares, as if their errors were independent; what slows a round down slows both."""
+    """The error of a time or of a ratio of two, by columns: the greater p90 / p10, how far the value's 90 % interval
+    reaches as a part of the value (None of too few turns), and whether all the times have settled. The reaches of two
+    times are added as squares, as if their errors were independent; what slows a round down slows both."""
     reach = math.hypot(*(max(each.reaches) for each in of))
     return {
-        f"{name}_spread": round(max(each.spread for each in of), 3),
+        f"{name}_spread": round(max(each.percentile(90) / each.percentile(10) for each in of), 3),
         f"{name}_uncertainty": round(reach, 4) if reach < math.inf else None,
         f"{name}_settled": all(each.settled for each in of),
     }
-
-
-# ---- memory
 
 
 def saved_bytes(forward: Callable[[], object], parameters: Iterable[Tensor]) -> int:

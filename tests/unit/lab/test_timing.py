@@ -100,27 +100,6 @@ def test_no_turn_begins_when_time_is_up(turns, count):
     assert (unsettled(times) is None) == (count == 15)
 
 
-@pytest.mark.parametrize("turn", range(9))
-def test_an_interruption_leaves_whole_rounds(turn):
-    """Two parts, warmed up twice: turns 4 and 5 are the first round. Before its end there is nothing to leave."""
-    done = []
-
-    def part() -> float:
-        if len(done) == turn:
-            raise KeyboardInterrupt
-        done.append(1)
-        return 1.0
-
-    def measure() -> dict[str, Times]:
-        return in_turns(dict.fromkeys("ab", part), 15, lambda part: part(), warm_up=2)
-
-    if turn < 6:
-        with pytest.raises(KeyboardInterrupt):
-            measure()
-    else:
-        assert {(len(each.seconds), each.settled) for each in measure().values()} == {((turn - 4) // 2, False)}
-
-
 # ---- memory
 
 
