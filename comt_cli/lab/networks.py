@@ -276,11 +276,7 @@ def _summary(frame: pd.DataFrame, by: Sequence[str], values: Sequence[str]) -> p
 
 
 def measured(
-    wirings: Mapping[str, Wiring],
-    setups: Sequence[Setup],
-    depths: Sequence[int],
-    depth: int,
-    seeds: Sequence[int],
+    wirings: Mapping[str, Wiring], setups: Sequence[Setup], depths: Sequence[int], depth: int, seeds: Sequence[int]
 ) -> dict[str, pd.DataFrame]:
     """The tables of connections, by the names of their files. What is not over `depths` is of networks `depth` deep.
 

@@ -145,16 +145,9 @@ def test_bad_input_has_status_2(arguments, bench, tmp_path):
 
 # ---- what fails, what is cut short
 
-VERBS = {
-    "step": ("step", "--sizes", "bench", "--precision", "fp32", "--variants", "plain,comt-eager"),
-    "kernels": ("kernels", "--sizes", "bench", "--dtypes", "fp32", "--ops", "modulate", "--gates", "none"),
-    "decode": ("decode", "--sizes", "bench", "--batch", "1,2", "--dtypes", "fp32", "--variants", "plain,comt"),
-}
-
 
 @pytest.mark.parametrize("cut_by", ["a signal", "the clock"])
-@pytest.mark.parametrize("verb", VERBS)
-def test_what_is_cut_short_in_the_third_round(bench, tmp_path, monkeypatch, verb, cut_by):
+def test_what_is_cut_short_in_the_third_round(bench, rows_of, monkeypatch, cut_by):
     """Two whole rounds are written, none of whose times has settled; all else is left out by its name."""
     left, in_turns = [60.0], runner.in_turns
 
@@ -178,7 +171,8 @@ def test_what_is_cut_short_in_the_third_round(bench, tmp_path, monkeypatch, verb
     if cut_by == "the clock":
         monkeypatch.setattr(Session, "left", lambda _: left[0])
     before = signal.getsignal(signal.SIGTERM)
-    result = bench(*VERBS[verb], "--rounds", "15")
+    what = ("--sizes", "bench", "--batch", "1,2", "--dtypes", "fp32", "--variants", "plain,comt")
+    result = bench("decode", *what, "--rounds", "15")
     if cut_by == "a signal":
         assert isinstance(result.exception, RunInterrupted)
         assert result.exception.exit_status == 128 + signal.SIGTERM
@@ -186,8 +180,7 @@ def test_what_is_cut_short_in_the_third_round(bench, tmp_path, monkeypatch, verb
     else:
         assert result.exit_code == 0, result.output
         assert gpu.INCOMPLETE.search(result.output), "which comt bench gpu goes by"
-    (path,) = tmp_path.glob("bench/*/*.csv")
-    rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    rows = rows_of("decode")
     assert {row["rounds"] for row in rows} == {"2"}
     for row in rows:
         assert {value for name, value in row.items() if name.endswith("_settled")} <= {"False", ""}
