@@ -90,7 +90,7 @@ def test_the_interval_of_a_ratio(first, second):
     assert compared("x", times, "a", "a")["x_uncertainty"] == 0
 
 
-@pytest.mark.parametrize(("turns", "count"), [(0, 1), (4, 2), (29, 14), (99, 15)])
+@pytest.mark.parametrize(("turns", "count"), [(0, 1), (2, 2), (27, 14), (99, 15)])
 def test_no_turn_begins_when_time_is_up(turns, count):
     """Of the first round all do; a later one that is not whole is dropped. Cut short nothing is settled."""
     left = iter([True] * turns)
