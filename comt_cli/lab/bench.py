@@ -97,7 +97,7 @@ def step(
 
       comt bench step --sizes mt-bench,bert-bench --precision fp32
     """
-    from comt_cli.lab.subjects import SUBJECTS, check_variants, subject_of
+    from comt_cli.lab.subjects import SUBJECTS, subject_of
     from comt_cli.recipe.load import select
     from comt_cli.recipe.settings import Precision
 
@@ -105,7 +105,9 @@ def step(
     named = None if sizes is None else select(sizes, [size for subject in every for size in subject.shapes], "size")
     chosen = select(variants, dict.fromkeys(name for subject in every for name in subject.variants), "variant")
     precisions = None if precision is None else select(precision, get_args(Precision), "precision")
-    check_variants({size: subject_of(size).variants_of(size) for size in named or ()}, chosen)
+    for size in named or ():
+        if {*chosen}.isdisjoint(there := subject_of(size).variants_of(size)):
+            raise UserError(f"--variants: {size} has none of these", f"It has {', '.join(there)}.")
     where = _device(device)
     from comt_cli.lab.runner import run_cases
     from comt_cli.lab.step import PEER, step_cases, transformers

@@ -231,8 +231,8 @@ def _spread(frame: pd.DataFrame, value: str) -> list[str]:
 
 
 def draw(frame: pd.DataFrame) -> Figure:
-    """How much of the gradient gets through, against depth: a panel for each set-up and a line for each connection,
-    means with bands from the least to the greatest of the seeds."""
+    """The gradient that gets through, against depth: a panel for each set-up and a line for each connection, means with
+    bands from the least to the greatest of the seeds."""
     from matplotlib.ticker import MaxNLocator
 
     from comt_cli.report.figures.style import QUIET, page_figure, series_colours, style

@@ -5,7 +5,7 @@ The training steps of another task are an entry of `steps` there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,6 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from comt_cli.errors import UserError
 from comt_cli.recipe.settings import Precision, RunSettings
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import task_of
@@ -155,10 +154,3 @@ def needs_cuda(variant: str) -> bool:
 def subject_of(size: str) -> Subject:
     """The subject that has a size of that name; there is one."""
     return next(subject for subject in SUBJECTS.values() if size in subject.shapes)
-
-
-def check_variants(there: Mapping[str, Iterable[str]], variants: Sequence[str]) -> None:
-    """Raises `UserError` where a size has none of the variants; `there`: those that each has."""
-    for size, names in there.items():
-        if not {*names} & {*variants}:
-            raise UserError(f"--variants: {size} has none of these", f"It has {', '.join(names)}.")

@@ -17,7 +17,6 @@ from comt_cli.lab.timing import (
     compared,
     in_turns,
     interval,
-    mebibytes,
     quickest,
     saved_bytes,
     unsettled,
@@ -120,7 +119,3 @@ def test_saved_bytes_by_hand():
         return z
 
     assert saved_bytes(chain, [y]) == 5 * 4 * 1000
-
-
-def test_mebibytes():
-    assert (mebibytes(None), mebibytes(3 * 2**19), mebibytes(2**10)) == (None, 1.5, 0.001)
