@@ -1,13 +1,10 @@
 """Costs of a training step of every row of a recipe beside the baseline's: time, memory, bytes and FLOPs.
 
 The networks are those of the rows' own runs, on noise, with the kernels that `train.kernels` chooses, in the precision
-of the recipe. A step is a forward and a backward pass over a batch (of a micro-batch, where the recipe has them), and
-an update, uncompiled, where the recipe trains so, and compiled, where the task can be; not in CUDA graphs.
-
-`bytes` is what the compiled passes, forward and backward, read and write, as the compiler counts it: every input and
-output of a fused kernel once, whatever caches keep; those of a matrix product and of an operator of ours as well. What
-is not compiled is not in it: a vocabulary's head with its loss, and the update. Where no compiler can be asked there is
-none.
+of the recipe. A step is a forward and a backward pass over a batch or micro-batch, and an update, uncompiled, where the
+recipe trains so, and compiled, where the task can be; not in CUDA graphs. `bytes` is what the compiled passes read and
+write, as the compiler counts it: every input and output of a fused kernel, a product and an operator of ours once. A
+vocabulary's head with its loss, and the update, are not compiled and not in it.
 """
 
 from __future__ import annotations
@@ -125,14 +122,9 @@ class CostCase(Case):
 
 
 class _Step:
-    """The training step of one row: its network with weights and optimiser, on a batch of noise.
-
-    Attributes:
-        samples: those of a batch, or of a micro-batch where the recipe has them.
-        bytes: those that the compiled passes read and write; None where its task cannot be compiled.
-        saved: bytes that a forward pass, compiled where that is possible, keeps for the backward pass.
-        parts: the steps to time, by `HOW`.
-    """
+    """The training step of one row: its network with weights and optimiser, on a batch of noise. `parts`: the steps to
+    time, by `HOW`; `bytes`: read and written by the compiled passes, None where its task cannot be compiled; `saved`:
+    bytes that a forward pass, compiled where that is possible, keeps for the backward pass."""
 
     def __init__(self, spec: RunSpec, device: torch.device) -> None:
         if getattr(spec.settings.train, "test_share", None) is not None:  # there is no data to keep a part of

@@ -1,8 +1,7 @@
 """The parts of `comt bench gpu`, for a GPU machine that is lent for minutes: tests, tuning, speeds, a table.
 
 Each part is a command in a process of its own with a time limit, so that what one leaves in memory, or its failure, is
-no other's. A file says which parts are done: the next call goes on there. Without a CUDA device the parts that need one
-are left out, and the others run at the sizes that are for a CPU.
+no other's. A file says which parts are done: the next call goes on there.
 """
 
 from __future__ import annotations

@@ -2,11 +2,8 @@
 
 All kinds of gates and all forms of an operation on one product take turns; ratios are to the compiled operation
 without gates, which is what a plain model runs there. A row is one form of one operation; `step` is forward and
-backward together, `forward` the forward part of it. With `--tune` the tiles in which the Triton kernels are the fastest
-on this card are found first.
-
-Nothing is written a second time here: the reference is the model's own path, its gates and its parameters included,
-and the fused form calls the operators as the model does.
+backward together, `forward` the forward part of it. The reference is the model's own path, its gates and parameters
+included, and the fused form calls the operators as the model does.
 Shapes: B samples, T tokens of one, C columns of a product, D width, N output width of a site.
 """
 
@@ -137,11 +134,8 @@ def kernel_cases(
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation on one product with one kind of gates: the forms of it that there are, each of no arguments.
-
-    `width` is that of the product's sites together, `widest` that of the widest as the kernel takes it; `leaves` have
-    gradients, `own` are its parameters.
-    """
+    """One operation on one product with one kind of gates, by its forms. `width` is that of all sites of the product,
+    `widest` that of the widest as the kernel takes it; `leaves` have gradients, `own` are its parameters."""
 
     op: str
     width: int

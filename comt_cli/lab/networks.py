@@ -241,11 +241,8 @@ def along_layers(
 
 
 def gradient_by_loss(depths: Sequence[int], seeds: Sequence[int]) -> pd.DataFrame:
-    """The chapter's comparison of pre- and post-norm with each loss, and in both precisions.
-
-    Rows `connection, precision, loss, depth, seed, gradient_norm` (at the input). The connection `pre-norm, final
-    norm` has a LayerNorm behind its last block, as Transformers with pre-norm do.
-    """
+    """The gradient's norm at the input of pre- and post-norm with each loss, and in both precisions. The connection
+    `pre-norm, final norm` has a LayerNorm behind its last block, as Transformers with pre-norm do."""
     rows = []
     for name, depth, seed, precision, loss in itertools.product(
         ("post-norm", "pre-norm", "pre-norm, final norm"), depths, seeds, (torch.float32, torch.float64), LOSSES

@@ -111,15 +111,8 @@ class Built:
 
 
 class Case:
-    """Variants that take turns, by their keys, in the order of their rows. A subclass builds them and makes rows of
-    their times.
-
-    Attributes:
-        page: that its rows belong to.
-        what: it is of, in words.
-        optional: variants that are left out where they do not fit in memory; built last.
-        head_start: of `stopwatch_for`.
-    """
+    """Variants of `what` that take turns, by their keys, in the order of the rows of `page`. A subclass builds them and
+    makes rows of their times. `optional` ones are left out where they do not fit in memory, and are built last."""
 
     page: str
     what: str

@@ -7,7 +7,7 @@ in CUDA graphs, which keep it between steps). FLOPs are those of the variant's o
 another library's those of the plain one; `mfu` is what it has of them a second, over the device's peak.
 
 All variants fit on a device at once: those of one network share its weights and its optimiser's states, so that only
-what a step makes differs. Peers are the same networks in other libraries, which this program does not depend on.
+what a step makes differs.
 """
 
 from __future__ import annotations
