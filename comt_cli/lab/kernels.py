@@ -81,8 +81,9 @@ class KernelCase(Case):
         gates, variant = key
         if gates not in shared:
             dtype, width, gated = DTYPES[self.dtype], self.shape.built.width, gates_of(gates)
-            more = {"compiled": True, "tokens": self.shape.units}
-            kernel = choice.choose(self.op, "fused", self.device, dtype, width, gated, **more)
+            kernel = choice.choose(
+                self.op, "fused", self.device, dtype, width, gated, compiled=True, tokens=self.shape.units
+            )
             shared[gates] = self.operation(gates), kernel
         built, kernel = shared[gates]
         if variant == "fused" and not kernel.fused:
