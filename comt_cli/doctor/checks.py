@@ -34,15 +34,13 @@ TORCHES = ((2, 11), (2, 13))
 GIB = 2**30
 LITTLE_MEMORY, TOO_LITTLE_MEMORY = 4 * GIB, 1 * GIB
 LITTLE_DISK, TOO_LITTLE_DISK = 5 * GIB, GIB // 5
-NATIVE_BF16 = (8, 0)
-"""CUDA compute capability from which tensor cores multiply bf16."""
 COLOURS: dict[Status, str] = {"ok": "green", "warn": "yellow", "fail": "red"}
 """Of each status, the worst last."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found; `fix` says what to do about a status that is not ok."""
+    """The outcome of a check; `fix` says what to do about a status that is not ok."""
 
     status: Status
     text: str
@@ -70,7 +68,7 @@ def all_checks(runs: Path) -> dict[str, Sequence[Check]]:
         "PyTorch": [check_torch],
         "devices": [check_devices, check_precision],
         "room": [check_memory, partial(check_disk, runs)],
-        "data": [check_offline_data, check_tokenizers, *data],
+        "data": data,
         "kernels": [partial(_later, "kernels", "check_kernels"), check_compilation],
         "recipes": [check_recipes],
     }
@@ -157,7 +155,7 @@ def _supported(text: str, version: tuple[int, ...], supported: tuple[tuple[int, 
 
 
 def check_devices() -> Finding:
-    """What there is to train on, and whether a GPU stands idle because of a wrong build or driver."""
+    """The devices to train on, and whether a GPU stands idle because of a wrong build or driver."""
     import torch
 
     from comt_cli.training.devices import device_name
@@ -167,27 +165,18 @@ def check_devices() -> Finding:
         f"{name} {gpu.name}, {gpu.total_memory / GIB:.0f} GiB, capability {gpu.major}.{gpu.minor}"
         for name, gpu in gpus.items()
     ]
-    old = [name for name, gpu in gpus.items() if (gpu.major, gpu.minor) < NATIVE_BF16]
     if torch.backends.mps.is_available():
         found.append("mps (Apple GPU)")
     capability = torch.backends.cpu.get_cpu_capability()
     found.append(f"cpu {device_name(torch.device('cpu'))}, {os.cpu_count()} cores, {capability}")
-    is_idle = not torch.cuda.is_available() and _has_nvidia_device()
+    has_nvidia = Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi") is not None
+    is_idle = not torch.cuda.is_available() and has_nvidia
     if not gpus and not is_idle:
-        is_cpu_build = torch.version.cuda is None and torch.version.hip is None
         is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
-        seen = "CUDA_VISIBLE_DEVICES hides every GPU" if is_hidden else "the system shows no GPU"
-        found.append(f"no cuda: {'this PyTorch is a CPU build' if is_cpu_build else seen}")
+        found.append("CUDA_VISIBLE_DEVICES hides every GPU" if is_hidden else "the system shows no GPU")
     repair = "Install a CUDA build of PyTorch (make clean setup TORCH_BACKEND=auto) or repair the driver: nvidia-smi"
-    return judge(
-        "; ".join(found),
-        (is_idle, "warn", "there is an NVIDIA device, but this PyTorch cannot use it", repair),
-        (bool(old), "warn", f"{', '.join(old)} has no bf16 tensor cores", "Use --set train.precision=fp32 there."),
-    )
-
-
-def _has_nvidia_device() -> bool:
-    return Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi") is not None
+    wrong = "there is an NVIDIA device, but this PyTorch cannot use it"
+    return judge("; ".join(found), (is_idle, "warn", wrong, repair))
 
 
 def check_precision() -> Finding:
@@ -244,31 +233,6 @@ def check_disk(runs: Path) -> Finding:
     )
 
 
-def check_tokenizers() -> Finding:
-    """Which tokenizers are here, and whether T5's, which scale paper needs, is T5's."""
-    from comt_cli.data.tokenizer import T5_VARIABLE, t5_path, t5_tokenizer
-
-    t5 = "not here: a recipe that uses it (scale paper) fetches it once"
-    if os.environ.get(T5_VARIABLE) or t5_path().exists():
-        t5_tokenizer()
-        t5 = "here, checked"
-    trained = len(list((cache_folder() / "tokenizers").glob("*.json")))
-    return Finding("ok", f"tokenizers: bytes; {trained} SentencePiece trained here; T5's vocabulary is {t5}")
-
-
-def check_offline_data() -> Finding:
-    """Without network there is text to train on: this Python carries its library's sources and its topics."""
-    has_sources = any(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-    has_topics = importlib.util.find_spec("pydoc_data.topics") is not None
-    lacks = "this Python lacks sources or topics of its library: python-docs is smaller, and numbers will differ"
-    fix = "Use a Python with its whole library (from python.org or pyenv), or --set data.corpus=files:GLOB."
-    return judge(
-        "without network: python-docs, python-source and files:GLOB; c4 and openwebtext need it once",
-        (not has_sources and not has_topics, "fail", lacks, fix),
-        (not has_sources or not has_topics, "warn", lacks, fix),
-    )
-
-
 def check_compilation() -> Finding:
     """`train.compile: true` finds what it needs: a C++ compiler and Python's headers on the CPU, Triton on a GPU."""
     import torch
@@ -288,20 +252,9 @@ def check_compilation() -> Finding:
 
 
 def check_recipes() -> Finding:
-    """The recipes that came with the program are found and pass their checks."""
-    from comt_cli.methods import catalogue
+    """The recipes that came with the program are found."""
     from comt_cli.recipe.find import available_recipes
-    from comt_cli.recipe.load import load_recipe
 
-    found, broken = available_recipes(), []
-    for name, path in found.items():
-        try:
-            load_recipe(path, catalogue())
-        except UserError:
-            broken.append(name)
-    again, named = "Install comt again, or run it where there is a folder recipes/.", "".join(broken[:1])
-    return judge(
-        f"{len(found)} found: {', '.join(found)}",
-        (not found, "fail", "none came with the program", again),
-        (bool(broken), "fail", f"with errors: {', '.join(broken)}", f"comt show {named} names each error."),
-    )
+    found = available_recipes()
+    again = "Install comt again, or run it where there is a folder recipes/."
+    return judge(f"{len(found)} found", (not found, "fail", "none came with the program", again))

@@ -1,11 +1,12 @@
-"""The checks of `comt doctor` for data sets: what their kind needs on this machine, and which lie in the cache."""
+"""The checks of `comt doctor` for data sets: what their kind needs on this machine, and whether the cache is whole."""
 
 from __future__ import annotations
 
-import shutil
+import sysconfig
 from collections.abc import Callable
 from importlib import import_module, metadata
 from importlib.util import find_spec
+from pathlib import Path
 
 from comt_cli.data.captions.settings import CaptionManifest
 from comt_cli.data.images import pictures
@@ -23,39 +24,38 @@ from comt_cli.tasks.captioning import SCORES
 
 PACKAGES = {"babel": "Babel", "sacrebleu": "sacreBLEU", "sacremoses": "sacremoses"}
 """What translation needs beside a network, by the names under which it is installed and imported."""
-PUBLISHED = {
-    "cifar10": ("cifar/cifar-10-batches-py",),
-    "cifar100": ("cifar/cifar-100-python",),
-    "imagenet": ("imagenet/train", "imagenet/val"),
-}
-"""The papers' image sets, by their folders in the cache; whether they are whole is seen when they are opened."""
 
 
 def check_data(name: str) -> Finding:
-    """What a kind of data needs here; with the sets in the cache, and those whose list of files cannot be read."""
-    needs, place, manifest, said = KINDS[name]
-    found, cache = needs(), cache_folder() / place
-    here, damaged = [], []
-    for folder in sorted(path.parent for path in cache.glob(f"*/{MANIFEST}")):
+    """The needs of a kind of data here, its sets in the cache, and those whose list of files cannot be read."""
+    needs, place, manifest = KINDS[name]
+    found, here, damaged = needs(), 0, []
+    for folder in sorted(path.parent for path in (cache_folder() / place).glob(f"*/{MANIFEST}")):
         try:
-            here.append(said.format(manifest.read(folder, folder.name.partition("-")[0])))
+            manifest.read(folder, folder.name.partition("-")[0])
+            here += 1
         except UserError:
             damaged.append(str(folder))
-    if name == "images":
-        here += [each for each, parts in PUBLISHED.items() if all((cache / part).is_dir() for part in parts)]
-    text = f"{name}: {found.text}; in the cache: {', '.join(here) or 'none yet'}"
+    text = f"{name}: {found.text}; sets in the cache: {here}"
     if not damaged:
         return Finding(found.status, text, found.fix)
-    fix = f"rm -r {' '.join(damaged)}; then run the recipe again"
+    fixes = [*([found.fix] if found.fix else []), f"rm -r {' '.join(damaged)}; then run the recipe again"]
     status = "warn" if found.status == "ok" else found.status
-    return Finding(status, f"{text}; damaged: {', '.join(damaged)}", f"{found.fix} {fix}" if found.fix else fix)
+    return Finding(status, f"{text}; damaged: {', '.join(damaged)}", " ".join(fixes))
 
 
 def _corpora() -> Finding:
-    folders = [path for path in (cache_folder() / "corpora").glob("*") if path.is_dir()]
-    unfinished = sum(not (folder / MANIFEST).exists() for folder in folders)
-    said = f"; {unfinished} in preparation or stopped, which the next run resumes" if unfinished else ""
-    return Finding("ok", f"prepared by the first run of a recipe{said}")
+    """Without network there is text to train on: this Python carries its library's sources and its topics."""
+    missing = [not any(Path(sysconfig.get_path("stdlib")).glob("*.py")), find_spec("pydoc_data.topics") is None]
+    return judge(
+        "without network python-docs, python-source and files:GLOB; c4 and openwebtext need it once",
+        (
+            any(missing),
+            "fail" if all(missing) else "warn",
+            "this Python lacks sources or topics of its library: python-docs is smaller, and numbers will differ",
+            "Use a Python with its whole library (from python.org or pyenv), or --set data.corpus=files:GLOB.",
+        ),
+    )
 
 
 def _images() -> Finding:
@@ -91,21 +91,15 @@ def _captions() -> Finding:
     """Scenes are drawn and scored here; METEOR and SPICE, which no training needs, take Java and a package."""
     reasons = {SCORES[key][0]: why_missing(key) for key in JAVA_METRICS}
     said = [name if reason is None else f"no {name} ({reason})" for name, reason in reasons.items()]
-    if shutil.which("java") is None:
-        said.append("to install Java: apt-get install default-jre")
-    if find_spec("pycocoevalcap") is None:
-        said.append(f"to install pycocoevalcap: {install_extra('caption-metrics')}")
+    if any(reasons.values()):
+        said.append(f"to install them: apt-get install default-jre; {install_extra('caption-metrics')}")
     return Finding("ok", f"scenes, drawn here; {', '.join(said)}")
 
 
-CORPUS = "{0.settings[corpus]} ({0.settings[tokenizer]} {0.vocabulary_size}, {0.settings[sequence_length]} a row)"
-LETTERS = "{0.identity[0]} of {0.size} pixels ({0.images[train]:,} and {0.images[validation]:,} images)"
-ALMANAC = "{0.settings[corpus]} {0.settings[source]}-{0.settings[target]} ({0.pairs:,} training pairs)"
-SCENES = "{0.settings[corpus]} ({0.images[train]:,} training images)"
-KINDS: dict[str, tuple[Callable[[], Finding], str, type[Manifest], str]] = {
-    "corpora": (_corpora, "corpora", TextManifest, CORPUS),
-    "images": (_images, "images", ImageManifest, LETTERS),
-    "parallel text": (_pairs, "pairs", PairManifest, ALMANAC),
-    "captions": (_captions, "captions", CaptionManifest, SCENES),
+KINDS: dict[str, tuple[Callable[[], Finding], str, type[Manifest]]] = {
+    "corpora": (_corpora, "corpora", TextManifest),
+    "images": (_images, "images", ImageManifest),
+    "parallel text": (_pairs, "pairs", PairManifest),
+    "captions": (_captions, "captions", CaptionManifest),
 }
-"""Whether this machine has what a kind needs, the cache's folder of its sets, their record, and what is said."""
+"""Whether this machine has what a kind needs, the cache's folder of its sets, and their record."""

@@ -1,4 +1,4 @@
-"""What `comt doctor` says about kernels: which there are, and which `train.kernels: auto` would take."""
+"""The check of `comt doctor` for kernels: which there are, and which `train.kernels: auto` would take."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RANK, HIDDEN = 8, 2
 
 
 def check_kernels() -> Finding:
-    """What would compute gates, batch norms and the loss on each device here, and why nothing faster does."""
+    """The way gates, batch norms and the loss would be computed on each device here, and why no faster one is."""
     obstacle, kept = choice.cpu_obstacle(may_build=False), products.obstacle()
     parts = ["C++ kernels compiled when first used" if obstacle is None else f"no C++ kernels ({obstacle})"]
     for name in ("triton", "liger-kernel"):

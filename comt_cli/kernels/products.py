@@ -2,7 +2,7 @@
 
 PyTorch multiplies fp32 matrices with MKL, which computes with AVX-512 on Intel's processors alone. AMD's since Zen 4
 have it too, and oneDNN, which comes with PyTorch for convolutions and for bf16, asks for the instructions rather than
-for the maker. On Zen 5 its products take about half the time (results/bench, `comt bench kernels --gemm`); it adds in
+for the maker. On Zen 5 its products take about half the time (results/bench, rows `gemm`); it adds in
 another order, so that rounding errors are up to twice as large.
 
 What is replaced is PyTorch's own product of two matrices, for the whole process: that of `F.linear` and `@`, whoever

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
@@ -37,33 +35,24 @@ app = typer.Typer(
 )
 
 
-class Compiled(StrEnum):
-    """The graph of one call of torch.compile."""
-
-    whole = "whole"
-    block = "block"
-
-
 _SIZES = """Networks; all that are for the device if not given. Language models: 60m, 130m, 250m, 350m, 1b as
 published, for steps also 60m-b64 and residual-60m; resnet18, resnet18-b64, resnet50, resnet152, resnet50-224; base,
 caption-base, bert-base. For a CPU: bench, smoke, resnet18-b32, mt-bench, caption-bench, bert-bench, residual-bench.
-Kernels are those of language models, and decoding is of these and of translators."""
+Kernels and decoding are those of language models."""
 _VARIANTS = """Only these variants, such as plain-compiled,transponder-fused; of images window-fused, of translators and
-captioners sas-eager, at 60m-b64 plain-compiled-graphs; of decoding plain-uncached."""
+captioners sas-eager, at 60m-b64 plain-compiled-graphs."""
 _PRECISIONS = "fp32, bf16-mixed, bf16-pure. If not given that of the recipes, on a CPU fp32 too."
 _DTYPES = """Types of the numbers: bf16, fp32. If not given those that a recipe trains in, of kernels both, of decoding
-bf16, of translators fp32."""
+bf16."""
 _RECIPE = """At the shapes of a recipe of language models, instead of --sizes; with the gates that --gates names, r = 2
 and r = 8, whatever the recipe's are."""
-_BATCH = "Batch sizes: texts that are written at once. 1,4,16,64 if not given, of translators 1,16."
+_BATCH = "Batch sizes: texts that are written at once. 1,4,16,64 if not given."
 _COMPILE = "Compile the whole model at once, or a block, whose code all blocks share (quicker where there are many)."
 _TUNE = "On an NVIDIA GPU: find the fastest tiles of each kernel first; go on where it was stopped."
-_GEMM = "Time the model's matrix products with and without columns for gates, and nothing else."
-_MINUTES = "--seconds, by the minute; of all 9, with --tune 3 if neither is given."
 _ROUNDS = """Rounds; each times every variant once. Up to as many more follow until the times have settled. With fewer
-than 14 in all there is no interval, no verdict, and nothing for `kernels: auto` to go by."""
-_SECONDS = """After so many, finish no round but a first one, and begin nothing: what whole rounds have measured is
-written, as not settled, and what is left out is said."""
+than 14 in all there is no interval, and nothing for `kernels: auto` to go by."""
+_MINUTES = """After so many, finish no round but a first one, and begin nothing: what whole rounds have measured is
+written, as not settled, and what is left out is said. Of all 9, with --tune 3 if not given."""
 _OVERWRITE = "Replace what another device has measured."
 
 Sizes = Annotated[str | None, typer.Option(metavar="A,B", help=_SIZES)]
@@ -73,15 +62,13 @@ Dtypes = Annotated[str | None, typer.Option(metavar="A,B", help=_DTYPES)]
 Ops = Annotated[str | None, typer.Option(help="Only these: heads, swiglu, add_norm, modulate, projection.")]
 Gates = Annotated[str | None, typer.Option(help="Only these kinds of gates: none, comt-r2, transponder-r8.")]
 Batch = Annotated[str | None, typer.Option(metavar="1,4", help=_BATCH)]
-Compile = Annotated[Compiled, typer.Option("--compile", help=_COMPILE)]
+Compile = Annotated[Literal["whole", "block"], typer.Option("--compile", help=_COMPILE)]
 Tune = Annotated[bool, typer.Option("--tune", help=_TUNE)]
-Gemm = Annotated[bool, typer.Option("--gemm", help=_GEMM)]
 Recipe = Annotated[str | None, typer.Option(metavar="RECIPE", help=_RECIPE, autocompletion=completion.recipes)]
 _OF_RECIPE = "Of --recipe: small if not given."
 Scale = Annotated[str | None, typer.Option(help=_OF_RECIPE, autocompletion=completion.scales, show_default=False)]
-Minutes = Annotated[float | None, typer.Option(min=0, help=_MINUTES, show_default=False)]
 Rounds = Annotated[int, typer.Option(min=3, help=_ROUNDS)]
-Seconds = Annotated[float | None, typer.Option(min=0, metavar="N", help=_SECONDS)]
+Minutes = Annotated[float | None, typer.Option(min=0, metavar="N", help=_MINUTES, show_default=False)]
 
 
 @app.command(cls=Verb)
@@ -90,20 +77,19 @@ def step(
     precision: Precisions = None,
     variants: Variants = None,
     rounds: Rounds = 15,
-    compiled: Compile = Compiled.whole,
-    seconds: Seconds = None,
+    compiled: Compile = "whole",
+    minutes: Minutes = None,
     device: options.Device = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
     """Time a training step of each network, and count its memory. That is of plain, CoMT and Transponder models beside
-    transformers' LLaMA, of ResNets without and with CoMT's modulators beside torchvision's, of translators beside
-    torch's and transformers', of captioners, of BERTs beside transformers', and of LLaMAs with other residual
-    connections.
+    transformers' LLaMA, of ResNets without and with CoMT's modulators, of translators, of captioners, of BERTs, and of
+    LLaMAs with other residual connections.
 
-    Writes bench/DEVICE/step.csv, and step-images, step-translation, step-captioning, step-bert and step-residual, a
-    page and a figure of each. A run replaces an earlier one of the same size and precision that has no other variants;
-    otherwise it is shown and not written. For `kernels: auto` on this machine steps of ResNets are added to the cache
-    folder in any case. Where a batch does not fit on a GPU, a smaller one is taken, for all variants.
+    Writes bench/DEVICE/step.csv, and step-images, step-translation, step-captioning, step-bert and step-residual, and a
+    page of each. A run replaces an earlier one of the same size and precision that has no other variants; otherwise it
+    is shown and not written. For `kernels: auto` on this machine steps of ResNets are added to the cache folder in any
+    case. Where a batch does not fit on a GPU, a smaller one is taken, for all variants.
 
     Examples:
 
@@ -111,7 +97,7 @@ def step(
 
       comt bench step --sizes mt-bench,bert-bench --precision fp32
     """
-    from comt_cli.lab.subjects import SUBJECTS, check_variants, subject_of
+    from comt_cli.lab.subjects import SUBJECTS, subject_of
     from comt_cli.recipe.load import select
     from comt_cli.recipe.settings import Precision
 
@@ -119,14 +105,17 @@ def step(
     named = None if sizes is None else select(sizes, [size for subject in every for size in subject.shapes], "size")
     chosen = select(variants, dict.fromkeys(name for subject in every for name in subject.variants), "variant")
     precisions = None if precision is None else select(precision, get_args(Precision), "precision")
-    check_variants({size: subject_of(size).variants_of(size) for size in named or ()}, chosen)
+    for size in named or ():
+        if {*chosen}.isdisjoint(there := subject_of(size).variants_of(size)):
+            raise UserError(f"--variants: {size} has none of these", f"It has {', '.join(there)}.")
     where = _device(device)
     from comt_cli.lab.runner import run_cases
-    from comt_cli.lab.step import check_peers, step_cases
+    from comt_cli.lab.step import PEER, step_cases, transformers
 
-    check_peers(chosen if variants is not None else [])
-    with _session(results, rounds, seconds) as session:
-        run_cases(step_cases(where, named, precisions, chosen, compiled.value), session)
+    if variants is not None and any(name.startswith(PEER) for name in chosen):
+        transformers()  # an error before anything is compiled
+    with _session(results, rounds, minutes) as session:
+        run_cases(step_cases(where, named, precisions, chosen, compiled), session)
 
 
 @app.command(cls=Verb)
@@ -136,21 +125,19 @@ def kernels(
     gates: Gates = None,
     dtypes: Dtypes = None,
     rounds: Rounds = 30,
-    gemm: Gemm = False,
     tune: Tune = False,
     recipe: Recipe = None,
     scale: Scale = None,
     minutes: Minutes = None,
-    seconds: Seconds = None,
     device: options.Device = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
     """Time each gated operation in PyTorch, compiled, and fused. By these times `kernels: auto` chooses.
 
-    Writes bench/DEVICE/kernels.csv, a page and a figure. A run replaces an earlier one of the same operation that has
-    no other gates; otherwise it is shown and not written. For `kernels: auto` on this machine it is added to the cache
-    folder in any case, and comes before what was measured elsewhere. With --tune nothing is measured again that the
-    cache folder has of this card with these kernels, PyTorch and Triton.
+    Writes bench/DEVICE/kernels.csv and a page. A run replaces an earlier one of the same operation that has no other
+    gates; otherwise it is shown and not written. For `kernels: auto` on this machine it is added to the cache folder in
+    any case, and comes before what was measured elsewhere. With --tune nothing is measured again that the cache folder
+    has of this card with these kernels, PyTorch and Triton.
 
     Examples:
 
@@ -162,11 +149,8 @@ def kernels(
     from comt_cli.recipe.load import select
     from comt_cli.verbs.plan import plan_recipe
 
-    if gemm and (tune or ops is not None or gates is not None):
-        raise UserError("--gemm times products alone, of all kinds of gates", "Leave --ops, --gates and --tune out.")
     if (recipe is not None and sizes is not None) or (scale is not None and recipe is None):
         raise UserError("shapes are those of --sizes, or of a --recipe at a --scale", "Leave one of them out.")
-    limit = _limit(seconds, minutes, 180 if tune else math.inf)
     planned = [] if recipe is None else plan_recipe(recipe, scale or "small").specs
     if any(spec.command != "train-lm" for spec in planned):
         raise UserError(f"{recipe} trains no language models, at whose shapes kernels are timed", "See comt recipes.")
@@ -175,7 +159,7 @@ def kernels(
     types = select(dtypes, DTYPES, "type") if dtypes or not trained else [*dict.fromkeys(trained)]
     kinds, operations = select(gates, GATES, "kind of gates"), select(ops, OPS, "operation")
     where = _device(device)
-    from comt_cli.lab.kernels import kernel_cases, product_cases, run_tuning, to_tune
+    from comt_cli.lab.kernels import kernel_cases, run_tuning, to_tune
     from comt_cli.lab.runner import run_cases
 
     if tune and where.type != "cuda":
@@ -188,11 +172,9 @@ def kernels(
     if tune and not todo:
         typer.echo("all that kernels take here has been measured on this card, with these kernels and versions")
         return
-    with _session(results, rounds, limit) as session:
+    with _session(results, rounds, 3 if tune and minutes is None else minutes) as session:
         if tune:
             run_tuning(todo, where, session)
-        elif gemm:
-            run_cases(product_cases(shapes, types, where), session)
         else:
             run_cases(kernel_cases(shapes, operations, kinds, types, where), session)
 
@@ -204,40 +186,36 @@ def decode(
     variants: Variants = None,
     dtypes: Dtypes = None,
     rounds: Rounds = 15,
-    seconds: Seconds = None,
+    minutes: Minutes = None,
     device: options.Device = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
-    """Time how models decode. That is a step with a key-value cache, the reading of a prompt of 512 tokens, and whole
-    translations by beam search, with and without a cache, beside transformers'.
+    """Time how language models decode. That is a step with a key-value cache, and the reading of a prompt of 512
+    tokens.
 
-    Writes bench/DEVICE/decode.csv and decode-translation.csv, and a page of each. A run replaces an earlier one of the
-    same batch size that has no other variants; otherwise it is shown and not written.
+    Writes bench/DEVICE/decode.csv and a page. A run replaces an earlier one of the same batch size that has no other
+    variants; otherwise it is shown and not written.
 
     Examples:
 
       comt bench decode --sizes 60m --batch 1,64
 
-      comt bench decode --sizes mt-bench --variants plain,plain-uncached
+      comt bench decode --sizes bench --variants plain,comt-fused
     """
-    from comt_cli.lab.subjects import DECODED, DTYPES, SUBJECTS, check_variants
+    from comt_cli.lab.subjects import DECODED, DTYPES, LANGUAGE
     from comt_cli.recipe.load import select
 
-    of_sizes = {size: of["variants"] for of in DECODED.values() for size in SUBJECTS[of["subject"]].shapes}
-    named = None if sizes is None else select(sizes, of_sizes, "size")
-    chosen = select(variants, dict.fromkeys(name for of in DECODED.values() for name in of["variants"]), "variant")
-    types = None if dtypes is None else select(dtypes, DTYPES, "type")
+    named = None if sizes is None else select(sizes, LANGUAGE.shapes, "size")
+    chosen, types = select(variants, DECODED, "variant"), None if dtypes is None else select(dtypes, DTYPES, "type")
     if batch is not None and not all(part.isdecimal() and int(part) for part in batch.split(",")):
         raise UserError(f"--batch {batch}: batch sizes are whole numbers from 1", "For instance --batch 1,16.")
     batches = None if batch is None else [int(part) for part in batch.split(",")]
-    check_variants({size: of_sizes[size] for size in named or ()}, chosen)
     where = _device(device)
     from comt_cli.lab.decode import decoding_cases
     from comt_cli.lab.runner import run_cases
 
-    with _session(results, rounds, seconds) as session:
-        for page in DECODED:
-            run_cases(decoding_cases(page, named, chosen, types, batches, where), session)
+    with _session(results, rounds, minutes) as session:
+        run_cases(decoding_cases(named, chosen, types, batches, where), session)
 
 
 @app.command(cls=Verb)
@@ -249,7 +227,7 @@ def costs(
     set_: options.Set = None,
     also: options.Also = None,
     rounds: Rounds = 15,
-    seconds: Seconds = None,
+    minutes: Minutes = None,
     device: options.Device = None,
     results: options.Results = options.DEFAULT_RESULTS,
     overwrite: Annotated[bool, typer.Option("--overwrite", help=_OVERWRITE)] = False,
@@ -280,12 +258,12 @@ def costs(
     where = _device(device)
     from comt_cli.lab.costs import measure_recipe
 
-    measure_recipe(planned, where, rounds, seconds, results, overwrite=overwrite)
+    measure_recipe(planned, where, rounds, minutes, results, overwrite=overwrite)
 
 
 @app.command(cls=Verb)
 def page(results: options.Results = options.DEFAULT_RESULTS) -> None:
-    """Write all pages and figures anew from the measured CSVs. Goals are as they are today. Measures nothing.
+    """Write all pages anew from the measured CSVs. Measures nothing.
 
     Example:
 
@@ -311,9 +289,8 @@ def page(results: options.Results = options.DEFAULT_RESULTS) -> None:
 
 @app.command("all", cls=Verb)
 def everything(
-    minutes: Minutes = None,
+    minutes: Minutes = 9,
     rounds: Rounds = 15,
-    seconds: Seconds = None,
     device: options.Device = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
@@ -321,38 +298,36 @@ def everything(
     `make bench` calls it.
 
     No part begins that is not likely to end in time. What was measured is written after each, so that stopping early
-    loses little. All goals take about 31 minutes on two cores. A GPU is what comt bench gpu measures.
+    loses little. Everything takes about 31 minutes on two cores. A GPU is what comt bench gpu measures.
 
     Example:
 
       comt bench all --minutes 9
     """
-    limit, where = _limit(seconds, minutes, 540), _device(device)
+    where = _device(device)
     from comt_cli.lab.decode import decoding_cases
-    from comt_cli.lab.kernels import kernel_cases, product_cases
+    from comt_cli.lab.kernels import kernel_cases
     from comt_cli.lab.runner import OUT_OF_TIME, run_cases
     from comt_cli.lab.step import step_cases
     from comt_cli.lab.subjects import DECODED, GATES, LANGUAGE, OPS, TABLES, needs_cuda, subject_of
 
     if where.type == "cuda":
         raise UserError("comt bench all is for a CPU", "On a GPU comt bench gpu measures (make gpu); or: --device cpu.")
-    with _session(results, rounds, limit) as session:
+    with _session(results, rounds, minutes) as session:
         for needed, kind, size, type_, *of in TABLES["all"]:
             what = f"{kind} at {size}, {type_}"
             if needed > session.left():
                 session.say(f"{OUT_OF_TIME}: {what} (about {needed} s)")
                 continue
             session.say(f"{what} ({session.left():.0f} s left)")
-            if kind == "gemm":
-                run_cases(product_cases([LANGUAGE.shapes[size]], type_.split(","), where), session)
-            elif kind == "kernels":
+            if kind == "kernels":
                 run_cases(kernel_cases([LANGUAGE.shapes[size]], [*OPS], [*GATES], [type_], where), session)
             elif kind == "step":
                 wanted = of[0].split(",") if of else [*subject_of(size).variants]
                 wanted = [name for name in wanted if not needs_cuda(name)]
                 run_cases(step_cases(where, [size], [type_], wanted), session)
             else:
-                run_cases(decoding_cases(kind, [size], DECODED[kind]["variants"], [type_], None, where), session)
+                run_cases(decoding_cases([size], [*DECODED], [type_], None, where), session)
 
 
 @app.command(cls=Verb)
@@ -367,8 +342,8 @@ def gpu(
     calls.
 
     When the minutes are up, a part is ended and keeps what it has. The same command goes on where the last one stopped.
-    What was measured is printed beside its goals; FOLDER/gpu.tar.gz holds all there is to keep. Without a GPU: small
-    training steps, decoding and Table 3 at scale smoke, on the CPU.
+    FOLDER/gpu.tar.gz holds all there is to keep. Without a GPU: small training steps, decoding and Table 3 at scale
+    smoke, on the CPU.
 
     Example:
 
@@ -392,16 +367,10 @@ def _device(device: str | None) -> torch.device:
 
 
 @contextmanager
-def _session(results: Path, rounds: int, seconds: float | None) -> Iterator[Session]:
-    """So many rounds until so many seconds from now, or until a signal comes; rows go below `results`."""
+def _session(results: Path, rounds: int, minutes: float | None) -> Iterator[Session]:
+    """So many rounds for so many minutes from now, or until a signal comes; rows go below `results`."""
     from comt_cli.lab.record import recorded
     from comt_cli.lab.runner import Session
 
-    with Session(rounds, seconds) as session, recorded(results) as session.write:
+    with recorded(results) as write, Session(rounds, minutes, write) as session:
         yield session
-
-
-def _limit(seconds: float | None, minutes: float | None, usual: float) -> float:
-    if minutes is not None and seconds is not None:
-        raise UserError("--minutes and --seconds limit the same", "Leave one of them out.")
-    return 60 * minutes if minutes is not None else usual if seconds is None else seconds

@@ -1,13 +1,10 @@
-"""What a training step of every row of a recipe costs beside the baseline's: time, memory, bytes and FLOPs.
+"""Costs of a training step of every row of a recipe beside the baseline's: time, memory, bytes and FLOPs.
 
 The networks are those of the rows' own runs, on noise, with the kernels that `train.kernels` chooses, in the precision
-of the recipe. A step is a forward and a backward pass over a batch (of a micro-batch, where the recipe has them), and
-an update, uncompiled, where the recipe trains so, and compiled, where the task can be; not in CUDA graphs.
-
-`bytes` is what the compiled passes, forward and backward, read and write, as the compiler counts it: every input and
-output of a fused kernel once, whatever caches keep; those of a matrix product and of an operator of ours as well. What
-is not compiled is not in it: a vocabulary's head with its loss, and the update. Where no compiler can be asked there is
-none.
+of the recipe. A step is a forward and a backward pass over a batch or micro-batch, and an update, uncompiled, where the
+recipe trains so, and compiled, where the task can be; not in CUDA graphs. `bytes` is what the compiled passes read and
+write, as the compiler counts it: every input and output of a fused kernel, a product and an operator of ours once. A
+vocabulary's head with its loss, and the update, are not compiled and not in it.
 """
 
 from __future__ import annotations
@@ -16,6 +13,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import typer
@@ -38,10 +36,10 @@ HOW = ("step", "compiled_step")
 
 
 def measure_recipe(
-    planned: Planned, device: torch.device, rounds: int, seconds: float | None, results: Path, *, overwrite: bool
+    planned: Planned, device: torch.device, rounds: int, minutes: float | None, results: Path, *, overwrite: bool
 ) -> None:
-    """Measure the planned rows, column by column, and write them after each. Rows of another column that are the same
-    networks are measured once. Raises `UserError` where what is there is of another device."""
+    """Measure the planned rows, column by column, and write them after each. Raises `UserError` where what is there is
+    of another device."""
     loaded, scale, baseline = planned.loaded, planned.scale, planned.loaded.recipe.baseline
     path = costs_file(results, scale, loaded)
     if not overwrite and (other := other_device(path, device_name(device))) is not None:
@@ -49,25 +47,20 @@ def measure_recipe(
     columns: dict[str, dict[str, RunSpec]] = {}
     for spec in planned.specs:
         columns.setdefault(spec.column, {}).setdefault(spec.row, spec)
-    alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
-    keys = {column: {row: network_key(spec) for row, spec in specs.items()} for column, specs in columns.items()}
-    for column, known in keys.items():
-        alike.setdefault(tuple(known.items()), []).append(column)
     written = dict[Path, None]()
 
-    def write(measured: str, rows: list[Row]) -> None:
-        for column in next(names for names in alike.values() if measured in names):
-            key, own = keys[column], {"column": column, "scale": scale}
-            lines = [{**row, **own, "network": key[row["row"]], "baseline_network": key[baseline]} for row in rows]
-            order = list(loaded.recipe.rows), list(loaded.columns(scale))
-            files, kept = write_costs(path, lines, loaded.recipe.title, *order)
-            written.update(dict.fromkeys(files))
-            for name in kept:
-                typer.echo(f"{name}: not written, since {path} has a measurement of more rounds", err=True)
+    def write(column: str, rows: list[Row]) -> None:
+        keys = {row: network_key(spec) for row, spec in columns[column].items()}
+        also = {"scale": scale, "network": "", "baseline_network": keys[baseline]}
+        lines = [{**row, **also, "network": keys[row["row"]]} for row in rows]
+        files, kept = write_costs(path, lines, loaded.recipe.title, [*loaded.recipe.rows], [*loaded.columns(scale)])
+        written.update(dict.fromkeys(files))
+        for name in kept:
+            typer.echo(f"{name}: not written, since {path} has a measurement of more rounds", err=True)
 
-    with Session(rounds, seconds, write) as session:
+    with Session(rounds, minutes, write) as session:
         try:
-            run_cases((CostCase(columns[names[0]], baseline, device) for names in alike.values()), session)
+            run_cases((CostCase(specs, baseline, device) for specs in columns.values()), session)
         finally:
             for each in written:
                 if each.suffix == ".md":
@@ -82,8 +75,8 @@ class CostCase(Case):
     warm_up = 2
 
     def __init__(self, specs: Mapping[str, RunSpec], baseline: str, device: torch.device) -> None:
-        self.page = next(iter(specs.values())).column
-        super().__init__(self.page, [*specs], device)
+        self.page = self.what = next(iter(specs.values())).column
+        self.keys, self.device = [*specs], device
         self.specs, self.baseline = specs, baseline
         self.optional = frozenset(specs) - {baseline}
 
@@ -91,23 +84,16 @@ class CostCase(Case):
     def surroundings(self) -> Iterator[None]:
         from torch._inductor.utils import fresh_cache
 
-        prepare_process(
-            self.device, deterministic=all(each.settings.train.deterministic for each in self.specs.values())
-        )
+        deterministic = all(each.settings.train.deterministic for each in self.specs.values())
+        prepare_process(self.device, deterministic=deterministic)
         with fresh_cache():  # code that another process has left would be taken uncounted
             yield
 
-    def builder(self) -> Callable[[str], Built]:
-        built = set[str]()
-
-        def build(row: str) -> Built:
-            if row != self.baseline and self.baseline not in built:
-                raise Unavailable(f"there is no {self.baseline} to compare it with")
-            step = _Step(self.specs[row], self.device)
-            built.add(row)
-            return Built(step.parts, step)
-
-        return build
+    def build(self, key: str, shared: dict[Any, Any]) -> Built:
+        if key != self.baseline and self.baseline not in shared:
+            raise Unavailable(f"there is no {self.baseline} to compare it with")
+        step = shared[key] = _Step(self.specs[key], self.device)
+        return Built(step.parts, step)
 
     def before_timing(self, ready: Mapping[str, Built]) -> None:
         torch._dynamo.reset()  # each was compiled by itself: now all, from what the compiler kept on disk
@@ -136,14 +122,9 @@ class CostCase(Case):
 
 
 class _Step:
-    """The training step of one row: its network with weights and optimiser, on a batch of noise.
-
-    Attributes:
-        samples: those of a batch, or of a micro-batch where the recipe has them.
-        bytes: those that the compiled passes read and write; None where its task cannot be compiled.
-        saved: bytes that a forward pass, compiled where that is possible, keeps for the backward pass.
-        parts: the steps to time, by `HOW`.
-    """
+    """The training step of one row: its network with weights and optimiser, on a batch of noise. `parts`: the steps to
+    time, by `HOW`; `bytes`: read and written by the compiled passes, None where its task cannot be compiled; `saved`:
+    bytes that a forward pass, compiled where that is possible, keeps for the backward pass."""
 
     def __init__(self, spec: RunSpec, device: torch.device) -> None:
         if getattr(spec.settings.train, "test_share", None) is not None:  # there is no data to keep a part of

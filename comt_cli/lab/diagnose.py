@@ -1,14 +1,13 @@
-"""`comt diagnose`: residual connections before any training, and which printed claims about that hold, as figures, CSV
-files and a page."""
+"""`comt diagnose`: residual connections before any training, and which printed claims about that hold, as CSV files, a
+figure and a page."""
 
 from __future__ import annotations
 
 import math
-import textwrap
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,32 +24,28 @@ if TYPE_CHECKING:
 
 _DEPTH = 30
 """Of the networks that are looked into layer by layer: the chapter's."""
-_MOST_DEPTH, _MOST_IN_RANGE = 1000, 10
+_MOST_DEPTH = 1000
 _COMPARED = "pre-norm,post-norm,rezero,highway,deepnorm,sas"
 _TRAINED = "ours/modern"
 """The recipe whose rows are looked at beside the methods as they come."""
 _ALSO = {"name": "resformer", "learned": True}
 """A row of no recipe, which learns something where the method as it comes has nothing that could."""
 _BRANCHES = ("linear-relu", "gelu-mlp", "llama")
-_HELP = {
-    "connections": "Residual connections to compare, or methods that have one, or all connections.",
-    "depths": "Depths, in blocks; of a range at most ten, evenly apart.",
-    "branch": "What the blocks compute: linear-relu and gelu-mlp with LayerNorm, as in the chapter, or llama, our "
-    "language models' block with RMSNorm.",
-    "width": "Width of the networks, a multiple of 16; each branch has its own if not given.",
-    "seeds": "Seeds; the tables show mean and spread.",
-    "methods": "Methods, or rows of the recipe ours/modern, whose language models' start is compared with Pre-LN's, "
-    "and followed for 20 updates; all, or none.",
-}
+_CONNECTIONS_HELP = "Residual connections to compare, or methods that have one, or all connections."
+_BRANCH_HELP = """What the blocks compute: linear-relu and gelu-mlp with LayerNorm, as in the chapter, or llama, our
+language models' block with RMSNorm."""
+_METHODS_HELP = """Methods, or rows of the recipe ours/modern, whose language models' start is compared with Pre-LN's,
+and followed for 20 updates; all, or none."""
+_OF_NETWORKS = ("gradient-by-depth", "gradient-by-loss", "activations-by-layer", "plain-against-residual")
+"""Tables whose rows do not say where they were measured."""
 
 
 def diagnose(
-    connections: Annotated[str, typer.Option(metavar="A,B", help=_HELP["connections"])] = _COMPARED,
-    depths: Annotated[str, typer.Option(metavar="5-50 or 5,20", help=_HELP["depths"])] = "5-50",
-    branch: Annotated[str, typer.Option(metavar="A,B", help=_HELP["branch"])] = ",".join(_BRANCHES),
-    width: Annotated[int | None, typer.Option(help=_HELP["width"])] = None,
-    seeds: Annotated[str, typer.Option(metavar="1,2 or 1-3", help=_HELP["seeds"])] = "1-3",
-    methods: Annotated[str, typer.Option(metavar="A,B", help=_HELP["methods"])] = "all",
+    connections: Annotated[str, typer.Option(metavar="A,B", help=_CONNECTIONS_HELP)] = _COMPARED,
+    depths: Annotated[str, typer.Option(metavar="5,20", help="Depths, in blocks.")] = "5,10,15,20,25,30,35,40,45,50",
+    branch: Annotated[str, typer.Option(metavar="A,B", help=_BRANCH_HELP)] = ",".join(_BRANCHES),
+    seeds: Annotated[str, typer.Option(metavar="1,2 or 1-3", help="The tables show mean and spread.")] = "1-3",
+    methods: Annotated[str, typer.Option(metavar="A,B", help=_METHODS_HELP)] = "all",
     out: options.Out = None,
     results: options.Results = options.DEFAULT_RESULTS,
 ) -> None:
@@ -73,9 +68,11 @@ def diagnose(
     from comt_cli.recipe.load import select
     from comt_cli.runs.plan import parse_seeds
 
-    if width is not None and (width < 16 or width % 16):
-        raise UserError(f"--width {width}: not a multiple of 16", "for instance 64 or 128")
-    chosen_depths, chosen_seeds = _depths(depths), parse_seeds(seeds) or []
+    parts = [part.strip() for part in depths.split(",")]
+    if not all(part.isdecimal() and 1 <= int(part) <= _MOST_DEPTH for part in parts):
+        said = f"--depths {depths}: depths are whole numbers from 1 to {_MOST_DEPTH}"
+        raise UserError(said, "for instance 10,20,40")
+    chosen_depths, chosen_seeds = sorted({int(part) for part in parts}), parse_seeds(seeds) or []
     branches, started = select(branch, _BRANCHES, "branch"), chosen_methods(methods)
     loading("the networks")
     import torch
@@ -88,12 +85,12 @@ def diagnose(
     setups = [SETUPS[name] for name in branches]
     wirings = _wirings(connections, setups)
     where = {"device": device_name(torch.device("cpu")), "torch": torch.__version__, "git_commit": git_commit()}
-    tables = measured(wirings, setups, chosen_depths, _DEPTH, chosen_seeds, width)
+    tables = measured(wirings, setups, chosen_depths, _DEPTH, chosen_seeds)
     tables |= {"claims": claims_frame(), "start": starts(started, chosen_seeds[0])}
-    says = {setup.name: f"{setup.says}, width {width or setup.width}" for setup in (*setups, RELU_MLP)}
+    says = {setup.name: f"{setup.says}, width {setup.width}" for setup in (*setups, RELU_MLP)}
     folder = out or results / "diagnose"
     _write(tables, chosen_seeds, says, where, folder)
-    typer.echo(f"Written to {folder}: diagnose.md with the reasons for every verdict, figures, and their CSV files.")
+    typer.echo(f"Written to {folder}: diagnose.md with the reasons for every verdict, a figure, and CSV files.")
 
 
 def chosen_methods(text: str) -> list[dict[str, Any]]:
@@ -137,22 +134,6 @@ def _wirings(text: str, setups: list[Setup]) -> dict[str, Wiring]:
     return chosen
 
 
-def _depths(text: str) -> list[int]:
-    """`5-50` as 5, 10, ... 50, `5,20` as it stands; in order. Raises `UserError`."""
-    try:
-        found = [int(part) for part in text.replace("-", ",").split(",")]
-        if "-" in text:
-            low, high = found
-            steps = max(1, min(_MOST_IN_RANGE - 1, high - low))
-            found = [round(low + (high - low) * step / steps) for step in range(steps + 1)]
-    except ValueError:
-        found = [0]
-    if not 1 <= min(found) <= max(found) <= _MOST_DEPTH or ("-" in text and found[0] > found[-1]):
-        hint = "for instance 5-50 or 10,20,40"
-        raise UserError(f"--depths {text}: depths are whole numbers from 1 to {_MOST_DEPTH}, the least first", hint)
-    return sorted(set(found))
-
-
 # ---- the page
 
 
@@ -163,8 +144,7 @@ def _write(
     where: Mapping[str, str | None],
     folder: Path,
 ) -> None:
-    """Write the figures with their CSV files and captions, the other tables as CSV files, and the page; print the
-    tables."""
+    """Write the tables as CSV files, the figure with its caption, and the page; print the tables."""
     from comt_cli.files import write_text
     from comt_cli.report import format
     from comt_cli.report.caption import Caption
@@ -172,17 +152,20 @@ def _write(
     from comt_cli.report.markdown import escaped, pipes
     from comt_cli.report.terminal import print_texts, say
 
-    for stem, drawing in DRAWINGS.items():
-        figure = draw(tables[stem], drawing, says)
-        what = [f"{name}: {text}." for name, text in says.items()] if drawing.panels == "setup" else []
-        trained = f"Networks at their start, none of them trained, seeds {format.seeds(seeds)}; {drawing.measured}"
-        band = "Lines are means, bands from the least to the greatest of the seeds."
-        sign(figure, trained)
-        caption = Caption(drawing.title, trained, (*what, band, drawing.reading))
-        write_figure(figure, tables[stem], folder, stem, caption)
-    for stem in ({*tables} - {*DRAWINGS}) if len(tables["start"]) else {*tables} - {*DRAWINGS, "start"}:
-        text = tables[stem].assign(**where).to_csv(index=False, float_format="%.6g", lineterminator="\n")
-        write_text(folder / f"{stem}.csv", text)
+    by_depth = tables["gradient-by-depth"]
+    figure = draw(by_depth)
+    measured = f"Networks at their start, none of them trained, seeds {format.seeds(seeds)}; "
+    measured += "a random linear functional of the output as the loss"
+    reading = "Lines are means, bands from the least to the greatest of the seeds. Dashed: the same without skip paths."
+    sign(figure, measured)
+    title = "How much of the gradient reaches the input of networks of different depths"
+    caption = Caption(title, measured, (*(f"{name}: {says[name]}." for name in by_depth["setup"].unique()), reading))
+    write_figure(figure, by_depth, folder, "gradient-by-depth", caption)
+    for stem, table in tables.items():
+        if len(table):
+            told = table if stem in _OF_NETWORKS else table.assign(**where)
+            text = told.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+            write_text(folder / f"{stem}.csv", text)
     counts = Counter(tables["claims"]["verdict"])
     at = f", commit {where['git_commit']}" if where["git_commit"] else ""
     filled = {
@@ -247,116 +230,30 @@ def _spread(frame: pd.DataFrame, value: str) -> list[str]:
     return [digits(mean, 3) + ("" if math.isnan(std) else f" ± {digits(std, 1)}") for mean, std in pairs]
 
 
-# ---- figures
+def draw(frame: pd.DataFrame) -> Figure:
+    """The gradient that gets through, against depth: a panel for each set-up and a line for each connection, means with
+    bands from the least to the greatest of the seeds."""
+    from matplotlib.ticker import MaxNLocator
 
-
-class Drawing(NamedTuple):
-    """A figure of a table: a column of panels for each of the names in its column `panels`, a row for each of `values`
-    with its label, one line over `x` for each combination of `series`. The rest is for the caption."""
-
-    title: str
-    measured: str
-    x: str
-    values: Mapping[str, str]
-    reading: str = "Grey and dashed: the same blocks without skip paths."
-    legend: str = "connection"
-    panels: str = "setup"
-    series: tuple[str, ...] = ("connection",)
-
-
-_FUNCTIONAL = "a random linear functional of the output as the loss"
-_NORM = "norm of the stream / of the input"
-DRAWINGS = {
-    "gradient-by-depth": Drawing(
-        "How much of the gradient reaches the input of networks of different depths",
-        _FUNCTIONAL,
-        "depth",
-        {"passed": "gradient at input / output"},
-    ),
-    "gradient-by-loss": Drawing(
-        "The gradient at the input for different losses and precisions",
-        "blocks linear-relu",
-        "depth",
-        {"gradient_norm": "gradient norm at the input"},
-        "The sum of the outputs is the chapter's loss.",
-        "loss, precision",
-        "connection",
-        ("loss", "precision"),
-    ),
-    "activations-by-layer": Drawing(
-        "How the residual stream grows along the blocks for different factors s of the branch",
-        f"{_DEPTH} blocks, y = x + s F(N(x))",
-        "layer",
-        {"growth": _NORM},
-        "",
-        "s at the start",
-    ),
-    "plain-against-residual": Drawing(
-        f"Stream and gradient along {_DEPTH} blocks, with and without skip paths",
-        _FUNCTIONAL,
-        "layer",
-        {"growth": f"(a) {_NORM}", "passed": "(b) gradient there / at the output"},
-    ),
-}
-"""By the name of the table, which is the figure's too."""
-
-
-def draw(frame: pd.DataFrame, drawing: Drawing, says: Mapping[str, str]) -> Figure:
-    """The figure of a summary: means, and bands from the least to the greatest of the seeds, on a logarithmic axis that
-    the panels of a row share, unless they are of set-ups that differ by more than a million times."""
-    from matplotlib.lines import Line2D
-    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
-
-    from comt_cli.report.figures.lines import log_ticks
     from comt_cli.report.figures.style import QUIET, page_figure, series_colours, style
 
-    panels, x, values = drawing.panels, drawing.x, drawing.values
-    frame = frame.assign(line=frame[[*drawing.series]].agg(", ".join, axis=1))
-    names, lines = frame[panels].unique().tolist(), frame["line"].unique().tolist()
-    coloured = [name for name in lines if name != "plain"]
-    looks: dict[str, dict[str, Any]] = {"plain": {"color": QUIET, "linestyle": "--"}}
-    for number, (name, colour) in enumerate(zip(coloured, series_colours(len(coloured)), strict=True)):
-        looks[name] = {"color": colour, "linestyle": ("-", "--", ":", "-.")[number % 4], "linewidth": 1.1}
-        # at other places on each: of lines that lie on each other every one is seen
-        every = (0.35 * number / len(coloured), 0.35)
-        looks[name] |= {"marker": "os^DvPX"[number % 7], "markersize": 3.2, "markevery": every}
-
-    def ends(of: pd.DataFrame, value: str) -> tuple[float, float]:
-        """With 1 in sight; very deep networks have gradients of 0, or none."""
-        seen = of[[f"{value}_low", f"{value}_high"]].replace([0, math.inf], math.nan)
-        return min(0.9, seen.min().min()), max(1.1, seen.max().max())
-
+    names = frame["connection"].unique().tolist()
+    colours = dict(zip(names, series_colours(len(names)), strict=True)) | {"plain": QUIET}
     with style():
-        figure = page_figure((0.85 if panels == "setup" else 0.5) + max(2.0 * len(values), 0.16 * (len(lines) + 2)))
-        grid = figure.subplots(len(values), len(names), squeeze=False)
-        for row, (value, label) in zip(grid, values.items(), strict=True):
-            low, high = ends(frame, value)
-            is_shared = high / low < 1e6 or panels != "setup"
-            for axes, name in zip(row, names, strict=True):
-                drawn = frame[frame[panels] == name]
-                for line, of in drawn.groupby("line", sort=False):
-                    points = of.sort_values(x)
-                    at, look = points[x].to_numpy(), looks[str(line)]
-                    least, most = (points[f"{value}_{end}"].to_numpy() for end in ("low", "high"))
-                    single = {"marker": "o", "markevery": None} if len(at) == 1 else {}  # it makes no line
-                    axes.plot(at, points[f"{value}_mean"].to_numpy(), **{**look, **single})
-                    seen = (least > 0).tolist()  # a gradient of rounding errors may be 0
-                    axes.fill_between(at, least, most, where=seen, color=look["color"], alpha=0.15, linewidth=0)
-                low, high = (low, high) if is_shared else ends(drawn, value)
-                axes.set_yscale("log")
-                axes.set_ylim(low / 1.2, high * 1.2)
-                axes.axhline(1, color=QUIET, linewidth=0.6, zorder=0.5)
-                if high / low < 1000:
-                    log_ticks(axes, high / low)
-                else:
-                    axes.yaxis.set_major_locator(LogLocator(numticks=7))
-                    axes.yaxis.set_minor_locator(NullLocator())
-                axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
-                axes.set_xlabel({"depth": "depth, blocks", "layer": "block, from the input"}[x])
-            row[0].set_ylabel(f"{label}\n(log scale)")
-        for axes, name in zip(grid[0], names, strict=True):
-            said = textwrap.fill(says.get(name, ""), 90 // len(names))
-            axes.set_title(f"{name}\n{said}".rstrip(), fontsize=7)
-        handles = [Line2D([], [], label=name, **looks[name]) for name in lines]
-        figure.legend(handles=handles, title=drawing.legend, loc="outside right center", handlelength=1.8)
+        figure = page_figure(2.6)
+        panels = figure.subplots(1, frame["setup"].nunique(), squeeze=False)[0]
+        for axes, (setup, of_setup) in zip(panels, frame.groupby("setup", sort=False), strict=True):
+            for number, (name, of) in enumerate(of_setup.groupby("connection", sort=False)):
+                look = {"color": colours[name], "linestyle": "--" if name == "plain" else "-", "label": name}
+                # at other places on each: of lines that lie on each other every one is seen
+                marks = {"marker": "os^DvPX"[number % 7], "markersize": 3.2, "markevery": (number % 3, 3)}
+                axes.plot(of["depth"], of["passed_mean"], **look, **(marks if len(of) > 3 else {"marker": "o"}))
+                axes.fill_between(of["depth"], of["passed_low"], of["passed_high"], color=colours[name], alpha=0.15)
+            axes.set_yscale("log")
+            axes.axhline(1, color=QUIET, linewidth=0.6, zorder=0.5)
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
+            axes.set_xlabel("depth, blocks")
+            axes.set_title(setup, fontsize=7)
+        panels[0].set_ylabel("gradient at input / output\n(log scale)")
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center", handlelength=1.8)
     return figure

@@ -1,8 +1,7 @@
-"""What is worth running on a GPU machine that is lent for minutes: tests, tuning, speeds, a table.
+"""The parts of `comt bench gpu`, for a GPU machine that is lent for minutes: tests, tuning, speeds, a table.
 
 Each part is a command in a process of its own with a time limit, so that what one leaves in memory, or its failure, is
-no other's. A file says which parts are done: the next call goes on there. Without a CUDA device the parts that need one
-are left out, and the others run at the sizes that are for a CPU.
+no other's. A file says which parts are done: the next call goes on there.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ import typer
 
 from comt_cli.commit import git_commit
 from comt_cli.files import write_text
-from comt_cli.lab.record import beside_goals
 from comt_cli.lab.runner import OUT_OF_TIME, Session
 from comt_cli.lab.subjects import TABLES
 
@@ -41,21 +39,20 @@ INCOMPLETE = re.compile(f"{OUT_OF_TIME}|cut short and not settled")
 
 @dataclass(frozen=True)
 class Part:
-    """A command, as words behind `python -m`, and how many seconds it may take. `{seconds}` in a word: how many it has
-    when it begins, less what it takes to end. `needs_cuda`: there is nothing to it without a CUDA device; `after`: nor
-    before that part is done. `resumes`: what is stopped goes on in the next call."""
+    """A command, as words behind `python -m`, and how many seconds it may take. `{minutes}` in a word: how many it has
+    when it begins, less what it takes to end. `after`: there is nothing to it before that part is done. `resumes`: what
+    is stopped goes on in the next call."""
 
     name: str
     seconds: float
     words: tuple[str, ...]
-    needs_cuda: bool = False
     after: str | None = None
     resumes: bool = False
 
 
 def parts_for(folder: Path, *, on_cuda: bool) -> list[Part]:
     """All parts in their order (`measured.yaml`), whose files go to `folder`."""
-    known = {"results": str(folder / "results"), "runs": str(folder / "runs"), "seconds": "{seconds}"}
+    known = {"results": str(folder / "results"), "runs": str(folder / "runs"), "minutes": "{minutes}"}
     known["processes"] = str(min(12, os.cpu_count() or 1))
     words = {name: text.format(**known) for name, text in TABLES["gpu"]["words"].items()} | known
     parts = []
@@ -83,8 +80,8 @@ class State:
         write_text(self._path, json.dumps({**self._of, "parts": self.parts}, indent=1) + "\n")
 
     def open(self, parts: Sequence[Part]) -> list[Part]:
-        """Those that are not done; last those that have had their time and would most likely end alike, and what needs
-        one of them."""
+        """The parts that are not done; last those that have had their time and would most likely end alike, and what
+        needs one of them."""
         left = [part for part in parts if self.parts.get(part.name) != "done"]
         had_its_time = {name for name, what in self.parts.items() if what in ("failed", "too long")}
         return sorted(left, key=lambda part: not had_its_time.isdisjoint({part.name, part.after}))
@@ -109,7 +106,8 @@ def run_parts(parts: Sequence[Part], state: State, folder: Path, session: Sessio
         status = _run(part, min(left, part.seconds), log, session)
         text = log.read_text(encoding="utf-8", errors="replace")
         if status is None or (status == 0 and INCOMPLETE.search(text)):
-            state.put(part, "too long" if part.seconds <= left and not part.resumes else "cut short")
+            had_its_time = part.seconds <= left and not part.resumes and not session.stopped
+            state.put(part, "too long" if had_its_time else "cut short")
         else:
             state.put(part, "failed" if status else "done")
         typer.echo(f"{part.name}: {state.parts[part.name]} (the log: {log})")
@@ -121,7 +119,7 @@ def run_parts(parts: Sequence[Part], state: State, folder: Path, session: Sessio
 
 def _run(part: Part, seconds: float, log: Path, session: Session) -> int | None:
     """The exit status; None where its time was up."""
-    words = [word.format(seconds=f"{max(0.0, seconds - _LAST):.0f}") for word in part.words]
+    words = [word.format(minutes=f"{max(0.0, seconds - _LAST) / 60:.2f}") for word in part.words]
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     new = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     if words[0] == "pytest":
@@ -155,7 +153,7 @@ def archive(folder: Path) -> Path:
     without weights."""
     path = folder / "gpu.tar.gz"
     new = path.with_suffix(".new")
-    taken = [*folder.glob("*.json"), *folder.glob("*.md")]
+    taken = [*folder.glob("*.json")]
     for name in ("logs", "results", "runs"):
         below = (folder / name).rglob("*")
         taken += [file for file in below if file.suffix in _TAKEN and file.is_file() and not file.is_symlink()]
@@ -167,23 +165,21 @@ def archive(folder: Path) -> Path:
 
 
 def measure_parts(folder: Path, minutes: float, devices: Sequence[str] | None) -> None:
-    """Run the parts that are for these CUDA devices within so many minutes, and print what was measured beside its
-    goals. Raises as `Session` does."""
+    """Run the parts that are for these CUDA devices within so many minutes. Raises as `Session` does."""
     on_cuda = devices is None or len(devices) > 0  # None: they could not be counted
     parts = parts_for(folder, on_cuda=on_cuda)
-    if absent := [part.name for part in parts if part.needs_cuda and not on_cuda]:
-        typer.echo(f"no CUDA device here; left out: {', '.join(absent)}")
-    parts = [part for part in parts if on_cuda or not part.needs_cuda]
+    if not on_cuda:
+        typer.echo("no CUDA device here: neither tests nor tuning, and networks for a CPU")
     folder.mkdir(parents=True, exist_ok=True)
     state = State(folder, commit=git_commit(), device=devices[0] if devices else None)
     try:
-        with Session(seconds=60 * minutes) as session:
+        with Session(minutes=minutes) as session:
             run_parts(parts, state, folder, session)
             session.rows += not state.open(parts)  # with none to do all is well
     finally:
-        table = beside_goals(folder / "results")
-        write_text(folder / "goals.md", table)
         path = archive(folder)
-        typer.echo(f"\n{table}\nto keep: {path}, {path.stat().st_size / 2**20:.1f} MiB")
+        for page in sorted(folder.glob("results/bench/*/*.md")):
+            typer.echo(page.read_text(encoding="utf-8"))
+        typer.echo(f"\nto keep: {path}, {path.stat().st_size / 2**20:.1f} MiB")
         still = [part.name for part in state.open(parts)]
         typer.echo(f"open: {', '.join(still)}; the same command goes on" if still else "all parts are done")

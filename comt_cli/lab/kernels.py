@@ -1,14 +1,10 @@
-"""How long the gated operations take: in PyTorch, compiled, and as one kernel. What the choice between them reads.
+"""Times of the gated operations: in PyTorch, compiled, and as one kernel. The choice between them reads these.
 
 All kinds of gates and all forms of an operation on one product take turns; ratios are to the compiled operation
 without gates, which is what a plain model runs there. A row is one form of one operation; `step` is forward and
-backward together, `forward` the forward part of it. And the model's matrix products with and without the columns that
-gates add to them; and with `--tune` the tiles in which the Triton kernels are the fastest on this card.
-
-Nothing is written a second time here: the reference is the model's own path, its gates and its parameters included,
-and the fused form calls the operators as the model does.
-Shapes: B samples, T tokens of one (of a batch in `ProductCase`), C columns of a product, D width, N output width of a
-site or product, K input width of a product.
+backward together, `forward` the forward part of it. The reference is the model's own path, its gates and parameters
+included, and the fused form calls the operators as the model does.
+Shapes: B samples, T tokens of one, C columns of a product, D width, N output width of a site.
 """
 
 from __future__ import annotations
@@ -19,8 +15,8 @@ import math
 import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from typing import cast, get_args
+from functools import partial
+from typing import Any, cast
 
 import torch
 import torch._inductor.config
@@ -36,7 +32,6 @@ from comt_cli.kernels.heads import heads
 from comt_cli.kernels.measurements import Tuned, kernel_hash, tiles_text
 from comt_cli.kernels.modulate import modulate
 from comt_cli.kernels.operators import computed_by_triton
-from comt_cli.kernels.products import by_pytorch, multiplier
 from comt_cli.kernels.swiglu import swiglu
 from comt_cli.kernels.triton import tiles
 from comt_cli.kernels.triton.tiles import Key, Kind, Tile
@@ -47,7 +42,6 @@ from comt_cli.layers.attention import rotate, rotation_table
 from comt_cli.layers.projection import aligned
 from comt_cli.models.build import empty_network, materialise, wiring_of
 from comt_cli.models.llama import Block
-from comt_cli.runs.directory import ONEDNN
 from comt_cli.tasks.settings.language import ModelSettings
 from comt_cli.training.devices import device_name, prepare_process
 from comt_cli.training.objective import prepare_compiler
@@ -58,36 +52,65 @@ KINDS: dict[str, Kind] = {"none": "none", "comt": "scalar", "transponder": "chan
 MOST_PROCESSES = 8
 
 
-class _KernelRows(Case):
-    """Rows of kernels.csv, by a kind of gates and a variant. `tiles`: those in use, in a line, by gates."""
+@dataclass
+class KernelCase(Case):
+    """An operation on one product, by kind of gates and variant. `tune`, where it is given, chooses the tiles of an
+    operation's kernels by its step, and returns them and a remark; `tiles` are those in use, by gates."""
+
+    op: Op
+    part: str
+    shape: Shape
+    dtype: str
+    gates: Sequence[str]
+    device: torch.device
+    tune: Callable[[Operation, Part], tuple[Tuned, str]] | None = None
 
     page = "kernels"
     head_start = True
 
-    def __init__(
-        self,
-        what: str,
-        keys: Sequence[tuple[str, str]],
-        device: torch.device,
-        op: str,
-        shape: str,
-        tokens: int,
-        dtype: str,
-    ) -> None:
-        super().__init__(what, keys, device)
-        self.op, self.shape_name, self.tokens, self.dtype = op, shape, tokens, dtype
-        self.tiles: dict[str, str] = {}
+    def __post_init__(self) -> None:
+        built, length = self.shape.built, self.shape.dimensions["length"]
+        heads = f"{built.heads}" if built.kv_heads == built.heads else f"{built.heads}-k{built.kv_heads}"
+        self.shape_name = f"d{built.width}-f{built.ffn_width}-h{heads}-b{self.shape.batch}x{length}-{self.part}"
+        self.what = f"{self.shape.size} {self.dtype} {self.op} {self.part}"
+        self.keys = [*itertools.product(self.gates, ("reference", "fused", "reference-compiled"))]
+        self.tiles = dict[str, str]()
+
+    def build(self, key: tuple[str, str], shared: dict[Any, Any]) -> Built:
+        gates, variant = key
+        if gates not in shared:
+            dtype, width, gated = DTYPES[self.dtype], self.shape.built.width, gates_of(gates)
+            kernel = choice.choose(
+                self.op, "fused", self.device, dtype, width, gated, compiled=True, tokens=self.shape.units
+            )
+            shared[gates] = self.operation(gates), kernel
+        built, kernel = shared[gates]
+        if variant == "fused" and not kernel.fused:
+            raise Unavailable(f"no kernel ({kernel.reason})")
+        form, note = built.form(variant), ""
+        step = step_of(form, built)
+        if self.tune is not None and variant == "fused":
+            tuned, note = self.tune(built, step)
+            kernel = replace(kernel, tiles=tuned)
+        if self.tune is None or variant == "fused":
+            choice.use_tiles([kernel])
+            self.tiles[gates] = tiles_text(kernel.tiles)
+        step()
+        return Built({"forward": form, "step": step}, (built.width, saved_bytes(form, built.own)), note)
+
+    def operation(self, gates: str) -> Operation:
+        return operation(self.op, self.part, self.shape, gates, DTYPES[self.dtype], self.device)
 
     def rows(
         self, ready: Mapping[tuple[str, str], Built], times: Mapping[tuple[str, tuple[str, str]], Times]
     ) -> list[Row]:
-        plain, rows = ("none", "plain" if self.op == "gemm" else "reference-compiled"), []
+        plain, rows = ("none", "reference-compiled"), []
         for (gates, variant), built in ready.items():
             forward, step = (("forward", (gates, variant)), ("step", (gates, variant)))
             width, saved = built.facts
             row: Row = {"device": device_name(self.device), "device_type": self.device.type}
             row |= {"device_class": device_here(self.device).device_class, "op": self.op, "shape": self.shape_name}
-            row |= {"tokens": self.tokens, "width": width, "gates": gates, "dtype": self.dtype, "variant": variant}
+            row |= {"tokens": self.shape.units, "width": width, "gates": gates, "dtype": self.dtype, "variant": variant}
             row |= {"rounds": len(times[step].seconds), **times[forward].columns("forward_ms")}
             row |= times[step].columns("step_ms") | reliability("step_ms", times[step])
             row |= compared("forward_ratio_to_plain_compiled", times, forward, ("forward", plain))
@@ -98,63 +121,12 @@ class _KernelRows(Case):
         return rows
 
 
-# ---- operations
-
-
-class KernelCase(_KernelRows):
-    """An operation on one product, with all kinds of gates. `tune`, where it is given, chooses the tiles of an
-    operation's kernels by its step; it returns them, and a remark."""
-
-    tune: Callable[[Operation, Part], tuple[Tuned, str]] | None = None
-
-    def __init__(
-        self, op: str, part: str, shape: Shape, dtype: str, gates: Sequence[str], device: torch.device
-    ) -> None:
-        built, length = shape.built, shape.dimensions["length"]
-        heads = f"{built.heads}" if built.kv_heads == built.heads else f"{built.heads}-k{built.kv_heads}"
-        name = f"d{built.width}-f{built.ffn_width}-h{heads}-b{shape.batch}x{length}-{part}"
-        keys = [
-            *itertools.product(gates, ("reference", "library" if op == "projection" else "fused", "reference-compiled"))
-        ]
-        super().__init__(f"{shape.size} {dtype} {op} {part}", keys, device, op, name, shape.units, dtype)
-        self.part, self.shape, self.gates = part, shape, gates
-
-    def operation(self, gates: str) -> Operation:
-        return operation(self.op, self.part, self.shape, gates, DTYPES[self.dtype], self.device)
-
-    def builder(self) -> Callable[[tuple[str, str]], Built]:
-        @cache
-        def of(gates: str) -> tuple[Operation, choice.Choice]:
-            op, dtype = cast(Op, "modulate" if self.op == "projection" else self.op), DTYPES[self.dtype]
-            width, gated = self.shape.built.width, gates_of(gates)
-            kernel = choice.choose(op, "fused", self.device, dtype, width, gated, compiled=True, tokens=self.tokens)
-            return self.operation(gates), kernel
-
-        def build(key: tuple[str, str]) -> Built:
-            gates, variant = key
-            built, kernel = of(gates)
-            if not variant.startswith("reference") and not kernel.fused:
-                raise Unavailable(f"no kernel ({kernel.reason})")
-            form, note = built.form(variant), ""
-            step = step_of(form, built)
-            if self.tune is not None and variant == "fused":
-                tuned, note = self.tune(built, step)
-                kernel = replace(kernel, tiles=tuned)
-            if self.tune is None or variant == "fused":
-                choice.use_tiles([kernel])
-                self.tiles[gates] = tiles_text(kernel.tiles)
-            step()
-            return Built({"forward": form, "step": step}, (built.width, saved_bytes(form, built.own)), note)
-
-        return build
-
-
 def kernel_cases(
     shapes: Sequence[Shape], ops: Sequence[str], gates: Sequence[str], dtypes: Sequence[str], device: torch.device
 ) -> list[KernelCase]:
     """Every operation on each of its products, on every shape and in every type."""
     return [
-        KernelCase(op, part, shape, dtype, gates, device)
+        KernelCase(cast(Op, op), part, shape, dtype, gates, device)
         for shape, dtype, op in itertools.product(shapes, dtypes, ops)
         for part in KERNELS["products"][op]
     ]
@@ -162,11 +134,8 @@ def kernel_cases(
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation on one product with one kind of gates: the forms of it that there are, each of no arguments.
-
-    `width` is that of the product's sites together, `widest` that of the widest as the kernel takes it; `leaves` have
-    gradients, `own` are its parameters.
-    """
+    """One operation on one product with one kind of gates, by its forms. `width` is that of all sites of the product,
+    `widest` that of the widest as the kernel takes it; `leaves` have gradients, `own` are its parameters."""
 
     op: str
     width: int
@@ -202,16 +171,15 @@ def step_of(form: Form, built: Operation) -> Callable[[], object]:
 
 
 def operation(op: str, part: str, shape: Shape, gates: str, dtype: torch.dtype, device: torch.device) -> Operation:
-    """An operation on a product of a block (`qkv`, `o`, `gate-up`, `down`), with inputs of the distribution that a new
-    model has."""
+    """An operation on a product of a block (`qkv`, `o`, `gate-up`), with inputs of the distribution that a new model
+    has."""
     settings = ModelSettings.model_validate({**shape.model, "layers": 1})
     built, length = settings.shape(), shape.dimensions["length"]
     model = empty_network(settings, wiring_of({"name": GATES[gates]}), vocabulary=8)
     materialise(model, device, seed=0)
     block = model.to(dtype).blocks[0]
     assert isinstance(block, Block)
-    products = {"qkv": block.attention.qkv, "o": block.attention.output}
-    site = (products | {"gate-up": block.mlp.gate_up, "down": block.mlp.down})[part]
+    site = {"qkv": block.attention.qkv, "o": block.attention.output, "gate-up": block.mlp.gate_up}[part]
     generator = torch.Generator(device).manual_seed(0)
 
     def normal(width: int) -> Tensor:
@@ -222,23 +190,12 @@ def operation(op: str, part: str, shape: Shape, gates: str, dtype: torch.dtype, 
         assert found is not None  # all gates timed here have a bottleneck
         return found
 
-    inputs, width, widest = site.weight.shape[1], sum(site.widths), max(site.widths)
-    x_BTD = normal(inputs)
-    if (beyond := aligned(inputs, x_BTD) - inputs) and part == "down":
-        x_BTD = F.pad(x_BTD, (0, beyond))  # as SwiGLU leaves it
-    parameters: list[Tensor] = list(site.gates.parameters())
-    if op == "projection":
-        x_BTD.requires_grad_()
-        matrices = [site.weight, *parameters]
-        forms: dict[str, Form] = {
-            "reference": lambda: site.gated(site.product(x_BTD)),
-            "library": lambda: (modulate(site.product(x_BTD).flatten(0, 1), modulation(), site.widths),),
-        }
-        return Operation(op, width, widest, gates, [x_BTD, *matrices], matrices, forms)
-    product_BTC = site.product(x_BTD).detach().requires_grad_()
+    width, widest = sum(site.widths), max(site.widths)
+    product_BTC = site.product(normal(site.weight.shape[1])).detach().requires_grad_()
     # the gates' summaries are part of the product, which is given here
     read = {id(site.gate(name).down_projection()) for name in site.gates}
-    leaves, own = [product_BTC, *(each for each in parameters if id(each) not in read)], parameters
+    own: list[Tensor] = list(site.gates.parameters())
+    leaves = [product_BTC, *(each for each in own if id(each) not in read)]
 
     def flat() -> Tensor:
         return product_BTC.flatten(0, 1)
@@ -291,76 +248,6 @@ def operation(op: str, part: str, shape: Shape, gates: str, dtype: torch.dtype, 
     return Operation(op, width, widest, gates, leaves, own, {"reference": reference, "fused": fused})
 
 
-# ---- matrix products
-
-
-class ProductCase(_KernelRows):
-    """A matrix product of the model, of `sites` sites, by the library: what the columns cost that gates add to it.
-
-    Forward z = x W^T; backward dx = dz W and dW = dz^T x, with the gates' columns among those of z and dz.
-    """
-
-    def __init__(self, part: str, N: int, K: int, sites: int, tokens: int, dtype: str, device: torch.device) -> None:
-        self.N, self.K = N, K
-        self.widths: dict[tuple[str, str], list[int]] = {("none", "plain"): [N]}
-        for gate, count in KERNELS["columns"].items():
-            extra = count * sites
-            for variant, multiple in {"columns": 1, "padded-8": 8, "padded": 128}.items() if count else ():
-                width = -(-(N + extra) // multiple) * multiple
-                if [width] not in [of for (known, _), of in self.widths.items() if known == gate]:
-                    self.widths[gate, variant] = [width]
-            if count:
-                self.widths[gate, "separate"] = [N, extra]
-        if (device.type, dtype, multiplier()) == ("cpu", "fp32", ONEDNN):
-            self.widths["none", "pytorch"] = [N]
-        name = f"n{N}-k{K}"
-        what = f"{dtype} gemm {name} ({part}), {tokens:,} rows"
-        super().__init__(what, [*self.widths], device, "gemm", name, tokens, dtype)
-
-    def builder(self) -> Callable[[tuple[str, str]], Built]:
-        """Every variant has random matrices of its own; x and the gradient of z are common to all."""
-        generator = torch.Generator(self.device).manual_seed(0)
-
-        @cache
-        def shared(*sizes: int) -> Tensor:
-            return torch.randn(sizes, generator=generator, device=self.device).to(DTYPES[self.dtype])
-
-        def build(key: tuple[str, str]) -> Built:
-            x_TK = shared(self.tokens, self.K)
-            matrices = [shared.__wrapped__(width, self.K) for width in self.widths[key]]
-            gradients = [shared(self.tokens, width) for width in self.widths[key]]
-
-            def forward() -> list[Tensor]:
-                return [x_TK @ W.T for W in matrices]
-
-            def step() -> object:
-                z = forward()
-                dx_TK = gradients[0] @ matrices[0]
-                for W, dz in zip(matrices[1:], gradients[1:], strict=True):
-                    dx_TK.addmm_(dz, W)
-                return z, dx_TK, [dz.T @ x_TK for dz in gradients]
-
-            parts: dict[str, Part] = {"forward": forward, "step": step}
-            if key[1] == "pytorch":
-                parts = {name: by_pytorch()(part) for name, part in parts.items()}
-            return Built(parts, (self.N, None))
-
-        return build
-
-
-def product_cases(shapes: Sequence[Shape], dtypes: Sequence[str], device: torch.device) -> list[ProductCase]:
-    """The four products of a block at these shapes and in these types, each once; the feed-forward width is the
-    `aligned` one that the model has on `device`."""
-    cases = []
-    for shape, dtype in itertools.product(shapes, dtypes):
-        built = shape.built
-        D, F = built.width, aligned(built.ffn_width, torch.empty(0, device=device))
-        qkv = D + 2 * built.kv_heads * (D // built.heads)
-        for part, N, K, sites in (("qkv", qkv, D, 3), ("o", D, D, 1), ("gate-up", 2 * F, D, 2), ("down", D, F, 1)):
-            cases.append(ProductCase(part, N, K, sites, shape.units, dtype, device))
-    return [*{case.what: case for case in cases}.values()]
-
-
 # ---- tiles of the Triton kernels
 
 
@@ -382,7 +269,7 @@ def to_tune(
     }
     return [
         each
-        for each in kernel_cases(shapes, [op for op in ops if op in get_args(Op)], gates, dtypes, device)
+        for each in kernel_cases(shapes, ops, gates, dtypes, device)
         if not {(each.op, each.shape_name, each.dtype, kind) for kind in taken[each.dtype]} <= known
     ]
 
@@ -398,11 +285,16 @@ def run_tuning(todo: Sequence[KernelCase], device: torch.device, session: Sessio
 
 
 def compile_all(todo: Sequence[KernelCase], device: torch.device, session: Session) -> None:
-    """Run everything once in several processes, and forget it, for half of the time that is left."""
+    """Run everything once, and forget it, for half of the time that is left: in as many processes, each with an
+    operation's tensors, as the cores and half of the device's free memory allow."""
     half, done = session.left() / 2, 0
     jobs = [(case, *key) for case in todo for key in case.keys if key[1] != "reference"]
+    elements = max(2 * case.shape.built.ffn_width * case.shape.units for case in todo)
+    each = 2**30 + 6 * elements * max(DTYPES[case.dtype].itemsize for case in todo)  # and the device's own GiB
+    have_room = torch.cuda.mem_get_info(device)[0] // 2 // each
+    processes = max(1, min(MOST_PROCESSES, usable_cores(), have_room))
     with signals_blocked():
-        started = multiprocessing.get_context("spawn").Pool(_processes(todo, device), begin_as_helper)
+        started = multiprocessing.get_context("spawn").Pool(processes, begin_as_helper)
     with started as pool:
         ended = pool.imap_unordered(compile_one, jobs)
         while done < len(jobs) and session.left() >= half:
@@ -410,16 +302,6 @@ def compile_all(todo: Sequence[KernelCase], device: torch.device, session: Sessi
                 ended.next(timeout=1)
                 done += 1
     session.say(f"compiled {done} of {len(jobs)} parts")
-
-
-def _processes(todo: Sequence[KernelCase], device: torch.device) -> int:
-    """How many processes the cores and half of the device's free memory allow, each with an operation's tensors."""
-    if device.type != "cuda":
-        return 1
-    elements = max(2 * case.shape.built.ffn_width * case.tokens for case in todo)
-    each: int = 2**30 + 6 * elements * max(DTYPES[case.dtype].itemsize for case in todo)  # and the device's own GiB
-    free_bytes: int = torch.cuda.mem_get_info(device)[0]
-    return max(1, min(MOST_PROCESSES, usable_cores(), free_bytes // 2 // each))
 
 
 def compile_one(job: tuple[KernelCase, str, str]) -> None:

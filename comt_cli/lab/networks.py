@@ -104,7 +104,7 @@ class Setup:
     branch: Callable[[int], FreeBranch] | None = None
     norm: Callable[[int], nn.Module] = nn.LayerNorm
 
-    def build(self, wiring: Wiring, depth: int, seed: int, width: int | None = None) -> tuple[Network, Tensor, Tensor]:
+    def build(self, wiring: Wiring, depth: int, seed: int) -> tuple[Network, Tensor, Tensor]:
         """A network at its start, its input x and a random tensor like x, N(0, 1). So is x, but of language models,
         where it is their own embedding of random tokens: beside a larger one their branches would vanish.
 
@@ -113,7 +113,7 @@ class Setup:
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            network, x = (_stack if self.branch else _llama)(self, wiring, depth, width or self.width, seed)
+            network, x = (_stack if self.branch else _llama)(self, wiring, depth, seed)
             return network, x, torch.randn_like(x)
 
     def fits(self, wiring: Wiring) -> bool:
@@ -121,11 +121,11 @@ class Setup:
         return self.branch is None or wiring == Wiring(wiring.residual)
 
 
-def _stack(setup: Setup, wiring: Wiring, depth: int, width: int, seed: int) -> tuple[Network, Tensor]:
+def _stack(setup: Setup, wiring: Wiring, depth: int, seed: int) -> tuple[Network, Tensor]:
     """Blocks of one connection and one branch each. As in our models two connections, of the kinds attention and mlp,
     count as one layer: the i-th block is half of layer i // 2."""
     assert setup.branch is not None
-    layers = (depth + 1) // 2
+    layers, width = (depth + 1) // 2, setup.width
     pairs: list[tuple[ResidualConnection, FreeBranch]] = []
     for index in range(depth):
         kind, norm = ("attention", "mlp")[index % 2], partial(setup.norm, width)
@@ -141,8 +141,9 @@ def _stack(setup: Setup, wiring: Wiring, depth: int, width: int, seed: int) -> t
     return Network(module, blocks), torch.randn(*setup.leading, width)
 
 
-def _llama(setup: Setup, wiring: Wiring, depth: int, width: int, seed: int) -> tuple[Network, Tensor]:
+def _llama(setup: Setup, wiring: Wiring, depth: int, seed: int) -> tuple[Network, Tensor]:
     """A language model of ours without its head, and the embedding of random tokens."""
+    width = setup.width
     shape = {"width": width, "ffn_width": width * 8 // 3, "layers": depth, "heads": width // _HEAD_WIDTH}
     settings = ModelSettings.model_validate({"size": "tiny", "tied_embeddings": True, **shape})
     model = empty_network(settings, wiring, vocabulary=_VOCABULARY)
@@ -215,7 +216,7 @@ def trace(network: Network, x: Tensor, random: Tensor, loss: str = "functional")
 
 
 def along_layers(
-    setup: Setup, wirings: Mapping[str, Wiring], depths: Sequence[int], seeds: Sequence[int], width: int | None
+    setup: Setup, wirings: Mapping[str, Wiring], depths: Sequence[int], seeds: Sequence[int]
 ) -> pd.DataFrame:
     """One row for each `setup, connection, depth, seed, layer`, from 0 (the input) to the depth, but for methods that
     the set-up has no place for. The loss is `functional`.
@@ -228,7 +229,7 @@ def along_layers(
     for (name, wiring), depth, seed in itertools.product(wirings.items(), depths, seeds):
         if not setup.fits(wiring):
             continue
-        seen = trace(*setup.build(wiring, depth, seed, width))
+        seen = trace(*setup.build(wiring, depth, seed))
         x, y, norms = seen.streams[0], seen.output, seen.activations
         columns: dict[str, Any] = {"setup": setup.name, "connection": name, "depth": depth, "seed": seed}
         columns |= {"layer": range(depth + 1), "activation_norm": norms, "growth": [norm / norms[0] for norm in norms]}
@@ -239,18 +240,15 @@ def along_layers(
     return pd.concat(frames, ignore_index=True)
 
 
-def gradient_by_loss(depths: Sequence[int], seeds: Sequence[int], width: int | None = None) -> pd.DataFrame:
-    """The chapter's comparison of pre- and post-norm with each loss, and in both precisions.
-
-    Rows `connection, precision, loss, depth, seed, gradient_norm` (at the input). The connection `pre-norm, final
-    norm` has a LayerNorm behind its last block, as Transformers with pre-norm do.
-    """
+def gradient_by_loss(depths: Sequence[int], seeds: Sequence[int]) -> pd.DataFrame:
+    """The gradient's norm at the input of pre- and post-norm with each loss, and in both precisions. The connection
+    `pre-norm, final norm` has a LayerNorm behind its last block, as Transformers with pre-norm do."""
     rows = []
     for name, depth, seed, precision, loss in itertools.product(
         ("post-norm", "pre-norm", "pre-norm, final norm"), depths, seeds, (torch.float32, torch.float64), LOSSES
     ):
         connection, _, has_final_norm = name.partition(", ")
-        network, *tensors = LINEAR_RELU.build(Wiring(residual_connection(connection)), depth, seed, width)
+        network, *tensors = LINEAR_RELU.build(Wiring(residual_connection(connection)), depth, seed)
         network.module.to(precision)
         x, random = (tensor.to(precision) for tensor in tensors)  # the same numbers in both
         if has_final_norm:
@@ -275,12 +273,7 @@ def _summary(frame: pd.DataFrame, by: Sequence[str], values: Sequence[str]) -> p
 
 
 def measured(
-    wirings: Mapping[str, Wiring],
-    setups: Sequence[Setup],
-    depths: Sequence[int],
-    depth: int,
-    seeds: Sequence[int],
-    width: int | None,
+    wirings: Mapping[str, Wiring], setups: Sequence[Setup], depths: Sequence[int], depth: int, seeds: Sequence[int]
 ) -> dict[str, pd.DataFrame]:
     """The tables of connections, by the names of their files. What is not over `depths` is of networks `depth` deep.
 
@@ -290,13 +283,13 @@ def measured(
     """
 
     def every(setups: Sequence[Setup], wirings: Mapping[str, Wiring], depths: Sequence[int]) -> pd.DataFrame:
-        return pd.concat([along_layers(setup, wirings, depths, seeds, width) for setup in setups])
+        return pd.concat([along_layers(setup, wirings, depths, seeds) for setup in setups])
 
     compared = {**wirings, **PLAIN}
     layers = every(setups, compared, sorted({*depths, depth}))
     scaled = every([RELU_MLP, *setups], scalings(depth), [depth])
     inputs, deep = layers[layers["layer"] == 0], layers[layers["depth"] == depth]
-    by_loss = gradient_by_loss(sorted({1, *depths}), seeds, width)
+    by_loss = gradient_by_loss(sorted({1, *depths}), seeds)
     ends = pd.concat([deep, every([ZERO_BRANCH], compared, [depth])])
     ends = ends[(ends["layer"] == depth) & (ends["seed"] == seeds[0])].set_index(["connection", "setup"])
     names = [*(setup.name for setup in setups), ZERO_BRANCH.name]

@@ -41,28 +41,29 @@ class NotMeasured(UserError):
 
 
 class Session:
-    """A command that measures: in at least so many rounds, for so many seconds; what failed, and how many `rows` were
+    """A command that measures: in at least so many rounds, for so many minutes; what failed, and how many `rows` were
     handed to `write`, with their page. Ends with `RunInterrupted` where a signal came, what whole rounds had measured
     having been written; and with `NotMeasured` where something failed, or there is not one row."""
 
     def __init__(
         self,
         rounds: int = 15,
-        seconds: float | None = None,
+        minutes: float | None = None,
         write: Callable[[str, list[Row]], object] = lambda *_: None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.rounds, self.write, self._clock = rounds, write, clock
-        self._end = clock() + (math.inf if seconds is None else seconds)
+        self.rounds, self.write = rounds, write
+        self._end = time.monotonic() + (math.inf if minutes is None else 60 * minutes)
         self._stop = StopSignal(_announce)
         self.rows, self.failed = 0, list[str]()
 
+    @property
+    def stopped(self) -> bool:
+        """Whether a signal has come."""
+        return self._stop.number is not None
+
     def left(self) -> float:
-        """Seconds; below 0 when the time is up. Raises `KeyboardInterrupt` once a signal has come: where this is asked,
-        nothing is half done."""
-        if self._stop.number is not None:
-            raise KeyboardInterrupt
-        return self._end - self._clock()
+        """Seconds; below 0 when the time is up, as it is once a signal has come."""
+        return -math.inf if self.stopped else self._end - time.monotonic()
 
     def goes_on(self) -> bool:
         return self.left() > 0
@@ -75,10 +76,6 @@ class Session:
         name = [] if isinstance(error, UserError) else [type(error).__name__]
         self.failed.append(f"{what}: failed ({': '.join([*name, *lines[:1]])})")
         self.say(self.failed[-1])
-
-    def add(self, page: str, rows: list[Row]) -> None:
-        self.rows += len(rows)
-        self.write(page, rows)
 
     def __enter__(self) -> Self:
         self._stop.__enter__()
@@ -114,26 +111,20 @@ class Built:
 
 
 class Case:
-    """Variants that take turns, by their keys, in the order of their rows; `what` says of what. A subclass builds them
-    and makes rows of their times.
-
-    Attributes:
-        page: that its rows belong to.
-        optional: variants that are left out where they do not fit in memory; built last.
-        head_start: of `stopwatch_for`.
-    """
+    """Variants of `what` that take turns, by their keys, in the order of the rows of `page`. A subclass builds them and
+    makes rows of their times. `optional` ones are left out where they do not fit in memory, and are built last."""
 
     page: str
+    what: str
+    keys: Sequence[Any]
+    device: torch.device
+    optional: frozenset[Any] = frozenset()
     head_start: ClassVar[bool] = False
     warm_up: ClassVar[int] = 1
-    optional: frozenset[Any] = frozenset()
 
-    def __init__(self, what: str, keys: Sequence[Any], device: torch.device) -> None:
-        self.what, self.keys, self.device = what, keys, device
-
-    def builder(self) -> Callable[[Any], Built]:
-        """Builds a variant and has run it once. Raises `Unavailable` where there is no such here. What variants share
-        is kept by it, not by the case, and freed with it."""
+    def build(self, key: Any, shared: dict[Any, Any]) -> Built:
+        """A variant that has run once. Raises `Unavailable` where there is no such here. `shared` is for what variants
+        have in common, and is freed with them."""
         raise NotImplementedError
 
     def rows(self, ready: Mapping[Any, Built], times: Mapping[tuple[str, Any], Times]) -> list[Row]:
@@ -182,7 +173,7 @@ def run_cases(cases: Iterable[Case], session: Session) -> None:
 
 
 def _measure(case: Case, session: Session) -> None:
-    build, ready = case.builder(), dict[Hashable, Built]()
+    shared, ready = dict[Any, Any](), dict[Hashable, Built]()
     # Those that must fit come first: whether the batch is too large shows before time is spent on the others.
     for key in sorted(case.keys, key=lambda key: key in case.optional):
         what = f"{case.what} {key if isinstance(key, str) else ' '.join(map(str, key))}"
@@ -191,7 +182,7 @@ def _measure(case: Case, session: Session) -> None:
             continue
         begin = time.perf_counter()
         try:
-            ready[key] = build(key)
+            ready[key] = case.build(key, shared)
         except Unavailable as reason:
             session.say(f"{what}: left out, {reason}")
         except torch.cuda.OutOfMemoryError:
@@ -204,7 +195,7 @@ def _measure(case: Case, session: Session) -> None:
             free(case.device)  # the error's trace is gone, and with it what it held
         elif note := ready[key].note or ((took := time.perf_counter() - begin) >= 1 and f"ready after {took:.1f} s"):
             session.say(f"{what}: {note}")
-    if not ready:
+    if not ready or session.stopped:
         return
     case.before_timing(ready)
     parts = {(name, key): part for key, built in ready.items() for name, part in built.parts.items()}
@@ -218,7 +209,9 @@ def _measure(case: Case, session: Session) -> None:
             session.say(f"{case.what}: round {number} of {session.rounds}")
 
     times = in_turns(parts, session.rounds, stopwatch, case.warm_up, session.goes_on, told)
-    session.add(case.page, case.rows({key: ready[key] for key in case.keys if key in ready}, times))
+    rows = case.rows({key: ready[key] for key in case.keys if key in ready}, times)
+    session.rows += len(rows)
+    session.write(case.page, rows)
     session.say(f"{case.what}: {unsettled(times) or f'measured in {len(next(iter(times.values())).seconds)} rounds'}")
 
 

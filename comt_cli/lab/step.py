@@ -13,20 +13,23 @@ what a step makes differs.
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from comt_cli.data.images.pictures import make_torchvision_importable
 from comt_cli.errors import UserError
+from comt_cli.exchange.huggingface_layout import LAYOUTS
+from comt_cli.installing import install_package
 from comt_cli.kernels.choice import Choice, device_here
-from comt_cli.lab.peers import PEERS, import_peer
 from comt_cli.lab.runner import Built, Case, Row, Unavailable, versions
-from comt_cli.lab.subjects import GRAPHS, NONDETERMINISTIC, SUBJECTS, Shape, Subject, goals_of, needs_cuda, subject_of
+from comt_cli.lab.subjects import GRAPHS, NONDETERMINISTIC, SUBJECTS, Shape, needs_cuda, subject_of
 from comt_cli.lab.timing import Part, Times, compared, mebibytes, peak_beyond, quickest, reliability, saved_bytes
 from comt_cli.layers.dropout import Masks
 from comt_cli.models.base import Model
@@ -36,7 +39,7 @@ from comt_cli.models.kernels import use_kernels
 from comt_cli.recipe.settings import Kernels, Precision
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.devices import compute_context, device_name, parameter_dtype, peak_flops, product_dtype
-from comt_cli.training.objective import CAPTURED, Objective, as_one_pass, prepare_compiler
+from comt_cli.training.objective import CAPTURED, Objective, as_one_pass, compiled, prepare_compiler
 from comt_cli.training.parallel import World
 from comt_cli.training.tasks import TaskRun, run_class
 
@@ -61,51 +64,82 @@ def step_cases(
             yield StepCase(subject.shapes[size], cast(Precision, precision), of_size, device, compile_what)
 
 
-def check_peers(variants: Sequence[str]) -> None:
-    """Raises `UserError` where a library that is asked for is not installed, before anything is compiled."""
-    for peer in {name.partition("-")[0] for name in variants} & {*PEERS}:
-        import_peer(PEERS[peer][0])
-
-
+@dataclass
 class StepCase(Case):
-    """Variants of the training step of one shape in one precision."""
+    """Variants of the training step of one shape in one precision, which train on one batch of noise: making a batch is
+    no part of the step."""
 
-    def __init__(
-        self,
-        shape: Shape,
-        precision: Precision,
-        variants: Sequence[str],
-        device: torch.device,
-        compile_what: CompileWhat = "whole",
-    ) -> None:
-        super().__init__(f"{shape.size} {precision}", variants, device)
-        self.subject, self.shape, self.precision = subject_of(shape.size), shape, precision
-        self.compile_what = compile_what
-        self.page, self.optional = self.subject.page, frozenset(filter(self.subject.is_optional, variants))
+    shape: Shape
+    precision: Precision
+    keys: Sequence[str]
+    device: torch.device
+    compile_what: CompileWhat = "whole"
+
+    def __post_init__(self) -> None:
+        self.subject = subject_of(self.shape.size)
+        self.page, self.what = self.subject.page, f"{self.shape.size} {self.precision}"
+        self.optional = frozenset(filter(self.subject.is_optional, self.keys))
 
     def halved(self) -> StepCase | None:
-        if self.shape.batch < 2:
-            return None
-        shape = replace(self.shape, batch=self.shape.batch // 2)
-        return StepCase(shape, self.precision, self.keys, self.device, self.compile_what)
+        batch = self.shape.batch // 2
+        return replace(self, shape=replace(self.shape, batch=batch)) if batch else None
 
-    def builder(self) -> Callable[[str], Built]:
-        variants = Variants(self.subject, self.shape, self.precision, self.device, self.compile_what)
+    def build(self, key: str, shared: dict[Any, Any]) -> Built:
+        prepared = self.prepare(key, shared)
+        try:
+            for part in (prepared.step, prepared.step, prepared.forward, prepared.forward):
+                part()
+            saved = saved_bytes(prepared.loss, prepared.model.parameters())
+            peak = None if key.endswith(GRAPHS) else peak_beyond(prepared.step, self.device)
+        except Exception:
+            for parameter in prepared.model.parameters():
+                parameter.grad = None
+            raise
+        return Built({"step": prepared.step, "forward": prepared.forward}, (saved, peak), prepared.note)
 
-        def build(name: str) -> Built:
-            prepared = variants.prepare(name)
+    def prepare(self, variant: str, networks: dict[str, TrainedNetwork]) -> Prepared:
+        """A variant, ready to be timed, one of those of its network. Raises `Unavailable` where this machine has none
+        of its parts, or not the library."""
+        subject = self.subject
+        if needs_cuda(variant) and self.device.type != "cuda":
+            raise Unavailable("it is for CUDA devices")
+        name, _, how = variant.partition("-")
+        is_peer, missing = subject.is_peer(variant), list[str]()
+        if name not in networks:
+            spec = self.shape.spec(subject.networks["plain" if is_peer else name], self.precision)
             try:
-                for part in (prepared.step, prepared.step, prepared.forward, prepared.forward):
-                    part()
-                saved = saved_bytes(prepared.loss, prepared.model.parameters())
-                peak = None if name.endswith(GRAPHS) else peak_beyond(prepared.step, self.device)
-            except Exception:
-                for parameter in prepared.model.parameters():
-                    parameter.grad = None
-                raise
-            return Built({"step": prepared.step, "forward": prepared.forward}, (saved, peak), prepared.note)
+                model = peer_network(self.shape).to(self.device) if is_peer else None
+            except UserError as error:
+                raise Unavailable(error.message) from None
+            networks[name] = TrainedNetwork(spec, self.shape.batch, self.device, model)
+        network = networks[name]
+        if is_peer:
+            objective: Objective = TransformersLoss(network.model)
+        else:
+            kernels: Kernels | None = "fused" if how.startswith("fused") else None
+            objective, choices = network.form(kernels, compiled=subject.compiles)
+            missing = [f"{op}: {choice.reason}" for op, choice in choices.items() if not choice.fused]
+            if kernels and len(missing) == len(choices):
+                raise Unavailable(f"nothing is fused here ({'; '.join(missing)})")
+        if _is_compiled(variant):
+            self._compile(objective, captured=variant.endswith(GRAPHS))
+        found = replace(network.prepared(objective), note=f"not fused: {'; '.join(missing)}" if missing else "")
+        if variant == NONDETERMINISTIC:
+            step, forward = (nondeterministic()(part) for part in (found.step, found.forward))
+            found = replace(found, step=step, forward=forward, loss=nondeterministic()(found.loss))
+        return found
 
-        return build
+    def _compile(self, objective: Objective, *, captured: bool) -> None:
+        model = objective.model
+        if self.compile_what == "whole" or not isinstance(model, Model):
+            objective.compile_model(keep_others=True, captured=captured)
+        else:
+            for block in (block for stack in model.stacks.values() for block in stack):
+                block.compile(dynamic=False, fullgraph=True, options=CAPTURED if captured else None)
+            if captured:
+                objective.forward = as_one_pass(objective.forward)
+        # Blocks have up to some eight shapes in one network, and a version of each with gradients and one without.
+        prepare_compiler(versions=16 * len(self.subject.variants), keep_others=True)
 
     def rows(self, ready: Mapping[str, Built], times: Mapping[tuple[str, str], Times]) -> list[Row]:
         subject, shape, plain, device = self.subject, self.shape, self.subject.best_plain, self.device
@@ -135,8 +169,8 @@ class StepCase(Case):
             row |= {"best_plain": best, **compared("step_ratio_to_best_plain", steps, name, best)}
             if device.type == "cuda" and subject.compiles:
                 row |= compared("step_ratio_to_nondeterministic", steps, name, NONDETERMINISTIC)
-            for peer in subject.peers:
-                row |= compared(f"step_ratio_to_{peer}", steps, name, peer)
+            if subject.peer:
+                row |= compared(f"step_ratio_to_{subject.peer}", steps, name, subject.peer)
             if subject.compares_compiled:
                 row |= compared("step_ratio_to_plain_compiled", steps, name, "plain-compiled")
             row |= {"best_plain_forward": best_forward, **forwards[name].columns("forward_ms", 3)}
@@ -144,7 +178,6 @@ class StepCase(Case):
             row["saved_mib"] = mebibytes(saved)
             row["saved_ratio_to_plain"] = round(saved / plain_saved, 4) if plain_saved else None
             row["peak_mib"] = mebibytes(most)
-            row |= goals_of(self.page, row)
             what = "whole" if subject.is_peer(name) else self.compile_what  # nothing is known of a library's blocks
             rows.append(row | {"compiled": what if _is_compiled(name) else "no"} | versions())
         return rows
@@ -170,21 +203,13 @@ class TrainedNetwork:
     """A network with its weights and its optimiser's states, which forms of it train on one batch of noise. `model`:
     another library's, in the place of the run's own."""
 
-    def __init__(
-        self,
-        spec: RunSpec,
-        samples: int,
-        device: torch.device,
-        inputs: tuple[Tensor, ...] | None = None,
-        model: nn.Module | None = None,
-    ) -> None:
+    def __init__(self, spec: RunSpec, samples: int, device: torch.device, model: nn.Module | None = None) -> None:
         self.spec, self.samples, self.device = spec, samples, device
         run = _built_run(self.spec, self.device)
-        self.inputs = _noise(run, samples, device) if inputs is None else inputs
+        self.inputs = _noise(run, samples, device)
         if model is None:
             materialise(run.model, device, seed=0)
         self.model = model or run.model
-        self.smoothing = run.objective.smoothing
         self.model.to(parameter_dtype(spec.settings.train.precision))
         if run.memory_format is not None:
             self.model.to(memory_format=run.memory_format)  # type: ignore[call-overload]
@@ -218,62 +243,6 @@ class TrainedNetwork:
             self.optimizer.zero_grad(set_to_none=True)
 
         return Prepared(step, torch.no_grad()(loss), loss, objective.model)
-
-
-class Variants:
-    """Builds the variants of one shape in one precision on one device, which train on one batch of noise: making a
-    batch is no part of the step."""
-
-    def __init__(
-        self, subject: Subject, shape: Shape, precision: Precision, device: torch.device, compile_what: CompileWhat
-    ) -> None:
-        self.subject, self.shape, self.precision, self.device = subject, shape, precision, device
-        self.compile_what = compile_what
-        plain = shape.spec(subject.networks["plain"], precision)
-        self.inputs, self.networks = _noise(_built_run(plain, device), shape.batch, device), dict[str, TrainedNetwork]()
-
-    def prepare(self, variant: str) -> Prepared:
-        """A variant, ready to be timed. Raises `Unavailable` where this machine has none of its parts, or not the
-        library."""
-        if needs_cuda(variant) and self.device.type != "cuda":
-            raise Unavailable("it is for CUDA devices")
-        name, _, how = variant.partition("-")
-        is_peer, missing = self.subject.is_peer(variant), list[str]()
-        if name not in self.networks:
-            spec = self.shape.spec(self.subject.networks["plain" if is_peer else name], self.precision)
-            try:
-                model = PEERS[name][1](self.shape).to(self.device) if is_peer else None
-            except UserError as error:
-                raise Unavailable(error.message) from None
-            self.networks[name] = TrainedNetwork(spec, self.shape.batch, self.device, self.inputs, model)
-        network = self.networks[name]
-        if is_peer:
-            objective = PEERS[name][2](network.model, network.smoothing)
-        else:
-            kernels: Kernels | None = "fused" if how.startswith("fused") else None
-            objective, choices = network.form(kernels, compiled=self.subject.compiles)
-            missing = [f"{op}: {choice.reason}" for op, choice in choices.items() if not choice.fused]
-            if kernels and len(missing) == len(choices):
-                raise Unavailable(f"nothing is fused here ({'; '.join(missing)})")
-        if _is_compiled(variant):
-            self._compile(objective, captured=variant.endswith(GRAPHS))
-        found = replace(network.prepared(objective), note=f"not fused: {'; '.join(missing)}" if missing else "")
-        if variant == NONDETERMINISTIC:
-            step, forward = (nondeterministic()(part) for part in (found.step, found.forward))
-            found = replace(found, step=step, forward=forward, loss=nondeterministic()(found.loss))
-        return found
-
-    def _compile(self, objective: Objective, *, captured: bool) -> None:
-        model = objective.model
-        if self.compile_what == "whole" or not isinstance(model, Model):
-            objective.compile_model(keep_others=True, captured=captured)
-        else:
-            for block in (block for stack in model.stacks.values() for block in stack):
-                block.compile(dynamic=False, fullgraph=True, options=CAPTURED if captured else None)
-            if captured:
-                objective.forward = as_one_pass(objective.forward)
-        # Blocks have up to some eight shapes in one network, and a version of each with gradients and one without.
-        prepare_compiler(versions=16 * len(self.subject.variants), keep_others=True)
 
 
 def _built_run(spec: RunSpec, device: torch.device) -> TaskRun[Any]:
@@ -316,3 +285,44 @@ def _noise(run: TaskRun[Any], samples: int, device: torch.device) -> tuple[Tenso
 
     targets = torch.randint(0, outputs.shape[-1], outputs.shape[:-1], generator=generator)
     return tuple(each.to(device) for each in (*map(like, range(len(example)), example), targets))
+
+
+# ---- the same network in another library
+
+PEER = "transformers"
+
+
+def transformers() -> ModuleType:
+    """The library. Raises `UserError` where it cannot be imported."""
+    make_torchvision_importable()  # which it imports where it finds one
+    try:
+        return importlib.import_module(PEER)
+    except (ImportError, OSError, RuntimeError):
+        raise UserError(f"the comparison with {PEER} needs that library", install_package(PEER)) from None
+
+
+def peer_network(shape: Shape) -> nn.Module:
+    """transformers' network of our plain LLaMA of a shape. Raises `UserError` where it cannot be imported."""
+    library, layout = transformers(), LAYOUTS["llama"]
+    config = layout.config(model_of(shape.spec({"name": layout.method})), shape.dimensions["length"])
+    model: nn.Module = library.LlamaForCausalLM(library.LlamaConfig.from_dict(config | {"use_cache": False}))
+    return model
+
+
+class TransformersLoss(Objective):
+    """(tokens, targets), both [B, T] -> the summed loss, as the library computes it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(0.0)
+        self.model = model
+        self._called: Callable[..., Any] = model
+
+    def compile_model(self, *, keep_others: bool = False, captured: bool = False) -> None:
+        prepare_compiler(keep_others=keep_others)
+        self._called = compiled(self.model, captured=captured, fullgraph=False)
+
+    def forward(self, *given: Tensor) -> Tensor:
+        tokens_BT, targets_BT = given
+        # `shift_labels` are targets that stand where they are predicted, as ours do; the loss is their mean
+        loss: Tensor = self._called(input_ids=tokens_BT, labels=tokens_BT, shift_labels=targets_BT).loss
+        return loss * targets_BT.numel()

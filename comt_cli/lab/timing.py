@@ -15,13 +15,10 @@ import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from comt_cli.training.devices import synchronise
 
@@ -103,27 +100,17 @@ class Times:
         return self.percentile(PERCENT)
 
     @property
-    def spread(self) -> float:
-        """The 90th percentile over the 10th."""
-        return self.percentile(90) / self.percentile(10)
-
-    def _interval(self) -> tuple[float, float]:
-        """The ends of the 90 % interval of `undisturbed`; infinitely low with fewer than 14 turns, whose least may well
-        lie above the true percentile (0.8^13 > 5 %)."""
+    def reaches(self) -> tuple[float, float]:
+        """The distances of the ends of the 90 % interval from `undisturbed`, as parts of it; the lower is infinite with
+        fewer than 14 turns, whose least may well lie above the true percentile (0.8^13 > 5 %)."""
         ordered, (low, high) = sorted(self.seconds), interval(len(self.seconds))
-        return -math.inf if low is None else ordered[low], ordered[high]
+        down = math.inf if low is None else 1 - ordered[low] / self.undisturbed
+        return down, ordered[high] / self.undisturbed - 1
 
     @property
     def uncertainty(self) -> float:
         """The width of that interval, as a part of `undisturbed`."""
-        low, high = self._interval()
-        return (high - low) / self.undisturbed
-
-    @property
-    def reach(self) -> float:
-        """How far its farther end lies from `undisturbed`, as a part of it."""
-        low, high = self._interval()
-        return max(self.undisturbed - low, high - self.undisturbed) / self.undisturbed
+        return sum(self.reaches)
 
     @property
     def settled(self) -> bool:
@@ -146,31 +133,22 @@ def in_turns(
     """Time every part once a round, after `warm_up` untimed rounds: `rounds` times, and then until the times have
     settled, at most `PATIENCE` times as often again. `go_on` is asked before each turn: where it says no, a round ends
     at once unless it is the first, and none begins. `told` hears the number of each finished round, from 1. Returns the
-    times of all parts in the finished rounds, also where a `KeyboardInterrupt` ended them.
-
-    Raises:
-        KeyboardInterrupt: before there was one.
-    """
+    times of all parts in the finished rounds."""
     taken: list[dict[Key, float]] = []
 
     def times() -> dict[Key, Times]:
         return {key: Times(tuple(turns[key] for turns in taken), len(taken) < rounds) for key in taken[0]}
 
-    try:
-        for part in [*parts.values()] * warm_up:
-            go_on()  # which may raise it
-            part()
-        while len(taken) < rounds * (1 + PATIENCE) and (len(taken) < rounds or unsettled(times())):
-            turns: dict[Key, float] = {}
-            for key in [*parts][:: -1 if len(taken) % 2 else 1]:
-                if not go_on() and taken:
-                    return times()
-                turns[key] = stopwatch(parts[key])
-            taken.append(turns)
-            told(len(taken))
-    except KeyboardInterrupt:
-        if not taken:
-            raise
+    for part in [*parts.values()] * warm_up:
+        part()
+    while len(taken) < rounds * (1 + PATIENCE) and (len(taken) < rounds or unsettled(times())):
+        turns: dict[Key, float] = {}
+        for key in [*parts][:: -1 if len(taken) % 2 else 1]:
+            if taken and not go_on():
+                return times()
+            turns[key] = stopwatch(parts[key])
+        taken.append(turns)
+        told(len(taken))
     return times()
 
 
@@ -185,7 +163,7 @@ def unsettled(times: Mapping[Key, Times]) -> str | None:
 
 
 def quickest(times: Mapping[Key, Times], of: Sequence[Key]) -> Key | None:
-    """Which of `of` takes the least time; None where none of them was timed."""
+    """The quickest of `of`; None where none of them was timed."""
     return min((key for key in of if key in times), key=lambda key: times[key].undisturbed, default=None)
 
 
@@ -200,18 +178,15 @@ def compared(name: str, times: Mapping[Key, Times], key: Key, to: Key | None) ->
 
 
 def reliability(name: str, *of: Times) -> dict[str, float | bool | None]:
-    """The error of a time or of a ratio of two, by columns: the greater `spread` of the times, how far the value's 90 %
-    interval reaches as a part of the value (None of too few turns), and whether all the times have settled. The reaches
-    of two times are added as squares, as if their errors were independent; what slows a round down slows both."""
-    reach = math.hypot(*(each.reach for each in of))
+    """The error of a time or of a ratio of two, by columns: the greater p90 / p10, how far the value's 90 % interval
+    reaches as a part of the value (None of too few turns), and whether all the times have settled. The reaches of two
+    times are added as squares, as if their errors were independent; what slows a round down slows both."""
+    reach = math.hypot(*(max(each.reaches) for each in of))
     return {
-        f"{name}_spread": round(max(each.spread for each in of), 3),
+        f"{name}_spread": round(max(each.percentile(90) / each.percentile(10) for each in of), 3),
         f"{name}_uncertainty": round(reach, 4) if reach < math.inf else None,
         f"{name}_settled": all(each.settled for each in of),
     }
-
-
-# ---- memory
 
 
 def saved_bytes(forward: Callable[[], object], parameters: Iterable[Tensor]) -> int:
@@ -247,36 +222,9 @@ def peak_beyond(part: Part, device: torch.device) -> int | None:
     return torch.cuda.max_memory_allocated(device) - before
 
 
-class Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of storages that operations make, as long as a tensor looks at them: `peak` is the most. Without
-    what an operation needs for itself, and slow."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.alive: dict[int, tuple[StorageWeakRef, int]] = {}
-        self.peak = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        def storages(of: Any) -> list[torch.UntypedStorage]:
-            return [leaf.untyped_storage() for leaf in tree_leaves(of) if isinstance(leaf, Tensor)]
-
-        result = func(*args, **(kwargs or {}))
-        given = {storage._cdata for storage in storages((args, kwargs))}
-        self.alive = {key: each for key, each in self.alive.items() if not each[0].expired()}  # type: ignore[no-untyped-call]
-        for storage in storages(result):
-            if storage._cdata not in given:  # a view of what was there before is nothing new
-                self.alive[storage._cdata] = StorageWeakRef(storage), storage.nbytes()  # type: ignore[no-untyped-call]
-        self.peak = max(self.peak, sum(size for _, size in self.alive.values()))
-        return result
-
-
 def mebibytes(count: int | None) -> float | None:
     """MiB to one decimal; to three below one."""
-    if count is None:
-        return None
-    return round(count / 2**20, 1 if count >= 2**20 else 3)
+    return None if count is None else round(count / 2**20, 1 if count >= 2**20 else 3)
 
 
 def free(device: torch.device) -> None:

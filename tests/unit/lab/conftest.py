@@ -37,7 +37,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda model, **_: model)
     monkeypatch.setattr(timing, "PATIENCE", 0.0)
     monkeypatch.setattr(decode, "PROMPT", 8)
-    monkeypatch.setattr(decode, "TOKENS", 5)
 
 
 @pytest.fixture

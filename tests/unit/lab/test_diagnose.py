@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from comt_cli.app import app
 from comt_cli.errors import UserError
 from comt_cli.lab import networks
 from comt_cli.lab.claims import Verdict, claims_frame
-from comt_cli.lab.diagnose import DRAWINGS, chosen_methods
+from comt_cli.lab.diagnose import chosen_methods
 from comt_cli.lab.networks import LINEAR_RELU, LLAMA, SETUPS, wirings
 from comt_cli.methods import in_words
 from comt_cli.methods.base import residual_connections
@@ -49,7 +50,7 @@ def test_the_set_up_llama_is_a_language_model_on_its_own_embedding():
 @pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
 def test_every_connection_goes_into_every_setup_at_an_odd_depth(setup):
     for name in (name for name in WIRINGS if name in residual_connections()):
-        seen = networks.trace(*setup.build(WIRINGS[name], 3, 1, 32))
+        seen = networks.trace(*replace(setup, width=32).build(WIRINGS[name], 3, 1))
         assert len(seen.activations) == len(seen.gradients) == 4, name
         assert all(0 < norm < 1e6 for norm in (*seen.activations, *seen.gradients, seen.output_gradient)), name
 
@@ -69,7 +70,7 @@ def test_the_traced_gradient_is_the_derivative():
 
 
 def test_the_sum_behind_a_layernorm_has_no_gradient_at_any_depth_and_behind_an_rmsnorm_it_has():
-    frame = networks.gradient_by_loss([1, 6], [1, 2], None).set_index(["connection", "precision", "loss"])
+    frame = networks.gradient_by_loss([1, 6], [1, 2]).set_index(["connection", "precision", "loss"])
     for connection in ("post-norm", "pre-norm, final norm"):
         assert frame.loc[connection, "float64", "sum"]["gradient_norm"].max() < 1e-13
         for loss in ("functional", "distance"):
@@ -80,7 +81,7 @@ def test_the_sum_behind_a_layernorm_has_no_gradient_at_any_depth_and_behind_an_r
 
 def test_what_is_the_identity_at_the_start():
     compared = {"rezero": WIRINGS["rezero"], "pre-norm": PRE, "comt": WIRINGS["comt"]}
-    frame = networks.measured(compared, [LINEAR_RELU, LLAMA], [2], 3, [1], 32)["identity"].set_index("connection")
+    frame = networks.measured(compared, [LINEAR_RELU, LLAMA], [2], 3, [1])["identity"].set_index("connection")
     assert (frame.loc["rezero", ["linear-relu", "llama", "zero_branch"]] == 0).all()
     assert (frame.loc["pre-norm", ["linear-relu", "llama"]] > 0.01).all()
     assert frame.loc["pre-norm", "zero_branch"] == 0
@@ -125,11 +126,12 @@ def run(*arguments: object):
 
 def test_the_files(tmp_path):
     options = ("--connections", "pre-norm,rezero", "--branch", "linear-relu", "--depths", "2,4", "--seeds", "1,2")
-    result = run(*options, "--methods", "pre-ln,hyper-connections,rezero", "--width", 16, "--results", tmp_path)
+    result = run(*options, "--methods", "pre-ln,hyper-connections,rezero", "--results", tmp_path)
     assert result.exit_code == 0, result.output
     out = tmp_path / "diagnose"
-    files = {f"{stem}.{kind}" for stem in DRAWINGS for kind in ("png", "pdf", "txt", "tex", "csv")}
-    files |= {"claims.csv", "outputs.csv", "identity.csv", "start.csv", "diagnose.md"}
+    files = {f"gradient-by-depth.{kind}" for kind in ("png", "pdf", "txt", "tex", "csv")} | {"diagnose.md"}
+    stems = ("gradient-by-loss", "activations-by-layer", "plain-against-residual", "claims", "outputs", "identity")
+    files |= {f"{stem}.csv" for stem in (*stems, "start")}
     assert {path.name for path in out.iterdir()} == files
     assert all(path.stat().st_size > 0 for path in out.iterdir())
 
@@ -166,7 +168,6 @@ def test_the_files(tmp_path):
         ["--methods", "mch"],
         ["--depths", "50-5"],
         ["--depths", "deep"],
-        ["--width", "20"],
     ],
     ids=" ".join,
 )

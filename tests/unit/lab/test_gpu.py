@@ -46,13 +46,13 @@ def test_a_part_that_fails_is_told_and_the_next_call_goes_on(call, tmp_path):
     for name in ("runs/by-id/a/result.json", "runs/by-id/a/weights.safetensors"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}")
-    parts = [Part("a", 20, WELL), Part("b", 20, WRONG), Part("d", 20, WELL, needs_cuda=True)]
+    parts = [Part("a", 20, WELL), Part("b", 20, WRONG)]
     result = call(*parts)
     assert isinstance(result.exception, NotMeasured)
     assert "unrecognized arguments: --nonsense" in result.output, "the end of its log"
     assert states(tmp_path) == {"a": "done", "b": "failed"}
     with tarfile.open(tmp_path / "gpu.tar.gz") as tar:
-        files = {"goals.md", "state.json", "logs/a.log", "logs/b.log", "runs/by-id/a/result.json"}
+        files = {"state.json", "logs/a.log", "logs/b.log", "runs/by-id/a/result.json"}
         assert {*tar.getnames()} == files
     again = call(*parts[:1], Part("b", 20, WELL))
     assert again.exit_code == 0, again.output
@@ -95,7 +95,7 @@ def test_every_part_is_understood(on_cuda):
     parts = parts_for(Path("there"), on_cuda=on_cuda)
     assert len({part.name for part in parts}) == len(parts)
     for part in parts:
-        words = [word.format(seconds=9) for word in part.words]
+        words = [word.format(minutes=9) for word in part.words]
         if words[0] == "pytest":
             continue
         command, names = get_command(app), words[1:]

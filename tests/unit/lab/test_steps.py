@@ -9,13 +9,13 @@ import torch
 
 from comt_cli.errors import UserError
 from comt_cli.kernels import choice, measurements
-from comt_cli.lab import peers, step
+from comt_cli.lab import step
 from comt_cli.lab.runner import Session, run_cases
-from comt_cli.lab.step import Prepared, StepCase, Variants
-from comt_cli.lab.subjects import LANGUAGE, SUBJECTS, TRANSLATION, Shape, Subject, needs_cuda
+from comt_cli.lab.step import PEER, Prepared, StepCase
+from comt_cli.lab.subjects import LANGUAGE, SUBJECTS, Shape, Subject, needs_cuda
 from comt_cli.models.flops import parameter_count
 
-pytestmark = pytest.mark.usefixtures("small", "quick_figures")
+pytestmark = pytest.mark.usefixtures("small")
 
 CPU = torch.device("cpu")
 HAS_KERNELS = choice.cpu_obstacle(may_build=False) is None  # whose building is left to the first test of them
@@ -51,8 +51,7 @@ def test_steps(subject, bench, rows_of, monkeypatch, tmp_path):
     result = bench("step", "--sizes", subject.cpu_sizes[0], "--precision", "fp32")
     assert result.exit_code == 0, result.output
     rows = {row["variant"]: row for row in rows_of(subject.page)}
-    has_peer = subject.page != "step-images"  # torchvision has no ResNets of other widths
-    assert list(rows) == [name for name in here(subject) if has_peer or not subject.is_peer(name)]
+    assert list(rows) == here(subject)
     best = rows["plain"]["best_plain"]
     assert float(rows[best]["step_ratio_to_best_plain"]) == 1
     assert float(rows[best]["step_ms"]) == min(float(rows[n]["step_ms"]) for n in subject.best_plain if n in rows)
@@ -63,8 +62,8 @@ def test_steps(subject, bench, rows_of, monkeypatch, tmp_path):
         speed = 1000 * tiny(subject).units / float(row["step_ms"])
         assert float(row[f"{subject.unit}_per_second"]) == pytest.approx(speed, rel=1e-2)
         assert row["compiled"] == ("whole" if name.endswith(("-compiled", "-fused")) else "no")
-        assert all((row[f"step_ratio_to_{peer}"] != "") == has_peer for peer in subject.peers)
-        alike = name.partition("-")[0] in ("plain", *subject.peers)
+        assert not subject.peer or row[f"step_ratio_to_{subject.peer}"] != ""
+        alike = name.partition("-")[0] in ("plain", subject.peer)
         assert (float(row["flops_ratio_to_plain"]) > 1) != alike
         assert ("arithmetic_ratio_to_plain" in row) == subject.counts_arithmetic
     monkeypatch.setattr(measurements, "roots", lambda: [tmp_path / "own"])
@@ -78,11 +77,11 @@ def test_steps(subject, bench, rows_of, monkeypatch, tmp_path):
 @every_subject
 def test_all_variants_of_a_network_train_the_same_weights_to_the_same_loss(subject):
     network = max(subject.networks)
-    builder = Variants(subject, tiny(subject), "fp32", CPU, "whole")
-    ready = [builder.prepare(name) for name in here(subject) if name.partition("-")[0] == network]
+    case, networks = StepCase(tiny(subject), "fp32", [], CPU), {}
+    ready = [case.prepare(name, networks) for name in here(subject) if name.partition("-")[0] == network]
     losses = [each.loss().item() for each in ready]
     assert losses == pytest.approx([losses[0]] * len(losses), rel=1e-5)
-    trained = [{*map(id, each.model.parameters())} for each in (*ready, builder.prepare("plain"))]
+    trained = [{*map(id, each.model.parameters())} for each in (*ready, case.prepare("plain", networks))]
     assert all(each == trained[0] for each in trained[:-1])
     assert not trained[0] & trained[-1]
     for taken in range(200):  # as a rule three do
@@ -95,62 +94,27 @@ def test_all_variants_of_a_network_train_the_same_weights_to_the_same_loss(subje
 # ---- other libraries
 
 
-@pytest.mark.parametrize("subject", [LANGUAGE, SUBJECTS["step-bert"]], ids=lambda subject: subject.page)
-def test_transformers_computes_the_same_loss(subject):
-    """Of its own weights: the mean over all targets, or over the hidden tokens alone, which stand at different places;
-    with dropout off, to rounding in fp32."""
-    builder, (peer,) = Variants(subject, tiny(subject), "fp32", CPU, "whole"), subject.peers
-    loss = builder.prepare(peer).loss
-    builder.prepare("plain")
-    theirs, ours = (builder.networks[name].model.eval() for name in (peer, "plain"))
-    tokens, *places, targets = builder.inputs
-    logits = theirs(input_ids=tokens, attention_mask=tokens != 0 if places else None).logits
-    if places:
-        logits = logits.gather(1, places[0][:, :, None].expand(-1, -1, 32))
+def test_transformers_computes_the_same_loss():
+    """Of its own weights: the mean over all targets; to rounding in fp32."""
+    case, networks = StepCase(tiny(LANGUAGE), "fp32", [], CPU), {}
+    loss = case.prepare(PEER, networks).loss
+    case.prepare("plain", networks)
+    theirs, ours = (networks[name].model for name in (PEER, "plain"))
+    tokens, targets = networks[PEER].inputs
+    logits = theirs(input_ids=tokens).logits
     expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).item()
     assert loss().item() == pytest.approx(expected, rel=1e-5)
     assert parameter_count(theirs) == parameter_count(ours)
-
-
-def test_torch_translates_as_we_do():
-    """Of our weights, put into the network of torch's layers, whose attention has biases that ours lacks: the same
-    smoothed loss, to rounding in fp32; padding in the middle of sources, and dropout off, whose masks differ."""
-    builder = Variants(TRANSLATION, tiny(TRANSLATION), "fp32", CPU, "whole")
-    theirs, ours = builder.prepare("torch"), builder.prepare("plain")
-    torch_model, our_model = theirs.model.eval(), ours.model.eval()
-    assert (builder.inputs[0] == 0).any()
-    weights = our_model.state_dict()
-    said = {"embedding.weight": weights["embedding.weight"], "positions_TD": torch_model.positions_TD}
-    names = {"attention": "self_attn", "cross": "multihead_attn"}
-    for stack, count in (("encoder", 1), ("decoder", 2)):
-        parts = ["attention", *(["cross"] if stack == "decoder" else []), "mlp"]
-        for block in (f"{stack}.{layer}" for layer in range(count)):
-            for place, part in enumerate(parts, 1):
-                for end in ("weight", "bias"):
-                    said[f"{block}.norm{place}.{end}"] = weights[f"{block}.{part}_connection.norm.{end}"]
-            for part in parts[:-1]:
-                inputs = ("qkv",) if part == "attention" else ("query", "key_value")
-                matrix = torch.cat([weights[f"{block}.{part}.{each}.weight"] for each in inputs])
-                said[f"{block}.{names[part]}.in_proj_weight"] = matrix
-                said[f"{block}.{names[part]}.in_proj_bias"] = torch.zeros(len(matrix))
-                said[f"{block}.{names[part]}.out_proj.weight"] = weights[f"{block}.{part}.output.weight"]
-                said[f"{block}.{names[part]}.out_proj.bias"] = torch.zeros(len(matrix) // 3)
-            for linear, projection in (("linear1", "up"), ("linear2", "down")):
-                for end in ("weight", "bias"):
-                    said[f"{block}.{linear}.{end}"] = weights[f"{block}.mlp.{projection}.{end}"]
-    torch_model.load_state_dict(said)
-    assert theirs.loss().item() == pytest.approx(ours.loss().item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("named", [True, False])
 def test_without_the_other_library(bench, monkeypatch, named, tmp_path):
     """Asked for by name: an error before anything is built. Otherwise its variants are left out, and all is well."""
 
-    def missing(module, *_):
-        raise UserError(f"the comparison with {module} needs that library", "pip install it")
+    def missing():
+        raise UserError("the comparison needs that library", "pip install it")
 
-    for module in (peers, step):
-        monkeypatch.setattr(module, "import_peer", missing)
+    monkeypatch.setattr(step, "transformers", missing)
     names = ["plain-compiled", "transformers", "transformers-compiled"]
     if named:
         result = bench("step", "--sizes", "bench", "--precision", "fp32", "--variants", ",".join(names))
@@ -167,17 +131,17 @@ def test_without_the_other_library(bench, monkeypatch, named, tmp_path):
 
 @pytest.mark.parametrize("when", ["it is built", "it runs"])
 def test_a_step_that_fails(monkeypatch, when):
-    prepare = Variants.prepare
+    prepare = StepCase.prepare
 
     def fails(*_):
         raise RuntimeError("one line\nand more")
 
-    def failing(self, variant):
+    def failing(self, variant, networks):
         if variant != "comt-compiled":
-            return prepare(self, variant)
-        return replace(prepare(self, variant), forward=fails) if when == "it runs" else fails()
+            return prepare(self, variant, networks)
+        return replace(prepare(self, variant, networks), forward=fails) if when == "it runs" else fails()
 
-    monkeypatch.setattr(Variants, "prepare", failing)
+    monkeypatch.setattr(StepCase, "prepare", failing)
     names = ["plain-compiled", "comt-compiled", "transponder-compiled"]
     rows, session = measured(StepCase(tiny(LANGUAGE), "fp32", names, CPU))
     assert session.failed == ["bench fp32 comt-compiled: failed (RuntimeError: one line)"]
@@ -187,16 +151,16 @@ def test_a_step_that_fails(monkeypatch, when):
 @pytest.mark.parametrize("variant", [pytest.param("transponder-compiled", marks=pytest.mark.slow), "transponder-eager"])
 def test_what_does_not_fit(monkeypatch, variant):
     """Memory is full: an uncompiled variant is left out; for the others the batch is halved, for all."""
-    prepare = Variants.prepare
+    prepare = StepCase.prepare
 
     def full(*_):
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
-    def limited(self, name: str) -> Prepared:
-        found = prepare(self, name)
+    def limited(self, name: str, networks: dict) -> Prepared:
+        found = prepare(self, name, networks)
         return replace(found, loss=full) if name == variant and self.shape.batch > 1 else found
 
-    monkeypatch.setattr(Variants, "prepare", limited)
+    monkeypatch.setattr(StepCase, "prepare", limited)
     names = ["plain-compiled", "transponder-compiled", "transponder-eager"]
     rows, session = measured(StepCase(tiny(LANGUAGE), "fp32", names, CPU))
     assert not session.failed

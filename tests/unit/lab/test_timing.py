@@ -11,15 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from comt_cli.lab.record import Goal
 from comt_cli.lab.timing import (
     SETTLED,
-    Alive,
     Times,
     compared,
     in_turns,
     interval,
-    mebibytes,
     quickest,
     saved_bytes,
     unsettled,
@@ -81,23 +78,18 @@ def around(width: float) -> Times:
     return Times((*(1 - width / 2 for _ in range(2)), *(1.0 for _ in range(4)), *(1 + width / 2 for _ in range(9))))
 
 
-@given(st.floats(0, 0.2), st.floats(0, 0.2), st.floats(0.8, 1.25))
-def test_the_interval_of_a_ratio(first, second, goal):
-    """As wide as that of either time, at least, and not wider than both; settled where both times are. A goal within it
-    is neither met nor missed."""
+@given(st.floats(0, 0.2), st.floats(0, 0.2))
+def test_the_interval_of_a_ratio(first, second):
+    """As wide as that of either time, at least, and not wider than both; settled where both times are."""
     times = {"a": around(first), "b": around(second)}
     found = compared("x", times, "a", "b")
     assert max(first, second) / 2 - 1e-4 <= found["x_uncertainty"] <= (first + second) / 2 + 1e-4
     is_settled = max(each.uncertainty for each in times.values()) <= SETTLED
     assert found["x_settled"] == (unsettled(times) is None) == is_settled
     assert compared("x", times, "a", "a")["x_uncertainty"] == 0
-    row = {name: str(value) for name, value in found.items()} | {"goal": str(goal)}
-    verdict = Goal("x", "step").verdict(row, "goal").split(" (")[0]
-    is_far = abs(1 - goal) >= found["x_uncertainty"]
-    assert verdict == f"step {('met' if goal >= 1 else 'missed') if is_far else 'not settled'}"
 
 
-@pytest.mark.parametrize(("turns", "count"), [(0, 1), (4, 2), (29, 14), (99, 15)])
+@pytest.mark.parametrize(("turns", "count"), [(0, 1), (2, 2), (27, 14), (99, 15)])
 def test_no_turn_begins_when_time_is_up(turns, count):
     """Of the first round all do; a later one that is not whole is dropped. Cut short nothing is settled."""
     left = iter([True] * turns)
@@ -105,27 +97,6 @@ def test_no_turn_begins_when_time_is_up(turns, count):
     times = in_turns(parts, 15, lambda part: part(), warm_up=0, go_on=lambda: next(left, False))
     assert len(times["a"].seconds) == count
     assert (unsettled(times) is None) == (count == 15)
-
-
-@pytest.mark.parametrize("turn", range(9))
-def test_an_interruption_leaves_whole_rounds(turn):
-    """Two parts, warmed up twice: turns 4 and 5 are the first round. Before its end there is nothing to leave."""
-    done = []
-
-    def part() -> float:
-        if len(done) == turn:
-            raise KeyboardInterrupt
-        done.append(1)
-        return 1.0
-
-    def measure() -> dict[str, Times]:
-        return in_turns(dict.fromkeys("ab", part), 15, lambda part: part(), warm_up=2)
-
-    if turn < 6:
-        with pytest.raises(KeyboardInterrupt):
-            measure()
-    else:
-        assert {(len(each.seconds), each.settled) for each in measure().values()} == {((turn - 4) // 2, False)}
 
 
 # ---- memory
@@ -148,17 +119,3 @@ def test_saved_bytes_by_hand():
         return z
 
     assert saved_bytes(chain, [y]) == 5 * 4 * 1000
-
-
-def test_the_peak_by_hand():
-    """Alive at once: b and c of 400 bytes each while c is made, then c and 600 of what it is joined to; a view and an
-    operation in place take nothing, nor does what was there before."""
-    a = torch.ones(100)
-    with Alive() as alive:
-        b = a.view(10, 10) + 1
-        b.add_(1)
-        c = b.exp()
-        del b
-        torch.cat([c.flatten(), a[:50]])
-    assert alive.peak == 4 * (100 + 150)
-    assert (mebibytes(None), mebibytes(3 * 2**19), mebibytes(2**10)) == (None, 1.5, 0.001)
