@@ -60,7 +60,7 @@ def report(
     recipe that is a figure it says whether it is drawn; training draws it.
 
     --overview writes what all tables below the results come to, at every scale, on one page. --html writes one file
-    with every table, verdict and figure there, and the learning curves of the runs below --runs: it needs no network.
+    with every table, verdict and figure there: it needs no network.
 
     Examples:
 
@@ -86,7 +86,7 @@ def report(
             if position:
                 typer.echo()
             unwritten.append(write_outcome(plan, runs, results, overwrite=overwrite, draw=False))
-    is_whole = _write_pages(results, runs, overview=overview, html=html)
+    is_whole = _write_pages(results, overview=overview, html=html)
     reasons = [reason for reason in unwritten if reason is not None]
     if not is_whole or (reasons and (recipes or len(reasons) == len(unwritten))):
         raise typer.Exit(1)
@@ -116,7 +116,7 @@ def _planned(recipes: Sequence[str], of: Selection, runs: Path) -> list[Planned]
     return planned
 
 
-def _write_pages(results: Path, runs: Path, *, overview: bool, html: bool) -> bool:
+def _write_pages(results: Path, *, overview: bool, html: bool) -> bool:
     """Whether no file had to be left out; one that had to is named."""
     from comt_cli.report.html.page import write_page
     from comt_cli.report.overview import write_overview
@@ -126,7 +126,7 @@ def _write_pages(results: Path, runs: Path, *, overview: bool, html: bool) -> bo
     if overview:
         typer.echo(f"wrote {write_overview(results, reader)}")
     if html:
-        typer.echo(f"wrote {write_page(results, runs, reader)}")
+        typer.echo(f"wrote {write_page(results, reader)}")
     for reason in reader.damaged.values():
         typer.echo(f"comt: {reason}; it is left out", err=True)
     return not reader.damaged
