@@ -163,12 +163,6 @@ Track = Annotated[
 Out = Annotated[
     Path | None, typer.Option(help="Folder for the figures; below --results if not given.", file_okay=False)
 ]
-OwnAxes = Annotated[
-    bool,
-    typer.Option(
-        "--own-axes", help="Every panel has its own range of values and colours, instead of one range for all panels."
-    ),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

@@ -52,7 +52,6 @@ def analyze_gates(
         ),
     ] = None,
     of: OfRuns,
-    own_axes: options.OwnAxes = False,
     files: Figures,
 ) -> None:
     """Draw the values that a trained model's gates take. They are those on a text, a sentence pair, or images.
@@ -84,10 +83,8 @@ def analyze_gates(
     numbers = None if images is None else image_numbers(images)
     source = announced_model(checkpoint, of)
     from comt_cli.analysis import verbs
-    from comt_cli.analysis.subject import Request
 
-    request = Request(text, site, numbers)
-    verbs.analyze_gates(source, request, shared=not own_axes, out=files.out, results=files.results)
+    verbs.analyze_gates(source, text, site, numbers, out=files.out, results=files.results)
 
 
 def image_numbers(text: str) -> list[int]:

@@ -22,9 +22,8 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
 
 from comt_cli.analysis.images import EXAMPLES, WatchedImages, stages_of
-from comt_cli.analysis.model_figure import MARKERS, ModelFigure, evenly, mark_groups
+from comt_cli.analysis.model_figure import MARKERS, ModelFigure, Subject, evenly, mark_groups
 from comt_cli.analysis.observed import hooked
-from comt_cli.analysis.subject import Subject
 from comt_cli.errors import UserError
 from comt_cli.report.figures.lines import log_ticks
 from comt_cli.report.figures.style import QUIET, SEQUENCE, layer_axis, page_figure, series_colours, style
@@ -142,7 +141,7 @@ class ConvGradients(ModelFigure):
         Raises:
             UserError: a run is of a task without this drawing, or has logged no norms, or none within these epochs.
         """
-        rows = [line for row, run in of.runs.items() for line in _logged(row, run, of.request.epochs)]
+        rows = [line for row, run in of.runs.items() for line in _logged(row, run, of.epochs)]
         return pd.DataFrame(rows, columns=["row", "convolution", "depth", "step", "epoch", "norm"])
 
     def table(self, frame: pd.DataFrame) -> pd.DataFrame:

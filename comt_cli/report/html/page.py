@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,18 +17,7 @@ from comt_cli.report import format
 from comt_cli.report.frame import GRID
 from comt_cli.report.html.prose import Prose
 from comt_cli.report.overview import ENDED, Overview, command, counts, improves, template, values
-from comt_cli.report.written import Line, Reader, Written, WrittenCell
-
-_CIRCUMSTANCES = {
-    *("peak_memory_bytes", "waiting_share", "train_seconds", "mfu", "flops", "products", "data_content", "train_loss"),
-    *("extra_parameters", "extra_parameters_percent"),
-}
-"""Columns of runs that the page leaves to their CSV."""
-_UNITS = {"_percent": ", %", "_points": ", points", "_per_second": "/s", "_seconds": ", s", "_bytes": ", bytes"}
-
-Grid = dict[str, Any]
-"""A CSV on the page: its `caption`; `same`, heading and text of each column that has one value in all lines; `headings`
-and `rows` of the other columns, each cell a text and whether it is a number."""
+from comt_cli.report.written import Reader, Written, WrittenCell
 
 
 @dataclass(frozen=True)
@@ -47,7 +36,6 @@ class Part:
     badges: Mapping[str, int] = field(default_factory=dict)
     figures: Sequence[Markup] = ()
     facts: Sequence[tuple[str, Sequence[tuple[str, str]]]] = ()
-    grids: Sequence[Grid] = ()
     parts: Sequence[Part] = ()
 
 
@@ -136,7 +124,6 @@ class _Page:
         subtitle = re.search(r"(?m)^\*.*\*$", text)
         shown = subtitle[0] if subtitle else ""
         title, reading = self.prose.parts(text.replace(shown, ""), page.parent)
-        beside = [grid(path.name, self.reader.lines(path)) for path in one.beside.values()]
         return Part(
             self._anchor(page),
             f"{one.paper}, {one.name}",
@@ -146,7 +133,6 @@ class _Page:
             {word: count for word, count in counts(one).items() if count},
             [self.prose.figure(path) for path in one.pictures],
             list(self._facts(one)),
-            [*beside, grid(f"{format.plural(len(one.runs), 'run')} behind it", one.runs, _CIRCUMSTANCES)],
         )
 
     def _facts(self, one: Written) -> Iterator[tuple[str, Sequence[tuple[str, str]]]]:
@@ -167,7 +153,7 @@ class _Page:
         yield "files", [(path.name, self._name(path)) for path in one.files]
 
     def _other(self, folder: Path) -> Part:
-        """A folder that is no scale: its Markdown pages, its figures that these do not show, its runs."""
+        """A folder that is no scale: its Markdown pages, and its figures that these do not show."""
         pages = sorted(folder.rglob("*.md"), key=lambda path: (path.parent, path.name != "README.md", path.name))
         parts = [self._document(path, path.relative_to(folder).with_suffix("").as_posix()) for path in pages]
         return Part(folder.name, folder.name.capitalize(), parts=[*parts, *self._left(folder)])
@@ -176,41 +162,12 @@ class _Page:
         return Part(self._anchor(path), name, *self.prose.parts(self.reader.text(path), path.parent))
 
     def _left(self, folder: Path) -> Iterator[Part]:
-        """The figures below a folder that the page does not show yet, and runs that belong to no table."""
+        """The figures below a folder that the page does not show yet."""
         pictures = sorted(path for path in folder.rglob("*.png") if path not in self.prose.shown)
-        of_tables = {path for found in self.overview.written.values() for one in found for path in one.files}
         for place in dict.fromkeys(path.parent for path in pictures):
             name = place.relative_to(folder).as_posix() if place != folder else folder.name
             figures = [self.prose.figure(path) for path in pictures if path.parent == place]
             yield Part(self._name(place), name, figures=figures)
-        for path in sorted(path for path in folder.rglob("*-runs.csv") if path not in of_tables):
-            name = path.relative_to(folder).stem
-            yield Part(self._anchor(path), name, grids=[grid(path.name, self.reader.lines(path))])
-
-
-def grid(caption: str, lines: Sequence[Line], without: Collection[str] = ()) -> Grid:
-    """The table of a CSV's lines, whatever its columns are, but some: `difference, %` for `difference_percent`,
-    `tokens/s` for `tokens_per_second`. Fractions have five significant digits; columns without any value are left
-    out."""
-
-    def cell(text: str) -> tuple[str, bool]:  # not `12e4` or `nan`: an id of a run may read so
-        if not re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]\d+)?", text):
-            return text, not text
-        return text if text.lstrip("+-").isdigit() else f"{float(text):.5g}", True
-
-    def heading(key: str) -> str:
-        ending = next((ending for ending in _UNITS if key.endswith(ending)), "")
-        return f"{key.removesuffix(ending).replace('_', ' ')}{_UNITS.get(ending, '')}"
-
-    keys = [key for key in (lines[0] if lines else {}) if key not in without and any(line[key] for line in lines)]
-    same = [key for key in keys if len(lines) > 1 and key != "id" and len({line[key] for line in lines}) == 1]
-    varying = [key for key in keys if key not in same]
-    return {
-        "caption": caption,
-        "same": [(heading(key), cell(lines[0][key])[0]) for key in same],
-        "headings": [heading(key) for key in varying],
-        "rows": [[cell(line[key]) for key in varying] for line in lines],
-    }
 
 
 def ranking(overview: Overview) -> dict[str, Any] | None:

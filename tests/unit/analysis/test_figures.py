@@ -70,7 +70,7 @@ def test_outliers_are_marked_beyond_the_frame(off) -> None:
     near = pd.Series(np.linspace(0.9, 1.0, len(places)))
     far = places["layer"].map(off).where(places["position"] < 3)
     frame = places.assign(token="a", site="v_proj", value=far.fillna(near), cosine=far.fillna(near), norm_ratio=near)
-    for figure in (GateValues(), GateValues(shared=False), ResidualStream()):
+    for figure in (GateValues(), ResidualStream()):
         texts = [(text.get_text(), text.xy) for axes in figure.draw(frame).axes for text in axes.texts]
         assert sorted(at[0] for text, at in texts if text in ("▲", "▼")) == [*off]
         said = [(at[0], float(text)) for text, at in texts if re.fullmatch(r"-?\d+", text) and at[1] in (0, 1)]

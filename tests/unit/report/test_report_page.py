@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from page_reading import Page, dead_links, loads
 from PIL import Image
 
-from comt_cli.report.html.page import grid, write_page
+from comt_cli.report.html.page import write_page
 from comt_cli.report.overview import write_overview
 from comt_cli.report.write import write_report
 from comt_cli.report.written import Reader, read_lines
@@ -64,15 +63,6 @@ def test_it_has_every_table_verdict_figure_and_how_it_was_made(written: Bench) -
     for table in page.tables:
         assert sum(scope == "row" for _, scope in table.scopes) == len(table.rows)
         assert {len(row) for row in table.rows} <= {len(table.headings)}
-
-
-def test_ids_that_read_like_numbers_are_shown_as_they_are() -> None:
-    lines = [{"row": text, "mean_percent": "114.96588", "id": text} for text in ("12e4", "nan", "e-5")]
-    found = grid("Lines", [*lines, {"row": "b", "mean_percent": "-5e-07", "id": "b"}])
-    assert found["headings"] == ["row", "mean, %", "id"]
-    assert found["rows"][0] == [("12e4", False), ("114.97", True), ("12e4", False)]
-    assert [cells[2] for cells in found["rows"][1:3]] == [("nan", False), ("e-5", False)]
-    assert found["rows"][3][1] == ("-5e-07", True)
 
 
 def test_names_are_shown_and_not_obeyed(written: Bench) -> None:
