@@ -126,7 +126,7 @@ class ModelFigure(ABC):
 
     @abstractmethod
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        """How to read the figure, and its main numbers."""
+        """Its caption: the reading of the figure, and its main numbers."""
 
     @abstractmethod
     def draw(self, frame: pd.DataFrame) -> Figure:

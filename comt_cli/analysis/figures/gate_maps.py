@@ -38,12 +38,10 @@ _LEAST_SPAN = 1e-4
 
 
 def summary_frame(values: Iterable[SiteValues]) -> pd.DataFrame:
-    """Mean, spread and saturation of each gate, over all tokens and channels, per layer and site.
-
-    Columns `site, kind, layer, mean, std, p5, p95` (5th and 95th percentile), `saturation` (the share of values within
-    5 % of either end of the range) and the range's ends `low, high`; the last three are empty where it is not known.
-    Where there are several sequences, `stack, part, text` come first.
-    """
+    """Mean, spread and saturation of each gate, over all tokens and channels: `site, kind, layer, mean, std, p5, p95`
+    (5th and 95th percentile), `saturation` (the share of values within 5 % of either end of the range), and the ends
+    `low, high`; the last three are empty where these are not known. `stack, part, text` come first if there are
+    several sequences."""
     rows = []
     for each in values:
         value, (low, high) = each.values, each.ends or (np.nan, np.nan)

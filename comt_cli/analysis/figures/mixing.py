@@ -148,13 +148,9 @@ class Mixing(ModelFigure):
         return mixes or any(shared.mixing() for _, _, shared in _shared_values(model))
 
     def frame(self, of: Subject) -> pd.DataFrame:
-        """The weights of all mixtures on the observed tokens, in the order of the network; empty where there are none
-        at this depth.
-
-        Rows `stack, layer` (from 1), `part` (the branch, or `READ_OUT`), `weight` (its name, or `DISPERSION`), `target`
-        and `source` (from 0), `mean` and `std` over the tokens. Raises `UserError` where nothing is mixed (says what
-        the model is); see also `watch`.
-        """
+        """The weights of all mixtures on the observed tokens, in the order of the network. Rows `stack, layer` (from
+        1), `part` (the branch, or `READ_OUT`), `weight` (its name, or `DISPERSION`), `target` and `source` (from 0),
+        `mean` and `std` over the tokens. Raises `UserError` where nothing is mixed; see also `watch`."""
         model = of.model
         if not self.suits(of):
             raise UserError(f"{model.name} mixes no streams, outputs or values: it holds {model.description}")

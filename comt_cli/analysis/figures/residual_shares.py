@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -47,12 +47,9 @@ Share = tuple[tuple[nn.Module, ...], Callable[..., Tensor]]
 
 
 class ResidualShares(ModelFigure):
-    """One panel a share: means over images or tokens, with bars from the 10th to the 90th percentile. All axes
-    span as much, so that equal heights are equal changes, each about its own middle.
-
-    Of an image classifier over its blocks, of a network of tokens over its residual adds in order of depth, stack by
-    stack, with a colour and a mark for each branch.
-    """
+    """One panel a share: means over images or tokens, with bars from the 10th to the 90th percentile, over blocks or,
+    of a network of tokens, residual adds, with a colour and a mark for each branch. All axes span as much, each about
+    its own middle, so that equal heights are equal changes."""
 
     name: ClassVar = "residual-shares"
     title: ClassVar = "Shares of the residual connections over depth"
@@ -62,15 +59,10 @@ class ResidualShares(ModelFigure):
 
     def frame(self, of: Subject) -> pd.DataFrame:
         """Rows with `share` (see `shares_of`), `mean`, `std`, `low`, `high` (10th and 90th percentile) over the inputs,
-        and over pixels or channels that have a number each. Connections without a learned share have no row.
-
-        Of an image classifier `block, stage` (from 1) come first, and `examples` last: how many of the first validation
-        images there were. Of a network of tokens `stack, layer` (from 1) and `part` (the branch), and `tokens`: how
-        many the stack read.
-
-        Raises:
-            UserError: no connection has learned a share (says what the model is); see `WatchedImages` and `watch`.
-        """
+        and over pixels or channels that have a number each. Of an image classifier `block, stage` (from 1) come first,
+        and `examples`, the number of validation images, last; of a network of tokens `stack, layer` (from 1), `part`
+        (the branch), and `tokens`, how many the stack read. Raises `UserError` where no connection has learned a
+        share (says what the model is); see `WatchedImages` and `watch`."""
         known = {connection: shares_of(connection) for connection in _connections(of)}
         if not any(known.values()):
             said = f"the residual connections of {of.model.name} have no learned shares"
@@ -92,13 +84,14 @@ class ResidualShares(ModelFigure):
         stages = dict(zip(known, stages_of(of.model), strict=True)) if of.is_image_classifier else {}
         numbers, rows = {connection: number for number, connection in enumerate(known, start=1)}, []
         for (connection, name), found in sums.items():
+            row: dict[str, Any] = {"share": name, **found.moments()}
             if stages:
-                place, count = {"block": numbers[connection], "stage": stages[connection]}, {"examples": seen}
+                row = {"block": numbers[connection], "stage": stages[connection], **row, "examples": seen}
             else:
                 at, on = connection.site, of.observation
-                place = {"stack": at.stack, "layer": at.layer + 1, "part": at.part}
-                count = {"tokens": len(on.sequences[on.read_by(connection)].pieces)}
-            rows.append({**place, "share": name, **found.moments(), **count})
+                tokens = len(on.sequences[on.read_by(connection)].pieces)
+                row = {"stack": at.stack, "layer": at.layer + 1, "part": at.part, **row, "tokens": tokens}
+            rows.append(row)
         return pd.DataFrame(rows)
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:

@@ -110,27 +110,3 @@ def test_a_damaged_file_is_named_and_left_out(written: Bench, name: str, damage:
         assert "pre-ln" in page.read_text(encoding="utf-8")
     assert [*reader.damaged] == [path]
     assert str(path) in reader.damaged[path]
-
-
-def luminance(colour: str) -> float:
-    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
-def test_texts_and_marks_have_the_contrast_of_wcag_aa(written: Bench, scheme: int) -> None:
-    style = html(written).partition("<style>")[2].partition("</style>")[0]
-    first, *schemes = style.split(":root {")[-3:]
-    colours = {name: value for block in (first, *schemes[: 1 + scheme])
-               for name, value in re.findall(r"--([a-z]+): ([^;]+);", block.partition("}")[0])}  # fmt: skip
-    colours = {name: value if value[0] == "#" else colours[value[6:-1]] for name, value in colours.items()}
-    colours = {name: re.sub("^#(.)(.)(.)$", r"#\1\1\2\2\3\3", value) for name, value in colours.items()}
-
-    def contrast(one: str, other: str) -> float:
-        low, high = sorted((luminance(colours[one]), luminance(colours[other])))
-        return (high + 0.05) / (low + 0.05)
-
-    for ground in ("page", "shade", "mark"):
-        assert min(contrast(name, ground) for name in ("ink", "quiet", "link", "good", "bad")) >= 4.5
-    assert min(contrast(name, ground) for name in ("better", "worse") for ground in ("page", "shade")) >= 3
