@@ -1,4 +1,5 @@
-"""The contract of a figure of trained networks. A file put into `analysis/figures` is found by being there."""
+"""The contract of a figure of trained networks, and the networks that one is drawn of. A file put into
+`analysis/figures` is found by being there."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ import inspect
 import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,12 +19,88 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from comt_cli.analysis.subject import Subject
+from comt_cli.analysis.images import WatchedImages
+from comt_cli.analysis.observed import (
+    Observation,
+    SiteValues,
+    gate_carriers,
+    observed_gates,
+    observed_image,
+    observed_pair,
+    tokens_of,
+)
+from comt_cli.errors import UserError
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded import Loaded, LoadedImageModel, LoadedText, LoadedTranslator
 from comt_cli.report.caption import Caption
 from comt_cli.report.figures import sign, write_figure
 from comt_cli.report.figures.style import QUIET
+from comt_cli.runs.directory import RunDirectory
 
 MARKERS = "os^Dv"
+
+
+@dataclass
+class Subject:
+    """Networks by row: finished runs, whose checkpoints are loaded when a figure needs them, or one loaded model; and
+    their observations, each made once and shared by all figures.
+
+    The user asks for `text`, the text, sentence or caption that the network reads; `site`, whose channel-wise gates are
+    drawn; `images`, numbers of images; `epochs`, how much of the training is drawn. None is the default.
+    """
+
+    runs: Mapping[str, RunDirectory] = field(default_factory=dict)
+    loaded: Any = None
+    text: str | None = None
+    site: str | None = None
+    images: Sequence[int] | None = None
+    epochs: float = 5
+
+    @cached_property
+    def models(self) -> Mapping[str, Any]:
+        """The loaded models by row. Raises `UserError` where a checkpoint cannot be read."""
+        if self.loaded is not None:
+            return {self.loaded.name: self.loaded}
+        return {row: load(run.path, Loaded) for row, run in self.runs.items()}
+
+    @cached_property
+    def model(self) -> Any:
+        """The only model."""
+        (model,) = self.models.values()
+        return model
+
+    @property
+    def is_image_classifier(self) -> bool:
+        """Whether the model classifies images; else it is a network of tokens."""
+        return isinstance(self.model, LoadedImageModel)
+
+    @cached_property
+    def has_token_gates(self) -> bool:
+        """Whether it is a network of tokens that has gates at any site."""
+        return not self.is_image_classifier and bool(gate_carriers(self.model))
+
+    @cached_property
+    def observation(self) -> Observation:
+        """Inputs of a network of tokens. Raises `UserError` where it cannot read what was asked for."""
+        if isinstance(self.model, LoadedText):
+            return Observation({"text": tokens_of(self.model, self.text)})
+        if isinstance(self.model, LoadedTranslator):
+            return observed_pair(self.model, self.text)
+        number, *others = self.images or [0]
+        if others:
+            said = f"--images: {self.model.name} is observed on one image at a time"
+            raise UserError(said, f"Give --images {number},")
+        return observed_image(self.model, number, self.text)
+
+    @cached_property
+    def gates(self) -> list[SiteValues]:
+        """Values of the gates of a network of tokens; none where it has no gates."""
+        return observed_gates(self.model, self.observation) if self.has_token_gates else []
+
+    @cached_property
+    def validation_images(self) -> WatchedImages:
+        """The validation images of an image classifier. Raises `UserError` (see `WatchedImages`)."""
+        return WatchedImages(self.model, "validation")
 
 
 class ModelFigure(ABC):
@@ -31,15 +110,11 @@ class ModelFigure(ABC):
         name: a recipe's `draw` where the task allows it (`Task.drawings`), and the name of its files.
         title: in a caption.
         split: columns by which the rows go to figures of their own, where the frame has them.
-        shared: whether all panels have one axis and one scale of colours.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     split: ClassVar[tuple[str, ...]] = ()
-
-    def __init__(self, *, shared: bool = True) -> None:
-        self.shared = shared
 
     def suits(self, of: Subject) -> bool:
         """Whether `comt analyze-gates` draws it of this model."""
@@ -51,7 +126,7 @@ class ModelFigure(ABC):
 
     @abstractmethod
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        """How to read the figure, and its main numbers."""
+        """Its caption: the reading of the figure, and its main numbers."""
 
     @abstractmethod
     def draw(self, frame: pd.DataFrame) -> Figure:
@@ -86,12 +161,12 @@ class ModelFigure(ABC):
 
 
 @functools.cache
-def model_figures() -> Mapping[str, type[ModelFigure]]:
+def model_figures() -> Mapping[str, ModelFigure]:
     """Every figure by its name."""
     package = importlib.import_module("comt_cli.analysis.figures")
     names = [f"{package.__name__}.{module.name}" for module in pkgutil.iter_modules(package.__path__)]
     kinds = [kind for name in names for kind in vars(importlib.import_module(name)).values() if inspect.isclass(kind)]
-    return {kind.name: kind for kind in kinds if issubclass(kind, ModelFigure) and not inspect.isabstract(kind)}
+    return {kind.name: kind() for kind in kinds if issubclass(kind, ModelFigure) and not inspect.isabstract(kind)}
 
 
 def mark_groups(axes: Axes, places: Mapping[str, pd.Series]) -> None:

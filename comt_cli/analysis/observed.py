@@ -56,13 +56,8 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Observation:
-    """Input of one forward pass.
-
-    Attributes:
-        sequences: the model's inputs in their order, by name.
-        read: name of the sequence that a module reads, where it is not the last one.
-        said: sentences for a caption that state what the sequences are.
-    """
+    """Input of one forward pass: `sequences`, the model's inputs in their order, by name; `read`, the sequence that a
+    module reads, where it is not the last one; `said`, sentences for a caption that state what the sequences are."""
 
     sequences: Mapping[str, Tokens]
     read: Mapping[nn.Module, str] = field(default_factory=dict)
@@ -197,15 +192,11 @@ def check_finite(loaded: Loaded, logits: Tensor) -> None:
 
 @dataclass(frozen=True)
 class SiteValues:
-    """Values of one gate on every token that it reads.
+    """Values of one gate on every token that it reads, fp32 [T, N].
 
-    Attributes:
-        where: the site as columns of a frame: `site`, and before it `stack`, `part` and `text` (the sequence that the
-            gate reads) where the network reads several sequences.
-        kind: `scalar` (N = 1), `head` (N = heads), `channel`; `evaluator`, the e of an Evaluator-Adjuster Unit.
-        layer: from 1.
-        values: fp32 [T, N]; `ends`: their interval, None for a gate that does not state one.
-        tokens: the names of the tokens.
+    `where` are columns of a frame: `site`, and before it `stack`, `part` and `text` (the sequence that the gate reads)
+    where the network reads several. `kind` is `scalar` (N = 1), `head` (N = heads), `channel`, or `evaluator`, the e of
+    an Evaluator-Adjuster Unit. `layer` counts from 1. `ends` are the values' interval, None if the gate states none.
     """
 
     where: dict[str, str]
@@ -258,12 +249,10 @@ def observed_gates(loaded: Loaded, on: Observation) -> list[SiteValues]:
                 found.append(((*where.values(), kind), one))
     if not found:
         raise no_gates(loaded)
-    keys = list(dict.fromkeys(key for key, _ in found))
-    branches = list(dict.fromkeys(key[:2] for key in keys))
-
-    def rank(item: tuple[tuple[str, ...], SiteValues]) -> tuple[int, int, int]:
-        key = item[0]
-        within = PROJECTIONS.index(key[3]) if key[3] in PROJECTIONS else len(PROJECTIONS)
-        return branches.index(key[:2]), within, keys.index(key)
-
-    return [values for _, values in sorted(found, key=rank)]
+    keys = [key for key, _ in found]
+    branches, listed = [key[:2] for key in keys], [*PROJECTIONS]
+    ranks = [
+        (branches.index(key[:2]), listed.index(key[3]) if key[3] in listed else len(listed), keys.index(key), place)
+        for place, key in enumerate(keys)
+    ]
+    return [found[place][1] for *_, place in sorted(ranks)]

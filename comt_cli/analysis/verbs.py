@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from comt_cli import words
 from comt_cli.analysis.images import gate_sites
-from comt_cli.analysis.model_figure import model_figures
+from comt_cli.analysis.model_figure import Subject, model_figures
 from comt_cli.analysis.observed import no_gates
-from comt_cli.analysis.subject import OPTIONS, Request, Subject
 from comt_cli.errors import UserError
 from comt_cli.exchange.load import load, who_takes
-from comt_cli.exchange.loaded import Loaded, LoadedText
+from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedImageModel, LoadedText, LoadedTranslator
 from comt_cli.files import write_text
 from comt_cli.methods import in_words
 from comt_cli.report.figures.write import figure_folder, of_all, run_figure_folder
@@ -21,33 +20,43 @@ from comt_cli.report.recipe_figure import RecipeFigure
 from comt_cli.report.terminal import say_written
 from comt_cli.report.words import of_runs
 from comt_cli.runs.directory import RunDirectory
-from comt_cli.runs.plan import RunSpec
 
 _MOST_RUNS = 7
 """As many colours as can be distinguished."""
 
 
-def analyze_gates(source: str, request: Request, *, shared: bool, out: Path | None, results: Path) -> None:
+_OPTIONS: Mapping[type[Loaded], tuple[str, ...]] = {
+    LoadedText: ("text", "site"),
+    LoadedTranslator: ("text", "site"),
+    LoadedCaptioner: ("images", "text", "site"),
+    LoadedImageModel: ("images",),
+}
+"""The kinds of models that are observed, with the options that each takes."""
+
+
+def analyze_gates(
+    source: str, text: str | None, site: str | None, images: Sequence[int] | None, *, out: Path | None, results: Path
+) -> None:
     """Draw every figure that suits the model at `source`; all numbers are there before the first file is written.
     Raises `UserError` where it is no model, or has nothing to draw, or not what the options ask for."""
     loaded = load(source, Loaded)
-    of = Subject(request, loaded=loaded)
-    takes = next((own for kind, own in OPTIONS.items() if isinstance(loaded, kind)), None)
+    of = Subject(loaded=loaded, text=text, site=site, images=images)
+    takes = next((own for kind, own in _OPTIONS.items() if isinstance(loaded, kind)), None)
     if takes is None:
         raise UserError(f"{source} is {loaded.kind()}, whose gates are not drawn", who_takes(loaded.run.task))
-    for option in ("text", "site", "images"):
-        if getattr(request, option) is not None and option not in takes:
-            takers = [kind.kind().partition(" ")[2] + "s" for kind, own in OPTIONS.items() if option in own]
+    for option, given in {"text": text, "site": site, "images": images}.items():
+        if given is not None and option not in takes:
+            takers = [kind.kind().partition(" ")[2] + "s" for kind, own in _OPTIONS.items() if option in own]
             raise UserError(f"--{option}: {source} is {loaded.kind()}; --{option} is for {words.listing(takers)}")
-    figures = [figure for kind in model_figures().values() if (figure := kind(shared=shared)).suits(of)]
-    if figures and request.site is not None and not of.has_token_gates:
-        raise UserError(f"--site {request.site}: {loaded.name} has no gates on projections or branches")
-    if figures and request.images is not None and of.is_image_classifier and not gate_sites(of.model):
+    figures = [figure for figure in model_figures().values() if figure.suits(of)]
+    if figures and site is not None and not of.has_token_gates:
+        raise UserError(f"--site {site}: {loaded.name} has no gates on projections or branches")
+    if figures and images is not None and of.is_image_classifier and not gate_sites(of.model):
         raise UserError(f"--images: {loaded.name} has no gates that are maps over an image", "Leave --images out.")
     parts = [(figure, part) for figure in figures for part in figure.parts(figure.frame(of))]
     if not parts:
         raise no_gates(loaded)
-    folder, trained = figure_folder(loaded.name, loaded.spec, out, results), trained_words(loaded)
+    folder, trained = figure_folder(loaded.name, loaded.spec, out, results), _trained(loaded)
     said = () if of.is_image_classifier else of.observation.said
     for figure, part in parts:
         say_written(figure.write(part, folder, trained, said=said))
@@ -55,11 +64,10 @@ def analyze_gates(source: str, request: Request, *, shared: bool, out: Path | No
 
 def plot_cosine(source: str, text: str | None, *, out: Path | None, results: Path) -> None:
     """Draw the residual stream of the model at `source`. Raises as `analyze_gates`."""
-    loaded = load(source, LoadedText)
-    figure = model_figures()["residual-stream"]()
-    frame = figure.frame(Subject(Request(text), loaded=loaded))
+    loaded, figure = load(source, LoadedText), model_figures()["residual-stream"]
+    frame = figure.frame(Subject(loaded=loaded, text=text))
     folder = figure_folder(loaded.name, loaded.spec, out, results)
-    say_written(figure.write(frame, folder, trained_words(loaded)))
+    say_written(figure.write(frame, folder, _trained(loaded)))
     means = figure.table(frame)[["cosine", "angle", "norm_ratio"]].mean()
     print(
         f"{loaded.name}, mean over tokens and layers: cosine {means['cosine']:.3f}, angular distance "
@@ -76,27 +84,24 @@ def plot_gradients(directories: Sequence[RunDirectory], epochs: float, *, out: P
         found.setdefault(run.spec().id, run)
     if len(found) > _MOST_RUNS:
         raise UserError(f"{len(found)} runs are more than one figure can show", f"Give {_MOST_RUNS} or fewer.")
-    labels = {key: _label(run.spec()) for key, run in found.items()}
+    specs = {key: run.spec() for key, run in found.items()}
+    labels = {key: f"{each.row}-{each.column}-seed{each.seed} ({each.method_words})" for key, each in specs.items()}
     names = list(labels.values())
     runs = {label if names.count(label) == 1 else f"{label} {key}": found[key] for key, label in labels.items()}
-    figure, specs = model_figures()["conv-gradients"](), [run.spec() for run in runs.values()]
-    frame = figure.frame(Subject(Request(epochs=epochs), runs))
-    own, stem = run_figure_folder(specs[0], results), figure.name
+    figure = model_figures()["conv-gradients"]
+    frame = figure.frame(Subject(runs, epochs=epochs))
+    own, stem = run_figure_folder(next(iter(specs.values())), results), figure.name
     if len(specs) > 1:
-        own, stem = own.parent, f"{stem}-of-{len(specs)}-runs-{of_all(spec.id for spec in specs)}"
-    say_written(figure.write(frame, out or own, of_runs(specs), stem=stem))
-
-
-def _label(spec: RunSpec) -> str:
-    return f"{spec.row}-{spec.column}-seed{spec.seed} ({spec.method_words})"
+        own, stem = own.parent, f"{stem}-of-{len(specs)}-runs-{of_all(specs)}"
+    say_written(figure.write(frame, out or own, of_runs(specs.values()), stem=stem))
 
 
 def draw_recipe(of: RecipeFigure) -> list[Path]:
     """Draw a recipe's figure from its runs, and write its files and the list of these runs; returns them. Raises
     `UserError` where a checkpoint cannot be read, or holds no such gates."""
     settings = of.settings
-    figure = model_figures()[settings.draw]()
-    frame = figure.frame(Subject(Request(settings.text, settings.site), of.directories))
+    figure = model_figures()[settings.draw]
+    frame = figure.frame(Subject(of.directories, text=settings.text, site=settings.site))
     if frame.empty:
         raise UserError(f"the runs of {of.loaded.name} have no values for draw: {settings.draw}")
     written = figure.write(frame, of.folder, of.trained, stem=of.stem, title=of.loaded.recipe.title)
@@ -105,7 +110,7 @@ def draw_recipe(of: RecipeFigure) -> list[Path]:
     return [*written, of.runs_csv]
 
 
-def trained_words(loaded: Loaded) -> str:
+def _trained(loaded: Loaded) -> str:
     """A figure's words for its network: the run, with learning rate and method, or what is known of a foreign model."""
     spec = loaded.spec
     if spec is None:

@@ -5,12 +5,12 @@ All of it is made from the files below the folder alone, so that it can be made 
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -21,7 +21,7 @@ from comt_cli.files import write_changed
 from comt_cli.report import format
 from comt_cli.report.markdown import escaped
 from comt_cli.report.statistics import ALPHA, POWER, Verdict, excludes_published, stands
-from comt_cli.report.written import Line, Reader, Written, WrittenCell, scales_below, written_below
+from comt_cli.report.written import Line, Reader, Written, WrittenCell, written_below
 from comt_cli.tasks import tasks
 
 HIGHLIGHTS = "highlights.csv"
@@ -30,8 +30,6 @@ SUPERSEDED = "superseded.csv"
 """Below the results: runs of one id that ended with several numbers, of which the tables keep one."""
 NOT_ARCHIVED = "not-archived.csv"
 """Below a scale: the runs of its tables that no archive has."""
-_DEFAULT = Path("runs/results")
-"""The folder that the command line means where none is named."""
 _TILES = 12
 ENDED = ("done", "diverged")
 
@@ -75,7 +73,7 @@ class Overview:
         Raises:
             UserError: there is no table there, or none that can be read.
         """
-        written = {scale: found for scale in scales_below(results) if (found := written_below(results, scale, reader))}
+        written = written_below(results, reader)
         if not written:
             damaged = next(iter(reader.damaged.values()), f"there are no tables below {results}")
             raise UserError(damaged, "comt train-lm --recipe table3.yaml makes one.")
@@ -141,11 +139,7 @@ def template(name: str, results: Path) -> jinja2.Template:
 
 def command(results: Path, option: str) -> str:
     """The `comt report` that writes the page of this folder (`--overview`, `--html`), from the working directory."""
-    whole, here = results.resolve(), Path.cwd()
-    if whole == _DEFAULT.resolve():
-        return f"comt report {option}"
-    shown = whole.relative_to(here) if whole.is_relative_to(here) else results
-    return f"comt report {option} --results {shlex.quote(str(shown))}"
+    return f"comt report {option} --results {shlex.quote(os.path.relpath(results))}"
 
 
 def counts(one: Written) -> dict[str, int]:
@@ -171,14 +165,18 @@ def ours(cell: WrittenCell) -> str:
 
 def in_paper(cell: WrittenCell) -> str:
     """`-11.1 % (c4/130m)`, or which of the two collapsed; nothing where the paper has no difference."""
-    said = ""
+    if cell.paper is None:
+        return ""
+    value, is_same = format.value(cell.paper), cell.paper_column == cell.column
     if cell.metric.collapsed(cell.paper):
-        said = f"collapsed, {format.value(cell.paper or 0.0)}"
-    elif cell.paper is not None and cell.metric.collapsed(cell.paper_baseline):
-        said = f"{format.value(cell.paper)} where {cell.baseline} collapsed"
-    elif cell.paper is not None and cell.paper_difference is not None:
+        said = f"collapsed, {value}"
+    elif cell.metric.collapsed(cell.paper_baseline):
+        said = f"{value} where {cell.baseline} collapsed"
+    elif cell.paper_difference is not None:
         said = f"{format.signed(cell.paper_difference)} {cell.metric.difference.spoken}"
-    return f"{said} ({cell.paper_column})" if said and cell.paper_column != cell.column else said
+    else:
+        return ""
+    return said if is_same else f"{said} ({cell.paper_column})"
 
 
 def _highlights(results: Path, written: Mapping[str, Sequence[Written]], reader: Reader) -> Iterator[Highlight]:
@@ -220,39 +218,38 @@ def _trained(scale: str, written: Sequence[Written]) -> Iterator[Mapping[str, st
     for task in tasks().values():
         own = [one for one in written if one.task is task]
         runs = list({run["id"]: run for one in own for run in one.runs if run["state"] in ENDED}.values())
-        if not runs:
-            continue
-        network, data, amount = (
-            _filled(each, task.networks, runs)
-            for each in ("{model:networks}{parameters}", task.trained_on, f"{{{task.unit.name}:done}}")
-        )
-        yield {
-            "scale": scale,
-            "task": f"{re.sub('^an? ', '', task.model_kind)}s",
-            "tables": str(sum(bool(one.cells) for one in own)),
-            "networks": network,
-            "data": data,
-            "length": f"{amount} {task.unit.name}" if amount[0].isdigit() else amount,
-            "runs": str(len(runs)),
-            "seeds": format.seeds(int(seed) for seed in values(runs, "seed")),
-            "device": format.listing(values(runs, "device")) or "not recorded",
-        }
+        if runs:
+            amount = _span(runs, task.unit.name, ("done",))
+            yield {
+                "scale": scale,
+                "task": f"{re.sub('^an? ', '', task.model_kind)}s",
+                "tables": str(sum(bool(one.cells) for one in own)),
+                "networks": _filled("{model:networks}{parameters}", task.networks, runs),
+                "data": _filled(task.trained_on, task.networks, runs),
+                "length": f"{amount} {task.unit.name}" if amount[0].isdigit() else amount,
+                "runs": str(len(runs)),
+                "seeds": format.seeds(int(seed) for seed in values(runs, "seed")),
+                "device": format.listing(values(runs, "device")) or "not recorded",
+            }
+
+
+def _span(runs: Sequence[Line], key: str, states: Iterable[str] = ENDED) -> str:
+    """`100 k`, `100 k to 1.2 M`."""
+    numbers = [float(run[key]) for run in runs if run.get(key) and run["state"] in states]
+    return (
+        " to ".join(dict.fromkeys(map(format.short_count, (min(numbers), max(numbers))))) if numbers else "not recorded"
+    )
 
 
 def _filled(template: str, networks: Any, runs: Sequence[Line]) -> str:
     """A template such as `Task.trained_on`: what the runs have in every column that it names."""
 
-    def span(key: str, states: Iterable[str] = ENDED) -> str:  # `100 k`, `100 k to 1.2 M`
-        numbers = [float(run[key]) for run in runs if run.get(key) and run["state"] in states]
-        ends = dict.fromkeys(map(format.short_count, (min(numbers), max(numbers)))) if numbers else ["not recorded"]
-        return " to ".join(ends)
-
     def column(asked: re.Match[str]) -> str:
         key, kind = asked[1], asked[2]
         if key == "parameters":  # `1.2 M parameters, fp32`
-            return ", ".join([f"{span(key)} parameters", *values(runs, "precision")])
-        if kind in ("span", "done"):
-            return span(key, ("done",) if kind == "done" else ENDED)
+            return ", ".join([f"{_span(runs, key)} parameters", *values(runs, "precision")])
+        if kind == "span":
+            return _span(runs, key)
         found = values(runs, key)
         if kind == "networks":
             return f"{networks(found)}, " if found else ""
@@ -283,7 +280,10 @@ def _scale(results: Path, scale: str, written: Sequence[Written], reader: Reader
         "resolved": [cell for cell in judged if cell.verdict.is_resolved],
         "runs": len(ended),
         "commits": values(ended.values(), "git_commit"),
-        "again": _trained_again(results / SUPERSEDED, scale, ended, reader),
+        "again": sum(
+            line.get("id") in ended and f" {scale}/" in f" {line.get('tables')}"
+            for line in reader.lines(results / SUPERSEDED)
+        ),
         "archives": sorted((results / scale).glob("*.tar.xz")),
         "not_archived": (path, len(reader.lines(path))),
         "of_runs": {
@@ -292,16 +292,3 @@ def _scale(results: Path, scale: str, written: Sequence[Written], reader: Reader
             if folder.is_dir()
         },
     }
-
-
-def _trained_again(path: Path, scale: str, shown: Mapping[str, Line], reader: Reader) -> list[float]:
-    """Of the runs that are `shown`, those of which a table of this scale once had another number: how many, and how far
-    the two are apart, in per cent, in the middle and at most."""
-    try:
-        lines = [line for line in reader.lines(path) if line["id"] in shown and f" {scale}/" in f" {line['tables']}"]
-        ends = [sorted((float(line["before"]), float(line["after"]))) for line in lines]
-        apart = [100 * (high / low - 1) for low, high in ends]
-    except (KeyError, ValueError, ZeroDivisionError) as error:
-        reader.leave_out(path, error)
-        return []
-    return [len(apart), median(apart), max(apart)] if apart else []

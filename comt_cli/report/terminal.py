@@ -16,22 +16,21 @@ from comt_cli.runs.plan import point_in_words
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table as Grid
 
-WIDTH = 100
+_WIDTH = 100
 """Where the output is no terminal and $COLUMNS says nothing."""
 _GAP = 2
 """Spaces between columns."""
 
 
 def console_for(file: IO[str] | None = None) -> Console:
-    """A console for `file` (standard output if None): as wide as its terminal, `$COLUMNS` or else `WIDTH`."""
+    """A console for `file` (standard output if None): as wide as its terminal, `$COLUMNS` or else 100."""
     from rich.console import Console
 
     console = Console(file=file, highlight=False)
     if not console.is_terminal:
         given = os.environ.get("COLUMNS", "")
-        console.width = int(given) if given.isdecimal() and int(given) else WIDTH
+        console.width = int(given) if given.isdecimal() and int(given) else _WIDTH
     return console
 
 
@@ -52,10 +51,10 @@ def print_texts(
     `folded` which columns may be broken, by default all but the first.
     """
     from rich.markup import escape
-    from rich.table import Table as Grid
+    from rich.table import Table
     from rich.text import Text
 
-    console, grid = console_for(file), Grid(box=None, header_style="bold", pad_edge=False, padding=(0, _GAP, 0, 0))
+    console, grid = console_for(file), Table(box=None, header_style="bold", pad_edge=False, padding=(0, _GAP, 0, 0))
     rows = [*lines]
     least = [max(map(len, [*(row[at] for row in rows), *title.split(), ""])) for at, title in enumerate(head)]
     spare = (console.width if most is None else most) - sum(least) - _GAP * (len(least) - 1)
@@ -72,7 +71,12 @@ def print_texts(
         grid.add_row(*(Text(text, style="bold" if is_bold and at == 1 else "") for at, text in enumerate(row)))
     needed = console.measure(grid, options=console.options.update(max_width=1000)).maximum
     console.width = max(console.width, needed if most is None else min(most, needed))
-    print_grid(console, grid, indent)
+    with console.capture() as drawn:
+        console.print(grid)
+    for line in drawn.get().removesuffix("\n").split("\n"):
+        text = Text.from_ansi(f"{indent}{line}")
+        text.rstrip()  # the spaces that fill the last column
+        console.print(text, soft_wrap=True)
 
 
 def print_progress(collection: Collection, metrics: Mapping[str, str]) -> None:
@@ -96,14 +100,14 @@ def cell_text(cell: Cell, metric: str) -> str:
         parts.append(format.value(done.mean, decimals) if len(cell.runs) == 1 else format.summary(done, decimals))
     for state in (RunState.diverged, RunState.running, RunState.unfinished, RunState.missing):
         runs = cell.having(state)
-        if state in (RunState.diverged, RunState.missing):
-            parts += [state.value if len(runs) == len(cell.runs) else f"{len(runs)} {state}"] if runs else []
-            continue
-        for run in runs:
-            progress = run.progress or Progress(0, 0)
-            eta = progress.eta_seconds if state is RunState.running else None
-            to_go = "" if eta is None else f", {format.duration(eta)} to go"
-            parts.append(f"{state} {progress.step:,}/{run.spec.settings.train.steps:,}{to_go}")
+        if runs and state in (RunState.diverged, RunState.missing):
+            parts.append(state.value if len(runs) == len(cell.runs) else f"{len(runs)} {state}")
+        elif runs:
+            for run in runs:
+                progress = run.progress or Progress(0, 0)
+                eta = progress.eta_seconds if state is RunState.running else None
+                to_go = "" if eta is None else f", {format.duration(eta)} to go"
+                parts.append(f"{state} {progress.step:,}/{run.spec.settings.train.steps:,}{to_go}")
     if cell.point is not None and done is not None:
         parts.append(point_in_words(cell.point))
     return ", ".join(parts) or "done, without a value"
@@ -127,15 +131,3 @@ def say_written(paths: Iterable[Path], file: IO[str] | None = None) -> None:
     for path, found in kinds.items():
         ending = ",".join(found)
         print(f"wrote {path}.{ending if len(found) == 1 else f'{{{ending}}}'}", file=file)
-
-
-def print_grid(console: Console, grid: Grid, indent: str = "") -> None:
-    """Print a grid without the spaces that fill its last column."""
-    from rich.text import Text
-
-    with console.capture() as drawn:
-        console.print(grid)
-    for line in drawn.get().removesuffix("\n").split("\n"):
-        text = Text.from_ansi(f"{indent}{line}")
-        text.rstrip()
-        console.print(text, soft_wrap=True)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _PAPERS = {"comt": "CoMT", "transponder": "Transponder", "sas": "SAS"}
-_PRINTED = re.compile(r"table([A-Z]?\d+)")
 
 
 def paper_name(paper: str) -> str:
@@ -30,8 +29,8 @@ def source(info: TableInfo) -> str:
     """Which table this is: `Table 3 of CoMT (recipe comt/table3.yaml)`, or of one's own its recipe alone."""
     if info.paper is None:
         return f"Recipe {info.file}"
-    number, paper = _PRINTED.fullmatch(info.recipe.table or ""), paper_name(info.paper)
-    return f"{f'Table {number[1]} of {paper}' if number else paper} (recipe {info.file})"
+    number = re.fullmatch(r"table([A-Z]?\d+)", info.recipe.table or "")
+    return f"{f'Table {number[1]} of ' if number else ''}{paper_name(info.paper)} (recipe {info.file})"
 
 
 def of_runs(specs: Iterable[RunSpec], overrides: Sequence[str] = ()) -> str:
@@ -70,8 +69,15 @@ def _circumstances(seeds: Collection[int], scale: str, overrides: Sequence[str])
 def verdict(cells: pd.DataFrame) -> str:
     """How many rows have which verdict, by name: those with a published direction, those with a printed value but none,
     and all others; then what Holm's correction leaves, and what as many seeds would have shown."""
-    info, records = info_of(cells), rows_of(cells)
-    judged = [each for each in records if each["row"] != info.baseline]
+    info = info_of(cells)
+    judged = [each for each in rows_of(cells) if each["row"] != info.baseline]
+    if not judged:
+        return "There is nothing to compare with the baseline."
+    several = cells["column"].nunique() > 1
+
+    def listed(chosen: Iterable[Record]) -> str:
+        return format.listing(f"{each['row']} at {each['column']}" if several else each["row"] for each in chosen)
+
     directed = [each for each in judged if each["_direction"]]
     others = [each for each in judged if not each["_direction"]]
     own = f"Against {info.baseline}{'' if info.paper is None else ' and without a printed value'}"
@@ -80,19 +86,11 @@ def verdict(cells: pd.DataFrame) -> str:
         "With a printed value but no direction": [each for each in others if each["paper"] is not None],
         own: [each for each in others if each["paper"] is None],
     }
-    if not judged:
-        return "There is nothing to compare with the baseline."
-    several = cells["column"].nunique() > 1
-
-    def listed(chosen: Iterable[Record]) -> str:
-        return format.listing(f"{each['row']} at {each['column']}" if several else each["row"] for each in chosen)
-
     said = []
     for begin, part in parts.items():
         found = {which: [each for each in part if each["_verdict"] is which] for which in Verdict}
-        if part:
-            counted = (f"{which}: {len(each)} ({listed(each)})" for which, each in found.items() if each)
-            said.append(f"{begin}, {'; '.join(counted)}.")
+        counted = "; ".join(f"{which}: {len(each)} ({listed(each)})" for which, each in found.items() if each)
+        said += [f"{begin}, {counted}."] if part else []
     if outside := [each for each in directed
                    if excludes_published(each["_verdict"], each["_apart"], each["_paper_apart"])]:  # fmt: skip
         said.append(f"Not resolved, with the published difference outside of the interval: {listed(outside)}.")
@@ -154,13 +152,13 @@ def _of_seeds(cell: Cell, values: Mapping[int, float], key: str) -> Iterator[str
     absent = [f"seed {run.spec.seed} is {run.state}" for run in cell.runs if run.state not in ENDED]
     if (lost or values) and absent:
         yield f"{len(cell.runs) - len(absent)} of {seeds} ended: {format.listing(absent)}."
-    done = cell.having(RunState.done)
-    without = [(run.spec.seed, run.reported("missing", key)) for run in done if run.spec.seed not in values]
-    if values and without:
-        none = format.listing(f"seed {seed} has none{'' if why is None else f' ({why})'}" for seed, why in without)
-        yield f"{len(values)} of {seeds} have a value, and the numbers are of those alone: {none}."
-    remarks = ((run.spec.seed, run.reported("remark", key)) for run in done)
-    if found := [f"seed {seed} {remark}" for seed, remark in remarks if remark is not None]:
+    done = {run.spec.seed: run for run in cell.having(RunState.done)}
+    reasons = {seed: run.reported("missing", key) for seed, run in done.items() if seed not in values}
+    if values and reasons:
+        none = (f"seed {seed} has none{f' ({why})' if why else ''}" for seed, why in reasons.items())
+        yield f"{len(values)} of {seeds} have a value, and the numbers are of those alone: {format.listing(none)}."
+    remarks = {seed: run.reported("remark", key) for seed, run in done.items()}
+    if found := [f"seed {seed} {remark}" for seed, remark in remarks.items() if remark is not None]:
         yield f"S{format.listing(found)[1:]}."
 
 
@@ -170,20 +168,14 @@ def table_notes(runs: Sequence[Run], info: TableInfo) -> Iterator[str]:
     yield from _selection(runs, info)
     if (grid := info.grid) is not None:
         values = "; ".join(
-            f"{key} {format.listing(str(each) for each, _ in given)}" for key, given in grid.values.items()
+            f"{key} {format.listing(str(each) for each, _ in tried)}" for key, tried in grid.values.items()
         )
         best = f"A cell shows runs at the point with the best mean of {grid.metric} on validation data"
+        trials = f"trials with seeds of their own ({format.seeds(grid.seeds)})" if grid.seeds else "its seeds"
+        yield f"{'Sweep' if grid.seeds else 'Grid'}: {values}. {best}, over {trials}."
         shown = dict.fromkeys(info.keys[run.spec.column] for run in runs)
-        same = [] if grid.seeds else [key for key in shown if not key.startswith(OF_TEST)]
-        over = (
-            f", over trials with seeds of their own ({format.seeds(grid.seeds)})" if grid.seeds else ", over its seeds"
-        )
-        yield f"{'Sweep' if grid.seeds else 'Grid'}: {values}. {best}{over}."
-        if same:
-            yield (
-                f"The same validation data chose the points and give {format.listing(same)}, which is to their "
-                "advantage."
-            )
+        if same := [key for key in shown if not grid.seeds and not key.startswith(OF_TEST)]:
+            yield f"The same validation data chose the points and give {format.listing(same)}, to their advantage."
     rows = list(info.recipe.rows)
     yield from other_settings(sorted((run.spec for run in runs), key=lambda spec: rows.index(spec.row)), info.baseline)
     yield from _comparability(runs, info.keys)
@@ -204,8 +196,8 @@ def _selection(runs: Sequence[Run], info: TableInfo) -> Iterator[str]:
 
 
 def _comparability(runs: Sequence[Run], metrics: Mapping[str, str]) -> Iterator[str]:
-    """Few samples, several signatures of an evaluation, several libraries for products (`kernels.products`) or
-    attention (`kernels.attend`), several numerical versions (`NUMERICS`). `metrics` by column."""
+    """Few samples, several signatures of an evaluation, several libraries for products (`kernels.products`), several
+    numerical versions (`NUMERICS`). `metrics` by column."""
     for count, split, what in dict.fromkeys(filter(None, (run.scored_on(metrics[run.spec.column]) for run in runs))):
         few = f": fewer than {FEW}, so a difference may be chance" if count < FEW else ""
         yield f"Scored on {count:,} {split} {what}{few}."
@@ -215,22 +207,18 @@ def _comparability(runs: Sequence[Run], metrics: Mapping[str, str]) -> Iterator[
         if (signature := run.reported("signatures", metric)) is not None:
             signed.setdefault(metric, {})[signature] = None
     for metric, found in signed.items():
-        several = len(found) > 1
-        apart = "; their numbers are not comparable" if several else ""
-        yield f"Signature{'s' if several else ''} of {metric}: {format.listing(found)}{apart}."
-    done = [(run.spec.settings.train.precision, run.result) for run in runs if run.result]
-    for said, key, precisions in (
-        ("Large fp32 matrices were multiplied", "products", None),
-        ("Attention in bf16 was computed", "attention", "bf16"),
-    ):  # results from before it was recorded are PyTorch's
-        used = {str(result.get(key) or PYTORCH) for precision, result in done if not precisions or precision != "fp32"}
-        if len(used) > 1:
-            yield f"{said} by {format.listing(sorted(used))}: times are not comparable."
-    versions = sorted({str(result.get("numerics") or "unknown") for _, result in done})
+        plural, apart = ("s", "; their numbers are not comparable") if len(found) > 1 else ("", "")
+        yield f"Signature{plural} of {metric}: {format.listing(found)}{apart}."
+    done = [run.result for run in runs if run.result]
+    libraries = {str(result.get("products") or PYTORCH) for result in done}  # older results are PyTorch's
+    if len(libraries) > 1:
+        used = format.listing(sorted(libraries))
+        yield f"Large fp32 matrices were multiplied by {used}: times are not comparable."
+    versions = {str(result.get("numerics") or "unknown") for result in done}
     if len(versions) > 1:
         yield (
-            f"Trained by code of several numerical versions ({format.listing(versions)}): equal settings may end in "
-            "other last digits, which training amplifies."
+            f"Trained by code of several numerical versions ({format.listing(sorted(versions))}): equal settings may "
+            "end in other last digits, which training amplifies."
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from comt_cli.tasks.base import Metric
 
 Line = Mapping[str, str]
 """A line of a CSV; an empty text where there is no value."""
-_OF_RUNS, _OF_LOGS = {"row", "column", "seed", "id", "state"}, {"id", "step"}
+_OF_RUNS = {"row", "column", "seed", "id", "state"}
 _NUMBERS = {"parameters", "tokens", "images", "examples", "image_size", "loss"}
 """Columns of runs that are read as numbers."""
 
@@ -76,12 +76,6 @@ class Written:
         return f"{self.scale}/{self.paper}/{self.name}"
 
 
-def scales_below(results: Path) -> list[str]:
-    """The scales that have something written, the papers' own first, those of one's own recipes last."""
-    own = sorted({runs.parents[1].name for runs in results.glob("*/*/*-runs.csv")} - {*SCALES, *NO_SCALES})
-    return [*(scale for scale in reversed(SCALES) if (results / scale).is_dir()), *own]
-
-
 class Reader:
     """Reads the files of a results folder. What is damaged is left out; `damaged` says of each file why."""
 
@@ -113,27 +107,35 @@ class Reader:
             return []
 
 
-def written_below(results: Path, scale: str, reader: Reader) -> list[Written]:
-    """Every table and figure of a scale: by paper, tables before figures, in order of their numbers. Those of which a
-    file is damaged are left out."""
+def written_below(results: Path, reader: Reader) -> dict[str, list[Written]]:
+    """Every table and figure by scale, the papers' scales first, those of one's own recipes last: by paper, tables
+    before figures, in order of their numbers. Those of which a file is damaged are left out."""
+    own = sorted({runs.parents[1].name for runs in results.glob("*/*/*-runs.csv")} - {*SCALES, *NO_SCALES})
+    found: dict[str, list[Written]] = {}
+    for scale in (*reversed(SCALES), *own):
+        for folder in sorted(path for path in (results / scale).glob("*") if path.is_dir()):
+            found.setdefault(scale, []).extend(_below(folder, scale, reader))
+    return {scale: written for scale, written in found.items() if written}
+
+
+def _below(folder: Path, scale: str, reader: Reader) -> list[Written]:
+    read = {path.stem: reader.lines(path) for path in folder.glob("*.csv")}
+    tables = {name: lines for name, lines in read.items() if lines and {"verdict", "run_ids"} <= lines[0].keys()}
     found = []
-    for folder in sorted(path for path in (results / scale).iterdir() if path.is_dir()):
-        read = {path.stem: reader.lines(path) for path in folder.glob("*.csv")}
-        tables = {name: lines for name, lines in read.items() if lines and {"verdict", "run_ids"} <= lines[0].keys()}
-        for path in folder.glob("*-runs.csv"):
-            name = path.stem.removesuffix("-runs")
-            if path not in reader.damaged and (name in tables or (folder / f"{name}.png").exists()):
-                try:
-                    found.append(_written(folder, scale, name, tables, read[path.stem], reader))
-                except UserError as error:
-                    reader.leave_out(path, error)
-                except (LookupError, ValueError, ArithmeticError) as error:
-                    reader.leave_out(folder / f"{name}.csv", error)
+    for path in folder.glob("*-runs.csv"):
+        name = path.stem.removesuffix("-runs")
+        if path not in reader.damaged and (name in tables or (folder / f"{name}.png").exists()):
+            try:
+                found.append(_written(folder, scale, name, tables, read[path.stem], reader))
+            except UserError as error:
+                reader.leave_out(path, error)
+            except (LookupError, ValueError, ArithmeticError) as error:
+                reader.leave_out(folder / f"{name}.csv", error)
 
     def natural(name: str) -> list[tuple[int, str]]:  # `table10` after `table9`
         return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
 
-    return sorted(found, key=lambda one: (one.paper, not one.cells, natural(one.name)))
+    return sorted(found, key=lambda one: (not one.cells, natural(one.name)))
 
 
 def _written(
@@ -146,17 +148,11 @@ def _written(
     if task is None:
         raise UserError(f"{folder / name}-runs.csv cannot be read: its runs are of no task that is known here")
     # Of a table the ablations' pictures, but not those of another table whose name begins with this one's.
-    others = tuple(other for other in tables if other.startswith(f"{name}-"))
-    pictures = [
-        path
-        for path in sorted(folder.glob(f"{name}-*.png") if lines else [folder / f"{name}.png"])
-        if path.exists() and not any(f"{path.stem}-".startswith(f"{other}-") for other in others)
-    ]
+    others = tuple(f"{other}-" for other in tables if other.startswith(f"{name}-"))
+    pictures = sorted(folder.glob(f"{name}-*.png" if lines else f"{name}.png"))
     stems = {"rates": name, "trials": name, **({"ladder": name, "costs": name.removesuffix("-sweep")} if lines else {})}
     beside = {end: path for end, stem in stems.items() if (path := folder / f"{stem}-{end}.csv").exists()}
-    files = [folder / f"{name}{end}" for end in (".md", ".csv", ".tex", ".pdf", "-runs.csv")]
-    cells = list(_cells(lines, task))
-    adjusted = corrected({n: (cell.verdict, cell.difference, cell.metric.difference) for n, cell in enumerate(cells)})
+    files = [folder / f"{name}{end}" for end in (".md", ".csv", ".tex", ".pdf", "-runs.csv", "-logs.csv")]
     return Written(
         task=task,
         scale=scale,
@@ -165,15 +161,16 @@ def _written(
         title=reader.text(folder / f"{name}.md").partition("\n")[0].removeprefix("# "),
         caption="" if lines else reader.text(folder / f"{name}.txt"),
         changed_settings=tuple(shlex.split(next((line.get("changed_settings") or "" for line in lines), ""))),
-        cells=tuple(replace(cell, adjusted=adjusted.get(number)) for number, cell in enumerate(cells)),
+        cells=_cells(lines, task),
         runs=tuple(runs),
         files=tuple(path for path in (*files, *beside.values()) if path.exists()),
         beside=beside,
-        pictures=tuple(pictures),
+        pictures=tuple(path for path in pictures if not f"{path.stem}-".startswith(others)),
     )
 
 
-def _cells(lines: list[Line], task: Task[Any]) -> Iterator[WrittenCell]:
+def _cells(lines: list[Line], task: Task[Any]) -> tuple[WrittenCell, ...]:
+    cells = []
     baselines = {line["column"]: line for line in lines if line["verdict"] == Verdict.baseline.value}
     for line in lines:
         baseline: Line = baselines.get(line["column"], {})
@@ -187,7 +184,7 @@ def _cells(lines: list[Line], task: Task[Any]) -> Iterator[WrittenCell]:
             raise ValueError(
                 f"{line['row']} at {line['column']} has an interval, and {n} of its seeds the baseline has too"
             )
-        yield WrittenCell(
+        cell = WrittenCell(
             row=line["row"],
             column=line["column"],
             metric=metric,
@@ -202,27 +199,28 @@ def _cells(lines: list[Line], task: Task[Any]) -> Iterator[WrittenCell]:
             paper_baseline=paper_baseline,
             comparison=(line["metric"], line["run_ids"], baseline.get("run_ids", "")),
         )
+        cells.append(cell)
+    adjusted = corrected({n: (cell.verdict, cell.difference, cell.metric.difference) for n, cell in enumerate(cells)})
+    return tuple(replace(cell, adjusted=adjusted.get(number)) for number, cell in enumerate(cells))
 
 
 def read_lines(path: Path) -> list[Line]:
-    """The lines of a CSV; those of runs and of their logs have what every reader needs.
+    """The lines of a CSV; those of runs have what every reader needs.
 
     Raises:
         FileNotFoundError: there is none.
         UserError: it cannot be read, or is damaged.
     """
-    of_runs, of_logs = path.stem.endswith(("-runs", "-trials")), path.stem.endswith("-logs")
-    needed = _OF_RUNS if of_runs else _OF_LOGS if of_logs else set[str]()
+    is_of_runs = path.stem.endswith(("-runs", "-trials"))
     try:
         lines: list[Line] = [*read_csv(path)]
         for number, line in enumerate(lines, 2):
             if any(None in pair for pair in line.items()):
                 raise ValueError(f"line {number} has not as many fields as the first")
-            if absent := needed - line.keys():
+            if is_of_runs and (absent := _OF_RUNS - line.keys()):
                 raise ValueError(f"it has no column {min(absent)}")
-            whole = [line[key] for key in ("seed", "step") if key in needed]
-            others = [text for key, text in line.items() if text and (key in _NUMBERS if of_runs else key != "id")]
-            if needed and not all(map(math.isfinite, [*map(int, whole), *map(float, others)])):
+            numbers = [float(line[key]) for key in _NUMBERS if line.get(key)] if is_of_runs else []
+            if is_of_runs and not all(map(math.isfinite, [int(line["seed"]), *numbers])):
                 raise ValueError(f"line {number} has a number that is not finite")
     except FileNotFoundError:
         raise

@@ -31,7 +31,6 @@ def analyze_gates(
     site: Annotated[str | None, typer.Option(help=_SITE, autocompletion=_SITES)] = None,
     images: Annotated[str | None, typer.Option(metavar="N or A,B", help=_IMAGES)] = None,
     of: OfRuns,
-    own_axes: Annotated[bool, typer.Option("--own-axes", help=_AXES)] = False,
     files: Figures,
 ) -> None:
     """Draw the values that a trained model's gates take. They are those on a text, a sentence pair, or images.
@@ -58,10 +57,8 @@ def analyze_gates(
     numbers = None if images is None else image_numbers(images)
     source = announced_model(checkpoint, of)
     from comt_cli.analysis import verbs
-    from comt_cli.analysis.subject import Request
 
-    request = Request(text, site, numbers)
-    verbs.analyze_gates(source, request, shared=not own_axes, out=files.out, results=files.results)
+    verbs.analyze_gates(source, text, site, numbers, out=files.out, results=files.results)
 
 
 def image_numbers(text: str) -> list[int]:

@@ -55,7 +55,7 @@ def report(
     figure it says whether it is drawn; training draws it.
 
     --overview writes what all tables below the results come to, at every scale, on one page. --html writes one file
-    with every table, verdict and figure there, and the learning curves of the runs below --runs: it needs no network.
+    with every table, verdict and figure there: it needs no network.
 
     Examples:
 
@@ -87,7 +87,7 @@ def report(
     if overview:
         typer.echo(f"wrote {write_overview(results, reader)}")
     if html:
-        typer.echo(f"wrote {write_page(results, runs, reader)}")
+        typer.echo(f"wrote {write_page(results, reader)}")
     for damaged in reader.damaged.values():
         typer.echo(f"comt: {damaged}; it is left out", err=True)
     reasons = [reason for reason in unwritten if reason is not None]

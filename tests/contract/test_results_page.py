@@ -12,7 +12,7 @@ import pytest
 from page_reading import dead_links, loads, read
 from PIL import Image, ImageChops, ImageStat
 
-from comt_cli.report.html import pictures
+from comt_cli.report.html import prose
 from comt_cli.report.html.page import page_text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,12 +27,12 @@ LARGEST = 5_000_000
 def unpacked(png: bytes) -> tuple[str, int, int]:
     """A figure without its bytes, which are libwebp's, and may be others with another version of it."""
     with Image.open(io.BytesIO(png)) as image:
-        return "data:image/webp;base64,", *pictures.size_on_page(image.size)
+        return "data:image/webp;base64,", *prose.size_on_page(image.size)
 
 
 def test_the_page_is_todays(monkeypatch):
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(pictures, "embedded", unpacked)
+    monkeypatch.setattr(prose, "embedded", unpacked)
     made = page_text(Path("results")).splitlines()
     committed = WITHOUT_PIXELS.splitlines()
     other = [(ours, theirs) for ours, theirs in zip(made, committed, strict=False) if ours != theirs]

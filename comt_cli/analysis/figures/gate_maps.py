@@ -16,9 +16,8 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from comt_cli.analysis.images import gate_sites
-from comt_cli.analysis.model_figure import ModelFigure, evenly
+from comt_cli.analysis.model_figure import ModelFigure, Subject, evenly
 from comt_cli.analysis.observed import SiteValues, Values
-from comt_cli.analysis.subject import Subject
 from comt_cli.report.figures.lines import site_names
 from comt_cli.report.figures.style import PAGE_WIDTH, ROUND, SEQUENCE, layer_ticks, page_figure, style
 
@@ -39,12 +38,10 @@ _LEAST_SPAN = 1e-4
 
 
 def summary_frame(values: Iterable[SiteValues]) -> pd.DataFrame:
-    """Mean, spread and saturation of each gate, over all tokens and channels, per layer and site.
-
-    Columns `site, kind, layer, mean, std, p5, p95` (5th and 95th percentile), `saturation` (the share of values within
-    5 % of either end of the range) and the range's ends `low, high`; the last three are empty where it is not known.
-    Where there are several sequences, `stack, part, text` come first.
-    """
+    """Mean, spread and saturation of each gate, over all tokens and channels: `site, kind, layer, mean, std, p5, p95`
+    (5th and 95th percentile), `saturation` (the share of values within 5 % of either end of the range), and the ends
+    `low, high`; the last three are empty where these are not known. `stack, part, text` come first if there are
+    several sequences."""
     rows = []
     for each in values:
         value, (low, high) = each.values, each.ends or (np.nan, np.nan)
@@ -131,8 +128,7 @@ def _map(axes: Axes, frame: pd.DataFrame, measure: str, sites: list[str], ends: 
 class GateMaps(ModelFigure):
     """The images on the left, to the right of each the values of gates over its pixels, stretched to the image's size.
 
-    All maps share their colours, so that a gate that is almost constant looks so; where they are not `shared`, those of
-    a column do, and small differences are seen.
+    All maps share their colours, so that a gate that is almost constant looks so.
     """
 
     name: ClassVar = "gate-maps"
@@ -146,7 +142,7 @@ class GateMaps(ModelFigure):
         image's own pixels, 0 to 255, are block 0, with their colours as sites. Raises `UserError` where there is no
         such image; see `WatchedImages`."""
         sites = dict(evenly(list(gate_sites(of.model).items()), MOST_MAPS))
-        numbers = range(IMAGES) if of.request.images is None else of.request.images
+        numbers = range(IMAGES) if of.images is None else of.images
         x_BCHW, labels_B, pixels = of.validation_images.chosen(numbers)
         logits, maps = of.validation_images.with_maps(x_BCHW, sites)
         planes = {(0, colour): pixels[..., place] for place, colour in enumerate(_COLOURS)}
@@ -165,20 +161,18 @@ class GateMaps(ModelFigure):
         return frame[frame["block"] > 0].reset_index(drop=True)
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        return ["All maps have one scale of colours." if self.shared else "The maps of a column share their colours."]
+        return ["All maps have one scale of colours."]
 
     def draw(self, frame: pd.DataFrame) -> Figure:
         drawn, shown = self.table(frame), frame.drop_duplicates("image")
         gates = list(drawn.groupby(["block", "site"], sort=False))
+        low, high = drawn["value"].min(), drawn["value"].max()
+        air = max(_LEAST_SPAN - (high - low), 0) / 2
+        norm = Normalize(low - air, high + air)
         side = (PAGE_WIDTH - 1.1) / (len(gates) + 1)
         with style():
             figure = page_figure(0.85 + (side + 0.06) * len(shown))
             panels = figure.subplots(len(shown), len(gates) + 1, squeeze=False)
-
-            def bar(norm: Normalize, axes: list[Any], **how: Any) -> Any:
-                mappable = ScalarMappable(norm, SEQUENCE)
-                return figure.colorbar(mappable, ax=axes, location="bottom", pad=0.02, **how)
-
             for axes in panels.ravel():
                 axes.set(xticks=[], yticks=[])
                 axes.spines[:].set_visible(False)
@@ -192,17 +186,11 @@ class GateMaps(ModelFigure):
                 axes.set_ylabel(said, rotation=0, ha="right", va="center", fontsize=6.5)
             panels[0][0].set_title("image")
             for column, ((block, site), own) in zip(panels.T[1:], gates, strict=True):
-                values = drawn["value"] if self.shared else own["value"]
-                air = max(_LEAST_SPAN - (values.max() - values.min()), 0) / 2
-                norm = Normalize(values.min() - air, values.max() + air)
                 for axes, (_, one) in zip(column, own.groupby("image", sort=False), strict=True):
                     axes.imshow(_plane(one), norm=norm, cmap=SEQUENCE, interpolation="nearest", extent=(0, 1, 1, 0))
                 column[0].set_title(f"block {block}\n{site}")
-                if not self.shared:
-                    own_bar = bar(norm, list(column), aspect=9, shrink=0.95, ticks=[norm.vmin, norm.vmax])
-                    own_bar.ax.tick_params(labelsize=5, length=2)
-            if self.shared:
-                bar(norm, list(panels[:, 1:].ravel()), aspect=40, shrink=0.6, label="gate value")
+            maps, scale = list(panels[:, 1:].ravel()), ScalarMappable(norm, SEQUENCE)
+            figure.colorbar(scale, ax=maps, location="bottom", pad=0.02, aspect=40, shrink=0.6, label="gate value")
         return figure
 
 

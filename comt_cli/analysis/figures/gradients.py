@@ -22,9 +22,8 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
 
 from comt_cli.analysis.images import EXAMPLES, WatchedImages, stages_of
-from comt_cli.analysis.model_figure import MARKERS, ModelFigure, evenly, mark_groups
+from comt_cli.analysis.model_figure import MARKERS, ModelFigure, Subject, evenly, mark_groups
 from comt_cli.analysis.observed import hooked
-from comt_cli.analysis.subject import Subject
 from comt_cli.errors import UserError
 from comt_cli.report.figures.lines import log_ticks
 from comt_cli.report.figures.style import QUIET, SEQUENCE, layer_axis, page_figure, series_colours, style
@@ -54,13 +53,9 @@ class BlockGradients(ModelFigure):
     title: ClassVar = "Gradients at the output of every residual block"
 
     def frame(self, of: Subject) -> pd.DataFrame:
-        """The L2 norm of d loss / d output of every residual block, for each of the first `EXAMPLES` images of the
-        training split, without augmentation. The loss is an image's own cross-entropy, and the network is in
-        evaluation, where images do not act on each other.
-
-        Rows `row, block` (from 1), `stage` (from 1), `mean` and `std` over the images, `examples` (how many there
-        were). Raises `UserError` (see `WatchedImages`), or where a model's outputs are not finite.
-        """
+        """The L2 norm of d loss / d output of every residual block for the first `EXAMPLES` training images, without
+        augmentation: of an image's own cross-entropy, in evaluation. Rows `row, block, stage` (from 1), `mean` and
+        `std` over the images, `examples`, their number. Raises `UserError` (see `WatchedImages`)."""
         frames = []
         for row, loaded in of.models.items():
             images, stages = WatchedImages(loaded, "train"), stages_of(loaded)
@@ -130,19 +125,12 @@ class ConvGradients(ModelFigure):
     title: ClassVar = "Gradients of the convolutions over depth and training"
 
     def frame(self, of: Subject) -> pd.DataFrame:
-        """The L2 norm of the gradient of every convolution at every logged step of the first epochs, for each run: of
-        whole batches, before clipping.
-
-        The convolutions are the network's own: the stem, those of the blocks and of their skip paths, not the filters
-        of gates. A skip path's counts behind those of its block.
-
-        Rows `row, convolution` (as in `blocks.3.conv2`), `depth` (counted from the input, from 1), `step`, `epoch` (the
-        share of the training images that was seen by then), `norm`.
-
-        Raises:
-            UserError: a run is of a task without this drawing, or has logged no norms, or none within these epochs.
-        """
-        rows = [line for row, run in of.runs.items() for line in _logged(row, run, of.request.epochs)]
+        """The L2 norm of the gradient of every convolution but the filters of gates, at every logged step of the first
+        epochs: of whole batches, before clipping. Rows `row, convolution` (as in `blocks.3.conv2`), `depth` (counted
+        from the input, from 1; a skip path's behind its block's), `step`, `epoch` (the share of the training images
+        that was seen by then), `norm`. Raises `UserError` where a run is of a task without this drawing, or has logged
+        no norms within these epochs."""
+        rows = [line for row, run in of.runs.items() for line in _logged(row, run, of.epochs)]
         return pd.DataFrame(rows, columns=["row", "convolution", "depth", "step", "epoch", "norm"])
 
     def table(self, frame: pd.DataFrame) -> pd.DataFrame:

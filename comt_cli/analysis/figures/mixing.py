@@ -15,9 +15,8 @@ from matplotlib.colors import Normalize, SymLogNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from comt_cli.analysis.model_figure import ModelFigure
+from comt_cli.analysis.model_figure import ModelFigure, Subject
 from comt_cli.analysis.observed import hooked, watch
-from comt_cli.analysis.subject import Subject
 from comt_cli.errors import UserError
 from comt_cli.layers.learned import wide
 from comt_cli.layers.residual.base import Branch, OutputAggregation, ResidualConnection, State
@@ -75,21 +74,22 @@ class Mixed(NamedTuple):
     weights: dict[str, Tensor]
 
 
-def _connections(model: Model) -> list[ResidualConnection]:
+def connections_of(model: Model) -> list[ResidualConnection]:
+    """The residual connections of a network of tokens, stack by stack from the first block on."""
     blocks = [block for stack in model.stacks.values() for block in stack if isinstance(block, TokenBlock)]
     return [branch.connection for block in blocks for branch in block.branches]
 
 
-def _shared_values(model: Model) -> list[tuple[str, int, SharedValues]]:
+def _shared_values(model: Model) -> Iterator[tuple[str, int, SharedValues]]:
     """The modules that mix values of earlier blocks into attention, with their stack and block (from 0)."""
-    blocks = [(stack, *each) for stack, blocks in model.stacks.items() for each in enumerate(blocks)]
-    each = [(stack, layer, module) for stack, layer, block in blocks for module in block.modules()]
-    return [(stack, layer, module) for stack, layer, module in each if isinstance(module, SharedValues)]
+    for stack, blocks in model.stacks.items():
+        for layer, block in enumerate(blocks):
+            yield from ((stack, layer, module) for module in block.modules() if isinstance(module, SharedValues))
 
 
 def mixtures(model: Model, run: Callable[[], object]) -> list[Mixed]:
     """All mixtures of a network when `run` runs it once, in the order of its blocks."""
-    connections = _connections(model)
+    connections = connections_of(model)
     aggregations = [module for module in model.modules() if isinstance(module, OutputAggregation)]
     read: dict[OutputAggregation, State] = {}
 
@@ -124,13 +124,11 @@ def recorded_states(connections: Sequence[ResidualConnection]) -> Iterator[list[
         states.append(state)
         return step(state, branch)
 
-    for connection in connections:
-        connection.step = partial(recorded, connection.step)  # type: ignore[method-assign]
-    try:
-        yield states
-    finally:
+    with contextlib.ExitStack() as stack:
         for connection in connections:
-            del connection.step
+            connection.step = partial(recorded, connection.step)  # type: ignore[method-assign]
+            stack.callback(delattr, connection, "step")
+        yield states
 
 
 class Mixing(ModelFigure):
@@ -146,17 +144,13 @@ class Mixing(ModelFigure):
         if of.is_image_classifier:
             return False
         model = of.model.model
-        mixes = any(type(each).mixing is not ResidualConnection.mixing for each in _connections(model))
+        mixes = any(type(each).mixing is not ResidualConnection.mixing for each in connections_of(model))
         return mixes or any(shared.mixing() for _, _, shared in _shared_values(model))
 
     def frame(self, of: Subject) -> pd.DataFrame:
-        """The weights of all mixtures on the observed tokens, in the order of the network; empty where there are none
-        at this depth.
-
-        Rows `stack, layer` (from 1), `part` (the branch, or `READ_OUT`), `weight` (its name, or `DISPERSION`), `target`
-        and `source` (from 0), `mean` and `std` over the tokens. Raises `UserError` where nothing is mixed (says what
-        the model is); see also `watch`.
-        """
+        """The weights of all mixtures on the observed tokens, in the order of the network. Rows `stack, layer` (from
+        1), `part` (the branch, or `READ_OUT`), `weight` (its name, or `DISPERSION`), `target` and `source` (from 0),
+        `mean` and `std` over the tokens. Raises `UserError` where nothing is mixed; see also `watch`."""
         model = of.model
         if not self.suits(of):
             raise UserError(f"{model.name} mixes no streams, outputs or values: it holds {model.description}")
@@ -180,7 +174,9 @@ class Mixing(ModelFigure):
         ]
 
     def draw(self, frame: pd.DataFrame) -> Figure:
-        named = frame.assign(add=_adds(frame))
+        layered = frame["layer"].astype(str) + " " + frame["part"]
+        adds = layered.where(frame["part"] != READ_OUT, READ_OUT)
+        named = frame.assign(add=frame["stack"] + " " + adds if frame["stack"].nunique() > 1 else adds)
         lines = list(dict.fromkeys(named["add"]))
         tables = {str(kind): _table(own, lines) for kind, own in named.groupby("weight", sort=False)}
         bars = {kind: tables.pop(kind) for kind in (_SIAMESE, DISPERSION) if kind in tables}
@@ -211,13 +207,6 @@ class Mixing(ModelFigure):
             row[0].set_yticks(range(len(lines)), lines)
             row[0].set_ylim(len(lines) - 0.5, -0.5)
         return figure
-
-
-def _adds(frame: pd.DataFrame) -> pd.Series[str]:
-    """The name of each row's residual add, with its stack where there are several."""
-    layered = frame["layer"].astype(str) + " " + frame["part"]
-    names = layered.where(frame["part"] != READ_OUT, READ_OUT)
-    return frame["stack"] + " " + names if frame["stack"].nunique() > 1 else names
 
 
 def _table(own: pd.DataFrame, lines: list[str]) -> pd.DataFrame:

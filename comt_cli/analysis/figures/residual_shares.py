@@ -10,15 +10,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
 
+from comt_cli.analysis.figures.mixing import connections_of
 from comt_cli.analysis.images import EXAMPLES, stages_of
-from comt_cli.analysis.model_figure import MARKERS, ModelFigure, mark_groups
+from comt_cli.analysis.model_figure import MARKERS, ModelFigure, Subject, mark_groups
 from comt_cli.analysis.observed import hooked, watch
-from comt_cli.analysis.subject import Subject
 from comt_cli.errors import UserError
 from comt_cli.layers.residual.base import ResidualConnection
 from comt_cli.layers.residual.laurel import LaurelRW, LaurelRWLR
@@ -46,17 +45,10 @@ Share = tuple[tuple[nn.Module, ...], Callable[..., Tensor]]
 """The gates that a factor of a connection is computed from, and how."""
 
 
-def _itself(gate: Tensor) -> Tensor:
-    return gate
-
-
 class ResidualShares(ModelFigure):
-    """One panel a share: means over images or tokens, with bars from the 10th to the 90th percentile. All axes
-    span as much, so that equal heights are equal changes, each about its own middle.
-
-    Of an image classifier over its blocks, of a network of tokens over its residual adds in order of depth, stack by
-    stack, with a colour and a mark for each branch.
-    """
+    """One panel a share: means over images or tokens, with bars from the 10th to the 90th percentile, over blocks or,
+    of a network of tokens, residual adds, with a colour and a mark for each branch. All axes span as much, each about
+    its own middle, so that equal heights are equal changes."""
 
     name: ClassVar = "residual-shares"
     title: ClassVar = "Shares of the residual connections over depth"
@@ -66,17 +58,12 @@ class ResidualShares(ModelFigure):
 
     def frame(self, of: Subject) -> pd.DataFrame:
         """Rows with `share` (see `shares_of`), `mean`, `std`, `low`, `high` (10th and 90th percentile) over the inputs,
-        and over pixels or channels that have a number each. Connections without a learned share have no row.
-
-        Of an image classifier `block, stage` (from 1) come first, and `examples` last: how many of the first validation
-        images there were. Of a network of tokens `stack, layer` (from 1) and `part` (the branch), and `tokens`: how
-        many the stack read.
-
-        Raises:
-            UserError: no connection has learned a share (says what the model is); see `WatchedImages` and `watch`.
-        """
-        connections, known = _connections(of), [shares_of(connection) for connection in _connections(of)]
-        if not any(known):
+        and over pixels or channels that have a number each. Of an image classifier `block, stage` (from 1) come first,
+        and `examples`, the number of validation images, last; of a network of tokens `stack, layer` (from 1), `part`
+        (the branch), and `tokens`, how many the stack read. Raises `UserError` where no connection has learned a
+        share (says what the model is); see `WatchedImages` and `watch`."""
+        known = {connection: shares_of(connection) for connection in _connections(of)}
+        if not any(known.values()):
             said = f"the residual connections of {of.model.name} have no learned shares"
             raise UserError(f"{said}: it holds {of.model.description}")
         outputs: dict[nn.Module, Tensor] = {}
@@ -84,25 +71,26 @@ class ResidualShares(ModelFigure):
         def keep(gate: nn.Module, _: tuple[Tensor, ...], output: Tensor) -> None:
             outputs[gate] = output
 
-        sums = [{name: Sums() for name in shares} for shares in known]
-        gates = {gate for shares in known for own, _ in shares.values() for gate in own}
+        sums = {(connection, name): Sums() for connection, shares in known.items() for name in shares}
+        gates = {gate for shares in known.values() for own, _ in shares.values() for gate in own}
         seen = 0
         with hooked((gate, keep) for gate in gates), torch.no_grad():
             for inputs in _passes(of):
                 seen += inputs
-                for shares, found in zip(known, sums, strict=True):
-                    for name, (own, factor) in shares.items():
-                        found[name].add(factor(*(outputs[gate] for gate in own)))
-        stages = stages_of(of.model) if of.is_image_classifier else []
-        rows, place, count = list[dict[str, Any]](), dict[str, Any](), dict[str, int]()
-        for number, (connection, found) in enumerate(zip(connections, sums, strict=True)):
+                for (connection, name), found in sums.items():
+                    own, factor = known[connection][name]
+                    found.add(factor(*(outputs[gate] for gate in own)))
+        stages = dict(zip(known, stages_of(of.model), strict=True)) if of.is_image_classifier else {}
+        numbers, rows = {connection: number for number, connection in enumerate(known, start=1)}, []
+        for (connection, name), found in sums.items():
+            row: dict[str, Any] = {"share": name, **found.moments()}
             if stages:
-                place, count = {"block": number + 1, "stage": stages[number]}, {"examples": seen}
+                row = {"block": numbers[connection], "stage": stages[connection], **row, "examples": seen}
             else:
                 at, on = connection.site, of.observation
-                place = {"stack": at.stack, "layer": at.layer + 1, "part": at.part}
-                count = {"tokens": len(on.sequences[on.read_by(connection)].pieces)}
-            rows += [{**place, "share": name, **each.moments(), **count} for name, each in found.items()]
+                tokens = len(on.sequences[on.read_by(connection)].pieces)
+                row = {"stack": at.stack, "layer": at.layer + 1, "part": at.part, **row, "tokens": tokens}
+            rows.append(row)
         return pd.DataFrame(rows)
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
@@ -121,7 +109,13 @@ class ResidualShares(ModelFigure):
             figure = page_figure(2.6, min(3.6 + 1.8 * (len(shares) - 1), PAGE_WIDTH))
             row = figure.subplots(1, len(shares), squeeze=False)[0]
             for axes, share in zip(row, shares, strict=True):
-                _lines(axes, placed[placed["share"] == share])
+                for number, (part, own) in enumerate(placed[placed["share"] == share].groupby("part", sort=False)):
+                    for _, line in own.groupby("stack" if groups == "stack" else "part", sort=False):
+                        reach = np.stack([line["mean"] - line["low"], line["high"] - line["mean"]]).clip(0)
+                        axes.errorbar(
+                            line["place"], line["mean"], reach, color=OKABE_ITO[number], label=str(part), markersize=3,
+                            marker=MARKERS[number % len(MARKERS)], linewidth=0.8, elinewidth=0.7,
+                        )  # fmt: skip
                 ticks = placed.dropna(subset="tick").drop_duplicates("tick").set_index("tick")["number"]
                 axes.set_xlim(0.4, placed["place"].max() + 0.6)
                 axes.set_xticks(ticks.index, ticks.astype(str))
@@ -143,9 +137,7 @@ class ResidualShares(ModelFigure):
 
 def _connections(of: Subject) -> list[ResidualConnection]:
     model = of.model.model
-    if of.is_image_classifier:
-        return [block.connection for block in model.blocks]
-    return [branch.connection for blocks in model.stacks.values() for block in blocks for branch in block.branches]
+    return [block.connection for block in model.blocks] if of.is_image_classifier else connections_of(model)
 
 
 def _passes(of: Subject) -> Iterator[int]:
@@ -172,18 +164,6 @@ def _placed(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.merge(adds.assign(tick=ends.where(shown.astype(bool))))
 
 
-def _lines(axes: Axes, own: pd.DataFrame) -> None:
-    """The means of one share over `place`: a line for each branch of each stack, with bars between the percentiles,
-    which a mean may lie beyond."""
-    for number, (part, of_part) in enumerate(own.groupby("part", sort=False)):
-        for _, line in of_part.groupby("stack", sort=False) if "stack" in own else [(0, of_part.sort_values("place"))]:
-            reach = [(line["mean"] - line["low"]).clip(lower=0), (line["high"] - line["mean"]).clip(lower=0)]
-            axes.errorbar(
-                line["place"], line["mean"], reach, color=OKABE_ITO[number], marker=MARKERS[number % len(MARKERS)],
-                label=str(part), markersize=3, linewidth=0.8, elinewidth=0.7,
-            )  # fmt: skip
-
-
 def shares_of(connection: ResidualConnection) -> Mapping[str, Share]:
     """The shares of a connection by name; none where it has learned none.
 
@@ -191,26 +171,26 @@ def shares_of(connection: ResidualConnection) -> Mapping[str, Share]:
     Highway, and one scaling gate: `gate` of F, what is left of x. GRC: `g` of F; ReZero: `a` of F; a learned scale:
     `scale` of F; x keeps 1. LAuReL's weights: `a` of F and `b` of x.
     """
-    shares: dict[str, Share] = {}
+    itself, shares = torch.positive, dict[str, Share]()
     match connection:
         case SelfAdaptiveScaling(alpha_gate=alpha, beta_gate=beta, gamma_gate=gamma):
-            shares = {"alpha": ((alpha,), _itself), "beta": ((beta,), _itself)}
+            shares = {"alpha": ((alpha,), itself), "beta": ((beta,), itself)}
             if gamma is None:
                 shares["(1-alpha)(1-beta)"] = (alpha, beta), lambda a, b: (1 - a) * (1 - b)
             else:
-                shares["gamma"] = (gamma,), _itself
+                shares["gamma"] = (gamma,), itself
         case Highway(transform_gate=gate):
             shares["gate"] = (gate,), torch.sigmoid
         case GatedShare(gate=gate, reads_x_alone=is_raw):
-            shares["gate"] = (gate,), torch.sigmoid if is_raw else _itself
+            shares["gate"] = (gate,), torch.sigmoid if is_raw else itself
         case GatedResidual(gate=nn.Module() as gate):
             shares["g"] = (gate,), torch.sigmoid
         case LaurelRW(weights=numbers) | LaurelRWLR(weights=numbers):
             shares = {"a": ((numbers,), itemgetter(0)), "b": ((numbers,), itemgetter(1))}
         case ReZero(a=number):
-            shares["a"] = (number,), _itself
+            shares["a"] = (number,), itself
         case ScaledBranch(learned=nn.Module() as number):
-            shares["scale"] = (number,), _itself
+            shares["scale"] = (number,), itself
     return shares
 
 
@@ -233,8 +213,7 @@ class Sums:
         if len(self.ranks) > _MOST:
             self.ranks, kept = self.ranks.topk(_MOST, largest=False)
             self.drawn = self.drawn[kept]
-        if not self.count:
-            self.shift = float(numbers.mean())
+        self.shift = self.shift if self.count else float(numbers.mean())
         self.count += numbers.numel()
         self.total += float((numbers - self.shift).sum())
         self.squares += float((numbers - self.shift).square().sum())

@@ -15,9 +15,8 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import nn
 
-from comt_cli.analysis.model_figure import ModelFigure
+from comt_cli.analysis.model_figure import ModelFigure, Subject
 from comt_cli.analysis.observed import Observer, tokens_of, watch
-from comt_cli.analysis.subject import Subject
 from comt_cli.layers.residual.base import State, final_stream
 from comt_cli.report.figures import lines
 from comt_cli.report.figures.lines import robust_ends
@@ -56,7 +55,7 @@ class ResidualStream(ModelFigure):
             UserError: see `tokens_of` and `watch`.
         """
         loaded, states = of.model, list[State]()
-        tokens, model = tokens_of(loaded, of.request.text), loaded.model
+        tokens, model = tokens_of(loaded, of.text), loaded.model
         # The state before the first block, and behind each.
         observers: list[tuple[nn.Module, Observer]] = [
             (block, lambda before, after: states.extend([after] if states else [before, after]))

@@ -11,8 +11,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure, SubFigure
 
-from comt_cli.analysis.model_figure import ModelFigure, evenly
-from comt_cli.analysis.subject import Subject
+from comt_cli.analysis.model_figure import ModelFigure, Subject, evenly
 from comt_cli.errors import UserError
 from comt_cli.report.figures import lines
 from comt_cli.report.figures.lines import Ends, robust_ends, token_labels
@@ -34,8 +33,8 @@ _LONG = 24
 class GateValues(ModelFigure):
     """A column a site, in their order: a thin line a token with their median, and under it the map of token x layer.
 
-    All have one axis of values and one scale of colours, so that a gate that is almost constant looks so; where they
-    are not `shared`, each has its own, as in the papers. Dotted lines mark 0.5 and 1 where these are in sight.
+    All have one axis of values and one scale of colours, so that a gate that is almost constant looks so. Dotted lines
+    mark 0.5 and 1 where these are in sight.
     """
 
     name: ClassVar = "gate-values"
@@ -61,62 +60,52 @@ class GateValues(ModelFigure):
         return "-".join(["gate-values-by-token", *(frame[key].iloc[0] for key in self.split if key in frame)])
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        each = "All panels have one axis" if self.shared else "Every panel has its own axis"
-        reading = f"{lines.READING} {each}; values far from all others stand beyond the frame."
         where = frame.iloc[0]
         said = [f"Gates of the {where['stack']}, on the tokens of the {where['text']}."] if "stack" in frame else []
+        reading = f"{lines.READING} All panels have one axis; values far from all others stand beyond the frame."
         return [*said, reading, _spread(frame, ["site", "layer"])]
 
     def draw(self, frame: pd.DataFrame) -> Figure:
         drawn, tokens = self.table(frame), frame["position"].nunique()
-        whole = _ends(drawn)
-        panels = [
-            (str(site), own, whole if self.shared else _ends(own))
-            for site, own in drawn.groupby(lines.site_names(drawn), sort=False)
-        ]
+        ends = robust_ends(drawn["value"].to_numpy())
+        air = max(_LEAST_SPAN - (ends.high - ends.low), 0) / 2
+        ends = Ends(ends.low - air, ends.high + air)
+        panels = [(str(site), own) for site, own in drawn.groupby(lines.site_names(drawn), sort=False)]
         rows = [panels[start : start + _ABREAST] for start in range(0, len(panels), _ABREAST)]
         shown = drawn["position"].nunique()
-        heights = (1.2, max(0.6, lines.ROW * shown) + (0.0 if self.shared else 0.35))
-        beyond = 0.0
+        heights = (1.2, max(0.6, lines.ROW * shown))
+        text, stack = (str(drawn[key].iloc[0]) if key in drawn else "" for key in ("text", "stack"))
+        token, beyond = f"{text} token{lines.shown_tokens(shown, tokens)}".strip(), 0.0
         with style():
             figure = page_figure((0.85 + sum(heights)) * len(rows))
-            parts = figure.subfigures(len(rows), 1, squeeze=False)[:, 0]
-            for part, row in zip(parts, rows, strict=True):
-                beyond = max(beyond, self._row(part, row, heights, lines.shown_tokens(shown, tokens)))
+            for part, row in zip(figure.subfigures(len(rows), 1, squeeze=False)[:, 0], rows, strict=True):
+                beyond = max(beyond, _row(part, row, heights, ends, token))
             figure.set_figheight(figure.get_figheight() + beyond * len(rows))
-            stack = f" of the {drawn['stack'].iloc[0]}" if "stack" in drawn else ""
-            figure.supxlabel(f"layer{stack}", fontsize=8)
+            figure.supxlabel(f"layer of the {stack}" if stack else "layer", fontsize=8)
         return figure
 
-    def _row(
-        self, part: SubFigure, sites: list[tuple[str, pd.DataFrame, Ends]], heights: tuple[float, float], note: str
-    ) -> float:
-        """The columns of some sites; returns the most inches that marks beyond a frame take."""
-        beyond = 0.0
-        panels = part.subplots(2, len(sites), gridspec_kw={"height_ratios": heights}, squeeze=False)
-        layers = max(int(own["layer"].max()) for _, own, _ in sites)
-        for number, ((site, here, limits), (above, below)) in enumerate(zip(sites, panels.T, strict=True)):
-            lines.token_lines(above, here, "value")
-            lines.value_axis(above, limits, least=_LEAST_SPAN)
-            lines.over_layers(above, layers)
-            above.set_title(site.replace(" ", "\n"))
-            beyond = max(beyond, lines.off_scale(above, here, "value", limits, brief=True))
-            lines.references(above, _MARKED, named=number == len(sites) - 1, has_room=self.shared)
-            image = lines.token_map(below, here, "value", limits, named=number == 0)
-            if self.shared and number:
-                above.tick_params(labelleft=False)
-            if not self.shared:
-                extend = lines.extension(here["value"], limits)
-                bar = part.colorbar(image, ax=below, location="bottom", pad=0.02, aspect=9, extend=extend)
-                bar.ax.tick_params(labelsize=6)
-        if self.shared:
-            extend = lines.extension(pd.concat([own["value"] for _, own, _ in sites]), limits)
-            bar = part.colorbar(image, ax=list(panels[1]), pad=0.01, aspect=30, extend=extend, extendfrac=0.04)
-            bar.set_label("gate value")
-        panels[0][0].set_ylabel("gate value")
-        token = f"{here['text'].iloc[0]} token" if "text" in here else "token"
-        panels[1][0].set_ylabel(f"{token}{note}")
-        return beyond
+
+def _row(
+    part: SubFigure, sites: list[tuple[str, pd.DataFrame]], heights: tuple[float, float], ends: Ends, token: str
+) -> float:
+    """The columns of some sites; returns the most inches that marks beyond a frame take."""
+    beyond = 0.0
+    panels = part.subplots(2, len(sites), gridspec_kw={"height_ratios": heights}, squeeze=False)
+    layers = max(int(own["layer"].max()) for _, own in sites)
+    for number, ((site, here), (above, below)) in enumerate(zip(sites, panels.T, strict=True)):
+        lines.token_lines(above, here, "value")
+        lines.value_axis(above, ends, least=_LEAST_SPAN)
+        lines.over_layers(above, layers)
+        above.set_title(site.replace(" ", "\n"))
+        above.tick_params(labelleft=number == 0)
+        beyond = max(beyond, lines.off_scale(above, here, "value", ends, brief=True))
+        lines.references(above, _MARKED, named=number == len(sites) - 1)
+        image = lines.token_map(below, here, "value", ends, named=number == 0)
+    extend = lines.extension(pd.concat([own["value"] for _, own in sites]), ends)
+    part.colorbar(image, ax=list(panels[1]), pad=0.01, aspect=30, extend=extend, extendfrac=0.04, label="gate value")
+    panels[0][0].set_ylabel("gate value")
+    panels[1][0].set_ylabel(token)
+    return beyond
 
 
 def _spread(frame: pd.DataFrame, keys: list[str]) -> str:
@@ -126,13 +115,6 @@ def _spread(frame: pd.DataFrame, keys: list[str]) -> str:
     branches = [key for key in ("stack", "part") if key in frame]
     across = frame.groupby([*branches, *keys])["value"].std(ddof=0).mean()
     return f"Values from {value.min():.2g} to {value.max():.2g}; standard deviation over the tokens {across:.2g}."
-
-
-def _ends(frame: pd.DataFrame) -> Ends:
-    """The ends of an axis, at least so wide that noise stays flat."""
-    ends = robust_ends(frame["value"].to_numpy())
-    air = max(_LEAST_SPAN - (ends.high - ends.low), 0) / 2
-    return Ends(ends.low - air, ends.high + air)
 
 
 class ChannelGates(ModelFigure):
@@ -153,7 +135,7 @@ class ChannelGates(ModelFigure):
         channels every k-th is taken, k the least that suffices. Empty where no gates are channel-wise. Raises
         `UserError` where the site that is asked for has no channel-wise gates; says which have."""
         gates = [each for each in of.gates if each.kind == "channel"]
-        sites, site = list(dict.fromkeys(each.where["site"] for each in gates)), of.request.site
+        sites, site = list(dict.fromkeys(each.where["site"] for each in gates)), of.site
         if site is not None and site not in sites:
             have = f"Sites that have them: {', '.join(sites)}." if sites else "Its gates are scalars."
             raise UserError(f"there are no channel-wise gates at {site}", have)

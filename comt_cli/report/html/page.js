@@ -1,33 +1,57 @@
 "use strict";
-// What a page does: headings sort, links open what they lead to, and the contents can be searched and hidden.
+// The page's behaviour: headings sort, links open their target, and the contents can be searched and hidden.
 
-document.documentElement.classList.add("js");
-const search = document.getElementById("comt-search"), found = document.getElementById("comt-found");
-const tree = document.getElementById("comt-tree"), menu = document.getElementById("comt-menu");
+const BEGINS_WITH_NUMBER = /^[<>~]?\s*([+\-\u2212]?(?:\d[\d,]*)?\.?\d+(?:e[+-]?\d+)?)(?=$|[\s%x\/\[(])/i;
+const COLLATOR = new Intl.Collator("en", { numeric: true });
 
-// Each heading becomes a button when a table is first seen: ascending, descending, and back to the written order.
+// The number that a cell begins with ("+229 [+163, +310]", "4,018", "<1 %"), or null.
+function numberOf(text) {
+  const found = BEGINS_WITH_NUMBER.exec(text.trim());
+  return found ? Number(found[1].replace(/,/g, "").replace("\u2212", "-")) : null;
+}
+
+// The order of a column's cells, as a list of their positions. A column whose cells all begin with numbers is sorted by
+// these, another by its words; empty cells ("-") come last both ways; equal ones stay in their order.
+function orderOf(texts, descending) {
+  const isEmpty = (text) => ["", "-"].includes(text.trim());
+  const numeric = texts.every((text) => isEmpty(text) || numberOf(text) !== null);
+  const compare = numeric ? (a, b) => numberOf(a) - numberOf(b) : (a, b) => COLLATOR.compare(a.trim(), b.trim());
+  return [...texts.keys()].sort((i, j) => {
+    const empty = isEmpty(texts[i]) - isEmpty(texts[j]);
+    return empty || (descending ? -1 : 1) * compare(texts[i], texts[j]) || i - j;
+  });
+}
+
+// Each heading becomes a button: ascending, descending, and back to the written order.
 function makeSortable(table) {
-  const [body] = table.tBodies;
-  if (!table.tHead || !body || body.rows.length < 2 || table.querySelector("thead button")) return;
-  const written = [...body.rows];
-  const headings = [...table.tHead.rows[0].cells];
+  const body = table.tBodies[0], written = [...body.rows], headings = [...table.tHead.rows[0].cells];
+  if (written.length < 2) return;
   headings.forEach((heading, column) => {
     const button = document.createElement("button");
     button.type = "button";
     button.append(...heading.childNodes);
     heading.append(button);
     button.addEventListener("click", () => {
-      const next = { ascending: "descending", descending: null }[heading.getAttribute("aria-sort") ?? ""];
+      const next = { ascending: "descending", descending: null }[heading.getAttribute("aria-sort")];
       const direction = next === undefined ? "ascending" : next;
       for (const other of headings) other.removeAttribute("aria-sort");
       if (direction) heading.setAttribute("aria-sort", direction);
       const texts = written.map((row) => row.cells[column].textContent);
-      const order = direction ? orderOf(texts, direction === "descending") : written.keys();
-      body.append(...[...order].map((position) => written[position]));
+      const order = direction ? orderOf(texts, direction === "descending") : [...written.keys()];
+      body.append(...order.map((position) => written[position]));
     });
   });
 }
-for (const table of document.querySelectorAll("table")) makeSortable(table);
+
+document.documentElement.classList.add("js");
+const [search, found, tree, menu] = ["search", "found", "tree", "menu"].map((id) => document.getElementById(`comt-${id}`));
+document.querySelectorAll("table").forEach(makeSortable);
+
+function show(isOpen) {
+  document.body.classList.toggle("open", isOpen);
+  menu.setAttribute("aria-expanded", String(isOpen));
+}
+menu.addEventListener("click", () => show(menu.getAttribute("aria-expanded") === "false"));
 
 // Open everything around an element and go there. A row that was searched for stays marked until the next one.
 function reveal(target, isHit) {
@@ -55,55 +79,29 @@ document.addEventListener("click", (event) => {
 });
 if (location.hash) follow();
 
-function show(isOpen) {
-  document.body.classList.toggle("open", isOpen);
-  menu.setAttribute("aria-expanded", String(isOpen));
-}
-menu.addEventListener("click", () => show(menu.getAttribute("aria-expanded") === "false"));
-
-// Every part with its rows, lower case, made when somebody first searches.
-let index = null;
-function makeIndex() {
-  const textOf = (element) => element.textContent.replace(/\s+/g, " ").trim().toLowerCase();
-  return [...document.querySelectorAll(".part")].map((part) => ({
-    part, title: textOf(part.querySelector("summary")),
-    rows: [...part.querySelectorAll("tbody tr")].map((row) => ({ row, text: textOf(row) })),
-  }));
-}
-
-function entry(text, className, go) {
+function entry(text, className, target) {
   const link = document.createElement("a");
-  link.href = "#";
-  link.className = className;
-  link.textContent = text;
-  link.addEventListener("click", (event) => {
-    event.preventDefault();
-    go();
-  });
+  Object.assign(link, { href: `#${encodeURIComponent(target.id)}`, className, textContent: text });
+  if (className) link.addEventListener("click", (event) => (event.preventDefault(), reveal(target, true)));
   return link;
 }
 
+// Sections whose titles have all words, then those with such rows, at most three rows each.
 function look() {
-  const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+  const words = search.value.toLowerCase().split(/\s+/).filter(Boolean), byTitle = [], byRow = [];
+  const has = (...elements) => words.every((word) => elements.some((each) => each.textContent.toLowerCase().includes(word)));
   tree.hidden = words.length > 0;
   found.hidden = !tree.hidden;
   if (!words.length) return;
-  index ??= makeIndex();
-  const lists = { titles: [], rows: [] };
-  for (const { part, title, rows } of index) {
-    const isTitle = words.every((word) => title.includes(word)), name = part.querySelector("h3").textContent;
-    const group = part.closest(".group").querySelector("h2").textContent;
-    const hits = rows.filter(({ text }) => words.every((word) => text.includes(word) || title.includes(word)));
-    const list = isTitle ? lists.titles : lists.rows;
-    if (isTitle || hits.length) list.push(entry(`${name} (${group})`, "", () => (location.hash = encodeURIComponent(part.id))));
-    const shown = isTitle ? [] : hits.slice(0, 3);
-    list.push(...shown.map(({ row }) => {
-      const cells = [...row.cells].slice(0, 5).map((cell) => cell.textContent.trim());
-      return entry(cells.join(" · "), "hit", () => reveal(row, true));
-    }));
+  for (const part of document.querySelectorAll(".part")) {
+    const title = part.querySelector("summary"), isTitle = has(title);
+    const hits = isTitle ? [] : [...part.querySelectorAll("tbody tr")].filter((row) => has(row, title)).slice(0, 3);
+    if (!isTitle && !hits.length) continue;
+    const name = `${part.querySelector("h3").textContent} (${part.closest(".group").querySelector("h2").textContent})`;
+    const texts = hits.map((row) => [...row.cells].slice(0, 5).map((cell) => cell.textContent.trim()).join(" · "));
+    (isTitle ? byTitle : byRow).push(entry(name, "", part), ...hits.map((row, at) => entry(texts[at], "hit", row)));
   }
-  const every = [...lists.titles, ...lists.rows];
-  const count = document.createElement("p");
+  const every = [...byTitle, ...byRow], count = document.createElement("p");
   count.textContent = every.length > 80 ? "More than 80 places; another word narrows them." : `${every.length} places`;
   found.replaceChildren(count, ...every.slice(0, 80));
 }

@@ -1,7 +1,9 @@
-"""Markdown pages of a results folder as parts of one HTML page."""
+"""Markdown pages of a results folder as parts of one HTML page, and the figures in it."""
 
 from __future__ import annotations
 
+import base64
+import io
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
@@ -12,95 +14,136 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
 
-from comt_cli.report.html.pictures import Pictures
+from comt_cli.files import read_bytes, sha256
+from comt_cli.report import format
+from comt_cli.report.written import Reader
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 """HTML in a text is shown, not obeyed: recipes, and so names of rows, may be a stranger's."""
+_LEVEL = 4
+"""The level of the headings in a section: of those that are second-level ones in its Markdown."""
+_WIDEST = 960
+"""Pixels: what a page has room for beside its contents. The files have more."""
+_COLOURS = 32, 48, 96
+"""The fewest that will do."""
+_LARGEST_DIFFERENCE = 2.0
+"""Between a figure and itself in few colours: the mean over its pixels, of 255, in any of red, green and blue."""
+_FIGURE = Markup(
+    '<figure id="{name}"><div class="paper"><img src="{source}" alt="{alt}" width="{width}" height="{height}" '
+    'loading="lazy" decoding="async" data-source="{name}" data-sha256="{hash}"></div>'
+    '<figcaption>{title} <a href="{name}">{name}</a>{more}</figcaption></figure>'
+)
+_MORE = Markup("<details><summary>What it shows, and how to read it</summary>{}</details>")
 
 
 class Prose:
-    """Renders Markdown. `sections` says of which Markdown files, by their path below `results`, the page has a section,
-    and its id: links to them lead there. Other relative links lead to the files beside the page."""
+    """Renders Markdown, and embeds each figure where it comes first; where it comes again, a link leads there.
 
-    def __init__(self, results: Path, sections: Mapping[str, str], pictures: Pictures) -> None:
-        self.results, self.sections, self.pictures = results, sections, pictures
+    `sections` says of which Markdown files, by their path below `results`, the page has a section, and its id: links to
+    them lead there. Other relative links lead to the files beside the page. `shown` are the PNG files on it so far.
+    """
 
-    def parts(self, text: str, folder: str, level: int) -> tuple[str, Markup]:
-        """The title (the first heading of the first level, as plain text) and the HTML of the rest.
+    def __init__(self, reader: Reader, results: Path, sections: Mapping[str, str]) -> None:
+        self.reader, self.results, self.sections = reader, results, sections
+        self.shown: set[Path] = set()
 
-        Its second-level headings become those of `level`. Relative addresses in it are relative to `folder`, a path
-        below the results.
-        """
-        title, tokens = self._tokens(text, folder, level)
-        return title, _rendered(tokens)
+    def html(self, text: str, folder: Path | None = None, title: str = "") -> Markup:
+        """The HTML of a text without a title of its own; see `parts`."""
+        return self.parts(text, folder, title)[1]
 
-    def table_page(self, text: str, folder: str, level: int) -> tuple[str, Markup, Markup]:
-        """The same of a page of a table, and apart from it what explains it: all paragraphs before its first table and
-        all lists, but the line in italics that says what was trained."""
-        title, tokens = self._tokens(text, folder, level)
-        shown: list[Token] = []
-        explaining: list[Token] = []
-        block: list[Token] = []
-        begun = False
-        for token in tokens:
-            block.append(token)
-            if token.level == 0 and token.nesting <= 0:
-                begun = begun or block[0].type in ("heading_open", "html_block")
-                is_subtitle = any(child.type == "em_open" for each in block[1:2] for child in (each.children or ())[:2])
-                is_explaining = block[0].type == "bullet_list_open" or not (begun or is_subtitle)
-                (explaining if is_explaining else shown).extend(block)
-                block = []
-        return title, _rendered(shown + block), _rendered(explaining)
-
-    def _tokens(self, text: str, folder: str, level: int) -> tuple[str, list[Token]]:
-        tokens = _MARKDOWN.parse(text)
-        title = ""
+    def parts(self, text: str, folder: Path | None = None, title: str = "") -> tuple[str, Markup]:
+        """The title (the first heading of the first level, as plain text, or else that given) and the HTML of the rest.
+        Relative addresses in it are relative to `folder`, by default the results."""
+        tokens, folder = _MARKDOWN.parse(text), folder or self.results
         if len(tokens) > 2 and tokens[0].tag == "h1":
-            title = _plain(tokens[1])
-            tokens = tokens[3:]
+            title, tokens = _plain(tokens[1]), tokens[3:]
         for token in tokens:
             if token.type in ("heading_open", "heading_close"):
-                token.tag = f"h{min(6, int(token.tag[1]) + level - 2)}"
+                token.tag = f"h{min(6, int(token.tag[1]) + _LEVEL - 2)}"
             for child in token.children or ():
                 if child.type == "link_open":
                     child.attrSet("href", self._address(str(child.attrGet("href")), folder))
         tokens = list(self._with_figures(tokens, folder))
         _mark_tables(tokens, title or "Overview")
-        return title, tokens
+        return title, Markup(_MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {}))
 
-    def _address(self, href: str, folder: str) -> str:
+    def _below(self, href: str, folder: Path) -> str:
+        """The path below the results that a relative address in a folder there means."""
+        path = posixpath.join(folder.relative_to(self.results).as_posix(), unquote(href.partition("#")[0]))
+        return posixpath.normpath(path)
+
+    def _address(self, href: str, folder: Path) -> str:
         if re.match(r"[a-z][a-z0-9+.-]*:|/|#", href, re.IGNORECASE):
             return href
-        path = _below(href, folder)
+        path = self._below(href, folder)
         return f"#{quote(self.sections[path])}" if path in self.sections else quote(path, safe="/+-._")
 
-    def _with_figures(self, tokens: list[Token], folder: str) -> Iterator[Token]:
+    def _with_figures(self, tokens: list[Token], folder: Path) -> Iterator[Token]:
         """An image that is a paragraph of its own becomes a figure, another one its words: a page loads nothing."""
         for position, token in enumerate(tokens):
             image = _lone_image(token)
             if image is not None:
-                yield _block(self._figure(str(image.attrGet("src")), image.content, folder))
+                source = str(image.attrGet("src"))
+                path = self.results / self._below(source, folder)
+                is_ours = path.suffix == ".png" and path.resolve().is_relative_to(self.results.resolve())
+                is_shown = is_ours and path.is_file() and ":" not in source
+                missing = Markup("<p>Image: {}</p>").format(source)
+                yield _block(self.figure(path, image.content) if is_shown else missing)
             elif not any(_lone_image(near) for near in tokens[max(0, position - 1) : position + 2]):
                 for child in token.children or ():
                     if child.type == "image":
                         child.type, child.content = "text", f"{child.content} ({child.attrGet('src')})"
                 yield token
 
-    def _figure(self, source: str, caption: str, folder: str) -> Markup:
-        path = self.results / _below(source, folder)
-        is_ours = path.suffix == ".png" and path.resolve().is_relative_to(self.results.resolve()) and path.is_file()
-        if is_ours and ":" not in source:
-            return self.pictures.figure(path, caption)
-        return Markup("<p>Image: {}</p>").format(source)
+    def figure(self, path: Path, caption: str = "") -> Markup:
+        """The HTML of a PNG below the results folder. The text file beside it, if there is one, is its caption. One
+        that cannot be read as a picture is left out."""
+        name = path.relative_to(self.results).as_posix()
+        if path in self.shown:
+            return Markup('<p>Figure: <a href="#{0}">{0}</a>.</p>').format(name)
+        self.shown.add(path)
+        try:
+            content = read_bytes(path)
+            source, width, height = embedded(content)
+        except Exception as error:  # Pillow's are of many kinds
+            self.reader.leave_out(path, error)
+            return Markup("<p>Figure: {} cannot be read.</p>").format(name)
+        title, dot, rest = (self.reader.text(path.with_suffix(".txt")).strip() or caption).partition(". ")
+        return _FIGURE.format(name=name, source=source, alt=format.one_line(title or path.stem), width=width,
+                              height=height, hash=sha256(content)[:12], title=f"{title}{dot}",
+                              more=_MORE.format(rest) if rest else "")  # fmt: skip
 
 
-def _below(href: str, folder: str) -> str:
-    """The path below the results that a relative address in a folder there means."""
-    return posixpath.normpath(posixpath.join(folder, unquote(href.partition("#")[0])))
+def size_on_page(size: tuple[int, int]) -> tuple[int, int]:
+    """Width and height that a picture of this size has on a page."""
+    width = min(_WIDEST, size[0])
+    return width, round(size[1] * width / size[0])
 
 
-def _rendered(tokens: list[Token]) -> Markup:
-    return Markup(_MARKDOWN.renderer.render(tokens, _MARKDOWN.options, {}))
+def embedded(png: bytes) -> tuple[str, int, int]:
+    """A PNG as the address of a WebP, a sixth of its size; width and height in pixels.
+
+    Lossless with few colours, which are enough for lines and letters; where they are not, as for photographs, lossy
+    with all. The bytes may differ with the version of libwebp.
+    """
+    from PIL import Image, ImageChops, ImageStat
+
+    with Image.open(io.BytesIO(png), formats=("PNG",)) as image:
+        opaque = Image.new("RGBA", image.size, "white")
+        opaque.alpha_composite(image.convert("RGBA"))
+    drawn = opaque.convert("RGB")
+    if drawn.size != (size := size_on_page(drawn.size)):
+        drawn = drawn.resize(size, Image.Resampling.LANCZOS)
+    file = io.BytesIO()
+    for colours in _COLOURS:
+        # By numbers of pixels, the usual choice, thin lines get the colours of bands; without means pale bands vanish.
+        few = drawn.quantize(colours, method=Image.Quantize.MAXCOVERAGE, kmeans=2).convert("RGB")
+        if max(ImageStat.Stat(ImageChops.difference(drawn, few)).mean) <= _LARGEST_DIFFERENCE:
+            few.save(file, "WEBP", lossless=True, quality=100, method=4)
+            break
+    else:
+        drawn.save(file, "WEBP", quality=60)
+    return f"data:image/webp;base64,{base64.b64encode(file.getvalue()).decode()}", drawn.width, drawn.height
 
 
 def _lone_image(token: Token) -> Token | None:
@@ -118,32 +161,32 @@ def _block(html: Markup) -> Token:
 
 def _mark_tables(tokens: list[Token], title: str) -> None:
     """Say of tables what browsers cannot know: which cells are headings, and of what; which are texts, and verdicts."""
-    column, verdict, in_head = 0, -1, False
-    heading = title
+    headings: list[str] = []
+    column, label, in_head = 0, title, False
     for position, token in enumerate(tokens):
-        if token.type == "heading_open":
-            heading = f"{title}, {_plain(tokens[position + 1])}"
-        elif token.type == "table_open":
-            label = Markup('<div class="scroll" role="region" tabindex="0" aria-label="{}"><table>').format(heading)
-            tokens[position] = _block(label)
-        elif token.type == "table_close":
-            tokens[position] = _block(Markup("</table></div>"))
-        elif token.type in ("thead_open", "tbody_open"):
-            in_head = token.type == "thead_open"
-            verdict = -1 if in_head else verdict
-        elif token.type == "tr_open":
-            column = -1
-        elif token.type in ("th_open", "td_open"):
-            column += 1
-            if "right" not in str(token.attrs.pop("style", "")):
-                token.attrSet("class", "t")
-            text = _plain(tokens[position + 1])
-            if in_head:
-                token.attrSet("scope", "col")
-                verdict = column if text == "verdict" else verdict
-            elif column == 0:
-                token.tag, tokens[position + 2].tag = "th", "th"
-                token.attrs = {"scope": "row"}
-            elif column == verdict:
-                name = re.sub(r"[^a-z]+", "-", text.lower()).strip("-")
-                token.attrSet("class", f"verdict {name}")  # for a colour; its words say the same
+        match token.type:
+            case "heading_open":
+                label = f"{title}, {_plain(tokens[position + 1])}"
+            case "table_open":
+                opened = Markup('<div class="scroll" role="region" tabindex="0" aria-label="{}"><table>').format(label)
+                tokens[position], headings = _block(opened), []
+            case "table_close":
+                tokens[position] = _block(Markup("</table></div>"))
+            case "thead_open" | "tbody_open":
+                in_head = token.type == "thead_open"
+            case "tr_open":
+                column = -1
+            case "th_open" | "td_open":
+                column += 1
+                text = _plain(tokens[position + 1])
+                if "right" not in str(token.attrs.pop("style", "")):
+                    token.attrSet("class", "t")
+                if in_head:
+                    token.attrSet("scope", "col")
+                    headings.append(text)
+                elif column == 0:
+                    token.tag, tokens[position + 2].tag = "th", "th"
+                    token.attrs = {"scope": "row"}
+                elif headings[column] == "verdict":
+                    name = re.sub(r"[^a-z]+", "-", text.lower()).strip("-")
+                    token.attrSet("class", f"verdict {name}")  # for a colour; its words say the same

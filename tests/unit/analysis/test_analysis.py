@@ -14,8 +14,8 @@ from comt_cli.analysis.figures.gate_maps import summary_frame
 from comt_cli.analysis.figures.mixing import DISPERSION, READ_OUT, Mixing, recorded_states
 from comt_cli.analysis.figures.residual_stream import ResidualStream
 from comt_cli.analysis.figures.token_gates import ChannelGates, GateValues
+from comt_cli.analysis.model_figure import Subject
 from comt_cli.analysis.observed import DEFAULT_TEXT, Observation, SiteValues, observed_gates, tokens_of, watch
-from comt_cli.analysis.subject import Request, Subject
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.layers.attention import rotation_table
@@ -69,7 +69,7 @@ def by_site(values: list[SiteValues]) -> dict[tuple[str, str], dict[int, np.ndar
 
 
 def frame_of(figure, source: LoadedModel, text: str = TEXT, site: str | None = None) -> pd.DataFrame:
-    return figure().frame(Subject(Request(text, site), loaded=source))
+    return figure().frame(Subject(loaded=source, text=text, site=site))
 
 
 def test_frames_have_the_values_of_gates_and_channels_are_thinned_out(monkeypatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +9,6 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from comt_cli.analysis.figures.residual_stream import ResidualStream
-from comt_cli.analysis.figures.token_gates import GateValues
 from comt_cli.errors import StorageError
 from comt_cli.report import figures
 from comt_cli.report.caption import Caption
@@ -61,17 +58,3 @@ def test_token_names_can_be_read_and_drawn() -> None:
     assert token_labels(PIECES) == [f"{number} {name}" for number, name in enumerate(names, start=1)]
     assert token_labels(["▁", "K", "ing", "▁at", ".", "x"]) == ["1 ␣", "2 K", "3 -ing", "4 at", "5 .", "6 x"]
     assert token_labels(["O", "n", "<0x20>", "<0xE2>"]) == ["1 O", "2 n", "3 ␣", "4 <0xE2>"]
-
-
-@pytest.mark.parametrize("off", [{}, {1: 5.0, 2: -3.0, 3: 6.0}])
-def test_outliers_are_marked_beyond_the_frame(off) -> None:
-    """Three tokens of four layers have the values `off` in these layers; the rest is near 1."""
-    places = pd.MultiIndex.from_product([range(1, 5), range(9)], names=["layer", "position"]).to_frame(index=False)
-    near = pd.Series(np.linspace(0.9, 1.0, len(places)))
-    far = places["layer"].map(off).where(places["position"] < 3)
-    frame = places.assign(token="a", site="v_proj", value=far.fillna(near), cosine=far.fillna(near), norm_ratio=near)
-    for figure in (GateValues(), GateValues(shared=False), ResidualStream()):
-        texts = [(text.get_text(), text.xy) for axes in figure.draw(frame).axes for text in axes.texts]
-        assert sorted(at[0] for text, at in texts if text in ("▲", "▼")) == [*off]
-        said = [(at[0], float(text)) for text, at in texts if re.fullmatch(r"-?\d+", text) and at[1] in (0, 1)]
-        assert dict(said) == off

@@ -14,7 +14,7 @@ from tiny_runs import image_spec, pictures, train
 from comt_cli.analysis.figures.gate_maps import GateMaps, GateSummary
 from comt_cli.analysis.figures.gradients import BlockGradients, ConvGradients
 from comt_cli.analysis.figures.residual_shares import ResidualShares, Sums
-from comt_cli.analysis.subject import Request, Subject
+from comt_cli.analysis.model_figure import Subject
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedImageModel
 from comt_cli.layers.initialise import initialise
@@ -44,7 +44,7 @@ def loaded(method, net=NETS[0], **changes) -> LoadedImageModel:
 
 
 def frame_of(figure, one: LoadedImageModel, images=None) -> pd.DataFrame:
-    frame = figure().frame(Subject(Request(images=images), loaded=one))
+    frame = figure().frame(Subject(loaded=one, images=images))
     assert figure().draw(frame).axes
     assert all(sentence.endswith(".") for sentence in figure().sentences(frame))
     return frame
@@ -129,7 +129,7 @@ def test_shares_are_what_the_gates_of_a_connection_say(first_16) -> None:
     }
     for at, gate in gates.items():
         gate.register_forward_hook(lambda _, __, value, at=at: given.setdefault(at, []).append(value.double().numpy()))
-    frame = ResidualShares().frame(Subject(Request(), loaded=one))
+    frame = ResidualShares().frame(Subject(loaded=one))
     assert [*frame[["block", "share"]].itertuples(index=False, name=None)] == list(gates)
     assert frame["stage"].tolist() == frame["block"].tolist()
     for line in frame.itertuples():
@@ -191,7 +191,7 @@ def test_the_summary_of_maps_is_over_all_pixels_of_all_images(first_16) -> None:
 
 
 def logged(epochs: float = 5, **runs: RunDirectory) -> pd.DataFrame:
-    return ConvGradients().frame(Subject(Request(epochs=epochs), runs))
+    return ConvGradients().frame(Subject(runs, epochs=epochs))
 
 
 def test_logged_norms_are_listed_from_the_input_on(tmp_path) -> None:

@@ -10,8 +10,8 @@ from toy_translation import TOKENIZER, toy_model, toy_spec
 
 from comt_cli.analysis.figures.gate_maps import summary_frame
 from comt_cli.analysis.figures.residual_shares import ResidualShares
+from comt_cli.analysis.model_figure import Subject
 from comt_cli.analysis.observed import observed_gates, observed_pair
-from comt_cli.analysis.subject import Request, Subject
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedTranslator
 from comt_cli.generation.translate import Options, translator
@@ -178,7 +178,7 @@ def test_shares_are_those_of_the_connections_own_equation(method, equation) -> N
             module.register_forward_hook(compute)
     one.model(*on.inputs)
     computed, expected = expected, []
-    frame = ResidualShares().frame(Subject(Request(TEXT), loaded=one))
+    frame = ResidualShares().frame(Subject(loaded=one, text=TEXT))
     assert (frame["low"] <= frame["high"]).all()
     keys = ["stack", "layer", "part", "share", "tokens"]
     assert [*frame[keys].itertuples(index=False, name=None)] == [(*each[:4], each[6]) for each in computed]

@@ -11,8 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 from tiny_recipe import recipe
 
-from comt_cli.analysis.model_figure import ModelFigure, model_figures
-from comt_cli.analysis.subject import Subject
+from comt_cli.analysis.model_figure import ModelFigure, Subject, model_figures
 from comt_cli.errors import StorageError
 from comt_cli.files import write_json
 from comt_cli.runs.directory import RunDirectory
@@ -53,8 +52,8 @@ def handed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
         given.append(of.runs if figure.name == "conv-gradients" else of.models)
         return pd.DataFrame({"n": [len(given)]})
 
-    monkeypatch.setattr("comt_cli.analysis.subject.load", lambda path, _: f"network of {path.name}")
-    for kind in model_figures().values():
+    monkeypatch.setattr("comt_cli.analysis.model_figure.load", lambda path, _: f"network of {path.name}")
+    for kind in map(type, model_figures().values()):
         monkeypatch.setattr(kind, "frame", frame)
         monkeypatch.setattr(kind, "table", lambda _, frame: frame)
         monkeypatch.setattr(kind, "sentences", lambda *_: [])

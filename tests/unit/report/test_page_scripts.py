@@ -18,7 +18,8 @@ COMMITTED = Path(__file__).parents[3] / "results" / "index.html"
 
 
 def in_node(expression: str) -> object:
-    code = (Path(page_module.__file__).parent / "sort.js").read_text() + f"\nconsole.log(JSON.stringify({expression}));"
+    script = (Path(page_module.__file__).parent / "page.js").read_text().partition("document.documentElement")[0]
+    code = f"{script}\nconsole.log(JSON.stringify({expression}));"
     done = subprocess.run([str(NODE), "-e", code], capture_output=True, text=True, check=True, timeout=60)
     return json.loads(done.stdout)
 

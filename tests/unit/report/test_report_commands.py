@@ -51,8 +51,6 @@ def test_report_writes_a_page_for_browsers(mixed: Bench) -> None:
     result = comt("report", "--html")
     assert result.exit_code == 0, result.output
     assert result.output == "wrote runs/results/index.html\n"
-    page = Path("runs/results/index.html").read_text()
-    assert "Learning curves" in page
     both = comt("report", "table9", "--overview", "--html")
     assert both.output.endswith("wrote runs/results/README.md\nwrote runs/results/index.html\n")
     assert "--html is a page" in str(comt("report", "--html", "--json").exception)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from page_reading import Page, dead_links, loads
 from PIL import Image
 
-from comt_cli.report.html.curves import charts, read_log, thinned
-from comt_cli.report.html.page import grid, write_page
+from comt_cli.report.html.page import write_page
 from comt_cli.report.overview import write_overview
 from comt_cli.report.write import write_report
 from comt_cli.report.written import Reader, read_lines
@@ -28,13 +22,7 @@ NAME = '<script>alert("x")</script>'
 
 @pytest.fixture
 def written(mixed: Bench) -> Bench:
-    """Results with a table, its figure, another folder's page, and logs of two rows."""
-    for spec in mixed.specs():
-        file = mixed.runs / "by-id" / spec.id / "metrics.jsonl"
-        file.unlink(missing_ok=True)
-        if spec.row in ("pre-ln", "post-ln"):
-            logs = [{"step": step, "loss": spec.seed + 1 / step, "gradient_norm": 1.0} for step in range(10, 210, 10)]
-            file.write_text("".join(json.dumps(entry) + "\n" for entry in logs))
+    """Results with a table, its figure, and another folder's page."""
     write_report(mixed.loaded(), mixed.specs(), mixed.runs, mixed.results)
     folder = mixed.results / "smoke" / "comt"
     Image.new("RGB", (60, 40), "white").save(folder / "table9-sweep.png")
@@ -50,7 +38,7 @@ def written(mixed: Bench) -> Bench:
 
 
 def html(bench: Bench) -> str:
-    return write_page(bench.results, bench.runs).read_text(encoding="utf-8")
+    return write_page(bench.results).read_text(encoding="utf-8")
 
 
 def test_it_has_every_table_verdict_figure_and_how_it_was_made(written: Bench) -> None:
@@ -75,15 +63,6 @@ def test_it_has_every_table_verdict_figure_and_how_it_was_made(written: Bench) -
     for table in page.tables:
         assert sum(scope == "row" for _, scope in table.scopes) == len(table.rows)
         assert {len(row) for row in table.rows} <= {len(table.headings)}
-
-
-def test_ids_that_read_like_numbers_are_shown_as_they_are() -> None:
-    lines = [{"row": text, "mean_percent": "114.96588", "id": text} for text in ("12e4", "nan", "e-5")]
-    found = grid("Lines", [*lines, {"row": "b", "mean_percent": "-5e-07", "id": "b"}])
-    assert found.headings == ["row", "mean, %", "id"]
-    assert found.rows[0] == [("12e4", False), ("114.97", True), ("12e4", False)]
-    assert [cells[2] for cells in found.rows[1:3]] == [("nan", False), ("e-5", False)]
-    assert found.rows[3][1] == ("-5e-07", True)
 
 
 def test_names_are_shown_and_not_obeyed(written: Bench) -> None:
@@ -115,7 +94,6 @@ RUNS = b"row,column,seed,id,state,command,tokens_per_second\n"
         ("bench/a-cpu/alone.png", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 48 48\n"),
         ("FINDINGS.md", FOLDER),
         ("smoke/comt/table9.md", NOT_UTF8),
-        ("smoke/comt/table9-logs.csv", b"id,step,loss\na,b,2\n"),
         ("smoke/comt/other-runs.csv", RUNS + b"a,b,first,c,done,train-lm,1\n"),
         ("highlights.csv", b"table,row,column,method,on\nsmoke/comt/table9,no-such-row,tiny,a,b\n"),
         ("superseded.csv", b"id\n" + NOT_UTF8),
@@ -128,77 +106,7 @@ def test_a_damaged_file_is_named_and_left_out(written: Bench, name: str, damage:
         path.mkdir()
     else:
         path.write_bytes(damage)
-    for page in (write_page(written.results, written.runs, reader), write_overview(written.results, reader)):
+    for page in (write_page(written.results, reader), write_overview(written.results, reader)):
         assert "pre-ln" in page.read_text(encoding="utf-8")
     assert [*reader.damaged] == [path]
     assert str(path) in reader.damaged[path]
-
-
-@given(st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=300))
-def test_thinning_keeps_the_order_the_end_and_the_level(losses: list[float]) -> None:
-    log = [{"step": 10 * (index + 1), "loss": loss, "learning_rate": 1.0} for index, loss in enumerate(losses)]
-    found = thinned(log)
-    assert len(found) <= 50
-    steps = [0, *(line["step"] for line in found)]
-    assert steps[-1] == log[-1]["step"]
-    for begin, line in zip(steps, found, strict=False):
-        group = losses[begin // 10 : line["step"] // 10]
-        assert float(line["loss"]) == pytest.approx(sum(group) / len(group), rel=1e-4)
-
-
-def test_a_chart_has_means_where_all_seeds_have_a_value(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 3.0}\n{"step": 2, "lo')
-    assert read_log(tmp_path / "metrics.jsonl") == [{"step": 1, "loss": 3.0}]  # as far as it is whole
-    runs = [{"row": "plain" if run in "ab" else "gate", "column": "tiny", "id": run} for run in "abcd"]
-    logs = [("a", 1, 4), ("a", 2, 2), ("a", 3, 1), ("b", 1, 12), ("b", 2, 2), ("c", 2, 4)]
-    lines = [{"id": run, "step": str(step), "loss": str(loss)} for run, step, loss in logs]
-    (chart,) = charts([*lines, {"id": "c", "step": "5", "loss": "8"}], runs)
-    assert (chart["steps"], chart["range"]) == ((1, 5), (2, 8))
-    assert chart["curves"] == {"plain": "0,0 160,260", "gate": "160,130 640,0"}  # logarithmic
-    assert list(charts(lines[:2], runs)) == []  # two points are no curve
-
-
-def test_logs_at_hand_are_written_beside_the_table_and_those_elsewhere_are_kept(written: Bench) -> None:
-    before = html(written)
-    path = written.results / "smoke" / "comt" / "table9-logs.csv"
-    lines = read_lines(path)
-    assert {entry["step"] for entry in lines} == {str(step) for step in range(10, 210, 10)}
-    assert set(lines[0]) == {"id", "step", "loss"}
-    assert "6 of 12 runs" in before
-    assert before.count("<polyline") == 2
-    again, *_ = (line["id"] for line in lines)
-    folder = written.runs / "by-id" / again  # trained once more on another machine, to other digits
-    (folder / "metrics.jsonl").write_text('{"step": 10, "loss": 9.0}\n')
-    result = json.loads((folder / "result.json").read_text())
-    (folder / "result.json").write_text(json.dumps({**result, "loss": result["loss"] * (1 + 2e-5)}))
-    assert html(written) == before
-    shutil.rmtree(written.runs / "by-id")
-    assert html(written) == before
-    path = written.results / "smoke/comt/table9-runs.csv"
-    head, *runs = path.read_text().splitlines()
-    path.write_text("\n".join([f"{head},chosen", *(f"{run},{not run.startswith('post-ln')}" for run in runs), ""]))
-    assert html(written).count("<polyline") == 1  # runs that a grid did not choose are not drawn
-
-
-def luminance(colour: str) -> float:
-    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
-def test_texts_and_marks_have_the_contrast_of_wcag_aa(written: Bench, scheme: int) -> None:
-    style = html(written).partition("<style>")[2].partition("</style>")[0]
-    first, *schemes = style.split(":root {")[-3:]
-    colours = {name: value for block in (first, *schemes[: 1 + scheme])
-               for name, value in re.findall(r"--([a-z]+): ([^;]+);", block.partition("}")[0])}  # fmt: skip
-    colours = {name: value if value[0] == "#" else colours[value[6:-1]] for name, value in colours.items()}
-    colours = {name: re.sub("^#(.)(.)(.)$", r"#\1\1\2\2\3\3", value) for name, value in colours.items()}
-
-    def contrast(one: str, other: str) -> float:
-        low, high = sorted((luminance(colours[one]), luminance(colours[other])))
-        return (high + 0.05) / (low + 0.05)
-
-    for ground in ("page", "shade", "mark"):
-        assert min(contrast(name, ground) for name in ("ink", "quiet", "link", "good", "bad")) >= 4.5
-    assert min(contrast(name, ground) for name in ("better", "worse") for ground in ("page", "shade")) >= 3
