@@ -15,7 +15,7 @@ from comt_cli.campaign.server import begin_as_helper, context_for, start_server
 from comt_cli.commands.options import Where
 from comt_cli.models import accounting
 from comt_cli.models.cost import Cost, Network, network_of
-from comt_cli.report.sweep import read_sweep
+from comt_cli.report.exhibits.sweep import read_sweep
 from comt_cli.runs.directory import ENDED, RunDirectory
 from comt_cli.runs.known import adopt_contents
 from comt_cli.runs.plan import RunSpec
