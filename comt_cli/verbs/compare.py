@@ -273,7 +273,7 @@ def curves(
 
       comt curves table3.yaml --rows pre-ln,pre-ln+comt --seeds 1-3
     """
-    from comt_cli.report.figures.write import of_all
+    from comt_cli.report.figures import of_all
 
     planned, exhibit = plan_selected(recipe, of, runs=runs), Curves(quantity)
     loaded = planned.loaded

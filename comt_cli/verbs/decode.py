@@ -27,8 +27,9 @@ from comt_cli.generation.caption import ImageCaptioner, Said, Seen, look_at
 from comt_cli.generation.transcript import PartFile
 from comt_cli.models import kernels as model_kernels
 from comt_cli.recipe.settings import Kernels as Wanted
-from comt_cli.report import figures
 from comt_cli.report.caption import Caption
+from comt_cli.report.figures import sign, write_figure
+from comt_cli.report.figures.lines import draw_attention, draw_captioned
 from comt_cli.report.terminal import say_written
 from comt_cli.report.words import of_runs
 from comt_cli.tasks.settings.transformer import BeamSettings
@@ -132,7 +133,7 @@ def translate_lines(source: str, lines: Iterable[str], out: Path | None, decodin
         for found, number in numbered:
             if decoding.attention is not None and found[0].hypothesis is not None:  # else it is an empty line
                 weights_TS, target, words = using.attention(found[0])
-                drawn = figures.draw_attention(weights_TS.numpy(), target, words)
+                drawn = draw_attention(weights_TS.numpy(), target, words)
                 title = "What each token of a translation is predicted from"
                 notes = (f"{_WEIGHTS} each row sums to 1.",)
                 _write_figure(drawn, loaded, decoding.attention, f"attention-{number}", title, notes)
@@ -193,12 +194,12 @@ def _draw_caption(
     weights_TR, words = using.attention(image, best)
     notes = [f"{_WEIGHTS} each word's sum to 1."]
     if image.pixels is not None:
-        drawn = figures.draw_captioned(image.pixels, best.text, weights_TR, words)
+        drawn = draw_captioned(image.pixels, best.text, weights_TR, words)
         title = f"An image, its caption ({best.text}), and where the model looks as it says each word"
         notes.append("Over them the image in black, as far as it differs from its paper.")
     else:
         names = ["region"] * weights_TR.shape[1]
-        drawn = figures.draw_attention(weights_TR, words, names, ("word", "region of the image"))
+        drawn = draw_attention(weights_TR, words, names, ("word", "region of the image"))
         title = f"Which regions of an image the model looks at as it says each word of “{best.text}”"
     _write_figure(drawn, loaded, folder, stem, title, notes)
 
@@ -208,5 +209,5 @@ def _write_figure(
 ) -> None:
     figure, frame = drawn
     said = Caption(title, of_runs([loaded.run]), tuple(notes))
-    figures.sign(figure, said.trained)
-    say_written(figures.write_figure(figure, frame, folder, stem, said), sys.stderr)
+    sign(figure, said.trained)
+    say_written(write_figure(figure, frame, folder, stem, said), sys.stderr)
