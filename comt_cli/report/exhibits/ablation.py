@@ -97,7 +97,7 @@ class Ablation(Exhibit):
             point["x"] = x = point["x"] if axis == "cost" else numbers.get(point["row"])
             is_share = axis == "number" and option == "beta_bias"
             point["position"] = x if x is None or not is_share else 1 / (1 + math.exp(-max(min(x, 700.0), -700.0)))
-        frame = frame_of({field: point.get(field) for field in _FIELDS} for point in points)
+        frame = frame_of([{field: point.get(field) for field in _FIELDS} for point in points])
         shown = [run.spec for cell in cells["_cell"] for run in cell.every]
         notes = [*other_settings(shown, info.baseline)]
         if elsewhere:

@@ -278,7 +278,7 @@ def _origin(cells: pd.DataFrame, shown: Collection[str]) -> Iterator[str]:
         commits = f", commit {format.listing(attrs['commits'])}" if attrs["commits"] else ""
         yield f"Trained on {format.listing(attrs['devices'])}{commits}."
     if attrs["contents"]:
-        yield f"Content of the data: {format.listing(content[:_CONTENT_DIGITS] for content in attrs['contents'])}."
+        yield f"Content of the data: {format.listing([each[:_CONTENT_DIGITS] for each in attrs['contents']])}."
 
 
 def _rules(cells: pd.DataFrame) -> Iterator[str]:
