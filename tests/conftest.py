@@ -100,7 +100,7 @@ def quick_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.text import Text
 
-    from comt_cli.report.figures import write
+    from comt_cli.report import figures
 
     def shown(figure: Any) -> bytes:
         figure.draw_without_rendering()
@@ -108,8 +108,8 @@ def quick_figures(monkeypatch: pytest.MonkeyPatch) -> None:
         points = [line.get_xydata().tolist() for line in figure.findobj(Line2D)]
         return b"\x89PNG" + repr((texts, points)).encode()
 
-    monkeypatch.setattr(write, "_png", shown)
-    monkeypatch.setattr(write, "_pdf", lambda figure: b"%PDF")
+    monkeypatch.setattr(figures, "_png", shown)
+    monkeypatch.setattr(figures, "_pdf", lambda figure: b"%PDF")
 
 
 @pytest.fixture

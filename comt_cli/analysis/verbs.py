@@ -14,7 +14,7 @@ from comt_cli.exchange.load import load, who_takes
 from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedImageModel, LoadedText, LoadedTranslator
 from comt_cli.files import write_text
 from comt_cli.methods import in_words
-from comt_cli.report.figures.write import figure_folder, of_all, run_figure_folder
+from comt_cli.report.figures import figure_folder, of_all, run_figure_folder
 from comt_cli.report.frame import runs_csv
 from comt_cli.report.recipe_figure import RecipeFigure
 from comt_cli.report.terminal import say_written

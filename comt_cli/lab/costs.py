@@ -23,7 +23,7 @@ from comt_cli.lab.runner import Built, Case, Row, Session, Unavailable, run_case
 from comt_cli.lab.step import TrainedNetwork
 from comt_cli.lab.timing import Part, Times, compared, mebibytes, saved_bytes
 from comt_cli.models.accounting import cost_of
-from comt_cli.report.costs import network_key, other_device, write_costs
+from comt_cli.report.exhibits.costs import network_key, other_device, write_costs
 from comt_cli.report.terminal import say_written
 from comt_cli.report.write import costs_file
 from comt_cli.runs.plan import RunSpec

@@ -2,8 +2,8 @@
 
 Each combination of values is a point of the sweep's grid. Which point a cell shows is decided by a metric of
 validation, for every cell by itself, once all its runs have ended (`report.collect`). With seeds of its own a sweep has
-trials, and the table's runs are trained at the points that these choose (`report.sweep`). `with_sweep` gives a recipe
-the sweep of the command line: `--sweep train.learning_rate=1e-3,2e-3,4e-3`.
+trials, and the table's runs are trained at the points that these choose (`report.exhibits`). `with_sweep` gives a
+recipe the sweep of the command line: `--sweep train.learning_rate=1e-3,2e-3,4e-3`.
 """
 
 from __future__ import annotations

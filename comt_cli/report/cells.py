@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from comt_cli.recipe.grid import OF_TEST
 from comt_cli.report.collect import Cell, Run
-from comt_cli.report.frame import GRID, Record, TableInfo, cells_of, frame_of, info_of, part_of, rows_of
+from comt_cli.report.frame import GRID, Record, TableInfo, frame_of
 from comt_cli.report.logs import curve
 from comt_cli.report.statistics import (
-    Outcome,
     Paired,
+    Verdict,
     corrected,
     detectable,
     difference,
@@ -41,12 +41,14 @@ def cells_frame(runs: pd.DataFrame) -> pd.DataFrame:
     `attrs` have the `table`, and of these runs: `specs`, by column the baseline's (the first row's, where the baseline
     was not selected), `seeds`, what was `trained`, notes, devices, commits and contents of the data.
     """
-    info, cells, every = info_of(runs), cells_of(runs), list(runs["_run"])
+    info: TableInfo = runs.attrs["table"]
+    cells: dict[tuple[str, str], Cell] = {(cell.row, cell.column): cell for cell in runs["_cell"]}
+    every: list[Run] = list(runs["_run"])
     found = [_record(info, cell, cells.get((info.baseline, column))) for (_, column), cell in cells.items()]
     adjusted = corrected({n: (each["_verdict"], each["_apart"], each["_metric"].difference)
                           for n, each in enumerate(found)})  # fmt: skip
-    costs = {(row, column): each for row, column, each in
-             zip(runs["row"], runs["column"], runs["_costs"], strict=True)} if "_costs" in runs else {}  # fmt: skip
+    costs = dict(zip(zip(runs["row"], runs["column"], strict=True), runs["_costs"], strict=True)
+                 if "_costs" in runs else ())  # fmt: skip
     for number, record in enumerate(found):
         record |= {"p_value_holm": adjusted.get(number)}
         record |= {"recipe": info.origin, "changed_settings": shlex.join(info.changed)}
@@ -76,29 +78,28 @@ def _distinct(runs: Iterable[Run], key: str) -> list[str]:
 
 def _record(info: TableInfo, cell: Cell, base: Cell | None) -> Record:
     row, column, task, own = cell.row, cell.column, info.task, info.recipe.rows[cell.row]
-    key, metric, compared = info.keys[column], info.metric(column), info.compared.get(column)
+    key, metric, compared = info.keys[column], info.metrics[column], info.compared.get(column)
     unit, is_baseline = metric.difference, row == info.baseline
     values, theirs = cell.values(key), base.values(key) if base else {}
     ours = summarise(list(values.values()))
     apart = None if is_baseline else paired_difference(values, theirs, unit)
-    printed = (each.paper.get(compared) if compared else None for each in (own, info.recipe.rows[info.baseline]))
-    paper, paper_base = printed
-    has_apart = not (is_baseline or metric.collapsed(paper) or metric.collapsed(paper_base))
-    paper_apart = difference(paper, paper_base, unit) if has_apart else None
-    verdict = judge(
-        is_baseline=is_baseline,
-        ours=_outcome(cell, values),
-        baseline=_outcome(base, theirs),
-        difference=apart,
-        paper=paper,
-        paper_baseline=paper_base,
-        metric=metric,
+    paper, paper_base = (
+        each.paper.get(compared) if compared else None for each in (own, info.recipe.rows[info.baseline])
     )
+    is_collapsed = metric.collapsed(paper)
+    has_apart = not (is_baseline or is_collapsed or metric.collapsed(paper_base))
+    paper_apart = difference(paper, paper_base, unit) if has_apart else None
+    lost, base_lost = (bool(each and not each.is_open and each.having(RunState.diverged)) for each in (cell, base))
+    verdict = Verdict.baseline if is_baseline else judge(
+        apart, metric, has_values=bool(values), diverged=lost, baseline_diverged=base_lost, paper=paper,
+        paper_baseline=paper_base,
+    )  # fmt: skip
     found = None if apart is None else detectable(apart, unit)
     equal_time = None if apart is None or base is None else at_equal_time(cell, base, key, unit)
     beside = None if metric.beside is None else summarise(list(cell.values(metric.beside).values()))
     note = own.notes.get(info.scale) if values and not info.changed else None  # on runs with the recipe's settings
     point = dict.fromkeys(cell.runs[0].spec.point) | dict(cell.point or {}) if cell.points else {}
+    per_second = task.unit.per_second
     record = {
         "row": row,
         "column": column,
@@ -128,7 +129,7 @@ def _record(info: TableInfo, cell: Cell, base: Cell | None) -> Record:
         **({} if note is None else {"note": note}),
         "extra_parameters_percent": cell.average("extra_parameters_percent"),
         "paper_increase": own.paper_increase.get(compared) if compared else None,
-        task.unit.per_second: cell.average(task.unit.per_second),
+        per_second: cell.average(per_second),
         "devices": "; ".join(_distinct(cell.runs, "device")),
         "git_commits": "; ".join(_distinct(cell.runs, "git_commit")),
         "data_contents": " ".join(dict.fromkeys(run.content for run in cell.runs if run.result and run.content)),
@@ -141,6 +142,8 @@ def _record(info: TableInfo, cell: Cell, base: Cell | None) -> Record:
         "_equal_time": equal_time,
         "_verdict": verdict,
         "_paper_apart": paper_apart,
+        "_paper_collapsed": is_collapsed,
+        "_diverged": lost,
         "_direction": 0 if is_baseline else published_direction(paper, paper_base, metric),
     }
     return {**record, "_remarks": tuple(cell_notes(cell, record, info))}
@@ -149,10 +152,6 @@ def _record(info: TableInfo, cell: Cell, base: Cell | None) -> Record:
 def _paired(apart: Paired | None, mean: str, ends: str) -> dict[str, float | None]:
     numbers = (None, None, None) if apart is None else (apart.mean, apart.low, apart.high)
     return dict(zip((mean, f"{ends}low", f"{ends}high"), numbers, strict=True))
-
-
-def _outcome(cell: Cell | None, values: Mapping[int, float]) -> Outcome:
-    return Outcome(len(values), len(cell.having(RunState.diverged)) if cell and not cell.is_open else 0)
 
 
 def _is_best(record: Record, cells: Sequence[Record]) -> bool:
@@ -171,15 +170,8 @@ def _is_best(record: Record, cells: Sequence[Record]) -> bool:
 
 def only(cells: pd.DataFrame, rows: Iterable[str], columns: Iterable[str]) -> pd.DataFrame:
     """The part of a table that was chosen to be shown; its numbers are those of the whole."""
-    return part_of(cells, cells["row"].isin({*rows}) & cells["column"].isin({*columns}))
-
-
-def under_columns(cells: pd.DataFrame) -> dict[str, list[Record]]:
-    """The records of a table by column."""
-    found: dict[str, list[Record]] = {}
-    for record in rows_of(cells):
-        found.setdefault(record["column"], []).append(record)
-    return found
+    part: pd.DataFrame = cells[cells["row"].isin({*rows}) & cells["column"].isin({*columns})]
+    return part
 
 
 def at_equal_time(cell: Cell, baseline: Cell, metric: str, unit: DifferenceUnit) -> Paired | None:
@@ -201,19 +193,17 @@ def at_equal_time(cell: Cell, baseline: Cell, metric: str, unit: DifferenceUnit)
         return None
     prefix = next((each for each in OF_TEST if metric.startswith(each)), "")
     key = f"validation_{metric.removeprefix(prefix)}"
-    ours, theirs = (
-        {run.spec.seed: curve(run.directory, run.result or {}, "time", key) for run in each.runs}
-        for each in (cell, baseline)
-    )
-    seeds = ours.keys() & theirs.keys()
-    curves = [each[seed] for each in (ours, theirs) for seed in seeds]
+    sides = [{run.spec.seed: curve(run.directory, run.result or {}, "time", key) for run in each.runs}
+             for each in (cell, baseline)]  # fmt: skip
+    seeds = sides[0].keys() & sides[1].keys()
+    curves = [side[seed] for side in sides for seed in seeds]
     if not curves or not all(curves):
         return None
     used = min(points[-1][0] for points in curves)
     if any(used < points[0][0] for points in curves):
         return None
-    read = [{seed: read_at(each[seed], used, logarithms=unit.is_relative) for seed in seeds} for each in (ours, theirs)]
-    return paired_difference(read[0], read[1], unit)
+    ours, theirs = ({seed: read_at(side[seed], used, logarithms=unit.is_relative) for seed in seeds} for side in sides)
+    return paired_difference(ours, theirs, unit)
 
 
 def read_at(points: Sequence[tuple[float, float]], used: float, *, logarithms: bool) -> float:

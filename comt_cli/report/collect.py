@@ -1,4 +1,4 @@
-"""The planned runs of a table, as far as their directories go, and the cells that they make."""
+"""The planned runs of a table, each with its directory's content, and the cells that they make."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from comt_cli.runs.plan import RunSpec
 
 ENDED = (RunState.done, RunState.diverged)
 _ORDER = (RunState.done, RunState.diverged, RunState.running, RunState.unfinished, RunState.missing)
-_RUN_NAME = re.compile(r"seed(\d+)-([0-9a-f]{12})")
+_RUN_NAME = re.compile(r"seed(\d+)-[0-9a-f]{12}")
 _SPEED_LINES = 10
 _NAMED = 6
-"""Runs that an error names for each content."""
+"""Runs that an error names for each content, at most."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far an unended run is: steps, the newest training loss (nats), tokens or images per second, seconds to go."""
+    """Progress of an unended run: steps, newest training loss (nats), tokens or images per second, seconds to go."""
 
     step: int
     steps: int
@@ -45,17 +45,11 @@ class Run:
 
     spec: RunSpec
     state: RunState
+    directory: RunDirectory
     result: dict[str, Any] | None = None
     progress: Progress | None = None
     problem: str | None = None
     chosen: bool | None = None
-    place: RunDirectory | None = None
-
-    @property
-    def directory(self) -> RunDirectory:
-        """Where its logs are."""
-        assert self.place is not None
-        return self.place
 
     def number(self, key: str) -> float | None:
         """A finite number of `result.json`; None where there is none."""
@@ -78,7 +72,7 @@ class Run:
         return None if found is None else str(found)
 
     def scored_on(self, metric: str) -> tuple[int, str, str] | None:
-        """How many samples gave a metric, of which split, and what they are."""
+        """The number of samples that gave a metric, their split, and what they are."""
         prefix = self._evaluation(metric)[0]
         found = scored_on(self.result or {}, prefix)
         return found and (found[0], prefix.strip("_").replace("_", " ") or "validation", found[1])
@@ -138,8 +132,8 @@ class Cell:
 
     def average(self, key: str) -> float | None:
         """Mean over seeds of a number of `result.json`; None where no run has it."""
-        found = summarise([number for run in self.runs if (number := run.number(key)) is not None])
-        return None if found is None else found.mean
+        found = [number for run in self.runs if (number := run.number(key)) is not None]
+        return math.fsum(found) / len(found) if found else None
 
     @property
     def state(self) -> str:
@@ -169,10 +163,9 @@ class Collection:
                 found.setdefault(asked, {}).setdefault(run.content, []).append(run)
         for (column, _), contents in found.items():
             if len(contents) > 1:
-                listed = ""
-                for content, runs in contents.items():
-                    shown = [f"{run.spec.row} seed {run.spec.seed} ({run.spec.id})" for run in runs[:_NAMED]]
-                    listed += f"\n  {content[:12]}: {', '.join(shown)}{' ...' if len(runs) > _NAMED else ''}"
+                named = {content: [f"{run.spec.row} seed {run.spec.seed} ({run.spec.id})" for run in runs[:_NAMED]]
+                         for content, runs in contents.items()}  # fmt: skip
+                listed = "".join(f"\n  {content[:12]}: {', '.join(each)}" for content, each in named.items())
                 rows = ",".join(dict.fromkeys(run.spec.row for run in min(contents.values(), key=len)))
                 raise UserError(
                     f"the runs under {column} were trained on different data, by the hash of its content:{listed}",
@@ -185,12 +178,12 @@ class Collection:
         all its runs are counted."""
         rows = []
         for cell in self.cells.values():
-            done = summarise(list(cell.values(metrics[cell.column]).values()))
-            states = Counter(run.state for run in cell.every)
+            metric, states = metrics[cell.column], Counter(run.state for run in cell.every)
+            done = summarise(list(cell.values(metric).values()))
             rows.append({
                 "row": cell.row,
                 "column": cell.column,
-                "metric": metrics[cell.column],
+                "metric": metric,
                 "mean": done and done.mean,
                 "stderr": done and done.stderr,
                 **({"grid": cell.point} if cell.points else {}),
@@ -223,15 +216,19 @@ def collect(
 
     Of the points of a grid, a cell shows the one with the best mean of the metric `choose_by` over its seeds.
     A directory that cannot be read counts as unfinished and gets a note, as does a run that is done but has no number
-    for its column's metric (`metrics`). Without `remarks` there is no note on other runs in the cells' folders.
+    for its column's metric (`metrics`). Without `remarks` there is no note on other seeds in the cells' folders.
     """
     grouped: dict[tuple[str, str], list[Run]] = {}
     for spec in specs:
         run = _look_up(spec, runs, None if metrics is None else metrics[spec.column])
         grouped.setdefault((spec.row, spec.column), []).append(run)
     cells = {key: cell_of(*key, found, choose_by) for key, found in grouped.items()}
-    problems = [run.problem for cell in cells.values() for run in cell.every if run.problem]
-    return Collection(cells, (*problems, *(_remarks(specs, runs) if remarks else ())))
+    notes = [run.problem for cell in cells.values() for run in cell.every if run.problem]
+    more = _other_seeds(grouped, runs) if remarks else set[int]()
+    if more:
+        every = format.seeds(more | {spec.seed for spec in specs})
+        notes.append(f"Seeds that are finished and not shown here: {format.seeds(more)} (--seeds {every} shows them).")
+    return Collection(cells, tuple(notes))
 
 
 def cell_of(row: str, column: str, found: Iterable[Run], choose_by: str | None) -> Cell:
@@ -274,8 +271,8 @@ def _look_up(spec: RunSpec, runs: Path, metric: str | None) -> Run:
         progress = None if state in (*ENDED, RunState.missing) else _progress(directory, spec)
     except (UserError, OSError, ValueError, KeyError, TypeError) as error:
         reason = error.message if isinstance(error, UserError) else f"{directory.path} cannot be read: {error!r}"
-        return Run(spec, RunState.unfinished, problem=reason, place=directory)
-    run = Run(spec, state, result, progress, place=directory)
+        return Run(spec, RunState.unfinished, directory, problem=reason)
+    run = Run(spec, state, directory, result, progress)
     has_value = metric is None or run.value(metric) is not None or run.reported("missing", metric) is not None
     if state is RunState.done and not has_value:
         return replace(run, problem=f"{directory.result_file} has no {metric}")
@@ -300,41 +297,15 @@ def _progress(directory: RunDirectory, spec: RunSpec) -> Progress | None:
     return Progress(newest["step"], steps, newest["loss"], speed, max(steps - newest["step"], 0) * step_seconds)
 
 
-def _remarks(specs: Sequence[RunSpec], runs: Path) -> Iterator[str]:
-    """What else is finished in the planned cells' folders: seeds that were not asked for, and runs with another id."""
-    planned = {runs / spec.relative_path for spec in specs}
-    cells: dict[tuple[str, str], dict[str, RunSpec]] = {}
-    for spec in specs:
-        cells.setdefault((spec.row, spec.column), {})[canonical_json(spec.point)] = spec
-    more_seeds: set[int] = set()
-    others = 0
-    for points in cells.values():
-        of_seed: Counter[int] = Counter()
-        spec = next(iter(points.values()))
-        folder = (runs / spec.relative_path).parent  # of links
-        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            name = _RUN_NAME.fullmatch(path.name)
-            if name is None or path in planned or not RunDirectory(path).result_file.exists():
-                continue
-            seed = int(name[1])
-            if name[2] in {each.model_copy(update={"seed": seed}).id for each in points.values()}:
-                of_seed[seed] += 1
-            elif _may_be_of_scale(path, spec.scale):
-                others += 1
-        more_seeds |= {seed for seed, count in of_seed.items() if count == len(points)}
-    if more_seeds:
-        every = format.seeds(more_seeds | {spec.seed for spec in specs})
-        yield f"Seeds that are finished and not shown here: {format.seeds(more_seeds)} (--seeds {every} shows them)."
-    if others:
-        were, them = ("was", "it") if others == 1 else ("were", "them")
-        yield (
-            f"{format.plural(others, 'finished run')} of this table {were} made with other settings or data "
-            f"(comt runs {specs[0].paper}/{specs[0].table} lists {them})."
-        )
-
-
-def _may_be_of_scale(path: Path, scale: str) -> bool:
-    try:
-        return RunDirectory(path).spec().scale == scale
-    except UserError:  # written by another version: it is not known
-        return True
+def _other_seeds(cells: Mapping[tuple[str, str], Sequence[Run]], runs: Path) -> set[int]:
+    """Seeds of a cell that are finished at all its points and were not asked for."""
+    found = set()
+    for own in cells.values():
+        points = {canonical_json(run.spec.point): run.spec for run in own}.values()
+        folder = (runs / own[0].spec.relative_path).parent  # of links
+        done = {path.name: int(name[1]) for path in (folder.glob("seed*") if folder.is_dir() else ())
+                if (name := _RUN_NAME.fullmatch(path.name)) and RunDirectory(path).result_file.exists()}  # fmt: skip
+        for seed in {*done.values()} - {run.spec.seed for run in own}:
+            paths = (spec.model_copy(update={"seed": seed}).relative_path for spec in points)
+            found |= {seed} if all(path.name in done for path in paths) else set()
+    return found

@@ -27,19 +27,20 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 """A row of a frame by column."""
 GRID = "grid."
-"""How the columns begin that have the values of a grid's keys."""
+"""Beginning of the columns that have the values of a grid's keys."""
 _OF_PAPER = ("data.", "model.", "train.steps=", "train.batch_size=")
 """Changed settings, by their beginning, with which a run is no longer the one that the paper's number is of."""
 
 
 @dataclass(frozen=True)
 class TableInfo:
-    """What exhibits need of a recipe at one scale, resolved once: `attrs["table"]` of a frame of runs.
+    """A recipe at one scale as far as exhibits need it, resolved once: `attrs["table"]` of a frame of runs.
 
     Attributes:
         folder, name: of its files; `file` and `origin` name the recipe (`LoadedRecipe`).
         paper: None where no number of a paper may be shown.
-        keys: by column what it shows, a key of the task's metrics; all columns of the scale, in their order.
+        keys: by column what it shows, a key of the task's metrics; all columns of the scale, in their order. `metrics`
+            are these.
         compared: by column the paper's that it is compared with; empty without a paper.
         changed: the `--set` arguments.
     """
@@ -48,12 +49,14 @@ class TableInfo:
     methods: Mapping[str, Mapping[str, Any]]
     task: Task[Any]
     scale: str
+    baseline: str
     folder: str
     name: str
     file: str
     origin: str
     paper: str | None
     keys: Mapping[str, str]
+    metrics: Mapping[str, Metric]
     compared: Mapping[str, str | None]
     grid: LoadedGrid | None
     has_trials: bool
@@ -63,35 +66,28 @@ class TableInfo:
         """Itself: pandas copies the attributes of a frame with every part of it."""
         return self
 
-    @property
-    def baseline(self) -> str:
-        """The row that all others are compared with."""
-        return self.recipe.baseline
-
-    def metric(self, column: str) -> Metric:
-        """The metric that a column shows."""
-        found: Metric = self.task.metrics[self.keys[column]]
-        return found
-
 
 def table_info(loaded: LoadedRecipe, specs: Sequence[RunSpec]) -> TableInfo:
     """Resolve a recipe for these runs of one scale. A paper's numbers are not shown with a text of one's own
     (`files:GLOB`), or another size or length."""
-    recipe, scale = loaded.recipe, specs[0].scale
+    recipe, scale, task = loaded.recipe, specs[0].scale, specs[0].task
     changed, columns = loaded.changed(scale), loaded.columns(scale)
     is_own_text = any(":" in str(getattr(spec.settings.data, "corpus", "")) for spec in specs)
     is_published = loaded.is_published and not is_own_text and not any(each.startswith(_OF_PAPER) for each in changed)
+    keys = {column: recipe.metric_at(scale, column) for column in columns}
     return TableInfo(
         recipe=recipe,
         methods=loaded.methods,
-        task=specs[0].task,
+        task=task,
         scale=scale,
+        baseline=recipe.baseline,
         folder=loaded.folder,
         name=loaded.outputs(scale),
         file=loaded.file,
         origin=loaded.origin,
         paper=recipe.paper if is_published else None,
-        keys={column: recipe.metric_at(scale, column) for column in columns},
+        keys=keys,
+        metrics={column: task.metrics[key] for column, key in keys.items()},
         compared={column: loaded.compared_column(scale, column) for column in columns} if is_published else {},
         grid=loaded.grids.get(scale),
         has_trials=loaded.has_trials(scale),
@@ -123,7 +119,7 @@ def runs_frame(loaded: LoadedRecipe, specs: Sequence[RunSpec], runs: Path) -> pd
     collection.check_contents()
     rows, columns = list(info.recipe.rows), list(info.keys)
     ordered = sorted(collection.cells.values(), key=lambda cell: (columns.index(cell.column), rows.index(cell.row)))
-    frame = frame_of(record for cell in ordered for record in cell_records(cell, info.origin))
+    frame = frame_of([{**run_record(run, info.origin), "_cell": cell} for cell in ordered for run in cell.every])
     frame.attrs = {"table": info, "notes": collection.notes}
     return frame
 
@@ -139,20 +135,12 @@ def frame_of(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
 def rows_of(frame: pd.DataFrame) -> list[Record]:
     """The rows of a frame, with the objects."""
-    keys = [str(key) for key in frame.columns]
-    return [dict(zip(keys, values, strict=True)) for values in frame.itertuples(index=False, name=None)]
+    return [{str(key): value for key, value in each.items()} for each in frame.to_dict("records")]
 
 
 def records_of(frame: pd.DataFrame) -> list[Record]:
     """The rows of a frame, without the columns that are not written."""
     return [{key: value for key, value in each.items() if not key.startswith("_")} for each in rows_of(frame)]
-
-
-def part_of(frame: pd.DataFrame, mask: Any) -> pd.DataFrame:
-    """The rows of a frame for which `mask` is true, with the attributes of the whole."""
-    part: pd.DataFrame = frame[mask]
-    part.attrs = dict(frame.attrs)
-    return part
 
 
 def csv_text(records: Sequence[Mapping[str, Any]], digits: int = 8) -> str:
@@ -165,14 +153,14 @@ def csv_text(records: Sequence[Mapping[str, Any]], digits: int = 8) -> str:
 
 
 def frame_csv(frame: pd.DataFrame, without: tuple[str, ...] = (), digits: int = 8) -> str:
-    """What is written of a frame; columns whose names begin as one of `without` are left out."""
-    records = records_of(frame)
-    return csv_text([{k: v for k, v in each.items() if not k.startswith(without)} for each in records], digits)
+    """The CSV of a frame; columns whose names begin as one of `without` are left out."""
+    records = ({k: v for k, v in each.items() if not k.startswith(without)} for each in records_of(frame))
+    return csv_text([*records], digits)
 
 
 def runs_csv(runs: Iterable[Run], recipe: str) -> str:
     """Runs as the CSV beside a figure of them; `recipe` is the file (`LoadedRecipe.origin`)."""
-    return frame_csv(frame_of(_record(run, recipe) for run in runs))
+    return frame_csv(frame_of(run_record(run, recipe) for run in runs))
 
 
 def cells_of(runs: pd.DataFrame) -> dict[tuple[str, str], Cell]:
@@ -180,12 +168,8 @@ def cells_of(runs: pd.DataFrame) -> dict[tuple[str, str], Cell]:
     return {(cell.row, cell.column): cell for cell in runs["_cell"]}
 
 
-def cell_records(cell: Cell, recipe: str) -> list[Record]:
-    """The records of a cell's runs."""
-    return [{**_record(run, recipe), "_cell": cell} for run in cell.every]
-
-
-def _record(run: Run, recipe: str) -> Record:
+def run_record(run: Run, recipe: str) -> Record:
+    """The record of a run, of the recipe (`LoadedRecipe.origin`)."""
     spec, result, progress = run.spec, run.result or {}, run.progress
     if run.result is None and progress is not None:
         result = {"step": progress.step, "steps": progress.steps}

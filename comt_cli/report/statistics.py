@@ -1,6 +1,5 @@
-"""Mean, standard error, and the paired difference to a baseline: its interval, its p-value, what n seeds can detect.
-And the verdict that it comes to: is a row better than its baseline, and does that agree with the paper?
-"""
+"""Mean, standard error, and the paired difference to a baseline: its interval, its p-value, what n seeds can detect;
+and the verdict on it, whether a row is better than its baseline, and whether that agrees with the paper."""
 
 from __future__ import annotations
 
@@ -56,14 +55,11 @@ class Paired:
 
 def summarise(values: Sequence[float]) -> Summary | None:
     """Mean, standard error, n and median; None for no values."""
-    n = len(values)
-    if n == 0:
+    if not (n := len(values)):
         return None
     mean = math.fsum(values) / n
-    if n == 1:
-        return Summary(mean, None, 1, mean)
-    variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
-    return Summary(mean, math.sqrt(variance / n), n, statistics.median(values))
+    error = None if n == 1 else math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1) / n)
+    return Summary(mean, error, n, statistics.median(values))
 
 
 def paired_difference(ours: Mapping[int, float], baseline: Mapping[int, float], unit: DifferenceUnit) -> Paired | None:
@@ -78,12 +74,10 @@ def paired_difference(ours: Mapping[int, float], baseline: Mapping[int, float], 
     None where there is no common seed, or a number that is not finite, or no ratio since one is not positive.
     """
     pairs = [(ours[seed], baseline[seed]) for seed in sorted(ours.keys() & baseline.keys())]
-    if not all(_can_be_compared(number, unit) for pair in pairs for number in pair):
+    if not pairs or not all(_can_be_compared(number, unit) for pair in pairs for number in pair):
         return None
-    apart = [math.log(value) - math.log(other) if unit.is_relative else value - other for value, other in pairs]
-    summary = summarise(apart)
-    if summary is None:
-        return None
+    summary = summarise([math.log(one) - math.log(other) if unit.is_relative else one - other for one, other in pairs])
+    assert summary is not None
     if summary.stderr is None:
         return Paired(_told(summary.mean, unit), None, None, 1)
     margin = _t_quantile(summary.n) * summary.stderr
@@ -200,43 +194,35 @@ def detectable_effect(n: int) -> float:
 
 
 class Verdict(StrEnum):
-    """What a cell says about the published direction, or, where there is none, of its row against the baseline.
-
-    The value is what tables print.
-    """
+    """Verdict of a cell on the published direction, or, where there is none, on its row against the baseline; the value
+    is what tables print."""
 
     baseline = "-"
     better = "better"
     worse = "worse"
-    one_seed = "one seed"
-    diverged = "diverged"
-    baseline_diverged = "baseline diverged"
     agrees = "agrees"
     disagrees = "disagrees"
     not_resolved = "not resolved"
-    one_seed_same = "one seed (same direction)"
-    one_seed_opposite = "one seed (opposite direction)"
-    one_seed_equal = "one seed (no difference)"
-    diverged_here = "diverged here"
-    diverged_in_both = "diverged in both"
-    baseline_diverged_here = "baseline diverged here"
-    baseline_diverged_in_both = "baseline diverged in both"
-    no_baseline_in_paper = "no baseline in the paper"
-    equal_in_paper = "equal in the paper"
-    both_collapsed_in_paper = "both collapsed in the paper"
+    one_seed = "one seed"
+    diverged = "diverged"
+    baseline_diverged = "baseline diverged"
+    no_direction = "no direction in the paper"
     no_result = "no result"
     no_baseline = "no baseline"
-    no_common_seed = "no common seed"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Verdict | None:
+        """The kind of a more detailed text, which older tables have: `diverged in both`, `equal in the paper`."""
+        text = str(value)
+        if text == "no common seed":
+            return cls.no_baseline
+        begins = (each for each in (cls.diverged, cls.baseline_diverged, cls.one_seed) if text.startswith(each))
+        return next(begins, cls.no_direction if text.endswith("in the paper") else None)
 
     @property
     def is_resolved(self) -> bool:
         """Whether it says on which side of zero an interval lies."""
         return self in (Verdict.agrees, Verdict.disagrees, Verdict.better, Verdict.worse)
-
-    @property
-    def is_of_one_seed(self) -> bool:
-        """Whether there is a difference without an interval."""
-        return self.startswith("one seed")
 
 
 STANDS = "*"
@@ -268,67 +254,45 @@ def stands(adjusted: float | None) -> bool:
     return adjusted is not None and adjusted < ALPHA
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How many of a cell's seeds ended with a value, and how many diverged."""
-
-    values: int
-    diverged: int
-
-
 def published_direction(paper: float | None, paper_baseline: float | None, metric: Metric) -> int:
     """The sign of the published difference to the baseline; 0 where the paper shows none.
 
     There is none where a value is missing, both are equal, or both runs collapsed.
     """
-    if paper is None or paper_baseline is None:
-        return 0
-    if metric.collapsed(paper) and metric.collapsed(paper_baseline):
+    if paper is None or paper_baseline is None or (metric.collapsed(paper) and metric.collapsed(paper_baseline)):
         return 0
     return (paper > paper_baseline) - (paper < paper_baseline)
 
 
 def judge(
-    *,
-    is_baseline: bool,
-    ours: Outcome,
-    baseline: Outcome,
     difference: Paired | None,
-    paper: float | None,
-    paper_baseline: float | None,
     metric: Metric,
+    *,
+    has_values: bool = True,
+    diverged: bool = False,
+    baseline_diverged: bool = False,
+    paper: float | None = None,
+    paper_baseline: float | None = None,
 ) -> Verdict:
-    """The verdict of one cell: on the published direction, or, where the paper has no value, on the row itself.
+    """The verdict of a row beside the baseline: on the published direction, or, where the paper has no value, on the
+    row itself.
 
     A seed that diverged has no value to pair, and the seeds that survived it are the lucky ones: so one diverged seed
     is enough to say `diverged`, and no interval over the others is consulted.
     """
-    has_paper, published = paper is not None, published_direction(paper, paper_baseline, metric)
-    undirected = has_paper and not published
+    published = published_direction(paper, paper_baseline, metric)
     cases = (
-        (is_baseline, Verdict.baseline),
-        (ours.diverged and not has_paper, Verdict.diverged),
-        (ours.diverged and metric.collapsed(paper), Verdict.diverged_in_both),
-        (ours.diverged, Verdict.diverged_here),
-        (not ours.values, Verdict.no_result),
-        (undirected and paper_baseline is None, Verdict.no_baseline_in_paper),
-        (undirected and paper == paper_baseline, Verdict.equal_in_paper),
-        (undirected, Verdict.both_collapsed_in_paper),
-        (baseline.diverged and not has_paper, Verdict.baseline_diverged),
-        (baseline.diverged and metric.collapsed(paper_baseline), Verdict.baseline_diverged_in_both),
-        (baseline.diverged, Verdict.baseline_diverged_here),
-        (difference is None and not baseline.values, Verdict.no_baseline),
+        (diverged, Verdict.diverged),
+        (not has_values, Verdict.no_result),
+        (paper is not None and not published, Verdict.no_direction),
+        (baseline_diverged, Verdict.baseline_diverged),
+        (difference is None, Verdict.no_baseline),
+        (difference is not None and difference.n == 1, Verdict.one_seed),
+        (difference is not None and not difference.excludes_zero, Verdict.not_resolved),
     )
     found = next((verdict for holds, verdict in cases if holds), None)
     if found is not None or difference is None:
-        return found or Verdict.no_common_seed
-    if difference.n > 1 and not difference.excludes_zero:
-        return Verdict.not_resolved
-    if not has_paper:  # only an interval without zero decides
-        is_better = (difference.mean < 0) == (metric.better == "lower")
-        return Verdict.one_seed if difference.n == 1 else Verdict.better if is_better else Verdict.worse
-    same = (difference.mean > 0) == (published > 0)
-    if difference.n == 1 and not difference.mean:
-        return Verdict.one_seed_equal
-    of_one, of_several = (Verdict.one_seed_opposite, Verdict.one_seed_same), (Verdict.disagrees, Verdict.agrees)
-    return (of_one if difference.n == 1 else of_several)[same]
+        return found or Verdict.no_baseline
+    if published:
+        return Verdict.agrees if (difference.mean > 0) == (published > 0) else Verdict.disagrees
+    return Verdict.better if (difference.mean < 0) == (metric.better == "lower") else Verdict.worse

@@ -13,8 +13,8 @@ from comt_cli.files import Unreadable, read_csv, read_text, write_text
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report import format, words
 from comt_cli.report.cells import only
-from comt_cli.report.costs import with_costs
 from comt_cli.report.exhibits import Exhibit, exhibits, ladder
+from comt_cli.report.exhibits.costs import with_costs
 from comt_cli.report.exhibits.table import Table, print_table
 from comt_cli.report.frame import GRID, cells_of, frame_csv, info_of, records_of, runs_frame
 from comt_cli.report.terminal import say, say_written

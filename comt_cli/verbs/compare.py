@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from comt_cli.commands import options
 from comt_cli.commands.options import OfRuns, Selection
 from comt_cli.errors import UserError
+from comt_cli.files import read_json
 from comt_cli.recipe.problems import nearest
 from comt_cli.report import format
-from comt_cli.report.compare import HEADS, LAST, as_json, comparison, sides_frame
+from comt_cli.report.collect import ENDED, Cell, Run
 from comt_cli.report.exhibits.curves import Curves
+from comt_cli.report.exhibits.sweep import read_sweep
 from comt_cli.report.frame import cells_of, runs_frame
-from comt_cli.report.sweep import read_sweep
+from comt_cli.report.logs import Budget, curve
+from comt_cli.report.statistics import Paired, Summary, detectable, judge, p_value, paired_difference, summarise
 from comt_cli.report.terminal import print_texts, say_written
 from comt_cli.report.write import place, write_exhibit
+from comt_cli.runs.directory import PYTORCH, READING_ERRORS, RunDirectory, RunState
+from comt_cli.runs.plan import RunSpec
+from comt_cli.sums import added
+from comt_cli.tasks.base import POINTS
 from comt_cli.verbs.plan import Planned, plan_selected
 from comt_cli.verbs.select import cell_directories
 
@@ -27,6 +36,19 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _RUN = f"A run directory; {options.SELECTOR}. Without a seed all seeds of the cell."
+Line = tuple[list[str], dict[str, Any]]
+"""A line of a section: its texts, and the numbers that they are made of."""
+_LAST = 0.1
+"""A loss at a budget is the mean of the values that were logged in this last share of it."""
+_HEADS = {
+    "settings": ["Settings that differ", "A", "B"],
+    "circumstances": ["Trained with", "A", "B"],
+    "metrics": ["Metric", "A", "B", "B to A", "95 %", "B is", "so many seeds would show"],
+    "costs": ["Cost, mean of the seeds", "A", "B", "B / A"],
+    "budgets": ["Training loss at", "A", "B", "B - A", "95 %"],
+}
+"""The sections of a comparison, with the headings of their texts."""
+_COSTS = ("parameters", "flops", "train_seconds", "peak_memory_bytes")
 
 
 def compare(
@@ -49,23 +71,183 @@ def compare(
 
       comt compare table3:pre-ln::1 table3:pre-ln+comt::1 --json
     """
-    named = {"baseline": baseline, "run": run}
-    frame = comparison(sides_frame({side: (text, cell_directories(text, of)) for side, text in named.items()}))
+    names = (baseline, run)
+    base, other = cells = [_cell(cell_directories(name, of)) for name in names]
+    first, second = (cell.runs[0].spec for cell in cells)
+    if first.command != second.command:
+        raise UserError(
+            f"{baseline} is {first.task.model_kind}, and {run} {second.task.model_kind}",
+            "Runs of one task can be compared.",
+        )
+    settings = [*_differing(_settings(first), _settings(second))]
+    sections = {
+        "settings": settings,
+        "circumstances": [*_differing(_circumstances(base.runs), _circumstances(other.runs))],
+        "metrics": [*_metrics(base, other)],
+        "costs": [*_costs(base, other)],
+        "budgets": [*_budgets(base, other)],
+    }
+    sides: list[Any] = [_side(cell) for cell in cells]
+    unfair = [*_unfair(cells, names, [texts[0] for texts, _ in settings])]
     if in_json:
-        typer.echo(json.dumps(as_json(frame), indent=2))
+        data = {"baseline": sides[0], "run": sides[1], "unfair": unfair}
+        data |= {section: [found for _, found in lines] for section, lines in sections.items()}
+        typer.echo(json.dumps(data, indent=2, default=asdict))
         return
-    for letter, side in zip("AB", frame.attrs["sides"], strict=True):
+    for letter, side in zip("AB", sides, strict=True):
         plural = "s" * (len(side["ids"]) > 1)
         where = f"{side['table']}, {side['row']} at {side['column']}, scale {side['scale']}"
         typer.echo(f"{letter}: {where}, seed{plural} {format.seeds(side['ids'])}")
-    for reason in frame.attrs["unfair"]:
+    for reason in unfair:
         typer.echo(f"Not fair: {reason}.")
-    for section, lines in frame.groupby("section", sort=False)["_texts"]:
-        typer.echo()
-        print_texts(HEADS[str(section)], lines)
-    if "budgets" in {*frame["section"]}:
-        typer.echo(f"A loss at a budget is the mean of what was logged in its last {LAST:.0%}; where one side has")
+    for section, lines in sections.items():
+        if lines:
+            typer.echo()
+            print_texts(_HEADS[section], [texts for texts, _ in lines])
+    if sections["budgets"]:
+        typer.echo(f"A loss at a budget is the mean of what was logged in its last {_LAST:.0%}; where one side has")
         typer.echo("more left, its rate has not fallen to the end there. Time is as measured, with the kernels used.")
+
+
+def _cell(directories: Sequence[RunDirectory]) -> Cell:
+    """The runs of these directories as a cell. Raises `UserError` where one has not ended or cannot be read."""
+    runs = []
+    for directory in directories:
+        if (state := directory.state()) not in ENDED:
+            raise UserError(f"{directory.shown} is {state.value}", "Only runs that have ended are compared.")
+        runs.append(Run(directory.spec(), state, directory, directory.result() or {}))
+    runs.sort(key=lambda run: run.spec.seed)
+    return Cell(runs[0].spec.row, runs[0].spec.column, tuple(runs))
+
+
+def _side(cell: Cell) -> dict[str, Any]:
+    spec = cell.runs[0].spec
+    return {
+        "row": spec.row,
+        "column": spec.column,
+        "table": f"{spec.paper}/{spec.table}",
+        "scale": spec.scale,
+        "ids": {run.spec.seed: run.spec.id for run in cell.runs},
+        "diverged": [run.spec.seed for run in cell.having(RunState.diverged)],
+    }
+
+
+def _settings(spec: RunSpec) -> dict[str, Any]:
+    found = {f"method.{key}": value for key, value in spec.method.items()}
+    runtime = spec.task.runtime_keys
+    for section, values in spec.settings.model_dump(mode="json").items():
+        found |= {f"{section}.{key}": each for key, each in values.items() if key not in runtime.get(section, ())}
+    if spec.start is not None:
+        source = spec.start.run
+        found["start"] = f"{source.paper}/{source.table}:{source.row}:{source.column}"
+    return found
+
+
+def _circumstances(runs: Sequence[Run]) -> dict[str, Any]:
+    """Data, device, commit and kernels of the runs; several values are joined. What cannot be read is not recorded."""
+
+    def joined(values: Iterable[Any]) -> str:
+        return ", ".join(sorted({str(each) for each in values}))
+
+    recorded = ("data_content", "device", "git_commit", "numerics")
+    found = {key: joined((run.result or {}).get(key) or "not recorded" for run in runs) for key in recorded}
+    last: list[Mapping[str, Any]] = []
+    for run in runs:
+        try:
+            last.append(dict(read_json(run.directory.environment_file)[-1]))
+        except (*READING_ERRORS, IndexError):
+            last.append({})
+    # Starts without a record of CUDA graphs had none, and their products and attention were PyTorch's.
+    known = dict.fromkeys(("torch", "compiled", "sharding"), "not recorded")
+    otherwise = {**known, "captured": False, "products": PYTORCH, "attention": PYTORCH}
+    found |= {key: joined(each.get(key, default) for each in last) for key, default in otherwise.items()}
+    kernels = [each.get("kernels") or {} for each in last]
+    for name in dict.fromkeys(name for each in kernels for name in each):
+        found[f"kernel of {name}"] = joined(str(each[name]).partition(" (")[0] for each in kernels if name in each)
+    return found
+
+
+def _differing(base: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[Line]:
+    for key in dict.fromkeys([*base, *other]):
+        ends = [base.get(key), other.get(key)]
+        if ends[0] != ends[1]:
+            shown = ("-" if each is None else each if isinstance(each, str) else json.dumps(each) for each in ends)
+            yield [key, *shown], {"key": key, "baseline": ends[0], "run": ends[1]}
+
+
+def _unfair(cells: Sequence[Cell], names: Sequence[str], settings: Sequence[str]) -> Iterator[str]:
+    scales = [cell.runs[0].spec.scale for cell in cells]
+    if scales[0] != scales[1]:
+        yield f"the scales differ: {scales[0]} and {scales[1]}"
+    contents = [{(run.result or {}).get("data_content") for run in cell.runs} for cell in cells]
+    if contents[0] != contents[1]:
+        yield "the data differ by the hash of their content: no metric can be compared"
+    if beside := [name for name in settings if name.partition(".")[0] not in ("method", "start")]:
+        yield f"not the method alone differs: {', '.join(beside)}"
+    for name, cell in zip(names, cells, strict=True):
+        if seeds := [str(run.spec.seed) for run in cell.having(RunState.diverged)]:
+            yield f"{name} diverged with seed {', '.join(seeds)}: the seeds that did not are the lucky ones"
+
+
+def _metrics(base: Cell, other: Cell) -> Iterator[Line]:
+    """The second side's difference to the first over the seeds both have; the verdict is that of a table's row without
+    a published value."""
+    lost, base_lost = (bool(cell.having(RunState.diverged)) for cell in (other, base))
+    for key, metric in base.runs[0].spec.task.metrics.items():
+        theirs, ours, unit = base.values(key), other.values(key), metric.difference
+        first, second = summarise(list(theirs.values())), summarise(list(ours.values()))
+        if first is None or second is None:
+            continue
+        paired = paired_difference(ours, theirs, unit)
+        verdict = judge(paired, metric, diverged=lost, baseline_diverged=base_lost).value
+        ends, p = (None, None) if paired is None else (detectable(paired, unit), p_value(paired, unit))
+        would = "-" if ends is None else f"{ends[0]:+.3g} or {ends[1]:+.3g} {unit.sign}"
+        texts = [metric.label, *_texts(first, second, paired, unit.sign), verdict, would]
+        found = {"baseline": first, "run": second, "unit": unit.name, "difference": paired, "p_value": p}
+        yield texts, {"key": key, **found, "detectable": ends, "verdict": verdict}
+
+
+def _costs(base: Cell, other: Cell) -> Iterator[Line]:
+    for key in (*_COSTS, base.runs[0].spec.task.unit.per_second):
+        theirs, ours = (summarise(list(cell.values(key).values())) for cell in (base, other))
+        if theirs is not None and ours is not None:
+            ratio = f"{ours.mean / theirs.mean:.3f}" if theirs.mean else "-"
+            texts = [key, f"{theirs.mean:.4g}", f"{ours.mean:.4g}", ratio]
+            yield texts, {"key": key, "baseline": theirs.mean, "run": ours.mean}
+
+
+def _budgets(base: Cell, other: Cell) -> Iterator[Line]:
+    """The training losses when both sides have used as much as the one that ended with less, at equal steps, FLOPs and
+    time, where the logs of a common seed have them."""
+    sides = [{run.spec.seed: run for run in cell.having(RunState.done)} for cell in (base, other)]
+    seeds = [seed for seed in sides[0] if seed in sides[1]]
+    for budget in get_args(Budget):
+        curves = [{seed: curve(side[seed].directory, side[seed].result or {}, budget) for seed in seeds}
+                  for side in sides]  # fmt: skip
+        every = [points for each in curves for points in each.values()]
+        if not every or not all(every):
+            continue
+        used, losses = min(points[-1][0] for points in every), []
+        for each in curves:
+            last = {seed: [loss for spent, loss in points if (1 - _LAST) * used <= spent <= used]
+                    for seed, points in each.items()}  # fmt: skip
+            losses.append({seed: added(within) / len(within) for seed, within in last.items() if within})
+        first, second = (summarise(list(each.values())) for each in losses)
+        if first is not None and second is not None:
+            paired = paired_difference(losses[1], losses[0], POINTS)  # in nats
+            said = format.duration(used) if budget == "time" else f"{used:.3g}" if budget == "FLOPs" else f"{used:,.0f}"
+            texts = [f"equal {budget} ({said})", *_texts(first, second, paired, "")]
+            found = {"baseline": first, "run": second, "difference": paired}
+            yield texts, {"budget": budget, "used": used, **found}
+
+
+def _texts(first: Summary, second: Summary, paired: Paired | None, sign: str) -> list[str]:
+    errors = ("" if each.stderr is None else f" ± {each.stderr:.2g}" for each in (first, second))
+    shown = [f"{each.mean:.5g}{error} ({each.n})" for each, error in zip((first, second), errors, strict=True)]
+    if paired is None:
+        return [*shown, "-", "-"]
+    interval = "-" if paired.low is None else f"[{paired.low:+.3g}, {paired.high:+.3g}]"
+    return [*shown, f"{paired.mean:+.3g} {sign}".rstrip() + f" ({paired.n})", interval]
 
 
 def curves(
@@ -91,7 +273,7 @@ def curves(
 
       comt curves table3.yaml --rows pre-ln,pre-ln+comt --seeds 1-3
     """
-    from comt_cli.report.figures.write import of_all
+    from comt_cli.report.figures import of_all
 
     planned, exhibit = plan_selected(recipe, of, runs=runs), Curves(quantity)
     loaded = planned.loaded

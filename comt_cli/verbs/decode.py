@@ -6,10 +6,10 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
+from zipfile import ZipFile
 
 import pandas as pd
 import torch
@@ -20,13 +20,15 @@ from comt_cli.commands.options import Decoding
 from comt_cli.errors import UserError
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedModel, LoadedTranslator
-from comt_cli.files import atomic_file
+from comt_cli.files import canonical_json, sha256
 from comt_cli.generation import completion
 from comt_cli.generation import translate as translation
 from comt_cli.generation.caption import ImageCaptioner, Said, Seen, look_at
+from comt_cli.generation.transcript import PartFile
 from comt_cli.models import kernels as model_kernels
-from comt_cli.report import figures
 from comt_cli.report.caption import Caption
+from comt_cli.report.figures import sign, write_figure
+from comt_cli.report.figures.lines import draw_attention, draw_captioned
 from comt_cli.report.terminal import say_written
 from comt_cli.report.words import of_runs
 from comt_cli.tasks.settings.translation import BeamSettings
@@ -105,21 +107,53 @@ def _rows(decoding: Decoding, name: str, found: Sequence[translation.Translation
 
 
 def translate_lines(source: str, lines: Iterable[str], out: Path | None, decoding: Decoding) -> None:
-    """Print the translation of each line by the model at `source`, or write them to `out`, whole or not at all."""
+    """Print the translation of each line by the model at `source`, or write them to `out`, where a call that was stopped
+    is continued."""
     where, loaded = pick_device(decoding.device), load(source, LoadedTranslator)
     chosen = translation.Options(_settings(decoding, loaded.decode), decoding.n_best)
     using = translation.translator(loaded, where, lambda text: typer.echo(f"comt: {text}", err=True))
-    numbers = count(1)
-    with nullcontext() if out is None else atomic_file(out, "w") as file:
-        for pool in using.pools(lines, chosen, 1):
-            for found, number in list(zip(pool, numbers, strict=False)):  # so: the other takes a number too many
-                typer.echo("\n".join(_rows(decoding, str(number), found)), file=file)
-                if decoding.attention is not None and found[0].hypothesis is not None:  # else it is an empty line
-                    weights_TS, target, words = using.attention(found[0])
-                    drawn = figures.draw_attention(weights_TS.numpy(), target, words)
-                    title = "What each token of a translation is predicted from"
-                    notes = (f"{_WEIGHTS} each row sums to 1.",)
-                    _write_figure(drawn, loaded, decoding.attention, f"attention-{number}", title, notes)
+    file, done = None, 0
+    if out is not None:
+        lines = list(lines)
+        file, done = _part_file(lines, chosen, out, scores=decoding.scores, model=_stamp(source))
+        lines = lines[done:]
+    numbers = count(done + 1)
+    for pool in using.pools(lines, chosen, done + 1):
+        numbered = list(zip(pool, numbers, strict=False))  # in this order: the other takes a number too many
+        rows = [row for found, number in numbered for row in _rows(decoding, str(number), found)]
+        if file is None:
+            typer.echo("\n".join(rows))
+        else:
+            file.add(rows)
+        for found, number in numbered:
+            if decoding.attention is not None and found[0].hypothesis is not None:  # else it is an empty line
+                weights_TS, target, words = using.attention(found[0])
+                drawn = draw_attention(weights_TS.numpy(), target, words)
+                title = "What each token of a translation is predicted from"
+                notes = (f"{_WEIGHTS} each row sums to 1.",)
+                _write_figure(drawn, loaded, decoding.attention, f"attention-{number}", title, notes)
+    if file is not None:
+        file.finish()
+
+
+def _part_file(
+    lines: Sequence[str], chosen: translation.Options, out: Path, *, scores: bool, model: object
+) -> tuple[PartFile, int]:
+    """What the output is written to, and how many of the lines an earlier call has translated."""
+    decode = chosen.decode.model_dump(mode="json")
+    key = sha256(canonical_json([model, decode, chosen.n_best, scores, *lines]))
+    file = PartFile(out, f"comt translate {key}")
+    done = file.resume(translation.POOL * chosen.n_best) // chosen.n_best
+    if done:
+        typer.echo(f"comt: {file.part} has the first {done:,} of {len(lines):,} lines", err=True)
+    return file, done
+
+
+def _stamp(checkpoint: str) -> list[object]:
+    """The checksums of the records of a file of weights, which stay where it is copied, linked or mounted elsewhere."""
+    path = Path(checkpoint)
+    with ZipFile(path / "checkpoint.pt" if path.is_dir() else path) as archive:
+        return [(info.filename, info.CRC) for info in archive.infolist()]
 
 
 def caption_images(source: str, images: Sequence[Path], decoding: Decoding) -> None:
@@ -147,12 +181,12 @@ def _draw_caption(
     weights_TR, words = using.attention(image, best)
     notes = [f"{_WEIGHTS} each word's sum to 1."]
     if image.pixels is not None:
-        drawn = figures.draw_captioned(image.pixels, best.text, weights_TR, words)
+        drawn = draw_captioned(image.pixels, best.text, weights_TR, words)
         title = f"An image, its caption ({best.text}), and where the model looks as it says each word"
         notes.append("Over them the image in black, as far as it differs from its paper.")
     else:
         names = ["region"] * weights_TR.shape[1]
-        drawn = figures.draw_attention(weights_TR, words, names, ("word", "region of the image"))
+        drawn = draw_attention(weights_TR, words, names, ("word", "region of the image"))
         title = f"Which regions of an image the model looks at as it says each word of “{best.text}”"
     _write_figure(drawn, loaded, folder, stem, title, notes)
 
@@ -162,5 +196,5 @@ def _write_figure(
 ) -> None:
     figure, frame = drawn
     said = Caption(title, of_runs([loaded.run]), tuple(notes))
-    figures.sign(figure, said.trained)
-    say_written(figures.write_figure(figure, frame, folder, stem, said), sys.stderr)
+    sign(figure, said.trained)
+    say_written(write_figure(figure, frame, folder, stem, said), sys.stderr)

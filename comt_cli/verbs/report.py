@@ -19,10 +19,9 @@ from comt_cli.recipe.find import MARK, available_recipes
 from comt_cli.recipe.grid import OF_TEST
 from comt_cli.recipe.problems import RecipeError
 from comt_cli.report.collect import ENDED, tables_with_runs
-from comt_cli.report.exhibits.sweep import Rates, texts
-from comt_cli.report.frame import frame_csv, part_of, records_of
+from comt_cli.report.exhibits.sweep import Rates, read_sweep, sweep_frame, texts, whole_columns
+from comt_cli.report.frame import frame_csv, records_of
 from comt_cli.report.recipe_figure import RecipeFigure, recipe_figure
-from comt_cli.report.sweep import read_sweep, sweep_frame, whole_columns
 from comt_cli.report.terminal import print_texts, say, say_written
 from comt_cli.report.write import Report, ReportFiles, print_report, write_exhibits, write_report
 from comt_cli.runs.known import known_runs
@@ -144,7 +143,7 @@ def write_outcome(
     table, unwritten, beside, rates = _write_table(planned, runs, results, overwrite=overwrite)
     if rates is not None:
         is_shown = [cell in cells for cell in zip(rates["row"], rates["column"], strict=True)]
-        head, *lines = texts(part_of(rates, is_shown))
+        head, *lines = texts(rates[is_shown])
         say(f"{planned.loaded.recipe.title} ({planned.loaded.name}), sweep at scale {planned.scale}")
         print_texts(head, lines, most=110)
         for sentence in Rates().sentences(rates):  # what was not chosen is why no whole table is

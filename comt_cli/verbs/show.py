@@ -25,7 +25,7 @@ from comt_cli.models import accounting
 from comt_cli.recipe.find import find_recipe
 from comt_cli.recipe.load import LoadedRecipe, load_recipe, select
 from comt_cli.recipe.merge import Origin
-from comt_cli.report.sweep import read_sweep
+from comt_cli.report.exhibits.sweep import read_sweep
 from comt_cli.report.terminal import print_texts, say
 from comt_cli.runs.directory import ENDED, RunDirectory
 from comt_cli.runs.known import Standing, adopt_contents

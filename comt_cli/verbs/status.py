@@ -18,7 +18,7 @@ from comt_cli.recipe.find import MARK, available_recipes
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
 from comt_cli.report import format
 from comt_cli.report.collect import Collection, Run, collect, tables_with_runs
-from comt_cli.report.sweep import read_sweep
+from comt_cli.report.exhibits.sweep import read_sweep
 from comt_cli.report.terminal import print_progress
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.known import adopt_contents, known_runs

@@ -23,8 +23,8 @@ from comt_cli.methods import catalogue
 from comt_cli.recipe.find import available_recipes
 from comt_cli.recipe.load import load_recipe, select
 from comt_cli.recipe.problems import nearest
+from comt_cli.report.exhibits.sweep import SweepState, read_sweep
 from comt_cli.report.overview import write_overview
-from comt_cli.report.sweep import SweepState, read_sweep
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.known import adopt_contents
 from comt_cli.runs.plan import RunSpec

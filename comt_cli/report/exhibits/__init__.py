@@ -1,4 +1,4 @@
-"""What is shown of runs, one file each: tables, and the figures beside them. A file put here is found."""
+"""Exhibits of runs, one file each: tables, and the figures beside them. A file put here is found."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Input = Literal["table", "sweep", "command"]
 
 
 class Exhibit(ABC):
-    """What is shown of a frame of runs: its numbers, its sentences, and its figure where it has one.
+    """An exhibit of a frame of runs: its numbers, its sentences, and its figure where it has one.
 
     A subclass in a file of this folder is found; no entry names it. The writer (`report.write`) makes the files
     `<table>-<name>.*` of it: CSV from `frame`, a page and LaTeX where it is a table, and else PNG, PDF and caption.
@@ -43,13 +43,13 @@ class Exhibit(ABC):
 
     @abstractmethod
     def frame(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """What is shown, one record a line: the CSV. Empty where there is nothing to show yet.
+        """One record a line: the CSV. Empty where there is nothing to show yet.
 
         `attrs["title"]` and `attrs["trained"]` begin the caption of a figure."""
 
     @abstractmethod
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        """How to read it, and what the numbers come to."""
+        """The sentences on how to read it, and on what the numbers come to."""
 
     def draw(self, frame: pd.DataFrame) -> Figure | None:
         """The figure; None of a table."""
@@ -76,10 +76,6 @@ class Exhibit(ABC):
 def exhibits() -> tuple[type[Exhibit], ...]:
     """Every kind of exhibit, in the order of the names of their files. Imports no matplotlib."""
     modules = [importlib.import_module(f"{__name__}.{each.name}") for each in pkgutil.iter_modules(__path__)]
-    return tuple(
-        value
-        for module in modules
-        for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, Exhibit) and value.__module__ == module.__name__
-        and not inspect.isabstract(value)
-    )  # fmt: skip
+    found = ((module, value) for module in modules for value in vars(module).values() if inspect.isclass(value))
+    return tuple(value for module, value in found
+                 if issubclass(value, Exhibit) and value.__module__ == module.__name__)  # fmt: skip

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.recipe.schema import AblationName
 from comt_cli.report import format
-from comt_cli.report.cells import cells_frame, only
+from comt_cli.report.cells import cells_frame
 from comt_cli.report.exhibits import Exhibit
-from comt_cli.report.frame import Record, TableInfo, frame_of, info_of, rows_of
+from comt_cli.report.frame import Record, TableInfo, frame_of, rows_of
 from comt_cli.report.words import other_settings, paper_name
 from comt_cli.words import in_words
 
@@ -44,13 +44,11 @@ _OPTIONS = {
     "gate": "form of the gate",
     "norm": "norm of the third term",
 }
-"""What the axis of an option is called; one that is not here by its own name."""
+"""The name of an option on the axis; one that is not here has its own."""
 COST = "cost"
 """The ablation whose quantity is not an option but the price: parameters beyond the plain model."""
 _OUTLIER = 1.6
 """So many times the median of a panel's rows, or a value of as many times less where higher is better, is far off."""
-_WIDE = 2.5
-"""A bar of more than so many times the median length does not set the scale."""
 _NEAR_FLOOR = 2
 """An accuracy of at most so many times that of guessing is no learning to speak of."""
 Bar = tuple[float, float]
@@ -80,34 +78,34 @@ class Ablation(Exhibit):
         """
         import pandas as pd
 
-        info = info_of(runs)
-        recipe, key = info.recipe, info.recipe.metric
-        cells = cells_frame(runs)
-        elsewhere = list(dict.fromkeys(cells.loc[cells["metric"] != key, "column"]))
-        cells = only(cells, {*cells["row"]}, {*cells["column"]} - {*elsewhere})
-        if cells.empty:
-            return pd.DataFrame()
-        rows = [row for row in ablation_rows(info, self.name) if row in {*cells["row"]}]
-        numbers = {} if self.name == COST else _numbers(info, self.name, [r for r in rows if r != info.baseline])
-        axis = "cost" if self.name == COST else "number" if numbers else "category"
+        info: TableInfo = runs.attrs["table"]
+        key, option = info.recipe.metric, info.recipe.ablations[self.name].option or ""
+        every = cells_frame(runs)
+        elsewhere = list(dict.fromkeys(every.loc[every["metric"] != key, "column"]))
+        rows = [row for row in ablation_rows(info, self.name) if row in {*every["row"]}]
+        numbers = {} if self.name == COST else _numbers(info, option, [row for row in rows if row != info.baseline])
         rows.sort(key=lambda row: (row != info.baseline, numbers.get(row, 0.0)))
-        points = [*_ours(cells, rows)]
+        cells = every[(every["metric"] == key) & every["row"].isin(rows)]
+        by_row = cells.sort_values("row", key=lambda names: names.map(rows.index), kind="stable")
+        points = [_ours(cell) for _, own in by_row.groupby("column", sort=False) for cell in rows_of(own)]
         if info.paper is not None:  # no number of the paper's beside runs of another text, size or length
             points += _papers(info, rows)
         if not any(p["panel"] == "ours" and not p["baseline"] and (p["n"] or "diverged" in p["state"]) for p in points):
             return pd.DataFrame()
-        option = recipe.ablations[self.name].option or ""
+        axis = "cost" if self.name == COST else "number" if numbers else "category"
         for point in points:
-            point["x"] = point["x"] if axis == "cost" else numbers.get(point["row"])
-            is_share = axis == "number" and option == "beta_bias" and point["x"] is not None
-            point["position"] = 1 / (1 + math.exp(-max(min(point["x"], 700.0), -700.0))) if is_share else point["x"]
-        frame = frame_of({field: point.get(field) for field in _FIELDS} for point in points)
-        shown = [run.spec for cell in cells["_cell"] if cell.row in rows for run in cell.every]
-        specs = {column: cells.attrs["specs"][column] for column in dict.fromkeys(cells["column"])}
-        metric = info.task.metrics[key]
+            point["x"] = x = point["x"] if axis == "cost" else numbers.get(point["row"])
+            is_share = axis == "number" and option == "beta_bias"
+            point["position"] = x if x is None or not is_share else 1 / (1 + math.exp(-max(min(x, 700.0), -700.0)))
+        frame = frame_of([{field: point.get(field) for field in _FIELDS} for point in points])
+        shown = [run.spec for cell in cells["_cell"] for run in cell.every]
+        notes = [*other_settings(shown, info.baseline)]
+        if elsewhere:
+            notes.append(f"Not drawn, since they show another metric: {format.listing(elsewhere)}.")
+        metric, specs = info.task.metrics[key], {name: every.attrs["specs"][name] for name in {*cells["column"]}}
         frame.attrs = {
             "title": _QUESTIONS[self.name],
-            "trained": cells.attrs["trained"],
+            "trained": every.attrs["trained"],
             "axis": axis,
             "quantity": "parameters beyond the plain model, %" if axis == "cost" else
             _OPTIONS.get(option, option.replace("_", " ")),
@@ -117,13 +115,10 @@ class Ablation(Exhibit):
             "baseline": info.baseline,
             "scale": info.scale,
             "paper": paper_name(info.paper or ""),
-            "seeds": cells.attrs["seeds"],
+            "seeds": every.attrs["seeds"],
             "floors": {column: info.task.chance(spec.settings) for column, spec in specs.items()
                        if key == info.task.metric},
-            "notes": (
-                *other_settings(shown, info.baseline),
-                *([f"Not drawn, since they show another metric: {format.listing(elsewhere)}."] if elsewhere else []),
-            ),
+            "notes": notes,
         }  # fmt: skip
         return frame
 
@@ -133,7 +128,7 @@ class Ablation(Exhibit):
         seeds, several = format.seeds(attrs["seeds"]), len({point["column"] for point in ours}) > 1
 
         def named(chosen: Iterable[Record]) -> str:
-            return format.listing(f"{p['row']} at {in_words(p['column'])}" if several else p["row"] for p in chosen)
+            return format.listing([f"{p['row']} at {in_words(p['column'])}" if several else p["row"] for p in chosen])
 
         said = [f"Broken line (- -): {attrs['baseline']}; triangles: values beyond the scale."]
         if any(point["interval_low"] is not None for point in ours):
@@ -151,9 +146,8 @@ class Ablation(Exhibit):
             said.append(f"Hardly anything was learned by {named(low)}: at most {_NEAR_FLOOR} times what guessing gets.")
         if partial := [point for point in ours if point["n"] and point["state"] != "done"]:
             said.append(f"Hollow, since seeds diverged or are absent: {named(partial)}.")
-        if absent := [point for point in ours if not point["n"]]:
-            reasons = [f"{named([point])} ({point['state']})" for point in absent]
-            said.append(f"Without a value: {format.listing(reasons)}.")
+        if absent := [f"{named([point])} ({point['state']})" for point in ours if not point["n"]]:
+            said.append(f"Without a value: {format.listing(absent)}.")
         if attrs["axis"] == "cost" and printed:
             lost = {p["row"] for p in printed if p["x"] is None and not p["baseline"]}
             none = f" The paper prints no increase for {format.listing(sorted(lost))}." if lost else ""
@@ -166,13 +160,15 @@ class Ablation(Exhibit):
         A broken line is the baseline. Bars are the paired intervals that verdicts are taken from, drawn from that line.
         A value beyond the scale is a triangle with its number, and a run without a value a word.
         """
-        from comt_cli.report.figures.style import PAGE_WIDTH, letters_on, page_figure, place_labels, style
+        from matplotlib.lines import Line2D
+
+        from comt_cli.report.figures.style import PAGE_WIDTH, letters_on, page_figure, row_looks, style
 
         attrs, sides = frame.attrs, [*frame.groupby("panel", sort=False)]
         columns = frame.groupby("panel")["column"].nunique().max()
         widest = frame.groupby("panel")["row"].nunique().max()
         width = min(PAGE_WIDTH, max(3.6, len(sides) * max(2.6, 0.7 + 0.42 * widest)))
-        named = []
+        looks = row_looks(frame["row"]) if attrs["axis"] == "cost" else {}
         with style():
             figure = page_figure(1.3 + 1.5 * columns, width)
             parts = figure.subfigures(1, len(sides), squeeze=False)[0]
@@ -181,17 +177,16 @@ class Ablation(Exhibit):
                 curves = [own for _, own in here.groupby("column", sort=False)]
                 panels = part.subplots(len(curves), 1, squeeze=False, sharex=True)[:, 0]
                 for axes, own in zip(panels, curves, strict=True):
-                    named.append((axes, _draw_panel(axes, own, rows, attrs, _COLOURS[str(panel)])))
+                    _draw_panel(axes, own, rows, looks, _COLOURS[str(panel)])
                 _x_axis(panels[-1], here, rows, attrs["axis"])
                 origin = f"trained here, scale {attrs['scale']}" if panel == "ours" else f"printed in {attrs['paper']}"
                 part.suptitle(origin, fontsize=8)
                 part.supxlabel(textwrap.fill(attrs["quantity"], letters_on(width / len(sides), 8)), fontsize=8)
                 part.supylabel(f"{attrs['metric']} ({attrs['better']} is better)", fontsize=7)
             figure.suptitle(textwrap.fill(attrs["title"], letters_on(width, 9)), fontsize=9)
-            if attrs["axis"] == "cost":
-                figure.draw_without_rendering()
-                for axes, names in named:
-                    place_labels(axes, names)
+            if looks:
+                marks = [Line2D([], [], linestyle="none", **look) for look in looks.values()]
+                figure.legend(handles=marks, loc="outside right upper")
         return figure
 
 
@@ -212,31 +207,27 @@ def ablation_rows(table: LoadedRecipe | TableInfo, name: AblationName) -> list[s
     return [row for row in recipe.rows if row in named or row == recipe.baseline]
 
 
-def _numbers(info: TableInfo, name: AblationName, rows: Iterable[str]) -> dict[str, float]:
+def _numbers(info: TableInfo, option: str, rows: Iterable[str]) -> dict[str, float]:
     """The varied option of every row, where each has a number of its own; else nothing."""
-    option = info.recipe.ablations[name].option
     values = {row: info.methods[row].get(option) for row in rows} if option else {}
     numbers = {row: float(value) for row, value in values.items()
                if isinstance(value, int | float) and not isinstance(value, bool)}  # fmt: skip
     return numbers if len({*numbers.values()}) == len(values) else {}
 
 
-def _ours(cells: pd.DataFrame, rows: Sequence[str]) -> Iterator[Record]:
-    every = {(each["column"], each["row"]): each for each in rows_of(cells)}
-    for column in dict.fromkeys(cells["column"]):
-        for cell in (every[column, row] for row in rows):
-            apart = cell["_apart"]
-            yield {
-                **{key: cell[key] for key in ("column", "row", "stderr", "n", "state")},
-                "panel": "ours",
-                "baseline": cell["row"] == cell["baseline"],
-                "x": cell["extra_parameters_percent"],
-                "value": cell["mean"],
-                "collapsed": False,
-                "difference": apart and apart.mean,
-                "interval_low": apart and apart.low,
-                "interval_high": apart and apart.high,
-            }
+def _ours(cell: Record) -> Record:
+    apart = cell["_apart"]
+    return {
+        **{key: cell[key] for key in ("column", "row", "stderr", "n", "state")},
+        "panel": "ours",
+        "baseline": cell["row"] == cell["baseline"],
+        "x": cell["extra_parameters_percent"],
+        "value": cell["mean"],
+        "collapsed": False,
+        "difference": apart and apart.mean,
+        "interval_low": apart and apart.low,
+        "interval_high": apart and apart.high,
+    }
 
 
 def _papers(info: TableInfo, rows: Sequence[str]) -> Iterator[Record]:
@@ -261,31 +252,18 @@ def _papers(info: TableInfo, rows: Sequence[str]) -> Iterator[Record]:
                 }
 
 
-def scale_of(points: Sequence[Record], bars: Mapping[str, Bar], better: str) -> Bar:
-    """The ends of a panel's axis of values: all values, but collapsed ones and those so bad that the others could not
-    be distinguished beside them; and their bars, but those far longer than most, or far beyond all values."""
-    known = [p for p in points if p["value"] is not None and not p["collapsed"]]
-    rows = [p["value"] for p in known if not p["baseline"]]
-    worst = statistics.median(rows) * (_OUTLIER if better == "lower" else 1 / _OUTLIER) if rows else 0.0
-
-    def is_bad(value: float) -> bool:
-        return value > worst if better == "lower" else value < worst
-
-    near = [value for value in rows if not is_bad(value)]
-    shown = [
-        p for p in known
-        if not near or not is_bad(p["value"]) or min(abs(p["value"] - each) for each in near) <= max(near) - min(near)
-    ]  # fmt: skip
-    if not shown:
+def scale_of(values: Sequence[float], bars: Iterable[Bar], better: str) -> Bar:
+    """The ends of a panel's axis: all values but those so bad that the others could not be distinguished beside them;
+    bars reach beyond as far as these span, at most."""
+    if not values:
         return 0.0, 1.0
-    values, seen = [p["value"] for p in shown], [bars[p["row"]] for p in shown if p["row"] in bars]
-    low, high = min(values), max(values)
-    lengths = sorted(top - bottom for bottom, top in seen)
-    longest = max(_WIDE * lengths[(len(lengths) - 1) // 2], 2 * (high - low)) if lengths else 0.0
-    usual = [each for each in seen if each[1] - each[0] <= longest and each[1] <= 2 * high]
-    low, high = min([low, *(each[0] for each in usual)]), max([high, *(each[1] for each in usual)])
-    span = max(high - low, (0.05 if len(values) == 1 else 0.004) * abs(high), 1e-6)
-    return (low + high) / 2 - 0.6 * span, (low + high) / 2 + 0.6 * span
+    worst = statistics.median(values) * (_OUTLIER if better == "lower" else 1 / _OUTLIER)
+    shown = [value for value in values if (value <= worst if better == "lower" else value >= worst)]
+    low, high = min(shown), max(shown)
+    span = max(high - low, (0.05 if len(shown) == 1 else 0.004) * abs(high), 1e-6)
+    ends = [low, high, *(min(max(end, low - span), high + span) for each in bars for end in each)]
+    air = 0.1 * max(max(ends) - min(ends), span)
+    return min(ends) - air, max(ends) + air
 
 
 def bar(point: Record, baseline: float | None, *, relative: bool) -> Bar | None:
@@ -301,47 +279,42 @@ def bar(point: Record, baseline: float | None, *, relative: bool) -> Bar | None:
     return None if stderr is None or point["baseline"] else (value - stderr, value + stderr)
 
 
-def _draw_panel(
-    axes: Axes, own: pd.DataFrame, rows: Sequence[str], attrs: Any, colour: str
-) -> list[tuple[float, float, str]]:
-    points, is_cost = rows_of(own), attrs["axis"] == "cost"
-    base = next((p for p in points if p["baseline"]), None)
-    line = None if base is None else base["value"]
-    axes.set_title(f"{in_words(points[0]['column'])}   - - {attrs['baseline']} {_text(base)}", loc="left", fontsize=7)
-    valued = [p for p in points if p["value"] is not None]
-    bars = {p["row"]: ends for p in valued if (ends := bar(p, line, relative=attrs["is_relative"])) is not None}
-    low, high = scale_of(points, bars, attrs["better"])
+def _draw_panel(axes: Axes, own: pd.DataFrame, rows: Sequence[str], looks: Mapping[str, Any], colour: str) -> None:
+    """A point a row, by number or name; of the cost (`looks`) at its increase, the baseline too."""
+    attrs, every = own.attrs, rows_of(own)
+    base = next((p for p in every if p["baseline"]), None)
+    line: float | None = None if base is None else base["value"]
+    points = [p for p in every if p["x"] is not None] if looks else [p for p in every if not p["baseline"]]
+    bars = {p["row"]: ends for p in every
+            if p["value"] is not None and (ends := bar(p, line, relative=attrs["is_relative"]))}  # fmt: skip
+    known = [p["value"] for p in every if p["value"] is not None and not p["collapsed"]]
+    low, high = scale_of(known, bars.values(), attrs["better"])
     axes.set_ylim(low, high)
+    axes.set_title(f"{in_words(every[0]['column'])}   - - {attrs['baseline']} {_text(base)}", loc="left", fontsize=7)
     if line is not None:
         axes.axhline(line, color="#606060", linewidth=0.9, linestyle="--", zorder=1)
+    places = [p["x"] if looks else rows.index(p["row"]) for p in points]
+    heights = [p["value"] if p["value"] is not None and low <= p["value"] <= high else math.nan for p in points]
     if attrs["axis"] == "number":  # a point without a value, or beyond the scale, breaks the line
-        marked = [p for p in points if not p["baseline"]]
-        heights = [p["value"] if p["value"] is not None and low <= p["value"] <= high else math.nan for p in marked]
-        axes.plot([rows.index(p["row"]) for p in marked], heights, color=colour, zorder=2)
-    named, beyond = [], dict[tuple[float, bool], list[str]]()
-    for point in points if is_cost else [p for p in points if not p["baseline"]]:
-        value, x = point["value"], point["x"] if is_cost else rows.index(point["row"])
-        if x is None:
+        axes.plot(places, heights, color=colour, zorder=2)
+    beyond: dict[tuple[float, bool], list[str]] = {}
+    for point, x, height in zip(points, places, heights, strict=True):
+        look = looks.get(point["row"], {"color": colour, "marker": "o"})
+        if math.isnan(height):
+            is_up = (point["value"] or low) > high
+            said = f"{point['row']} {_text(point)}" if looks else _text(point)
+            turned = said if point["value"] is None else f"{said} ▶" if is_up else f"◀ {said}"
+            beyond.setdefault((x, is_up), []).append(turned)
             continue
-        if value is None or not low <= value <= high:
-            is_up = value > high if value is not None else attrs["better"] == "higher"
-            end, shade = high if is_up else low, colour if value is not None else "none"
-            axes.plot([x], [end], "^" if is_up else "v", color=shade, markersize=4, clip_on=False)
-            beyond.setdefault((x, is_up), []).append(f"{point['row']} {_text(point)}" if is_cost else _text(point))
-            continue
-        mark, shade = ("s", "#606060") if point["baseline"] else ("o", colour)
-        is_whole = point["state"] in ("done", "printed") and not point["baseline"]
-        axes.plot([x], [value], mark, color=shade, markersize=3.6, markerfacecolor=None if is_whole else "white",
-                  zorder=4)  # fmt: skip
-        if (ends := bars.get(point["row"])) is not None:
-            axes.plot([x, x], ends, "_-", color=colour, markersize=5, zorder=3,
+        is_whole = point["state"] in ("done", "printed")
+        axes.plot([x], [height], markersize=3.6, zorder=4, markerfacecolor=None if is_whole else "white", **look)
+        if point["row"] in bars:
+            axes.plot([x, x], bars[point["row"]], "_-", color=look["color"], markersize=5, zorder=3,
                       linewidth=0.5 if point["interval_low"] is None else 0.9)  # fmt: skip
-        named.append((float(x), float(value), point["row"].replace("_", " ")))
-    for (x, is_up), names in beyond.items():  # several may stand at one cost
+    for (x, is_up), names in beyond.items():
         axes.annotate("\n".join(names), (x, high if is_up else low), (0, -4 if is_up else 4), rotation=90, color=colour,
-                      va="top" if is_up else "bottom", ha="center", fontsize=6.5,
+                      va="top" if is_up else "bottom", ha="right" if looks else "center", fontsize=6,
                       textcoords="offset points")  # fmt: skip
-    return named
 
 
 def _x_axis(axes: Axes, here: pd.DataFrame, rows: Sequence[str], axis: str) -> None:

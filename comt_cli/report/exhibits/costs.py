@@ -1,20 +1,56 @@
-"""Differences to the baseline against what a training step takes: which row is better, and at what cost."""
+"""Costs of training steps of a recipe's rows, as `comt bench costs` measured them: their file, and the differences to
+the baseline against them.
+
+`<name>-costs.csv` lies beside the recipe's table, with a page. A line is a row under a column; ratios are to the
+baseline's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from comt_cli.errors import UserError
+from comt_cli.files import Unreadable, canonical_json, read_csv, sha256, write_text
 from comt_cli.report import format
-from comt_cli.report.cells import cells_frame, under_columns
-from comt_cli.report.costs import costs_rule
+from comt_cli.report.cells import cells_frame
 from comt_cli.report.exhibits import Exhibit
-from comt_cli.report.frame import info_of
+from comt_cli.report.frame import Record, TableInfo, csv_text, rows_of
+from comt_cli.report.markdown import escaped, pipes
 from comt_cli.report.statistics import Paired
+from comt_cli.runs.plan import RunSpec
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+UNSETTLED = "?"
+"""Behind a ratio of times that were taken in too few rounds for an interval."""
+_DIGITS = 12
+_RATIOS = {
+    "flops": "flops_ratio",
+    "bytes": "bytes_ratio",
+    "saved": "saved_ratio",
+    "step": "step_ratio",
+    "step_error": "step_ratio_uncertainty",
+    "compiled": "compiled_step_ratio",
+    "compiled_error": "compiled_step_ratio_uncertainty",
+}
+"""The columns of the file by key of `_costs`."""
+_TIMES = ("step", "compiled")
+_NEEDED = ("row", "column", "network", "baseline", "baseline_network", "device", "git_commit", *_RATIOS.values())
+_EXPLAINED = (
+    "A step is a forward and a backward pass over a batch, or a micro-batch where the recipe has them, and an update. "
+    "FLOPs: those of matrix products and convolutions in uncompiled code, counted: a mixture of streams or sources is "
+    "in them where it is written as a product, and not where it is written as a sum. Bytes: what the compiled forward "
+    "and backward passes read and write, as PyTorch's compiler counts it: every input and output of a fused kernel, of "
+    "a matrix product and of an operator of ours; not those of a vocabulary's head with its loss and of the update, "
+    "which are not compiled. Saved: what a forward pass, compiled where that is possible, keeps for the backward pass. "
+    "Steps took turns; a time is the 20th percentile of its turns, since other work only slows them, and ± the reach "
+    "of the ratio's 90 % interval."
+)
+
 
 LEAST = 3
 """Rows beside the baseline below which a figure says no more than the table."""
@@ -34,26 +70,26 @@ class Costs(Exhibit):
 
         if "_costs" not in runs:
             return pd.DataFrame()
-        cells, info = cells_frame(runs), info_of(runs)
+        cells = cells_frame(runs)
+        info: TableInfo = cells.attrs["table"]
         is_compiled = all(each["compiled"] is not None for each in cells["_costs"] if each is not None)
         key = "compiled" if is_compiled else "step"
-        lines: list[dict[str, Any]] = []
-        for column, records in under_columns(cells).items():
-            sign = 1 if records[0]["_metric"].better == "lower" else -1
-            here = []
-            for each in records:
-                costs = each["_costs"] or {}
-                step, error = costs.get(key), costs.get(f"{key}_error")
-                apart = Paired(0.0, None, None, 0) if each["row"] == info.baseline else each["_apart"]
-                if step is not None and error is not None and apart is not None:  # a time without an interval is none
-                    where = {"row": each["row"], "column": column, "step": step, "error": error}
-                    here.append({**where, "difference": apart.mean, "low": apart.low, "high": apart.high})
-            ahead = front([(line["step"], sign * line["difference"]) for line in here])
-            lines += [{**line, "on_front": is_on} for line, is_on in zip(here, ahead, strict=True)]
+        lines: list[Record] = []
+        for each in rows_of(cells):
+            costs = each["_costs"] or {}
+            step, error = costs.get(key), costs.get(f"{key}_error")
+            apart = Paired(0.0, None, None, 0) if each["row"] == info.baseline else each["_apart"]
+            if step is not None and error is not None and apart is not None:  # a time without an interval is none
+                where = {"row": each["row"], "column": each["column"], "step": step, "error": error}
+                lines.append({**where, "difference": apart.mean, "low": apart.low, "high": apart.high})
+        for line in lines:
+            sign = 1 if info.metrics[line["column"]].better == "lower" else -1
+            others = [(each["step"], sign * each["difference"]) for each in lines if each["column"] == line["column"]]
+            line["on_front"] = is_on_front((line["step"], sign * line["difference"]), others)
         if sum(line["row"] != info.baseline for line in lines) < LEAST:
             return pd.DataFrame()
         frame = pd.DataFrame(lines).astype({"error": float, "low": float, "high": float})
-        metrics = list(dict.fromkeys(cells["_metric"]))
+        metrics = list(dict.fromkeys(info.metrics[column] for column in frame["column"]))
         how = f"of a {'compiled ' if is_compiled else ''}training step"
         frame.attrs = {
             "title": f"{info.recipe.title}: differences against the time {how}",
@@ -79,32 +115,187 @@ class Costs(Exhibit):
         ]
 
     def draw(self, frame: pd.DataFrame) -> Figure:
-        """A panel a column. A line joins the rows that no other beats in both."""
-        from comt_cli.report.figures.style import OKABE_ITO, QUIET, page_figure, place_labels, style
+        """A panel a column, rows by number. A line joins the rows that no other beats in both."""
+        from matplotlib.lines import Line2D
+
+        from comt_cli.report.figures.style import OKABE_ITO, QUIET, page_figure, points, style
 
         baseline, columns = frame.attrs["baseline"], [*frame.groupby("column", sort=False)]
+        numbers = {row: number for number, row in enumerate(dict.fromkeys(frame["row"]), 1)}
         with style():
-            figure = page_figure(3.6 * len(columns))
+            figure = page_figure(max(3.6 * len(columns), 0.125 * len(numbers)))
             panels = figure.subplots(len(columns), 1, squeeze=False)[:, 0]
             for axes, (column, here) in zip(panels, columns, strict=True):
                 axes.axhline(0, color=QUIET, linewidth=0.6)
                 axes.axvline(1, color=QUIET, linewidth=0.6)
                 ahead = here[here["on_front"]].sort_values("step")
                 axes.plot(ahead["step"], ahead["difference"], color=QUIET, linestyle="--", drawstyle="steps-post")
-                bars = [(here["difference"] - here["low"]).fillna(0), (here["high"] - here["difference"]).fillna(0)]
-                axes.errorbar(here["step"], here["difference"], yerr=bars, xerr=here["step"] * here["error"],
-                              color=OKABE_ITO[0], marker="o", markersize=3.5, linestyle="none",
-                              elinewidth=0.6)  # fmt: skip
-                axes.margins(x=0.08, y=0.08)
+                points(axes, here["step"], here, "difference", here["step"] * here["error"], color=OKABE_ITO[0],
+                       marker="o", alpha=0.6)  # fmt: skip
+                for row, x, y in zip(here["row"], here["step"], here["difference"], strict=True):
+                    axes.annotate(str(numbers[row]), (x, y), (2.5, 2.5), textcoords="offset points", fontsize=6.5)
                 axes.set_ylabel(f"difference to {baseline}, {frame.attrs['unit']}")
                 axes.set_title(str(column) if len(columns) > 1 else "")
             panels[-1].set_xlabel(f"time {frame.attrs['how']}, over that of {baseline}")
-            figure.draw_without_rendering()
-            for axes, (_, here) in zip(panels, columns, strict=True):
-                place_labels(axes, list(zip(here["step"], here["difference"], here["row"], strict=True)))
+            names = [Line2D([], [], linestyle="none", label=f"{number} {row}") for row, number in numbers.items()]
+            figure.legend(handles=names, loc="outside right upper", handlelength=0, fontsize=6.5, labelspacing=0.25)
         return figure
 
 
-def front(places: Sequence[tuple[float, float]]) -> list[bool]:
-    """For each (time, loss) whether none of the others has less loss in no more time."""
-    return [not any(other[0] <= time and other[1] < loss for other in places) for time, loss in places]
+def is_on_front(place: tuple[float, float], others: Iterable[tuple[float, float]]) -> bool:
+    """Whether none of the others has less loss in no more time; places are (time, loss)."""
+    return not any(time <= place[0] and loss < place[1] for time, loss in others)
+
+
+def network_key(spec: RunSpec) -> str:
+    """The hash of the settings that decide a step's cost: the method, the model, what its data gives it, the batch, and
+    how it is computed; rate and number of steps are none of them. Nor is the code, whose commit stands in the file."""
+    settings, train = spec.settings, spec.settings.train
+    batch = [train.batch_size, train.micro_batch_size, train.precision]
+    how = [train.kernels, train.compile, train.recomputes, train.gradient_clipping > 0, train.deterministic]
+    model = settings.model.model_dump(mode="json")
+    told = [spec.command, spec.method, model, spec.task.dimensions(settings), batch, how]
+    return sha256(canonical_json(told))[:_DIGITS]
+
+
+def with_costs(runs: pd.DataFrame, files: Iterable[Path], baseline: str) -> pd.DataFrame:
+    """A frame of runs with the costs of those rows whose networks were measured beside its baseline, in `_costs`; from
+    the first of the files that has any of them.
+
+    They are ratios to the baseline's training step by `_RATIOS`: counted FLOPs, bytes that compiled passes read and
+    write, what is saved for the backward pass, and times of the step, uncompiled and compiled, which may be off by the
+    part `..._error` (90 %). None where it was not measured, of an error where there were too few rounds for one.
+    `attrs` have the devices and commits of the measurement.
+
+    Raises:
+        UserError: a file is not one that `write_costs` wrote.
+    """
+    known = [(path, lines) for path in files if (lines := costs_lines(path))]
+    networks = {(run.spec.row, run.spec.column, network_key(run.spec)) for run in runs["_run"] if known}
+    for path, every in known:
+        lines = [line for line in every if line["baseline"] == baseline
+                 and (line["row"], line["column"], line["network"]) in networks
+                 and (baseline, line["column"], line["baseline_network"]) in networks]  # fmt: skip
+        try:
+            found = {(line["row"], line["column"]):
+                     {key: float(line[name]) if line[name] else None for key, name in _RATIOS.items()}
+                     for line in lines}  # fmt: skip
+        except ValueError as error:
+            raise _unreadable(path) from error
+        if found:
+            own: Any = [found.get(cell) for cell in zip(runs["row"], runs["column"], strict=True)]
+            measured = runs.assign(_costs=own)
+            devices, commits = (tuple(dict.fromkeys(line[key] for line in lines)) for key in ("device", "git_commit"))
+            measured.attrs = {**runs.attrs, "costs_devices": devices, "costs_commits": commits}
+            return measured
+    return runs
+
+
+def costs_rule(cells: pd.DataFrame) -> str:
+    """The columns of costs in a table, and of which device they are."""
+    attrs, every = cells.attrs, [each for each in cells["_costs"] if each is not None]
+    commits = f" at commit {format.listing(attrs['costs_commits'])}" if any(attrs["costs_commits"]) else ""
+    is_open = any(each[key] is not None and each[f"{key}_error"] is None for each in every for key in _TIMES)
+    doubt = f" {UNSETTLED}: not settled, since too few rounds were timed for an interval." if is_open else ""
+    return (
+        "FLOPs of matrix products, bytes that compiled passes read and write, activations saved for the backward pass, "
+        f"and times of a training step, uncompiled and compiled, over those of {attrs['table'].baseline}; ± is the 90 "
+        f"% interval of a ratio of times.{doubt} Measured on {format.listing(attrs['costs_devices'])}{commits}."
+    )
+
+
+def other_device(path: Path, device: str) -> str | None:
+    """The device that the file is of, where it is another one; None where it is this one, or there is no file."""
+    return next((line["device"] for line in costs_lines(path) if line["device"] != device), None)
+
+
+def costs_lines(path: Path) -> list[dict[str, str]]:
+    """The lines of a file of costs; none where there is no file.
+
+    Raises:
+        UserError: it is not one.
+    """
+    try:
+        lines = read_csv(path)
+    except FileNotFoundError:
+        return []
+    except Unreadable as error:
+        raise _unreadable(path) from error
+    if any(line.get(name) is None for line in lines for name in _NEEDED):
+        raise _unreadable(path)
+    return lines
+
+
+def _unreadable(path: Path) -> UserError:
+    shown = format.one_line(str(path))
+    return UserError(f"{shown} is not what `comt bench costs` writes", "Delete it, and measure once more.")
+
+
+def write_costs(
+    path: Path, rows: Sequence[Mapping[str, Any]], title: str, order: Sequence[str], columns: Sequence[str]
+) -> tuple[list[Path], list[str]]:
+    """Write what was measured and its page, rows and columns in these orders; rows that were not measured this time
+    stay, where they are of the same device and of the same baseline. A column measured in too few rounds for intervals
+    does not replace rows that have them, nor one that has not settled rows of more rounds. Returns the files, and the
+    columns that were not written.
+
+    Raises:
+        UserError: the file that is there is none of these.
+        StorageError: it cannot be written.
+    """
+    measured = [{name: "" if value is None else str(value) for name, value in row.items()} for row in rows]
+    beside = {line["column"]: (line["baseline"], line["baseline_network"]) for line in measured}
+    lines = {(line["row"], line["column"]): line for line in costs_lines(path)
+             if line["device"] == rows[0]["device"]
+             and (own := (line["baseline"], line["baseline_network"])) == beside.get(line["column"], own)}  # fmt: skip
+    lesser = {line["column"] for line in measured
+              if (older := lines.get((line["row"], line["column"]))) and _is_lesser(line, older)}  # fmt: skip
+    measured = [line for line in measured if line["column"] not in lesser]
+    if not measured:
+        return [], sorted(lesser)
+    lines |= {(line["row"], line["column"]): line for line in measured}
+    rank = {name: number for number, name in enumerate((*columns, *order))}
+    ordered = sorted(lines, key=lambda of: (rank.get(of[1], len(rank)), rank.get(of[0], len(rank))))
+    found = [{name: lines[of].get(name, "") for name in measured[0]} for of in ordered]
+    page = path.with_suffix(".md")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, csv_text(found))
+    write_text(page, _page(found, title))
+    return [path, page], sorted(lesser)
+
+
+def _is_lesser(line: Mapping[str, str], older: Mapping[str, str]) -> bool:
+    """Whether a ratio lacks the interval of the older one, or has not settled in fewer rounds. Old files have none."""
+    fewer = int(line.get("rounds") or 0) < int(older.get("rounds") or 0)
+    intervals = {name: name.removesuffix("_uncertainty") for name in line if name.endswith("_uncertainty")}
+    return any(
+        line[ratio] and ((older.get(name) and not line[name]) or (fewer and line.get(f"{ratio}_settled") == "False"))
+        for name, ratio in intervals.items()
+    )
+
+
+def _page(lines: Sequence[Mapping[str, str]], title: str) -> str:
+    first, commits = lines[0], sorted({line["git_commit"] or "unknown" for line in lines})
+    parts = [
+        f"# {escaped(f'Costs: {title}')}",
+        f"Measured on {escaped(first['device'])} at commit {escaped(', '.join(commits))}. Beside each number its ratio "
+        f"to that of {escaped(first['baseline'])}, measured in the same run. {_EXPLAINED}",
+    ]
+    heads = ["row", "parameters", "FLOPs", "bytes, MiB", "saved, MiB", "step, ms", "compiled step, ms"]
+    kinds = {"bytes": "mib", "saved": "mib", "step": "ms", "compiled_step": "ms"}
+    for column in dict.fromkeys(line["column"] for line in lines):
+        here = [line for line in lines if line["column"] == column]
+        flops = [f"{float(line['flops']):.3g} ({float(line['flops_ratio']):.3f})" for line in here]
+        texts = [[line["row"], f"{int(line['parameters']):,}", each, *(_beside(line, *kind) for kind in kinds.items())]
+                 for line, each in zip(here, flops, strict=True)]  # fmt: skip
+        parts += [f"## {escaped(column)}", pipes([heads, *texts])]
+    return "\n\n".join(parts) + "\n"
+
+
+def _beside(line: Mapping[str, str], kind: str, unit: str) -> str:
+    """A number with its ratio to the baseline's, and of a time the reach of that."""
+    number, ratio, error = line[f"{kind}_{unit}"], line[f"{kind}_ratio"], line.get(f"{kind}_ratio_uncertainty")
+    if not number or not ratio:
+        return f"{float(number):,.1f}" if number else "-"
+    reach = ", not settled" if error == "" else f" ± {100 * float(error):.1f} %" if error and float(error) else ""
+    return f"{float(number):,.1f} ({float(ratio):.3f}{reach})"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from comt_cli.report import format
 from comt_cli.report.collect import Run
 from comt_cli.report.exhibits import Exhibit, Input
-from comt_cli.report.frame import info_of
+from comt_cli.report.frame import TableInfo
 from comt_cli.report.logs import Log, logged, quantities, width_for, window_means
 from comt_cli.report.statistics import paired_difference, summarise
 from comt_cli.report.words import of_runs
@@ -50,7 +50,7 @@ class Curves(Exhibit):
         import pandas as pd
 
         every: list[Run] = list(runs["_run"])
-        info = info_of(runs)
+        info: TableInfo = runs.attrs["table"]
         baseline, unit = info.baseline, info.task.unit.name
         logs: dict[str, Log] = {run.spec.id: run.directory.metrics() for run in every}
         values = {run.spec.id: logged(logs[run.spec.id], self.quantity) for run in every}
@@ -160,7 +160,7 @@ def _points(
 
 
 def resolved_since(points: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], bool] | None:
-    """Of a row's points the first from which on every interval lies on one side of zero, the same one, and whether that
+    """The first of a row's points from which on every interval lies on one side of zero, the same one, and whether that
     is below zero; None where the last point has none such."""
     found = None
     for point in reversed(points):

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from comt_cli.recipe.names import LADDER_SIZES
 from comt_cli.report import format
-from comt_cli.report.cells import cells_frame, under_columns
+from comt_cli.report.cells import cells_frame
 from comt_cli.report.exhibits import Exhibit
-from comt_cli.report.frame import Record, info_of
+from comt_cli.report.frame import Record, TableInfo, frame_of, rows_of
 from comt_cli.report.statistics import ALPHA, STANDS, holm, stands
-from comt_cli.runs.directory import RunState
 from comt_cli.sums import added
 from comt_cli.tasks.base import Metric
 
@@ -24,9 +23,10 @@ HEADING = "Gain against compute"
 NOT_RESOLVED = "not resolved"
 _FAR = 2
 """Powers of ten beyond the largest size from which on nothing is said of a line."""
-_MARKERS = "osD^vP*Xph"
 _ASIDE = 0.012
-"""How far the rows of a size are drawn beside each other, as a share of the axis, so that no bar hides another."""
+"""Distance between the rows of a size, as a share of the axis, so that no bar hides another."""
+_OF_LINE = {"intercept": "intercept", "slope": "slope", "slope_low": "low", "slope_high": "high", "p_value": "p_value"}
+"""The numbers of a line by column."""
 Line = dict[str, float]
 """gain = `intercept` + `slope` x log10(FLOPs): the slope is the gain for ten times the compute, `low` and `high` bound
 its 95 % interval, and `p_value` is that of no slope; both of Student's t with two degrees of freedom fewer than sizes.
@@ -50,32 +50,35 @@ class Ladder(Exhibit):
         """One line for each row and size, with the row's line beside it; a row without any size has one line."""
         import pandas as pd
 
-        if not info_of(runs).recipe.ladder:
+        info: TableInfo = runs.attrs["table"]
+        if not info.recipe.ladder:
             return pd.DataFrame()
         cells = cells_frame(runs)
         found = trends(cells)
         if not any(trend["rungs"] for trend in found):
             return pd.DataFrame()
-        lines = []
-        for trend in found:
-            line = trend["line"] or {}
-            slope = {f"slope{end}": line.get(end.strip("_") or "slope") for end in ("", "_low", "_high")}
-            own = {"intercept": line.get("intercept"), **slope, "p_value": line.get("p_value")}
-            own |= {"p_value_holm": trend["adjusted"], "verdict": trend["verdict"]}
-            keys = ("column", "flops", "gain", "low", "high", "pairs")
-            for rung in trend["rungs"] or [{}]:
-                lines.append({"row": trend["row"], **{key: rung.get(key) for key in keys}, **own})
-        numbers = [key for key in lines[0] if key not in ("row", "column", "pairs", "verdict")]
-        frame = pd.DataFrame(lines).astype(dict.fromkeys(numbers, float)).astype({"pairs": "Int64"})
+        frame = frame_of(
+            {
+                "row": trend["row"],
+                **{key: rung.get(key) for key in ("column", "flops", "gain", "low", "high", "pairs")},
+                **{key: (trend["line"] or {}).get(of) for key, of in _OF_LINE.items()},
+                "p_value_holm": trend["adjusted"],
+                "verdict": trend["verdict"],
+            }
+            for trend in found
+            for rung in trend["rungs"] or [{}]
+        )
+        numbers = [key for key in frame if key not in ("row", "column", "pairs", "verdict")]
+        frame = frame.astype(dict.fromkeys(numbers, float)).astype({"pairs": "Int64"})
         frame.attrs = {
-            "title": f"{info_of(runs).recipe.title}: {HEADING.lower()}",
+            "title": f"{info.recipe.title}: {HEADING.lower()}",
             "trained": cells.attrs["trained"],
             "reading": (
                 rule(cells, found),
                 "Bars are the 95 % intervals of each size; a dashed line has a slope that is not resolved",
                 *sentences(found),
             ),
-            "baseline": info_of(runs).baseline,
+            "baseline": info.baseline,
             "unit": _unit(cells),
         }
         return frame
@@ -87,27 +90,25 @@ class Ladder(Exhibit):
         """One panel; the rows of a size are at one place, that of the baseline's compute."""
         import numpy as np
 
-        from comt_cli.report.figures.style import page_figure, series_colours, style
+        from comt_cli.report.figures.style import page_figure, points, row_looks, style
 
-        baseline, rows = frame.attrs["baseline"], list(dict.fromkeys(frame["row"]))
+        baseline, looks = frame.attrs["baseline"], row_looks(frame["row"])
         places = frame.dropna(subset=["gain"]).groupby("column", sort=False)["flops"].first()
         low, high = np.log10(places.min()), np.log10(places.max())
         aside = _ASIDE * max(high - low, 0.5)
+        ends = np.array([low - 3 * aside, high + 3 * aside])
         with style():
             figure = page_figure(3.0, 5.6)
             axes = figure.subplots()
             axes.axhline(0, color="black", linewidth=0.8)
-            for number, (row, colour) in enumerate(zip(rows, series_colours(len(rows)), strict=True)):
-                here = frame[(frame["row"] == row) & frame["gain"].notna()]
-                x = 10 ** (np.log10(here["flops"]) + aside * (number - (len(rows) - 1) / 2))
-                bars = [(here["gain"] - here["low"]).fillna(0), (here["high"] - here["gain"]).fillna(0)]
-                axes.errorbar(x, here["gain"], yerr=bars, color=colour, linestyle="none", elinewidth=0.7, markersize=4,
-                              marker=_MARKERS[number % len(_MARKERS)], label=row)  # fmt: skip
-                line = frame[frame["row"] == row].iloc[0]
-                if np.isfinite(line["slope"]):
-                    ends = np.array([low - 3 * aside, high + 3 * aside])
+            for number, (row, own) in enumerate(frame.groupby("row", sort=False)):
+                here, look = own[own["gain"].notna()], looks[str(row)]
+                x = 10 ** (np.log10(here["flops"]) + aside * (number - (len(looks) - 1) / 2))
+                points(axes, x, here, "gain", **look)
+                if np.isfinite((line := own.iloc[0])["slope"]):
                     dashes = "--" if line["verdict"] == NOT_RESOLVED else "-"
-                    axes.plot(10**ends, line["intercept"] + line["slope"] * ends, color=colour, linestyle=dashes)
+                    heights = line["intercept"] + line["slope"] * ends
+                    axes.plot(10**ends, heights, color=look["color"], linestyle=dashes)
             axes.set_xscale("log")
             axes.set_xlabel(f"training FLOPs of {baseline}")
             axes.set_ylabel(f"gain over {baseline}, {frame.attrs['unit']}")
@@ -148,12 +149,12 @@ def fitted(flops: Sequence[float], gains: Sequence[float]) -> Line:
 def trends(cells: pd.DataFrame) -> list[Trend]:
     """The trend of every row of a ladder's table but the baseline; none of another table, or where the baseline was not
     selected."""
-    by_column = [{each["row"]: each for each in records} for records in under_columns(cells).values()]
-    baseline = info_of(cells).baseline
-    if not info_of(cells).recipe.ladder or baseline not in by_column[0]:
+    columns = [{each["row"]: each for each in rows_of(own)} for _, own in cells.groupby("column", sort=False)]
+    info: TableInfo = cells.attrs["table"]
+    if not info.recipe.ladder or info.baseline not in columns[0]:
         return []
-    found = [_trend(row, [(column[row], column[baseline]) for column in by_column])
-             for row in by_column[0] if row != baseline]  # fmt: skip
+    rows = [row for row in columns[0] if row != info.baseline]
+    found = [_trend(row, [(column[row], column[info.baseline]) for column in columns]) for row in rows]
     adjusted = holm({each["row"]: each["line"]["p_value"] for each in found if each["line"] is not None})
     return [{**each, "adjusted": adjusted.get(each["row"])} for each in found]
 
@@ -163,7 +164,7 @@ def _trend(row: str, pairs: Sequence[tuple[Record, Record]]) -> Trend:
     rungs, diverged, missing = [], [], []
     for own, base in pairs:
         metric, apart, flops = own["_metric"], own["_apart"], base["_cell"].average("flops")
-        if any(each.having(RunState.diverged) and not each.is_open for each in (own["_cell"], base["_cell"])):
+        if own["_diverged"] or base["_diverged"]:
             diverged.append(own["column"])
         elif apart is None or flops is None or (metric.difference.is_relative and apart.mean <= -100):
             missing.append(own["column"])
@@ -206,9 +207,9 @@ def _is_marked(trend: Trend) -> bool:
 
 
 def rule(cells: pd.DataFrame, found: Sequence[Trend]) -> str:
-    """How the lines are made."""
+    """The sentence on the making of the lines."""
     sizes = cells["column"].nunique()
-    gains = f"Gains over {info_of(cells).baseline} in {_unit(cells)}, paired by seed; above zero is better."
+    gains = f"Gains over {cells.attrs['table'].baseline} in {_unit(cells)}, paired by seed; above zero is better."
     if sizes < LADDER_SIZES:
         return f"{gains} A line takes {LADDER_SIZES} sizes."
     mark = f" {STANDS}: resolved after Holm's correction over the rows, too." if any(map(_is_marked, found)) else ""

@@ -1,19 +1,30 @@
-"""A sweep: the table of every row at three choices of the grid's values, and the map of the trials."""
+"""A sweep: what trials chose for every cell, the table of every row at three choices of the grid's values, and the map
+of the trials.
+
+The trials have seeds of their own and are compared on validation data. Each cell's runs are shown three times: at the
+recipe's own values, at the baseline's best and at the cell's own best. A best at the edge of the grid is no optimum:
+such a cell has a problem instead of a choice.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from comt_cli.recipe.grid import LoadedGrid
+from comt_cli.recipe.load import LoadedRecipe
 from comt_cli.report import format
 from comt_cli.report.cells import cells_frame
-from comt_cli.report.collect import ENDED, Cell
+from comt_cli.report.collect import ENDED, Cell, Run, by_point, collect, mean_of
 from comt_cli.report.exhibits import Exhibit, Input
-from comt_cli.report.frame import Record, frame_of, info_of, part_of, rows_of
+from comt_cli.report.frame import Record, TableInfo, frame_of, rows_of, run_record, table_info
 from comt_cli.report.markdown import escaped, pipes
 from comt_cli.report.statistics import paired_difference, summarise
-from comt_cli.report.sweep import PLACES, CellName, Tuned, tuned_cell, whole_columns
 from comt_cli.runs.directory import RunState
-from comt_cli.runs.plan import point_in_words
+from comt_cli.runs.plan import RunSpec, chosen_runs, point_in_words
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,10 +33,195 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
+Place = Literal["recipe", "baseline", "own"]
+PLACES: dict[Place, str] = {"recipe": "the recipe's", "baseline": "the baseline's best", "own": "its own best"}
+"""At which values the runs of a cell are shown."""
+CellName = tuple[str, str]
+"""Row and column."""
+
+
 FAR = 4.0
 """A mean so many times worse than the best of its column, or more, has the darkest colour."""
 _DARK = 0.5
 """Of the shades, from 0 for the best: beyond it letters are white."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A point of a cell's grid: its trials, and the mean of what decides; None where one diverged, has no value, or
+    has not ended."""
+
+    point: Mapping[str, Any]
+    runs: tuple[Run, ...]
+    mean: float | None
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """Outcome of a cell's trials: every point in the order of the grid, the number of the `best`, None while a trial
+    has not ended, or where none has a value; and why the best is not taken (`problem`)."""
+
+    tried: tuple[Tried, ...]
+    best: int | None = None
+    problem: str | None = None
+
+    @property
+    def chosen(self) -> int | None:
+        """The number of the point that is taken, as `LoadedGrid.planned` counts them; None where none is."""
+        return None if self.best is None or self.problem is not None else self.best + 1
+
+    @property
+    def point(self) -> Mapping[str, Any] | None:
+        """The best point; also one that is not taken."""
+        return None if self.best is None else self.tried[self.best].point
+
+
+@dataclass(frozen=True)
+class SweepState:
+    """A sweep as it stands: `shown` has the runs of every place whose values are known."""
+
+    loaded: LoadedRecipe
+    scale: str
+    seeds: tuple[int, ...]
+    tuned: dict[CellName, Tuned]
+    trials: list[RunSpec]
+    shown: dict[Place, dict[CellName, list[RunSpec]]] = field(default_factory=dict)
+
+    @property
+    def grid(self) -> LoadedGrid:
+        """The values that are tried."""
+        return self.loaded.grids[self.scale]
+
+    @property
+    def specs(self) -> list[RunSpec]:
+        """All runs that are known by now: the trials, then those that are shown, each once."""
+        every = [*self.trials, *(spec for cells in self.shown.values() for specs in cells.values() for spec in specs)]
+        return list({spec.request: spec for spec in every}.values())
+
+    @property
+    def problems(self) -> dict[CellName, str]:
+        """Why cells have no choice though their trials have ended."""
+        return {cell: tuned.problem for cell, tuned in self.tuned.items() if tuned.problem is not None}
+
+    @property
+    def at_most(self) -> list[RunSpec]:
+        """`specs`, and for every choice that is open runs that cost what the chosen ones will."""
+        baseline, specs = self.loaded.recipe.baseline, self.specs
+        known = {spec.request for spec in specs}
+        for cell in self.shown["recipe"]:
+            wanted = sum(cell not in self.shown[place] for place in ("baseline", "own"))
+            wanted = min(wanted, 1 if cell[0] == baseline else 2)
+            for number in range(1, len(self.grid.planned)):
+                [stand_ins] = chosen_runs(self.loaded, self.scale, {cell: number}, self.seeds).values()
+                if wanted and not known & {spec.request for spec in stand_ins}:
+                    specs += stand_ins
+                    wanted -= 1
+        return specs
+
+
+def read_sweep(loaded: LoadedRecipe, scale: str, specs: Sequence[RunSpec], runs: Path) -> SweepState:
+    """The sweep of a plan (`runs.plan.plan`), from the run directories below `runs`. A baseline that the plan has for
+    its trials alone is not shown."""
+    grid = loaded.grids[scale]
+    trials = [spec for spec in specs if spec.seed in grid.seeds]
+    at_recipe: dict[CellName, list[RunSpec]] = {}
+    for spec in specs:
+        if spec.seed not in grid.seeds:
+            at_recipe.setdefault((spec.row, spec.column), []).append(spec)
+    cells = collect(trials, runs, remarks=False).cells
+    tuned = {name: tuned_cell(cell, grid) for name, cell in cells.items()}
+    chosen = {name: each.chosen for name, each in tuned.items() if each.chosen is not None}
+    own = {name: number for name, number in chosen.items() if name in at_recipe}
+    baseline = {column: number for (row, column), number in chosen.items() if row == loaded.recipe.baseline}
+    at_baseline = {(row, column): baseline[column] for row, column in at_recipe if column in baseline}
+    seeds = tuple(dict.fromkeys(spec.seed for each in at_recipe.values() for spec in each))
+    shown: dict[Place, dict[CellName, list[RunSpec]]] = {
+        "recipe": at_recipe,
+        "baseline": chosen_runs(loaded, scale, at_baseline, seeds),
+        "own": chosen_runs(loaded, scale, own, seeds),
+    }
+    contents = {spec.data_fingerprint: spec.data_content for spec in specs if spec.data_content is not None}
+    for place in ("baseline", "own"):  # of data that is not prepared here the trials know the content
+        for name, each in shown[place].items():
+            shown[place][name] = [spec.with_contents(contents) for spec in each]
+    return SweepState(loaded, scale, seeds, tuned, trials, shown)
+
+
+def whole_columns(chosen: Mapping[CellName, list[RunSpec]]) -> dict[CellName, list[RunSpec]]:
+    """The cells that make a table: of the rows that have a choice anywhere, the columns in which all of them have one;
+    while there is none, the first column."""
+    rows, columns = {row for row, _ in chosen}, list(dict.fromkeys(column for _, column in chosen))
+    whole = [column for column in columns if all((row, column) in chosen for row in rows)] or columns[:1]
+    return {cell: specs for cell, specs in chosen.items() if cell[1] in whole}
+
+
+def sweep_frame(state: SweepState, runs: Path) -> pd.DataFrame:
+    """The frame of all runs of a sweep: the trials, and at each place the runs that are shown there (`place`)."""
+    shown = {place: [spec for specs in each.values() for spec in specs] for place, each in state.shown.items()}
+    order, records = list(state.tuned), []
+    for place, specs in (("trial", state.trials), *shown.items()):
+        cells = collect(specs, runs, remarks=False).cells
+        for name in sorted(cells, key=order.index):
+            # point by point, as the table of trials has them
+            shown_runs = (run for each in state.tuned[name].tried for run in each.runs)
+            for run in shown_runs if place == "trial" else cells[name].every:
+                records.append({**run_record(run, state.loaded.origin), "_cell": cells[name], "place": place})
+    frame = frame_of(records)
+    frame.attrs = {"table": table_info(state.loaded, state.trials), "notes": (), "seeds": state.seeds}
+    return frame
+
+
+def tuned_cell(cell: Cell, grid: LoadedGrid) -> Tuned:
+    """The outcome of the trials of a cell: the best mean, of equal ones the nearest to the centre of the grid."""
+    first = cell.runs[0].spec
+    # By seed, and so every seed's points in the order of the grid.
+    tried = tuple(Tried(each[0].spec.point, tuple(each), mean_of(each, grid.metric))
+                  for each in by_point(cell.runs).values())  # fmt: skip
+    if any(run.state not in ENDED for run in cell.runs):
+        return Tuned(tried)
+    means = {number: each.mean for number, each in enumerate(tried) if each.mean is not None}
+    where = f"{first.row} at {first.column}"
+    if not means:
+        return Tuned(tried, None, f"{where}: at every value a trial diverged, or has no {grid.metric}: try others")
+    sign = 1 if first.task.metrics[grid.metric].better == "lower" else -1
+
+    def off_centre(number: int) -> tuple[list[int], list[float]]:
+        """For every key how far the value's rank is from the middle, then the values."""
+        own = {key: float(value) for key, value in tried[number].point.items()}
+        ranks = {key: sorted({float(each.point[key]) for each in tried}) for key in own}
+        apart = [abs(2 * ranks[key].index(value) - len(ranks[key]) + 1) for key, value in own.items()]
+        return apart, list(own.values())
+
+    best = min(means, key=lambda number: (sign * means[number], *off_centre(number)))
+    return Tuned(tried, best, "; ".join(_at_edges(tried, best, grid, where)) or None)
+
+
+def _at_edges(tried: Sequence[Tried], best: int, grid: LoadedGrid, where: str) -> Iterator[str]:
+    """What is to be tried besides, for every key whose best value is the least or the greatest."""
+    for key in grid.values:
+        values = sorted({each.point[key] for each in tried})
+        value = tried[best].point[key]
+        if value not in (values[0], values[-1]):
+            continue
+        least = value == values[0]
+        yield (
+            f"{where}: the best {key} of the trials, {value:g}, is the {'least' if least else 'greatest'} that was "
+            f"tried; {_wider(key, values if least else values[::-1])}"
+        )
+
+
+def _wider(key: str, values: Sequence[float]) -> str:
+    """The grid with one step more, by the ratio of the first two values, beyond the first. Values stay as they were
+    given, so that none is trained again. Where that step may leave what the key can be (below 0, or a share of 1 and
+    more), only its direction is said."""
+    first, second = values[:2]
+    beyond = first * first / second if first > 0 and second > 0 else 2 * first - second
+    if all(isinstance(each, int) for each in values):
+        beyond = math.ceil(beyond) if beyond > first else math.floor(beyond)
+    if beyond == first or (all(0 <= each < 1 for each in values) and beyond >= 1) or beyond <= 0 <= min(values):
+        return f"give {key} also values {'above' if first > second else 'below'} {first!r}"
+    wider = sorted([float(f"{beyond:.4g}") if isinstance(beyond, float) else beyond, *values])
+    return f"widen the grid: {key}: [{', '.join(map(repr, wider))}]"
 
 
 class Rates(Exhibit):
@@ -38,30 +234,29 @@ class Rates(Exhibit):
     digits: ClassVar[int] = 8
 
     def frame(self, runs: pd.DataFrame) -> pd.DataFrame:
-        info = info_of(runs)
+        info: TableInfo = runs.attrs["table"]
         grid = info.grid
         assert grid is not None
         cells: dict[str, dict[CellName, Cell]] = {}
         for place, cell in zip(runs["place"], runs["_cell"], strict=True):
             cells.setdefault(place, {})[cell.row, cell.column] = cell
         whole = whole_columns({name: [] for name in cells.get("own", {})})
-        at_own = [place == "own" and (cell.row, cell.column) in whole
-                  for place, cell in zip(runs["place"], runs["_cell"], strict=True)]  # fmt: skip
-        table = rows_of(cells_frame(part_of(runs, at_own))) if any(at_own) else []
+        places = zip(runs["place"], runs["row"], runs["column"], strict=True)
+        at_own = runs[[place == "own" and (row, column) in whole for place, row, column in places]]
+        table = rows_of(cells_frame(at_own)) if len(at_own) else []
         verdicts = {(each["row"], each["column"]): each["verdict"] for each in table}
         columns = list(dict.fromkeys(column for _, column in cells["trial"]))
         lines: list[Record] = []
         for name in sorted(cells["trial"], key=lambda name: columns.index(name[1])):
             tuned, trials = tuned_cell(cells["trial"][name], grid), cells["trial"][name].runs
-            key, metric = info.keys[name[1]], info.metric(name[1])
-            line: Record = {"row": name[0], "column": name[1], "metric": key}
+            row, column = name
+            key, metric = info.keys[column], info.metrics[column]
+            line: Record = {"row": row, "column": column, "metric": key}
             for place in PLACES:
-                there = cells.get(place, {})
-                cell, base = there.get(name), there.get((info.baseline, name[1]))
+                cell, base = (cells.get(place, {}).get(each) for each in (name, (info.baseline, column)))
                 values = {} if cell is None else cell.values(key)
-                ours = summarise(list(values.values()))
-                is_apart = base is not None and name[0] != info.baseline
-                apart = paired_difference(values, base.values(key), metric.difference) if base and is_apart else None
+                theirs = base.values(key) if base is not None and row != info.baseline else {}
+                ours, apart = summarise(list(values.values())), paired_difference(values, theirs, metric.difference)
                 point = {} if cell is None else cell.runs[0].spec.point
                 line |= {
                     **{f"{place}.{each}": point.get(each) for each in grid.values},
@@ -73,18 +268,16 @@ class Rates(Exhibit):
                     f"{place}.interval_high": apart and apart.high,
                     f"_{place}": (cell and cell.state, ours, apart, point),
                 }
-            lines.append(
-                line
-                | {
-                    "trials": len(trials),
-                    "trials_ended": sum(run.state in ENDED for run in trials),
-                    "trials_diverged": sum(run.state is RunState.diverged for run in trials),
-                    "verdict": verdicts.get(name),
-                    "problem": tuned.problem,
-                    "_tuned": tuned,
-                    "_metric": metric,
-                }
-            )
+            line |= {
+                "trials": len(trials),
+                "trials_ended": sum(run.state in ENDED for run in trials),
+                "trials_diverged": sum(run.state is RunState.diverged for run in trials),
+                "verdict": verdicts.get(name),
+                "problem": tuned.problem,
+                "_tuned": tuned,
+                "_metric": metric,
+            }
+            lines.append(line)
         frame = frame_of(lines)
         tried = "; ".join(f"{key} {format.listing(str(each) for each, _ in given)}" for key, given in
                           grid.values.items())  # fmt: skip
@@ -144,20 +337,12 @@ def texts(frame: pd.DataFrame) -> list[list[str]]:
             state, ours, apart, _ = each[f"_{place}"]
             cells.append(format.summary(ours, each["_metric"].decimals) if ours else state or "-")
             cells.append("-" if apart is None else format.difference(apart))
-        made.append([*cells, _best(each["_tuned"]), _trials(each), each["verdict"] or "-"])
+        tuned, ended, lost = each["_tuned"], each["trials_ended"], each["trials_diverged"]
+        edge = ", at the edge" if tuned.problem else ""
+        best = point_in_words(tuned.point) + edge if tuned.point is not None else "none" if edge else "-"
+        count = str(ended) if ended == each["trials"] else f"{ended} of {each['trials']}"
+        made.append([*cells, best, f"{count}, {lost} diverged" if lost else count, each["verdict"] or "-"])
     return made
-
-
-def _best(tuned: Tuned) -> str:
-    if tuned.point is None:
-        return "none" if tuned.problem else "-"
-    return point_in_words(tuned.point) + (", at the edge" if tuned.problem else "")
-
-
-def _trials(line: Record) -> str:
-    every, ended, lost = (line[f"trials{end}"] for end in ("", "_ended", "_diverged"))
-    count = str(every) if ended == every else f"{ended} of {every}"
-    return f"{count}, {lost} diverged" if lost else count
 
 
 class Trials(Exhibit):
@@ -171,7 +356,8 @@ class Trials(Exhibit):
         ended), `least` and `greatest` of the trials, whether all have `ended`, and whether it was `chosen`."""
         import pandas as pd
 
-        info, grid = info_of(runs), info_of(runs).grid
+        info: TableInfo = runs.attrs["table"]
+        grid = info.grid
         keys = list(grid.values) if grid is not None else []
         if grid is None or len(keys) != 1:
             return pd.DataFrame()

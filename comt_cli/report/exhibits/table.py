@@ -13,9 +13,9 @@ from comt_cli.report import format, words
 from comt_cli.report.caption import escaped as tex
 from comt_cli.report.cells import cells_frame
 from comt_cli.report.collect import Cell
-from comt_cli.report.costs import UNSETTLED, costs_rule
 from comt_cli.report.exhibits import Exhibit, ladder
-from comt_cli.report.frame import Record, info_of, rows_of
+from comt_cli.report.exhibits.costs import UNSETTLED, costs_rule
+from comt_cli.report.frame import Record, TableInfo, rows_of
 from comt_cli.report.markdown import escaped, pipes
 from comt_cli.report.statistics import POWER, STANDS, stands
 from comt_cli.runs.directory import RunState
@@ -52,10 +52,10 @@ _HEADINGS = {
 _IN_LATEX = ("method", "ours", "beside", "difference", "paper", "paper_difference", "verdict")
 """The others are left to the CSV and the page: a line of text is not wider. So is what is beside the metric, where the
 paper's numbers take its place."""
-_FIRST = ("method", "ours", "verdict", "difference", "paper_difference", "paper", "published", "median", "beside")
-"""Columns that a narrow terminal has before all others."""
+_ON_TERMINAL = ("method", "ours", "verdict", "difference", "paper_difference", "paper", "published", "median", "beside")
+"""The others are left to the files."""
 _CONTENT_DIGITS = 12
-"""Of a hash of data, that a page shows; the CSV of the runs has it whole."""
+"""Digits of a hash of data on a page; the CSV of the runs has it whole."""
 
 
 class Table(Exhibit):
@@ -72,7 +72,7 @@ class Table(Exhibit):
 
     def page(self, frame: pd.DataFrame) -> str:
         """Title, what was trained, how it was made, the verdict, a table for each column, footnotes and notes."""
-        info, texts, notes = info_of(frame), texts_of(frame), words.footnotes(frame)
+        info, texts, notes = frame.attrs["table"], texts_of(frame), words.footnotes(frame)
         scale = f"Scale {info.scale}: {info.recipe.scales[info.scale].description.rstrip('.')}."
         parts = [
             f"# {escaped(info.recipe.title)}",
@@ -98,7 +98,7 @@ class Table(Exhibit):
 
     def latex(self, frame: pd.DataFrame) -> str:
         r"""The float: `\label{tab:<folder>-<name>-<scale>}`, one block of lines a column, footnotes below."""
-        info, texts = info_of(frame), texts_of(frame)
+        info, texts = frame.attrs["table"], texts_of(frame)
         keys = [key for key in texts[0] if key in _IN_LATEX and not (key == "beside" and "paper" in texts[0])]
         explained = [*keys, *(["parameters"] if "paper_increase" in texts[0] else [])]
         columns = list(dict.fromkeys(frame["column"]))
@@ -134,16 +134,16 @@ def texts_of(cells: pd.DataFrame) -> list[Texts]:
 
 def _texts(record: Record, beside: Metric | None, marks: Mapping[str, int]) -> Texts:
     metric, ours, costs = record["_metric"], record["_ours"], record["_costs"] or {}
-    is_collapsed = metric.collapsed(record["paper"]) and record["row"] != record["baseline"]
+    is_collapsed = record["_paper_collapsed"] and record["row"] != record["baseline"]
 
     def shown(value: Any, text: Callable[[Any], str] = lambda it: format.value(it, metric.decimals)) -> str:
         return NOTHING if value is None else text(value)
 
-    times = {}
-    for key in ("step", "compiled"):  # `error` is a part of the ratio
+    def time(key: str) -> str:  # `error` is a part of the ratio
         ratio, error = costs.get(key), costs.get(f"{key}_error")
         end = f" {UNSETTLED}" if error is None else f" ± {ratio * error:.2f}" if error else ""
-        times[key] = NOTHING if ratio is None else f"{ratio:.2f}{end}"
+        return NOTHING if ratio is None else f"{ratio:.2f}{end}"
+
     value = format.summary(ours, metric.decimals) if ours else state(record["_cell"], record["metric"])
     speed = next(value for key, value in record.items() if key.endswith("_per_second"))
     return {
@@ -162,7 +162,7 @@ def _texts(record: Record, beside: Metric | None, marks: Mapping[str, int]) -> T
         "parameters": shown(record["extra_parameters_percent"], format.increase),
         "paper_increase": shown(record["paper_increase"] or None, lambda it: f"{it.removesuffix('%')} %"),
         **{key: shown(costs.get(key), "{:.2f}".format) for key in ("flops", "bytes", "saved")},
-        **times,
+        **{key: time(key) for key in ("step", "compiled")},
         "speed": shown(speed, format.speed),
     }  # fmt: skip
 
@@ -179,11 +179,11 @@ def state(cell: Cell, metric: str) -> str:
 
 
 def _headings(cells: pd.DataFrame, keys: Sequence[str], columns: Sequence[str]) -> list[str]:
-    info, others = info_of(cells), _beside(cells)
+    info, others = cells.attrs["table"], _beside(cells)
     has_interval = any(apart is not None and apart.low is not None for apart in cells["_apart"])
     named = {
         "baseline": info.baseline,
-        "signs": "/".join(dict.fromkeys(info.metric(column).difference.sign for column in columns)),
+        "signs": "/".join(dict.fromkeys(info.metrics[column].difference.sign for column in columns)),
         "interval": " [95 %]" if has_interval else "",
         "whose": "mean" if info.paper is None else "ours",
         "beside": "/".join(dict.fromkeys(others[column].label for column in columns if column in others)),
@@ -194,9 +194,9 @@ def _headings(cells: pd.DataFrame, keys: Sequence[str], columns: Sequence[str]) 
 
 def _beside(cells: pd.DataFrame) -> dict[str, Metric]:
     """By column the metric that is shown beside its own, where no other column shows it of the same runs."""
-    info, specs, found = info_of(cells), cells.attrs["specs"], {}
+    info, specs, found = cells.attrs["table"], cells.attrs["specs"], {}
     for column in dict.fromkeys(cells["column"]):
-        key = info.metric(column).beside
+        key = info.metrics[column].beside
         own = any(info.keys[name] == key and spec.request == specs[column].request for name, spec in specs.items())
         if key is not None and not own:
             found[column] = info.task.metrics[key]
@@ -207,7 +207,7 @@ def column_name(cells: pd.DataFrame, column: str) -> str:
     """A column's name; where the runs have another text than the recipe's, with the name of that."""
     data, (_, slash, rest) = cells.attrs["specs"][column].settings.data, column.partition("/")
     text = str(getattr(data, "corpus", ""))
-    is_other = ":" in text or any(each.startswith("data.corpus=") for each in info_of(cells).changed)
+    is_other = ":" in text or any(each.startswith("data.corpus=") for each in cells.attrs["table"].changed)
     return f"{text}{slash}{rest}" if is_other and slash else column
 
 
@@ -216,7 +216,7 @@ def groups_of(cells: pd.DataFrame) -> list[list[str]]:
     groups: dict[tuple[str, ...], list[str]] = {}
     for column, own in cells.groupby("column", sort=False)["_cell"]:
         runs = (run.spec.request for cell in own for run in cell.every)
-        groups.setdefault((info_of(cells).metric(str(column)).difference.sign, *runs), []).append(str(column))
+        groups.setdefault((cells.attrs["table"].metrics[str(column)].difference.sign, *runs), []).append(str(column))
     return list(groups.values())
 
 
@@ -238,24 +238,22 @@ def grid_of(cells: pd.DataFrame, texts: Sequence[Texts], columns: Sequence[str])
 
 
 def _origin(cells: pd.DataFrame, shown: Collection[str]) -> Iterator[str]:
-    """Where the table comes from, what a cell shows, on what it was made; explains the columns that are `shown`."""
-    info, attrs, columns = info_of(cells), cells.attrs, list(dict.fromkeys(cells["column"]))
+    """Origin of the table, what a cell shows, on what it was made; explains the columns that are `shown`."""
+    info, attrs, columns = cells.attrs["table"], cells.attrs, list(dict.fromkeys(cells["column"]))
     metrics: dict[Metric, list[str]] = {}
     for column in columns:
-        metrics.setdefault(info.metric(column), []).append(column)
-    phrases = [
-        f"{f'{format.listing(names)}: ' if len(metrics) > 1 else ''}{metric.words} ({metric.better} is better)"
-        for metric, names in metrics.items()
-    ]
+        metrics.setdefault(info.metrics[column], []).append(column)
+    phrases = [f"{f'{format.listing(names)}: ' if len(metrics) > 1 else ''}{metric.words} ({metric.better} is better)"
+               for metric, names in metrics.items()]  # fmt: skip
     yield f"{words.source(info)}. Cells show {'; '.join(phrases)}: mean ± standard error (number of seeds)."
-    trains = dict.fromkeys((train.select, train.averaged_steps)
-                           for train in (spec.settings.train for spec in attrs["specs"].values()))  # fmt: skip
-    for select, averaged in trains:
-        if select == "best":
+    for train in {(each.select, each.averaged_steps): each
+                  for each in (spec.settings.train for spec in attrs["specs"].values())}.values():  # fmt: skip
+        if train.select == "best":
             best = info.task.metrics[info.task.metric].brief
             yield f"Runs end with the weights of the best validation {best}: the same data chose and judges them."
-        elif averaged:
-            yield f"Runs end with the mean of the weights after {format.listing(map(str, averaged))} steps."
+        elif train.averaged_steps:
+            steps = format.listing(map(str, train.averaged_steps))
+            yield f"Runs end with the mean of the weights after {steps} steps."
     if "difference" in shown:
         pairings = dict.fromkeys(metric.difference.paired(info.baseline) for metric in metrics)
         yield f"Differences are paired by seed, {', or '.join(pairings)}."
@@ -280,14 +278,15 @@ def _origin(cells: pd.DataFrame, shown: Collection[str]) -> Iterator[str]:
         commits = f", commit {format.listing(attrs['commits'])}" if attrs["commits"] else ""
         yield f"Trained on {format.listing(attrs['devices'])}{commits}."
     if attrs["contents"]:
-        yield f"Content of the data: {format.listing(content[:_CONTENT_DIGITS] for content in attrs['contents'])}."
+        yield f"Content of the data: {format.listing([each[:_CONTENT_DIGITS] for each in attrs['contents']])}."
 
 
 def _rules(cells: pd.DataFrame) -> Iterator[str]:
     if any(map(stands, cells["p_value_holm"])):
         yield f"{STANDS}: resolved after Holm's correction over all differences of the table, too."
     if any(cells["_best"]):
-        yield f"Bold: the best mean over all seeds, where it is resolved as better than {info_of(cells).baseline}."
+        baseline = cells.attrs["table"].baseline
+        yield f"Bold: the best mean over all seeds, where it is resolved as better than {baseline}."
 
 
 def _setup(cells: pd.DataFrame, columns: Sequence[str]) -> str:
@@ -303,8 +302,8 @@ def _setup(cells: pd.DataFrame, columns: Sequence[str]) -> str:
 
 
 def _papers_columns(cells: pd.DataFrame, columns: Sequence[str]) -> str:
-    """Which of the paper's columns ours are compared with, as a sentence; empty in a table without printed numbers."""
-    info = info_of(cells)
+    """The paper's columns that ours are compared with, as a sentence; empty in a table without printed numbers."""
+    info = cells.attrs["table"]
     compared = [in_words(name) for column in columns if (name := info.compared.get(column))]
     none = "" if info.paper is None else "The paper has no such column."
     return f"Paper: {', '.join(dict.fromkeys(compared))}." if compared else none
@@ -343,44 +342,29 @@ def _block(cells: pd.DataFrame, texts: Sequence[Texts], column: str, keys: Seque
 
 
 def print_table(cells: pd.DataFrame, file: IO[str] | None = None) -> None:
-    """Print the title, what was trained, a grid for each column, footnotes, notes and the verdict. A narrow terminal
-    gets the columns that fit."""
+    """Print the title, what was trained, a grid of the main columns for each column, footnotes, notes and the verdict;
+    the files have all."""
     from comt_cli.report.terminal import console_for, print_texts, say
 
-    width, texts, info = console_for(file).width, texts_of(cells), info_of(cells)
-    left_out: dict[str, None] = {}
+    info: TableInfo = cells.attrs["table"]
+    texts = [{key: text for key, text in each.items() if key in _ON_TERMINAL} for each in texts_of(cells)]
     say(info.recipe.title, file, "bold")
     say(f"{cells.attrs['trained']}; {words.source(info)}", file, "dim")
     for columns in groups_of(cells):
         several = len(columns) > 1
-        shown = ", ".join(f"{column_name(cells, column)}: {info.metric(column).label}" for column in columns)
+        shown = ", ".join(f"{column_name(cells, column)}: {info.metrics[column].label}" for column in columns)
         print(file=file)
         say(f"{shown}. {_papers_columns(cells, columns)}".rstrip(". ") + ".", file, "dim")
-        heads = dict(zip(texts[0], _headings(cells, list(texts[0]), columns), strict=True))
-        keys = list(texts[0]) if several else _fitting(texts, heads, width)
-        left_out |= {heads[key]: None for key in texts[0] if key not in keys}
-        head, *lines = grid_of(cells, [{key: each[key] for key in keys} for each in texts], columns)
+        head, *lines = grid_of(cells, texts, columns)
         best = cells.loc[cells["column"] == columns[0], "_best"]
         left = [at < 1 + several or head[at] == "verdict" for at in range(len(head))]
-        print_texts(head, lines, file, width, left=left, bold=() if several else list(best))
+        print_texts(head, lines, file, console_for(file).width, left=left, bold=() if several else list(best))
     print(file=file)
     for mark, text in enumerate(words.footnotes(cells), start=1):
         say(f"[{mark}] {text}", file)
     for text in _rules(cells):
         say(text, file, "dim")
-    if left_out:
-        say(f"Too narrow for {', '.join(left_out)}: the files have them.", file, "dim")
     for sentence in ladder.sentences(ladder.trends(cells)):
         say(f"{ladder.HEADING}, {sentence}.", file)
     for text in (*cells.attrs["notes"], words.verdict(cells)):
         say(text, file)
-
-
-def _fitting(texts: Sequence[Texts], heads: dict[str, str], width: int) -> list[str]:
-    """The keys of the columns that fit, headings broken between words: the first of `_FIRST` always."""
-    chosen: dict[str, int] = {}
-    for key in (*(key for key in _FIRST if key in heads), *(key for key in heads if key not in _FIRST)):
-        needed = 2 + max(map(len, [*(each[key] for each in texts), *heads[key].split()]))
-        if key in _FIRST[:3] or sum(chosen.values()) + needed - 2 <= width:
-            chosen[key] = needed
-    return [key for key in heads if key in chosen]

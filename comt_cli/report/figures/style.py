@@ -1,18 +1,16 @@
-"""The one style of all figures: sizes for a page of a paper, fonts that carry the tokens' signs, safe colours; and the
-layout of names and signatures."""
+"""The one style of all figures: sizes for a page of a paper, fonts that carry the tokens' signs, safe colours; points
+with their bars, and the note under a figure."""
 
 from __future__ import annotations
 
 import contextlib
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
-from matplotlib.transforms import Bbox
 
 PAGE_WIDTH = 7.2
 """Inches: the text width of a two-column page. Figures are printed at this size, so font sizes below are real."""
@@ -26,16 +24,8 @@ QUIET = "#8C8C8C"
 ROUND = (1, 2, 5, 10)
 """Ticks are these times a power of ten apart."""
 _SIGNED = 6.5
-"""Points of what stands under a figure."""
-_INK = "#303030"
-_SPOT = 3.0
-"""Pixels around a point's centre that no name may cover."""
-_PLACES = [
-    (across * far, up * far)
-    for far in (4.0, 12.0, 24.0, 40.0)
-    for across, up in ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1))
-]
-"""Points (1/72 inch) from a point to its name, the best first."""
+"""Points of the note under a figure."""
+_MARKERS = "osD^vP*Xph"
 
 _SETTINGS: Any = {
     "backend": "agg",
@@ -79,7 +69,7 @@ def page_figure(height: float, width: float = PAGE_WIDTH) -> Figure:
 
 
 def letters_on(inches: float, size: float) -> int:
-    """How many letters of so many points fit on a line: one is 0.52 of its size wide on average."""
+    """The number of letters of so many points that fit on a line: one is 0.52 of its size wide on average."""
     return max(int(inches * 72 / (0.52 * size)), 12)
 
 
@@ -90,6 +80,19 @@ def series_colours(count: int) -> list[Any]:
     colours = mpl.colormaps[SEQUENCE]
     # the map's yellow end is too light for a line on white
     return [colours(0.93 * number / (count - 1)) for number in range(count)]
+
+
+def row_looks(rows: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """The colour, marker and label of every row."""
+    named = list(dict.fromkeys(rows))
+    return {row: {"color": colour, "marker": _MARKERS[number % len(_MARKERS)], "label": row}
+            for number, (row, colour) in enumerate(zip(named, series_colours(len(named)), strict=True))}  # fmt: skip
+
+
+def points(axes: Axes, x: Any, frame: Any, value: str, reach: Any = None, **look: Any) -> None:
+    """Points of the column `value`, with bars from `low` to `high` where there are, and across by their `reach`."""
+    bars = [(frame[value] - frame["low"]).fillna(0), (frame["high"] - frame[value]).fillna(0)]
+    axes.errorbar(x, frame[value], yerr=bars, xerr=reach, linestyle="none", elinewidth=0.7, markersize=4, **look)
 
 
 def layer_axis(axes: Axes, layers: int) -> None:
@@ -126,30 +129,5 @@ def sign(figure: Figure, text: str) -> None:
         for axes in figure.axes:
             box = axes.get_position()
             axes.set_position((box.x0, (box.y0 * height + room) / taller, box.width, box.height * height / taller))
-        for each in figure.texts:
-            x, y = each.get_position()
-            each.set_position((x, (y * height + room) / taller))
     note = figure.text(0.5, 0.04 / taller, lines, fontsize=_SIGNED, color="#404040", ha="center", va="bottom")
     note.set_in_layout(False)
-
-
-def place_labels(axes: Axes, points: Sequence[tuple[float, float, str]], size: float = 6.5) -> None:
-    """Write each (x, y, name) at the first of some places around its point that is free and within the panel, else at
-    the last; a name that is not beside its point gets a thin line to it. The axes must have their final limits."""
-    frame = axes.get_window_extent()
-    taken = [Bbox([centre - _SPOT, centre + _SPOT]) for centre in (axes.transData.transform(p[:2]) for p in points)]
-    for x, y, name in sorted(points, reverse=True):
-        note = axes.annotate(name, (x, y), xytext=_PLACES[0], fontsize=size, color=_INK, textcoords="offset points",
-                             path_effects=[withStroke(linewidth=1.4, foreground="white")])  # fmt: skip
-        note.set_in_layout(False)
-        for across, up in _PLACES:
-            note.set(position=(across, up), ha="left" if across > 0 else "right" if across < 0 else "center",
-                     va="bottom" if up > 0 else "top" if up < 0 else "center")  # fmt: skip
-            box = note.get_window_extent()
-            is_inside = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
-            if is_inside and not any(box.overlaps(other) for other in taken):
-                break
-        taken.append(box)
-        if max(abs(across), abs(up)) > _PLACES[0][0]:
-            line = {"arrowstyle": "-", "linewidth": 0.4, "color": _INK, "shrinkA": 0, "shrinkB": 2}
-            axes.annotate("", (x, y), (across, up), textcoords="offset points", arrowprops=line).set_in_layout(False)

@@ -6,12 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from comt_cli.errors import UserError
-from comt_cli.report.costs import network_key, with_costs, write_costs
-from comt_cli.report.exhibits.costs import Costs, front
+from comt_cli.report.exhibits.costs import Costs, network_key, with_costs, write_costs
 from comt_cli.report.write import costs_file, write_exhibits, write_report
 
 if TYPE_CHECKING:
@@ -95,12 +92,3 @@ def test_the_table_has_the_costs_and_the_figure_names_what_nothing_beats(trained
     written = write_exhibits("table", report.runs, report.files)
     assert {path.suffix for path in written} == {".csv", ".png", ".pdf", ".txt", ".tex"}
     assert write_exhibits("table", report.runs, report.files) == []
-
-
-@given(st.lists(st.tuples(st.floats(0.5, 3), st.floats(-30, 30)), min_size=1, max_size=8))
-def test_whoever_is_not_on_the_front_is_beaten_by_somebody_who_is(places: list[tuple[float, float]]) -> None:
-    is_on = front(places)
-    best = [place for place, on in zip(places, is_on, strict=True) if on]
-    assert best
-    for (time, loss), on in zip(places, is_on, strict=True):
-        assert on != any(at[0] <= time and at[1] < loss for at in best)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -103,6 +104,7 @@ def test_the_choice_is_the_best_and_never_reads_what_is_shown(
             Run(
                 spec.model_copy(update={"seed": seed, "point": {KEY: number}}),
                 RunState.diverged if outcome is None else RunState.done,
+                RunDirectory(Path("run")),
                 {} if outcome is None else {metric: outcome[0], "shown": outcome[1] + shift},
             )
             for number, point in enumerate(outcomes)

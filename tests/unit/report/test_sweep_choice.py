@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from comt_cli.recipe.grid import LoadedGrid
 from comt_cli.recipe.merge import Origin
 from comt_cli.report.collect import Cell, Run
-from comt_cli.report.exhibits.sweep import lacking
+from comt_cli.report.exhibits.sweep import lacking, tuned_cell
 from comt_cli.report.statistics import summarise
-from comt_cli.report.sweep import tuned_cell
 from comt_cli.runs.directory import RunState
 
 KEY = "train.learning_rate"
@@ -23,17 +22,17 @@ KEY = "train.learning_rate"
 def tuned(values: list[float], losses: list[list[float | None]], better: str = "lower") -> Any:
     """A cell with a trial a seed at every value; a loss of None diverged, one of NaN is not trained."""
     task = SimpleNamespace(metrics={"loss": SimpleNamespace(better=better)})
-    runs = []
+    runs: Any = []
     for seed in range(len(losses[0])):
         for value, each in zip(values, losses, strict=True):
             spec: Any = SimpleNamespace(point={KEY: value}, seed=seed, task=task, row="gated", column="tiny")
             loss = each[seed]
             if loss is None:
-                runs.append(Run(spec, RunState.diverged, {"loss": None}))
+                runs.append(Run(spec, RunState.diverged, None, {"loss": None}))
             elif loss != loss:  # noqa: PLR0124 - NaN
-                runs.append(Run(spec, RunState.missing))
+                runs.append(Run(spec, RunState.missing, None))
             else:
-                runs.append(Run(spec, RunState.done, {"loss": loss}))
+                runs.append(Run(spec, RunState.done, None, {"loss": loss}))
     grid = LoadedGrid(("sweep",), "loss", {KEY: [(value, Origin()) for value in values]}, (0,))
     return tuned_cell(Cell("gated", "tiny", tuple(runs)), grid)
 
