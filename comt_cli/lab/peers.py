@@ -18,7 +18,7 @@ from comt_cli.data.images.pictures import make_torchvision_importable
 from comt_cli.data.special_tokens import PAD
 from comt_cli.data.split import IGNORE
 from comt_cli.errors import UserError
-from comt_cli.exchange.huggingface_layout import LAYOUTS
+from comt_cli.exchange.huggingface import LAYOUTS
 from comt_cli.installing import install_package
 from comt_cli.lab.subjects import Shape
 from comt_cli.layers.multi_head import sinusoids

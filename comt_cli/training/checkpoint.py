@@ -21,8 +21,7 @@ from torch import nn
 
 from comt_cli.data.storage import first_line
 from comt_cli.errors import UserError
-from comt_cli.exchange.average import mean_weights
-from comt_cli.exchange.checkpoint import problem_of, read_state
+from comt_cli.exchange.checkpoint import mean_weights, problem_of, read_state
 from comt_cli.models.build import model_of
 from comt_cli.models.cost import network_of
 from comt_cli.runs.directory import RunDirectory

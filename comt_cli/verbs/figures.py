@@ -108,8 +108,8 @@ def plot_cosine(
     model: Annotated[
         str,
         options.run_argument(
-            f"A checkpoint.pt or run directory; {options.SELECTOR}; a Hugging Face folder or hub name of a LLaMA or "
-            "BERT, or a .gguf file."
+            f"A checkpoint.pt or run directory; {options.SELECTOR}; a Hugging Face folder or hub name of a LLaMA, "
+            "or a .gguf file."
         ),
     ],
     text: Annotated[

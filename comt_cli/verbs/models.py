@@ -17,7 +17,7 @@ from comt_cli.commands import options
 from comt_cli.commands.options import Decoding, OfRuns
 from comt_cli.data.images.pictures import check_image
 from comt_cli.errors import UserError
-from comt_cli.exchange.sources import check_source
+from comt_cli.exchange import check_source
 from comt_cli.files import conversion, open_file, read_text, refuse_same
 from comt_cli.training.hardware import check_device_name
 from comt_cli.verbs.loading import loading
@@ -279,8 +279,8 @@ def average(
     if not folder.is_dir():
         raise UserError(f"there is no run {run}", "Give a run directory.")
     loading("the weights")
-    from comt_cli.exchange.average import average as write_average
-    from comt_cli.exchange.average import kept_weights
+    from comt_cli.exchange.checkpoint import average as write_average
+    from comt_cli.exchange.checkpoint import kept_weights
 
     if out is not None:
         refuse_same(out, folder / "checkpoint.pt", *kept_weights(folder).values())
@@ -350,8 +350,7 @@ def export(
         raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
     source = announced_model(checkpoint, of)
     from comt_cli.exchange.huggingface import write_huggingface
-    from comt_cli.exchange.load import load
-    from comt_cli.exchange.loaded import LoadedText
+    from comt_cli.exchange.loaded import LoadedText, load
 
     for path, words in write_huggingface(load(source, LoadedText), folder):
         typer.echo(f"{path}  {words}")

@@ -17,9 +17,8 @@ from same_bits import Reason, assert_same_bits
 from comt_cli.errors import UserError
 from comt_cli.exchange import gguf as our_gguf
 from comt_cli.exchange.codecs import byte_alphabet
-from comt_cli.exchange.huggingface_layout import LAYOUTS
-from comt_cli.exchange.load import load
-from comt_cli.exchange.loaded import LoadedModel
+from comt_cli.exchange.huggingface import LAYOUTS
+from comt_cli.exchange.loaded import LoadedModel, load
 
 TOKENS = torch.randint(262, (2, 17), generator=torch.Generator().manual_seed(3))
 MERGES = ["Ġ k", "i n", "Ġk in", "Ġkin g"]

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from comt_cli.data.loader import EvaluationBatches
 from comt_cli.data.split import IGNORE
-from comt_cli.exchange.load import load
-from comt_cli.exchange.loaded import LoadedImageModel
+from comt_cli.exchange.loaded import LoadedImageModel, load
 from comt_cli.layers.image_input import ImageInput
 from comt_cli.training.objective import ClassifierLoss
 from comt_cli.training.parallel import World
