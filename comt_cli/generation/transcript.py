@@ -1,5 +1,4 @@
-"""Partial output of decoding, from which a stopped one resumes: of a numbered set of sentences, and of a file of
-lines."""
+"""Partial output of decoding, from which a stopped one resumes: of numbered sentences, and of a file of lines."""
 
 from __future__ import annotations
 
@@ -7,22 +6,20 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import count
 from pathlib import Path
 
 from comt_cli.data.storage import make_folder
-from comt_cli.errors import StorageError
+from comt_cli.errors import StorageError, UserError
 from comt_cli.files import Unreadable, open_own, parse_json, read_text, write_text
 
 
 def one_line(text: str) -> str:
-    """A text as a line of a file: what is blank, line breaks too, is one space, and there is none around."""
+    """A text as a line of a file, its white space and line breaks single spaces."""
     return " ".join(text.split())
 
 
 def append(path: Path, text: str, hint: str | None = None, *, separator: str = "") -> None:
-    """Write text behind what a file has, if anything with a separator between; it is on the disk afterwards. Raises
-    `StorageError`, with `hint`, where the disk is full or the folder gone."""
+    """Write text behind what a file has, if anything with a separator between, to the disk. Raises `StorageError`."""
     try:
         with os.fdopen(open_own(path, os.O_WRONLY | os.O_APPEND), "ab") as handle:
             handle.write(((separator if handle.tell() else "") + text).encode())
@@ -36,13 +33,12 @@ class Transcript:
     """The texts of a split, by the numbers of its sentences, while one or several processes write them into a folder
     that all see: each into a file of its own, `<split>.part-<rank>.jsonl`. In the end `finish` writes `<split>.txt`.
 
-    A line is `[number, text, checksum]`. What does not fit its checksum is decoded again: a damaged or edited line, one
-    of other `weights`, and all that versions wrote that had no checksum. `done` are the texts that were there at the
-    beginning, of all processes, and those of this one since.
+    A line is `[number, text, checksum]`. What does not fit its checksum is decoded again: a damaged or edited line, or
+    one of other `weights`. `done` are the texts of all processes at the beginning, and those of this one since.
     """
 
     def __init__(self, folder: Path, split: str, rank: int = 0, weights: str = "") -> None:
-        """`weights` says whose texts they are, such as a run and its step; every checksum is over it, too."""
+        """`weights` names their model, such as a run and its step; every checksum is over it, too."""
         make_folder(folder)
         self.folder, self.split, self._weights = folder, split, weights
         self._own = folder / f"{split}.part-{rank}.jsonl"
@@ -88,45 +84,30 @@ class Transcript:
 
 
 class PartFile:
-    """The lines of an output that a kill does not lose: written to `<path>.part` as they come, and to `<path>` in the
-    end.
-
-    `key` says what they are of: it is the first line of `<path>.part`, and what a call with another key left is
-    archived under another name (`aside`). A checksum is before each other line there, and from the first on that does
-    not fit it all are written again. Nothing else may write the file meanwhile.
-    """
+    """The lines of an output that a kill does not lose: written to `<path>.part` as they come, behind `key`, which says
+    what they are of; and to `<path>` in the end. Nothing else may write the file meanwhile."""
 
     def __init__(self, path: Path, key: str) -> None:
         self.path, self.key = path, key
         self.part = path.with_name(f"{path.name}.part")
         self.lines: list[str] = []
-        self.aside: Path | None = None
 
     def resume(self, piece: int) -> int:
-        """How many lines of an earlier call are kept, a multiple of `piece`: what was cut short is written again.
-        Raises `StorageError` where the folder cannot be written."""
-        try:
-            first, *stored = read_text(self.part).split("\n")[:-1] or [""]  # what has no line break was cut short
-        except FileNotFoundError:
-            first, stored = self.key, []
-        except (OSError, ValueError):
-            first, stored = "", [""]
-        if first != self.key and stored and self.part.is_file():
-            names = (self.part.with_name(f"{self.part.name}.replaced-{number}") for number in count(1))
-            self.aside = self.part.rename(next(name for name in names if not name.exists()))
-        lines = [line.partition(" ")[2] for line in stored] if first == self.key else []
-        fits = [one == f"{other}\n" for one, other in zip(self._stored(lines), stored, strict=False)]
-        self.lines = lines[: [*fits, False].index(False) // piece * piece]
-        write_text(self.part, "".join([f"{self.key}\n", *self._stored(self.lines)]))
+        """The number of lines of an earlier call that are kept, a multiple of `piece`. Raises `UserError` where they
+        are of another key, `StorageError` where the folder cannot be written."""
+        content = self.part.read_bytes() if self.part.is_file() else b""
+        # What has no line break was cut short.
+        first, *lines = content.decode(errors="replace").split("\n")[:-1] or [self.key]
+        if first != self.key:
+            hint = f"Delete {self.part} or give it another name, or write to another file."
+            raise UserError(f"{self.part} is of another model, input or options", hint)
+        self.lines = lines[: len(lines) // piece * piece]
+        write_text(self.part, "".join(f"{line}\n" for line in [self.key, *self.lines]))
         return len(self.lines)
-
-    def _stored(self, lines: Sequence[str], first: int = 0) -> list[str]:
-        """Lines, of which the first is number `first`, as the part has them."""
-        return [f"{zlib.crc32(f'{self.key} {n} {line}'.encode()):08x} {line}\n" for n, line in enumerate(lines, first)]
 
     def add(self, lines: Sequence[str]) -> None:
         """Write more lines, flushed to the disk. Raises `StorageError`."""
-        append(self.part, "".join(self._stored(lines, len(self.lines))))
+        append(self.part, "".join(f"{line}\n" for line in lines))
         self.lines += lines
 
     def finish(self) -> None:

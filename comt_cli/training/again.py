@@ -18,6 +18,7 @@ from comt_cli.files import write_json
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.training.devices import device_name
 from comt_cli.training.evaluation import Evaluation, finite
+from comt_cli.training.events import ignore
 from comt_cli.training.loop import Training
 from comt_cli.training.parallel import World
 from comt_cli.training.processes import StopSignal
@@ -31,21 +32,15 @@ class NotAsBefore(UserError):
 
 def evaluate_again(directory: RunDirectory, world: World) -> tuple[list[str], float]:
     """Evaluate the weights that a run has ended with, and add to its result what that lacks, with when and by what.
-    Returns the keys of that, and the largest part of itself by which another value is off. Nothing that is there
-    changes.
-
-    Raises:
-        NotAsBefore: values do not come out as before; nothing is added.
-        UserError: the run is not done, or its data or checkpoint is not what it was.
-        BeingTrained, StorageError: the result cannot be written.
-    """
+    Returns the keys of that, and the largest part of itself by which another value is off. Raises `NotAsBefore` (then
+    nothing is added), `UserError`, `BeingTrained`, `StorageError`."""
     spec = directory.spec()
     with directory.lock(), tempfile.TemporaryDirectory() as outputs:
         if (result := directory.result()) is None or result["state"] != "done":
             said = "has not ended" if result is None else f"has {result['state']}"
             raise UserError(f"{directory.shown} {said}", "Only what is done has weights to evaluate again.")
         dataset = spec.task.prepare(spec.settings)
-        training = Training(spec, directory, dataset, world, lambda _: None, StopSignal())
+        training = Training(spec, directory, dataset, world, ignore, StopSignal())
         training.outputs = Path(outputs)
         # Other processors and versions round otherwise.
         tolerance = 1e-4 if training.settings.precision == "fp32" else 1e-3
@@ -69,9 +64,8 @@ def merge(
     result: dict[str, Any], found: Mapping[str, Evaluation], tolerance: float, scores: Collection[str]
 ) -> tuple[list[str], list[str], float]:
     """Add to `result`, in place, what evaluations by split have and it lacks. Returns the keys of that, a phrase for
-    each value that is off by more than rounding, and the largest part of itself that one is off by. `tolerance` is the
-    part of a loss, or of 0.1 where that is more, and of a perplexity's logarithm. What `scores` samples, in per cent,
-    may also be off by one sample: of two equally probable answers either is given."""
+    each value that is off by more than `tolerance`, and the largest part of itself that one is off by. What `scores`
+    samples, in per cent, may also be off by one sample: of two equally probable answers either is given."""
     added: list[str] = []
     differing: list[str] = []
     largest = 0.0

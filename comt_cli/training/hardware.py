@@ -1,8 +1,5 @@
-"""The device that a verb would use, found out without torch, whose import takes seconds; GPUs after their makers' data
-sheets.
-
-Of CUDA's devices the driver knows as much as torch. Of others (AMD's and Apple's) torch is asked.
-"""
+"""The device that a verb would use, found out without torch, whose import takes seconds: CUDA's driver is asked, and
+torch of AMD's and Apple's devices. GPUs after their makers' data sheets."""
 
 from __future__ import annotations
 
@@ -51,7 +48,7 @@ def chip_of(device: str) -> str | None:
 
 @dataclass(frozen=True)
 class Hardware:
-    """`kind` is cpu, cuda or mps; `count` how many there are to train on; `chip`: it is planned for and not here."""
+    """`kind` is cpu, cuda or mps; `count` how many there are; `chip`: it is planned for and not here."""
 
     kind: str
     name: str

@@ -29,8 +29,7 @@ from comt_cli.training.tasks import run_class
 from comt_cli.training.update import UnseenLosses, Update, Updater
 
 ASK_EVERY = 8
-"""Steps after which several processes ask each other whether one was asked to stop (as well as where something is
-logged or saved): asking waits for the device. A process that is alone looks after every step."""
+"""Steps after which several processes ask each other whether one was asked to stop, which waits for the device."""
 
 
 class Due(NamedTuple):
@@ -44,12 +43,8 @@ class Due(NamedTuple):
 
 
 class Training:
-    """One run in one process of a `World`. `run` trains it to its end and returns `result.json`'s content.
-
-    Attributes:
-        began: whether `run` came as far as training.
-        outputs: the folder for what evaluations put out sample by sample.
-    """
+    """One run in one process of a `World`; `began` says whether `run` came as far as training, `outputs` is the folder
+    for what evaluations put out sample by sample."""
 
     def __init__(
         self,
@@ -77,15 +72,9 @@ class Training:
         )
 
     def run(self) -> dict[str, Any]:
-        """Train, or resume training, until the last step, a stop signal, or a loss that is not finite.
-
-        Raises:
-            RunInterrupted: a signal came; the state is saved.
-            BeingTrained: another process is training the run; raised in all processes of this one's world.
-            UserError: the checkpoint, the data or the weights to start from are not the run's, or its passes cannot be
-                captured (`train.cuda_graphs`).
-            StorageError: something could not be written; the last checkpoint is intact.
-        """
+        """Train, or resume training, until the last step, a stop signal, or a loss that is not finite. Returns
+        `result.json`'s content. Raises `RunInterrupted` (the state is saved), `BeingTrained` (in all processes of this
+        one's world), `UserError`, `StorageError` (the last checkpoint is intact)."""
         with contextlib.ExitStack() as resources:
             # Another process may have finished the run since the table was looked through.
             finished = self.world.broadcast(self._take(resources) if self.world.is_main else None)
@@ -105,8 +94,7 @@ class Training:
             raise UserError(f"{name} is not the data any more that {self.directory.shown} was planned with", hint)
 
     def _take(self, resources: contextlib.ExitStack) -> dict[str, Any] | BeingTrained | None:
-        """The run's lock, or what forbids it; then its result, if there is one, without weights that nobody needs any
-        more."""
+        """Take the run's lock, or return what forbids it; then its result, if there is one."""
         try:
             resources.enter_context(self.directory.lock())
         except BeingTrained as refused:
@@ -117,8 +105,7 @@ class Training:
         return result
 
     def evaluations(self) -> dict[str, Evaluation]:
-        """Of a run that is done, by split, without changing its directory. Raises `UserError` where its data is not
-        what it was, or its checkpoint not that of the last step."""
+        """Evaluations of a run that is done, by split; its directory stays as it is. Raises `UserError`."""
         self._check_data("With the data as it was, the run can be evaluated again.")
         self.task.captured = False
         self._load()
@@ -128,12 +115,11 @@ class Training:
         return {name: self._evaluate(split, "final") for name, split in splits.items()}
 
     def _load(self) -> dict[str, Choice]:
-        """Make the model, in the state of its checkpoint if there is one. Returns what computes its operations."""
+        """Make the model, in the state of its checkpoint if there is one. Returns the choices of kernels."""
         prepare_process(self.world.device, deterministic=self.settings.deterministic)
         torch.manual_seed(self.spec.seed)
         task = self.task
         task.build()
-        self.model = task.model
         kernels = {**self._use_kernels(), **task.loss_kernels()}
         task.place()
         self.optimizer = task.optimizer(task.model, self.spec.settings)
@@ -157,9 +143,10 @@ class Training:
         compiles_kernels = self.world.device.type == "cuda" and any(choice.fused for choice in kernels.values())
         if self.settings.compile or self.world.size > 1 or compiles_kernels:
             rows = task.rows_at_once
-            evaluated = self._evaluated_at_once() if task.captured else []
-            refused = self.updater.warm_up(sorted({rows, self.local_rows % rows} - {0}), evaluated)
-            if refused is not None:
+            splits, most = (task.validation, *task.tests.values()), self._evaluation_rows
+            used = [task.evaluation_batches(most, split).used for split in splits] if task.captured else []
+            evaluated = sorted({min(most, each) for each in used})
+            if refused := self.updater.warm_up(sorted({rows, self.local_rows % rows} - {0}), evaluated):
                 self._note(f"{refused}; the run goes on without CUDA graphs")
         listener = self.listener  # not `self._note`: a reference cycle would keep the data's files open
         self.writer = RunWriter(
@@ -179,7 +166,7 @@ class Training:
             self._note(caution)
 
     def _use_kernels(self) -> dict[str, Choice]:
-        """Switch the model's operations to what is fastest here (`train.kernels`), and return the choices."""
+        """Switch the model's operations as `train.kernels` says, and return the choices."""
         choices = self.task.use_kernels()
         if self.settings.kernels == "auto" and self.world.device.type == "cuda" and choices:
             said = summary(choices, compiled=self.settings.compile)
@@ -247,7 +234,7 @@ class Training:
         self.listener(Note(text))
 
     def _is_stopped(self, *, asked: bool) -> bool:
-        """Whether any process was asked to stop: all must leave at the same step. Several look only where `asked`."""
+        """Whether any process was asked to stop: all leave at the same step. Several look only where `asked`."""
         stopped = self.stop.number is not None
         if self.world.size == 1:
             return stopped
@@ -258,21 +245,19 @@ class Training:
         step = self.counters.step
         if self.saved_step != step:
             self._save(final=False)
-        message = f"stopped after step {step} of {self.settings.steps}"
-        if self.saved_step == step:
-            message += "; everything is saved"
-        else:
+        said = "; everything is saved"
+        if self.saved_step != step:
             kept = f"the checkpoint of step {self.saved_step} stays" if self.saved_step else "nothing was saved before"
-            message += f", whose weights are not finite and were not saved; {kept}"
+            said = f", whose weights are not finite and were not saved; {kept}"
         hint = f"The same command resumes from there. The run is in {self.directory.shown}"
-        raise RunInterrupted(message, hint, self.stop.number or 15)
+        raise RunInterrupted(f"stopped after step {step} of {self.settings.steps}{said}", hint, self.stop.number or 15)
 
     def _log(self, update: Update) -> None:
-        clock, loss, device = self.clock, float(update.loss), self.world.device
-        self.writer.step(loss, learning_rate(self.settings, self.counters.step - 1), update.norm, clock)
+        step, clock, loss, device = self.counters.step, self.clock, float(update.loss), self.world.device
+        self.writer.step(loss, learning_rate(self.settings, step - 1), update.norm, clock)
         memory = peak_memory_bytes(device) if device.type == "cuda" else None
         share = mfu(self.spec, self.world, clock.rate)
-        self.listener(StepReport(self.counters.step, loss, clock.rate, share, memory, self.spec.task.unit))
+        self.listener(StepReport(step, loss, clock.rate, share, memory, self.spec.task.unit))
 
     def _validate(self) -> Evaluation:
         """Evaluate the step at hand, and keep its weights where none before were better (`train.select`)."""
@@ -318,7 +303,7 @@ class Training:
             if not averaged and counters.best_step is not None:
                 files = [self.directory.best_file(counters.best_step)]
             if files:
-                load_weights(files, self.spec, self.model)
+                load_weights(files, self.spec, self.task.model)
             counters.chosen = 1
             self._save(final=True)
         evaluation = self._evaluate(self.task.validation, "final")
@@ -327,12 +312,12 @@ class Training:
         self.writer.evaluation(evaluation)
         result = self.writer.done(evaluation, self._evaluation_rows) | self._tested("", self.task.tests)
         if averaged and "test" in self.task.tests:  # what averaging gains
-            load_weights([self.directory.weights_file(counters.step)], self.spec, self.model)
+            load_weights([self.directory.weights_file(counters.step)], self.spec, self.task.model)
             result |= self._tested("last", {"test"})
         return self.writer.result(result)
 
     def _tested(self, weights: str, splits: Collection[str]) -> dict[str, Any]:
-        """Results on splits for testing; `weights` begins the keys where they are not those that the run ends with."""
+        """Results on splits for testing; `weights` names other weights than those that the run ends with."""
         found: dict[str, Any] = {}
         for split in splits:
             name = f"{weights}_{split}" if weights else split
@@ -344,8 +329,3 @@ class Training:
 
     def _diverged(self) -> dict[str, Any]:
         return self.writer.result(self.writer.diverged())
-
-    def _evaluated_at_once(self) -> list[int]:
-        """How many samples of each split go through the model together, once each."""
-        rows, splits = self._evaluation_rows, (self.task.validation, *self.task.tests.values())
-        return sorted({min(rows, self.task.evaluation_batches(rows, split).used) for split in splits})

@@ -24,9 +24,8 @@ def learning_rate(settings: Training, step: int) -> float:
 
     All schedules rise linearly from 0 over `warmup_steps`, so the first update has rate 0, as in the papers' scripts;
     then `cosine` and `linear` fall to `min_lr_ratio` of the peak at `steps`, and `noam` as `peak * sqrt(warmup / step)`
-    (Vaswani et al. 2017, Eq. 3, with the peak given: Transponder's base rate of 3e-3 times Vaswani's factors would peak
-    at 4e-6). `step` divides by ten once each of the `milestones` updates are done. A `warmup_learning_rate` is that of
-    all of the warm-up.
+    (Vaswani et al. 2017, Eq. 3, with the peak given). `step` divides by ten once each of the `milestones` updates are
+    done. A `warmup_learning_rate` is that of all of the warm-up.
     """
     peak, warmup, floor = settings.learning_rate, settings.warmup_steps, settings.min_lr_ratio or 0.0
     if step < warmup:
@@ -47,8 +46,7 @@ def learning_rate(settings: Training, step: int) -> float:
 
 @dataclass(frozen=True)
 class Group:
-    """Parameters with an update rule of their own: `rate` times the learning rate, and, where one is given, another
-    weight decay."""
+    """Parameters with an update rule of their own: `rate` times the learning rate, and maybe another weight decay."""
 
     parameters: Iterable[nn.Parameter]
     rate: float = 1.0
@@ -56,13 +54,12 @@ class Group:
 
 
 def optimizer_of(model: nn.Module, settings: Any, groups: Sequence[Group] = ()) -> torch.optim.Optimizer:
-    """The optimiser of all parameters that the settings name (`OPTIMIZERS`), with parameters in `groups`, or with rules
-    of the model's own (`layers.learned.UpdateRule`), updated by these. Where the settings say so (BERT's), biases,
-    norms and single numbers have no weight decay. Raises `ValueError` where groups overlap, or are not the model's.
+    """The optimiser that the settings name (`OPTIMIZERS`), with parameters in `groups`, or with rules of the model's
+    (`layers.learned.UpdateRule`), updated by these. Where the settings say so (BERT's), biases, norms and single
+    numbers have no weight decay. Raises `ValueError` where groups overlap, or are not the model's.
 
     One parameter group has all that are updated alike; sharded ones are separate from the others, since one fused pass
-    takes one kind. In a group the largest come first. On CUDA one launch updates a few dozen tensors at most: with
-    small ones between the matrices it would leave most of the device idle.
+    takes one kind. In a group the largest come first: on CUDA one launch updates a few dozen tensors at most.
     """
     every = list(model.parameters())
     ruled: list[Group] = []

@@ -22,7 +22,8 @@ from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedModel, Loade
 from comt_cli.files import canonical_json, sha256
 from comt_cli.generation import completion
 from comt_cli.generation import translate as translation
-from comt_cli.generation.caption import ImageCaptioner, Said, Seen, look_at
+from comt_cli.generation.beam import Decoded
+from comt_cli.generation.caption import ImageCaptioner, Seen, look_at
 from comt_cli.generation.transcript import PartFile
 from comt_cli.models import kernels as model_kernels
 from comt_cli.recipe.settings import Kernels as Wanted
@@ -53,8 +54,7 @@ def continue_texts(
     fast it was, and where fused kernels were asked for and are not used, goes to the error stream."""
     where, loaded = pick_device(device), load(source, LoadedModel)
     texts = completion.begin(loaded, prompts)
-    chosen = completion.Sampling(**sampling)
-    longest = max(len(text.ids) for text in texts) + chosen.max_new_tokens
+    longest = max(len(text.ids) for text in texts) + sampling["max_new_tokens"]
     if loaded.context_length is not None and longest > loaded.context_length:
         typer.echo(f"{longest} tokens are more than the {loaded.context_length} it was trained on", err=True)
     model = loaded.model.to(where, _DTYPES[precision]).eval()
@@ -66,7 +66,7 @@ def continue_texts(
     streams = len(texts) == 1 and not as_json
     if streams:
         show(prompts[0])
-    pace = completion.complete(loaded, texts, chosen, show if streams else None)
+    pace = completion.complete(loaded, texts, sampling, show if streams else None)
     if as_json:
         about = {"model": loaded.name, "device": str(where), "precision": str(dtype).removeprefix("torch.")}
         kinds = {op: str(choice) for op, choice in choices.items()}
@@ -95,7 +95,7 @@ def _settings(decoding: Decoding, decode: Decode) -> Decode:
     return decode.model_copy(update={key: value for key, value in given.items() if value is not None})
 
 
-def _rows(decoding: Decoding, name: str, found: Sequence[translation.Translation | Said]) -> list[str]:
+def _rows(decoding: Decoding, name: str, found: Sequence[Decoded]) -> list[str]:
     """The lines of output of what is called `name`, which stands before each of several; empty where there is no
     text."""
     lines = []
@@ -147,8 +147,6 @@ def _part_file(
     key = sha256(canonical_json([model, decode, chosen.n_best, chosen.batch_tokens, scores, *lines]))
     file = PartFile(out, f"comt translate {key}")
     done = file.resume(translation.POOL * chosen.n_best) // chosen.n_best
-    if file.aside:
-        typer.echo(f"comt: {file.part} is of another model, input or options; it is kept as {file.aside}", err=True)
     if done:
         typer.echo(f"comt: {file.part} has the first {done:,} of {len(lines):,} lines", err=True)
     return file, done
@@ -187,7 +185,7 @@ def caption_images(source: str, images: Sequence[Path], decoding: Decoding, wron
 
 
 def _draw_caption(
-    using: ImageCaptioner, stem: str, image: Seen, best: Said, loaded: LoadedCaptioner, folder: Path
+    using: ImageCaptioner, stem: str, image: Seen, best: Decoded, loaded: LoadedCaptioner, folder: Path
 ) -> None:
     weights_TR, words = using.attention(image, best)
     notes = [f"{_WEIGHTS} each word's sum to 1."]

@@ -165,8 +165,8 @@ def translate(
 
     Empty lines stay empty. A line that is longer than those of training is cut, with a warning. What a line is
     translated to does not depend on the others. With --output the lines stand in FILE.part until all are done: the same
-    command, given again after it was stopped, continues there; what another one left there is put aside. With --n-best
-    N every line has N lines of output, empty ones where fewer translations were found.
+    command, given again after it was stopped, continues there. With --n-best N every line has N lines of output, empty
+    ones where fewer translations were found.
 
     Examples:
 

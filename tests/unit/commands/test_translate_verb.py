@@ -14,7 +14,6 @@ from comt_cli.app import app
 from comt_cli.data.pairs.settings import is_blank
 from comt_cli.errors import UserError
 from comt_cli.generation import translate as generation
-from comt_cli.generation.transcript import PartFile
 from comt_cli.generation.translate import Translator
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
@@ -102,24 +101,9 @@ def test_a_killed_call_is_continued_and_ends_with_the_same_bytes(folder, monkeyp
         run(*options, "-o", "out")
     monkeypatch.setattr(Translator, "search", search)
     part = (folder / "out.part").read_text()
-    said = run(*options[:-1], "-o", "out").stderr  # other columns: nothing is continued, and nothing lost
-    assert "has the first" not in said
-    assert "out.part is of another model, input or options; it is kept as out.part.replaced-1" in said
-    assert (folder / "out.part.replaced-1").read_text() == part
-
-
-def test_damaged_lines_of_a_killed_call_are_translated_again(folder, monkeypatch):
-    monkeypatch.setattr(generation, "POOL", 2)
-    expected = run("-i", "in").stdout
-    for number, kept in ((1, 0), (3, 2), (6, 4)):
-        with monkeypatch.context() as patch:
-            patch.setattr(PartFile, "finish", lambda self: None)
-            run("-i", "in", "-o", "out")
-        lines = (folder / "out.part").read_text().splitlines()
-        lines[number] += " edited"
-        (folder / "out.part").write_text("".join(f"{line}\n" for line in lines))
-        assert (f"has the first {kept} of 6" in run("-i", "in", "-o", "out").stderr) == (kept > 0)
-        assert (folder / "out").read_text() == expected
+    refused = run(*options[:-1], "-o", "out").exception  # other columns: nothing is continued, and nothing lost
+    assert (refused.message, refused.exit_status) == ("out.part is of another model, input or options", 2)
+    assert (folder / "out.part").read_text() == part
 
 
 @pytest.mark.parametrize("name", ["in", "link", "part"])
