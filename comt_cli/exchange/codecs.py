@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer
@@ -53,11 +53,10 @@ class OwnCodec(TextCodec):
 
     def __init__(self, tokenizer: Tokenizer, *, begins: bool = False, pairs: bool = False) -> None:
         """Raises `ValueError` where the tokenizer has no begin token, or no separator, and needs one."""
-        self.tokenizer, self.pairs = tokenizer, pairs
+        self.tokenizer = tokenizer
         self.begin_ids = [tokenizer.special.need("begin")] if begins or pairs else []
         self.close_id = tokenizer.special.need("separator") if pairs else tokenizer.eos_id
         self.end_ids = frozenset([tokenizer.eos_id])
-        self.pieces = tokenizer.pieces  # type: ignore[method-assign]
 
     def encode(self, text: str) -> list[int]:
         return [*self.begin_ids, *self.tokenizer.encode(text), self.close_id]
@@ -67,6 +66,9 @@ class OwnCodec(TextCodec):
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode([i for i in ids if 0 <= i < self.tokenizer.vocabulary_size])
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        return self.tokenizer.pieces(ids)
 
 
 class LibraryCodec(TextCodec):
@@ -117,7 +119,7 @@ def tokenizer_files(codec: TextCodec, context_length: int | None) -> tuple[Files
     if isinstance(codec, LibraryCodec):
         return {"tokenizer.json": (codec.tokenizer.to_str().encode(), "the tokenizer that the model came with")}, {}
     assert isinstance(codec, OwnCodec)
-    tokenizer, special, files = codec.tokenizer, codec.tokenizer.special, Files()
+    tokenizer, files = codec.tokenizer, Files()
     if isinstance(tokenizer, ByteTokenizer):
         converted = _bytes_as_bpe(tokenizer)
     else:
@@ -125,21 +127,8 @@ def tokenizer_files(codec: TextCodec, context_length: int | None) -> tuple[Files
         files["tokenizer.model"] = (model, "the SentencePiece model")
         converted = _unigram(model)
     if all(converted.encode(text).ids == tokenizer.encode(text) for text in _PROBES):
-        if codec.begin_ids:
-            # Of a pair, separators stand behind both texts, of which the second is segment 1.
-            ids = [*codec.begin_ids, codec.close_id]
-            begin, end = tokenizer.pieces(ids)
-            converted.post_processor = processors.TemplateProcessing(
-                single=f"{begin} $A {end}",
-                pair=f"{begin} $A {end} $B:1 {end}:1" if codec.pairs else "$A:0 $B:1",
-                special_tokens=list(zip((begin, end), ids, strict=True)),
-            )
-        named = {"pad": tokenizer.pad_id, "eos": tokenizer.eos_id}
-        named |= {"cls": special.begin, "mask": special.mask, "sep": special.separator}
-        tokens = {f"{name}_token": tokenizer.pieces([id_])[0] for name, id_ in named.items() if id_ is not None}
-        values: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **tokens}
-        if codec.pairs:
-            values["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+        pad, end = tokenizer.pieces([tokenizer.pad_id, tokenizer.eos_id])
+        values: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": pad, "eos_token": end}
         if context_length is not None:
             values["model_max_length"] = context_length
         configuration = (json.dumps(values, indent=2) + "\n").encode()

@@ -1,10 +1,9 @@
-"""Hugging Face's layout: plain LLaMA and BERT models are written as folders, and LLaMAs are read."""
+"""Plain LLaMAs as folders in Hugging Face's layout: names of tensors, keys of `config.json`, what can be expressed."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,17 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from comt_cli.data.special_tokens import PAD
 from comt_cli.errors import StorageError, UserError
 from comt_cli.exchange.checkpoint import misfits, problem_of
 from comt_cli.exchange.codecs import LibraryCodec, TextCodec, tokenizer_files
-from comt_cli.exchange.loaded import LoadedModel, LoadedText, gated_sites, residual_name, text_network
+from comt_cli.exchange.loaded import LoadedModel, gated_sites, residual_name, text_network
 from comt_cli.files import atomic_file, read_json, write_json
 from comt_cli.layers.norms import EmbeddingNorm
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.base import ResidualConnection
-from comt_cli.layers.residual.norm_placement import PostNorm, PreNorm, ScaledInit
+from comt_cli.layers.residual.norm_placement import PreNorm, ScaledInit
 from comt_cli.layers.shared_values import SharedValues
 from comt_cli.methods import method_from
-from comt_cli.models.bert import INIT_STD, SEGMENTS, Bert, BertClassifier
 from comt_cli.models.build import empty_network
 from comt_cli.models.flops import parameter_count
 from comt_cli.models.llama import Llama
@@ -45,77 +42,77 @@ _SIZES = {
     "heads": "num_attention_heads",
 }
 """Keys of `config.json` by those of our settings."""
-_EMBEDDINGS, _HEAD = "bert.embeddings", "cls.predictions"
+OUTER = {
+    "embedding.weight": "model.embed_tokens.weight",
+    "final_norm.weight": "model.norm.weight",
+    "head.weight": "lm_head.weight",
+}
+INNER = {
+    "attention_connection.norm.weight": "input_layernorm.weight",
+    "mlp_connection.norm.weight": "post_attention_layernorm.weight",
+}
+SITES = {
+    **{site: f"self_attn.{site}" for site in ("q_proj", "k_proj", "v_proj", "o_proj")},
+    **{site: f"mlp.{site}" for site in ("gate_proj", "up_proj", "down_proj")},
+}
+"""Public names of parameters outside of blocks; of those in a block, below its number; and of the projections there."""
+_LLAMA_OPTIONS = {
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
+    "hidden_act": ("silu", "swish"),
+    "quantization_config": (None,),
+    "partial_rotary_factor": (None, 1.0),
+}
+"""Options of a configuration that change the network, and the values that ours has; absent is fine."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """The layout of the plain models of one family, which is its `model_type` too.
-
-    Attributes:
-        ours: the family's name; `method`: the plain model's.
-        joined: the residual `connections` in words; `norm`: the norms' class, `outer_norms` those outside of blocks.
-        outer: public names of the parameters outside of blocks; `inner`: of those in a block, below `blocks`, a dot and
-            its number; `sites`: of the projections there.
-        config: `config.json` of a plain model that was trained on texts of a length.
-    """
-
-    ours: str
-    method: str
-    joined: str
-    connections: tuple[type[ResidualConnection], ...]
-    norm: type[nn.Module]
-    outer_norms: tuple[str, ...]
-    outer: Mapping[str, str]
-    inner: Mapping[str, str]
-    sites: Mapping[str, str]
-    blocks: str
-    config: Callable[[Any, int | None], dict[str, Any]]
-
-    def split(self, model: Any) -> dict[str, Tensor]:
-        """A plain model's tensors under their public names, the fused projections split by site (views, no copies)."""
-        return {public: tensor for parts in self.parts(model).values() for public, tensor in parts.items()}
-
-    def parts(self, model: Any) -> dict[str, dict[str, Tensor]]:
-        """Each of the model's parameters by name: the public tensors it is made of, in the order of its rows."""
-        fused = {path: module for path, module in model.named_modules() if isinstance(module, Projections)}
-        found = {}
-        for name, tensor in model.state_dict().items():
-            if name in self.outer:
-                found[name] = {self.outer[name]: tensor}
-                continue
-            _, layer, rest = name.split(".", 2)
-            prefix = f"{self.blocks}.{layer}"
-            if rest in self.inner:
-                found[name] = {f"{prefix}.{self.inner[rest]}": tensor}
-            else:
-                path, _, kind = name.rpartition(".")  # its weight, or its bias
-                rows = zip(fused[path].sites, torch.split(tensor, fused[path].widths), strict=True)
-                found[name] = {f"{prefix}.{self.sites[site.name]}.{kind}": part.detach() for site, part in rows}
-        return found
-
-    def refuse_inexpressible(self, model: Any) -> None:
-        """Raise `UserError` where a model is not plain."""
-        reasons, modules = [], list(model.modules())
-        if sites := gated_sites(model):
-            reasons.append(f"gates at {', '.join(sites)}")
-        connections = [module for module in modules if isinstance(module, ResidualConnection)]
-        norms = [module for connection in connections for module in connection.children()]
-        norms += [module for name, module in model.named_modules() if name in self.outer_norms]
-        if not all(type(connection) in self.connections for connection in connections):
-            reasons.append(f"the residual connection {residual_name(model)}")
-        elif not all(isinstance(norm, self.norm) for norm in norms):
-            reasons.append(f"norms other than {self.norm.__name__}")
-        others = {EmbeddingNorm: "a normalised embedding", SharedValues: "values of earlier blocks in attention"}
-        reasons += [said for kind, said in others.items() if any(isinstance(module, kind) for module in modules)]
-        if reasons:
-            hint = "models without gates can be exported; the checkpoint itself loads wherever comt is."
-            message = f"Hugging Face's {self.ours} cannot express {' and '.join(reasons)}"
-            raise UserError(message, f"Only {self.joined} {hint}")
+def split(model: Llama) -> dict[str, Tensor]:
+    """A plain model's tensors under their public names, the fused projections split by site (views, no copies)."""
+    return {public: tensor for parts in _parts(model).values() for public, tensor in parts.items()}
 
 
-def _llama_config(model: Llama, context_length: int | None) -> dict[str, Any]:
-    """`rope_theta` is at the top, where every version of transformers reads it."""
+def _parts(model: Llama) -> dict[str, dict[str, Tensor]]:
+    """Each of the model's parameters by name: the public tensors it is made of, in the order of its rows. Both programs
+    use the same layout of rotary channels (i turns with i + E/2): nothing is permuted."""
+    fused = {path: module for path, module in model.named_modules() if isinstance(module, Projections)}
+    found = {}
+    for name, tensor in model.state_dict().items():
+        if name in OUTER:
+            found[name] = {OUTER[name]: tensor}
+            continue
+        _, layer, rest = name.split(".", 2)
+        prefix = f"model.layers.{layer}"
+        if rest in INNER:
+            found[name] = {f"{prefix}.{INNER[rest]}": tensor}
+        else:
+            path = name.removesuffix(".weight")
+            rows = zip(fused[path].sites, torch.split(tensor, fused[path].widths), strict=True)
+            found[name] = {f"{prefix}.{SITES[site.name]}.weight": part.detach() for site, part in rows}
+    return found
+
+
+def _refuse_inexpressible(model: Any) -> None:
+    """Raise `UserError` where a model is not a plain LLaMA."""
+    reasons, modules = [], list(model.modules())
+    if sites := gated_sites(model):
+        reasons.append(f"gates at {', '.join(sites)}")
+    connections = [module for module in modules if isinstance(module, ResidualConnection)]
+    norms = [module for connection in connections for module in connection.children()]
+    # How a network started is no part of it.
+    if not all(type(connection) in (PreNorm, ScaledInit) for connection in connections):
+        reasons.append(f"the residual connection {residual_name(model)}")
+    elif not all(isinstance(norm, nn.RMSNorm) for norm in (*norms, model.final_norm)):
+        reasons.append("norms other than RMSNorm")
+    others = {EmbeddingNorm: "a normalised embedding", SharedValues: "values of earlier blocks in attention"}
+    reasons += [said for kind, said in others.items() if any(isinstance(module, kind) for module in modules)]
+    if reasons:
+        hint = "Only pre-norm models without gates can be exported; the checkpoint itself loads wherever comt is."
+        raise UserError(f"Hugging Face's LLaMA cannot express {' and '.join(reasons)}", hint)
+
+
+def llama_config(model: Llama, context_length: int | None) -> dict[str, Any]:
+    """`config.json` of a plain model that was trained on texts of a length. `rope_theta` is at the top, where every
+    version of transformers reads it."""
     shape, settings = model.shape, model.settings
     config = {
         "architectures": ["LlamaForCausalLM"],
@@ -131,7 +128,7 @@ def _llama_config(model: Llama, context_length: int | None) -> dict[str, Any]:
         "attention_bias": False,
         "mlp_bias": False,
         "initializer_range": settings.init_std,
-        "torch_dtype": type_name(model),
+        "torch_dtype": str(model.embedding.weight.dtype).removeprefix("torch."),
         # transformers' defaults (1, 2) would point at ids that mean something else in most vocabularies
         "bos_token_id": None,
         "eos_token_id": None,
@@ -140,125 +137,14 @@ def _llama_config(model: Llama, context_length: int | None) -> dict[str, Any]:
     return config if context_length is None else {**config, "max_position_embeddings": context_length}
 
 
-def _bert_config(model: Bert | BertClassifier, context_length: int | None) -> dict[str, Any]:  # noqa: ARG001
-    settings = model.settings
-    head: dict[str, Any] = {"architectures": ["BertForMaskedLM"]}
-    if isinstance(model, BertClassifier):
-        classes = range(model.classifier.weight.shape[0])
-        head = {
-            "architectures": ["BertForSequenceClassification"],
-            "problem_type": "regression" if len(classes) == 1 else "single_label_classification",
-            "id2label": {str(number): f"LABEL_{number}" for number in classes},
-            "label2id": {f"LABEL_{number}": number for number in classes},
-        }
-    return {
-        **head,
-        "model_type": "bert",
-        "vocab_size": model.vocabulary,
-        **{public: getattr(model.shape, own) for own, public in _SIZES.items()},
-        "max_position_embeddings": settings.positions,
-        "type_vocab_size": SEGMENTS,
-        "hidden_act": "gelu",
-        "hidden_dropout_prob": settings.dropout,
-        "attention_probs_dropout_prob": settings.attention_dropout,
-        "layer_norm_eps": settings.norm_eps,
-        "position_embedding_type": "absolute",
-        "initializer_range": INIT_STD,
-        "tie_word_embeddings": True,
-        "pad_token_id": PAD,
-        "torch_dtype": type_name(model),
-    }
-
-
-def _pair(ours: str, public: str) -> dict[str, str]:
-    return {f"{ours}.{kind}": f"{public}.{kind}" for kind in ("weight", "bias")}
-
-
-# Both use the same layout of rotary channels (i turns with i + E/2): nothing is permuted.
-_LLAMA = Layout(
-    ours="LLaMA",
-    method="pre-ln",
-    joined="pre-norm",
-    connections=(PreNorm, ScaledInit),  # how a network started is no part of it
-    norm=nn.RMSNorm,
-    outer_norms=("final_norm",),
-    outer={
-        "embedding.weight": "model.embed_tokens.weight",
-        "final_norm.weight": "model.norm.weight",
-        "head.weight": "lm_head.weight",
-    },
-    inner={
-        "attention_connection.norm.weight": "input_layernorm.weight",
-        "mlp_connection.norm.weight": "post_attention_layernorm.weight",
-    },
-    sites={
-        **{site: f"self_attn.{site}" for site in ("q_proj", "k_proj", "v_proj", "o_proj")},
-        **{site: f"mlp.{site}" for site in ("gate_proj", "up_proj", "down_proj")},
-    },
-    blocks="model.layers",
-    config=_llama_config,
-)
-_BERT = Layout(
-    ours="BERT",
-    method="post-ln",
-    joined="post-norm",
-    connections=(PostNorm,),
-    norm=nn.LayerNorm,
-    outer_norms=("embedding_norm", "head.norm"),
-    outer={
-        "embedding.weight": f"{_EMBEDDINGS}.word_embeddings.weight",
-        "positions.weight": f"{_EMBEDDINGS}.position_embeddings.weight",
-        "segments.weight": f"{_EMBEDDINGS}.token_type_embeddings.weight",
-        **_pair("embedding_norm", f"{_EMBEDDINGS}.LayerNorm"),
-        **_pair("head.dense", f"{_HEAD}.transform.dense"),
-        **_pair("head.norm", f"{_HEAD}.transform.LayerNorm"),
-        "head.bias": f"{_HEAD}.bias",
-        **_pair("pooler", "bert.pooler.dense"),
-        **_pair("classifier", "classifier"),
-    },
-    inner={
-        **_pair("attention_connection.norm", "attention.output.LayerNorm"),
-        **_pair("mlp_connection.norm", "output.LayerNorm"),
-    },
-    sites={
-        "q_proj": "attention.self.query",
-        "k_proj": "attention.self.key",
-        "v_proj": "attention.self.value",
-        "o_proj": "attention.output.dense",
-        "up_proj": "intermediate.dense",
-        "down_proj": "output.dense",
-    },
-    blocks="bert.encoder.layer",
-    config=_bert_config,
-)
-LAYOUTS: Mapping[str, Layout] = {"llama": _LLAMA, "bert": _BERT}
-"""By family of models."""
-
-
-_LLAMA_OPTIONS = {
-    "attention_bias": (False,),
-    "mlp_bias": (False,),
-    "hidden_act": ("silu", "swish"),
-    "quantization_config": (None,),
-    "partial_rotary_factor": (None, 1.0),
-}
-"""Options of a configuration that change the network, and the values that ours has; absent is fine."""
-
-
-def type_name(model: Any) -> str:
-    """The type that the weights are stored in, `float32` or `bfloat16`."""
-    return str(model.embedding.weight.dtype).removeprefix("torch.")
-
-
 # ---- folders
 
 
-def write_huggingface(loaded: LoadedText, folder: Path) -> list[tuple[Path, str]]:
+def write_huggingface(loaded: LoadedModel, folder: Path) -> list[tuple[Path, str]]:
     """Write `loaded` as a folder that `transformers` reads. Weights keep their types. Returns every path with a few
     words on what it holds. The configuration is written last: a folder whose writing was cut short is not taken for a
-    model. Raises `UserError` where the layout cannot express the network, or the folder is in use; `StorageError`."""
-    layout = LAYOUTS[loaded.model.settings.family]
-    layout.refuse_inexpressible(loaded.model)
+    model. Raises `UserError` where LLaMA cannot express the network, or the folder is in use; `StorageError`."""
+    _refuse_inexpressible(loaded.model)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
     try:
@@ -266,7 +152,7 @@ def write_huggingface(loaded: LoadedText, folder: Path) -> list[tuple[Path, str]
     except OSError as error:
         raise StorageError(f"cannot make {folder}: {error.strerror}") from error
     # Fused weights are stored once in memory; safetensors wants each name to own its bytes.
-    tensors = {name: tensor.contiguous().clone() for name, tensor in layout.split(loaded.model).items()}
+    tensors = {name: tensor.contiguous().clone() for name, tensor in split(loaded.model).items()}
     files = {WEIGHTS: (safetensors.torch.save(tensors, {"format": "pt"}), f"{len(tensors)} tensors")}
     special: dict[str, int] = {}
     if loaded.codec is not None:
@@ -275,7 +161,7 @@ def write_huggingface(loaded: LoadedText, folder: Path) -> list[tuple[Path, str]
     for name, (content, _) in files.items():
         with atomic_file(folder / name) as handle:
             handle.write(content)
-    config = layout.config(loaded.model, loaded.context_length)
+    config = llama_config(loaded.model, loaded.context_length)
     write_json(folder / CONFIG, config | special)
     written = [(folder / name, said) for name, (_, said) in files.items()]
     return [*written, (folder / CONFIG, f"{config['architectures'][0]}: {loaded.description}")]
@@ -305,12 +191,12 @@ def load_llama(
         # Old versions write what all recompute.
         if not public.endswith("rotary_emb.inv_freq") and not (settings.tied_embeddings and public == "lm_head.weight")
     }
-    model = empty_network(settings, method_from({"name": _LLAMA.method}).wiring(), vocabulary=vocabulary)
-    if wrong := misfits(given, _LLAMA.split(model)):
+    model = empty_network(settings, method_from({"name": "pre-ln"}).wiring(), vocabulary=vocabulary)
+    if wrong := misfits(given, split(model)):
         raise UserError(f"{origin}: its tensors are not those of a LLaMA of its configuration: {wrong}")
     if whole := next((key for key, tensor in given.items() if not tensor.is_floating_point()), None):
         raise UserError(f"{origin}: {whole} is of {given[whole].dtype}, not of floating-point numbers")
-    state = {own: torch.cat([given[public] for public in parts]) for own, parts in _LLAMA.parts(model).items()}
+    state = {own: torch.cat([given[public] for public in parts]) for own, parts in _parts(model).items()}
     model.load_state_dict(state, assign=True)
     said = f"a plain LLaMA, {text_network(model)}, {parameter_count(model):,} parameters"
     length = config.get("max_position_embeddings")

@@ -27,7 +27,7 @@ from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import Task, task_of
 from comt_cli.tasks.settings.captioning import CaptioningSettings
 from comt_cli.tasks.settings.images import ImageSettings
-from comt_cli.tasks.settings.transformer import BeamSettings
+from comt_cli.tasks.settings.transformer import BeamSettings, DecodeSettings
 
 
 @dataclass(frozen=True)
@@ -157,6 +157,7 @@ class LoadedTranslator(LoadedDecoder):
     """A translator."""
 
     command = "train-mt"
+    decode: DecodeSettings
 
 
 class LoadedCaptioner(LoadedDecoder):

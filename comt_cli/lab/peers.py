@@ -6,7 +6,6 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
-from functools import partial
 from types import ModuleType
 from typing import Any, cast
 
@@ -18,7 +17,7 @@ from comt_cli.data.images.pictures import make_torchvision_importable
 from comt_cli.data.special_tokens import PAD
 from comt_cli.data.split import IGNORE
 from comt_cli.errors import UserError
-from comt_cli.exchange.huggingface import LAYOUTS
+from comt_cli.exchange.huggingface import llama_config
 from comt_cli.installing import install_package
 from comt_cli.lab.subjects import Shape
 from comt_cli.layers.multi_head import sinusoids
@@ -46,14 +45,28 @@ def import_peer(module: str) -> ModuleType:
         raise UserError(f"the comparison with {library} needs that library", install_package(*packages)) from None
 
 
-def transformers_network(family: str, name: str, shape: Shape) -> nn.Module:
-    """transformers' network of our plain one of a shape."""
+def transformers_network(shape: Shape) -> nn.Module:
+    """transformers' network of our plain LLaMA of a shape."""
     library = import_peer("transformers")
-    ours = model_of(shape.spec({"name": LAYOUTS[family].method}))
-    config = LAYOUTS[family].config(ours, shape.dimensions["length"]) | {"use_cache": False}
-    model: nn.Module = getattr(library, f"{name}For{'CausalLM' if family == 'llama' else 'MaskedLM'}")(
-        getattr(library, f"{name}Config").from_dict(config)
-    )
+    ours: Any = model_of(shape.spec({"name": "pre-ln"}))
+    config = llama_config(ours, shape.dimensions["length"]) | {"use_cache": False}
+    model: nn.Module = library.LlamaForCausalLM(library.LlamaConfig.from_dict(config))
+    return model
+
+
+def transformers_bert(shape: Shape) -> nn.Module:
+    """transformers' network of our plain BERT of a shape."""
+    library = import_peer("transformers")
+    ours: Any = model_of(shape.spec({"name": "post-ln"}))
+    sizes = {"hidden_size": ours.shape.width, "intermediate_size": ours.shape.ffn_width}
+    sizes |= {"num_hidden_layers": ours.shape.layers, "num_attention_heads": ours.shape.heads}
+    settings = {
+        "vocab_size": ours.vocabulary,
+        "max_position_embeddings": ours.settings.positions,
+        "hidden_dropout_prob": ours.settings.dropout,
+        "attention_probs_dropout_prob": ours.settings.attention_dropout,
+    }
+    model: nn.Module = library.BertForMaskedLM(library.BertConfig(**sizes, **settings, layer_norm_eps=1e-12))
     return model
 
 
@@ -184,9 +197,9 @@ class TokensLoss(ClassifierLoss):
 
 
 PEERS: dict[str, Peer] = {
-    "transformers": ("transformers", partial(transformers_network, "llama", "Llama"), TransformersLoss),
+    "transformers": ("transformers", transformers_network, TransformersLoss),
     "torchvision": ("torchvision.models", torchvision_resnet, ClassifierLoss),
     "torch": ("torch", TorchTransformer, TokensLoss),
     "marian": ("transformers", Marian, TokensLoss),
-    "bertformaskedlm": ("transformers", partial(transformers_network, "bert", "Bert"), MaskedTransformersLoss),
+    "bertformaskedlm": ("transformers", transformers_bert, MaskedTransformersLoss),
 }

@@ -306,8 +306,8 @@ def evaluate(chosen: options.ManyRuns, device: options.Device = None, *, of: OfR
     # A run that was moved aside has the id of the one in its place.
     every = {(directory.spec().id, directory.path.resolve()): directory for directory in run_directories(chosen, of)}
     loading("PyTorch", device)
-    from comt_cli.training.again import NotAsBefore, evaluate_again
     from comt_cli.training.devices import pick_device
+    from comt_cli.training.loop import NotAsBefore, evaluate_again
     from comt_cli.training.parallel import World
 
     refused = 0
@@ -336,11 +336,10 @@ def export(
     *,
     of: OfRuns,
 ) -> None:
-    """Write a model as a folder for the transformers library. It reads it as LlamaForCausalLM, BertForMaskedLM or,
-    where it was fine-tuned, BertForSequenceClassification.
+    """Write a model as a folder for the transformers library, which reads it as LlamaForCausalLM.
 
-    Only models without gates can be expressed there, pre-norm language models and post-norm BERTs; weights keep their
-    types. The tokenizer is written too.
+    Only pre-norm language models without gates can be expressed there; weights keep their types. The tokenizer is
+    written too.
 
     Example:
 
@@ -350,7 +349,7 @@ def export(
         raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
     source = announced_model(checkpoint, of)
     from comt_cli.exchange.huggingface import write_huggingface
-    from comt_cli.exchange.loaded import LoadedText, load
+    from comt_cli.exchange.loaded import LoadedModel, load
 
-    for path, words in write_huggingface(load(source, LoadedText), folder):
+    for path, words in write_huggingface(load(source, LoadedModel), folder):
         typer.echo(f"{path}  {words}")

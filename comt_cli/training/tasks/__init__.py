@@ -39,6 +39,11 @@ def run_class(task: Task[Any]) -> type[TaskRun[Any]]:
     return only_class(f"{__name__}.{task.name}", TaskRun)  # type: ignore[type-abstract]
 
 
+def is_captured(settings: Training, world: World) -> bool:
+    """Whether compiled passes are to be captured in CUDA graphs."""
+    return bool(settings.captures) and world.device.type == "cuda" and world.size == 1
+
+
 class TaskRun(ABC, Generic[B]):
     """One run's model and data, as the loop needs them. `build` comes first, then `use_kernels`, then `place`.
 
@@ -64,7 +69,7 @@ class TaskRun(ABC, Generic[B]):
     def __init__(self, spec: RunSpec, dataset: Any, world: World) -> None:
         self.spec, self.world = spec, world
         self.settings: Training = spec.settings.train
-        self.captured = bool(self.settings.captures) and world.device.type == "cuda" and world.size == 1
+        self.captured = is_captured(self.settings, world)
         self.train: Split[B] = dataset.train
         self.validation: Split[B] = dataset.validation
         self.tests: Mapping[str, Split[B]] = {

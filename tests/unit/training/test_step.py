@@ -17,7 +17,6 @@ from comt_cli.data.split import IGNORE
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.models.build import materialise, model_of
 from comt_cli.runs.plan import RunSpec
-from comt_cli.training.events import Event, Note
 from comt_cli.training.optimisation import learning_rate
 from comt_cli.training.update import clip_gradients
 
@@ -122,10 +121,3 @@ def test_the_first_update_has_rate_zero(tiny_corpus, tmp_path):
     assert directory.metrics()[0]["learning_rate"] == 0
     started = dict(model.named_parameters())
     assert_same_bits({name: trained[name] for name in started}, started, Reason.IDENTITY)
-
-
-def test_a_setting_that_changes_nothing_here_is_said(tiny_corpus, tmp_path):
-    heard: list[Event] = []
-    train(tiny_spec(tiny_corpus, steps=4, deterministic=False), tmp_path, listener=heard.append)
-    (said,) = (event.text for event in heard if isinstance(event, Note))
-    assert said.startswith("train.deterministic: false changes nothing here")
