@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, get_args
 
 import torch
+from torch import Tensor
 
 from comt_cli import __version__
 from comt_cli.commit import git_commit
@@ -33,7 +34,7 @@ from comt_cli.training.processes import StopSignal, check_graphs
 from comt_cli.training.record import RunWriter
 from comt_cli.training.speed import Clock, mfu
 from comt_cli.training.tasks import run_class
-from comt_cli.training.update import UnseenLosses, Update, Updater
+from comt_cli.training.update import Update, Updater, all_finite
 
 ASK_EVERY = 8
 """Steps after which several processes ask each other whether one was asked to stop, which waits for the device."""
@@ -185,7 +186,7 @@ class Training:
         settings, counters = self.settings, self.counters
         self.listener(RunStarted(counters.step))
         self.began = True
-        unseen = UnseenLosses(counters.step)
+        unseen: list[tuple[Tensor, int, int]] = []
         if self.due(counters.step).evaluate:  # a step is saved before it is evaluated
             self._validate()
         with self.task.train_batches(self.task.rows_at_once, counters.step) as batches:
@@ -197,13 +198,13 @@ class Training:
                 )
                 counters.step += 1
                 counters.tokens += total
-                unseen.add(update.loss, counters.tokens)
+                unseen.append((update.loss, counters.step, counters.tokens))
                 is_last = counters.step == settings.steps
                 asked = due.log or due.save or counters.step % ASK_EVERY == 0
                 stops = self._is_stopped(asked=asked) and not is_last
                 if any(due) or stops:
                     self.clock.lap(batches.waited_seconds)
-                    if not unseen.all_finite(counters):
+                    if not all_finite(unseen, counters):
                         return self._diverged()
                 if due.log:
                     self._log(update)

@@ -177,27 +177,15 @@ def clip_gradients(gradients: Sequence[Tensor], total: Tensor, limit: float) -> 
     torch._foreach_mul_([local_tensor(gradient) for gradient in gradients], factor)
 
 
-class UnseenLosses:
-    """Losses of the steps after `first_step`, still on the device, and the targets seen up to the end of each."""
-
-    def __init__(self, first_step: int) -> None:
-        self.first_step = first_step
-        self.losses: list[Tensor] = []
-        self.tokens: list[int] = []
-
-    def add(self, loss: Tensor, tokens: int) -> None:
-        """Add those of the next step."""
-        self.losses.append(loss)
-        self.tokens.append(tokens)
-
-    def all_finite(self, counters: Counters) -> bool:
-        """Read all, which waits for the device. At one that is not finite `counters` go back to its step."""
-        for offset, loss in enumerate(torch.stack(self.losses).tolist() if self.losses else []):
-            if not math.isfinite(loss):
-                counters.step, counters.tokens = self.first_step + offset + 1, self.tokens[offset]
-                return False
-            counters.last_finite_loss = loss
-        self.losses.clear()
-        self.tokens.clear()
-        self.first_step = counters.step
-        return True
+def all_finite(unseen: list[tuple[Tensor, int, int]], counters: Counters) -> bool:
+    """Read the losses of steps, which waits for the device, and forget them; each is with its step and the targets seen
+    up to its end. At one that is not finite `counters` go back to its step: the result must not depend on when it was
+    found."""
+    losses = torch.stack([loss for loss, *_ in unseen]).tolist() if unseen else []
+    for loss, (_, step, tokens) in zip(losses, unseen, strict=True):
+        if not math.isfinite(loss):
+            counters.step, counters.tokens = step, tokens
+            return False
+        counters.last_finite_loss = loss
+    unseen.clear()
+    return True
