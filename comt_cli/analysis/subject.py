@@ -18,7 +18,8 @@ from comt_cli.analysis.observed import (
     tokens_of,
 )
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedImageModel, LoadedText, LoadedTranslator, load
+from comt_cli.exchange.load import load
+from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedImageModel, LoadedText, LoadedTranslator
 from comt_cli.runs.directory import RunDirectory
 
 OPTIONS: Mapping[type[Loaded], tuple[str, ...]] = {

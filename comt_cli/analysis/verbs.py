@@ -11,7 +11,8 @@ from comt_cli.analysis.model_figure import model_figures
 from comt_cli.analysis.observed import no_gates
 from comt_cli.analysis.subject import OPTIONS, Request, Subject
 from comt_cli.errors import UserError
-from comt_cli.exchange.loaded import Loaded, LoadedText, load, who_takes
+from comt_cli.exchange.load import load, who_takes
+from comt_cli.exchange.loaded import Loaded, LoadedText
 from comt_cli.files import write_text
 from comt_cli.methods import in_words
 from comt_cli.report.figures.write import figure_folder, of_all, run_figure_folder
