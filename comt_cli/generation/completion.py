@@ -43,13 +43,10 @@ class Pace:
 
     def numbers(self) -> dict[str, float | None]:
         """Tokens, milliseconds and tokens per second; None where there was no decode step to time."""
-        timed = self.steps > 0 and self.decode_seconds > 0
-        return {
-            "tokens": self.tokens,
-            "prefill_ms": 1000 * self.prefill_seconds,
-            "decode_ms_per_token": 1000 * self.decode_seconds / self.steps if timed else None,
-            "tokens_per_second": self.decoded / self.decode_seconds if timed else None,
-        }
+        step = 1000 * self.decode_seconds / self.steps if self.steps and self.decode_seconds else None
+        rate = None if step is None else self.decoded / self.decode_seconds
+        seconds = {"prefill_ms": 1000 * self.prefill_seconds, "decode_ms_per_token": step}
+        return {"tokens": self.tokens, **seconds, "tokens_per_second": rate}
 
     def words(self) -> str:
         """One line for people."""
