@@ -158,27 +158,12 @@ def beam_search(
 
 
 def decode(
-    model: Decodes,
-    *source: Tensor,
-    settings: BeamSettings,
-    special: SpecialTokens,
-    max_lengths: Sequence[int],
-    n_best: int = 1,
-    forbidden: Forbidden = NOTHING,
+    model: Decodes, *source: Tensor, settings: BeamSettings, special: SpecialTokens, **more: Any
 ) -> list[list[Hypothesis]]:
-    """`beam_search` as a run's settings have it, between the special tokens of a tokenizer."""
-    return beam_search(
-        model,
-        *source,
-        width=settings.beam,
-        length_penalty=settings.penalty,
-        alpha=settings.alpha,
-        max_lengths=max_lengths,
-        begin=special.need("begin"),
-        end=special.end,
-        n_best=n_best,
-        forbidden=forbidden,
-    )
+    """`beam_search` as a run's settings have it, between the special tokens of a tokenizer; `more` is passed on."""
+    named: dict[str, Any] = {"begin": special.need("begin"), "end": special.end, **more}
+    named |= {"width": settings.beam, "length_penalty": settings.penalty, "alpha": settings.alpha}
+    return beam_search(model, *source, **named)
 
 
 class _Beams(NamedTuple):

@@ -81,15 +81,8 @@ class ImageCaptioner:
     def captions(self, image: Seen, settings: BeamSettings, n_best: int = 1) -> list[Decoded]:
         """Up to `n_best` captions of an image, the best first."""
         special = self.tokenizer.special
-        (found,) = decode(
-            self.model,
-            *self._source(image),
-            settings=settings,
-            special=special,
-            max_lengths=[self.longest],
-            n_best=n_best,
-            forbidden=no_caption(special),
-        )
+        options = {"max_lengths": [self.longest], "n_best": n_best, "forbidden": no_caption(special)}
+        (found,) = decode(self.model, *self._source(image), settings=settings, special=special, **options)
         return [Decoded(self.tokenizer.decode(each.tokens), hypothesis=each) for each in found]
 
     def attention(self, image: Seen, said: Decoded) -> tuple[NDArray[np.float32], list[str]]:

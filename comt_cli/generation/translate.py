@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -83,14 +84,13 @@ class Translator:
         """The translations of the sources of one batch."""
         width = max(map(len, sources))
         source_BS = torch.tensor([[*source, *[PAD] * (width - len(source))] for source in sources], device=self.device)
-        found = decode(
-            self.model,
-            source_BS,
-            settings=options.decode,
-            special=self.tokenizer.special,
-            max_lengths=[len(source) + options.decode.max_extra for source in sources],  # the end counts on both sides
-            n_best=options.n_best,
-        )
+        lengths = [len(source) + options.decode.max_extra for source in sources]  # the end counts on both sides
+        names: dict[str, Any] = {
+            "settings": options.decode,
+            "special": self.tokenizer.special,
+            "n_best": options.n_best,
+        }
+        found = decode(self.model, source_BS, max_lengths=lengths, **names)
         return [
             [Decoded(one_line(self.tokenizer.decode(each.tokens)), tuple(source), each) for each in hypotheses]
             for source, hypotheses in zip(sources, found, strict=True)

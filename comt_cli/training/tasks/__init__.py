@@ -164,16 +164,10 @@ class TaskRun(ABC, Generic[B]):
 
     def train_batches(self, rows_at_once: int, first_step: int) -> TrainBatches[B]:
         """This process's part of the global batches of the steps from `first_step` on, in micro-batches."""
-        return TrainBatches(
-            self.train,
-            seed=self.spec.seed,
-            batch_size=self.settings.batch_size,
-            micro_batch_size=rows_at_once,
-            rank=self.world.rank,
-            world_size=self.world.size,
-            first_step=first_step,
-            last_step=self.settings.steps,
-        )
+        sizes = {"batch_size": self.settings.batch_size, "micro_batch_size": rows_at_once}
+        place = {"rank": self.world.rank, "world_size": self.world.size}
+        steps = {"first_step": first_step, "last_step": self.settings.steps}
+        return TrainBatches(self.train, seed=self.spec.seed, **sizes, **place, **steps)
 
     def trial_batch(self, size: int) -> B:
         """`size` training samples, for a pass that is thrown away."""
@@ -181,14 +175,10 @@ class TaskRun(ABC, Generic[B]):
 
     def evaluation_batches(self, rows_at_once: int, split: Split[B]) -> EvaluationBatches[B]:
         """This process's part of a split, `rows_at_once` at a time; as many batches for every process."""
-        return EvaluationBatches(
-            split,
-            batch_size=rows_at_once * self.world.size,
-            rank=self.world.rank,
-            world_size=self.world.size,
-            max_targets=self.evaluation_targets if split is self.validation else None,
-            equal=self.settings.compile and self.world.device.type == "cuda",
-        )
+        world, most = self.world, self.evaluation_targets if split is self.validation else None
+        place = {"batch_size": rows_at_once * world.size, "rank": world.rank, "world_size": world.size}
+        is_equal = self.settings.compile and world.device.type == "cuda"
+        return EvaluationBatches(split, **place, max_targets=most, equal=is_equal)
 
 
 class TextRun(TaskRun[B]):
