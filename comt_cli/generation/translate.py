@@ -85,12 +85,8 @@ class Translator:
         width = max(map(len, sources))
         source_BS = torch.tensor([[*source, *[PAD] * (width - len(source))] for source in sources], device=self.device)
         lengths = [len(source) + options.decode.max_extra for source in sources]  # the end counts on both sides
-        names: dict[str, Any] = {
-            "settings": options.decode,
-            "special": self.tokenizer.special,
-            "n_best": options.n_best,
-        }
-        found = decode(self.model, source_BS, max_lengths=lengths, **names)
+        more: dict[str, Any] = {"settings": options.decode, "special": self.tokenizer.special}
+        found = decode(self.model, source_BS, max_lengths=lengths, n_best=options.n_best, **more)
         return [
             [Decoded(one_line(self.tokenizer.decode(each.tokens)), tuple(source), each) for each in hypotheses]
             for source, hypotheses in zip(sources, found, strict=True)

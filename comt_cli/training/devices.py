@@ -49,11 +49,11 @@ def pick_device(name: str | None, local_rank: int = 0) -> torch.device:
     return device
 
 
-def device_name(device: torch.device) -> str:
-    """`NVIDIA H200`, or the processor with the number of threads used."""
+def device_name(device: torch.device, threads: int | None = None) -> str:
+    """`NVIDIA H200`, or the processor with the number of threads used (None: this process's)."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    threads = torch.get_num_threads()
+    threads = threads or torch.get_num_threads()
     return f"{processor_name()}, {threads} thread{'s' if threads != 1 else ''}"
 
 

@@ -171,13 +171,9 @@ class CaptioningRun(EncoderDecoderRun[CaptionBatch]):
         uniform = uniform_draws(self.spec.seed, int(batch.positions[0]), B, K * L).reshape(B, K, L)
         self.model.eval()
         with compute_context(self.settings.precision, self.world.device):
-            ends: dict[str, Any] = {"begin": special.need("begin"), "end": special.end}
-            draws: dict[str, Any] = {
-                "uniform_BKL": torch.from_numpy(uniform),
-                "greedy": is_greedy,
-                "forbidden": self.forbidden,
-            }
-            said = drawn_sequences(self.model, *source, **ends, **draws)
+            options: dict[str, Any] = {"begin": special.need("begin"), "end": special.end, "forbidden": self.forbidden}
+            uniform_BKL = torch.from_numpy(uniform)
+            said = drawn_sequences(self.model, *source, uniform_BKL=uniform_BKL, greedy=is_greedy, **options)
         self.model.train()
         decode, score = self.dataset.tokenizer.decode, self.cider.score
         pairs = zip(said.tolist(), batch.images.tolist(), strict=True)
