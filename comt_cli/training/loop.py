@@ -128,6 +128,7 @@ class Training:
         torch.manual_seed(self.spec.seed)
         task = self.task
         task.build()
+        self.model = task.model
         kernels = {**self._use_kernels(), **task.loss_kernels()}
         task.place()
         self.optimizer = task.optimizer(task.model, self.spec.settings)
@@ -307,7 +308,7 @@ class Training:
             if not averaged and counters.best_step is not None:
                 files = [self.directory.best_file(counters.best_step)]
             if files:
-                load_weights(files, self.spec, self.task.model)
+                load_weights(files, self.spec, self.model)
             counters.chosen = 1
             self._save(final=True)
         evaluation = self._evaluate(self.task.validation, "final")
@@ -316,7 +317,7 @@ class Training:
         self.writer.evaluation(evaluation)
         result = self.writer.done(evaluation, self._evaluation_rows) | self._tested("", self.task.tests)
         if averaged and "test" in self.task.tests:  # what averaging gains
-            load_weights([self.directory.weights_file(counters.step)], self.spec, self.task.model)
+            load_weights([self.directory.weights_file(counters.step)], self.spec, self.model)
             result |= self._tested("last", {"test"})
         return self.writer.result(result)
 
