@@ -122,7 +122,9 @@ def observed_image(loaded: LoadedCaptioner, number: int = 0, text: str | None = 
     tokenizer, pixels = loaded.tokenizer, dataset.image("test", number)
     vectors_RF = dataset.test.batch(np.array([number])).regions[0]
     if text is None:
-        ids = using.captions(Seen(vectors_RF, pixels), loaded.decode)[0].hypothesis.tokens
+        found = using.captions(Seen(vectors_RF, pixels), loaded.decode)[0].hypothesis
+        assert found is not None
+        ids = found.tokens
     else:
         ids = tuple(tokenizer.encode(one_line(text)))
         _check_length(loaded, len(ids), 1, using.longest - 1)

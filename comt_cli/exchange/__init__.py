@@ -1,1 +1,30 @@
-"""Trained models as files: our checkpoints, Hugging Face folders, GGUF, and the tokenizers that go with them."""
+"""Trained models in files: comt's checkpoints, Hugging Face folders, GGUF. What is known of a source without torch."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from comt_cli.errors import UserError
+
+ACCEPTED = (
+    "Give a checkpoint.pt or run directory of comt, a Hugging Face folder (config.json and safetensors), "
+    "a hub name (owner/model), or a .gguf file."
+)
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def check_source(source: str) -> None:
+    """Refuse what is certainly no model, before it is read. Raises `UserError`."""
+    path = Path(source)
+    if not path.exists() and not HUB_NAME.fullmatch(source):
+        raise UserError(f"there is no model {source}", ACCEPTED)
+    if path.is_dir() and not any(path.iterdir()):
+        raise UserError(f"{path} holds no model: it has nothing", ACCEPTED)
+    if (path / "spec.json").is_file() and not (path / "checkpoint.pt").is_file():
+        raise no_checkpoint(path)
+
+
+def no_checkpoint(run: Path) -> UserError:
+    """Error of a run directory without a checkpoint."""
+    return UserError(f"{run} is a run that has saved no checkpoint yet", "Wait until it has, or train it.")

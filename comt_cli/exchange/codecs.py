@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer
@@ -29,8 +29,7 @@ normalisation would change, numbers."""
 
 
 class TextCodec(Protocol):
-    """Text to the token ids that a model was trained to see and back, and the ids' names for the axes of figures.
-    `end_ids` are the tokens that end a text; there may be none."""
+    """Text to the token ids that a model was trained to see and back. `end_ids` are the tokens that end a text."""
 
     end_ids: frozenset[int]
 
@@ -38,14 +37,11 @@ class TextCodec(Protocol):
         """The ids of one whole text, with the special tokens that this model's texts begin and end with."""
 
     def prompt(self, text: str) -> list[int]:
-        """The ids of the beginning of a text, which is to be continued: those of `encode` without what ends a text.
-
-        Of an empty beginning that is the token that texts begin after; nothing where there is none.
-        """
+        """The ids of the beginning of a text, which is to be continued: those of `encode` without what ends a text. Of
+        an empty beginning that is the token that texts begin after; nothing where there is none."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`. Special tokens and ids that are not the tokenizer's are no text; bytes that are not UTF-8,
-        such as a character of which only the beginning is there, are U+FFFD."""
+        """The text of `ids`, without special and unknown ones; bytes that are not UTF-8 are U+FFFD."""
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         r"""A name for each id: '▁castle' begins with a space, '</s>' ends a text, '\\n' is a line break."""
@@ -57,7 +53,7 @@ class OwnCodec(TextCodec):
 
     def __init__(self, tokenizer: Tokenizer, *, begins: bool = False, pairs: bool = False) -> None:
         """Raises `ValueError` where the tokenizer has no begin token, or no separator, and needs one."""
-        self.tokenizer, self.pairs = tokenizer, pairs
+        self.tokenizer = tokenizer
         self.begin_ids = [tokenizer.special.need("begin")] if begins or pairs else []
         self.close_id = tokenizer.special.need("separator") if pairs else tokenizer.eos_id
         self.end_ids = frozenset([tokenizer.eos_id])
@@ -76,10 +72,8 @@ class OwnCodec(TextCodec):
 
 
 class LibraryCodec(TextCodec):
-    """A `tokenizer.json`, with the special tokens that its own post-processor adds.
-
-    Which tokens begin (`begin_id`) and end (`end_ids`) a text is said elsewhere, in the file or folder around it.
-    """
+    """A `tokenizer.json`, with the special tokens that its own post-processor adds. The file or folder around it says
+    which tokens begin (`begin_id`) and end (`end_ids`) a text."""
 
     def __init__(self, tokenizer: LibraryTokenizer, begin_id: int | None = None, end_ids: Collection[int] = ()) -> None:
         self.tokenizer = tokenizer
@@ -119,14 +113,12 @@ def tokenizer_files(codec: TextCodec, context_length: int | None) -> tuple[Files
     """The files, and the special ids for config.json (`eos_token_id` ...), of the tokenizer behind `codec`.
 
     A SentencePiece model is written as it is, and as tokenizer.json only if that gives the same tokens on every probe
-    text: T5's, which normalises, does not convert. Two differences of a tokenizer.json are known: the text '</s>' is
-    read as the end-of-text token, and among equally likely ways to cut a run of one symbol ('********') the library
-    may take another order of the same pieces.
+    text: T5's, which normalises, does not convert. In a tokenizer.json the text '</s>' is read as the end-of-text
+    token, and a run of one symbol ('********') may be cut in another order of the same pieces.
     """
     if isinstance(codec, LibraryCodec):
         return {"tokenizer.json": (codec.tokenizer.to_str().encode(), "the tokenizer that the model came with")}, {}
-    if not isinstance(codec, OwnCodec):
-        return {}, {}
+    assert isinstance(codec, OwnCodec)
     tokenizer, files = codec.tokenizer, Files()
     if isinstance(tokenizer, ByteTokenizer):
         converted = _bytes_as_bpe(tokenizer)
@@ -135,32 +127,14 @@ def tokenizer_files(codec: TextCodec, context_length: int | None) -> tuple[Files
         files["tokenizer.model"] = (model, "the SentencePiece model")
         converted = _unigram(model)
     if all(converted.encode(text).ids == tokenizer.encode(text) for text in _PROBES):
-        if codec.begin_ids:
-            # Of a pair, separators stand behind both texts, of which the second is segment 1.
-            ids = [*codec.begin_ids, codec.close_id]
-            begin, end = tokenizer.pieces(ids)
-            converted.post_processor = processors.TemplateProcessing(
-                single=f"{begin} $A {end}",
-                pair=f"{begin} $A {end} $B:1 {end}:1" if codec.pairs else "$A:0 $B:1",
-                special_tokens=list(zip((begin, end), ids, strict=True)),
-            )
+        pad, end = tokenizer.pieces([tokenizer.pad_id, tokenizer.eos_id])
+        values: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": pad, "eos_token": end}
+        if context_length is not None:
+            values["model_max_length"] = context_length
+        configuration = (json.dumps(values, indent=2) + "\n").encode()
         files["tokenizer.json"] = (converted.to_str().encode(), "the same tokenizer for the `tokenizers` library")
-        files["tokenizer_config.json"] = (_configuration(codec, context_length), "its special tokens")
+        files["tokenizer_config.json"] = (configuration, "its special tokens")
     return files, {"eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id}
-
-
-def _configuration(codec: OwnCodec, context_length: int | None) -> bytes:
-    tokenizer = codec.tokenizer
-    pad, end = tokenizer.pieces([tokenizer.pad_id, tokenizer.eos_id])
-    values: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": pad, "eos_token": end}
-    special = tokenizer.special
-    named = {"cls_token": special.begin, "mask_token": special.mask, "sep_token": special.separator}
-    values |= {name: tokenizer.pieces([token])[0] for name, token in named.items() if token is not None}
-    if codec.pairs:
-        values["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
-    if context_length is not None:
-        values["model_max_length"] = context_length
-    return (json.dumps(values, indent=2) + "\n").encode()
 
 
 def _bytes_as_bpe(own: ByteTokenizer) -> LibraryTokenizer:

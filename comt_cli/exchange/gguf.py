@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from torch import Tensor
 
 from comt_cli.errors import UserError
 from comt_cli.exchange.codecs import LibraryCodec
-from comt_cli.exchange.huggingface_layout import LAYOUTS
-from comt_cli.exchange.loaded import LoadedText
+from comt_cli.exchange.huggingface import llama_settings, load_llama
+from comt_cli.exchange.loaded import LoadedModel
 from comt_cli.installing import install_extra
 
 OUTER = {
@@ -58,16 +58,14 @@ _LLAMA3 = (
 )
 
 
-def read_gguf(path: Path) -> LoadedText:
+def read_gguf(path: Path) -> LoadedModel:
     """Read a LLaMA from a GGUF file of any quantisation that the `gguf` package can undo; weights become fp32. Raises
-    `UserError` where the package is not installed; the file is cut short, foreign, or one part of several; or its
-    architecture, an option or its tokenizer is one that comt does not have."""
+    `UserError` where the package is missing, the file is damaged, or it holds what comt does not have."""
     if importlib.util.find_spec("gguf") is None:
         raise UserError(f"{path}: reading GGUF files needs the package gguf", install_extra("gguf"))
     metadata, tensors = _read(path)
     config = _config(metadata, tensors, str(path))
-    layout = LAYOUTS["llama"]
-    shape, weights = layout.settings_from(config, str(path))[0].shape(), {}
+    shape, weights = llama_settings(config, str(path))[0].shape(), {}
     head_width = shape.width // shape.heads
     for key in ("rope.dimension_count", "attention.key_length", "attention.value_length"):
         if (found := metadata.get(f"llama.{key}", head_width)) != head_width:
@@ -80,7 +78,7 @@ def read_gguf(path: Path) -> LoadedText:
         weights[OUTER.get(name, inner)] = tensor if heads is None else _unpermuted(tensor, heads)
     basename, size = metadata.get("general.basename"), metadata.get("general.size_label")
     name = f"{basename}-{size}" if basename and size else path.stem
-    return layout.load(config, weights, str(path), name, _codec(metadata, str(path)))
+    return load_llama(config, weights, str(path), name, _codec(metadata, str(path)))
 
 
 def _config(metadata: Mapping[str, Any], tensors: Mapping[str, NDArray[np.float32]], origin: str) -> dict[str, Any]:
@@ -106,13 +104,10 @@ def _config(metadata: Mapping[str, Any], tensors: Mapping[str, NDArray[np.float3
 
 
 def _unpermuted(weight_ND: Tensor, heads: int) -> Tensor:
-    """Put the rows of a query or key projection in our order.
-
-    llama.cpp turns neighbouring channels (2i, 2i + 1) of a head together, we channels i and i + E/2: its converter
-    moved row (half, i) of every head to (i, half), and this moves it back.
-    """
+    """The rows of a query or key projection in our order. llama.cpp turns neighbouring channels (2i, 2i + 1) of a head
+    together, we channels i and i + E/2: its converter moved row (half, i) to (i, half), and this moves it back."""
     if weight_ND.ndim != 2 or weight_ND.shape[0] % (2 * heads):
-        return weight_ND  # of a wrong shape: `Layout.load` says so by name
+        return weight_ND  # of a wrong shape: `load_llama` says so by name
     rows, width = weight_ND.shape
     return weight_ND.view(heads, rows // heads // 2, 2, width).transpose(1, 2).reshape(rows, width)
 
@@ -139,15 +134,14 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:
 
 def _codec(metadata: Mapping[str, Any], origin: str) -> LibraryCodec:
     """The tokenizer that `metadata` describes, adding a beginning-of-text token where llama.cpp would. Raises
-    `UserError` where it is of a kind, or cuts text by a rule, that comt does not know: no guess is made."""
+    `UserError` where it is of a kind, or cuts text by a rule, that comt does not know."""
     kind, tokens = metadata.get(f"{_KEY}model"), metadata.get(f"{_KEY}tokens")
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
         raise UserError(f"{origin} holds no token list, so it cannot be fed text")
-    kinds = {"gpt2": _byte_level, "llama": _sentencepiece}
-    if kind not in kinds:
-        raise UserError(f"{origin}: comt cannot read a tokenizer of kind {kind!r}", "It reads gpt2 and llama.")
+    if kind != "gpt2":
+        raise UserError(f"{origin}: comt cannot read a tokenizer of kind {kind!r}", "It reads gpt2.")
     try:
-        tokenizer, adds_bos = kinds[kind](metadata, tokens, origin)
+        tokenizer, adds_bos = _byte_level(metadata, tokens, origin)
     except UserError:
         raise
     except Exception as error:  # the library raises bare `Exception`, for instance where a merge makes no token
@@ -183,23 +177,3 @@ def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], origin: str)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*cuts[rule], byte_level]) if cuts[rule] else byte_level
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer, whole
-
-
-def _sentencepiece(metadata: Mapping[str, Any], tokens: Sequence[str], origin: str) -> tuple[Tokenizer, bool]:
-    """LLaMA's kind: SentencePiece BPE. It merges the pair whose joint piece scores highest, so the merges follow."""
-    scores = metadata.get(f"{_KEY}scores")
-    if not isinstance(scores, list) or len(scores) != len(tokens):
-        raise UserError(f"{origin}: its tokenizer has no score for every token")
-    vocabulary = {token: number for number, token in enumerate(tokens)}
-    merges = [
-        (-scores[vocabulary[piece]], vocabulary[piece[:cut]], vocabulary[piece[cut:]], (piece[:cut], piece[cut:]))
-        for piece in vocabulary
-        for cut in range(1, len(piece))
-        if piece[:cut] in vocabulary and piece[cut:] in vocabulary
-    ]
-    pairs, unknown = [pair for *_, pair in sorted(merges)], tokens[metadata.get(f"{_KEY}unknown_token_id", 0)]
-    tokenizer = Tokenizer(models.BPE(vocabulary, pairs, unk_token=unknown, fuse_unk=True, byte_fallback=True))
-    prefix = [normalizers.Prepend("▁")] if metadata.get(f"{_KEY}add_space_prefix", True) else []
-    tokenizer.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", "▁")])
-    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
-    return tokenizer, True

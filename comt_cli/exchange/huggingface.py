@@ -1,7 +1,8 @@
-"""Folders in Hugging Face's layout: plain LLaMA and BERT checkpoints out of and into comt."""
+"""Plain LLaMAs as folders in Hugging Face's layout: names of tensors, keys of `config.json`, what can be expressed."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,95 +10,236 @@ from typing import Any
 import safetensors
 import safetensors.torch
 import tokenizers
-from torch import Tensor
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
 
 from comt_cli.errors import StorageError, UserError
-from comt_cli.exchange.codecs import LibraryCodec, tokenizer_files
-from comt_cli.exchange.huggingface_layout import LAYOUTS, READ_HERE, Layout, type_name
-from comt_cli.exchange.loaded import LoadedText, gated_sites, residual_name
+from comt_cli.exchange.checkpoint import misfits, problem_of
+from comt_cli.exchange.codecs import LibraryCodec, TextCodec, tokenizer_files
+from comt_cli.exchange.loaded import LoadedModel, gated_sites, residual_name, text_network
 from comt_cli.files import atomic_file, read_json, write_json
 from comt_cli.layers.norms import EmbeddingNorm
+from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.base import ResidualConnection
+from comt_cli.layers.residual.norm_placement import PreNorm, ScaledInit
 from comt_cli.layers.shared_values import SharedValues
+from comt_cli.methods import method_from
+from comt_cli.models.build import empty_network
+from comt_cli.models.flops import parameter_count
+from comt_cli.models.llama import Llama
+from comt_cli.recipe.settings import MAX_VOCABULARY
+from comt_cli.tasks.settings.language import ModelSettings
 
 CONFIG, WEIGHTS, INDEX, TOKENIZER = "config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
 HUB_FILES = [CONFIG, "*.safetensors", INDEX, TOKENIZER]
 """Files fetched of a hub repository: configuration, weights, tokenizer. No pickles, no code."""
+READ_HERE = "comt reads LlamaForCausalLM."
+_SIZES = {
+    "width": "hidden_size",
+    "ffn_width": "intermediate_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+}
+"""Keys of `config.json` by those of our settings."""
+OUTER = {
+    "embedding.weight": "model.embed_tokens.weight",
+    "final_norm.weight": "model.norm.weight",
+    "head.weight": "lm_head.weight",
+}
+INNER = {
+    "attention_connection.norm.weight": "input_layernorm.weight",
+    "mlp_connection.norm.weight": "post_attention_layernorm.weight",
+}
+SITES = {
+    **{site: f"self_attn.{site}" for site in ("q_proj", "k_proj", "v_proj", "o_proj")},
+    **{site: f"mlp.{site}" for site in ("gate_proj", "up_proj", "down_proj")},
+}
+"""Public names of parameters outside of blocks; of those in a block, below its number; and of the projections there."""
+_LLAMA_OPTIONS = {
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
+    "hidden_act": ("silu", "swish"),
+    "quantization_config": (None,),
+    "partial_rotary_factor": (None, 1.0),
+}
+"""Options of a configuration that change the network, and the values that ours has; absent is fine."""
 
 
-def write_huggingface(loaded: LoadedText, folder: Path) -> list[tuple[Path, str]]:
-    """Write `loaded` as a folder that `transformers` reads: as LlamaForCausalLM, BertForMaskedLM, or
-    BertForSequenceClassification. Weights keep their types. Returns every path with a few words on what it holds. The
-    configuration is written last: a folder whose writing was cut short is not taken for a model.
+def split(model: Llama) -> dict[str, Tensor]:
+    """A plain model's tensors under their public names, the fused projections split by site (views, no copies)."""
+    return {public: tensor for parts in _parts(model).values() for public, tensor in parts.items()}
 
-    Raises:
-        UserError: the layout cannot express the network (gates, another residual connection), or the folder is in use.
-        StorageError: the disk is full or the folder cannot be written.
-    """
-    layout = LAYOUTS[loaded.model.settings.family]
-    _refuse_inexpressible(loaded.model, layout)
+
+def _parts(model: Llama) -> dict[str, dict[str, Tensor]]:
+    """Each of the model's parameters by name: the public tensors it is made of, in the order of its rows. Both programs
+    use the same layout of rotary channels (i turns with i + E/2): nothing is permuted."""
+    fused = {path: module for path, module in model.named_modules() if isinstance(module, Projections)}
+    found = {}
+    for name, tensor in model.state_dict().items():
+        if name in OUTER:
+            found[name] = {OUTER[name]: tensor}
+            continue
+        _, layer, rest = name.split(".", 2)
+        prefix = f"model.layers.{layer}"
+        if rest in INNER:
+            found[name] = {f"{prefix}.{INNER[rest]}": tensor}
+        else:
+            path = name.removesuffix(".weight")
+            rows = zip(fused[path].sites, torch.split(tensor, fused[path].widths), strict=True)
+            found[name] = {f"{prefix}.{SITES[site.name]}.weight": part.detach() for site, part in rows}
+    return found
+
+
+def _refuse_inexpressible(model: Any) -> None:
+    """Raise `UserError` where a model is not a plain LLaMA."""
+    reasons, modules = [], list(model.modules())
+    if sites := gated_sites(model):
+        reasons.append(f"gates at {', '.join(sites)}")
+    connections = [module for module in modules if isinstance(module, ResidualConnection)]
+    norms = [module for connection in connections for module in connection.children()]
+    # How a network started is no part of it.
+    if not all(type(connection) in (PreNorm, ScaledInit) for connection in connections):
+        reasons.append(f"the residual connection {residual_name(model)}")
+    elif not all(isinstance(norm, nn.RMSNorm) for norm in (*norms, model.final_norm)):
+        reasons.append("norms other than RMSNorm")
+    others = {EmbeddingNorm: "a normalised embedding", SharedValues: "values of earlier blocks in attention"}
+    reasons += [said for kind, said in others.items() if any(isinstance(module, kind) for module in modules)]
+    if reasons:
+        hint = "Only pre-norm models without gates can be exported; the checkpoint itself loads wherever comt is."
+        raise UserError(f"Hugging Face's LLaMA cannot express {' and '.join(reasons)}", hint)
+
+
+def llama_config(model: Llama, context_length: int | None) -> dict[str, Any]:
+    """`config.json` of a plain model that was trained on texts of a length. `rope_theta` is at the top, where every
+    version of transformers reads it."""
+    shape, settings = model.shape, model.settings
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": model.vocabulary,
+        **{public: getattr(shape, own) for own, public in _SIZES.items()},
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.width // shape.heads,
+        "hidden_act": "silu",
+        "rms_norm_eps": settings.norm_eps,
+        "rope_theta": settings.rope_theta,
+        "tie_word_embeddings": settings.tied_embeddings,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "initializer_range": settings.init_std,
+        "torch_dtype": str(model.embedding.weight.dtype).removeprefix("torch."),
+        # transformers' defaults (1, 2) would point at ids that mean something else in most vocabularies
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+    # Ours have no limit built in; this is the length the model has seen.
+    return config if context_length is None else {**config, "max_position_embeddings": context_length}
+
+
+# ---- folders
+
+
+def write_huggingface(loaded: LoadedModel, folder: Path) -> list[tuple[Path, str]]:
+    """Write `loaded` as a folder that `transformers` reads. Weights keep their types. Returns every path with a few
+    words on what it holds. The configuration is written last: a folder whose writing was cut short is not taken for a
+    model. Raises `UserError` where LLaMA cannot express the network, or the folder is in use; `StorageError`."""
+    _refuse_inexpressible(loaded.model)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is not an empty folder", "Name a new one; nothing is overwritten.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"cannot make {folder}: {error.strerror}") from error
-    tensors = {name: tensor.contiguous() for name, tensor in layout.split(loaded.model).items()}
     # Fused weights are stored once in memory; safetensors wants each name to own its bytes.
-    content = safetensors.torch.save({name: tensor.clone() for name, tensor in tensors.items()}, {"format": "pt"})
-    with atomic_file(folder / WEIGHTS) as handle:
-        handle.write(content)
-    written = [(folder / WEIGHTS, f"{len(tensors)} tensors, {type_name(loaded.model)}")]
+    tensors = {name: tensor.contiguous().clone() for name, tensor in split(loaded.model).items()}
+    files = {WEIGHTS: (safetensors.torch.save(tensors, {"format": "pt"}), f"{len(tensors)} tensors")}
     special: dict[str, int] = {}
     if loaded.codec is not None:
-        files, special = tokenizer_files(loaded.codec, loaded.context_length)
-        for name, (data, words) in files.items():
-            with atomic_file(folder / name) as handle:
-                handle.write(data)
-            written.append((folder / name, words))
-    config = layout.config(loaded.model, loaded.context_length)
+        more, special = tokenizer_files(loaded.codec, loaded.context_length)
+        files |= more
+    for name, (content, _) in files.items():
+        with atomic_file(folder / name) as handle:
+            handle.write(content)
+    config = llama_config(loaded.model, loaded.context_length)
     write_json(folder / CONFIG, config | special)
-    written.append((folder / CONFIG, f"{config['architectures'][0]}: {loaded.description}"))
-    return written
+    written = [(folder / name, said) for name, (_, said) in files.items()]
+    return [*written, (folder / CONFIG, f"{config['architectures'][0]}: {loaded.description}")]
 
 
-def read_huggingface(folder: Path, name: str | None = None) -> LoadedText:
-    """Read a LLaMA or BERT from a folder with config.json, model.safetensors (one or several files) and tokenizer.json.
-    `name` replaces the folder's. Raises `UserError` where a file is missing, damaged, or of another architecture, or an
-    option is one that our models lack."""
+def read_huggingface(folder: Path, name: str | None = None) -> LoadedModel:
+    """Read a LLaMA from a folder with config.json, model.safetensors (one or several files) and tokenizer.json. `name`
+    replaces the folder's. Raises `UserError` where a file is missing, damaged, or of another architecture, or an option
+    is one that our models lack."""
     config = _read_json(folder / CONFIG)
-    kind = config.get("model_type")
-    if not isinstance(kind, str) or kind not in LAYOUTS:
-        raise UserError(f"{folder / CONFIG} describes {config.get('architectures')} of type {kind!r}", READ_HERE)
+    if config.get("model_type") != "llama":
+        said = f"describes {config.get('architectures')} of type {config.get('model_type')!r}"
+        raise UserError(f"{folder / CONFIG} {said}", READ_HERE)
     codec = _read_tokenizer(folder / TOKENIZER, config)
-    return LAYOUTS[kind].load(config, _read_weights(folder), str(folder), name or folder.resolve().name, codec)
+    return load_llama(config, _read_weights(folder), str(folder), name or folder.resolve().name, codec)
 
 
-def _refuse_inexpressible(model: Any, layout: Layout) -> None:
-    reasons = []
-    if sites := gated_sites(model):
-        reasons.append(f"gates at {', '.join(sites)}")
-    connections = [module for module in model.modules() if isinstance(module, ResidualConnection)]
-    norms = [module for connection in connections for module in connection.children()]
-    norms += [module for name, module in model.named_modules() if name in layout.outer_norms]
-    if not all(type(connection) in layout.connections for connection in connections):
-        reasons.append(f"the residual connection {residual_name(model)}")
-    elif not all(isinstance(norm, layout.norm) for norm in norms):
-        reasons.append(f"norms other than {layout.norm.__name__}")
-    if any(isinstance(module, EmbeddingNorm) for module in model.modules()):
-        reasons.append("a normalised embedding")
-    if any(isinstance(module, SharedValues) for module in model.modules()):
-        reasons.append("values of earlier blocks in attention")
-    if reasons:
-        raise UserError(
-            f"Hugging Face's {layout.ours} cannot express {' and '.join(reasons)}",
-            f"Only {layout.joined} models without gates can be exported; the checkpoint itself loads wherever comt is.",
+def load_llama(
+    config: Mapping[str, Any], given: Mapping[str, Tensor], origin: str, name: str, codec: TextCodec | None
+) -> LoadedModel:
+    """The plain LLaMA of a `config.json` that holds the tensors `given` under their public names; their types are kept.
+    Raises `UserError` where a tensor does not fit the configuration, or as `llama_settings`."""
+    settings, vocabulary = llama_settings(config, origin)
+    given = {
+        public: tensor
+        for public, tensor in given.items()
+        # Old versions write what all recompute.
+        if not public.endswith("rotary_emb.inv_freq") and not (settings.tied_embeddings and public == "lm_head.weight")
+    }
+    model = empty_network(settings, method_from({"name": "pre-ln"}).wiring(), vocabulary=vocabulary)
+    if wrong := misfits(given, split(model)):
+        raise UserError(f"{origin}: its tensors are not those of a LLaMA of its configuration: {wrong}")
+    if whole := next((key for key, tensor in given.items() if not tensor.is_floating_point()), None):
+        raise UserError(f"{origin}: {whole} is of {given[whole].dtype}, not of floating-point numbers")
+    state = {own: torch.cat([given[public] for public in parts]) for own, parts in _parts(model).items()}
+    model.load_state_dict(state, assign=True)
+    said = f"a plain LLaMA, {text_network(model)}, {parameter_count(model):,} parameters"
+    length = config.get("max_position_embeddings")
+    return LoadedModel(model, name, said, codec, length if isinstance(length, int) and length > 0 else None)
+
+
+def llama_settings(config: Mapping[str, Any], origin: str) -> tuple[ModelSettings, int]:
+    """Our settings and the vocabulary of a `config.json`. Raises `UserError` naming what cannot be expressed."""
+    architectures = config.get("architectures") or ["LlamaForCausalLM"]
+    if architectures != ["LlamaForCausalLM"]:
+        raise UserError(f"{origin} describes {architectures} of type {config['model_type']!r}", READ_HERE)
+    refused = [key for key, allowed in _LLAMA_OPTIONS.items() if key in config and config[key] not in allowed]
+    for key in ("rope_parameters", "rope_scaling"):
+        options = config.get(key) or {}
+        if not isinstance(options, dict) or options.get("rope_type", options.get("type", "default")) != "default":
+            refused.append(key)
+    rope = config.get("rope_parameters") or {}
+    theta = rope.get("rope_theta", config.get("rope_theta", 10000.0)) if not refused else 10000.0
+    try:
+        settings = ModelSettings(
+            **{own: config[public] for own, public in _SIZES.items()},
+            kv_heads=config.get("num_key_value_heads") or config["num_attention_heads"],
+            tied_embeddings=config.get("tie_word_embeddings", False),
+            rope_theta=theta,
+            norm_eps=config.get("rms_norm_eps", 1e-6),
         )
+        shape, vocabulary = settings.shape(), config["vocab_size"]
+    except KeyError as error:
+        raise UserError(f"{origin} does not say {error.args[0]}") from None
+    except ValidationError as error:
+        raise UserError(f"{origin}: {problem_of(error)}") from None
+    if config.get("head_dim") not in (None, shape.width // shape.heads):
+        refused.append("head_dim")
+    if refused:
+        raise UserError(f"{origin}: {refused[0]} = {json.dumps(config[refused[0]])} is not supported")
+    if type(vocabulary) is not int or not 1 <= vocabulary <= MAX_VOCABULARY:  # a bool is an int, and no number
+        raise UserError(f"{origin}: vocab_size = {json.dumps(vocabulary)} is not a number of tokens")
+    return settings, vocabulary
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
     """All tensors of a folder, from its one file or from those that its index names."""
-    index = folder / INDEX
+    index, names = folder / INDEX, [WEIGHTS]
     if index.exists():
         weight_map = _read_json(index).get("weight_map")
         if not isinstance(weight_map, dict):
@@ -105,15 +247,10 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
         names = sorted({str(value) for value in weight_map.values()})
         if outside := [name for name in names if Path(name).name != name]:
             raise UserError(f"{index} points outside its folder: {outside[0]}")
-    elif (folder / WEIGHTS).exists():
-        names = [WEIGHTS]
-    else:
-        pickles = sorted(path.name for path in [*folder.glob("*.bin"), *folder.glob("*.pth")])
-        if pickles:
-            raise UserError(
-                f"{folder} holds its weights as a pickle ({pickles[0]}), which can run code when it is read",
-                "comt reads safetensors; transformers' save_pretrained writes them.",
-            )
+    elif not (folder / WEIGHTS).exists():
+        if pickles := sorted(path.name for path in [*folder.glob("*.bin"), *folder.glob("*.pth")]):
+            message = f"{folder} holds its weights as a pickle ({pickles[0]}), which can run code when it is read"
+            raise UserError(message, "comt reads safetensors; transformers' save_pretrained writes them.")
         raise UserError(f"{folder} holds no weights", f"It needs {WEIGHTS}, or {INDEX} with the files that it names.")
     tensors: dict[str, Tensor] = {}
     for name in names:

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from comt_cli import words
+from comt_cli.data.storage import first_line
 from comt_cli.errors import UserError
+from comt_cli.exchange import ACCEPTED, HUB_NAME, check_source
 from comt_cli.exchange.checkpoint import misfits, read_state, spec_in
 from comt_cli.exchange.loaded import KINDS, Loaded
-from comt_cli.exchange.sources import HUB_NAME, check_source
 from comt_cli.models.build import model_of
 from comt_cli.tasks import Task
 
@@ -24,6 +25,7 @@ def load(source: str | Path, kind: type[L]) -> L:
     of any task. Raises `UserError` that says what is there, and what was expected.
     """
     path, loaded = Path(source), None
+    accepted = ACCEPTED if kind.foreign else f"Give a checkpoint.pt or run directory of comt {kind.command}."
     check_source(str(source))
     own = path / "checkpoint.pt" if (path / "checkpoint.pt").is_file() else path
     if kind.foreign and own is path:
@@ -32,13 +34,11 @@ def load(source: str | Path, kind: type[L]) -> L:
         if not own.is_file():
             what = "model" if kind.foreign else kind.kind().partition(" ")[2]
             said = f"{path} holds no {what}" if path.is_dir() else f"there is no {what} {source}"
-            raise UserError(said, kind.accepted())
+            raise UserError(said, accepted)
         loaded = _read_own(own, kind)
     if not isinstance(loaded, kind):
-        raise UserError(
-            f"{source} is {loaded.kind()}, not {kind.kind()}",
-            kind.accepted() if loaded.spec is None else who_takes(loaded.spec.task),
-        )
+        hint = accepted if loaded.spec is None else who_takes(loaded.spec.task)
+        raise UserError(f"{source} is {loaded.kind()}, not {kind.kind()}", hint)
     return loaded
 
 
@@ -47,10 +47,8 @@ def _read_own(path: Path, wanted: type[Loaded]) -> Loaded:
     state = read_state(path)
     spec = spec_in(state, path)
     if wanted.command not in (None, spec.command):
-        raise UserError(
-            f"{path} is a checkpoint of comt {spec.command}, not of {wanted.kind()} (comt {wanted.command})",
-            who_takes(spec.task),
-        )
+        said = f"a checkpoint of comt {spec.command}, not of {wanted.kind()} (comt {wanted.command})"
+        raise UserError(f"{path} is {said}", who_takes(spec.task))
     model = model_of(spec)
     if wrong := misfits(state["model"], model.state_dict()):
         raise UserError(f"{path}: its weights do not fit its spec: {wrong}")
@@ -67,13 +65,11 @@ def who_takes(task: Task[Any]) -> str | None:
 
 def _foreign(source: str | Path) -> Loaded | None:
     """A model in another program's layout; None where `source` is none. Raises `UserError`."""
-    path = Path(source)
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            return None
-        from comt_cli.exchange.huggingface import read_huggingface
+    from comt_cli.exchange.huggingface import CONFIG, HUB_FILES, read_huggingface
 
-        return read_huggingface(path)
+    path, name = Path(source), str(source)
+    if path.is_dir():
+        return read_huggingface(path) if (path / CONFIG).is_file() else None
     if path.is_file():
         with path.open("rb") as handle:
             is_gguf = handle.read(4) == b"GGUF"
@@ -84,21 +80,15 @@ def _foreign(source: str | Path) -> Loaded | None:
         if path.suffix == ".safetensors":
             raise UserError(f"{path} holds weights alone", "Give the folder, which has config.json too.")
         return None
-    return _load_from_hub(str(source)) if HUB_NAME.fullmatch(str(source)) else None
-
-
-def _load_from_hub(name: str) -> Loaded:
-    """Fetch only what is needed; without network, the cached copy is used."""
+    if not HUB_NAME.fullmatch(name):
+        return None
     from huggingface_hub import snapshot_download
 
-    from comt_cli.exchange.huggingface import HUB_FILES, read_huggingface
-
     try:
-        folder = snapshot_download(name, allow_patterns=HUB_FILES)
+        folder = snapshot_download(name, allow_patterns=HUB_FILES)  # without network, the cached copy
     except Exception as error:  # the hub's client raises its own, the HTTP library's and the system's errors
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"there is no file or folder {name}, and it cannot be had from the Hugging Face hub: {reason}",
+            f"there is no file or folder {name}, and it cannot be had from the Hugging Face hub: {first_line(error)}",
             "Without network, give the path of a downloaded folder.",
         ) from None
     return read_huggingface(Path(folder), name.rpartition("/")[2])

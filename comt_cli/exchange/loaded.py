@@ -1,5 +1,5 @@
-"""A trained model with what is needed to use it: one class for each kind of input, and a subclass for each task, which
-says no more than what trains it."""
+"""Trained models with what is needed to use them, from wherever they lie: our checkpoints and runs, Hugging Face
+folders and hub names, GGUF files."""
 
 from __future__ import annotations
 
@@ -15,14 +15,10 @@ from comt_cli.data.tokenizer import Tokenizer, tokenizer_from_json
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import problem_of
 from comt_cli.exchange.codecs import OwnCodec, TextCodec
-from comt_cli.exchange.sources import ACCEPTED
 from comt_cli.layers.gates import CarriesGates
-from comt_cli.models.bert import Bert, BertClassifier
-from comt_cli.models.captioner import Captioner
 from comt_cli.models.flops import parameter_count
-from comt_cli.models.llama import Llama
 from comt_cli.models.resnet import ResNet
-from comt_cli.models.transformer import EncoderDecoder, Transformer
+from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks import task_of
 from comt_cli.tasks.settings.captioning import CaptioningSettings
@@ -61,11 +57,6 @@ class Loaded:
         return task_of(cls.command).model_kind if cls.command is not None else "a model"
 
     @classmethod
-    def accepted(cls) -> str:
-        """Where such a model may come from, as a hint."""
-        return ACCEPTED if cls.foreign else f"Give a checkpoint.pt or run directory of comt {cls.command}."
-
-    @classmethod
     def from_checkpoint(cls, model: Any, state: Mapping[str, Any], spec: RunSpec, path: Path) -> Self:
         """The model of a checkpoint, with its weights, and what the file says besides. Raises `UserError`."""
         try:
@@ -79,20 +70,17 @@ class Loaded:
 
     @classmethod
     def parts(cls, model: Any, state: Mapping[str, Any], spec: RunSpec) -> tuple[str, dict[str, Any]]:  # noqa: ARG003
-        """The network in words, and the fields of this class beyond those of every model. Raises `ValueError` where a
-        part of the checkpoint is damaged."""
+        """The network in words, and the fields of this class beyond those of every model. Raises `ValueError`."""
         return spec.task.network_and_data(spec.settings), {}
 
 
 @dataclass(frozen=True)
 class LoadedText(Loaded):
     """A model that reads one text. `codec` is None where the source has no tokenizer; `context_length` is the longest
-    text the model was trained on, in tokens, where the source says it. `own_codec` is how those of our own checkpoints
-    take the tokenizer."""
+    text the model was trained on, in tokens; `own_codec` the options of the codec of our own checkpoints."""
 
     own_codec: ClassVar[Mapping[str, bool]] = {}
 
-    model: Any
     codec: TextCodec | None = None
     context_length: int | None = None
 
@@ -122,45 +110,22 @@ class LoadedModel(LoadedText):
     """A LLaMA."""
 
     command = "train-lm"
-    model: Llama
 
 
 class LoadedMaskedModel(LoadedText):
     """A BERT. Its texts begin with the begin token."""
 
     command = "train-bert"
+    foreign = False
     own_codec: ClassVar = {"begins": True}
-    model: Bert
 
 
 class LoadedClassifier(LoadedText):
-    """A BERT that puts texts into classes, or gives them a number. Its codec cuts one text alone, between the begin
-    token and a separator."""
+    """A BERT that puts texts into classes, or gives them a number. Its codec cuts one text alone."""
 
     command = "finetune"
     foreign = False
     own_codec: ClassVar = {"pairs": True}
-    model: BertClassifier
-
-
-def residual_name(model: Any) -> str:
-    """The published name of the model's residual connection, `pre-norm` ...; a user's own by its class."""
-    kind = type(model.blocks[0].attention_connection)
-    return str(vars(kind).get("name", kind.__name__))
-
-
-def gated_sites(model: Any) -> list[str]:
-    """The names of the sites that carry a gate in any layer, in the order of the model."""
-    names = [name for module in model.modules() if isinstance(module, CarriesGates) for name in module.gates]
-    return list(dict.fromkeys(names))
-
-
-def text_network(model: Any) -> str:
-    """Residual connection, gates and shape of a network that reads one text."""
-    sites = gated_sites(model)
-    gates = f"gates at {', '.join(sites)}" if sites else "no gates"
-    shape = f"{model.shape.layers} layers of width {model.shape.width}"
-    return f"residual connection {residual_name(model)}, {gates}, {shape}"
 
 
 @dataclass(frozen=True)
@@ -188,7 +153,6 @@ class LoadedTranslator(LoadedDecoder):
     """A translator."""
 
     command = "train-mt"
-    model: Transformer
     decode: DecodeSettings
 
 
@@ -196,7 +160,6 @@ class LoadedCaptioner(LoadedDecoder):
     """A captioner."""
 
     command = "train-caption"
-    model: Captioner
 
     @property
     def data(self) -> CaptionData:
@@ -231,7 +194,7 @@ class LoadedImageModel(Loaded):
 
 
 class _ImageParts(BaseModel):
-    """Entries of an image classifier's checkpoint beside its weights, as a file from anywhere may not have them."""
+    """Entries of an image classifier's checkpoint beside its weights."""
 
     classes: list[str]
     mean: Annotated[list[FiniteFloat], Field(min_length=3, max_length=3)]
@@ -239,7 +202,24 @@ class _ImageParts(BaseModel):
     size: PositiveInt
 
 
-KINDS: tuple[type[Loaded], ...] = (
-    *(LoadedModel, LoadedMaskedModel, LoadedClassifier),
-    *(LoadedTranslator, LoadedCaptioner, LoadedImageModel),
-)
+KINDS = (LoadedModel, LoadedMaskedModel, LoadedClassifier, LoadedTranslator, LoadedCaptioner, LoadedImageModel)
+
+
+def residual_name(model: Any) -> str:
+    """The published name of the model's residual connection, `pre-norm` ...; a user's own by its class."""
+    kind = type(model.blocks[0].attention_connection)
+    return str(vars(kind).get("name", kind.__name__))
+
+
+def gated_sites(model: Any) -> list[str]:
+    """The names of the sites that carry a gate in any layer, in the order of the model."""
+    names = [name for module in model.modules() if isinstance(module, CarriesGates) for name in module.gates]
+    return list(dict.fromkeys(names))
+
+
+def text_network(model: Any) -> str:
+    """Residual connection, gates and shape of a network that reads one text."""
+    sites = gated_sites(model)
+    gates = f"gates at {', '.join(sites)}" if sites else "no gates"
+    shape = f"{model.shape.layers} layers of width {model.shape.width}"
+    return f"residual connection {residual_name(model)}, {gates}, {shape}"

@@ -33,8 +33,7 @@ PENALTIES: dict[str, Callable[[float, float], float]] = {
     "gnmt": lambda length, alpha: ((5 + length) / 6) ** alpha,
     "average": lambda length, alpha: length**alpha,
 }
-"""Length penalties, by which the log-probability of so many tokens is divided: tensor2tensor's (Wu et al. 2016, Eq. 14)
-and fairseq's."""
+"""Length penalties, which divide log-probabilities: tensor2tensor's (Wu et al. 2016, Eq. 14) and fairseq's."""
 
 
 class NotFinite(UserError):
@@ -46,12 +45,11 @@ class Decodes(Protocol):
     """A model that decodes a sequence from a source, a token at a time."""
 
     def encode(self, *source: Tensor) -> Any:
-        """All that decoding needs of the sources, some tensors whose first dimension is the sentences (token ids are
-        padded with `PAD` on the right): a tuple of tensors, or of tuples of them, whose first dimension is that too."""
+        """All that decoding needs of the sources (token ids are padded with `PAD` on the right): a tuple of tensors, or
+        of tuples of them, whose first dimension is the sentences."""
 
     def decoding_cache(self, rows: int, capacity: int) -> Any:
-        """An empty cache for rows of up to `capacity` tokens, whose `reorder` keeps the rows with the numbers that it
-        is given, int64 [R], in that order; a number may occur more than once."""
+        """An empty cache for rows of up to `capacity` tokens, whose `reorder` keeps rows by number, int64 [R]."""
 
     def step(self, tokens_R1: Tensor, cache: Any, memory: Any) -> Tensor:
         """Feed each row its next token; the logits of the one after, [R, V]. A sentence's rows share its memory."""
@@ -74,9 +72,18 @@ class Hypothesis:
 
 
 @dataclass(frozen=True)
+class Decoded:
+    """A text that was decoded of a line or an image. That of an empty line is empty, and has neither `source` (the
+    line's tokens, the end included) nor `hypothesis`."""
+
+    text: str
+    source: tuple[int, ...] = ()
+    hypothesis: Hypothesis | None = None
+
+
+@dataclass(frozen=True)
 class Forbidden:
-    """Constraints on sequences: no `tokens` anywhere, and no end among the first `least`. Beside these, `PAD` and the
-    begin token are never chosen."""
+    """Constraints on sequences: no `tokens` anywhere, no end among the first `least`, no `PAD`, no begin token."""
 
     tokens: tuple[int, ...] = ()
     least: int = 0
@@ -105,8 +112,7 @@ def beam_search(
     """For each sentence of the `source` up to `n_best` different hypotheses, the best first.
 
     A hypothesis has at most its sentence's of `max_lengths` tokens, the end included. What is `forbidden` is never
-    chosen, and neither is `PAD` or `begin`; their probability is lost. Raises `NotFinite` where the logits are not
-    numbers, `ValueError` where a number is out of its range.
+    chosen, and neither is `PAD` or `begin`; their probability is lost. Raises `NotFinite`, `ValueError`.
     """
     device, B = source[0].device, len(source[0])
     if not (1 <= n_best <= width and alpha >= 0 and len(max_lengths) == B > 0 and min(max_lengths) > 0):
@@ -152,27 +158,12 @@ def beam_search(
 
 
 def decode(
-    model: Decodes,
-    *source: Tensor,
-    settings: BeamSettings,
-    special: SpecialTokens,
-    max_lengths: Sequence[int],
-    n_best: int = 1,
-    forbidden: Forbidden = NOTHING,
+    model: Decodes, *source: Tensor, settings: BeamSettings, special: SpecialTokens, **more: Any
 ) -> list[list[Hypothesis]]:
-    """`beam_search` as a run's settings have it, between the special tokens of a tokenizer."""
-    return beam_search(
-        model,
-        *source,
-        width=settings.beam,
-        length_penalty=settings.penalty,
-        alpha=settings.alpha,
-        max_lengths=max_lengths,
-        begin=special.need("begin"),
-        end=special.end,
-        n_best=n_best,
-        forbidden=forbidden,
-    )
+    """`beam_search` as a run's settings have it, between the special tokens of a tokenizer; `more` is passed on."""
+    named: dict[str, Any] = {"begin": special.need("begin"), "end": special.end, **more}
+    named |= {"width": settings.beam, "length_penalty": settings.penalty, "alpha": settings.alpha}
+    return beam_search(model, *source, **named)
 
 
 class _Beams(NamedTuple):

@@ -17,8 +17,7 @@ from comt_cli.layers.kv_cache import KeyValueCache
 from comt_cli.layers.projection import Projections
 from comt_cli.models.llama import Llama
 
-WARM_UP_STEPS = 3
-"""Steps before one is captured: kernels are compiled and libraries claim their memory in the first."""
+WARM_UP_STEPS = 3  # before one is captured: kernels are compiled and libraries claim their memory in the first
 
 
 @torch.no_grad()
@@ -52,29 +51,23 @@ class Decoder:
 
     @torch.no_grad()
     def prefill(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        """Forget what was, read `rows` prompts of one token or more; the logits of their next tokens, [B, V].
-
-        Raises `UserError` where a prompt is longer than the capacity.
-        """
-        self.cache.begin([len(prompt) for prompt in prompts])
-        longest = max(map(len, prompts))
-        padded = [[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
-        tokens_BT = torch.tensor(padded, device=self.device)
-        return decode_step(self.model, self.cache, tokens_BT)
+        """Forget what was, read `rows` prompts of one token or more; the logits of their next tokens, [B, V]. Raises
+        `UserError` beyond the capacity."""
+        lengths = [len(prompt) for prompt in prompts]
+        self.cache.begin(lengths)
+        padded = [[0] * (max(lengths) - len(prompt)) + list(prompt) for prompt in prompts]
+        return decode_step(self.model, self.cache, torch.tensor(padded, device=self.device))
 
     @torch.no_grad()
     def step(self, tokens_B: Tensor) -> Tensor:
-        """Feed each text its next token, int64 [B]; the logits of the one after, [B, V].
-
-        With a graph the next step writes its logits to the same place. Raises `UserError` beyond the capacity.
-        """
+        """Feed each text its next token, int64 [B]; the logits of the one after, [B, V], which with a graph the next
+        step overwrites. Raises `UserError` beyond the capacity."""
         if not self.uses_graph:
             return decode_step(self.model, self.cache, tokens_B[:, None])
         self.cache.need(1)
         if self._graph is None:
             self.capture()
-        assert self._graph is not None
-        assert self._logits_BV is not None
+        assert self._graph is not None and self._logits_BV is not None  # noqa: PT018
         self._tokens_B1.copy_(tokens_B[:, None])
         self._graph.replay()
         self.cache.replayed(1)
@@ -117,9 +110,8 @@ def generate(
 ) -> Iterator[list[int | None]]:
     """Yield the next token of every prompt, step by step, until each text has ended or has `max_new_tokens`.
 
-    A text ends with one of `stop_ids`, which is yielded; after it comes None. How tokens are chosen (`temperature`,
-    `top_p`, `seed`, `copies`): see `Sampler`. `graph`: see `Decoder`; None is yes on CUDA. What takes its time once is
-    done before this returns. Raises `UserError`, at a step, where the logits of a text that has not ended are not
+    A text ends with one of `stop_ids`, which is yielded; after it comes None. For the other arguments see `Sampler` and
+    `Decoder`; `graph` None is yes on CUDA. Raises `UserError`, at a step, where the logits of an open text are not
     finite numbers, `ValueError` where there is nothing to generate, or a number is out of its range.
     """
     if not prompts or not all(prompts) or max_new_tokens < 1:

@@ -5,7 +5,6 @@ Shapes: R regions of an image, V numbers of a region, T words, S pixels of an im
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from comt_cli.data.images.pictures import CAPTIONED, open_picture
 from comt_cli.data.special_tokens import SpecialTokens
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedCaptioner
-from comt_cli.generation.beam import Forbidden, Hypothesis, attention_of, decode
+from comt_cli.generation.beam import Decoded, Forbidden, attention_of, decode
 from comt_cli.tasks.settings.translation import BeamSettings
 
 
@@ -39,17 +38,8 @@ class Seen:
     pixels: NDArray[np.uint8] | None
 
 
-@dataclass(frozen=True)
-class Said:
-    """A caption of an image, and what the search found."""
-
-    text: str
-    hypothesis: Hypothesis
-
-
 def look_at(path: Path, data: CaptionData) -> Seen:
-    """The image in a file, as models of this data read images: pictures of any size, which are made as large as the
-    data's, or files of features. Raises `UserError`."""
+    """The image in a file, as models of this data read images: a resized picture, or features. Raises `UserError`."""
     if data.corpus == "scenes":
         with open_picture(path, CAPTIONED) as image:
             colours = _colours(ImageOps.exif_transpose(image), path)
@@ -88,23 +78,17 @@ class ImageCaptioner:
         assert loaded.longest is not None
         self.longest = loaded.longest + 1
 
-    def captions(self, image: Seen, settings: BeamSettings, n_best: int = 1) -> list[Said]:
+    def captions(self, image: Seen, settings: BeamSettings, n_best: int = 1) -> list[Decoded]:
         """Up to `n_best` captions of an image, the best first."""
         special = self.tokenizer.special
-        (found,) = decode(
-            self.model,
-            *self._source(image),
-            settings=settings,
-            special=special,
-            max_lengths=[self.longest],
-            n_best=n_best,
-            forbidden=no_caption(special),
-        )
-        return [Said(self.tokenizer.decode(each.tokens), each) for each in found]
+        options = {"max_lengths": [self.longest], "n_best": n_best, "forbidden": no_caption(special)}
+        (found,) = decode(self.model, *self._source(image), settings=settings, special=special, **options)
+        return [Decoded(self.tokenizer.decode(each.tokens), hypothesis=each) for each in found]
 
-    def attention(self, image: Seen, said: Said) -> tuple[NDArray[np.float32], list[str]]:
+    def attention(self, image: Seen, said: Decoded) -> tuple[NDArray[np.float32], list[str]]:
         """The weights over the image's regions in saying each word, [T, R], and the words, the end included."""
-        words: Sequence[int] = said.hypothesis.tokens
+        assert said.hypothesis is not None
+        words = said.hypothesis.tokens
         weights_TR = attention_of(self.model, self._source(image), (self.begin, *words))
         found: NDArray[np.float32] = weights_TR.numpy()
         return found, self.tokenizer.pieces((*words, self.end))

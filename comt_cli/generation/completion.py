@@ -1,12 +1,12 @@
-"""Texts in, texts out: a model continues prompts, batch by batch; what it took; and tokens as text that is shown at
-once."""
+"""Texts in, texts out: a model continues prompts, batch by batch, and tokens are shown as text at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 from time import perf_counter
+from typing import Any
 
 from comt_cli.errors import UserError
 from comt_cli.exchange.codecs import TextCodec
@@ -31,16 +31,6 @@ class Completion:
     ended: bool = False
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """How tokens are chosen: the arguments of `generate`, by their names."""
-
-    max_new_tokens: int
-    temperature: float
-    top_p: float
-    seed: int
-
-
 @dataclass
 class Pace:
     """Seconds and counts of all batches: `steps` are decode steps, of which each gives a token to every open text."""
@@ -53,13 +43,10 @@ class Pace:
 
     def numbers(self) -> dict[str, float | None]:
         """Tokens, milliseconds and tokens per second; None where there was no decode step to time."""
-        timed = self.steps > 0 and self.decode_seconds > 0
-        return {
-            "tokens": self.tokens,
-            "prefill_ms": 1000 * self.prefill_seconds,
-            "decode_ms_per_token": 1000 * self.decode_seconds / self.steps if timed else None,
-            "tokens_per_second": self.decoded / self.decode_seconds if timed else None,
-        }
+        step = 1000 * self.decode_seconds / self.steps if self.steps and self.decode_seconds else None
+        rate = None if step is None else self.decoded / self.decode_seconds
+        seconds = {"prefill_ms": 1000 * self.prefill_seconds, "decode_ms_per_token": step}
+        return {"tokens": self.tokens, **seconds, "tokens_per_second": rate}
 
     def words(self) -> str:
         """One line for people."""
@@ -69,10 +56,7 @@ class Pace:
 
 
 def begin(loaded: LoadedModel, prompts: Sequence[str]) -> list[Completion]:
-    """The prompts as tokens, nothing generated yet.
-
-    Raises `UserError` where one cannot be fed to the model: no tokenizer, no token to begin with, or foreign ones.
-    """
+    """The prompts as tokens, nothing generated yet. Raises `UserError` where one cannot be fed to the model."""
     codec = loaded.text_codec()
     ids = [codec.prompt(prompt) for prompt in prompts]
     if not all(ids):
@@ -85,16 +69,17 @@ def begin(loaded: LoadedModel, prompts: Sequence[str]) -> list[Completion]:
 def complete(
     loaded: LoadedModel,
     completions: Sequence[Completion],
-    sampling: Sampling,
+    sampling: Mapping[str, Any],
     show: Callable[[str], None] | None = None,
 ) -> Pace:
-    """Fill in the texts of `completions`; `show` is given each piece of text as it comes (for one completion)."""
+    """Fill in the texts of `completions`; `sampling` are arguments of `generate`. `show` is given each piece of text as
+    it comes (for one completion)."""
     pace, codec = Pace(), loaded.text_codec()
     for start in range(0, len(completions), MOST_ROWS):
         batch = completions[start : start + MOST_ROWS]
         streams = [TextStream(codec, row.ids) for row in batch]
         ids, copies = [row.ids for row in batch], [row.copy for row in batch]
-        steps = generate(loaded.model, ids, **asdict(sampling), stop_ids=codec.end_ids, copies=copies)
+        steps = generate(loaded.model, ids, **sampling, stop_ids=codec.end_ids, copies=copies)
         for number in count():
             before = perf_counter()  # decoding and printing the text is not the model's time
             if (step := next(steps, None)) is None:
@@ -132,8 +117,7 @@ class TextStream:
     def __init__(self, codec: TextCodec, prompt: Sequence[int]) -> None:
         self.codec, self.ids = codec, list(prompt)
         self.text = ""
-        self._whole = codec.decode(self.ids)
-        """The prompt's text and what was given out."""
+        self._whole = codec.decode(self.ids)  # the prompt's text and what was given out
 
     def push(self, token: int) -> str:
         """The new text that is certain with this token, often none."""

@@ -1,5 +1,4 @@
-"""The choice of the next token: the most likely one, or one drawn from the likely ones; and sequences that are drawn
-from a decoder's own distribution.
+"""Drawing tokens: the next one of a text, and sequences from a decoder's own distribution.
 
 Shapes: B rows (texts) or sources, V vocabulary, N steps, K drawn sequences a source, R rows of all sequences, L longest
 sequence.
@@ -24,13 +23,12 @@ NOT_FINITE = -1
 
 
 class Sampler:
-    """Chooses the tokens of `prompts`, up to `steps` each.
+    """Chooses the tokens of `prompts`, up to `steps` each: at `temperature` 0 the most likely one, else one drawn from
+    the smallest set of tokens whose probability, of logits over `temperature`, reaches `top_p`.
 
-    At `temperature` 0 the most likely token is chosen. Otherwise the logits are divided by `temperature`, and a token
-    is drawn from the smallest set of tokens whose probability reaches `top_p`. Every text has a stream of random
-    numbers of its own, which follows from `seed`, its prompt, and which copy of its prompt it is (`copies`, from 0;
-    counted if not given): what else is in the batch, and how long it gets, does not matter. Raises `ValueError` where a
-    number is out of its range.
+    Every text has a stream of random numbers of its own, which follows from `seed`, its prompt, and which copy of its
+    prompt it is (`copies`, from 0; counted if not given): what else is in the batch does not matter. Raises
+    `ValueError` where a number is out of its range.
     """
 
     def __init__(
@@ -94,8 +92,7 @@ def drawn_sequences(
     """`K` sequences for each source, int64 [B, K, l], each closed by the end token unless it has all L tokens, and
     padded with `PAD`; l is the longest. Token t of sequence k is what `uniform_BKL[b, k, t]`, in [0, 1), picks from the
     distribution. With `greedy` the likeliest tokens are one more sequence, the first. What is `forbidden` is never
-    drawn, and neither is `PAD` or `begin`; their probability goes to the others in proportion. Nothing of a sequence
-    enters another's draw."""
+    drawn, nor `PAD` or `begin`; their probability goes to the others in proportion."""
     device, B, L = source[0].device, len(source[0]), uniform_BKL.shape[-1]
     memory = model.encode(*source)
     uniform_BKL = torch.cat([uniform_BKL.new_zeros(B, int(greedy), L), uniform_BKL], dim=1).to(device)
@@ -118,7 +115,7 @@ def drawn_sequences(
 
 
 def count_copies(prompts: Sequence[Sequence[int]]) -> list[int]:
-    """How many prompts before each are the same."""
+    """For each prompt the number of those before it that are the same."""
     seen: Counter[tuple[int, ...]] = Counter()
     copies = []
     for prompt in map(tuple, prompts):

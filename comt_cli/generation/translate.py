@@ -1,14 +1,12 @@
-"""Lines in, translations out: tokens, batches of lines of like length, beam search, and text again.
-
-The lines come in pools. A pool is sorted by length and cut into batches, so that little is padding; the order of the
-lines is restored behind. A pool's batches follow from its lines alone, so that a second call makes the same.
-"""
+"""Lines in, translations out. The lines come in pools, which are sorted by length and cut into batches, so that little
+is padding. A pool's batches follow from its lines alone, so that a second call makes the same."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,20 +16,18 @@ from comt_cli.data.special_tokens import PAD
 from comt_cli.data.tokenizer import Tokenizer
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedTranslator
-from comt_cli.generation.beam import Decodes, Hypothesis, attention_of, decode
+from comt_cli.generation.beam import Decoded, Decodes, attention_of, decode
 from comt_cli.generation.transcript import one_line
 from comt_cli.models.transformer import EncoderDecoder
 from comt_cli.tasks.settings.translation import DecodeSettings
 
-POOL = 512
-"""Lines that are read before the first of them is translated, and written together."""
+POOL = 512  # lines that are read before the first of them is translated, and written together
 BATCH_TOKENS = 2048
 
 
 @dataclass(frozen=True)
 class Options:
-    """How lines are translated: `n_best` translations of each, at most `decode.beam`; source tokens of a batch, padding
-    included."""
+    """`n_best` translations of each line, at most `decode.beam`; source tokens of a batch, padding included."""
 
     decode: DecodeSettings = field(default_factory=DecodeSettings)
     n_best: int = 1
@@ -40,16 +36,6 @@ class Options:
     def __post_init__(self) -> None:
         if not 1 <= self.n_best <= self.decode.beam:
             raise UserError(f"{self.n_best} translations of each line cannot be had from a beam of {self.decode.beam}")
-
-
-@dataclass(frozen=True)
-class Translation:
-    """One translation of a line, without line breaks. Those of an empty line are empty, and have neither `source` (the
-    line's tokens, the end included) nor `hypothesis`."""
-
-    text: str
-    source: tuple[int, ...] = ()
-    hypothesis: Hypothesis | None = None
 
 
 class Translator:
@@ -71,16 +57,12 @@ class Translator:
         if tokenizer.special.pad != PAD:
             raise ValueError(f"the tokenizer pads with {tokenizer.special.pad}, and models read {PAD} as padding")
 
-    def translate(self, lines: Iterable[str], options: Options) -> Iterator[list[Translation]]:
-        """For each line its translations, the best first, in the order of the lines. Raises `UserError`."""
-        for pool in self.pools(lines, options):
-            yield from pool
-
-    def pools(self, lines: Iterable[str], options: Options, first: int = 1) -> Iterator[list[list[Translation]]]:
-        """The same, `POOL` lines at a time; the first line is number `first` of those that the user gave."""
+    def pools(self, lines: Iterable[str], options: Options, first: int = 1) -> Iterator[list[list[Decoded]]]:
+        """For each line its translations, the best first, in the order of the lines, `POOL` lines at a time; the first
+        line is number `first` of those that the user gave. Raises `UserError`."""
         left = iter(lines)
         while pool := list(islice(left, POOL)):
-            sources, found = self.sources(pool, first), [[Translation("")] for _ in pool]
+            sources, found = self.sources(pool, first), [[Decoded("")] for _ in pool]
             for numbers in batches(sources, options.batch_tokens):
                 translations = self.search([sources[number] for number in numbers], options)
                 for number, each in zip(numbers, translations, strict=True):
@@ -98,24 +80,19 @@ class Translator:
             sources.append(() if is_blank(line) else (*kept, self.end))
         return sources
 
-    def search(self, sources: Sequence[Sequence[int]], options: Options) -> list[list[Translation]]:
+    def search(self, sources: Sequence[Sequence[int]], options: Options) -> list[list[Decoded]]:
         """The translations of the sources of one batch."""
         width = max(map(len, sources))
         source_BS = torch.tensor([[*source, *[PAD] * (width - len(source))] for source in sources], device=self.device)
-        found = decode(
-            self.model,
-            source_BS,
-            settings=options.decode,
-            special=self.tokenizer.special,
-            max_lengths=[len(source) + options.decode.max_extra for source in sources],  # the end counts on both sides
-            n_best=options.n_best,
-        )
+        lengths = [len(source) + options.decode.max_extra for source in sources]  # the end counts on both sides
+        more: dict[str, Any] = {"settings": options.decode, "special": self.tokenizer.special}
+        found = decode(self.model, source_BS, max_lengths=lengths, n_best=options.n_best, **more)
         return [
-            [Translation(one_line(self.tokenizer.decode(each.tokens)), tuple(source), each) for each in hypotheses]
+            [Decoded(one_line(self.tokenizer.decode(each.tokens)), tuple(source), each) for each in hypotheses]
             for source, hypotheses in zip(sources, found, strict=True)
         ]
 
-    def attention(self, translation: Translation) -> tuple[Tensor, list[str], list[str]]:
+    def attention(self, translation: Decoded) -> tuple[Tensor, list[str], list[str]]:
         """The weights over the source's tokens for each token of the translation, [T, S], and names of the target's and
         the source's tokens."""
         assert isinstance(self.model, EncoderDecoder)
@@ -133,8 +110,8 @@ def translator(loaded: LoadedTranslator, device: torch.device, warn: Callable[[s
 
 
 def batches(sources: Sequence[Sequence[int]], batch_tokens: int) -> list[list[int]]:
-    """The numbers of the sources that are not empty, in batches of at most so many tokens, padding included; one that
-    is longer is alone. The longest come first: where the memory does not suffice, that is seen at once."""
+    """The numbers of the sources that are not empty, in batches of at most so many tokens, padding included, the
+    longest first: where the memory does not suffice, that is seen at once."""
     order = sorted((n for n, source in enumerate(sources) if source), key=lambda n: (-len(sources[n]), n))
     found: list[list[int]] = []
     for number in order:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from comt_cli.data.images.pictures import make_torchvision_importable
 from comt_cli.errors import UserError
-from comt_cli.exchange.huggingface_layout import LAYOUTS
+from comt_cli.exchange.huggingface import llama_config
 from comt_cli.installing import install_package
 from comt_cli.kernels.choice import Choice, device_here
 from comt_cli.lab.runner import Built, Case, Row, Unavailable, versions
@@ -303,8 +303,9 @@ def transformers() -> ModuleType:
 
 def peer_network(shape: Shape) -> nn.Module:
     """transformers' network of our plain LLaMA of a shape. Raises `UserError` where it cannot be imported."""
-    library, layout = transformers(), LAYOUTS["llama"]
-    config = layout.config(model_of(shape.spec({"name": layout.method})), shape.dimensions["length"])
+    library = transformers()
+    ours: Any = model_of(shape.spec({"name": "pre-ln"}))
+    config = llama_config(ours, shape.dimensions["length"])
     model: nn.Module = library.LlamaForCausalLM(library.LlamaConfig.from_dict(config | {"use_cache": False}))
     return model
 

@@ -2,13 +2,8 @@
 and SPICE, which are Java programs that pycocoevalcap carries (the extra `caption-metrics`).
 
 Equal to pycocoevalcap's to 1e-9 on equal tokens, times 100, as papers print them. The tokens are those of
-`data/captions/words.py`, punctuation left out: of lower-case words with spaces between, these words. So the scores
-of `scenes` are exact, and those of MSCOCO differ from Java's where that page says.
-
-Nothing is downloaded: SPICE needs Stanford's CoreNLP 3.6, which pycocoevalcap would fetch into its own folder.
-
-n-grams have 1 to 4 words. Vedantam et al. (2015) define CIDEr-D; here, as in COCO's code, a text's length is its number
-of word pairs.
+`data/captions/words.py`, punctuation left out. Nothing is downloaded: SPICE needs Stanford's CoreNLP 3.6. n-grams have
+1 to 4 words. Vedantam et al. (2015) define CIDEr-D; as in COCO's code, a text's length is its number of word pairs.
 """
 
 from __future__ import annotations
@@ -44,8 +39,8 @@ Gram = tuple[str, ...]
 
 
 def caption_scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    """The scores of one caption an image, given all references of each image: `CAPTION_METRICS`, times 100. Raises
-    `ValueError` where there are not as many captions as images, none at all, or an image has no reference."""
+    """The scores of one caption an image, given all references of each: `CAPTION_METRICS`, times 100. Raises
+    `ValueError`."""
     if len(hypotheses) != len(references) or not hypotheses or not all(references):
         raise ValueError(f"{len(hypotheses)} captions for {len(references)} lists of references")
     candidates = [words_of(text) for text in hypotheses]
@@ -134,9 +129,7 @@ class Cider:
     Making it counts all references once; a caption then takes a fraction of a millisecond."""
 
     def __init__(self, references: Sequence[Sequence[str]]) -> None:
-        """`references[i]` are the captions of image i. Raises `ValueError` where there are none."""
-        if not references:
-            raise ValueError("there are no references")
+        """`references[i]` are the captions of image i."""
         images: Counter[Gram] = Counter()
         for texts in references:
             images.update({gram for text in texts for gram in _grams(words_of(text))})

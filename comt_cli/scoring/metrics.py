@@ -1,5 +1,5 @@
-"""The metrics by their names in tables, each with sacreBLEU's signature, the paired bootstrap between two systems, and
-whether a translation has the values that it must: dates, amounts, names, each as its language writes it.
+"""Scores of translations: sacreBLEU's metrics by their names in tables, the paired bootstrap between two systems, and
+whether a translation has the values that it must. And files of translations, a sentence a line.
 
 Numbers of two names are never comparable: the tokens differ, or their case, or how what is 0 is smoothed.
 """
@@ -10,13 +10,19 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from comt_cli.errors import UserError
+from comt_cli.files import read_text
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric as SacreMetric
 
-SAMPLES = 1000
-"""Resampled test sets of the paired bootstrap: sacreBLEU's number."""
+SAMPLES = 1000  # resampled test sets of the paired bootstrap: sacreBLEU's number
+_SUSPICIOUS = 0.1  # the share of lines from which on a sign of tokenised text is no accident
+_ESCAPES = ("&quot;", "&apos;", "&amp;", "@-@", "&#91;")
+_COMPOUNDS = "de"
 
 
 @dataclass(frozen=True)
@@ -30,8 +36,7 @@ class Score:
 @dataclass(frozen=True)
 class Comparison:
     """A system beside a baseline, on the same references. `p_value` is the share of resampled test sets whose
-    difference is, by chance alone, larger than the one found (Koehn 2004, as sacreBLEU has it: of two equal systems it
-    is the smallest there is)."""
+    difference is, by chance alone, larger than the one found (Koehn 2004, as sacreBLEU has it)."""
 
     score: Score
     baseline: Score
@@ -39,7 +44,7 @@ class Comparison:
 
     @property
     def difference(self) -> float:
-        """How much more the system has."""
+        """The system's score less the baseline's."""
         return self.score.value - self.baseline.value
 
 
@@ -71,15 +76,9 @@ class TextMetric:
         return f"{moses}{signature}"
 
 
-_COMPOUNDS = "de"
-
-
 def split_compounds(tokenised: str) -> str:
-    r"""A tokenised line with its hyphens as tokens: `rich-text` as `rich ##AT##-##AT## text`.
-
-    German compounds are split so since GNMT, which raises BLEU by 0.7 to 1. tensor2tensor's script is a line of Perl,
-    `s{(\S)-(\S)}{$1 ##AT##-##AT## $2}g`, whose matches do not overlap: `a-b-c` is split once.
-    """
+    """A tokenised line with its hyphens as tokens, as tensor2tensor's script splits German compounds: `rich-text` as
+    `rich ##AT##-##AT## text`. Matches do not overlap: `a-b-c` is split once."""
     return re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", tokenised)
 
 
@@ -109,8 +108,7 @@ METRICS: Mapping[str, TextMetric] = {
 
 
 def score(metric: str, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """The score of a test set, one reference for each hypothesis. Raises `ValueError` where there are none, or not as
-    many of both."""
+    """The score of a test set, one reference for each hypothesis. Raises `ValueError`."""
     _check(hypotheses, references)
     of = METRICS[metric]
     given, wanted = of.sides(hypotheses, references)
@@ -122,8 +120,7 @@ def score(metric: str, hypotheses: Sequence[str], references: Sequence[str]) -> 
 def compare(
     metric: str, hypotheses: Sequence[str], baseline: Sequence[str], references: Sequence[str], samples: int = SAMPLES
 ) -> Comparison:
-    """Both scores and the p-value of their difference, by sacreBLEU's paired bootstrap with its seed. Raises as
-    `score`."""
+    """Both scores and the p-value of their difference, by sacreBLEU's paired bootstrap. Raises `ValueError`."""
     _check(hypotheses, references)
     _check(baseline, references)
     from sacrebleu.significance import PairedTest
@@ -148,8 +145,7 @@ def slot_accuracy(hypotheses: Sequence[str], slots: Sequence[Sequence[str]]) -> 
     """The percentage of the values that are in their hypotheses, letter by letter, anywhere in them.
 
     A value counts as whole words and whole numbers: `3` is neither in `13` nor in `3.5`, `-3` or `3 000`. One that is
-    asked for twice must be there twice, and none counts as part of a longer one. Raises `ValueError` where there are
-    not as many hypotheses as lists of values, or no values at all.
+    asked for twice must be there twice, and none counts as part of a longer one. Raises `ValueError`.
     """
     if len(hypotheses) != len(slots) or not any(slots):
         raise ValueError(f"{len(hypotheses)} hypotheses for {len(slots)} lists of values")
@@ -171,3 +167,45 @@ def _whole(value: str) -> re.Pattern[str]:
     before += r"(?<!\d )" if re.match(r"\d{3}(?!\d)", value) else ""
     after += r"(?![.,:]\d)(?! \d{3}(?!\d))" if value[-1:].isdigit() else ""
     return re.compile(before + re.escape(value) + after)
+
+
+# ---- files
+
+
+def read_aligned(paths: Sequence[Path]) -> tuple[list[list[str]], list[str]]:
+    r"""The lines of each file, and all that is wrong with them. Lines are those that sacreBLEU reads: they end with
+    `\n` alone, and what is blank at their end is cut off."""
+    texts, problems = [], []
+    for path in paths:
+        try:
+            text = read_text(path)
+            texts.append([line.rstrip() for line in text.removesuffix("\n").split("\n")] if text else [])
+        except FileNotFoundError:
+            problems.append(f"there is no file {path}")
+        except (OSError, ValueError) as error:
+            problems.append(f"{path} cannot be read: {error}")
+        else:
+            if not any(texts[-1]):
+                problems.append(f"{path} is empty")
+    if not problems and len(set(map(len, texts))) > 1:
+        told = ", ".join(f"{path} has {len(text):,}" for path, text in zip(paths, texts, strict=True))
+        problems.append(f"the files must have one sentence a line, as many of them: {told}")
+    return texts, problems
+
+
+def refuse(problems: Sequence[str], hint: str | None = None) -> None:
+    """Raise `UserError` with all problems, a line each, if there are any."""
+    if problems:
+        raise UserError("\n".join(problems), hint)
+
+
+def suspicions(name: str, lines: Sequence[str]) -> list[str]:
+    """Why these lines do not look like the plain text that most metrics are of."""
+    notes = []
+    ends = sum(line.endswith((" .", " ?", " !")) for line in lines)
+    if ends > _SUSPICIOUS * len(lines):
+        notes.append(f"{ends:,} of {len(lines):,} lines of {name} end in a full stop that is a token of its own")
+    for escape in _ESCAPES:
+        if held := sum(escape in line for line in lines):
+            notes.append(f"{held:,} of {len(lines):,} lines of {name} hold {escape}")
+    return notes

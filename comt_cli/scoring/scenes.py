@@ -1,8 +1,5 @@
-"""How much of what captions say of `scenes` is true, and how much of what is true they say: SPICE's idea where the
-grammar is closed, so that nothing is left to a parser's guess.
-
-A caption is read as facts (`words.Fact`): objects, their colours, sizes, faces and kinds, the paper, relations.
-"""
+"""The F1 of what captions say of `scenes`: SPICE's idea where the grammar is closed. A caption is read as facts
+(`words.Fact`): objects, their colours, sizes, faces and kinds, the paper, relations."""
 
 from __future__ import annotations
 
@@ -35,14 +32,8 @@ _WHERE = {
 
 
 def scene_f1(captions: Sequence[str], scenes: Sequence[Scene]) -> float:
-    """The mean over images of the F1 of a caption's facts against all facts of its scene, in per cent.
-
-    A true caption has a precision of 100; its recall is less, since captions do not say everything: what true captions
-    reach is told in `data/captions/corpora/scenes.py`. Words that are no part of the grammar say nothing.
-
-    Raises:
-        ValueError: there are not as many captions as scenes, or none.
-    """
+    """The mean over images of the F1 of a caption's facts against all facts of its scene, in per cent: of a true
+    caption, which does not say everything, less than 100. Raises `ValueError`."""
     if len(captions) != len(scenes) or not captions:
         raise ValueError(f"{len(captions)} captions for {len(scenes)} scenes")
     total = 0.0

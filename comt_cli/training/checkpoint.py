@@ -1,9 +1,5 @@
-"""Everything that must survive a stop, in one dictionary and one file; resuming from it, and starting from the weights
-that another run has ended with.
-
-A kill at any moment leaves one intact checkpoint. It holds tensors and plain values only and is read with
-`weights_only=True`: a stranger's checkpoint runs no code.
-"""
+"""Everything that must survive a stop, in one file; resuming from it, and starting from the weights that another run
+has ended with. A kill at any moment leaves one intact checkpoint."""
 
 from __future__ import annotations
 
@@ -21,8 +17,7 @@ from torch import nn
 
 from comt_cli.data.storage import first_line
 from comt_cli.errors import UserError
-from comt_cli.exchange.average import mean_weights
-from comt_cli.exchange.checkpoint import problem_of, read_state
+from comt_cli.exchange.checkpoint import mean_weights, problem_of, read_state
 from comt_cli.models.build import model_of
 from comt_cli.models.cost import network_of
 from comt_cli.runs.directory import RunDirectory
@@ -38,11 +33,9 @@ Shapes = Mapping[str, Sequence[int]]
 
 @dataclass(config=ConfigDict(strict=True, extra="forbid"))
 class Counters:
-    """Saved with every checkpoint. Seconds are of `timed_steps` steps and nothing else, over all starts of the run.
-
-    `tokens` counts the targets seen: an image classifier's are images. `best_value` is that of the task's first metric
-    at `best_step` (`train.select`); `chosen` is 1 once the weights are those that the run ends with.
-    """
+    """Saved with every checkpoint. Seconds are of `timed_steps` steps, over all starts of the run; `tokens` are the
+    targets seen; `best_value` is that of the task's first metric at `best_step` (`train.select`); `chosen` is 1 once
+    the weights are those that the run ends with."""
 
     step: _Count = 0
     tokens: _Count = 0
@@ -59,7 +52,7 @@ class Counters:
 
     @classmethod
     def restored(cls, progress: object, steps: int) -> Self:
-        """The counters of a checkpoint of a run of `steps` steps. Raises `ValueError` where they are not such."""
+        """The counters of a checkpoint of a run of `steps` steps. Raises `ValueError`."""
         needed = {"step", "tokens", "metrics_bytes", "timings_bytes"}
         if not isinstance(progress, dict) or not needed <= progress.keys():
             raise ValueError(f"lacks counters: {progress!r}")
@@ -89,8 +82,7 @@ def full_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, 
 
 
 def random_states(device: torch.device) -> dict[str, Any]:
-    """The state of every generator a step on `device` could draw from, as tensors and plain values. Other GPUs are left
-    alone: asking for their states takes memory on each and ties the checkpoint to their number."""
+    """The state of every generator a step on `device` could draw from, as tensors and plain values."""
     numpy_state = np.random.get_state(legacy=False)
     assert isinstance(numpy_state, dict)
     return {
@@ -111,8 +103,7 @@ def random_states(device: torch.device) -> dict[str, Any]:
 
 def resume(path: Path, task: TaskRun[Any], optimizer: torch.optim.Optimizer) -> Counters:
     """Put the task's model, the optimiser and the random generators back to where the checkpoint at `path` left them.
-    Returns the counters to resume from: those of step 0 where the main process sees no checkpoint. Raises `UserError`
-    where it cannot be read, is another run's, or not the one that the main process sees."""
+    Returns the counters to resume from: those of step 0 where there is no checkpoint. Raises `UserError`."""
     spec, world, model = task.spec, task.world, task.model
     if not world.broadcast(path.exists()):
         return Counters()
@@ -140,8 +131,7 @@ def resume(path: Path, task: TaskRun[Any], optimizer: torch.optim.Optimizer) -> 
 
 
 def load_weights(paths: Sequence[Path], spec: RunSpec, model: nn.Module) -> None:
-    """Give the model the mean of the weights in these files, which is taken in float64; all processes call it. Raises
-    `UserError` where a file is gone, damaged, or another run's or architecture's."""
+    """Give the model the mean of the weights in these files; all processes call it. Raises `UserError`."""
     hint = "What the run needs to end is lost: train it anew with --fresh."
     means = mean_weights(paths, spec.id, hint)
     own = model.state_dict()
@@ -167,7 +157,7 @@ def load_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, sav
 
 
 def restore_random_states(states: dict[str, Any], device: torch.device) -> None:
-    """Put every generator back to where it was; a state of a kind of device that is not `device` is left out."""
+    """Put every generator back to where it was."""
     version, internal, gauss = states["python"]
     random.setstate((version, tuple(internal), gauss))
     stored = states["numpy"]
@@ -194,7 +184,7 @@ def _read_own(path: Path, run: RunSpec, hint: str, *, mapped: bool = True) -> tu
 
 @contextlib.contextmanager
 def _naming(path: Path, part: str, hint: str) -> Iterator[None]:
-    """A checkpoint that is intact by its checksums may still hold something else: a `UserError` names the part."""
+    """An intact checkpoint may still hold something else: a `UserError` names the part."""
     try:
         yield
     except torch.OutOfMemoryError:
@@ -211,8 +201,7 @@ def _naming(path: Path, part: str, hint: str) -> Iterator[None]:
 
 
 def check_starts(specs: Iterable[RunSpec]) -> None:
-    """Find out before anything is trained that the models of sources and started runs do not fit, or their data. Raises
-    `UserError` with the first such run, and the tensors or settings."""
+    """Raises `UserError` where models of sources and started runs do not fit, or their data."""
     seen = set()
     for spec in specs:
         start = spec.start
@@ -227,9 +216,8 @@ def check_starts(specs: Iterable[RunSpec]) -> None:
 
 
 def load_start(task: TaskRun[Any], directory: RunDirectory) -> None:
-    """Give the task's model, which has its initial values, the weights that its source's last step has left; each
-    process keeps its shard. `directory` is the started run's; its source is beside it. Raises `UserError` where the
-    source has no such weights, or its tensors or its tokens are not those of the model."""
+    """Give the task's model, which has its initial values, the weights that its source's last step has left.
+    `directory` is the started run's; its source is beside it. Raises `UserError`."""
     spec, model = task.spec, task.model
     assert spec.start is not None
     run, source = spec.start.run, RunDirectory(directory.path.with_name(spec.start.run.id))
@@ -263,8 +251,7 @@ def _refused(spec: RunSpec, reason: str, hint: str) -> UserError:
 
 def loaded_names(spec: RunSpec, own: Shapes, source: Shapes) -> list[str]:
     """The names of the tensors of a started model, of shapes `own`, that are loaded from a source of shapes `source`.
-    Raises `UserError` that names tensors which are neither loaded nor new, of another shape, or not taken nor dropped,
-    and parts without a tensor."""
+    Raises `UserError` that names the tensors that do not fit."""
     assert spec.start is not None
     if wrong := list(_unfitting(spec.start, own, source)):
         hint = "start.new names the parts that the source lacks, start.drop those of its own that are not taken."

@@ -24,9 +24,8 @@ from comt_cli.training.hardware import CHIPS, chip_of, too_few
 
 
 def pick_device(name: str | None, local_rank: int = 0) -> torch.device:
-    """`name` if given, else CUDA, else Apple's MPS, else the CPU. With several processes each takes its own GPU. On a
-    GPU fp32 convolutions are in fp32 from then on; on some CPUs large products are oneDNN's (`kernels.products`).
-    Raises `UserError` where there is no such device here."""
+    """`name` if given, else CUDA, else Apple's MPS, else the CPU. With several processes each takes its own GPU. On
+    some CPUs large products are oneDNN's from then on (`kernels.products`). Raises `UserError`."""
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     no_such = UserError(f"--device {name}: there is no such device here", "Use cuda, cuda:1, mps or cpu.")
@@ -81,7 +80,7 @@ def reset_peak_memory(device: torch.device) -> None:
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait until the device has finished its work; needed before a clock is read."""
+    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     elif device.type == "mps":
@@ -90,8 +89,7 @@ def synchronise(device: torch.device) -> None:
 
 def prepare_process(device: torch.device, *, deterministic: bool = True) -> None:
     """Settings of the process for training, made before the first step of each run. `deterministic` is for CUDA:
-    whether only kernels that add in a fixed order are used, as those of a CPU always do for a fixed number of
-    threads."""
+    whether only kernels that add in a fixed order are used."""
     if device.type == "cuda":
         torch.cuda.set_device(device)  # for libraries that launch on the current one
         # cuBLAS reads it once in a process, before its first product: a deterministic run may follow one that is not.
@@ -114,7 +112,7 @@ def prepare_process(device: torch.device, *, deterministic: bool = True) -> None
 
 
 def parameter_dtype(precision: Precision) -> torch.dtype:
-    """Of weights and optimiser states."""
+    """The type of weights and optimiser states."""
     return torch.bfloat16 if precision == "bf16-pure" else torch.float32
 
 

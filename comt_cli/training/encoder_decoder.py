@@ -1,5 +1,5 @@
-"""Base of runs of encoder-decoders: dropout's masks, the likelihood that is minimised and evaluated, and
-the texts that beam search makes of a split's sources, which an evaluation that was stopped does not make twice."""
+"""Base of runs of encoder-decoders: the likelihood that is minimised and evaluated, and the texts that beam search
+makes of a split's sources, which an evaluation that was stopped does not make twice."""
 
 from __future__ import annotations
 
@@ -26,12 +26,8 @@ from comt_cli.training.tasks import TextRun
 
 
 class EncoderDecoderRun(TextRun[B]):
-    """An encoder-decoder that predicts every token of a target from its source and the tokens before it.
-
-    Attributes:
-        likelihood: the negative log likelihood of targets, which is evaluated, and minimised by most tasks.
-        counted: what the sources of a split are counted as.
-    """
+    """An encoder-decoder that predicts every token of a target from its source and the tokens before it. `likelihood`
+    is evaluated, and minimised by most tasks; the sources of a split are counted as `counted`."""
 
     counted: ClassVar[str]
     model: EncoderDecoder
@@ -57,7 +53,7 @@ class EncoderDecoderRun(TextRun[B]):
 
     @abstractmethod
     def longest(self, *source: Tensor) -> list[int]:
-        """How many tokens a hypothesis for each of some sources may have, the end included."""
+        """The most tokens of a hypothesis for each of some sources, the end included."""
 
     @property
     def forbidden(self) -> Forbidden:
@@ -73,8 +69,8 @@ class EncoderDecoderRun(TextRun[B]):
         """These scores, of texts that were made of the sources with these numbers; where there is none, why."""
 
     def evaluate(self, batches: Iterable[B], split: Split[B]) -> Evaluation:
-        """Loss and perplexity over the references of this process's batches, and the scores of the texts, which are in
-        `outputs`, of all processes' batches. Where the loss is not finite, nothing is scored."""
+        """Loss and perplexity of the references, and the scores of the texts, which are in `outputs`. Where the loss is
+        not finite, nothing is scored."""
         name = next(name for name, own in {"validation": self.validation, **self.tests}.items() if own is split)
         transcript = Transcript(self.outputs, name, self.world.rank, f"{self.spec.id} {self.outputs.name}")
         decoded = self._decoded(batches, split, transcript)
@@ -102,9 +98,8 @@ class EncoderDecoderRun(TextRun[B]):
         return Evaluation(loss, metrics, extent, {key: score.signature for key, score in found.items()}, missing)
 
     def _decoded(self, batches: Iterable[B], split: Split[B], transcript: Transcript) -> Iterable[tuple[Tensor, ...]]:
-        """The batches as tensors; the sources of each are decoded on the way, unless the transcript has them. A batch
-        of which it has a part is decoded as a whole, as it would have been: rounding may depend on what is together.
-        """
+        """The batches as tensors; the sources of each are decoded on the way, unless the transcript has them: all of a
+        batch, as it would have been, since rounding may depend on what is together."""
         for batch in batches:
             tensors = self.tensors(batch)
             numbers = self.numbers(split, batch)

@@ -23,8 +23,7 @@ class Evaluation:
         loss: the mean loss in nats a target; NaN or infinite where the model's is.
         metrics: the task's, by their keys in `result.json`; None where one is not finite.
         extent: what was evaluated, counted: samples, tokens, images ...
-        signatures: by the keys of metrics how they were computed, where that is a convention of its own (sacreBLEU's).
-            That of the first is the evaluation's.
+        signatures: by the keys of metrics the conventions of their own (sacreBLEU's).
         missing: by the keys of metrics that are None for another reason than the model, that reason: `needs Java`.
         remark: what a table must say beside its numbers: `predicts one class`.
     """
@@ -66,11 +65,8 @@ def mean_over(
     precision: Precision,
     world: World,
 ) -> tuple[float, int, list[float]]:
-    """The mean loss a target, the number of targets, and other sums, over the batches of all processes.
-
-    `tally(*inputs)` gives a batch's summed loss, its number of targets, and the others, on any device: it is not waited
-    for before the last batch is under way. Raises `ValueError` where there is not one target.
-    """
+    """The mean loss a target, the number of targets, and other sums, over the batches of all processes, of which
+    `tally(*inputs)` gives those of one. Raises `ValueError` where there is not one target."""
     module.eval()
     found = []
     for inputs in batches:

@@ -1,5 +1,4 @@
-"""Events of a run while it trains, which the loop passes to a `Listener`: plain values that can be sent to another
-process. `campaign.display` shows them to people."""
+"""Events of a run while it trains: plain values that can be sent to another process."""
 
 from __future__ import annotations
 

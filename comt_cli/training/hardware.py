@@ -1,8 +1,5 @@
-"""The device that a verb would use, found out without torch, whose import takes seconds; GPUs after their makers' data
-sheets.
-
-Of CUDA's devices the driver knows as much as torch. Of others (AMD's and Apple's) torch is asked.
-"""
+"""The device that a verb would use, found out without torch, whose import takes seconds: CUDA's driver is asked, and
+torch of AMD's and Apple's devices. GPUs after their makers' data sheets."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from comt_cli.errors import UserError
@@ -51,7 +47,7 @@ def chip_of(device: str) -> str | None:
 
 @dataclass(frozen=True)
 class Hardware:
-    """`kind` is cpu, cuda or mps; `count` how many there are to train on; `chip`: it is planned for and not here."""
+    """`kind` is cpu, cuda or mps; `count` how many there are; `chip`: it is planned for and not here."""
 
     kind: str
     name: str
@@ -85,8 +81,8 @@ def check_device_name(device: str | None) -> None:
     found = re.fullmatch(r"(cuda|mps|cpu)(?::(\d+))?", device)
     if found is None or (found[1] == "mps" and sys.platform != "darwin"):
         raise UserError(f"--device {device}: there is no such device here", "Use cuda, cuda:1, mps or cpu.")
-    if found[1] == "cuda" and (names := cuda_names()) is not None and int(found[2] or 0) >= len(names):
-        raise too_few(f"--device {device}", len(names))
+    if found[1] == "cuda" and int(found[2] or 0) >= (count := len(cuda_names())):
+        raise too_few(f"--device {device}", count)
 
 
 def check_count(where: Hardware, processes: int) -> None:
@@ -98,37 +94,30 @@ def check_count(where: Hardware, processes: int) -> None:
 def hardware(device: str | None) -> Hardware:
     """The device of that name, or the best there is. Raises `UserError` where there is no such device here."""
     check_device_name(device)
-    gpus: Sequence[str] | None = cuda_names() if device is None or device.startswith("cuda") else []
-    index = (device or "cuda").partition(":")[2]
-    if gpus is None or (sys.platform == "darwin" and device in (None, "mps")):
+    kind, _, index = (device or "").partition(":")
+    if gpus := cuda_names() if kind in ("", "cuda") else ():
+        return Hardware("cuda", gpus[int(index or 0)], 1 if index else len(gpus))
+    if sys.platform == "darwin" and kind in ("", "mps"):
         import torch
 
-        if torch.backends.mps.is_available() and device in (None, "mps"):
-            return Hardware("mps", processor_name(), 1)
-        gpus = [torch.cuda.get_device_name(each) for each in range(torch.cuda.device_count())]
-        if device is not None and int(index or 0) >= len(gpus):
-            raise too_few(f"--device {device}", len(gpus))
-    if gpus:
-        return Hardware("cuda", gpus[int(index or 0)], 1 if index else len(gpus))
-    return Hardware("cpu", processor_name(), 1)
+        kind = "mps" if torch.backends.mps.is_available() else "cpu"
+    return Hardware(kind or "cpu", processor_name(), 1)
 
 
 @functools.cache
-def cuda_names() -> tuple[str, ...] | None:
-    """The CUDA devices that this process may use; None where the driver cannot be asked and torch might know some."""
-    if built_for("hip"):
-        return None
-    if "torch" in sys.modules:
-        import torch
-
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        return tuple(torch.cuda.get_device_name(index) for index in range(count))
+def cuda_names() -> tuple[str, ...]:
+    """The CUDA devices that this process may use, as the driver knows them, and where it cannot be asked, torch."""
     # The driver itself respects CUDA_VISIBLE_DEVICES, except where it is empty.
-    if built_for("cuda") is False or sys.platform == "darwin" or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
-        return ()
-    if built_for("cuda") is None or sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
-        return None
-    return _known_to_driver()
+    is_linux = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
+    if "torch" not in sys.modules and not built_for("hip"):
+        if built_for("cuda") is False or sys.platform == "darwin" or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+            return ()
+        if built_for("cuda") and is_linux and (names := _known_to_driver()) is not None:
+            return names
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return tuple(torch.cuda.get_device_name(index) for index in range(count))
 
 
 def _known_to_driver() -> tuple[str, ...] | None:

@@ -1,36 +1,43 @@
-"""The loop: one run from its first step, or from where it was stopped, to its result."""
+"""The loop: one run from its first step, or from where it was stopped, to its result, to which later metrics are
+added."""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import math
-from collections.abc import Collection, Iterator
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, get_args
 
 import torch
+from torch import Tensor
 
+from comt_cli import __version__
+from comt_cli.commit import git_commit
 from comt_cli.data.split import Split
 from comt_cli.errors import RunInterrupted, UserError
+from comt_cli.files import write_json
 from comt_cli.kernels.choice import TUNE, Choice, Op, summary
 from comt_cli.runs.directory import BeingTrained, RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.base import AnyDataset
 from comt_cli.training.checkpoint import Counters, load_start, load_weights, resume
-from comt_cli.training.devices import peak_memory_bytes, prepare_process
-from comt_cli.training.evaluation import Evaluation
-from comt_cli.training.events import Evaluating, Listener, Note, RunStarted, StepReport
+from comt_cli.training.devices import device_name, peak_memory_bytes, prepare_process
+from comt_cli.training.evaluation import Evaluation, finite
+from comt_cli.training.events import Evaluating, Listener, Note, RunStarted, StepReport, ignore
 from comt_cli.training.optimisation import learning_rate
 from comt_cli.training.parallel import World, distribute, share_of_batch
 from comt_cli.training.processes import StopSignal, check_graphs
 from comt_cli.training.record import RunWriter
 from comt_cli.training.speed import Clock, mfu
 from comt_cli.training.tasks import run_class
-from comt_cli.training.update import UnseenLosses, Update, Updater
+from comt_cli.training.update import Update, Updater, all_finite
 
 ASK_EVERY = 8
-"""Steps after which several processes ask each other whether one was asked to stop (as well as where something is
-logged or saved): asking waits for the device. A process that is alone looks after every step."""
+"""Steps after which several processes ask each other whether one was asked to stop, which waits for the device."""
 
 
 class Due(NamedTuple):
@@ -44,12 +51,8 @@ class Due(NamedTuple):
 
 
 class Training:
-    """One run in one process of a `World`. `run` trains it to its end and returns `result.json`'s content.
-
-    Attributes:
-        began: whether `run` came as far as training.
-        outputs: the folder for what evaluations put out sample by sample.
-    """
+    """One run in one process of a `World`; `began` says whether `run` came as far as training, `outputs` is the folder
+    for what evaluations put out sample by sample."""
 
     def __init__(
         self,
@@ -77,15 +80,9 @@ class Training:
         )
 
     def run(self) -> dict[str, Any]:
-        """Train, or resume training, until the last step, a stop signal, or a loss that is not finite.
-
-        Raises:
-            RunInterrupted: a signal came; the state is saved.
-            BeingTrained: another process is training the run; raised in all processes of this one's world.
-            UserError: the checkpoint, the data or the weights to start from are not the run's, or its passes cannot be
-                captured (`train.cuda_graphs`).
-            StorageError: something could not be written; the last checkpoint is intact.
-        """
+        """Train, or resume training, until the last step, a stop signal, or a loss that is not finite. Returns
+        `result.json`'s content. Raises `RunInterrupted` (the state is saved), `BeingTrained` (in all processes of this
+        one's world), `UserError`, `StorageError` (the last checkpoint is intact)."""
         with contextlib.ExitStack() as resources:
             # Another process may have finished the run since the table was looked through.
             finished = self.world.broadcast(self._take(resources) if self.world.is_main else None)
@@ -105,8 +102,7 @@ class Training:
             raise UserError(f"{name} is not the data any more that {self.directory.shown} was planned with", hint)
 
     def _take(self, resources: contextlib.ExitStack) -> dict[str, Any] | BeingTrained | None:
-        """The run's lock, or what forbids it; then its result, if there is one, without weights that nobody needs any
-        more."""
+        """Take the run's lock, or return what forbids it; then its result, if there is one."""
         try:
             resources.enter_context(self.directory.lock())
         except BeingTrained as refused:
@@ -117,8 +113,7 @@ class Training:
         return result
 
     def evaluations(self) -> dict[str, Evaluation]:
-        """Of a run that is done, by split, without changing its directory. Raises `UserError` where its data is not
-        what it was, or its checkpoint not that of the last step."""
+        """Evaluations of a run that is done, by split; its directory stays as it is. Raises `UserError`."""
         self._check_data("With the data as it was, the run can be evaluated again.")
         self.task.captured = False
         self._load()
@@ -128,7 +123,7 @@ class Training:
         return {name: self._evaluate(split, "final") for name, split in splits.items()}
 
     def _load(self) -> dict[str, Choice]:
-        """Make the model, in the state of its checkpoint if there is one. Returns what computes its operations."""
+        """Make the model, in the state of its checkpoint if there is one. Returns the choices of kernels."""
         prepare_process(self.world.device, deterministic=self.settings.deterministic)
         torch.manual_seed(self.spec.seed)
         task = self.task
@@ -157,9 +152,10 @@ class Training:
         compiles_kernels = self.world.device.type == "cuda" and any(choice.fused for choice in kernels.values())
         if self.settings.compile or self.world.size > 1 or compiles_kernels:
             rows = task.rows_at_once
-            evaluated = self._evaluated_at_once() if task.captured else []
-            refused = self.updater.warm_up(sorted({rows, self.local_rows % rows} - {0}), evaluated)
-            if refused is not None:
+            splits, most = (task.validation, *task.tests.values()), self._evaluation_rows
+            used = [task.evaluation_batches(most, split).used for split in splits] if task.captured else []
+            evaluated = sorted({min(most, each) for each in used})
+            if refused := self.updater.warm_up(sorted({rows, self.local_rows % rows} - {0}), evaluated):
                 self._note(f"{refused}; the run goes on without CUDA graphs")
         listener = self.listener  # not `self._note`: a reference cycle would keep the data's files open
         self.writer = RunWriter(
@@ -171,15 +167,11 @@ class Training:
                 f"this run was begun under something else ({', '.join(changed)}): it will not end to the bit as one "
                 "never stopped"
             )
-        if not self.settings.deterministic and self.world.device.type != "cuda":
-            self._note("train.deterministic: false changes nothing here: it is for CUDA devices")
-        if self.settings.captures is True and not task.captured:
-            self._note("train.cuda_graphs: true changes nothing here: it is for CUDA devices")
         if caution := task.caution(self.local_rows):
             self._note(caution)
 
     def _use_kernels(self) -> dict[str, Choice]:
-        """Switch the model's operations to what is fastest here (`train.kernels`), and return the choices."""
+        """Switch the model's operations as `train.kernels` says, and return the choices."""
         choices = self.task.use_kernels()
         if self.settings.kernels == "auto" and self.world.device.type == "cuda" and choices:
             said = summary(choices, compiled=self.settings.compile)
@@ -195,7 +187,7 @@ class Training:
         settings, counters = self.settings, self.counters
         self.listener(RunStarted(counters.step))
         self.began = True
-        unseen = UnseenLosses(counters.step)
+        unseen: list[tuple[Tensor, int, int]] = []
         if self.due(counters.step).evaluate:  # a step is saved before it is evaluated
             self._validate()
         with self.task.train_batches(self.task.rows_at_once, counters.step) as batches:
@@ -207,13 +199,13 @@ class Training:
                 )
                 counters.step += 1
                 counters.tokens += total
-                unseen.add(update.loss, counters.tokens)
+                unseen.append((update.loss, counters.step, counters.tokens))
                 is_last = counters.step == settings.steps
                 asked = due.log or due.save or counters.step % ASK_EVERY == 0
                 stops = self._is_stopped(asked=asked) and not is_last
                 if any(due) or stops:
                     self.clock.lap(batches.waited_seconds)
-                    if not unseen.all_finite(counters):
+                    if not all_finite(unseen, counters):
                         return self._diverged()
                 if due.log:
                     self._log(update)
@@ -247,7 +239,7 @@ class Training:
         self.listener(Note(text))
 
     def _is_stopped(self, *, asked: bool) -> bool:
-        """Whether any process was asked to stop: all must leave at the same step. Several look only where `asked`."""
+        """Whether any process was asked to stop: all leave at the same step. Several look only where `asked`."""
         stopped = self.stop.number is not None
         if self.world.size == 1:
             return stopped
@@ -258,21 +250,19 @@ class Training:
         step = self.counters.step
         if self.saved_step != step:
             self._save(final=False)
-        message = f"stopped after step {step} of {self.settings.steps}"
-        if self.saved_step == step:
-            message += "; everything is saved"
-        else:
+        said = "; everything is saved"
+        if self.saved_step != step:
             kept = f"the checkpoint of step {self.saved_step} stays" if self.saved_step else "nothing was saved before"
-            message += f", whose weights are not finite and were not saved; {kept}"
+            said = f", whose weights are not finite and were not saved; {kept}"
         hint = f"The same command resumes from there. The run is in {self.directory.shown}"
-        raise RunInterrupted(message, hint, self.stop.number or 15)
+        raise RunInterrupted(f"stopped after step {step} of {self.settings.steps}{said}", hint, self.stop.number or 15)
 
     def _log(self, update: Update) -> None:
-        clock, loss, device = self.clock, float(update.loss), self.world.device
-        self.writer.step(loss, learning_rate(self.settings, self.counters.step - 1), update.norm, clock)
+        step, clock, loss, device = self.counters.step, self.clock, float(update.loss), self.world.device
+        self.writer.step(loss, learning_rate(self.settings, step - 1), update.norm, clock)
         memory = peak_memory_bytes(device) if device.type == "cuda" else None
         share = mfu(self.spec, self.world, clock.rate)
-        self.listener(StepReport(self.counters.step, loss, clock.rate, share, memory, self.spec.task.unit))
+        self.listener(StepReport(step, loss, clock.rate, share, memory, self.spec.task.unit))
 
     def _validate(self) -> Evaluation:
         """Evaluate the step at hand, and keep its weights where none before were better (`train.select`)."""
@@ -332,7 +322,7 @@ class Training:
         return self.writer.result(result)
 
     def _tested(self, weights: str, splits: Collection[str]) -> dict[str, Any]:
-        """Results on splits for testing; `weights` begins the keys where they are not those that the run ends with."""
+        """Results on splits for testing; `weights` names other weights than those that the run ends with."""
         found: dict[str, Any] = {}
         for split in splits:
             name = f"{weights}_{split}" if weights else split
@@ -345,7 +335,77 @@ class Training:
     def _diverged(self) -> dict[str, Any]:
         return self.writer.result(self.writer.diverged())
 
-    def _evaluated_at_once(self) -> list[int]:
-        """How many samples of each split go through the model together, once each."""
-        rows, splits = self._evaluation_rows, (self.task.validation, *self.task.tests.values())
-        return sorted({min(rows, self.task.evaluation_batches(rows, split).used) for split in splits})
+
+# ---- finished runs, evaluated again: what a result lacks, such as a metric that came later, is added to it
+
+
+class NotAsBefore(UserError):
+    """A finished run evaluates to other values than its result has."""
+
+    exit_status = 1
+
+
+def evaluate_again(directory: RunDirectory, world: World) -> tuple[list[str], float]:
+    """Evaluate the weights that a run has ended with, and add to its result what that lacks, with when and by what.
+    Returns the keys of that, and the largest part of itself by which another value is off. Raises `NotAsBefore` (then
+    nothing is added), `UserError`, `BeingTrained`, `StorageError`."""
+    spec = directory.spec()
+    with directory.lock(), tempfile.TemporaryDirectory() as outputs:
+        if (result := directory.result()) is None or result["state"] != "done":
+            said = "has not ended" if result is None else f"has {result['state']}"
+            raise UserError(f"{directory.shown} {said}", "Only what is done has weights to evaluate again.")
+        dataset = spec.task.prepare(spec.settings)
+        training = Training(spec, directory, dataset, world, ignore, StopSignal())
+        training.outputs = Path(outputs)
+        # Other processors and versions round otherwise.
+        tolerance = 1e-4 if training.settings.precision == "fp32" else 1e-3
+        scores = {key for key, metric in spec.task.metrics.items() if metric.better == "higher"}
+        added, differing, largest = merge(result, training.evaluations(), tolerance, scores)
+        if differing:
+            raise NotAsBefore(
+                f"{directory.shown} does not come out as before, and nothing is added: {'; '.join(differing)}",
+                f"Trained on {result.get('device')}, processes: {result.get('processes')}, {result.get('git_commit')}.",
+            )
+        if added:
+            when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+            origin = {"comt": __version__, "git_commit": git_commit(), "torch": torch.__version__}
+            again = {"when": when, "added": added, "device": device_name(world.device), **origin}
+            result["evaluated_again"] = [*result.get("evaluated_again", []), again]
+            write_json(directory.result_file, result)
+    return added, largest
+
+
+def merge(
+    result: dict[str, Any], found: Mapping[str, Evaluation], tolerance: float, scores: Collection[str]
+) -> tuple[list[str], list[str], float]:
+    """Add to `result`, in place, what evaluations by split have and it lacks. Returns the keys of that, a phrase for
+    each value that is off by more than `tolerance`, and the largest part of itself that one is off by. What `scores`
+    samples, in per cent, may also be off by one sample: of two equally probable answers either is given."""
+    added: list[str] = []
+    differing: list[str] = []
+    largest = 0.0
+    for split, each in found.items():
+        begins, told = "", result
+        if split != "validation":
+            begins, told = f"{split}_", result.setdefault(f"{split}_evaluation", dict(each.extent))
+        samples = each.extent["samples"]
+        if (were := result.get(f"{begins}evaluation", {}).get("samples", samples)) != samples:
+            differing.append(f"{begins}samples were {were:,} and are {samples:,}")
+        for key, value in {"loss": finite(each.loss), **each.metrics}.items():
+            before = result.get(begins + key)
+            if value is None:  # it needs what is not here, or is not finite
+                continue
+            if before is None:
+                result[begins + key] = value
+                added.append(begins + key)
+                if key in each.signatures:
+                    told.setdefault("signature", each.signed["signature"])
+                    told["signatures"] = {**told.get("signatures", {}), key: each.signatures[key]}
+                told.get("missing", {}).pop(key, None)
+                continue
+            largest = max(largest, abs(value - before) / max(abs(before), 1e-9))
+            least = 100 / samples if key in scores else tolerance / 10
+            pair = map(math.log, (before, value)) if key.endswith("perplexity") else (before, value)
+            if not math.isclose(*pair, rel_tol=tolerance, abs_tol=least):
+                differing.append(f"{begins}{key} was {before:.6g} and is {value:.6g}")
+    return added, differing, largest

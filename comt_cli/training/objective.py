@@ -22,11 +22,8 @@ from comt_cli.recipe.settings import Kernels
 
 
 def prepare_compiler(*, versions: int = 8, keep_others: bool = False) -> None:
-    """Make room for so many compiled versions of one function; what was compiled before is forgotten by default.
-
-    All models share their code objects: without the reset, and with a limit that only warns, the ninth model in a
-    process would silently run uncompiled.
-    """
+    """Make room for so many compiled versions of one function; what was compiled before is forgotten by default. All
+    models share their code objects: the ninth in a process would silently run uncompiled."""
     if not keep_others:
         torch._dynamo.reset()
     torch._dynamo.config.fail_on_recompile_limit_hit = True
@@ -50,7 +47,7 @@ def compiled(function: Callable[..., Any], *, captured: bool, fullgraph: bool = 
 
 def as_one_pass(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function`, which calls code that is captured in CUDA graphs: every call overwrites what such code put out in
-    earlier ones, gradients included. Errors of capturing it are those of `capturing`."""
+    earlier ones, gradients included. Raises as `capturing`."""
 
     def begin(*inputs: Any, **more: Any) -> Any:
         # Without it the compiler guesses where a pass begins: between two blocks, if they are compiled one by one.
@@ -80,8 +77,8 @@ def capturing() -> Iterator[None]:
 class Objective(nn.Module, ABC):
     """(inputs, targets) -> the sum over counted targets of -log p(target) by the model that it holds, fp32, in nats.
 
-    With label smoothing e, `smoothing` in [0, 1), each target's term is in training (1 - e) (-log p(target)) +
-    e mean_v(-log p(v)), v over all outputs (torch's convention). In evaluation it is -log p(target) all the same.
+    With label smoothing e, in [0, 1), each target's term is in training, but not in evaluation, (1 - e)
+    (-log p(target)) + e mean_v(-log p(v)), v over all outputs (torch's convention).
     """
 
     model: nn.Module
@@ -105,11 +102,8 @@ class Objective(nn.Module, ABC):
 
 
 class SummedLoss(Objective):
-    """(the model's inputs, targets [B, T]) -> the summed loss of a model with a head over a vocabulary.
-
-    `compile_model` compiles everything below the head: the loss is already blocked, and a compiler would unroll its
-    loop. `kernels` is the recipe's `train.kernels` and chooses between the losses.
-    """
+    """(the model's inputs, targets [B, T]) -> the summed loss of a model with a head over a vocabulary. What is below
+    the head is compiled: the loss is already blocked. `kernels` is the recipe's `train.kernels`."""
 
     model: VocabularyModel
 
@@ -135,10 +129,7 @@ class SummedLoss(Objective):
 
 
 class ClassifierLoss(Objective):
-    """(the model's inputs, labels [B]) -> the summed loss of a classifier, of images or of texts.
-
-    `logits` are the model's, compiled or not: [B, classes].
-    """
+    """(the model's inputs, labels [B]) -> the summed loss of a classifier; `logits` are the model's, [B, classes]."""
 
     def __init__(self, model: nn.Module, smoothing: float = 0.0) -> None:
         super().__init__(smoothing)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,9 +22,8 @@ def learning_rate(settings: Training, step: int) -> float:
 
     All schedules rise linearly from 0 over `warmup_steps`, so the first update has rate 0, as in the papers' scripts;
     then `cosine` and `linear` fall to `min_lr_ratio` of the peak at `steps`, and `noam` as `peak * sqrt(warmup / step)`
-    (Vaswani et al. 2017, Eq. 3, with the peak given: Transponder's base rate of 3e-3 times Vaswani's factors would peak
-    at 4e-6). `step` divides by ten once each of the `milestones` updates are done. A `warmup_learning_rate` is that of
-    all of the warm-up.
+    (Vaswani et al. 2017, Eq. 3, with the peak given). `step` divides by ten once each of the `milestones` updates are
+    done. A `warmup_learning_rate` is that of all of the warm-up.
     """
     peak, warmup, floor = settings.learning_rate, settings.warmup_steps, settings.min_lr_ratio or 0.0
     if step < warmup:
@@ -45,45 +42,24 @@ def learning_rate(settings: Training, step: int) -> float:
             return peak
 
 
-@dataclass(frozen=True)
-class Group:
-    """Parameters with an update rule of their own: `rate` times the learning rate, and, where one is given, another
-    weight decay."""
-
-    parameters: Iterable[nn.Parameter]
-    rate: float = 1.0
-    weight_decay: float | None = None
-
-
-def optimizer_of(model: nn.Module, settings: Any, groups: Sequence[Group] = ()) -> torch.optim.Optimizer:
-    """The optimiser of all parameters that the settings name (`OPTIMIZERS`), with parameters in `groups`, or with rules
-    of the model's own (`layers.learned.UpdateRule`), updated by these. Where the settings say so (BERT's), biases,
-    norms and single numbers have no weight decay. Raises `ValueError` where groups overlap, or are not the model's.
+def optimizer_of(model: nn.Module, settings: Any) -> torch.optim.Optimizer:
+    """The optimiser that the settings name (`OPTIMIZERS`); parameters with a rule of the model's own
+    (`layers.learned.UpdateRule`) are updated by it. Where the settings say so (BERT's), biases, norms and single
+    numbers have no weight decay.
 
     One parameter group has all that are updated alike; sharded ones are separate from the others, since one fused pass
-    takes one kind. In a group the largest come first. On CUDA one launch updates a few dozen tensors at most: with
-    small ones between the matrices it would leave most of the device idle.
+    takes one kind. In a group the largest come first: on CUDA one launch updates a few dozen tensors at most.
     """
-    every = list(model.parameters())
-    ruled: list[Group] = []
+    rules: dict[nn.Parameter, UpdateRule] = {}
     for module in model.modules():
         if isinstance(rule := getattr(module, "update_rule", None), UpdateRule):
-            own = list(module.parameters(recurse=False))
-            ruled.append(Group(own, rule.rate, None if rule.decays else 0.0))
-    group_of: dict[nn.Parameter, Group] = {}
-    for group in (*groups, *ruled):
-        for parameter in group.parameters:
-            if parameter in group_of:
-                raise ValueError("a parameter is in two groups")
-            group_of[parameter] = group
-    if not group_of.keys() <= {*every}:
-        raise ValueError("a group has a parameter that is not the model's")
+            rules |= dict.fromkeys(module.parameters(recurse=False), rule)
     members: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
-    for parameter in every:
-        is_small = getattr(settings, "decays_matrices_alone", False) and parameter.ndim < 2
-        group = group_of.get(parameter, Group((), weight_decay=0.0 if is_small else None))
-        decay = settings.weight_decay if group.weight_decay is None else group.weight_decay
-        members.setdefault((decay, group.rate, is_sharded(parameter)), []).append(parameter)
+    for parameter in model.parameters():
+        own = rules.get(parameter)
+        decays = own.decays if own else parameter.ndim > 1 or not getattr(settings, "decays_matrices_alone", False)
+        key = (settings.weight_decay if decays else 0.0, own.rate if own else 1.0, is_sharded(parameter))
+        members.setdefault(key, []).append(parameter)
     parts = [
         {"params": sorted(alike, key=nn.Parameter.numel, reverse=True), "weight_decay": decay, RATE: rate}
         for (decay, rate, _), alike in members.items()

@@ -37,12 +37,8 @@ if TYPE_CHECKING:
 
 VERSIONS_OF_A_BLOCK = 8
 """Shapes of batches, with gradients and without, for which a block may be compiled; each layer may have its own."""
-
 _joined: list[dist.ProcessGroup] = []
 """The group that this process has joined, kept also when it has left it (`join_world`)."""
-
-
-# ---- the processes
 
 
 @dataclass(frozen=True)
@@ -125,9 +121,9 @@ def share_of_batch(batch_size: int, world: World) -> int:
 
 
 def shard(loss: Objective, world: World, dtype: torch.dtype, seed: int, *, compiled: bool) -> None:
-    """Give the meta model in `loss` initial values, the same as on one process, of which this one keeps its shard. One
-    unit after the other is filled and sharded, so a device holds no more than one in full. With `compiled` each block
-    is compiled by itself, since the gathering between them cannot be. Raises `UserError` (see `units_of`)."""
+    """Give the meta model in `loss` initial values, the same as on one process, of which this one keeps its shard, one
+    unit after the other: a device holds no more than one in full. With `compiled` each block is compiled by itself,
+    since the gathering between them cannot be. Raises `UserError` (see `units_of`)."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -195,9 +191,7 @@ def _wrap_forward(block: nn.Module, *, recomputed: bool, compiled: bool) -> None
 
 def is_sharded(tensor: Tensor) -> bool:
     """Whether each process holds a shard of it (a DTensor)."""
-    from torch.distributed.tensor import DTensor
-
-    return isinstance(tensor, DTensor)
+    return local_tensor(tensor) is not tensor
 
 
 def local_tensor(tensor: Tensor) -> Tensor:

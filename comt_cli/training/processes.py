@@ -1,5 +1,4 @@
-"""This process among others: who started it (a person, torchrun, or a process that hands out work), the signals that
-stop its run, and how it ends. Torch-free."""
+"""This process among others: who started it, the signals that stop its run, and its end. Torch-free."""
 
 from __future__ import annotations
 
@@ -20,11 +19,6 @@ from typing import Any, NoReturn, Self
 from comt_cli.errors import UserError
 
 
-def launched_by_torchrun() -> bool:
-    """Whether a launcher has already started one process per device. Raises as `rank_and_size`."""
-    return rank_and_size() is not None
-
-
 def rank_and_size() -> tuple[int, int] | None:
     """This process's rank and the number of processes, as a launcher sets them; None without one. Raises `UserError`
     where its environment variables are not as torchrun sets them."""
@@ -42,10 +36,14 @@ def rank_and_size() -> tuple[int, int] | None:
     return int(rank), int(size)
 
 
+def launched_by_torchrun() -> bool:
+    """Whether a launcher has already started one process per device. Raises as `rank_and_size`."""
+    return rank_and_size() is not None
+
+
 def is_main_process() -> bool:
     """Whether this process prints and writes tables: it was started by hand, or is the first of torchrun's."""
-    found = rank_and_size()
-    return found is None or found[0] == 0
+    return (rank_and_size() or (0, 1))[0] == 0
 
 
 def check_device(device_name: str | None, processes: int) -> None:
@@ -92,14 +90,11 @@ def environment_variable(name: str, value: str) -> Iterator[None]:
 class StopSignal:
     """While this context is open, a signal of `SIGNALS` sets `number` instead of ending the process.
 
-    SIGHUP comes when a terminal is closed; where it was ignored from the start, under nohup, it stays so. Slurm is
-    asked to send SIGUSR2 before a job's time is over; the system sends SIGXCPU every second once the processor time of
-    `ulimit -St` is used up: it is ignored from then on, so that tables are written before the hard limit.
-
-    A second signal gets the treatment it had before, so that nobody is kept waiting by a step that hangs. One that
-    comes at once is the first one's echo: a terminal signals every process, and a launcher passes on what it receives.
-
-    `announce(again)` is called in the signal's handler: with False at the first signal and with True at the second.
+    SIGHUP comes when a terminal is closed; ignored under nohup, it stays so. Slurm sends SIGUSR2 before a job's time is
+    over; the system sends SIGXCPU every second once the processor time of `ulimit -St` is used up: it is ignored from
+    then on, so that tables are written. A second signal gets the treatment it had before, so that nobody is kept
+    waiting by a step that hangs; one that comes at once is the first one's echo: a terminal signals every process, and
+    a launcher passes on what it receives. `announce(again)` is called in the handler, with True at the second signal.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP, signal.SIGXCPU)
@@ -167,23 +162,18 @@ class PassedOnSignal(StopSignal):
 
 
 def _is_ignored(number: int) -> bool:
-    """Whether a closed terminal is none of this process's business. Ctrl-C is ignored in the background of a script,
-    and is heard there all the same where somebody sends it."""
+    """Whether a closed terminal is none of this process's business."""
     return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
 
 
 def begin_as_worker() -> None:
     """First actions of a process that trains for its parent, and is started with the signals of `StopSignal` blocked:
-    it dies with its parent, and of a signal without a traceback.
-
-    The start method is "fork": with another, the lock of Inductor's progress bar would be left to the resource tracker,
-    which complains of leaked semaphores.
-    """
+    it dies with its parent, and of a signal without a traceback."""
     die_with_parent()
     for number in StopSignal.SIGNALS:
         if not _is_ignored(number):
             signal.signal(number, signal.SIG_DFL)
-    if sys.platform == "linux":
+    if sys.platform == "linux":  # else the resource tracker complains of the lock of Inductor's progress bar
         multiprocessing.set_start_method("fork", force=True)
 
 
@@ -206,8 +196,8 @@ def _end_after(parent: BaseProcess) -> None:
 
 
 def end_process(status: int) -> NoReturn:
-    """End a process that has saved everything and has left its group, without tearing down its interpreter: gloo's
-    threads outlive that (`parallel.join_world`), and might make C++ abort."""
+    """End a process that has saved everything, without tearing down its interpreter: gloo's threads outlive that
+    (`parallel.join_world`), and might make C++ abort."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
             stream.flush()

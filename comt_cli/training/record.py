@@ -1,5 +1,4 @@
-"""Files of a run that its main process writes: its environment, a line per logged step, the table made of them,
-checkpoints, its result. Others write nothing."""
+"""Files of a run that its main process writes: its environment, lines of logged steps, checkpoints, its result."""
 
 from __future__ import annotations
 
@@ -63,8 +62,8 @@ class LineLog:
         self._guard(self._handle.flush)
 
     def durable_length(self) -> int:
-        """Flush to disk; the file's length in bytes. Raises `UserError` where the file was deleted or replaced since it
-        was opened, `StorageError` where the folder of all runs was: the next would fare no better."""
+        """Flush to disk; the file's length in bytes. Raises `UserError` where the file was deleted or replaced,
+        `StorageError` where the folder of all runs was: the next would fare no better."""
         self._guard(lambda: os.fsync(self._handle.fileno()))
         if not self.path.exists() or not os.path.samestat(os.fstat(self._handle.fileno()), self.path.lstat()):
             hint = "What was written since is lost. Put it back and run the same command again, or use --fresh."
@@ -91,16 +90,12 @@ class LineLog:
 def record_environment(
     directory: RunDirectory, task: TaskRun[Any], step: int, kernels: Mapping[str, Choice]
 ) -> dict[str, Any]:
-    """Append to `environment.json` the environment of this start of the run, after `step`; returns the new entry.
-
-    `kernels` says for each operation of the model, and for the loss, what computes it, in which tiles. The entry's
+    """Append to `environment.json` the environment of this start of the run, after `step`; returns the new entry. Its
     `differs` names what, of all that affects bitwise reproducibility, was not the same in every start since the one at
-    step 0. Raises `UserError` where the file is damaged.
-    """
+    step 0. Raises `UserError` where the file is damaged."""
     world, start = task.world, task.spec.start
     fused = {op: choice for op, choice in kernels.items() if choice.fused}
-    # Tiles that are not the defaults.
-    tiles = {
+    tiles = {  # those that are not the defaults
         op: tiles_text((key, tile) for key, tile in choice.tiles if tile != TILES[key[:2]][0])
         for op, choice in fused.items()
     }
@@ -149,12 +144,11 @@ DECIDES_BITS = (
 )
 """Entries that must be the same at every start of a run for it to end as one never stopped, to the last bit."""
 _BEFORE = {"captured": False, "products": PYTORCH, "attention": PYTORCH, "tiles": {}, "instructions": NATIVE}
-"""What they were before they were recorded."""
+"""Their values before they were recorded."""
 
 
 def _recorded(start: dict[str, Any], key: str) -> Any:
-    """Of the kernels only those count that are not the reference, and not the reasons, which change with every
-    measurement."""
+    """An entry of a start, of the kernels only the fused ones: reasons change with every measurement."""
     found = start.get(key, _BEFORE.get(key, "none"))
     if key != "kernels":
         return found
@@ -162,8 +156,8 @@ def _recorded(start: dict[str, Any], key: str) -> Any:
 
 
 class RunWriter:
-    """Opens the files of a run that resumes from `counters`, and drops later lines. `environment` is that of this start
-    (see `record_environment`); {} where nothing is written."""
+    """Opens the files of a run that resumes from `counters`, and drops later lines. `environment` is that of this
+    start; {} where nothing is written."""
 
     def __init__(
         self,
@@ -198,31 +192,23 @@ class RunWriter:
         if not self._world.is_main:
             return
         counters = self._counters
-        line = {
-            "step": counters.step,
-            self._unit.name: counters.tokens,
-            "loss": loss,
-            "learning_rate": rate,
-            "gradient_norm": None if norm is None else finite(float(norm)),
-        }
-        timing = {
-            "step": counters.step,
-            "seconds": round(counters.seconds, 4),
-            self._unit.per_second: round(clock.rate, 1),
-            "waiting_share": round(clock.waiting_share, 5),
-        }
+        norm_value = None if norm is None else finite(float(norm))
+        line: dict[str, Any] = {"step": counters.step, self._unit.name: counters.tokens, "loss": loss}
+        line |= {"learning_rate": rate, "gradient_norm": norm_value}
+        timing: dict[str, Any] = {"step": counters.step, "seconds": round(counters.seconds, 4)}
+        timing |= {self._unit.per_second: round(clock.rate, 1), "waiting_share": round(clock.waiting_share, 5)}
         self._logs["metrics"].append(line)
         self._logs["timings"].append(timing)
         self._trackers.log({**timing, **line})
 
     def gradients(self, norms: Tensor) -> None:
-        """The norms of the gradients of the task's observed parameters, in their order, at the step at hand."""
+        """The norms of the gradients of the task's observed parameters, in their order."""
         if "gradients" in self._logs:
             by_name = {name: finite(norm) for name, norm in zip(self._observed, norms.tolist(), strict=True)}
             self._logs["gradients"].append({"step": self._counters.step, "norms": by_name})
 
     def evaluation(self, evaluation: Evaluation, split: str = "validation") -> None:
-        """An evaluation of the step at hand, or of the weights that were chosen after it, on a split of the data."""
+        """An evaluation of the step at hand, or of the weights that were chosen after it, on a split."""
         if self._world.is_main:
             chosen = {"chosen": 1} if self._counters.chosen else {}
             line = {"step": self._counters.step, **chosen, **evaluation.line(split)}
@@ -230,8 +216,8 @@ class RunWriter:
             self._trackers.log(line)
 
     def checkpoint(self, optimizer: torch.optim.Optimizer | None) -> bool:
-        """Save the step at hand, and wait until it is; False, in all processes, if the weights are not finite (the next
-        step finds it): no such weights replace good ones."""
+        """Save the step at hand, and wait until it is. False, in all processes, if the weights are not finite: no such
+        weights replace good ones."""
         task = self._task
         finite_ones = [torch.isfinite(local_tensor(parameter)).all() for parameter in task.model.parameters()]
         if int(self._world.sum(torch.stack(finite_ones).all().long())) < self._world.size:
@@ -267,7 +253,6 @@ class RunWriter:
             for log in self._logs.values():
                 log.durable_length()  # the result must not outlive its lines
             lines, table = read_lines(self._directory.metrics_file), io.StringIO()
-            # One column a quantity, empty where a line has none.
             writer = csv.DictWriter(table, dict.fromkeys(key for line in lines for key in line), lineterminator="\n")
             writer.writeheader()
             writer.writerows(lines)
@@ -280,7 +265,6 @@ class RunWriter:
     def done(self, evaluation: Evaluation, rows: int) -> dict[str, Any]:
         """Result of a run that reached its last step; `rows` are those of one batch of one process in evaluations."""
         settings, counters = self._task.settings, self._counters
-        # Of which steps the weights are that it ended with, where not simply the last.
         best: dict[str, Any] = {"chosen_step": counters.best_step} if settings.select == "best" else {}
         chosen = {"averaged_steps": list(settings.averaged_steps)} if settings.averaged_steps else best
         return {
@@ -320,9 +304,7 @@ class RunWriter:
             "mfu": mfu(spec, world, rate),
             "peak_memory_bytes": peak_memory_bytes(world.device),
             "waiting_share": round(counters.waiting_seconds / max(counters.seconds, 1e-9), 5),
-            "device": environment.get("device"),
-            "products": environment.get("products"),
-            "attention": environment.get("attention"),
+            **{key: environment.get(key) for key in ("device", "products", "attention")},
             "numerics": None if "numerics" in environment.get("differs", ()) else environment.get("numerics"),
             "processes": world.size,
             "git_commit": environment.get("git_commit"),

@@ -1,7 +1,7 @@
 """Trackers: what a run logs, passed on to TensorBoard or Weights & Biases. Off unless asked for.
 
 They receive the lines of `metrics.jsonl` and `timings.jsonl`, change no number of a run, and are not part of its id.
-A tracker that fails is left out from then on, with one warning; the run continues. Only a run's main process has any.
+A tracker that fails is left out from then on, with one warning. Only a run's main process has any.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from comt_cli.runs.plan import RunSpec, point_in_words
 from comt_cli.training.processes import environment_variable
 
 VARIABLE: Final = "COMT_TRACK"
-"""The environment variable with the names in use: every process that is started for a run inherits it, a cluster's job
-too."""
+"""The environment variable with the names in use, which every process that is started for a run inherits."""
 
 
 class Tracker(NamedTuple):
-    """One that is open: it logs numbers of a step by name, loses nothing when flushed, and ends with its run, which
-    has ended or was stopped."""
+    """One that is open: it logs numbers of a step, loses nothing when flushed, and ends with its run, which has ended
+    or was stopped."""
 
     log: Callable[[int, dict[str, float]], object]
     flush: Callable[[], object]
@@ -36,13 +35,12 @@ class Tracker(NamedTuple):
 
 
 def tensorboard(spec: RunSpec, folder: Path, step: int) -> Tracker:
-    """Event files in `tensorboard/` within the run directory, of one start of a run, after `step`: readers drop what an
-    earlier start logged beyond that step."""
+    """Event files in `tensorboard/` of the run directory: readers drop what an earlier start logged beyond `step`."""
     from torch.utils.tensorboard import SummaryWriter
 
     writer: Any = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else 0)
     if not step:
-        text = json.dumps(config_of(spec), indent=2)
+        text = json.dumps(_config_of(spec), indent=2)
         writer.add_text("config", "    " + text.replace("\n", "\n    "), 0)
 
     def log(step: int, values: dict[str, float]) -> None:
@@ -53,22 +51,20 @@ def tensorboard(spec: RunSpec, folder: Path, step: int) -> Tracker:
 
 
 def weights_and_biases(spec: RunSpec, folder: Path, _: int) -> Tracker:
-    """A run with this run's id, in the project that WANDB_PROJECT names, else `comt`. Every start continues there; one
-    that was stopped is shown as not finished. With WANDB_MODE=offline everything is kept in `wandb/` within the run
-    directory."""
+    """A run with this run's id, in the project that WANDB_PROJECT names, else `comt`. Every start continues there. With
+    WANDB_MODE=offline everything is kept in `wandb/` within the run directory."""
     import wandb
 
-    wait = {"init_timeout": 60.0, "finish_timeout": 60.0}  # seconds
+    wait = {"init_timeout": 60.0, "finish_timeout": 60.0}  # seconds: a service that is down does not delay a run
     run = wandb.init(
         project=os.environ.get("WANDB_PROJECT", "comt"),
         id=spec.id,
         resume="allow",
         name=", ".join(filter(None, (spec.row, spec.column, point_in_words(spec.point), f"seed {spec.seed}"))),
         group=f"{spec.paper}/{spec.table} {spec.scale}",
-        config=config_of(spec),
+        config=_config_of(spec),
         dir=str(folder),
-        # Neither prints into the bars nor captures what is printed; a service that is down does not delay a run.
-        settings=wandb.Settings(console="off", silent=True, **wait),
+        settings=wandb.Settings(console="off", silent=True, **wait),  # prints nothing into the bars
     )
     end = lambda ended: run.finish(exit_code=0 if ended else 1)  # noqa: E731
     return Tracker(lambda step, values: run.log(values, step=step), lambda: None, end)
@@ -78,15 +74,13 @@ TRACKERS: Final = {"tensorboard": tensorboard, "wandb": weights_and_biases}
 """By name, which is also that of the package that each needs, and of the extra that installs it."""
 
 
-def config_of(spec: RunSpec) -> dict[str, Any]:
-    """A run's settings, and its names in its table."""
+def _config_of(spec: RunSpec) -> dict[str, Any]:
     names = {key: getattr(spec, key) for key in ("paper", "table", "scale", "row", "column", "seed", "id")}
     return {"names": names, **spec.model_dump(mode="json")}
 
 
 def tracked(line: Mapping[str, Any]) -> dict[str, float]:
-    """The finite numbers of a line of `metrics.jsonl` or `timings.jsonl` by their names in trackers. Evaluations are
-    named apart where they are of weights that were chosen in the end."""
+    """The finite numbers of a line of `metrics.jsonl` or `timings.jsonl` by their names in trackers."""
     found = {}
     for key, value in line.items():
         split, _, name = key.partition("_")
@@ -98,31 +92,25 @@ def tracked(line: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def check_trackers(names: Sequence[str]) -> None:
-    """Find out before anything starts that a tracker cannot be used. Raises `UserError` where there is no such tracker,
-    its package is not installed, or wandb is not logged in."""
-    for name in names:
+@contextlib.contextmanager
+def tracking(names: Sequence[str] | None) -> Iterator[None]:
+    """Runs that are trained, or submitted, in this context have these trackers; None: those of the environment. Raises
+    `UserError` where there is no such tracker, its package is not installed, or wandb is not logged in."""
+    wanted = list(dict.fromkeys(names)) if names is not None else trackers_in_use()
+    for name in wanted:
         if name not in TRACKERS:
             raise UserError(f"--track or {VARIABLE}: there is no tracker {name}", nearest(name, TRACKERS))
         try:
             importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             raise UserError(f"--track {name}: the package {name} is not installed", install_extra(name)) from None
-    if "wandb" in names and os.environ.get("WANDB_MODE", "online") in ("online", "shared"):
+    if "wandb" in wanted and os.environ.get("WANDB_MODE", "online") in ("online", "shared"):
         import wandb
 
         try:
             wandb.login()  # asks for the key now, on a terminal, and not in the middle of training
         except Exception as error:
             raise UserError(f"--track wandb: {error}", "Log in with: wandb login, or set WANDB_MODE=offline") from None
-
-
-@contextlib.contextmanager
-def tracking(names: Sequence[str] | None) -> Iterator[None]:
-    """Runs that are trained, or submitted, in this context have these trackers; None: those of the environment. Raises
-    `UserError` (see `check_trackers`)."""
-    wanted = list(dict.fromkeys(names)) if names is not None else trackers_in_use()
-    check_trackers(wanted)
     with environment_variable(VARIABLE, ",".join(wanted)):
         yield
 
@@ -133,10 +121,8 @@ def trackers_in_use() -> list[str]:
 
 
 class Trackers:
-    """The trackers of one run that continues after `step`. None of its methods raises.
-
-    `folder` is the run's; `warn` is called once for each tracker that fails.
-    """
+    """The trackers of one run that continues after `step`; `warn` is called once for each that fails. None of its
+    methods raises."""
 
     def __init__(
         self, names: Sequence[str], spec: RunSpec, folder: Path, step: int, warn: Callable[[str], None]

@@ -25,8 +25,8 @@ NO_ROOM = "train.cuda_graphs: there is not enough memory for them"
 
 @dataclass(frozen=True)
 class Update:
-    """The numbers of an update, on the device: the mean loss over targets; the gradient norm before clipping, and those
-    of the task's observed parameters, where they were computed."""
+    """The numbers of an update, on the device: the mean loss over targets; where they were computed, the gradient norm
+    before clipping, and those of the task's observed parameters."""
 
     loss: Tensor
     norm: Tensor | None
@@ -45,13 +45,13 @@ class Updater(Generic[B]):
         self._own_gradients: list[Tensor] = []
 
     def warm_up(self, sizes: Sequence[int], evaluated: Sequence[int] = ()) -> str | None:
-        """A forward and backward pass for every size of micro-batch, thrown away: nothing moves, no state is drawn on,
-        and running statistics are put back. The compiler does its work in it, and DistributedDataParallel settles how
-        it groups the gradients: else the first step of every start would add them up in another order.
+        """A forward and backward pass for every size of micro-batch, thrown away; no state changes. The compiler does
+        its work in it, and DistributedDataParallel settles how it groups the gradients: else the first step of every
+        start would add them up in another order.
 
         Where passes are captured in CUDA graphs, those of evaluations on `evaluated` samples at a time are tried, too,
-        beside as much memory as steps will take: if one cannot be, none is from now on. Returns the reason. Raises
-        `NotCaptured` where the recipe insists.
+        beside as much memory as steps will take: if one cannot be, none is from now on, and the reason is returned.
+        Raises `NotCaptured` where the recipe insists.
         """
         before = random_states(self.world.device)
         statistics = [(buffer, buffer.clone()) for buffer in self.task.model.buffers()]
@@ -102,7 +102,7 @@ class Updater(Generic[B]):
         self, micro_batches: Sequence[B], total: int, number: int, *, wants_norm: bool, wants_observed: bool = False
     ) -> Update:
         """Update `number` (from 0) from this process's part of the global batch, which has `total` targets over all
-        processes. The gradient norm is computed if it is wanted or needed for clipping."""
+        processes."""
         world, clipping = self.world, self.settings.gradient_clipping
         for follower in self.followers:
             follower.at_update(number)
@@ -132,8 +132,8 @@ class Updater(Generic[B]):
         return Update(world.sum(loss_sum) / max(1, total), norm, observed_norms)
 
     def _keep_gradients(self) -> None:
-        """Move the first micro-batch's gradients out of the CUDA graphs' memory, which the next one overwrites, to
-        where the others are added: the same addresses in every step."""
+        """Move the first micro-batch's gradients out of the CUDA graphs' memory, which the next one overwrites, to the
+        same addresses in every step."""
         having = [parameter for parameter in self.parameters if parameter.grad is not None]
         found = [parameter.grad for parameter in having if parameter.grad is not None]
         if not self._own_gradients:
@@ -150,8 +150,7 @@ class Updater(Generic[B]):
 
 
 def complete_gradients(gradients: Sequence[Tensor], world: World) -> None:
-    """Average over processes the gradients that FSDP did not: those of single numbers, which are not sharded. Does
-    nothing where no gradient is sharded."""
+    """Average over processes the gradients that FSDP did not: those of single numbers, where others are sharded."""
     full = [gradient for gradient in gradients if not is_sharded(gradient)]
     if full and len(full) < len(gradients):
         means = world.sum(torch.stack(full)) / world.size
@@ -178,28 +177,15 @@ def clip_gradients(gradients: Sequence[Tensor], total: Tensor, limit: float) -> 
     torch._foreach_mul_([local_tensor(gradient) for gradient in gradients], factor)
 
 
-class UnseenLosses:
-    """Losses of the steps after `first_step`, still on the device, and the targets seen up to the end of each."""
-
-    def __init__(self, first_step: int) -> None:
-        self.first_step = first_step
-        self.losses: list[Tensor] = []
-        self.tokens: list[int] = []
-
-    def add(self, loss: Tensor, tokens: int) -> None:
-        """The next step's."""
-        self.losses.append(loss)
-        self.tokens.append(tokens)
-
-    def all_finite(self, counters: Counters) -> bool:
-        """Read all, which waits for the device. At one that is not finite `counters` go back to its step: the result
-        must not depend on when it was found."""
-        for offset, loss in enumerate(torch.stack(self.losses).tolist() if self.losses else []):
-            if not math.isfinite(loss):
-                counters.step, counters.tokens = self.first_step + offset + 1, self.tokens[offset]
-                return False
-            counters.last_finite_loss = loss
-        self.losses.clear()
-        self.tokens.clear()
-        self.first_step = counters.step
-        return True
+def all_finite(unseen: list[tuple[Tensor, int, int]], counters: Counters) -> bool:
+    """Read the losses of steps, which waits for the device, and forget them; each is with its step and the targets seen
+    up to its end. At one that is not finite `counters` go back to its step: the result must not depend on when it was
+    found."""
+    losses = torch.stack([loss for loss, *_ in unseen]).tolist() if unseen else []
+    for loss, (_, step, tokens) in zip(losses, unseen, strict=True):
+        if not math.isfinite(loss):
+            counters.step, counters.tokens = step, tokens
+            return False
+        counters.last_finite_loss = loss
+    unseen.clear()
+    return True

@@ -23,7 +23,8 @@ from comt_cli.exchange.loaded import Loaded, LoadedCaptioner, LoadedModel, Loade
 from comt_cli.files import canonical_json, sha256
 from comt_cli.generation import completion
 from comt_cli.generation import translate as translation
-from comt_cli.generation.caption import ImageCaptioner, Said, Seen, look_at
+from comt_cli.generation.beam import Decoded
+from comt_cli.generation.caption import ImageCaptioner, Seen, look_at
 from comt_cli.generation.transcript import PartFile
 from comt_cli.models import kernels as model_kernels
 from comt_cli.report.caption import Caption
@@ -53,8 +54,7 @@ def continue_texts(
     fast it was goes to the error stream."""
     where, loaded = pick_device(device), load(source, LoadedModel)
     texts = completion.begin(loaded, prompts)
-    chosen = completion.Sampling(**sampling)
-    longest = max(len(text.ids) for text in texts) + chosen.max_new_tokens
+    longest = max(len(text.ids) for text in texts) + sampling["max_new_tokens"]
     if loaded.context_length is not None and longest > loaded.context_length:
         typer.echo(f"{longest} tokens are more than the {loaded.context_length} it was trained on", err=True)
     model = loaded.model.to(where, _DTYPES[precision]).eval()
@@ -63,7 +63,7 @@ def continue_texts(
     streams = len(texts) == 1 and not as_json
     if streams:
         show(prompts[0])
-    pace = completion.complete(loaded, texts, chosen, show if streams else None)
+    pace = completion.complete(loaded, texts, sampling, show if streams else None)
     if as_json:
         about = {"model": loaded.name, "device": str(where), "precision": str(dtype).removeprefix("torch.")}
         kinds = {op: str(choice) for op, choice in choices.items()}
@@ -92,7 +92,7 @@ def _settings(decoding: Decoding, decode: Decode) -> Decode:
     return decode.model_copy(update={key: value for key, value in given.items() if value is not None})
 
 
-def _rows(decoding: Decoding, name: str, found: Sequence[translation.Translation | Said]) -> list[str]:
+def _rows(decoding: Decoding, name: str, found: Sequence[Decoded]) -> list[str]:
     """The lines of output of what is called `name`, which stands before each of several; empty where there is no
     text."""
     lines = []
@@ -107,8 +107,7 @@ def _rows(decoding: Decoding, name: str, found: Sequence[translation.Translation
 
 
 def translate_lines(source: str, lines: Iterable[str], out: Path | None, decoding: Decoding) -> None:
-    """Print the translation of each line by the model at `source`, or write them to `out`, where a call that was stopped
-    is continued."""
+    """Print the translations of lines by the model at `source`, or write them to `out`, resuming a stopped call."""
     where, loaded = pick_device(decoding.device), load(source, LoadedTranslator)
     chosen = translation.Options(_settings(decoding, loaded.decode), decoding.n_best)
     using = translation.translator(loaded, where, lambda text: typer.echo(f"comt: {text}", err=True))
@@ -176,7 +175,7 @@ def caption_images(source: str, images: Sequence[Path], decoding: Decoding) -> N
 
 
 def _draw_caption(
-    using: ImageCaptioner, stem: str, image: Seen, best: Said, loaded: LoadedCaptioner, folder: Path
+    using: ImageCaptioner, stem: str, image: Seen, best: Decoded, loaded: LoadedCaptioner, folder: Path
 ) -> None:
     weights_TR, words = using.attention(image, best)
     notes = [f"{_WEIGHTS} each word's sum to 1."]

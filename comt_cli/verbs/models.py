@@ -15,7 +15,7 @@ from comt_cli.commands import options
 from comt_cli.commands.options import Decoding, OfRuns
 from comt_cli.data.images.pictures import check_image
 from comt_cli.errors import UserError
-from comt_cli.exchange.sources import check_source
+from comt_cli.exchange import check_source
 from comt_cli.files import conversion, open_file, refuse_same
 from comt_cli.training.hardware import check_device_name
 from comt_cli.verbs.select import model_source, run_directories
@@ -98,9 +98,10 @@ def translate(
 ) -> None:
     """Translate lines with a trained model by beam search. As many lines come out as go in.
 
-    Empty lines stay empty. A line that is longer than those of training is cut, with a warning. The translation of a
-    line does not depend on the others. With --n-best N every line has N lines of output, empty ones where fewer
-    translations were found.
+    Empty lines stay empty. A line that is longer than those of training is cut, with a warning. What a line is
+    translated to does not depend on the others. With --output the lines stand in FILE.part until all are done: the same
+    command, given again after it was stopped, continues there. With --n-best N every line has N lines of output, empty
+    ones where fewer translations were found.
 
     Examples:
 
@@ -110,8 +111,8 @@ def translate(
 
       comt translate checkpoint.pt -i sentences.en --attention figures
     """
-    if out is not None:
-        refuse_same(out, given)
+    for written in () if out is None else (out, out.with_name(f"{out.name}.part")):
+        refuse_same(written, given)
     lines: Iterable[str] = _lines(given)
     if decoding.attention is not None or str(given) != "-":  # what is wrong with a file is told first
         lines = list(lines)
@@ -192,8 +193,8 @@ def average(
     if not folder.is_dir():
         raise UserError(f"there is no run {run}", "Give a run directory.")
     loading("the weights")
-    from comt_cli.exchange.average import average as write_average
-    from comt_cli.exchange.average import kept_weights
+    from comt_cli.exchange.checkpoint import average as write_average
+    from comt_cli.exchange.checkpoint import kept_weights
 
     if out is not None:
         refuse_same(out, folder / "checkpoint.pt", *kept_weights(folder).values())
@@ -218,8 +219,8 @@ def evaluate(chosen: options.ManyRuns, device: options.Device = None, *, of: OfR
     # A run that was moved aside has the id of the one in its place.
     every = {(directory.spec().id, directory.path.resolve()): directory for directory in run_directories(chosen, of)}
     loading("PyTorch", device)
-    from comt_cli.training.again import evaluate_again
     from comt_cli.training.devices import pick_device
+    from comt_cli.training.loop import evaluate_again
     from comt_cli.training.parallel import World
 
     for directory in every.values():
@@ -238,11 +239,10 @@ def export(
     *,
     of: OfRuns,
 ) -> None:
-    """Write a model as a folder for the transformers library. It reads it as LlamaForCausalLM, BertForMaskedLM or,
-    where it was fine-tuned, BertForSequenceClassification.
+    """Write a model as a folder for the transformers library, which reads it as LlamaForCausalLM.
 
-    Only models without gates can be expressed there, pre-norm language models and post-norm BERTs; weights keep their
-    types. The tokenizer is written too.
+    Only pre-norm language models without gates can be expressed there; weights keep their types. The tokenizer is
+    written too.
 
     Example:
 
@@ -253,7 +253,7 @@ def export(
     source = announced_model(checkpoint, of)
     from comt_cli.exchange.huggingface import write_huggingface
     from comt_cli.exchange.load import load
-    from comt_cli.exchange.loaded import LoadedText
+    from comt_cli.exchange.loaded import LoadedModel
 
-    for path, words in write_huggingface(load(source, LoadedText), folder):
+    for path, words in write_huggingface(load(source, LoadedModel), folder):
         typer.echo(f"{path}  {words}")

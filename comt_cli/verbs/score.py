@@ -18,8 +18,7 @@ from comt_cli.recipe.problems import nearest
 from comt_cli.runs.directory import FEW, RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.scoring import metrics
-from comt_cli.scoring.files import read_aligned, refuse, suspicions
-from comt_cli.scoring.metrics import METRICS
+from comt_cli.scoring.metrics import METRICS, read_aligned, refuse, suspicions
 from comt_cli.tasks.settings.translation import TranslationSettings
 from comt_cli.verbs.select import is_selector, model_source
 from comt_cli.words import plural

@@ -16,8 +16,8 @@ from comt_cli.app import app
 from comt_cli.errors import UserError
 from comt_cli.runs.directory import RunDirectory
 from comt_cli.tasks.images import ImageClassification
-from comt_cli.training.again import merge
 from comt_cli.training.evaluation import Evaluation
+from comt_cli.training.loop import merge
 
 SHORT = {"steps": 4, "warmup_steps": 1}
 TASKS = {

@@ -1,9 +1,6 @@
-"""Everything that differs between one task and another, for one run: the half of each task that trains, in a file of
-the same name as the task's in `comt_cli/tasks`.
-
-The loop deals in batches, steps and files. A `TaskRun` says what the model is and what is minimised, how a batch is put
-on the device, how the model is evaluated, and what a checkpoint must hold besides.
-"""
+"""The half of each task that trains, in a file of the same name as the task's in `comt_cli/tasks`. The loop deals in
+batches, steps and files; a `TaskRun` says what the model and what its objective is, how a batch is put on the device,
+how the model is evaluated, and what a checkpoint must hold besides."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ from comt_cli.tasks import Task
 from comt_cli.tasks.base import TokenTask, only_class
 from comt_cli.training.devices import parameter_dtype, product_dtype
 from comt_cli.training.evaluation import Evaluation
-from comt_cli.training.objective import Objective, SummedLoss
+from comt_cli.training.objective import Objective
 from comt_cli.training.optimisation import optimizer_of
 from comt_cli.training.parallel import World, shard, share_of_batch
 
@@ -96,14 +93,14 @@ class TaskRun(ABC, Generic[B]):
         return use_kernels(self.model, kernels, self.world.device, dtype, compiled=compiled, tokens=tokens, only=True)
 
     def loss_kernels(self) -> dict[str, Choice]:
-        """The same for the loss over a vocabulary, which chooses by itself; no other has a kernel of its own."""
+        """The choice for the loss over a vocabulary; no other loss has a kernel."""
         if not isinstance(self.model, VocabularyModel):
             return {}
         settings = self.settings
         return {"loss": choose_loss(settings.kernels, self.world.device, product_dtype(settings.precision))}
 
     def place(self) -> None:
-        """Give the model storage on the device, its initial values and its type, and compile it if that is wanted."""
+        """Give the model storage on the device, its initial values and its type; compile it if that is wanted."""
         dtype, compiled = parameter_dtype(self.settings.precision), self.settings.compile
         if self.sharding == "fsdp":
             shard(self.objective, self.world, dtype, self.spec.seed, compiled=compiled)
@@ -128,7 +125,7 @@ class TaskRun(ABC, Generic[B]):
 
     @property
     def attention(self) -> str:
-        """How the model attends in short sequences (`kernels.attend`), or PyTorch's way."""
+        """The form of attention in short sequences (`kernels.attend`), or PyTorch's."""
         task = self.spec.task
         has_short = task.counts_targets or task.positions(self.spec.settings) <= MOST_TOKENS
         if not (isinstance(task, TokenTask) and has_short):
@@ -137,12 +134,11 @@ class TaskRun(ABC, Generic[B]):
 
     @property
     def sharding(self) -> str:
-        """How the parameters are sharded among the processes; `none` if each has them in full."""
+        """The sharding of the parameters among the processes; `none` if each has them in full."""
         return "fsdp" if self.settings.shards and self.world.size > 1 else "none"
 
     def caution(self, local_rows: int) -> str | None:
-        """A note for the user when the run starts: of data that is left out, or where each process taking `local_rows`
-        rows changes more than rounding."""
+        """A note for the user when the run starts, in which each process takes `local_rows` rows."""
         return None
 
     def observed(self) -> dict[str, nn.Parameter]:
@@ -166,58 +162,23 @@ class TaskRun(ABC, Generic[B]):
     def checkpoint_parts(self) -> dict[str, Any]:
         """Entries of a checkpoint beside the state of training, so that the model can be used without its data set."""
 
-    @classmethod
-    def random_step(cls, spec: RunSpec, rows: int) -> tuple[Objective, tuple[Tensor, ...]] | None:
-        """A model like that of the run, on the meta device, in its objective with the reference kernels, and its inputs
-        for `rows` random samples: for estimating the run's time. None: a step must not be tried."""
-        model = model_of(spec)
-        inputs = cls.random_inputs(model, rows)
-        return None if inputs is None else (cls.reference_objective(model), inputs)
-
-    @staticmethod
-    def random_inputs(model: Any, rows: int) -> tuple[Tensor, ...] | None:
-        """The inputs of `random_step`: as `Model.example`, and as many targets as its last input has tokens."""
-        if not isinstance(model, VocabularyModel):
-            return None
-        inputs, vocabulary = [], int(model.vocabulary)  # type: ignore[arg-type]  # every such model has one
-        for number, like in enumerate(model.example(rows)):
-            most = model.places.get(number, vocabulary)
-            kinds = {torch.float32: torch.randn(like.shape), torch.bool: torch.ones(like.shape, dtype=torch.bool)}
-            inputs.append(kinds.get(like.dtype, torch.randint(min(1, most - 1), most, like.shape)))
-        return *inputs, torch.randint(1, vocabulary, inputs[-1].shape)
-
-    @staticmethod
-    def reference_objective(model: Any) -> Objective:
-        """The objective of `random_step`."""
-        return SummedLoss(model, "reference")
-
     def train_batches(self, rows_at_once: int, first_step: int) -> TrainBatches[B]:
-        """This process's part of the global batch of every step from `first_step` on, in micro-batches."""
-        return TrainBatches(
-            self.train,
-            seed=self.spec.seed,
-            batch_size=self.settings.batch_size,
-            micro_batch_size=rows_at_once,
-            rank=self.world.rank,
-            world_size=self.world.size,
-            first_step=first_step,
-            last_step=self.settings.steps,
-        )
+        """This process's part of the global batches of the steps from `first_step` on, in micro-batches."""
+        sizes = {"batch_size": self.settings.batch_size, "micro_batch_size": rows_at_once}
+        place = {"rank": self.world.rank, "world_size": self.world.size}
+        steps = {"first_step": first_step, "last_step": self.settings.steps}
+        return TrainBatches(self.train, seed=self.spec.seed, **sizes, **place, **steps)
 
     def trial_batch(self, size: int) -> B:
         """`size` training samples, for a pass that is thrown away."""
         return self.train.train_batch(np.arange(size, dtype=np.int64) % len(self.train), self.spec.seed, 0)
 
     def evaluation_batches(self, rows_at_once: int, split: Split[B]) -> EvaluationBatches[B]:
-        """This process's part of what is evaluated, `rows_at_once` at a time; as many batches for every process."""
-        return EvaluationBatches(
-            split,
-            batch_size=rows_at_once * self.world.size,
-            rank=self.world.rank,
-            world_size=self.world.size,
-            max_targets=self.evaluation_targets if split is self.validation else None,
-            equal=self.settings.compile and self.world.device.type == "cuda",
-        )
+        """This process's part of a split, `rows_at_once` at a time; as many batches for every process."""
+        world, most = self.world, self.evaluation_targets if split is self.validation else None
+        place = {"batch_size": rows_at_once * world.size, "rank": world.rank, "world_size": world.size}
+        is_equal = self.settings.compile and world.device.type == "cuda"
+        return EvaluationBatches(split, **place, max_targets=most, equal=is_equal)
 
 
 class TextRun(TaskRun[B]):

@@ -1,5 +1,5 @@
-"""Captioning as the loop sees it: the likelihood of captions, or self-critical training on CIDEr-D; and its
-evaluation, by the scores of what beam search says of the images.
+"""Captioning: the likelihood of captions, or self-critical training on CIDEr-D; and its evaluation, by the scores of
+what beam search says of the images.
 
 Self-critical training (Rennie et al. 2017) draws K captions w of every image from the model p and minimises
 
@@ -50,8 +50,7 @@ _SIGNATURES = {"cider": f"{_COCO}|form:d|sigma:6", "scene_f1": "facts:all"}
 
 
 class Drawn(Split[CaptionBatch]):
-    """The samples of a training split, each with as many words that count as cost is counted for
-    (`Captioning.dimensions`), whatever its own caption has: only the step knows those that are drawn."""
+    """The samples of a training split, each with as many targets as cost is counted for (`Captioning.dimensions`)."""
 
     def __init__(self, split: Split[CaptionBatch], drawn: int) -> None:
         self.split, self.drawn = split, drawn
@@ -172,15 +171,9 @@ class CaptioningRun(EncoderDecoderRun[CaptionBatch]):
         uniform = uniform_draws(self.spec.seed, int(batch.positions[0]), B, K * L).reshape(B, K, L)
         self.model.eval()
         with compute_context(self.settings.precision, self.world.device):
-            said = drawn_sequences(
-                self.model,
-                *source,
-                uniform_BKL=torch.from_numpy(uniform),
-                begin=special.need("begin"),
-                end=special.end,
-                greedy=is_greedy,
-                forbidden=self.forbidden,
-            )
+            options: dict[str, Any] = {"begin": special.need("begin"), "end": special.end, "forbidden": self.forbidden}
+            uniform_BKL = torch.from_numpy(uniform)
+            said = drawn_sequences(self.model, *source, uniform_BKL=uniform_BKL, greedy=is_greedy, **options)
         self.model.train()
         decode, score = self.dataset.tokenizer.decode, self.cider.score
         pairs = zip(said.tolist(), batch.images.tolist(), strict=True)
@@ -206,9 +199,3 @@ class CaptioningRun(EncoderDecoderRun[CaptionBatch]):
         if (scenes := self.dataset.scenes) is not None:
             values["scene_f1"] = scene_f1(texts, [scenes[split][image] for image in numbers])
         return {key: Score(values[key], _SIGNATURES.get(key, _COCO)) if key in values else reasons[key] for key in keys}
-
-    @classmethod
-    def random_step(cls, spec: RunSpec, rows: int) -> tuple[Objective, tuple[Tensor, ...]] | None:
-        if spec.settings_as(CaptioningSettings).train.samples:
-            return None  # most of such a step is drawing and rewards, which FLOPs do not tell
-        return super().random_step(spec, rows)

@@ -1,4 +1,4 @@
-"""Fine-tuning as the loop sees it, and its evaluation by the measures of the task.
+"""Fine-tuning, and its evaluation by the measures of the task.
 
 Shapes: B examples of a batch, T tokens of its longest, C classes (1 for a number), N examples of a split.
 """
@@ -69,14 +69,3 @@ class GlueRun(TextRun[GlueBatch]):
         metrics = {names[key]: None if isinstance(value, str) else value for key, value in scores.items()}
         is_constant = self.data.classes > 1 and len(np.unique(predicted_N)) == 1
         return Evaluation(loss, metrics, extent, missing=missing, remark="predicts one class" if is_constant else None)
-
-    @staticmethod
-    def random_inputs(model: BertClassifier, rows: int) -> tuple[Tensor, ...]:
-        classes = len(model.classifier.weight)
-        tokens = torch.randint(1, model.vocabulary, model.example(rows)[0].shape)
-        targets = torch.rand(rows) if classes == 1 else torch.randint(classes, (rows,))
-        return tokens, torch.zeros_like(tokens), targets
-
-    @staticmethod
-    def reference_objective(model: BertClassifier) -> ClassifierLoss:
-        return NumberLoss(model) if len(model.classifier.weight) == 1 else ClassifierLoss(model)

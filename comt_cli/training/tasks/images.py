@@ -1,4 +1,4 @@
-"""Image classification as the loop sees it, and its evaluation.
+"""Image classification, and its evaluation.
 
 Batch normalisation makes the samples of a batch depend on each other. Several processes each normalise with their own
 part of the batch, and a micro-batch with itself: another number of either changes results by more than rounding
@@ -58,9 +58,6 @@ class ImageRun(TaskRun[ImageBatch]):
         """Every convolution: what has four dimensions."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.dim() == 4}
 
-    # No `random_inputs`: oneDNN's convolutions of very narrow networks were seen to corrupt memory (four channels,
-    # PyTorch 2.13, AMD EPYC), which an estimate must not risk.
-
     def inputs(self, batch: ImageBatch) -> tuple[Tensor, ...]:
         return self._typed(self._train_input(batch))
 
@@ -84,9 +81,9 @@ class ImageRun(TaskRun[ImageBatch]):
 def evaluate_images(
     objective: ClassifierLoss, batches: Iterable[tuple[Tensor, ...]], precision: Precision, world: World
 ) -> Evaluation:
-    """Evaluate on this process's batches of (images [B, 3, H, W], labels [B]), and sum over all processes. The
-    accuracies are in per cent of the images: the label has the highest of the classes' numbers, or one of the five
-    highest. Labels that are `IGNORE` do not count. Raises `ValueError` where there is not one image."""
+    """Evaluate on this process's batches of (images [B, 3, H, W], labels [B]), and sum over all processes: the share of
+    the images whose label has the highest of the classes' numbers, or one of the five highest, in per cent. Labels that
+    are `IGNORE` do not count. Raises `ValueError` where there is not one image."""
 
     def tally(images_BCHW: Tensor, labels_B: Tensor) -> Tensor:
         """Loss, images, right at first, right among five."""
@@ -102,11 +99,8 @@ def evaluate_images(
 
 
 def classes_before(logits_BN: Tensor, labels_B: Tensor) -> Tensor:
-    """How many classes a classifier puts before the right one, [B]; anything where the label is `IGNORE`.
-
-    Of equal numbers the class with the lower index is first, as `argmax` has it on one device and not on another.
-    Beside a number that is NaN the right class is never first.
-    """
+    """The number of classes that a classifier puts before the right one, [B]; anything where the label is `IGNORE`. Of
+    equal numbers the class with the lower index is first. Beside a number that is NaN the right class never is."""
     own_B = labels_B.clamp(min=0)
     own_logit_B1 = logits_BN.gather(1, own_B[:, None])
     is_later_BN = torch.arange(logits_BN.shape[1], device=logits_BN.device) >= own_B[:, None]

@@ -1,5 +1,4 @@
-"""Language modelling as the loop sees it, and its evaluation: the perplexity of this project, and beside it the number
-that the papers' scripts would have printed."""
+"""Language modelling, and its evaluation: the perplexity, and beside it what the papers' scripts would have printed."""
 
 from __future__ import annotations
 
@@ -65,9 +64,8 @@ def evaluate(
 
     `perplexity` is exp of the token-weighted mean over all targets. `galore_perplexity` is what the public scripts
     print: exp of the unweighted mean over batches of each batch's mean, times n / (n + 1), because their count of
-    batches starts at one; n is of one process, and the processes' numbers are averaged. It lies below the truth; it is
-    here for comparison only. `bits_per_byte` is the loss in bits, times the tokens a byte of the whole validation split
-    (`tokens_per_byte`). Raises `ValueError` where there is not one target to predict.
+    batches starts at one; n is of one process, and the processes' numbers are averaged. `bits_per_byte` is the loss in
+    bits, times `tokens_per_byte`. Raises `ValueError` where there is not one target to predict.
     """
 
     def tally(tokens_BT: Tensor, targets_BT: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Masked language modelling as the loop sees it, and its evaluation: loss, perplexity and accuracy of hidden tokens."""
+"""Masked language modelling, and its evaluation: loss, perplexity and accuracy of hidden tokens."""
 
 from __future__ import annotations
 

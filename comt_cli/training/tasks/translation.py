@@ -1,5 +1,4 @@
-"""Translation as the loop sees it, and its evaluation: the loss of the references, and the scores of what beam search
-makes of the sources."""
+"""Translation, and its evaluation: the loss of the references, and the scores of beam search's translations."""
 
 from __future__ import annotations
 
@@ -25,11 +24,6 @@ class TranslationRun(EncoderDecoderRun[PairBatch]):
     evaluation_rows: ClassVar = 1
     dataset: PairDataset
 
-    @property
-    def translation(self) -> TranslationSettings:
-        """The run's settings."""
-        return self.spec.settings_as(TranslationSettings)
-
     def caution(self, local_rows: int) -> str | None:
         return str(self.dataset.left_out) or None
 
@@ -46,11 +40,11 @@ class TranslationRun(EncoderDecoderRun[PairBatch]):
         return found
 
     def longest(self, *source: Tensor) -> list[int]:
-        pad, extra = self.dataset.tokenizer.special.pad, self.translation.decode.max_extra
+        pad, extra = self.dataset.tokenizer.special.pad, self.spec.settings_as(TranslationSettings).decode.max_extra
         return [int(length) + extra for length in (source[0] != pad).sum(1)]
 
     def scored(self, split: str) -> list[str]:
-        is_german = self.translation.data.target == "de"  # whose compounds alone are split
+        is_german = self.spec.settings_as(TranslationSettings).data.target == "de"  # whose compounds alone are split
         every = [key for key in METRICS if is_german or key != "bleu_compound"]
         keys = every if split != "validation" else ["bleu"]
         return keys if self.dataset.texts[split].slots is None else [*keys, "slot_accuracy"]

@@ -39,7 +39,7 @@ def test_the_pair_is_a_sentence_and_what_beam_search_makes_of_it() -> None:
     one = loaded(name="comt")
     on = observed_pair(one, f"  {TEXT}\n")
     using = translator(one, torch.device("cpu"))
-    ((best, *_),) = using.translate([TEXT], Options(one.decode))
+    (((best, *_),),) = using.pools([TEXT], Options(one.decode))
     assert on.sequences["source"].inputs[0][0].tolist() == [*TOKENIZER.encode(TEXT), TOKENIZER.eos_id]
     assert on.sequences["target"].inputs[0][0].tolist() == [using.begin, *best.hypothesis.tokens]
     assert [*on.sequences] == ["source", "target"]  # as the model takes them

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from caption_cases import CIDER, caption_spec
 from hypothesis import given
 from hypothesis import strategies as st
 from same_bits import same_integers
@@ -132,6 +133,17 @@ def test_gpus_are_shared_by_runs_and_processes_have_one_each(corpus, tmp_path, m
     seconds = total_flops(tiny_spec(corpus)) / 5e9
     for where, devices in ((CPU, 1), (two, 2)):
         assert estimator(tmp_path, 1, None, where, 2).of(tiny_spec(corpus)).seconds == pytest.approx(seconds / devices)
+
+
+def test_runs_that_minimise_something_else_are_not_alike(tmp_path):
+    """Self-critical training draws captions, which FLOPs do not count."""
+    plain, critical = caption_spec(), caption_spec(**CIDER)
+    assert speed.measured_step_flops(critical, torch.device("cpu"), 1) is None
+    finish(plain, tmp_path, 1e3)
+    assert estimator(tmp_path, 1, 1).of(plain).source.startswith("runs finished")
+    assert not estimator(tmp_path, 1, 1).of(critical).source.startswith("runs")
+    finish(critical, tmp_path, 1e3)
+    assert estimator(tmp_path, 1, 1).of(critical).source.startswith("runs finished")
 
 
 def test_a_step_is_measured_and_leaves_the_random_numbers_alone(corpus):

@@ -16,7 +16,7 @@ from comt_cli.data.tokenizer import ByteTokenizer
 from comt_cli.errors import UserError
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedModel
-from comt_cli.generation.completion import Sampling, begin, complete
+from comt_cli.generation.completion import begin, complete
 from comt_cli.layers.initialise import initialise
 from comt_cli.methods import method_from
 from comt_cli.models.llama import Llama
@@ -107,7 +107,7 @@ def test_a_text_ends_where_the_model_ends_it(run_directory, tmp_path):
     assert (text["text"], text["tokens"], text["ended"]) == ("", 4, False)
     loaded = load(path, LoadedModel)
     texts = begin(loaded, ["a"] * 40)
-    complete(loaded, texts, Sampling(400, 1.0, 1.0, 0))
+    complete(loaded, texts, {"max_new_tokens": 400, "temperature": 1.0, "top_p": 1.0, "seed": 0})
     ended = [text for text in texts if text.ended]
     # One token in 258 ends a text: 400 draws miss it with a probability of 0.21.
     assert 20 <= len(ended) < 40

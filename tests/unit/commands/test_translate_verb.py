@@ -1,6 +1,10 @@
-"""`comt translate`: as many lines out as in, whatever they hold, in a file that is whole or absent."""
+"""`comt translate`: as many lines out as in, whatever they hold, and a file that a kill does not lose."""
 
 from __future__ import annotations
+
+import os
+import re
+import shutil
 
 import pytest
 from toy_translation import toy_model, toy_spec, write_run
@@ -64,24 +68,48 @@ def test_n_best_and_scores_stand_in_columns(folder):
         assert line.split("\t")[0] == line.split("\t")[1]  # without a penalty the score is the log-probability
 
 
-def test_a_killed_call_writes_no_part_of_a_file(folder, monkeypatch):
+class Killed(BaseException):
+    pass
+
+
+def test_a_killed_call_is_continued_and_ends_with_the_same_bytes(folder, monkeypatch):
     monkeypatch.setattr(generation, "POOL", 2)
+    options = ["-i", "in", "--n-best", "2", "--scores"]
+    expected = run(*options).stdout
     search, left = Translator.search, [1]
 
     def dying(self, sources, options):
         left[0] -= 1
         if left[0] < 0:
-            raise KeyboardInterrupt
+            raise Killed
         return search(self, sources, options)
 
     monkeypatch.setattr(Translator, "search", dying)
-    run("-i", "in", "-o", "out")
-    assert sorted(path.name for path in folder.iterdir()) == ["in", "run"]
+    with pytest.raises(Killed):
+        run(*options, "-o", "out")
+    assert not (folder / "out").exists()
+    assert len((folder / "out.part").read_text().splitlines()) == 1 + 4
+    left[0] = 2  # of three pools one is done
+    (folder / "run").rename(folder / "moved")
+    shutil.copytree(folder / "moved", folder / "run")  # other inodes and times, the same weights
+    result = run(*options, "-o", "out")
+    assert "out.part has the first 2 of 6 lines" in result.stderr
+    assert (folder / "out").read_text() == expected
+    assert not (folder / "out.part").exists()
+    left[0] = 1
+    with pytest.raises(Killed):
+        run(*options, "-o", "out")
+    monkeypatch.setattr(Translator, "search", search)
+    part = (folder / "out.part").read_text()
+    refused = run(*options[:-1], "-o", "out").exception  # other columns: nothing is continued, and nothing lost
+    assert (refused.message, refused.exit_status) == ("out.part is of another model, input or options", 2)
+    assert (folder / "out.part").read_text() == part
 
 
-@pytest.mark.parametrize("name", ["in", "link"])
+@pytest.mark.parametrize("name", ["in", "link", "part"])
 def test_the_input_is_never_the_output(folder, name):
     (folder / "link").symlink_to("in")
+    (folder / "part.part").symlink_to("in")
     assert "would be lost" in run("-i", "in", "-o", name).exception.message
     assert (folder / "in").read_text(encoding="utf-8").splitlines() == LINES
 
@@ -89,14 +117,19 @@ def test_the_input_is_never_the_output(folder, name):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["--beam", "0"], "greater than or equal to 1"),
         (["--alpha", "nan"], "less than or equal to 10"),
         (["--n-best", "5"], "5 translations of each line cannot be had from a beam of 4"),
         (["-i", "gone"], "gone cannot be read: No such file"),
-        (["-i", "latin"], "latin is not UTF-8 text (line 2)"),
+        (["-i", "pipe"], "pipe cannot be read: "),
+        (["-i", "latin"], r"latin is not UTF-8 text \(line 2\)"),
     ],
 )
 def test_wrong_input_ends_with_status_2(folder, arguments, said):
+    os.mkfifo(folder / "pipe")
     (folder / "latin").write_bytes(b"a\ngr\xfcn\n")
     result = run(*arguments)
-    assert (getattr(result.exception, "exit_status", None) or result.exit_code) == 2
-    assert said in " ".join(result.stderr.replace("│", " ").split()) + getattr(result.exception, "message", "")
+    status = result.exception.exit_status if isinstance(result.exception, UserError) else result.exit_code
+    assert status == 2
+    text = re.sub(r"[\s│]+", " ", result.stderr) + getattr(result.exception, "message", "")
+    assert re.search(said, text)

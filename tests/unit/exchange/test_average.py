@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 
 from comt_cli.app import app
 from comt_cli.errors import UserError
-from comt_cli.exchange.average import average, kept_weights, mean_weights
-from comt_cli.exchange.checkpoint import read_state, write_state
+from comt_cli.exchange.checkpoint import average, kept_weights, mean_weights, read_state, write_state
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedTranslator
 

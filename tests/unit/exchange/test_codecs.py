@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import processors
 
-from comt_cli.data.glue.dataset import GlueSplit
-from comt_cli.data.glue.settings import Example
 from comt_cli.data.tokenizer import ByteTokenizer, SentencePieceTokenizer, train_sentencepiece
 from comt_cli.exchange.codecs import LibraryCodec, OwnCodec, tokenizer_files
 from comt_cli.generation.completion import TextStream
@@ -60,32 +57,6 @@ def test_a_text_comes_back(codec):
     # special tokens, and ids beyond the vocabulary that a padded model may draw, are no text
     assert codec.decode([*sorted(codec.end_ids), *ids, 10**6, *sorted(codec.end_ids)]) == TEXT
     assert codec.decode([]) == ""
-
-
-@pytest.mark.parametrize("kind", ["bytes", "sentencepiece"])
-def test_pairs_are_exported_as_they_are_trained_on(kind, tmp_path):
-    """With a separator behind each text, the second in segment 1, for `tokenizers` and for transformers."""
-    extras = ("begin", "mask", "separator")
-    tokenizer = ByteTokenizer(extras) if kind == "bytes" else train_sentencepiece([PROSE, TEXT] * 20, 300, extras)
-    codec = OwnCodec(tokenizer, pairs=True)
-    examples = [Example("the gate reads", None, 0), Example("a token", "and scales what the projection adds", 1)]
-    split = GlueSplit(examples, tokenizer, 2, 128)
-    files, _ = tokenizer_files(codec, 128)
-    for name, (content, _) in files.items():
-        (tmp_path / name).write_bytes(content)
-    library = LibraryTokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    for number, example in enumerate(examples):
-        batch = split.batch(np.array([number]))
-        ids, segments = batch.tokens[0].tolist(), batch.segments[0].tolist()
-        read = library.encode(example.first, example.second)
-        assert (read.ids, read.type_ids) == (ids, segments)
-        assert example.second is not None or codec.encode(example.first) == ids
-    transformers = pytest.importorskip("transformers")
-    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
-    found = theirs([each.first for each in examples[1:]], [each.second for each in examples[1:]])
-    assert (found["input_ids"], found["token_type_ids"]) == ([ids], [segments])
-    assert theirs(examples[0].first)["input_ids"] == codec.encode(examples[0].first)
-    assert theirs.sep_token_id == tokenizer.special.separator
 
 
 @pytest.mark.parametrize(

@@ -34,10 +34,10 @@ def test_lines_keep_their_order_and_empty_ones_stay_empty(monkeypatch):
     search_without_rounding(monkeypatch)
     monkeypatch.setattr(translate, "POOL", 16)
     options = Options(DecodeSettings(max_extra=5), n_best=2, batch_tokens=100)
-    found = list(toy().translate(iter(LINES), options))
+    found = [each for pool in toy().pools(iter(LINES), options) for each in pool]
     assert len(found) == len(LINES)
     for line, each in zip(LINES, found, strict=True):
-        alone = next(toy().translate([line], options))
+        alone = next(toy().pools([line], options))[0]
         assert each == alone
         assert len(each) == (2 if line.strip() else 1)
         assert (each[0].hypothesis is None) == (not line.strip())
@@ -59,7 +59,7 @@ def test_batches_have_at_most_so_many_tokens():
 
 def test_attention_is_what_the_network_mixes(network, monkeypatch):
     """Against the weights that the last block's cross-attention would compute itself, caught where it does."""
-    best = next(network.translate(["some words"], Options()))[0]
+    best = next(network.pools(["some words"], Options()))[0][0]
     weights_TS, target, source = network.attention(best)
     assert weights_TS.shape == (len(best.hypothesis.tokens) + 1, len("some words") + 1)
     assert (len(target), len(source)) == weights_TS.shape

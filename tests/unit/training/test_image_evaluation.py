@@ -6,14 +6,9 @@ import math
 
 import pytest
 import torch
-from tiny_runs import image_spec, pictures, train
 from torch import Tensor, nn
 
-from comt_cli.data.loader import EvaluationBatches
 from comt_cli.data.split import IGNORE
-from comt_cli.exchange.load import load
-from comt_cli.exchange.loaded import LoadedImageModel
-from comt_cli.layers.image_input import ImageInput
 from comt_cli.training.objective import ClassifierLoss
 from comt_cli.training.parallel import World
 from comt_cli.training.tasks.images import classes_before, evaluate_images
@@ -58,29 +53,3 @@ def test_ties_and_what_is_no_number():
     nan = math.nan
     logits = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [nan, 2.0, 1.0], [nan, nan, nan], [0.0, nan, 9.0]])
     assert classes_before(logits, torch.tensor([0, 1, 1, 0, 2])).tolist() == [0, 1, 1, 3, 1]
-
-
-def test_every_image_counts_once_whatever_the_batches_and_processes(tmp_path):
-    """20 images in batches of 1 to 32, by 1 to 3 processes of which some are left without images at the end."""
-    model = load(train(image_spec(), tmp_path).path, LoadedImageModel).model
-    dataset = pictures()
-    source = ImageInput(dataset, "validation", "crop", CPU)
-    objective = ClassifierLoss(model)
-    model.eval()
-    images, labels = source(dataset.validation.batch(torch.arange(20).numpy()))
-    logits = model(images).detach().double()
-    losses = -logits.log_softmax(1)[torch.arange(20), labels]
-    places = (logits > logits.gather(1, labels[:, None])).sum(1)
-    for size in (1, 3, 7, 20, 32):
-        for processes in (1, 2, 3):
-            parts = []
-            for rank in range(processes):
-                batches = EvaluationBatches(
-                    dataset.validation, batch_size=size * processes, rank=rank, world_size=processes
-                )
-                parts += [source(part) for part in batches]
-            found = evaluate_images(objective, parts, "fp32", WORLD)
-            assert found.extent["images"] == 20
-            assert found.loss == pytest.approx(float(losses.mean()), rel=1e-5)
-            assert found.metrics["accuracy"] == pytest.approx(100 * float((places < 1).double().mean()))
-            assert found.metrics["top5_accuracy"] == pytest.approx(100 * float((places < 5).double().mean()))
