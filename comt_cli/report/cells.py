@@ -91,8 +91,8 @@ def _record(info: TableInfo, cell: Cell, base: Cell | None) -> Record:
     paper_apart = difference(paper, paper_base, unit) if has_apart else None
     lost, base_lost = (bool(each and not each.is_open and each.having(RunState.diverged)) for each in (cell, base))
     verdict = Verdict.baseline if is_baseline else judge(
-        apart, metric, has_values=bool(values), diverged=lost, baseline_diverged=base_lost, paper=paper,
-        paper_baseline=paper_base,
+        apart, metric, has_values=bool(values), has_baseline=bool(theirs), diverged=lost, baseline_diverged=base_lost,
+        paper=paper, paper_baseline=paper_base,
     )  # fmt: skip
     found = None if apart is None else detectable(apart, unit)
     equal_time = None if apart is None or base is None else at_equal_time(cell, base, key, unit)

@@ -39,10 +39,10 @@ GROUPS: Mapping[str, tuple[Verdict, ...]] = {
     "better": (Verdict.better,),
     "worse": (Verdict.worse,),
     "not resolved": (Verdict.not_resolved,),
-    "one seed": (Verdict.one_seed,),
-    "diverged": (Verdict.diverged, Verdict.baseline_diverged),
-    "no result": (Verdict.no_result, Verdict.no_baseline),
-    "no direction": (Verdict.no_direction,),
+    "one seed": tuple(each for each in Verdict if each.is_of_one_seed),
+    "diverged": tuple(each for each in Verdict if "diverged" in each),
+    "no result": (Verdict.no_result, Verdict.no_baseline, Verdict.no_common_seed),
+    "no direction": (Verdict.no_baseline_in_paper, Verdict.equal_in_paper, Verdict.both_collapsed_in_paper),
 }
 """Every verdict is in one, but that of the baseline itself."""
 

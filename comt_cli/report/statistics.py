@@ -200,29 +200,35 @@ class Verdict(StrEnum):
     baseline = "-"
     better = "better"
     worse = "worse"
-    agrees = "agrees"
-    disagrees = "disagrees"
-    not_resolved = "not resolved"
     one_seed = "one seed"
     diverged = "diverged"
     baseline_diverged = "baseline diverged"
-    no_direction = "no direction in the paper"
+    agrees = "agrees"
+    disagrees = "disagrees"
+    not_resolved = "not resolved"
+    one_seed_same = "one seed (same direction)"
+    one_seed_opposite = "one seed (opposite direction)"
+    one_seed_equal = "one seed (no difference)"
+    diverged_here = "diverged here"
+    diverged_in_both = "diverged in both"
+    baseline_diverged_here = "baseline diverged here"
+    baseline_diverged_in_both = "baseline diverged in both"
+    no_baseline_in_paper = "no baseline in the paper"
+    equal_in_paper = "equal in the paper"
+    both_collapsed_in_paper = "both collapsed in the paper"
     no_result = "no result"
     no_baseline = "no baseline"
-
-    @classmethod
-    def _missing_(cls, value: object) -> Verdict | None:
-        """The kind of a more detailed text, which older tables have: `diverged in both`, `equal in the paper`."""
-        text = str(value)
-        if text == "no common seed":
-            return cls.no_baseline
-        begins = (each for each in (cls.diverged, cls.baseline_diverged, cls.one_seed) if text.startswith(each))
-        return next(begins, cls.no_direction if text.endswith("in the paper") else None)
+    no_common_seed = "no common seed"
 
     @property
     def is_resolved(self) -> bool:
         """Whether it says on which side of zero an interval lies."""
         return self in (Verdict.agrees, Verdict.disagrees, Verdict.better, Verdict.worse)
+
+    @property
+    def is_of_one_seed(self) -> bool:
+        """Whether there is a difference without an interval."""
+        return self.startswith("one seed")
 
 
 STANDS = "*"
@@ -269,30 +275,43 @@ def judge(
     metric: Metric,
     *,
     has_values: bool = True,
+    has_baseline: bool = True,
     diverged: bool = False,
     baseline_diverged: bool = False,
     paper: float | None = None,
     paper_baseline: float | None = None,
 ) -> Verdict:
     """The verdict of a row beside the baseline: on the published direction, or, where the paper has no value, on the
-    row itself.
+    row itself. `has_values`, `has_baseline`: whether a seed of the row, or of the baseline, ended with a value.
 
     A seed that diverged has no value to pair, and the seeds that survived it are the lucky ones: so one diverged seed
     is enough to say `diverged`, and no interval over the others is consulted.
     """
-    published = published_direction(paper, paper_baseline, metric)
+    has_paper, published = paper is not None, published_direction(paper, paper_baseline, metric)
+    undirected = has_paper and not published
     cases = (
-        (diverged, Verdict.diverged),
+        (diverged and not has_paper, Verdict.diverged),
+        (diverged and metric.collapsed(paper), Verdict.diverged_in_both),
+        (diverged, Verdict.diverged_here),
         (not has_values, Verdict.no_result),
-        (paper is not None and not published, Verdict.no_direction),
-        (baseline_diverged, Verdict.baseline_diverged),
-        (difference is None, Verdict.no_baseline),
-        (difference is not None and difference.n == 1, Verdict.one_seed),
-        (difference is not None and not difference.excludes_zero, Verdict.not_resolved),
+        (undirected and paper_baseline is None, Verdict.no_baseline_in_paper),
+        (undirected and paper == paper_baseline, Verdict.equal_in_paper),
+        (undirected, Verdict.both_collapsed_in_paper),
+        (baseline_diverged and not has_paper, Verdict.baseline_diverged),
+        (baseline_diverged and metric.collapsed(paper_baseline), Verdict.baseline_diverged_in_both),
+        (baseline_diverged, Verdict.baseline_diverged_here),
+        (difference is None, Verdict.no_common_seed if has_baseline else Verdict.no_baseline),
+        (difference is not None and difference.n > 1 and not difference.excludes_zero, Verdict.not_resolved),
     )
     found = next((verdict for holds, verdict in cases if holds), None)
     if found is not None or difference is None:
-        return found or Verdict.no_baseline
-    if published:
-        return Verdict.agrees if (difference.mean > 0) == (published > 0) else Verdict.disagrees
-    return Verdict.better if (difference.mean < 0) == (metric.better == "lower") else Verdict.worse
+        return found or Verdict.no_common_seed
+    if not has_paper:  # only an interval without zero decides
+        is_better = (difference.mean < 0) == (metric.better == "lower")
+        return Verdict.one_seed if difference.n == 1 else Verdict.better if is_better else Verdict.worse
+    if difference.n == 1 and not difference.mean:
+        return Verdict.one_seed_equal
+    same = (difference.mean > 0) == (published > 0)
+    if difference.n == 1:
+        return Verdict.one_seed_same if same else Verdict.one_seed_opposite
+    return Verdict.agrees if same else Verdict.disagrees

@@ -94,7 +94,7 @@ def verdict(cells: pd.DataFrame) -> str:
     if outside := [each for each in directed
                    if excludes_published(each["_verdict"], each["_apart"], each["_paper_apart"])]:  # fmt: skip
         said.append(f"Not resolved, with the published difference outside of the interval: {listed(outside)}.")
-    if any(each["_verdict"] is Verdict.one_seed for each in judged):
+    if any(each["_verdict"].is_of_one_seed for each in judged):
         said.append("One seed shows no error, so nothing is claimed from it.")
     if resolved := sum(each["_verdict"].is_resolved for each in judged):
         left = sum(stands(each["p_value_holm"]) for each in judged) or "none"

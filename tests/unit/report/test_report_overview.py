@@ -48,7 +48,7 @@ def test_it_says_what_was_trained_on_what_and_what_agrees(written: Bench) -> Non
         "| [comt, table9](smoke/comt/table9.md) | 3 | 1 | 0 | 0 | 0 | 0 | 1 | 1 | 0 | 0 | 1 |",
         "| pre-ln+comt | tiny | -5.07 % \\[-5.94, -4.19\\] | -11.1 % (c4/130m) | agrees | [comt, table9]",
         "| pre-ln+comt | -5.07 % \\[-5.94, -4.19\\] | 0.0017 | -11.1 % (c4/130m) | agrees |",
-        "| post-ln | +19.1 % \\[+8.08, +31.2\\] | - | +0.82 % (c4/130m) | diverged |",
+        "| post-ln | +19.1 % \\[+8.08, +31.2\\] | - | +0.82 % (c4/130m) | diverged here |",
         "| pre-ln+own | -10.0 % | - | - | one seed |",
         "Made by `comt report --overview --results results` from the files",
         "Gates & norms\\_50% \\| a test. [table9.md](smoke/comt/table9.md)",
@@ -66,7 +66,7 @@ def test_every_compared_cell_is_counted_once(bench: Bench) -> None:
     [
         ({1: 95.0, 2: 120.0}, "+1.80 % \\[-57.7, +145\\] | - | -11.1 % (c4/130m) | not resolved |"),
         ({1: 103.0, 2: 113.3}, "+3.00 % \\[+3.00, +3.00\\] | \\<0.0001 | -11.1 % (c4/130m) | disagrees |"),
-        ({1: 95.0}, "-5.00 % | - | -11.1 % (c4/130m) | one seed |"),
+        ({1: 95.0}, "-5.00 % | - | -11.1 % (c4/130m) | one seed (same direction) |"),
         ({}, "missing | - | -11.1 % (c4/130m) | no result |"),
         ({1: 100.1, 2: 109.9, 3: 105.0}, "| not resolved, the paper's outside of the interval |"),
     ],

@@ -13,7 +13,8 @@ from comt_cli.tasks import tasks
 from comt_cli.tasks.base import PERCENT, POINTS
 
 LOWER, HIGHER, UNRESOLVED = Paired(-5.0, -8.0, -2.0, 3), Paired(5.0, 2.0, 8.0, 3), Paired(-1.0, -5.0, 3.0, 3)
-ONE_SEED = Paired(-5.0, None, None, 1)
+ALL_LOST = {"diverged": True, "has_values": False, "difference": None}
+BASELINE_LOST = {"baseline_diverged": True, "has_baseline": False, "difference": None}
 METRICS = {name: metric for task in tasks().values() for name, metric in task.metrics.items()}
 
 
@@ -31,7 +32,9 @@ def verdict(*, metric: str = "perplexity", **case: Any) -> Verdict:
         (UNRESOLVED, 23.0, "not resolved"),
         (Paired(0.0, 0.0, 0.0, 2), 23.0, "not resolved"),
         (Paired(-5.0, -8.0, 0.0, 3), 23.0, "not resolved"),
-        (ONE_SEED, 23.0, "one seed"),
+        (Paired(-5.0, None, None, 1), 23.0, "one seed (same direction)"),
+        (Paired(5.0, None, None, 1), 23.0, "one seed (opposite direction)"),
+        (Paired(0.0, None, None, 1), 23.0, "one seed (no difference)"),
         (HIGHER, 1400.0, "agrees"),  # a collapsed row is worse than its baseline
         (LOWER, 1400.0, "disagrees"),
     ],
@@ -43,31 +46,43 @@ def test_direction_against_the_papers(difference: Paired, paper: float, expected
 @pytest.mark.parametrize(
     ("case", "expected"),
     [
-        ({"diverged": True}, "diverged"),
-        ({"diverged": True, "has_values": False, "difference": None, "baseline_diverged": True}, "diverged"),
-        ({"diverged": True, "paper": None}, "diverged"),
-        ({"has_values": False, "difference": None}, "no result"),
-        ({"paper": None, "paper_baseline": None, "has_values": False}, "no result"),
-        ({"baseline_diverged": True}, "baseline diverged"),
-        ({"baseline_diverged": True, "paper": None, "difference": None}, "baseline diverged"),
-        ({"difference": None}, "no baseline"),
-        ({"paper_baseline": None}, "no direction in the paper"),
-        ({"paper": 1400.0, "paper_baseline": 1300.0}, "no direction in the paper"),
-        ({"paper": 26.0, "difference": ONE_SEED}, "no direction in the paper"),
+        ({"paper": None, "diverged": True}, "diverged"),
+        ({"paper": None, "has_values": False}, "no result"),
+        ({"paper": None, "baseline_diverged": True}, "baseline diverged"),
+        ({"paper": None, "has_baseline": False, "difference": None}, "no baseline"),
+        ({"paper": None, "difference": None}, "no common seed"),
+        ({"diverged": True}, "diverged here"),
+        ({"diverged": True, "paper": 1400.0}, "diverged in both"),
+        (
+            {**ALL_LOST, "paper": 1400.0, "paper_baseline": 1300.0},
+            "diverged in both",
+        ),
+        (
+            {
+                "diverged": True,
+                "has_values": False,
+                "difference": None,
+                "baseline_diverged": True,
+                "has_baseline": False,
+            },
+            "diverged here",
+        ),
+        ({"has_values": False, "difference": None, "has_baseline": False}, "no result"),
+        ({"paper_baseline": None}, "no baseline in the paper"),
+        ({"paper": 1400.0, "paper_baseline": 1300.0}, "both collapsed in the paper"),
+        ({"paper": 26.0}, "equal in the paper"),
+        ({"baseline_diverged": True}, "baseline diverged here"),
+        (
+            {**BASELINE_LOST, "difference": None, "paper_baseline": 1400.0},
+            "baseline diverged in both",
+        ),
+        ({"has_baseline": False, "difference": None}, "no baseline"),
+        ({"difference": None}, "no common seed"),
         ({"paper": 1400.0, "paper_baseline": 1300.0, "metric": "accuracy"}, "disagrees"),  # which cannot collapse
     ],
 )
 def test_what_has_no_direction_says_why(case: dict[str, Any], expected: str) -> None:
     assert verdict(**case) == expected
-
-
-def test_a_verdict_of_an_older_table_is_read_as_its_kind() -> None:
-    older = ["diverged in both", "baseline diverged here", "one seed (no difference)", "equal in the paper"]
-    assert [Verdict(text) for text in (*older, "no common seed")] == [
-        Verdict.diverged, Verdict.baseline_diverged, Verdict.one_seed, Verdict.no_direction, Verdict.no_baseline
-    ]  # fmt: skip
-    with pytest.raises(ValueError, match="good"):
-        Verdict("good")
 
 
 @given(
@@ -92,8 +107,8 @@ def test_the_family_of_holms_correction_is_every_difference_that_a_verdict_was_t
         "agrees": (Verdict.agrees, LOWER, PERCENT),
         "worse": (Verdict.worse, HIGHER, POINTS),
         "open": (Verdict.not_resolved, UNRESOLVED, PERCENT),
-        "diverged": (Verdict.diverged, LOWER, PERCENT),
-        "one seed": (Verdict.one_seed, ONE_SEED, PERCENT),
+        "diverged": (Verdict.diverged_here, LOWER, PERCENT),
+        "one seed": (Verdict.one_seed_same, Paired(-5.0, None, None, 1), PERCENT),
         "baseline": (Verdict.baseline, None, PERCENT),
     }
     found = corrected(cells)
