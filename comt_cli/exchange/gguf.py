@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from torch import Tensor
 
 from comt_cli.errors import UserError
@@ -138,10 +138,11 @@ def _codec(metadata: Mapping[str, Any], origin: str) -> LibraryCodec:
     kind, tokens = metadata.get(f"{_KEY}model"), metadata.get(f"{_KEY}tokens")
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
         raise UserError(f"{origin} holds no token list, so it cannot be fed text")
-    if kind != "gpt2":
-        raise UserError(f"{origin}: comt cannot read a tokenizer of kind {kind!r}", "It reads gpt2.")
+    kinds = {"gpt2": _byte_level, "llama": _sentencepiece}
+    if kind not in kinds:
+        raise UserError(f"{origin}: comt cannot read a tokenizer of kind {kind!r}", "It reads gpt2 and llama.")
     try:
-        tokenizer, adds_bos = _byte_level(metadata, tokens, origin)
+        tokenizer, adds_bos = kinds[kind](metadata, tokens, origin)
     except UserError:
         raise
     except Exception as error:  # the library raises bare `Exception`, for instance where a merge makes no token
@@ -177,3 +178,23 @@ def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], origin: str)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*cuts[rule], byte_level]) if cuts[rule] else byte_level
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer, whole
+
+
+def _sentencepiece(metadata: Mapping[str, Any], tokens: Sequence[str], origin: str) -> tuple[Tokenizer, bool]:
+    """LLaMA's kind: SentencePiece BPE. It merges the pair whose joint piece scores highest, so the merges follow."""
+    scores = metadata.get(f"{_KEY}scores")
+    if not isinstance(scores, list) or len(scores) != len(tokens):
+        raise UserError(f"{origin}: its tokenizer has no score for every token")
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    merges = [
+        (-scores[vocabulary[piece]], vocabulary[piece[:cut]], vocabulary[piece[cut:]], (piece[:cut], piece[cut:]))
+        for piece in vocabulary
+        for cut in range(1, len(piece))
+        if piece[:cut] in vocabulary and piece[cut:] in vocabulary
+    ]
+    pairs, unknown = [pair for *_, pair in sorted(merges)], tokens[metadata.get(f"{_KEY}unknown_token_id", 0)]
+    tokenizer = Tokenizer(models.BPE(vocabulary, pairs, unk_token=unknown, fuse_unk=True, byte_fallback=True))
+    prefix = [normalizers.Prepend("▁")] if metadata.get(f"{_KEY}add_space_prefix", True) else []
+    tokenizer.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", "▁")])
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    return tokenizer, True

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import pydoc_data.topics
 from pathlib import Path
 
 import gguf
 import numpy as np
 import pytest
+import sentencepiece
 import torch
 from gguf import GGMLQuantizationType as Type
 from same_bits import Reason, assert_same_bits
@@ -109,12 +112,44 @@ def test_a_byte_level_tokenizer_is_rebuilt(make_llama, tmp_path) -> None:
     assert codec.encode("a<|pad|>")[1] == VOCABULARY - 1
 
 
+def test_llamas_tokenizer_cuts_as_sentencepiece_does(make_llama, tmp_path) -> None:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(list(pydoc_data.topics.topics.values())[:12]),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=700,
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        minloglevel=2,
+    )
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    ids = range(processor.vocab_size())
+    file = write(
+        tmp_path / "m.gguf",
+        make_llama(700),
+        tokens=[processor.id_to_piece(i) for i in ids],
+        tokenizer="llama",
+        pre=None,
+        token_scores=[processor.get_score(i) for i in ids],
+        token_types=[2 if processor.is_unknown(i) else 3 if processor.is_control(i) else 1 for i in ids],
+        bos_token_id=1,
+        unk_token_id=0,
+    )
+    codec = load(file, LoadedModel).text_codec()
+    for text in ("Once a king was a statement.", "  indented (code) = [1, 2]", "naïve 日本"):
+        assert codec.encode(text) == [1, *processor.encode(text)]
+    assert codec.pieces(codec.encode("Once"))[:2] == ["<s>", processor.encode("Once", out_type=str)[0]]
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"architecture": "gemma"}, "architecture 'gemma'"),
         ({"pre": "qwen2"}, "cutting rule 'qwen2'"),
-        ({"tokenizer": "llama"}, "kind 'llama'"),
+        ({"tokenizer": "t5"}, "kind 't5'"),
+        ({"tokenizer": "llama"}, "no score for every token"),
         ({"expert_count": 4}, "mixture of experts"),
         ({"key_length": 32}, r"attention\.key_length = 32"),
         ({"rope_dimension_count": 8}, r"rope\.dimension_count = 8"),

@@ -6,10 +6,14 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from comt_cli.data.split import IGNORE
+from comt_cli.models.build import empty_network, materialise, wiring_of
+from comt_cli.tasks.settings.llama import ModelSettings
 from comt_cli.training.evaluation import bounded_exp
+from comt_cli.training.objective import SummedLoss
 from comt_cli.training.parallel import World
 from comt_cli.training.tasks.language import evaluate
 
@@ -71,3 +75,27 @@ def test_what_the_script_prints_with_two_processes():
     )
     assert found.loss == pytest.approx(2.5)
     assert found.extent["batches"] == 6
+
+
+def test_perplexity_is_that_of_a_loop_over_tokens():
+    """Ragged rows of a network: exp of the mean of -log p over every single target, in float64."""
+    model = empty_network(
+        ModelSettings(size="tiny", width=32, ffn_width=48, layers=2, heads=2),
+        wiring_of({"name": "comt"}),
+        vocabulary=50,
+    )
+    materialise(model, torch.device("cpu"), 0)
+    generator = torch.Generator().manual_seed(0)
+    batches, losses = [], []
+    for lengths in ((4, 9, 1), (9, 2)):
+        tokens = torch.randint(50, (len(lengths), 10), generator=generator)
+        targets = torch.full_like(tokens, IGNORE)
+        log_p = F.log_softmax(model(tokens).detach().double(), dim=-1)
+        for row, length in enumerate(lengths):
+            targets[row, :length] = tokens[row, 1 : length + 1]
+            losses += [-log_p[row, at, tokens[row, at + 1]].item() for at in range(length)]
+        batches.append((tokens, targets))
+    found = evaluate(SummedLoss(model), batches, "fp32", WORLD, 0.25)
+    # fp32 logits of size 1: an error of 1e-7 each.
+    assert found.metrics["perplexity"] == pytest.approx(math.exp(math.fsum(losses) / len(losses)), rel=1e-6)
+    assert found.extent["tokens"] == len(losses) == 25

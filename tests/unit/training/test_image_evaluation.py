@@ -6,9 +6,12 @@ import math
 
 import pytest
 import torch
+from tiny_runs import pictures
 from torch import Tensor, nn
 
+from comt_cli.data.loader import EvaluationBatches
 from comt_cli.data.split import IGNORE
+from comt_cli.layers.image_input import ImageInput
 from comt_cli.training.objective import ClassifierLoss
 from comt_cli.training.parallel import World
 from comt_cli.training.tasks.images import classes_before, evaluate_images
@@ -53,3 +56,19 @@ def test_ties_and_what_is_no_number():
     nan = math.nan
     logits = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [nan, 2.0, 1.0], [nan, nan, nan], [0.0, nan, 9.0]])
     assert classes_before(logits, torch.tensor([0, 1, 1, 0, 2])).tolist() == [0, 1, 1, 3, 1]
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_every_image_counts_once_whatever_the_batches(size):
+    """Of 20 images, by two processes of which one has fewer images of each batch, or none."""
+    source, validation = ImageInput(pictures(), "validation", "crop", CPU), pictures().validation
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.LazyLinear(10)).eval()
+    images, labels = source(validation.batch(torch.arange(20).numpy()))
+    logits = model(images).detach().double()
+    losses = -logits.log_softmax(1)[torch.arange(20), labels]
+    ranks = [EvaluationBatches(validation, batch_size=size, rank=rank, world_size=2) for rank in range(2)]
+    found = evaluate_images(ClassifierLoss(model), [source(part) for each in ranks for part in each], "fp32", WORLD)
+    assert found.extent["images"] == 20
+    assert found.loss == pytest.approx(losses.mean().item(), rel=1e-5)
+    assert found.metrics["accuracy"] == pytest.approx(100 * (logits.argmax(1) == labels).double().mean().item())
