@@ -26,8 +26,7 @@ class Named(ABC):
 
     `names` stand for themselves; of names with an argument, such as `files:GLOB`, `pattern` is the regular expression,
     and `said` what an error says of it. Corpora are listed by `order`, then by name. `keys` are the settings that not
-    every corpus of the kind has but this one does, with the values that are implied (None: none); `reasons` say why it
-    has not a key that others have, where that needs saying."""
+    every corpus of the kind has but this one does, with the values that are implied (None: none)."""
 
     package: ClassVar[str]
     names: ClassVar[tuple[str, ...]] = ()
@@ -35,7 +34,6 @@ class Named(ABC):
     said: ClassVar[str] = ""
     order: ClassVar[int] = 100
     keys: ClassVar[Mapping[str, Any]] = {}
-    reasons: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, data: Any) -> None:
         self.data = data
@@ -144,5 +142,4 @@ class DataSection(Section):
         for key in sorted({key for each in every for key in each.keys} - {*corpus.keys}):
             if getattr(self, key) is not None:
                 names = ", ".join(name for each in every if key in each.keys for name in each.names or (each.said,))
-                reason = corpus.reasons.get(key, f"this is a key of {names}")
-                yield f"{key}: {reason}; leave it out of {self.named_by} {name.partition(':')[0]}, or say null"
+                yield f"{key}: this is a key of {names}; leave it out of {self.named_by} {name.partition(':')[0]}"

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from comt_cli.data.special_tokens import SpecialTokens
+from comt_cli.data.tokenizer import SpecialTokens
 
 IGNORE = -100
 """The target where there is nothing to predict."""

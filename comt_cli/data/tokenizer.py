@@ -9,15 +9,59 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from comt_cli.data.special_tokens import EXTRA_PIECES, Extra, SpecialTokens, in_order
 from comt_cli.data.storage import ProgressCallback, first_line, make_folder, no_progress
 from comt_cli.errors import UserError
 from comt_cli.files import atomic_file, cache_folder, if_damaged, read_bytes, read_json, sha256, write_json
 
 TOKENIZER_FORMAT = 1
+
+PAD = 0
+"""The id of padding in every tokenizer that data is prepared with, and so in every model; no text holds it."""
+
+Extra = Literal["begin", "mask", "separator"]
+"""A special token that a tokenizer has only where it was made with it."""
+
+EXTRA_PIECES: dict[Extra, str] = {"begin": "<s>", "mask": "<mask>", "separator": "<sep>"}
+"""What each is called in a vocabulary, in the order of their ids."""
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Ids of a tokenizer's special tokens; None where it has none. No text is encoded to one, but to `unknown`, a piece
+    of text outside the vocabulary. `pad` fills what is shorter than its batch, `end` closes a text, `begin` is what a
+    decoder reads before the first token (and what a classifier reads in BERT), `mask` stands for a hidden token,
+    `separator` lies between two texts."""
+
+    pad: int
+    end: int
+    begin: int | None = None
+    mask: int | None = None
+    separator: int | None = None
+    unknown: int | None = None
+
+    @property
+    def ids(self) -> frozenset[int]:
+        """All of them: what is never masked, and no word."""
+        return frozenset(i for i in astuple(self) if i is not None)
+
+    def need(self, extra: Extra) -> int:
+        """The id of one that must be there. Raises `ValueError` where the tokenizer was made without it."""
+        found: int | None = getattr(self, extra)
+        if found is None:
+            raise ValueError(f"the tokenizer has no {extra} token: it was made without one")
+        return found
+
+
+def in_order(extras: Collection[str]) -> tuple[Extra, ...]:
+    """The extras in the order of their ids, so that equal sets make equal vocabularies. Raises `ValueError` where one
+    is unknown."""
+    if unknown := sorted(set(extras) - EXTRA_PIECES.keys()):
+        raise ValueError(f"there is no special token {unknown[0]!r}, but {', '.join(EXTRA_PIECES)}")
+    return tuple(extra for extra in EXTRA_PIECES if extra in extras)
 
 
 class Tokenizer(ABC):
@@ -61,7 +105,7 @@ class ByteTokenizer(Tokenizer):
     """UTF-8 bytes: 0 is padding, 1 the end of a text, 2 + b the byte b, 258 and above the extra special tokens."""
 
     def __init__(self, extras: Collection[str] = ()) -> None:
-        """With the special tokens named in `extras` (`special_tokens.Extra`). Raises `ValueError` at unknown ones."""
+        """With the special tokens named in `extras` (`Extra`). Raises `ValueError` at unknown ones."""
         self._extras = {extra: 258 + number for number, extra in enumerate(in_order(extras))}
         self.vocabulary_size = 258 + len(self._extras)
         self._names = ["<pad>", "</s>", *(chr(b) if 0x20 < b < 0x7F else f"<0x{b:02X}>" for b in range(256))]

@@ -12,7 +12,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from comt_cli.data.special_tokens import PAD
+from comt_cli.data.tokenizer import PAD
 from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import misfits, problem_of
 from comt_cli.exchange.codecs import TextCodec

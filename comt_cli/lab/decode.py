@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from comt_cli.data.special_tokens import PAD
+from comt_cli.data.tokenizer import PAD
 from comt_cli.errors import UserError
 from comt_cli.generation.beam import Decodes, beam_search
 from comt_cli.generation.cached import Decoder, decode_step

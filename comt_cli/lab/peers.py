@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from comt_cli.data.images.pictures import make_torchvision_importable
-from comt_cli.data.special_tokens import PAD
 from comt_cli.data.split import IGNORE
+from comt_cli.data.tokenizer import PAD
 from comt_cli.errors import UserError
 from comt_cli.exchange.huggingface_layout import LAYOUTS
 from comt_cli.installing import install_package

@@ -185,7 +185,7 @@ def _by(baseline: str, spec: RunSpec, sources: Sequence[str]) -> Sequence[str]:
     """What one of `BASELINES` makes of the sources."""
     if baseline == "copy":
         return sources
-    from comt_cli.data.pairs.nearest import nearest_translations  # and numpy
+    from comt_cli.data.pairs.dataset import nearest_translations  # and numpy
 
     pairs = list(corpus_for(spec.settings_as(TranslationSettings).data).train())
     return nearest_translations([pair.source for pair in pairs], [pair.target for pair in pairs], sources)

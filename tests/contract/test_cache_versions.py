@@ -35,23 +35,22 @@ MADE = {
     "extracted texts": ("text/corpora: python_library", EXTRACTOR_VERSION, (3, "089d974a994e4b81")),
     "sources of the library": ("text/corpora: python_library", SOURCE_VERSION, (1, "089d974a994e4b81")),
     # Named by the version of token shards, too: what reads the texts is among those.
-    "vocabularies": (".: tokenizer; text: settings", VOCABULARY_VERSION, (2, "a72ec8fa1a1066ee")),
+    "vocabularies": (".: tokenizer; text: settings", VOCABULARY_VERSION, (2, "a3c8be0a5947e31a")),
     "token shards": (
         ".: hub tokenizer prepare; text: dataset settings; text/corpora: hub_text local_files",
         FORMAT,
-        (4, "9f057c0365c2a6d3"),
+        (4, "d6bc76df6de25e7a"),
     ),
     # Its carriers are no code; their hash is part of every fingerprint.
     "sentences of the almanac": (
         ".: draws order; pairs: almanac_values; pairs/corpora: almanac",
         ALMANAC_VERSION,
-        (1, "061370951b8f2032"),
+        (1, "b11b8d0d1c246bdb"),
     ),
     "prepared pairs": (
-        ".: hub tokenizer prepare; text: settings; pairs: dataset settings; "
-        "pairs/corpora: gettext_catalogues published",
+        ".: hub tokenizer prepare; text: settings; pairs: dataset settings; pairs/corpora: published",
         PAIR_FORMAT,
-        (1, "9c697a2f45a01045"),
+        (1, "b381541d61a7291c"),
     ),
     "scenes and their captions": (
         ".: draws order; images/sets: glyphs; captions: words; captions/corpora: scenes",
@@ -61,7 +60,7 @@ MADE = {
     "prepared captions": (
         ".: split order tokenizer prepare; captions: dataset settings words; captions/corpora: mscoco scenes",
         CAPTION_FORMAT,
-        (1, "fd7e1fc2588e1742"),
+        (1, "d96e5987950480d2"),
     ),
     "examples of two descriptions": (
         ".: draws order; captions: words; glue/sources: scene_tasks",
@@ -71,15 +70,15 @@ MADE = {
     "examples of sentences": (
         ".: draws order; text: settings; glue/sources: text_tasks",
         SENTENCES_VERSION,
-        (2, "0c13f6a726f7100f"),
+        (2, "7f5296ac6f62b4ae"),
     ),
     "prepared examples": (
         ".: split tokenizer prepare; text: settings; glue: dataset settings; glue/sources: published",
         GLUE_FORMAT,
-        (2, "294aafb0b90b4731"),
+        (2, "d2278c027bde8151"),
     ),
     # Not cached, but a part of the ids of runs.
-    "buckets of pairs": (".: split order; pairs: dataset", PACKING, (1, "01cf763c8eb3ef23")),
+    "buckets of pairs": (".: split order; pairs: dataset", PACKING, (1, "536d183c47d77ecd")),
     "rendered letters": (
         ".: order; images: dataset; images/sets: glyphs",
         GLYPH_VERSIONS,

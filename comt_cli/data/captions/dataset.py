@@ -24,9 +24,9 @@ from comt_cli.data.captions.settings import (
 )
 from comt_cli.data.captions.words import SCENE_PATCH, Scene
 from comt_cli.data.prepare import TOKENIZER, FileRecord, Manifest, PreparedTokens
-from comt_cli.data.special_tokens import SpecialTokens
 from comt_cli.data.split import AnyBatch, PositionedSplit, TokenLists
 from comt_cli.data.storage import ProgressCallback
+from comt_cli.data.tokenizer import SpecialTokens
 from comt_cli.errors import UserError
 from comt_cli.files import open_file, read_json, write_json
 

@@ -11,9 +11,9 @@ from pydantic import Field, NonNegativeInt
 
 from comt_cli.data.prepare import FilesManifest, Prepared
 from comt_cli.data.settings import Named, NameOf
-from comt_cli.data.special_tokens import Extra
 from comt_cli.data.storage import ProgressCallback, no_progress
 from comt_cli.data.text.settings import Corpus, MaskedData, TextSettings, corpus_for, vocabulary_identity
+from comt_cli.data.tokenizer import Extra
 from comt_cli.recipe.settings import MAX_LENGTH, Count, WholeNumber
 
 GLUE_FORMAT = 2

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comt_cli.data.order import uniform_draws
-from comt_cli.data.special_tokens import PAD, SpecialTokens
 from comt_cli.data.split import IGNORE, AnyBatch, Split, Unsigned
 from comt_cli.data.text.settings import predicted
+from comt_cli.data.tokenizer import PAD, SpecialTokens
 from comt_cli.errors import UserError
 
 MASKED, RANDOM = 0.8, 0.1

@@ -13,9 +13,8 @@ from pydantic import Field, NonNegativeInt
 
 from comt_cli.data.prepare import FileRecord, Manifest, Prepared, Record
 from comt_cli.data.settings import DataSection, Named, NameOf
-from comt_cli.data.special_tokens import Extra
 from comt_cli.data.storage import ProgressCallback, no_progress
-from comt_cli.data.tokenizer import LONG_LINES_CUT, T5_SHA256, TRAINER, TRAINING_CHARACTERS, VOCABULARY_VERSION
+from comt_cli.data.tokenizer import LONG_LINES_CUT, T5_SHA256, TRAINER, TRAINING_CHARACTERS, VOCABULARY_VERSION, Extra
 from comt_cli.recipe.settings import MAX_LENGTH, Tokens, Vocabulary, WholeNumber
 
 FORMAT = 4
@@ -62,7 +61,7 @@ class Corpus(Named):
 
     package = "comt_cli.data.text.corpora"
     keys: ClassVar[Mapping[str, Any]] = {"validation_fraction": 0.05}
-    reasons: ClassVar[Mapping[str, str]] = {"validation_fraction": "this corpus has a validation split of its own"}
+    data: TextSettings
     is_own_text: ClassVar[bool] = False
     endless: bool = False
     validation_tokens: int | None = None
@@ -71,13 +70,6 @@ class Corpus(Named):
     def contradictions(cls, data: TextSettings) -> Iterator[str]:
         if cls.endless and data.max_train_tokens is None:
             yield "max_train_tokens: say how many tokens of this corpus to prepare"
-
-    @classmethod
-    def of(cls, data: TextSettings) -> Corpus:  # noqa: ARG003 - of most corpora there is one alone
-        return cls()
-
-    def __init__(self) -> None:
-        """Of most corpora there is one alone."""
 
     @abstractmethod
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:

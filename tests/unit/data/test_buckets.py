@@ -12,8 +12,8 @@ from same_bits import same_integers
 
 from comt_cli.data.order import sample_indices
 from comt_cli.data.pairs.dataset import ROWS, PairBuckets, pack_buckets
-from comt_cli.data.special_tokens import SpecialTokens
 from comt_cli.data.split import IGNORE, TokenLists
+from comt_cli.data.tokenizer import SpecialTokens
 
 PLAN = [[6], [9, 4], [0, 1, 7, 2], [11, 5], [10, 3, 8]]
 SPECIAL = SpecialTokens(pad=0, end=1, begin=2)

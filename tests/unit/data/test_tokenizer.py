@@ -13,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comt_cli.data import tokenizer as vocabulary
-from comt_cli.data.special_tokens import EXTRA_PIECES, PAD, SpecialTokens
 from comt_cli.data.tokenizer import (
+    EXTRA_PIECES,
+    PAD,
     TRAINER,
     ByteTokenizer,
+    SpecialTokens,
     WordTokenizer,
     load_tokenizer,
     tokenizer_from_json,
