@@ -1,4 +1,4 @@
-"""What the settings of all kinds of data have in common: the name of a corpus, which says what it takes of the others.
+"""Settings of all kinds of data: the name of a corpus, which says what it takes of the others.
 
 A corpus is a class in a file of a package, found by being there. Nothing here imports torch or NumPy.
 """
@@ -49,7 +49,7 @@ class Named(ABC):
 
     @classmethod
     def contradictions(cls, data: Any) -> Iterator[str]:  # noqa: ARG003
-        """What of the settings this corpus cannot have, as `key: what is wrong`."""
+        """Settings that this corpus cannot have, as `key: what is wrong`."""
         yield from ()
 
     @classmethod
@@ -101,7 +101,7 @@ class NameOf:
 
 
 class DataSection(Section):
-    """What a run reads. The key `named_by` names one of the corpora of `kind`."""
+    """Data of a run. The key `named_by` names one of the corpora of `kind`."""
 
     kind: ClassVar[type[Named]]
     named_by: ClassVar[str] = "corpus"
@@ -109,6 +109,10 @@ class DataSection(Section):
     @property
     def chosen(self) -> type[Named]:
         return self.kind.named(str(getattr(self, self.named_by)))
+
+    def make_corpus(self) -> Any:
+        """The corpus that is named, with these settings."""
+        return self.chosen.of(self)
 
     @model_validator(mode="before")
     @classmethod
@@ -135,7 +139,7 @@ class DataSection(Section):
         return self
 
     def contradictions(self) -> Iterator[str]:
-        """What cannot be meant, as `key: what is wrong`."""
+        """Combinations that make no sense, as `key: what is wrong`."""
         corpus, name = self.chosen, str(getattr(self, self.named_by))
         yield from corpus.contradictions(self)
         every = self.kind.all()

@@ -31,10 +31,9 @@ EXTRA_PIECES: dict[Extra, str] = {"begin": "<s>", "mask": "<mask>", "separator":
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Ids of a tokenizer's special tokens; None where it has none. No text is encoded to one, but to `unknown`, a piece
-    of text outside the vocabulary. `pad` fills what is shorter than its batch, `end` closes a text, `begin` is what a
-    decoder reads before the first token (and what a classifier reads in BERT), `mask` stands for a hidden token,
-    `separator` lies between two texts."""
+    """Ids of a tokenizer's special tokens; None where it has none. No text is encoded to one but `unknown`. `pad` fills
+    up a batch, `end` closes a text, a decoder reads `begin` first (and BERT's classifier its vector), `mask` stands for
+    a hidden token, `separator` lies between two texts."""
 
     pad: int
     end: int
@@ -45,7 +44,7 @@ class SpecialTokens:
 
     @property
     def ids(self) -> frozenset[int]:
-        """All of them: what is never masked, and no word."""
+        """All of them, which are no words and never masked."""
         return frozenset(i for i in astuple(self) if i is not None)
 
     def need(self, extra: Extra) -> int:
@@ -74,7 +73,7 @@ class Tokenizer(ABC):
     @property
     @abstractmethod
     def special(self) -> SpecialTokens:
-        """The ids of all special tokens that it has."""
+        """The ids of all its special tokens."""
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
@@ -252,8 +251,7 @@ TRAINING_CHARACTERS = 20_000_000
 
 VOCABULARY_VERSION = 2
 """Part of the name of every trained vocabulary in the cache: raise it when the same text may give another one
-(tests/contract/test_cache_versions.py asks for it). Version 1 stood for two: trained on slices of texts, then on lines.
-"""
+(tests/contract/test_cache_versions.py asks for it)."""
 
 TRAINER: dict[str, Any] = {
     "model_type": "unigram",
@@ -278,10 +276,8 @@ TRAINER: dict[str, Any] = {
 _SLICE = 1 << 18
 _LONGEST_LINE = 4096
 _PART_OF_LINE = re.compile(rf".{{1,{_LONGEST_LINE}}}\Z|.{{0,{_LONGEST_LINE - 1}}}\s|.{{1,{_LONGEST_LINE}}}", re.DOTALL)
-"""Training takes time with the length of what occurs twice: of 20 million characters some seconds where no line is
-longer than this, hours where lines of 100,000 characters repeat themselves. Such lines of text of one's own are cut,
-where there is white space if there is any, and their fingerprints have a mark that says so. Lines of other corpora
-are cut as ever, to stay below `max_sentence_length`: fingerprints and vocabularies of these are as they were."""
+"""Training takes hours where lines of 100,000 characters repeat themselves. Long lines of text of one's own are cut, at
+white space if there is any, and a mark in the fingerprint says so; those of other corpora at `max_sentence_length`."""
 LONG_LINES_CUT = "long lines cut"
 
 
@@ -289,13 +285,9 @@ def train_sentencepiece(
     texts: Iterable[str], vocabulary: int, extras: Collection[Extra] = (), key: str = "vocabulary", *, own: bool = True
 ) -> SentencePieceTokenizer:
     """Train a unigram vocabulary of exactly `vocabulary` pieces (bytes and special tokens included) on `texts`, of
-    which at most `TRAINING_CHARACTERS` are read.
-
-    `extras` are special tokens beside padding, end and unknown; they have the ids from 3 on, in the order of
-    `EXTRA_PIECES`. The same texts in the same order give the same model, byte for byte, whatever the number of cores.
-    `own` text has its long lines cut (see `_PART_OF_LINE`). Raises `UserError` where the texts cannot carry a
-    vocabulary of this size, with what a recipe's `key` must be.
-    """
+    which at most `TRAINING_CHARACTERS` are read. `extras` have the ids from 3 on, in the order of `EXTRA_PIECES`. The
+    same texts give the same model, byte for byte, whatever the number of cores. `own` text has its long lines cut (see
+    `_PART_OF_LINE`). Raises `UserError` of a recipe's `key` where the texts cannot carry a vocabulary of this size."""
     import sentencepiece
 
     model, options = io.BytesIO(), dict(TRAINER)
@@ -324,8 +316,7 @@ def train_sentencepiece(
 
 
 def _lines(texts: Iterable[str], own: bool) -> Iterator[str]:
-    """The lines of the texts up to the training limit, long ones in parts. No piece reaches over a line break, and from
-    texts of many lines the trainer learns worse pieces than from lines."""
+    """The lines of the texts up to the training limit, long ones in parts: no piece reaches over a line break."""
     budget = TRAINING_CHARACTERS
     for text in texts:
         for line in text[:budget].split("\n"):
@@ -345,18 +336,14 @@ T5_VARIABLE = "COMT_T5_SPM"
 
 
 def t5_path() -> Path:
-    """Where the cache keeps the model file once it was fetched and checked."""
+    """The model file in the cache, once it was fetched and checked."""
     return cache_folder() / "tokenizers" / "t5-base.spiece.model"
 
 
 def t5_tokenizer(progress: ProgressCallback = no_progress) -> SentencePieceTokenizer:
-    """T5's tokenizer: 32000 pieces, 0 padding, 1 end of text, 2 unknown; without the 100 sentinels that transformers
-    adds.
-
-    Taken from the file `$COMT_T5_SPM` if that is set, else from the cache, else fetched once from the Hugging Face hub
-    at a pinned revision; wherever it comes from, its SHA-256 is compared with T5's. Raises `UserError` where it cannot
-    be had.
-    """
+    """T5's tokenizer: 32000 pieces, 0 padding, 1 end of text, 2 unknown; without the sentinels that transformers adds.
+    Taken from the file `$COMT_T5_SPM` if that is set, else from the cache, else fetched once from the hub; its SHA-256
+    is checked. Raises `UserError` where it cannot be had."""
     if local := os.environ.get(T5_VARIABLE):
         return SentencePieceTokenizer(_checked(Path(local).expanduser(), f"${T5_VARIABLE}"))
     path = t5_path()

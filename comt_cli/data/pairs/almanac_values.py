@@ -54,7 +54,7 @@ UNITS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Limits:
-    """What may be drawn: `easy`, numbers below 100 and no decimals; `years`, the first and the last."""
+    """Limits of values: `easy`, numbers below 100 and no decimals; `years`, the first and the last."""
 
     easy: bool
     years: tuple[int, int]
@@ -73,7 +73,7 @@ _SPACES = str.maketrans(dict.fromkeys("\u00a0\u2007\u2009\u202f", " "))
 
 
 def cldr_version() -> str:
-    """Of the CLDR that Babel has. Raises `UserError` where there is no Babel."""
+    """Version of the CLDR that Babel has. Raises `UserError` where there is no Babel."""
     return str(babel("core").get_cldr_version())
 
 
@@ -111,8 +111,7 @@ def babel(module: str) -> Any:
         return importlib.import_module(f"babel.{module}")
     except ImportError as error:
         raise UserError(
-            f"corpus: Babel, which formats values, cannot be imported: {error}",
-            install_package("babel>=2.18"),
+            f"corpus: Babel, which formats values, cannot be imported: {error}", install_package("babel>=2.18")
         ) from error
 
 

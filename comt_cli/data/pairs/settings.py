@@ -26,7 +26,6 @@ PACKING = 1
 
 BYTE_VOCABULARY = 259  # padding, end, 256 bytes, begin
 LARGEST_ALMANAC = 10**7  # training pairs, which are held in memory while they are prepared
-NAMED = 5  # so many of the pairs that are left out are named
 
 Side = Literal["source", "target"]
 SIDES: tuple[Side, Side] = ("source", "target")
@@ -47,8 +46,7 @@ class TextPair(NamedTuple):
 
 @dataclass(frozen=True)
 class PairTexts:
-    """The texts of a split that is decoded, one `sources` and one `references` a pair; `slots` are the formatted values
-    in each reference, in its order (None: the corpus knows of none)."""
+    """Texts of a split that is decoded; `slots` are the formatted values in each reference (None: unknown)."""
 
     sources: Sequence[str]
     references: Sequence[str]
@@ -79,7 +77,7 @@ class PairCorpus(Named):
 
     @abstractmethod
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        """What decides the texts, as JSON: equal identities give equal pairs in equal order. Raises `UserError`."""
+        """All that decides the texts, as JSON. Raises `UserError`."""
 
     @abstractmethod
     def decoded(self, progress: ProgressCallback = no_progress) -> Mapping[str, PairTexts]:
@@ -110,11 +108,8 @@ TwoFiles = Annotated[str, matching(r"[^,]+,[^,]+", "is not two files with a comm
 
 
 class PairData(DataSection):
-    """What the model translates: the corpus, its languages, the vocabulary of both, and how pairs come in buckets.
-
-    Lengths count tokens with the token that closes a text. A bucket holds at most `batch_tokens` padded tokens of
-    sources, and as many of targets; training pairs with more than `max_length` tokens on a side are left out.
-    """
+    """Data of translation: the corpus, its languages, the vocabulary of both, and the size of buckets. Lengths count
+    tokens with the token that closes a text."""
 
     kind = PairCorpus
 
@@ -161,20 +156,12 @@ class PairData(DataSection):
             )
 
 
-def corpus_for(data: PairData) -> PairCorpus:
-    """The corpus that `data.corpus` names."""
-    found: PairCorpus = data.chosen.of(data)
-    return found
-
-
 # ---- what is prepared
 
 
 class LeftOut(Record):
-    """Training pairs that are not trained on: those longer than `max_length`, and those with an empty side.
-
-    `named` are the first few: the number of the pair, counted from 1 like the lines of a file, and why.
-    """
+    """Training pairs that are not trained on: those longer than `max_length`, and those with an empty side; `named`
+    are the first few, by number and reason."""
 
     too_long: NonNegativeInt = 0
     empty: NonNegativeInt = 0
@@ -187,12 +174,12 @@ class LeftOut(Record):
         return f"training pairs left out: {', '.join(parts)}; first {', '.join(self.named)}" if parts else ""
 
     def with_one(self, reason: Literal["too_long", "empty"], name: str) -> LeftOut:
-        named = (*self.named, name) if len(self.named) < NAMED else self.named
+        named = (*self.named, name)[:5]
         return self.model_copy(update={reason: getattr(self, reason) + 1, "named": named})
 
 
 class PairManifest(FilesManifest):
-    """Everything about a folder of prepared pairs."""
+    """Record of prepared pairs."""
 
     format: int
     corpus: list[Any]

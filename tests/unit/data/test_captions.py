@@ -34,12 +34,6 @@ def scenes(module_cache):
     return prepare(SCENES)
 
 
-# ---- settings
-
-
-# ---- words
-
-
 # ---- batches of scenes
 
 
@@ -160,10 +154,7 @@ def test_a_file_that_changed_is_other_content(folder):
     assert second.test.batch(np.array([0])).regions.tolist() == np.ones((1, 2, 6)).tolist()
 
 
-@pytest.mark.parametrize(
-    ("rule", "words"),
-    [("all", "dog cat bus"), ("karpathy-gt5", "bus"), ("nltk-ge5", "dog")],
-)
+@pytest.mark.parametrize(("rule", "words"), [("all", "dog cat bus"), ("karpathy-gt5", "bus"), ("nltk-ge5", "dog")])
 def test_vocabularies_by_rule(rule, words):
     """`karpathy-gt5`: more than five times in all splits; `nltk-ge5`: at least five times in training."""
     images = {

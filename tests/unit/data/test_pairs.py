@@ -21,7 +21,6 @@ from comt_cli.data.pairs.settings import (
     PairData,
     PairTexts,
     TextPair,
-    corpus_for,
     split_of_source,
 )
 from comt_cli.data.prepare import fingerprint, prepare
@@ -85,7 +84,7 @@ def training_texts(dataset):
 
 def test_every_pair_is_in_one_bucket_and_texts_belong_to_theirs(cache):
     dataset = prepare(ALMANAC)
-    assert training_texts(dataset) == sorted(pair[:2] for pair in corpus_for(ALMANAC).train())
+    assert training_texts(dataset) == sorted(pair[:2] for pair in ALMANAC.make_corpus().train())
     assert str(dataset.left_out) == ""
     assert sorted(dataset.texts) == ["test", "unseen", "validation"]
     for split, buckets in (("validation", dataset.validation), ("test", dataset.test), ("unseen", dataset.unseen)):
@@ -205,7 +204,7 @@ def of_files(source, target, **keys):
 
 def test_lines_are_divided_by_the_hash_of_the_source(cache, two):
     data = of_files(*two, validation_fraction=0.1, test_fraction=0.2)
-    corpus = corpus_for(data)
+    corpus = data.make_corpus()
     decoded, train = corpus.decoded(), list(corpus.train())
     assert len(train) + sum(len(each) for each in decoded.values()) == 300
     assert 10 < len(decoded["validation"]) < 50 < len(decoded["test"]) < 90
@@ -233,7 +232,7 @@ def test_validation_may_be_files_of_its_own_and_where_files_lie_does_not_count(c
 def test_a_side_of_which_nothing_can_be_seen_is_empty(cache, tmp_path):
     unseen = ["\u200b", "\u00ad", "\ufeff\u2060", " \u200e\t"]
     two = write(tmp_path / "a", [*unseen, "seen\u00ad"]), write(tmp_path / "b", ["target"] * 5)
-    corpus = corpus_for(of_files(*two, validation_fraction=0.001, test_fraction=0.001))
+    corpus = of_files(*two, validation_fraction=0.001, test_fraction=0.001).make_corpus()
     assert [pair.source for pair in corpus.train()] == [""] * 4 + ["seen\u00ad"]
     assert corpus.identity()[-1] == LONG_LINES_CUT
 
@@ -294,7 +293,7 @@ class Parquet:
 def test_the_hub_is_read_in_either_direction(cache, tmp_path, monkeypatch, source, target):
     data = PairData(corpus="wmt14-en-de", source=source, target=target, **BYTES)
     monkeypatch.setattr(hub, "open_files", Parquet(tmp_path))
-    corpus = corpus_for(data)
+    corpus = data.make_corpus()
     texts = list(corpus.vocabulary_texts())  # of all files in turn
     assert [text for text in texts if text.startswith("train")][:3] == ["train 0 0", "train 1 0", "train 2 0"]
     assert len(texts) == 240
@@ -331,5 +330,5 @@ def test_a_folder_stands_in_for_the_hub(cache, tmp_path):
     assert dataset.texts["validation"].sources[0] == "tst2012 en 0"
     assert dataset.texts["test"].references[8] == "tst2013 vi 8"
     assert dataset.train.plan.members.size == 10  # as it was published
-    assert len(corpus_for(data).identity()) == 4  # what earlier versions have prepared is still known
+    assert len(data.make_corpus().identity()) == 4  # what earlier versions have prepared is still known
     assert dataset.fingerprint != fingerprint(data.model_copy(update={"folder": None}))

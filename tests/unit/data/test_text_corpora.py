@@ -15,14 +15,7 @@ from comt_cli.data.text.corpora import hub_text, python_library
 from comt_cli.data.text.corpora.hub_text import FILE_ORDER_SEED, articles
 from comt_cli.data.text.corpora.local_files import LocalFiles
 from comt_cli.data.text.corpora.python_library import PythonDocs, decoded
-from comt_cli.data.text.settings import (
-    DataSettings,
-    MaskedData,
-    corpus_for,
-    split_of,
-    tokenizer_identity,
-    train_texts,
-)
+from comt_cli.data.text.settings import DataSettings, MaskedData, split_of, tokenizer_identity, train_texts
 from comt_cli.data.tokenizer import LONG_LINES_CUT
 from comt_cli.errors import StorageError, UserError
 
@@ -36,7 +29,7 @@ def test_the_side_of_a_text_never_changes():
 
 @pytest.mark.slow
 def test_a_tokenizer_sees_the_train_side_only(with_shared_cache):
-    corpus = corpus_for(DataSettings(vocabulary=2048))
+    corpus = DataSettings(vocabulary=2048).make_corpus()
     everything = {document.text for stream in corpus.streams() for document in stream.documents((0, 0))}
     assert set(train_texts(corpus, 0.3)) == {text for text in everything if split_of(text, 0.3) == "train"}
 
@@ -167,7 +160,7 @@ def test_a_change_that_keeps_size_and_time_is_seen(texts, cache):
     before = prepare(data).fingerprint
     written("one too")
     assert prepare(data).fingerprint == fingerprint(data) != before
-    corpus = corpus_for(data)
+    corpus = data.make_corpus()
     corpus.identity()
     written("one six")
     with pytest.raises(UserError, match=r"a\.txt was changed while it was read"):
@@ -212,7 +205,7 @@ def open_c4(monkeypatch):
 
     def opened(train, validation):
         monkeypatch.setattr(hub, "open_files", lambda *where: train if "train" in where[2] else validation)
-        return corpus_for(C4)
+        return C4.make_corpus()
 
     return opened
 

@@ -32,9 +32,9 @@ _SHORT_LINES = 0.01  # so many of a file's lines may have fewer columns than the
 
 @dataclass(frozen=True)
 class Form:
-    """A task: what it asks for; what GLUE's archive calls it (`folder`); the `columns` of the hub's texts, beside
-    `label`; those of texts and label in a folder's files (`tsv`), by their names in the first line or, where there is
-    no such line, by their place; and what these files call each class (None: the label is a number)."""
+    """A task: the question asked; its `folder` in GLUE's archive; the `columns` of the hub's texts; those of
+    texts and label in a folder's files (`tsv`), by name or, without a first line of names, by place; and the names
+    of the `classes` in these files (None: the label is a number)."""
 
     asked: Asked
     folder: str

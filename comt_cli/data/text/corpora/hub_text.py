@@ -1,15 +1,13 @@
 """Text of the Hugging Face hub: `c4`, `openwebtext` and `wikitext-103`, the last from a folder, too.
 
-The corpus's files are read in an order drawn from a fixed seed, each from its beginning: a preparation that was stopped
-resumes in the middle of a file without reading the earlier ones again.
+Files are read in an order drawn from a fixed seed: a preparation that was stopped resumes in the middle of one.
 
-C4 and WikiText are read at a pinned commit. OpenWebText is not: what is asked for is the hub's automatic conversion, a
-branch that the hub may write anew. Two preparations made at different times may therefore differ under one fingerprint;
-the hash of the tokens themselves, in every manifest and checkpoint, distinguishes them.
+C4 and WikiText are read at a pinned commit. OpenWebText is not: the hub may write its automatic conversion anew. Two
+preparations made at different times may therefore differ under one fingerprint; the hash of the tokens, in every
+manifest and checkpoint, distinguishes them.
 
 WikiText-103 (Merity et al. 2017) is divided by its authors and holds lines, of which one with a single = on either side
-begins an article. A document here is an article: its lines without the empty ones and the spaces around them. Training
-lies in two files on the hub: an article that is cut by their boundary counts as two.
+begins an article. A document here is an article: its lines without the empty ones and the spaces around them.
 """
 
 from __future__ import annotations
@@ -88,8 +86,7 @@ class C4(HubText):
 
 
 class OpenWebText(HubText):
-    """OpenWebText (Gokaslan & Cohen 2019). The repository itself holds a loading script, which `datasets` no longer
-    runs; this is the hub's conversion of it."""
+    """OpenWebText (Gokaslan & Cohen 2019) in the hub's conversion, since `datasets` runs no loading scripts."""
 
     names = ("openwebtext",)
     sources = (HubSource("Skylion007/openwebtext", "refs/convert/parquet", "plain_text/*train*/*.parquet", None),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -56,7 +57,7 @@ class LocalFiles(Corpus):
             raise UserError(
                 f"corpus: no file matches files:{self.glob}",
                 f"It was looked up from {Path.cwd()}. Name files, not folders: ** stands for any folders, as in "
-                "files:texts/**/*.txt (none behind a symbolic link), [[] for a bracket that is part of a name.",
+                "files:texts/**/*.txt [[] for a bracket that is part of a name.",
             )
         return list(zip(paths, hash_files(paths, self._progress), strict=True))
 
@@ -79,21 +80,14 @@ class LocalFiles(Corpus):
 
 
 def _match(pattern: str) -> tuple[Path, list[Path]]:
-    """The folder before the pattern's first wildcard, and the files that match, sorted by their name below it. As in a
-    shell, a wildcard does not match names that begin with a dot; what is there by the very name that is given is
-    meant."""
+    """The folder before the pattern's first wildcard, and the files that match, sorted by their name below it. A file
+    that is there by the very name that is given is meant."""
     parts = Path(pattern).expanduser().absolute().parts
-    wild = next(
-        (i for i, part in enumerate(parts) if set(part) & {*"*?["} and not Path(*parts[: i + 1]).exists()), None
-    )
-    if wild is None:
+    wild = [i for i, part in enumerate(parts) if glob.has_magic(part) and not Path(*parts[: i + 1]).exists()]
+    if not wild:
         path = Path(*parts)
         return path.parent, [path] if path.is_file() else []
-    root, rest = Path(*parts[:wild]), "/".join(parts[wild:])
-    try:
-        paths = {path for path in root.glob(rest) if path.is_file()}
-    except (ValueError, NotImplementedError, OSError) as error:
-        raise UserError(f"corpus: files:{pattern} cannot be looked up: {error}") from error
-    if not any(part.startswith(".") for part in parts[wild:]):
-        paths = {path for path in paths if not any(part.startswith(".") for part in path.relative_to(root).parts)}
-    return root, sorted(paths, key=lambda path: path.relative_to(root).as_posix())
+    root, rest = Path(*parts[: wild[0]]), "/".join(parts[wild[0] :])
+    # Unlike `Path.glob`, as a shell does: a wildcard does not match names that begin with a dot.
+    names = {Path(name).as_posix() for name in glob.glob(rest, root_dir=root, recursive=True)}  # noqa: PTH207
+    return root, [root / name for name in sorted(names) if (root / name).is_file()]
