@@ -50,7 +50,7 @@ class CaptionedImages:
     def from_json(cls, value: Mapping[str, Any]) -> CaptionedImages:
         """The images whose `to_json` is `value`. Raises `ValueError`, `KeyError` or `TypeError` at anything else."""
         scenes = value["scenes"] and [
-            Scene(tuple(SceneObject(*own, (right, down)) for *own, (right, down) in objects), paper)
+            Scene(tuple(SceneObject(*[*own, (right, down)]) for *own, (right, down) in objects), paper)
             for paper, *objects in value["scenes"]
         ]
         return cls(**{**value, "scenes": scenes})

@@ -93,7 +93,7 @@ def pack_buckets(source_P: NDArray[np.int64], target_P: NDArray[np.int64], batch
     ascending_P, bounds = longer_P[sorted_P], [0]
     while (begin := bounds[-1]) < len(ascending_P):
         longest = ascending_P[begin : begin + batch_tokens // ascending_P[begin]]  # no later pair is shorter
-        bounds.append(begin + np.count_nonzero(np.arange(1, len(longest) + 1) * longest <= batch_tokens))
+        bounds.append(begin + int(np.count_nonzero(np.arange(1, len(longest) + 1) * longest <= batch_tokens)))
     numbering = sample_indices(seed, 0, len(bounds) - 1, len(bounds) - 1)
     sizes = np.diff(bounds)[numbering]
     offsets = np.concatenate([[0], np.cumsum(sizes)])
