@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from comt_cli.errors import StorageError, UserError
-from comt_cli.files import open_file, open_own
+from comt_cli.files import cache_folder, open_file, open_own, read_json, sha256, write_json
 
 ProgressCallback = Callable[[str, int, int | None], None]
 """Called as `progress(stage, done, total)`. The stage names its unit ("tokenising documents"); `total` may be None."""
 
 _ANOTHER_CACHE = "or choose another cache folder: export COMT_CACHE=/some/folder"
+_SETTLED_NS = 2_000_000_000
 
 
 def no_progress(stage: str, done: int, total: int | None) -> None:
@@ -90,21 +92,40 @@ def state_of(status: os.stat_result) -> list[int]:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
-@functools.lru_cache(maxsize=1 << 16)
-def _hash_in_state(path: Path, *state: int) -> str:  # noqa: ARG001 - the cache's key
-    return hash_file(path)
-
-
 def hash_files(
     paths: Sequence[Path], progress: ProgressCallback, key: str = "corpus", hint: str | None = None
 ) -> list[str]:
-    """SHA-256 of files of the user's; a process reads each once while it does not change. Raises `UserError` of a
-    recipe's `key` where one cannot be read."""
-    digests = []
+    """SHA-256 of files of the user's, stored in the cache and valid while `state_of` the file is the same. Raises
+    `UserError` of a recipe's `key` where one cannot be read."""
+    note, old, digests = _note(paths), dict[str, list[Any]](), list[str]()
+    with contextlib.suppress(OSError, ValueError, TypeError):  # absent or damaged: files are hashed again
+        old = dict(read_json(note))
+    new = dict(old)
     for number, path in enumerate(paths):
         progress("hashing files", number, len(paths))
         try:
-            digests.append(_hash_in_state(path, *state_of(path.stat())))
+            status = path.stat()
+            *state, digest = old.get(str(path.absolute()), [None])
+            # A file written moments ago may be written again without its time moving on: it is not stored yet.
+            is_settled = time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > _SETTLED_NS
+            digests.append(digest if state == state_of(status) else hash_file(path))
         except OSError as error:
             raise UserError(f"{key}: cannot read {path}: {error.strerror or error}", hint) from error
+        if is_settled:
+            new[str(path.absolute())] = [*state_of(status), digests[-1]]
+    if new != old:
+        with contextlib.suppress(StorageError):  # a cache that may only be read costs time, nothing else
+            make_folder(note.parent)
+            write_json(note, new)
     return digests
+
+
+def forget_hashes(paths: Sequence[Path]) -> None:
+    """Have the files hashed again: a stored hash was not that of its file."""
+    with contextlib.suppress(OSError):  # of a cache that may only be read
+        _note(paths).unlink(missing_ok=True)
+
+
+def _note(paths: Sequence[Path]) -> Path:
+    folder = os.path.commonpath([path.absolute().parent for path in paths])
+    return cache_folder() / "file-hashes" / f"{sha256(folder)[:16]}.json"

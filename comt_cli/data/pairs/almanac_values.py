@@ -111,7 +111,8 @@ def babel(module: str) -> Any:
         return importlib.import_module(f"babel.{module}")
     except ImportError as error:
         raise UserError(
-            f"corpus: Babel, which formats values, cannot be imported: {error}", install_package("babel>=2.18")
+            f"corpus: Babel, which formats values and reads catalogues, cannot be imported: {error}",
+            install_package("babel>=2.18"),
         ) from error
 
 

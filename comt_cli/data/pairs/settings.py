@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import unicodedata
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeInt
@@ -92,12 +93,23 @@ class PairCorpus(Named):
         return (text for pair in self.train() for text in pair[:2])
 
 
+SHARES: Mapping[str, float] = {"validation_fraction": 0.02, "test_fraction": 0.02}
+"""The settings of corpora that `split_of_source` divides."""
+
+
 def split_of_source(source: str, data: PairData) -> Literal["train", "validation", "test"]:
     """The split of a pair by the hash of its source text: equal sources are never in two of them."""
     validation, test = data.validation_fraction or 0.0, data.test_fraction or 0.0
     if split_of(source, validation) == "validation":
         return "validation"
     return "test" if split_of(source, validation + test) == "validation" else "train"
+
+
+def trained_on(pairs: Iterable[tuple[str, str]], data: PairData, start: tuple[int, int]) -> Iterator[TextPair]:
+    """The training pairs of all that are divided, from number `start[1]` on, counted from 0 over all."""
+    for number, (source, target) in enumerate(islice(pairs, start[1], None), start[1]):
+        if split_of_source(source, data) == "train":
+            yield TextPair(source, target, (0, number))
 
 
 Share = Annotated[float, Field(gt=0, lt=1)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -160,6 +161,8 @@ def test_a_killed_preparation_resumes_and_ends_with_the_same_bytes(tmp_path, mon
         ({"target": "ja", "batch_tokens": 50, "folder": "/f"}, "target folder batch_tokens"),
         ({"test_fraction": 0.1}, "test_fraction"),
         ({"corpus": "pairs:a,b", "difficulty": "easy"}, "difficulty"),
+        ({"corpus": "gettext:x", "source": "fr", "target": "de"}, "source"),
+        ({"corpus": "gettext:x", "test_files": "a,b"}, "test_files"),
         ({"corpus": "wmt14-en-de", "test_files": "a,b"}, "test_files"),
         ({"corpus": "wmt14-en-de", "target": "fr"}, "target"),
         ({"corpus": "pairs:a,b", "test_fraction": 0.5, "validation_fraction": 0.5}, "validation_fraction"),
@@ -237,12 +240,26 @@ def test_a_side_of_which_nothing_can_be_seen_is_empty(cache, tmp_path):
     assert corpus.identity()[-1] == LONG_LINES_CUT
 
 
-def test_files_that_changed_are_other_data(cache, two):
-    """A letter for a letter, and the time is that of the archive."""
-    data, before = of_files(*two), fingerprint(of_files(*two))
-    two[1].write_text(two[1].read_text().replace("Satz Nummer 7", "Satz Nummer 8"))
-    os.utime(two[1], (1577836800, 1577836800))
+def test_files_that_changed_are_never_prepared_as_what_they_were(cache, two, monkeypatch):
+    data, later = of_files(*two), time.time_ns() + 10**12
+    monkeypatch.setattr("time.time_ns", lambda: later)  # when hashes are remembered
+
+    def corrected(number):
+        """A letter for a letter, and the time is that of the archive."""
+        two[1].write_text(two[1].read_text().replace("Satz Nummer 7", f"Satz Nummer {number}"))
+        os.utime(two[1], (1577836800, 1577836800))
+
+    corrected(7)
+    before = fingerprint(data)
+    corrected(8)
     assert prepare(data).fingerprint == fingerprint(data) != before
+    monkeypatch.setattr("comt_cli.data.storage.state_of", lambda status: [0])  # of a system that tells no change
+    fingerprint(data)
+    write(two[1], [f"Satz Nr. {number}" for number in range(300)])
+    shutil.rmtree(cache / "pairs")
+    with pytest.raises(UserError, match=r"b\.de was changed while it was read"):
+        prepare(data)
+    assert prepare(data).fingerprint == fingerprint(data)
 
 
 def test_files_that_do_not_fit_are_named(cache, two, tmp_path):
@@ -258,6 +275,61 @@ def test_files_that_do_not_fit_are_named(cache, two, tmp_path):
     ):
         with pytest.raises(UserError, match=wrong):
             prepare(of_files(two[0], other))
+
+
+# ---- catalogues
+
+PO = """
+msgid ""
+msgstr "Content-Type: text/plain; charset=UTF-8\\nPlural-Forms: nplurals=2; plural=(n != 1);\\n"
+msgid "Save the <b>file</b>"
+msgstr "Die <b>Datei</b> speichern"
+msgid "%(count)s page"
+msgid_plural "%(count)s pages"
+msgstr[0] "%(count)s Seite"
+msgstr[1] "%(count)s Seiten"
+#, fuzzy
+msgid "Unsure"
+msgstr "Unsicher"
+msgid "Untranslated"
+msgstr ""
+msgid "Two\\n  lines"
+msgstr "Zwei Zeilen"
+"""
+
+
+def test_catalogues_are_read_once_each_without_the_fuzzy_and_empty(cache, tmp_path, monkeypatch):
+    from babel.messages.catalog import Catalog
+    from babel.messages.mofile import write_mo
+
+    folder = tmp_path / "translated_package" / "locale" / "de" / "LC_MESSAGES"
+    folder.mkdir(parents=True)
+    (tmp_path / "translated_package" / "__init__.py").touch()
+    (folder / "django.po").write_text(PO, encoding="utf-8")
+    catalogue = Catalog("de")
+    catalogue.add("Close", "Schließen")
+    catalogue.add(("%d day", "%d days"), ("%d Tag", "%d Tage"))
+    catalogue.add("Two lines", "Zwei Zeilen")
+    for name in ("other.mo", "django.mo"):  # the latter is left alone: it has a .po
+        with (folder / name).open("wb") as handle:
+            write_mo(handle, catalogue)
+    monkeypatch.syspath_prepend(tmp_path)
+    data = PairData(corpus="gettext:translated_package", **BYTES)
+    catalogues = data.make_corpus()
+    pairs = {pair.source: pair.target for pair in catalogues.train()}
+    for split in catalogues.decoded().values():
+        pairs |= dict(zip(split.sources, split.references, strict=True))
+    assert pairs == {
+        "Save the <b>file</b>": "Die <b>Datei</b> speichern",
+        "%(count)s pages": "%(count)s Seiten",
+        "Two lines": "Zwei Zeilen",
+        "Close": "Schließen",
+        "%d days": "%d Tage",
+    }
+    assert catalogues.total == 5
+    before = fingerprint(data)
+    (folder / "django.po").write_text(PO.replace("speichern", "sichern"), encoding="utf-8")
+    assert fingerprint(data) != before
 
 
 # ---- the hub

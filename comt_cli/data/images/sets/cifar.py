@@ -78,13 +78,16 @@ def _read(kind: Any, name: str, folder: Path, progress: ProgressCallback) -> lis
 
 
 def _fetch(kind: Any, name: str, folder: Path, progress: ProgressCallback) -> None:
-    """Unpack the archive that lies in `folder`; one that is not there, or is damaged, is downloaded first."""
+    """Unpack the archive that lies in `folder`; one that is not there, or is damaged, is downloaded first. The
+    files that torchvision reads are written, and no links or other files that an archive may hold."""
     progress(f"unpacking {name} in {folder}, downloaded first where it is not there", 0, None)
+    files = (kind.meta["filename"], *(file for file, _ in (*kind.train_list, *kind.test_list)))
+    names = {f"{kind.base_folder}/{file}" for file in files}
     try:
         torchvision_datasets().utils.download_url(kind.url, folder, kind.filename, kind.tgz_md5)  # if it is not whole
         with tarfile.open(folder / kind.filename, "r:gz") as tar:
             tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)  # before Python 3.11.4
-            tar.extractall(folder)
+            tar.extractall(folder, [member for member in tar if member.isfile() and member.name in names])
     except (RuntimeError, OSError, EOFError, tarfile.TarError) as error:  # urllib's errors are OSErrors
         raise UserError(
             f"{name} is not in {folder}, or is damaged, and cannot be downloaded: {first_line(error)}",

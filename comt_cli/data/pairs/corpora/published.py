@@ -19,8 +19,24 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from comt_cli.data import hub
-from comt_cli.data.pairs.settings import PairCorpus, PairData, PairTexts, TextPair, is_blank, split_of_source
-from comt_cli.data.storage import ProgressCallback, hash_files, no_progress
+from comt_cli.data.pairs.settings import (
+    SHARES,
+    PairCorpus,
+    PairData,
+    PairTexts,
+    TextPair,
+    is_blank,
+    split_of_source,
+    trained_on,
+)
+from comt_cli.data.storage import (
+    ProgressCallback,
+    changed,
+    forget_hashes,
+    hash_file,
+    hash_files,
+    no_progress,
+)
 from comt_cli.data.tokenizer import LONG_LINES_CUT, TRAINING_CHARACTERS
 from comt_cli.errors import UserError
 from comt_cli.files import conversion, open_file
@@ -35,10 +51,7 @@ class TextFiles(PairCorpus):
     pattern = r"pairs:[^,]+,[^,]+"
     said = "your own pairs:SOURCES,TARGETS"
     is_own_text = True
-    keys: ClassVar[Mapping[str, Any]] = {
-        **{"validation_fraction": 0.02, "test_fraction": 0.02},
-        **{"validation_files": None, "test_files": None},
-    }
+    keys: ClassVar[Mapping[str, Any]] = {**SHARES, "validation_files": None, "test_files": None}
 
     def __init__(self, data: PairData, files: Mapping[FileSplit, FilePair]) -> None:
         super().__init__(data)
@@ -56,14 +69,8 @@ class TextFiles(PairCorpus):
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
         """The hash of every file's name and content, the shares, and of one's own text how it is read, which was once
         another way; where the files lie does not count. Raises `UserError` where one cannot be read."""
-        names = ", ".join(path.name for two in self._files.values() for path in two)
         hashes = {
-            split: [
-                [path.name, digest]
-                for path, digest in zip(
-                    two, hash_files(two, progress, self._key, f"The files are {names}."), strict=True
-                )
-            ]
+            split: [[path.name, digest] for path, digest in zip(two, self._hashes(two, progress), strict=True)]
             for split, two in self._files.items()
         }
         own = [] if self.data.folder is not None else ["unseen sides empty", LONG_LINES_CUT]
@@ -71,9 +78,13 @@ class TextFiles(PairCorpus):
 
     def decoded(self, progress: ProgressCallback = no_progress) -> Mapping[str, PairTexts]:
         """The texts of validation and test without pairs with an empty side. Raises `UserError` where a file is not
-        UTF-8, or has more lines than its other."""
+        UTF-8, has more lines than its other, or is not the one whose hash is known."""
         found: dict[str, list[tuple[str, str]]] = {"validation": [], "test": []}
         for split, paths in self._files.items():
+            for path, digest in zip(paths, self._hashes(paths, progress), strict=True):
+                if hash_file(path) != digest:
+                    forget_hashes(paths)
+                    raise changed(path)
             progress(f"reading {paths[0].name} and {paths[1].name}", 0, None)
             for source, target in self._pairs(paths):
                 place = split if split != "train" else split_of_source(source, self.data)
@@ -82,16 +93,17 @@ class TextFiles(PairCorpus):
         return {split: PairTexts.of(pairs) for split, pairs in found.items()}
 
     def train(self, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
-        """The training pairs from number `start[1]` on, counted from 0 over all that are divided."""
-        for number, (source, target) in enumerate(islice(self._pairs(self._files["train"]), start[1], None), start[1]):
-            if split_of_source(source, self.data) == "train":
-                yield TextPair(source, target, (0, number))
+        return trained_on(self._pairs(self._files["train"]), self.data, start)
 
     def vocabulary_texts(self) -> Iterator[str]:
         """Every training pair, or every n-th of a corpus that is larger than a vocabulary is trained on."""
         size = sum(path.stat().st_size for path in self._files["train"])
         chosen = islice(self.train(), 0, None, max(1, size // TRAINING_CHARACTERS))
         return (text for pair in chosen for text in pair[:2])
+
+    def _hashes(self, paths: FilePair, progress: ProgressCallback) -> list[str]:
+        names = ", ".join(path.name for two in self._files.values() for path in two)
+        return hash_files(paths, progress, self._key, f"The files are {names}.")
 
     def _pairs(self, paths: FilePair) -> Iterator[tuple[str, str]]:
         """Pairs of lines. A side of which nothing can be seen is empty; the published corpora stay as they are."""

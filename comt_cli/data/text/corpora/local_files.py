@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from comt_cli.data.storage import ProgressCallback, changed, hash_files, no_progress
+from comt_cli.data.storage import ProgressCallback, changed, forget_hashes, hash_files, no_progress
 from comt_cli.data.text.settings import Corpus, Document, Place, Stream, TextSettings
 from comt_cli.errors import UserError
 from comt_cli.files import canonical_json, conversion, open_file, sha256
@@ -57,7 +57,7 @@ class LocalFiles(Corpus):
             raise UserError(
                 f"corpus: no file matches files:{self.glob}",
                 f"It was looked up from {Path.cwd()}. Name files, not folders: ** stands for any folders, as in "
-                "files:texts/**/*.txt [[] for a bracket that is part of a name.",
+                "files:texts/**/*.txt; use [[] for a bracket that is part of a name.",
             )
         return list(zip(paths, hash_files(paths, self._progress), strict=True))
 
@@ -69,6 +69,7 @@ class LocalFiles(Corpus):
         except OSError as error:
             raise UserError(f"corpus: cannot read {path}: {error.strerror or error}") from error
         if sha256(content) != digest:
+            forget_hashes(self._matched[1])
             raise changed(path)
         try:
             return content.decode("utf-8-sig").replace("\r\n", "\n")
