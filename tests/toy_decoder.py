@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from comt_cli.data.special_tokens import PAD
+from comt_cli.data.tokenizer import PAD
 
 END, BEGIN = 1, 2
 STATES = 997

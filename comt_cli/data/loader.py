@@ -24,9 +24,8 @@ class TrainBatches(Generic[B]):
     """An iterator over optimiser steps; each item is the list of this rank's micro-batches of that step.
 
     Step s (from 0) takes positions [s * batch_size, (s + 1) * batch_size) of the order of `seed`. Rank r of w takes the
-    r-th of w equal slices, cut in micro-batches of `micro_batch_size` samples (the last may be smaller). So the samples
-    of a step, concatenated over micro-batches and then ranks, are the same for every number of ranks and every
-    micro-batch size, and nothing but the step number has to be stored to resume.
+    r-th of w equal slices, cut in micro-batches of `micro_batch_size` samples (the last may be smaller): the samples of
+    a step are the same for every number of ranks, and nothing but the step number is needed to resume.
 
     A thread reads `_AHEAD` steps ahead: use it as a context manager, or call `close`. An error in the thread is raised
     by the `next` that would have returned its batch. `step` is the step that the next item is for, `waited_seconds` the
@@ -118,11 +117,10 @@ class TrainBatches(Generic[B]):
 class EvaluationBatches(Generic[B]):
     """The first samples of a split, in order: the fewest that hold `max_targets` targets, all where that is None.
 
-    Which samples these are depends on neither the batch size nor the number of ranks: global batch b is samples b *
-    batch_size up to (b + 1) * batch_size, and rank r takes its r-th slice. All ranks yield the same number of batches,
-    each of at least one sample, so that sharded models can run their collective operations in step: a rank that is left
-    without samples gets one whose targets are all `IGNORE`. Over all ranks `used` samples with `targets` targets are
-    read."""
+    Global batch b is samples b * batch_size up to (b + 1) * batch_size, of which rank r takes its r-th slice. All ranks
+    yield the same number of batches, each of at least one sample, so that sharded models run their collective
+    operations in step: a rank that is left without samples gets one whose targets are all `IGNORE`. Over all ranks
+    `used` samples with `targets` targets are read."""
 
     def __init__(
         self,
@@ -134,9 +132,8 @@ class EvaluationBatches(Generic[B]):
         max_targets: int | None = None,
         equal: bool = False,
     ) -> None:
-        """`batch_size` counts samples over all ranks. `equal`: where it is a multiple of the ranks, several
-        batches have one size, for which a model is compiled once: the last is filled up with samples whose targets are
-        `IGNORE`."""
+        """`batch_size` counts samples over all ranks. `equal`: where it is a multiple of the ranks, the last of several
+        batches is filled up with samples whose targets are `IGNORE`, so that a model is compiled for one size."""
         self._split, self._batch_size, self._rank, self._world_size = split, batch_size, rank, world_size
         self.used, self.targets = _prefix(split, max_targets)
         self._least = batch_size // world_size if equal and self.used > batch_size else 1

@@ -2,13 +2,12 @@
 no cost in memory.
 
 Epoch e visits every row once, in the order of a permutation P_e of range(rows). P_e is a Feistel network keyed by
-(seed, e): any entry is computed alone, so c4's tens of millions of rows need no shuffled list, resuming needs no
-state but the step, and every rank computes the same order for itself.
+(seed, e): any entry is computed alone, so no list is shuffled, and resuming needs no state but the step.
 
 The network works on pairs (l, r) with l < a, r < b and a * b barely above `rows`. A round adds a hash of one half to
 the other half, modulo its size: that is invertible whatever the hash, hence the whole is a permutation of the a * b
 pairs. Pairs that stand for a number >= rows are sent through again until they fall below (cycle walking), which keeps
-it a permutation of range(rows). Since a * b - rows < a, nearly nothing is sent twice.
+it a permutation of range(rows).
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     settings -> identity -> fingerprint -> locked folder -> files -> manifest -> opened splits
 
 A kind of data is a folder beside this file. Its `settings.py` has its settings, the base class of its corpora and the
-class `Kind`, which identifies what they describe; its `dataset.py` writes and opens it. No entry names them. Importing
-this, and what finds a fingerprint, imports no NumPy, which takes as long as all else that a plan needs.
+class `Kind`, which identifies what they describe; its `dataset.py` writes and opens it. Finding a fingerprint imports
+no NumPy, which takes as long as all else that a plan needs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from comt_cli.data.storage import (
     no_progress,
     state_of,
 )
-from comt_cli.data.tokenizer import load_tokenizer
+from comt_cli.data.tokenizer import Tokenizer, load_tokenizer
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import cache_folder, canonical_json, if_damaged, read_json, sha256, write_json
 from comt_cli.recipe.settings import Section
@@ -46,7 +46,7 @@ TOKENIZER = "tokenizer.json"
 
 
 class Record(BaseModel):
-    """Part of what is written about a prepared folder."""
+    """Part of a manifest."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -77,7 +77,7 @@ class FileRecord(Record):
 
 
 class Manifest(Record, ABC):
-    """The record of a prepared folder. It is written last: its presence means that the folder is complete."""
+    """The record of a prepared folder, written last: its presence means that the folder is complete."""
 
     fingerprint: str
     settings: dict[str, Any]
@@ -130,9 +130,9 @@ S = TypeVar("S")
 class Prepared(ABC, Generic[D, C]):
     """Data of one kind: settings `data`, and the corpus that they name.
 
-    A kind says what identifies it. `dataset.py` beside it has `write`, which writes the files of a fingerprint into a
-    folder, behind what a killed preparation left of them, and returns their manifest; and `opened`, which opens them
-    and raises `OSError`, `ValueError`, `KeyError` or `TypeError` where they changed.
+    `dataset.py` of the kind has `write`, which writes the files of a fingerprint into a folder, behind what a killed
+    preparation left of them, and returns their manifest; and `opened`, which opens them and raises `OSError`,
+    `ValueError`, `KeyError` or `TypeError` where they changed.
 
     `cache` is the folder of the cache that has a folder for each fingerprint; versions of `packages` are recorded;
     `places` are the keys that say where files lie, which the manifest is without; `keys` are part of the identity."""
@@ -149,22 +149,20 @@ class Prepared(ABC, Generic[D, C]):
         self.corpus = self.named_corpus() if corpus is None else corpus
 
     def named_corpus(self) -> C:
-        found: C = self.data.chosen.of(self.data)
+        found: C = self.data.make_corpus()
         return found
 
     @abstractmethod
     def identity(self, progress: ProgressCallback) -> dict[str, Any]:
-        """What decides the data besides `keys`, as JSON: equal identities are equal data. Needs no network; raises
-        `UserError`."""
+        """All that decides the data besides `keys`, as JSON. Needs no network; raises `UserError`."""
 
     def fingerprint(self, progress: ProgressCallback = no_progress) -> str:
-        """16 hexadecimal digits that identify what the settings describe; needs no network and makes no data. Of files
-        on this machine the content is hashed, of the hub it is what is asked for. Raises `UserError`."""
+        """16 hexadecimal digits over the identity: the content of files on this machine, the request to the hub."""
         own = {key: getattr(self.data, key) for key in self.keys}
         return sha256(canonical_json({**self.identity(progress), **own}))[:16]
 
     def folder(self, name: str) -> Path:
-        """Where what has this fingerprint is prepared."""
+        """The folder of the data with this fingerprint."""
         return cache_folder() / self.cache / name
 
     def is_current(self, folder: Path, name: str) -> bool:
@@ -172,7 +170,7 @@ class Prepared(ABC, Generic[D, C]):
         return (folder / MANIFEST).exists()
 
     def known_content(self, name: str) -> str | None:
-        """The content hash of what is prepared under this fingerprint; None where nothing is that can be read."""
+        """Content hash of the prepared data with this fingerprint; None where there is none that can be read."""
         folder = self.folder(name)
         try:
             return self.manifest.read(folder, name).content_hash() if self.is_current(folder, name) else None
@@ -180,10 +178,9 @@ class Prepared(ABC, Generic[D, C]):
             return None
 
     def prepare(self, progress: ProgressCallback = no_progress) -> Any:
-        """What the settings describe, made now unless it was made before. Of two processes at once one works and the
-        other waits; what was killed resumes where its kind can, else it begins anew. Raises `UserError` where corpus,
-        vocabulary or network are not as needed, or prepared files are damaged; `StorageError` where the disk refuses:
-        what was written before is kept."""
+        """The data, made now unless it was made before. Of two processes at once one works and the other waits; what
+        was killed resumes where its kind can, else it begins anew. Raises `UserError` where corpus, vocabulary or
+        network are not as needed, or prepared files are damaged; `StorageError` where the disk refuses."""
         name = self.fingerprint(progress)
         folder = self.folder(name)
         if not self.is_current(folder, name):
@@ -201,8 +198,10 @@ class Prepared(ABC, Generic[D, C]):
     def dataset_module(self) -> Any:
         return importlib.import_module(f"{type(self).__module__.rpartition('.')[0]}.dataset")
 
-    def record(self, name: str, **own: Any) -> Manifest:
-        """The manifest of fingerprint `name`, with what its kind says of it."""
+    def record(self, name: str, folder: Path, files: Sequence[str] | None, **own: Any) -> Manifest:
+        """The manifest of fingerprint `name`, with the `files` of `folder` (None: `own` has them)."""
+        if files is not None:
+            own["files"] = tuple(FileRecord.of(folder / file) for file in files)
         packages = {package: metadata.version(package) for package in self.packages}
         versions = {"comt": comt_version, "python": platform.python_version(), **packages}
         settings = self.data.model_dump(mode="json", exclude=self.places)
@@ -220,45 +219,47 @@ class Prepared(ABC, Generic[D, C]):
             raise changed(getattr(self.data, "corpus", name))
         manifest.write(folder)
         kept = {MANIFEST, *(file.name for file in manifest.all_files())}
-        try:  # records of progress, and files of parts that were cut off
-            for path in folder.iterdir():
-                if path.name not in kept and path.is_file():
-                    path.unlink(missing_ok=True)
-        except OSError as error:
-            raise StorageError(f"cannot tidy the folder {folder}: {error.strerror or error}") from error
+        for path in folder.iterdir():  # records of progress, and files of parts that were cut off
+            if path.name not in kept and path.is_file():
+                path.unlink(missing_ok=True)
 
 
 def kind_of(data: Section) -> Prepared[Any, Any]:
-    """What prepares the data of these settings."""
+    """The kind of these settings, which prepares their data."""
     found: Prepared[Any, Any] = importlib.import_module(type(data).__module__).Kind(data)
     return found
 
 
 def fingerprint(data: Section, progress: ProgressCallback | None = None) -> str:
-    """`Prepared.fingerprint`: the identity of the data, found without making it. Raises `UserError`."""
+    """`Prepared.fingerprint` of these settings. Raises `UserError`."""
     return kind_of(data).fingerprint(progress or no_progress)
 
 
 def known_content(data: Section, name: str) -> str | None:
-    """`Prepared.known_content`: the content hash of what is prepared under the fingerprint `name`, if anything is."""
+    """`Prepared.known_content` of these settings, whose fingerprint is `name`."""
     return kind_of(data).known_content(name)
 
 
 def prepare(data: Section, progress: ProgressCallback | None = None) -> Any:
-    """`Prepared.prepare`: the data, made now unless it was made before. Raises `UserError` and `StorageError`."""
+    """`Prepared.prepare` of these settings. Raises `UserError` and `StorageError`."""
     return kind_of(data).prepare(progress or no_progress)
 
 
 class PreparedTokens(ABC, Generic[S]):
-    """Data of one fingerprint as tokens of a vocabulary, opened: the base of kinds whose splits are made late. Two
-    machines with one fingerprint can still differ in `content_hash`, when another version of SentencePiece trained the
-    vocabulary."""
+    """Tokens of one fingerprint, opened. Two machines with one fingerprint can still differ in `content_hash`, when
+    another version of SentencePiece trained the vocabulary."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder, self.fingerprint = folder, manifest.fingerprint
         self.content_hash = manifest.content_hash()
-        self.tokenizer = load_tokenizer(folder / TOKENIZER)
-        self.vocabulary_size = self.tokenizer.vocabulary_size
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return load_tokenizer(self.folder / TOKENIZER)
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self.tokenizer.vocabulary_size
 
     @abstractmethod
     def split(self, name: Any) -> S:
@@ -284,9 +285,8 @@ def damaged(path: Path, reason: str) -> UserError:
 
 
 def verify(folder: Path, files: Sequence[FileRecord], progress: ProgressCallback = no_progress) -> None:
-    """Check that every file is the one that was written: sizes always, hashes when this machine has not seen these
-    files pass before (and none has changed, see `state_of`); a small stamp in the folder remembers that. Raises
-    `UserError` that names the file and says what to do."""
+    """Check that every file is the one that was written: sizes always, hashes where this machine has not seen these
+    files pass in their `state_of` before, which a stamp in the folder remembers. Raises `UserError`."""
     state = [file.check(folder, content=False) for file in files]
     stamp = {"machine": platform.node(), "files": [[file.name, file.sha256] for file in files], "state": state}
     with contextlib.suppress(OSError, ValueError):  # absent or damaged: the files are checked again
@@ -296,5 +296,5 @@ def verify(folder: Path, files: Sequence[FileRecord], progress: ProgressCallback
         progress("verifying files of prepared data", number, len(files))
         file.check(folder)
     progress("verifying files of prepared data", len(files), len(files))
-    with contextlib.suppress(StorageError):  # a shared cache that we may only read: the check is made again next time
+    with contextlib.suppress(StorageError):  # a shared cache that we may only read
         write_json(folder / STAMP, stamp)

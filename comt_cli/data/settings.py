@@ -1,4 +1,4 @@
-"""What the settings of all kinds of data have in common: the name of a corpus, which says what it takes of the others.
+"""Settings of all kinds of data: the name of a corpus, which says what it takes of the others.
 
 A corpus is a class in a file of a package, found by being there. Nothing here imports torch or NumPy.
 """
@@ -26,8 +26,7 @@ class Named(ABC):
 
     `names` stand for themselves; of names with an argument, such as `files:GLOB`, `pattern` is the regular expression,
     and `said` what an error says of it. Corpora are listed by `order`, then by name. `keys` are the settings that not
-    every corpus of the kind has but this one does, with the values that are implied (None: none); `reasons` say why it
-    has not a key that others have, where that needs saying."""
+    every corpus of the kind has but this one does, with the values that are implied (None: none)."""
 
     package: ClassVar[str]
     names: ClassVar[tuple[str, ...]] = ()
@@ -35,7 +34,6 @@ class Named(ABC):
     said: ClassVar[str] = ""
     order: ClassVar[int] = 100
     keys: ClassVar[Mapping[str, Any]] = {}
-    reasons: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, data: Any) -> None:
         self.data = data
@@ -51,7 +49,7 @@ class Named(ABC):
 
     @classmethod
     def contradictions(cls, data: Any) -> Iterator[str]:  # noqa: ARG003
-        """What of the settings this corpus cannot have, as `key: what is wrong`."""
+        """Settings that this corpus cannot have, as `key: what is wrong`."""
         yield from ()
 
     @classmethod
@@ -103,7 +101,7 @@ class NameOf:
 
 
 class DataSection(Section):
-    """What a run reads. The key `named_by` names one of the corpora of `kind`."""
+    """Data of a run. The key `named_by` names one of the corpora of `kind`."""
 
     kind: ClassVar[type[Named]]
     named_by: ClassVar[str] = "corpus"
@@ -111,6 +109,10 @@ class DataSection(Section):
     @property
     def chosen(self) -> type[Named]:
         return self.kind.named(str(getattr(self, self.named_by)))
+
+    def make_corpus(self) -> Any:
+        """The corpus that is named, with these settings."""
+        return self.chosen.of(self)
 
     @model_validator(mode="before")
     @classmethod
@@ -137,12 +139,11 @@ class DataSection(Section):
         return self
 
     def contradictions(self) -> Iterator[str]:
-        """What cannot be meant, as `key: what is wrong`."""
+        """Combinations that make no sense, as `key: what is wrong`."""
         corpus, name = self.chosen, str(getattr(self, self.named_by))
         yield from corpus.contradictions(self)
         every = self.kind.all()
         for key in sorted({key for each in every for key in each.keys} - {*corpus.keys}):
             if getattr(self, key) is not None:
                 names = ", ".join(name for each in every if key in each.keys for name in each.names or (each.said,))
-                reason = corpus.reasons.get(key, f"this is a key of {names}")
-                yield f"{key}: {reason}; leave it out of {self.named_by} {name.partition(':')[0]}, or say null"
+                yield f"{key}: this is a key of {names}; leave it out of {self.named_by} {name.partition(':')[0]}"

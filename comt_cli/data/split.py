@@ -1,5 +1,4 @@
-"""What all kinds of data have in common: a split of numbered samples (rows of tokens, images) that come in batches, and
-sequences of tokens of any lengths as padded arrays.
+"""Splits of numbered samples, of every kind of data, that come in batches; sequences of tokens as padded arrays.
 
 Shapes: B samples of a batch, P lists, W columns, T the longest list of a batch and one.
 """
@@ -14,7 +13,7 @@ from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from comt_cli.data.special_tokens import SpecialTokens
+from comt_cli.data.tokenizer import SpecialTokens
 
 IGNORE = -100
 """The target where there is nothing to predict."""
@@ -27,7 +26,7 @@ class AnyBatch:
 
     @property
     def target_count(self) -> int:
-        """How many targets there are to predict: the weight of this batch in a mean over targets."""
+        """Number of targets to predict: the weight of this batch in a mean over targets."""
         return int(np.count_nonzero(getattr(self, self.counted) != IGNORE))
 
     def uncounted(self, first: int = 0) -> Self:
@@ -49,7 +48,7 @@ class Split(ABC, Generic[B]):
 
     @abstractmethod
     def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many targets each sample has: int64 [B] of numbers to int64 [B]. Reads no samples."""
+        """Numbers of targets of the samples with these numbers, int64 [B] each. Reads no samples."""
 
     @abstractmethod
     def batch(self, indices: NDArray[np.int64]) -> B:
@@ -69,8 +68,8 @@ class Split(ABC, Generic[B]):
 
 
 class PositionedSplit(Split[B]):
-    """A split whose samples have positions, which dropout follows: a number for each that no other has in training, the
-    same for every division of a step among devices and micro-batches; in evaluation the sample's own number."""
+    """A split whose samples have positions, which dropout follows: in training a unique number for each, the same for
+    every division of a step among devices and micro-batches; in evaluation the sample's own number."""
 
     @abstractmethod
     def _batch(self, indices: NDArray[np.int64], positions: NDArray[np.int64]) -> B:
@@ -121,8 +120,8 @@ class TokenLists:
     def shifted(
         self, indices_B: NDArray[np.int64], special: SpecialTokens
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """What a decoder reads and what it predicts, int64 [B, T] both, of the lists with these numbers: the begin
-        token before each list, padded; the end token behind each, `IGNORE` after that."""
+        """Input and targets of a decoder, int64 [B, T], from the lists with these numbers: the begin token before each
+        list, padded; the end token behind each, `IGNORE` after that."""
         length_B = self.lengths_of(indices_B)
         out_BT = self.padded(indices_B, int(length_B.max()) + 1, IGNORE)
         in_BT = np.full_like(out_BT, special.need("begin"))

@@ -18,6 +18,7 @@ from comt_cli.files import cache_folder, open_file, open_own, read_json, sha256,
 ProgressCallback = Callable[[str, int, int | None], None]
 """Called as `progress(stage, done, total)`. The stage names its unit ("tokenising documents"); `total` may be None."""
 
+_ANOTHER_CACHE = "or choose another cache folder: export COMT_CACHE=/some/folder"
 _SETTLED_NS = 2_000_000_000
 
 
@@ -32,17 +33,17 @@ def make_folder(path: Path) -> None:
     except OSError as error:
         raise StorageError(
             f"cannot create the folder {path}: {error.strerror or error}",
-            "Make room or correct the permissions, or choose another cache folder: export COMT_CACHE=/some/folder",
+            f"Make room or correct the permissions, {_ANOTHER_CACHE}",
         ) from error
 
 
 def check_room(folder: Path, needed: int, what: str, instead: str) -> None:
-    """Say before hours of work that the disk cannot hold `needed` bytes. Raises `StorageError`."""
+    """Raise `StorageError` before hours of work where the disk cannot hold `needed` bytes."""
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise StorageError(
             f"{what} need {needed / 1e9:.1f} GB; {folder} has {free / 1e9:.1f} GB left",
-            f"Make room, {instead}, or choose another cache folder: export COMT_CACHE=/some/folder",
+            f"Make room, {instead}, {_ANOTHER_CACHE}",
         )
 
 
@@ -86,38 +87,32 @@ def hash_file(path: Path) -> str:
 
 
 def state_of(status: os.stat_result) -> list[int]:
-    """What a change of a file's content leaves as it was only within one tick of the system's clock. Size and time of
-    change alone can be those of other content: archives set the time, and a letter for a letter keeps the size; the
-    system alone sets `ctime`, which chmod and links change too."""
+    """State of a file that changes with its content. Size and time of change alone may be those of other content:
+    archives set the time, and a letter for a letter keeps the size; `ctime` is set by the system alone."""
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
-def known_hashes(
-    root: Path,
-    pattern: str,
-    paths: Sequence[Path],
-    progress: ProgressCallback = no_progress,
-    key: str = "corpus",
-    hint: str | None = None,
+def hash_files(
+    paths: Sequence[Path], progress: ProgressCallback, key: str = "corpus", hint: str | None = None
 ) -> list[str]:
-    """SHA-256 of files of the user's, remembered under (root, pattern) while the files do not change. Raises
+    """SHA-256 of files of the user's, stored in the cache and valid while `state_of` the file is the same. Raises
     `UserError` of a recipe's `key` where one cannot be read."""
-    note, old, new, digests = _note(root, pattern), {}, dict[str, list[Any]](), list[str]()
+    note, old, digests = _note(paths), dict[str, list[Any]](), list[str]()
     with contextlib.suppress(OSError, ValueError, TypeError):  # absent or damaged: files are hashed again
         old = dict(read_json(note))
+    new = dict(old)
     for number, path in enumerate(paths):
         progress("hashing files", number, len(paths))
         try:
             status = path.stat()
-            state, known = state_of(status), old.get(str(path))
-            # A file written moments ago may be written again without its time moving on: it is not remembered yet.
-            settled = time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > _SETTLED_NS
-            is_known = isinstance(known, list) and known[:-1] == state
-            digests.append(str(old[str(path)][-1]) if is_known else hash_file(path))
+            *state, digest = old.get(str(path.absolute()), [None])
+            # A file written moments ago may be written again without its time moving on: it is not stored yet.
+            is_settled = time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > _SETTLED_NS
+            digests.append(digest if state == state_of(status) else hash_file(path))
         except OSError as error:
             raise UserError(f"{key}: cannot read {path}: {error.strerror or error}", hint) from error
-        if settled:
-            new[str(path)] = [*state, digests[-1]]
+        if is_settled:
+            new[str(path.absolute())] = [*state_of(status), digests[-1]]
     if new != old:
         with contextlib.suppress(StorageError):  # a cache that may only be read costs time, nothing else
             make_folder(note.parent)
@@ -125,11 +120,12 @@ def known_hashes(
     return digests
 
 
-def forget_hashes(root: Path, pattern: str) -> None:
-    """Let all be hashed again: one of the hashes was not that of its file."""
+def forget_hashes(paths: Sequence[Path]) -> None:
+    """Have the files hashed again: a stored hash was not that of its file."""
     with contextlib.suppress(OSError):  # of a cache that may only be read
-        _note(root, pattern).unlink(missing_ok=True)
+        _note(paths).unlink(missing_ok=True)
 
 
-def _note(root: Path, pattern: str) -> Path:
-    return cache_folder() / "file-hashes" / f"{sha256(f'{root}:{pattern}')[:16]}.json"
+def _note(paths: Sequence[Path]) -> Path:
+    folder = os.path.commonpath([path.absolute().parent for path in paths])
+    return cache_folder() / "file-hashes" / f"{sha256(folder)[:16]}.json"

@@ -9,15 +9,58 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from comt_cli.data.special_tokens import EXTRA_PIECES, Extra, SpecialTokens, in_order
 from comt_cli.data.storage import ProgressCallback, first_line, make_folder, no_progress
 from comt_cli.errors import UserError
 from comt_cli.files import atomic_file, cache_folder, if_damaged, read_bytes, read_json, sha256, write_json
 
 TOKENIZER_FORMAT = 1
+
+PAD = 0
+"""The id of padding in every tokenizer that data is prepared with, and so in every model; no text holds it."""
+
+Extra = Literal["begin", "mask", "separator"]
+"""A special token that a tokenizer has only where it was made with it."""
+
+EXTRA_PIECES: dict[Extra, str] = {"begin": "<s>", "mask": "<mask>", "separator": "<sep>"}
+"""What each is called in a vocabulary, in the order of their ids."""
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Ids of a tokenizer's special tokens; None where it has none. No text is encoded to one but `unknown`. `pad` fills
+    up a batch, `end` closes a text, a decoder reads `begin` first (and BERT's classifier its vector), `mask` stands for
+    a hidden token, `separator` lies between two texts."""
+
+    pad: int
+    end: int
+    begin: int | None = None
+    mask: int | None = None
+    separator: int | None = None
+    unknown: int | None = None
+
+    @property
+    def ids(self) -> frozenset[int]:
+        """All of them, which are no words and never masked."""
+        return frozenset(i for i in astuple(self) if i is not None)
+
+    def need(self, extra: Extra) -> int:
+        """The id of one that must be there. Raises `ValueError` where the tokenizer was made without it."""
+        found: int | None = getattr(self, extra)
+        if found is None:
+            raise ValueError(f"the tokenizer has no {extra} token: it was made without one")
+        return found
+
+
+def in_order(extras: Collection[str]) -> tuple[Extra, ...]:
+    """The extras in the order of their ids, so that equal sets make equal vocabularies. Raises `ValueError` where one
+    is unknown."""
+    if unknown := sorted(set(extras) - EXTRA_PIECES.keys()):
+        raise ValueError(f"there is no special token {unknown[0]!r}, but {', '.join(EXTRA_PIECES)}")
+    return tuple(extra for extra in EXTRA_PIECES if extra in extras)
 
 
 class Tokenizer(ABC):
@@ -30,7 +73,7 @@ class Tokenizer(ABC):
     @property
     @abstractmethod
     def special(self) -> SpecialTokens:
-        """The ids of all special tokens that it has."""
+        """The ids of all its special tokens."""
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
@@ -61,7 +104,7 @@ class ByteTokenizer(Tokenizer):
     """UTF-8 bytes: 0 is padding, 1 the end of a text, 2 + b the byte b, 258 and above the extra special tokens."""
 
     def __init__(self, extras: Collection[str] = ()) -> None:
-        """With the special tokens named in `extras` (`special_tokens.Extra`). Raises `ValueError` at unknown ones."""
+        """With the special tokens named in `extras` (`Extra`). Raises `ValueError` at unknown ones."""
         self._extras = {extra: 258 + number for number, extra in enumerate(in_order(extras))}
         self.vocabulary_size = 258 + len(self._extras)
         self._names = ["<pad>", "</s>", *(chr(b) if 0x20 < b < 0x7F else f"<0x{b:02X}>" for b in range(256))]
@@ -208,8 +251,7 @@ TRAINING_CHARACTERS = 20_000_000
 
 VOCABULARY_VERSION = 2
 """Part of the name of every trained vocabulary in the cache: raise it when the same text may give another one
-(tests/contract/test_cache_versions.py asks for it). Version 1 stood for two: trained on slices of texts, then on lines.
-"""
+(tests/contract/test_cache_versions.py asks for it)."""
 
 TRAINER: dict[str, Any] = {
     "model_type": "unigram",
@@ -234,10 +276,8 @@ TRAINER: dict[str, Any] = {
 _SLICE = 1 << 18
 _LONGEST_LINE = 4096
 _PART_OF_LINE = re.compile(rf".{{1,{_LONGEST_LINE}}}\Z|.{{0,{_LONGEST_LINE - 1}}}\s|.{{1,{_LONGEST_LINE}}}", re.DOTALL)
-"""Training takes time with the length of what occurs twice: of 20 million characters some seconds where no line is
-longer than this, hours where lines of 100,000 characters repeat themselves. Such lines of text of one's own are cut,
-where there is white space if there is any, and their fingerprints have a mark that says so. Lines of other corpora
-are cut as ever, to stay below `max_sentence_length`: fingerprints and vocabularies of these are as they were."""
+"""Training takes hours where lines of 100,000 characters repeat themselves. Long lines of text of one's own are cut, at
+white space if there is any, and a mark in the fingerprint says so; those of other corpora at `max_sentence_length`."""
 LONG_LINES_CUT = "long lines cut"
 
 
@@ -245,13 +285,9 @@ def train_sentencepiece(
     texts: Iterable[str], vocabulary: int, extras: Collection[Extra] = (), key: str = "vocabulary", *, own: bool = True
 ) -> SentencePieceTokenizer:
     """Train a unigram vocabulary of exactly `vocabulary` pieces (bytes and special tokens included) on `texts`, of
-    which at most `TRAINING_CHARACTERS` are read.
-
-    `extras` are special tokens beside padding, end and unknown; they have the ids from 3 on, in the order of
-    `EXTRA_PIECES`. The same texts in the same order give the same model, byte for byte, whatever the number of cores.
-    `own` text has its long lines cut (see `_PART_OF_LINE`). Raises `UserError` where the texts cannot carry a
-    vocabulary of this size, with what a recipe's `key` must be.
-    """
+    which at most `TRAINING_CHARACTERS` are read. `extras` have the ids from 3 on, in the order of `EXTRA_PIECES`. The
+    same texts give the same model, byte for byte, whatever the number of cores. `own` text has its long lines cut (see
+    `_PART_OF_LINE`). Raises `UserError` of a recipe's `key` where the texts cannot carry a vocabulary of this size."""
     import sentencepiece
 
     model, options = io.BytesIO(), dict(TRAINER)
@@ -280,8 +316,7 @@ def train_sentencepiece(
 
 
 def _lines(texts: Iterable[str], own: bool) -> Iterator[str]:
-    """The lines of the texts up to the training limit, long ones in parts. No piece reaches over a line break, and from
-    texts of many lines the trainer learns worse pieces than from lines."""
+    """The lines of the texts up to the training limit, long ones in parts: no piece reaches over a line break."""
     budget = TRAINING_CHARACTERS
     for text in texts:
         for line in text[:budget].split("\n"):
@@ -301,18 +336,14 @@ T5_VARIABLE = "COMT_T5_SPM"
 
 
 def t5_path() -> Path:
-    """Where the cache keeps the model file once it was fetched and checked."""
+    """The model file in the cache, once it was fetched and checked."""
     return cache_folder() / "tokenizers" / "t5-base.spiece.model"
 
 
 def t5_tokenizer(progress: ProgressCallback = no_progress) -> SentencePieceTokenizer:
-    """T5's tokenizer: 32000 pieces, 0 padding, 1 end of text, 2 unknown; without the 100 sentinels that transformers
-    adds.
-
-    Taken from the file `$COMT_T5_SPM` if that is set, else from the cache, else fetched once from the Hugging Face hub
-    at a pinned revision; wherever it comes from, its SHA-256 is compared with T5's. Raises `UserError` where it cannot
-    be had.
-    """
+    """T5's tokenizer: 32000 pieces, 0 padding, 1 end of text, 2 unknown; without the sentinels that transformers adds.
+    Taken from the file `$COMT_T5_SPM` if that is set, else from the cache, else fetched once from the hub; its SHA-256
+    is checked. Raises `UserError` where it cannot be had."""
     if local := os.environ.get(T5_VARIABLE):
         return SentencePieceTokenizer(_checked(Path(local).expanduser(), f"${T5_VARIABLE}"))
     path = t5_path()

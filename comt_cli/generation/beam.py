@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from comt_cli.data.special_tokens import PAD, SpecialTokens
+from comt_cli.data.tokenizer import PAD, SpecialTokens
 from comt_cli.errors import UserError
 from comt_cli.layers.multi_head import attention_weights
 from comt_cli.models.transformer import DecoderBlock, EncoderDecoder

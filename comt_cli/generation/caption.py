@@ -18,7 +18,7 @@ from comt_cli.data.captions.dataset import patches, read_features
 from comt_cli.data.captions.settings import CaptionData
 from comt_cli.data.captions.words import SCENE_PIXELS
 from comt_cli.data.images.pictures import CAPTIONED, open_picture
-from comt_cli.data.special_tokens import SpecialTokens
+from comt_cli.data.tokenizer import SpecialTokens
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedCaptioner
 from comt_cli.generation.beam import Decoded, Forbidden, attention_of, decode

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from comt_cli.data.special_tokens import PAD
+from comt_cli.data.tokenizer import PAD
 from comt_cli.generation.beam import NOTHING, Decodes, Forbidden
 
 COLDEST = 1e-6

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from comt_cli.data.pairs.settings import is_blank
-from comt_cli.data.special_tokens import PAD
-from comt_cli.data.tokenizer import Tokenizer
+from comt_cli.data.tokenizer import PAD, Tokenizer
 from comt_cli.errors import UserError
 from comt_cli.exchange.loaded import LoadedTranslator
 from comt_cli.generation.beam import Decoded, Decodes, attention_of, decode

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from comt_cli.data.special_tokens import PAD
+from comt_cli.data.tokenizer import PAD
 from comt_cli.layers.dropout import Dropout
 from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.learned import Affine

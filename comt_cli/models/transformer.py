@@ -18,7 +18,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from comt_cli.data.special_tokens import PAD
+from comt_cli.data.tokenizer import PAD
 from comt_cli.layers.dropout import Dropout
 from comt_cli.layers.kv_cache import DecodingCache, LayerColumns
 from comt_cli.layers.multi_head import (

@@ -11,7 +11,7 @@ import typer
 
 from comt_cli.commands import completion, options
 from comt_cli.commands.options import OfRuns
-from comt_cli.data.pairs.settings import PairTexts, corpus_for
+from comt_cli.data.pairs.settings import PairTexts
 from comt_cli.data.prepare import prepare
 from comt_cli.errors import UserError
 from comt_cli.recipe.problems import nearest
@@ -159,7 +159,7 @@ def _by(baseline: str, spec: RunSpec, sources: Sequence[str]) -> Sequence[str]:
     """Translations of the sources by one of `BASELINES`."""
     if baseline == "copy":
         return sources
-    from comt_cli.data.pairs.nearest import nearest_translations  # and numpy
+    from comt_cli.data.pairs.dataset import nearest_translations  # and numpy
 
-    pairs = list(corpus_for(spec.settings_as(TranslationSettings).data).train())
+    pairs = list(spec.settings_as(TranslationSettings).data.make_corpus().train())
     return nearest_translations([pair.source for pair in pairs], [pair.target for pair in pairs], sources)

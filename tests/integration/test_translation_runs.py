@@ -35,8 +35,8 @@ from tiny_runs import (
 from worlds import comt, run_together
 
 from comt_cli.data.pairs.dataset import PairBatch, PairDataset
-from comt_cli.data.special_tokens import PAD
 from comt_cli.data.split import IGNORE
+from comt_cli.data.tokenizer import PAD
 from comt_cli.errors import RunInterrupted
 from comt_cli.files import write_text
 from comt_cli.generation.beam import Hypothesis, NotFinite

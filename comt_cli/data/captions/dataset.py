@@ -1,5 +1,4 @@
-"""Images as regions, each with a caption, as padded batches: captioning's samples. Regions are the patches of a
-rendered scene, or features that a detector made, one file an image.
+"""Images as regions, patches of a scene or features from a file, each with a caption, as padded batches.
 
 Shapes: N images of a split, C its captions, B samples of a batch, R regions of an image at most, F numbers of a region,
 S pixels of an image's side, T words of the longest caption of a batch with the word that closes it.
@@ -23,10 +22,10 @@ from comt_cli.data.captions.settings import (
     Kind,
 )
 from comt_cli.data.captions.words import SCENE_PATCH, Scene
-from comt_cli.data.prepare import TOKENIZER, FileRecord, Manifest, PreparedTokens
-from comt_cli.data.special_tokens import SpecialTokens
+from comt_cli.data.prepare import TOKENIZER, Manifest, PreparedTokens
 from comt_cli.data.split import AnyBatch, PositionedSplit, TokenLists
 from comt_cli.data.storage import ProgressCallback
+from comt_cli.data.tokenizer import SpecialTokens
 from comt_cli.errors import UserError
 from comt_cli.files import open_file, read_json, write_json
 
@@ -39,10 +38,8 @@ _FORM = "It should be .npy, or .npz with an array `feat`."
 @dataclass(frozen=True)
 class CaptionBatch(AnyBatch):
     """Images for one forward pass, each with one caption, padded on the right: `regions` float32 [B, R, F] and
-    `region_mask` bool [B, R], where there is one (every image has at least one); `target_in` int64 [B, T], what the
-    decoder reads, the begin word before the caption; `target_out` int64 [B, T], what it predicts, the end behind it and
-    `IGNORE` after that; `positions` int64 [B], unique in training and the same for every division of a step, which
-    dropout follows; `images` int64 [B], the numbers of the images in their split."""
+    `region_mask` bool [B, R], at least one an image; `target_in` and `target_out` int64 [B, T], see
+    `TokenLists.shifted`; `positions` int64 [B], which dropout follows; `images` int64 [B], numbers in their split."""
 
     counted = "target_out"
 
@@ -126,9 +123,8 @@ Regions = PatchRegions | FeatureFiles
 
 
 class CaptionSplit(PositionedSplit[CaptionBatch]):
-    """Samples numbered from 0, an image with one of its captions: in training one for every caption of every image, for
-    evaluation an image with its first caption, whose loss is reported; what is generated is scored against all of
-    them."""
+    """Images with one of their captions each: in training every caption of every image, for evaluation the first,
+    whose loss is reported."""
 
     def __init__(
         self, source: Regions, captions: TokenLists, images_C: NDArray[np.int64], special: SpecialTokens
@@ -150,55 +146,40 @@ class CaptionSplit(PositionedSplit[CaptionBatch]):
         return CaptionBatch(regions_BRF, mask_BR, target_in_BT, target_out_BT, positions, images_B)
 
 
-@dataclass(frozen=True)
-class CaptionTexts:
-    """The texts of a split: `references[i]` are the captions of image i, five as a rule."""
-
-    references: Sequence[Sequence[str]]
-
-
 class CaptionDataset(PreparedTokens[CaptionSplit]):
-    """Captioned images of at most `regions` vectors of `features` numbers. Of a training caption the first `max_length`
-    words are kept."""
+    """Captioned images of at most `regions` vectors of `features` numbers; `texts` are the captions by split. Of a
+    training caption the first `max_length` words are kept."""
 
     def __init__(self, kind: Kind, folder: Path, manifest: CaptionManifest) -> None:
-        data = kind.data
-        assert data.regions is not None
-        assert data.features is not None
         super().__init__(folder, manifest)
-        self.regions, self.features = data.regions, data.features
-        self._corpus, self._max_length = kind.corpus, data.max_length
-        self._images = {
+        self.regions, self.features = kind.data.regions or 0, kind.data.features or 0
+        self._corpus, self._max_length = kind.corpus, kind.data.max_length
+        self.texts: Mapping[str, CaptionedImages] = {
             split: CaptionedImages.from_json(read_json(folder / f"{split}.json", largest=1 << 32))
             for split in CAPTION_SPLITS
         }
 
     @property
-    def texts(self) -> Mapping[str, CaptionTexts]:
-        """The captions of "train", "validation" and "test"."""
-        return {split: CaptionTexts(images.references) for split, images in self._images.items()}
-
-    @property
     def scenes(self) -> Mapping[str, Sequence[Scene]] | None:
-        """What is in each image of these splits; None where nobody knows (mscoco)."""
-        found = [(split, images.scenes) for split, images in self._images.items() if images.scenes is not None]
+        """The scene of each image of these splits; None where nobody knows it (mscoco)."""
+        found = [(split, images.scenes) for split, images in self.texts.items() if images.scenes is not None]
         return dict(found) or None
 
     def image(self, split: str, number: int) -> NDArray[np.uint8] | None:
         """The pixels, uint8 [H, W, 3], of an image; None where there are features alone (mscoco)."""
-        source = {"train": self.train, "validation": self.validation, "test": self.test}[split].source
+        source: Regions = getattr(self, split).source
         return np.array(source.pixels[number]) if isinstance(source, PatchRegions) else None
 
     def split(self, name: CaptionSplitName) -> CaptionSplit:
         captions = [
             (image, text)
-            for image, texts in enumerate(self._images[name].words)
+            for image, texts in enumerate(self.texts[name].words)
             for text in (texts if name == "train" else texts[:1])
         ]
         encoded = self.tokenizer.encode_batch([text for _, text in captions])
         kept = TokenLists.of([ids[: self._max_length] for ids in encoded] if name == "train" else encoded)
         numbers = np.array([image for image, _ in captions], dtype=np.int64)
-        source = self._corpus.regions(name, self._images[name], self.folder)
+        source = self._corpus.regions(name, self.texts[name], self.folder)
         return CaptionSplit(source, kept, numbers, self.tokenizer.special)
 
 
@@ -216,10 +197,10 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
     own = [TOKENIZER, *(f"{split}.json" for split in images), *(f"{split}.pixels" for split in images)]
     return kind.record(
         name,
+        folder,
+        [each for each in own if (folder / each).exists()],  # features of a user's folder have no pixels
         format=CAPTION_FORMAT,
         corpus=corpus.identity(),
         stamp=stamp,
         images={split: len(each.references) for split, each in images.items()},
-        # Features of a user's folder have no pixels.
-        files=tuple(FileRecord.of(folder / each) for each in own if (folder / each).exists()),
     )

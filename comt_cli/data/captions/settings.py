@@ -30,8 +30,8 @@ CAPTION_SPLITS: tuple[CaptionSplitName, ...] = ("train", "validation", "test")
 @dataclass(frozen=True)
 class CaptionedImages:
     """The images of a split, in order: `references`, the captions of each as scores get them; `learned`, the same as
-    words with spaces between (None: they are that already); `scenes`, what is in each (None: nobody knows); `features`,
-    the file of each, its number of regions and its SHA-256 (None: pixels are regions)."""
+    words with spaces between (None: they are that already); `scenes` of each (None: unknown); `features`, the file of
+    each, its number of regions and its SHA-256 (None: pixels are regions)."""
 
     references: Sequence[Sequence[str]]
     learned: Sequence[Sequence[str]] | None = None
@@ -49,13 +49,11 @@ class CaptionedImages:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> CaptionedImages:
         """The images whose `to_json` is `value`. Raises `ValueError`, `KeyError` or `TypeError` at anything else."""
-        scenes = value["scenes"] and [Scene(tuple(map(_object, objects)), paper) for paper, *objects in value["scenes"]]
+        scenes = value["scenes"] and [
+            Scene(tuple(SceneObject(*[*own, (right, down)]) for *own, (right, down) in objects), paper)
+            for paper, *objects in value["scenes"]
+        ]
         return cls(**{**value, "scenes": scenes})
-
-
-def _object(values: Sequence[Any]) -> SceneObject:
-    symbol, colour, size, face, row, column, (right, down) = values
-    return SceneObject(symbol, colour, size, face, row, column, (right, down))
 
 
 class CaptionCorpus(Named):
@@ -67,10 +65,10 @@ class CaptionCorpus(Named):
 
     @abstractmethod
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        """What is asked for, as JSON. Raises `UserError`."""
+        """All that decides images and captions, as JSON. Raises `UserError`."""
 
     def stamp(self) -> str | None:
-        """What changes with the files of a user's folder. None: nothing is read from one. Raises `OSError`."""
+        """State of the files of a user's folder. None: nothing is read from one. Raises `OSError`."""
         return None
 
     @abstractmethod
@@ -98,7 +96,7 @@ Images = Annotated[WholeNumber, Field(ge=1, le=LARGEST_SCENES)]
 
 
 class CaptionData(DataSection):
-    """What the model describes: the images, their captions, and the regions that each image is given as.
+    """Data of captioning: images, their captions, and the regions that each image is given as.
 
     `images`, `validation_images` and `test_images` are how many `scenes` has, `difficulty` of which kind. Of a training
     caption the first `max_length` words are kept. An image is at most `regions` vectors of `features` numbers.
@@ -120,7 +118,7 @@ class CaptionData(DataSection):
 
 
 class CaptionManifest(FilesManifest):
-    """Everything about a folder of prepared captions; `stamp` is the corpus's."""
+    """Record of prepared captions; `stamp` is the corpus's."""
 
     format: int
     corpus: list[Any]
@@ -140,7 +138,7 @@ class Kind(Prepared[CaptionData, CaptionCorpus]):
         return {"format": CAPTION_FORMAT, "corpus": self.corpus.identity(progress)}
 
     def folder(self, name: str) -> Path:
-        """One of each fingerprint; of what is in a user's folder, one for each of these."""
+        """One folder of each fingerprint and user's folder."""
         own = self.data.folder
         known = f"{name}-{sha256(str(Path(own).expanduser().absolute()))[:8]}" if own else name
         return super().folder(known)

@@ -98,8 +98,8 @@ class SceneObject:
     shift: tuple[int, int]
 
     def relation_to(self, other: SceneObject) -> str:
-        """Where this stands as seen from `other`, in the direction in which they are farther apart: cells of a scene
-        are chosen so that there is one."""
+        """Relation to `other` in the direction in which they are farther apart: cells are chosen so that there is
+        one."""
         right, down = self.column - other.column, self.row - other.row
         if abs(right) > abs(down):
             return "right" if right > 0 else "left"

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comt_cli.data.glue.settings import GLUE_FORMAT, Example, GlueData, GlueManifest, GlueSplitName, Kind
-from comt_cli.data.prepare import TOKENIZER, FileRecord, Manifest, PreparedTokens
+from comt_cli.data.prepare import TOKENIZER, Manifest, PreparedTokens
 from comt_cli.data.split import AnyBatch, PositionedSplit, TokenLists
 from comt_cli.data.storage import ProgressCallback
 from comt_cli.data.text.dataset import tokenizer_for
-from comt_cli.data.text.settings import corpus_for, split_of
+from comt_cli.data.text.settings import split_of
 from comt_cli.data.tokenizer import Tokenizer
 from comt_cli.errors import UserError
 from comt_cli.files import read_json, sha256, write_json
@@ -46,7 +46,7 @@ class GlueSplit(PositionedSplit[GlueBatch]):
     text loses its last token until they fit; of equally long ones the second does."""
 
     def __init__(self, examples: Sequence[Example], tokenizer: Tokenizer, classes: int, length: int) -> None:
-        """Of one class the labels are numbers. Raises `ValueError` where the tokenizer has no begin or separator."""
+        """Labels are numbers where there is one class. Raises `ValueError` without a begin or separator token."""
         special = tokenizer.special
         begin, separator = special.need("begin"), special.need("separator")
         self._pad = special.pad
@@ -83,8 +83,8 @@ class GlueSplit(PositionedSplit[GlueBatch]):
 
 
 def cut(first: int, second: int | None, length: int) -> tuple[int, int]:
-    """How many tokens are kept of a first and a second text of so many (None: there is none), so that with the begin
-    token and a separator behind each they are no more than `length`."""
+    """Tokens kept of a first and a second text of so many (None: there is none), so that with the begin token and a
+    separator behind each they are no more than `length`."""
     if second is None:
         return min(first, length - 2), 0
     room = length - 3
@@ -122,16 +122,12 @@ opened = GlueDataset
 def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Manifest:
     """Write examples and vocabulary."""
     splits = divided(kind.corpus.read(progress), kind.data)
-    tokenizer_for(kind.data, corpus_for(kind.data), progress).save(folder / TOKENIZER)
+    tokenizer_for(kind.data, kind.data.make_corpus(), progress).save(folder / TOKENIZER)
     for split, examples in splits.items():
         write_json(folder / f"{split}.json", examples)
-    return kind.record(
-        name,
-        format=GLUE_FORMAT,
-        source=kind.corpus.identity(),
-        examples={split: len(examples) for split, examples in splits.items()},
-        files=tuple(FileRecord.of(folder / each) for each in (TOKENIZER, *(f"{split}.json" for split in splits))),
-    )
+    counts = {split: len(examples) for split, examples in splits.items()}
+    files = [TOKENIZER, *(f"{split}.json" for split in splits)]
+    return kind.record(name, folder, files, format=GLUE_FORMAT, source=kind.corpus.identity(), examples=counts)
 
 
 def divided(read: Mapping[GlueSplitName, Sequence[Example]], data: GlueData) -> dict[GlueSplitName, Sequence[Example]]:

@@ -11,9 +11,9 @@ from pydantic import Field, NonNegativeInt
 
 from comt_cli.data.prepare import FilesManifest, Prepared
 from comt_cli.data.settings import Named, NameOf
-from comt_cli.data.special_tokens import Extra
 from comt_cli.data.storage import ProgressCallback, no_progress
-from comt_cli.data.text.settings import Corpus, MaskedData, TextSettings, corpus_for, vocabulary_identity
+from comt_cli.data.text.settings import Corpus, MaskedData, TextSettings, vocabulary_identity
+from comt_cli.data.tokenizer import Extra
 from comt_cli.recipe.settings import MAX_LENGTH, Count, WholeNumber
 
 GLUE_FORMAT = 2
@@ -27,8 +27,7 @@ Measure = Literal["accuracy", "f1", "mcc", "pearson", "spearman"]
 
 
 class Asked(NamedTuple):
-    """What a task asks for: one of so many classes, or a number (`classes` 1), and how answers are measured, the main
-    measure first."""
+    """Answer of a task: one of so many classes, or a number (`classes` 1); its measures, the main one first."""
 
     classes: int
     measures: tuple[Measure, ...]
@@ -52,12 +51,12 @@ class GlueSource(Named):
 
     package = "comt_cli.data.glue.sources"
     tasks: ClassVar[Mapping[str, Asked]]
-    is_of_text: ClassVar[bool] = False  # made of the pre-training's corpus, those of the test of validation documents
+    is_of_text: ClassVar[bool] = False  # made of the pre-training's corpus, the test of its validation documents
     data: GlueData
 
     @abstractmethod
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        """What decides the examples, as JSON. Raises `UserError`."""
+        """All that decides the examples, as JSON. Raises `UserError`."""
 
     @abstractmethod
     def read(self, progress: ProgressCallback) -> dict[GlueSplitName, list[Example]]:
@@ -65,13 +64,9 @@ class GlueSource(Named):
 
 
 class GlueData(TextSettings):
-    """What the model judges: the task, and its texts as tokens of the vocabulary that pre-training had.
-
-    `corpus`, `tokenizer`, `vocabulary`, `validation_fraction`, `max_train_tokens` and `folder` are those of the
-    pre-training that fine-tuning starts from. `held_out` is the share of the training examples, by the hash of their
-    first text, that is no longer trained on but is the validation split; `train_examples` how many of the others are
-    used. An example has at most `sequence_length` tokens with the special ones.
-    """
+    """Data of fine-tuning: the task, and the text of the pre-training whose vocabulary it has. `held_out` is the share
+    of the training examples, by the hash of their first text, that is the validation split; of the others there are
+    `train_examples`. An example has at most `sequence_length` tokens with the special ones."""
 
     extras: ClassVar[tuple[Extra, ...]] = MaskedData.extras
 
@@ -140,5 +135,5 @@ class Kind(Prepared[GlueData, GlueSource]):
 
     def identity(self, progress: ProgressCallback) -> dict[str, Any]:
         made_of = {"task": self.data.task, "source": self.corpus.identity(progress)}
-        vocabulary = vocabulary_identity(self.data, corpus_for(self.data), progress)
+        vocabulary = vocabulary_identity(self.data, self.data.make_corpus(), progress)
         return {"format": GLUE_FORMAT, **made_of, "vocabulary": vocabulary}

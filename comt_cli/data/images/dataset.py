@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from comt_cli.data.images.sets.glyphs import GlyphRenderer, Glyphs
 from comt_cli.data.images.settings import IMAGE_SPLITS, ImageManifest, ImageSplitName, Kind
 from comt_cli.data.order import uniform_draws
-from comt_cli.data.prepare import FileRecord, Manifest
+from comt_cli.data.prepare import Manifest
 from comt_cli.data.split import AnyBatch, Split
 from comt_cli.data.storage import ProgressCallback, check_room
 from comt_cli.files import atomic_file
@@ -26,14 +26,16 @@ _PIXELS_AT_ONCE = 1 << 13  # of one thread: small arrays are reused, large ones 
 _MOST_THREADS = 16
 
 CROP_DRAWS = 3
-"""What cropping and mirroring take: `draws[:, 0]` decides the mirror, 1 the rows and 2 the columns of the crop."""
+"""Of cropping and mirroring: `draws[:, 0]` decides the mirror, 1 the rows and 2 the columns of the crop."""
+
+
+Colours = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
 class ImageBatch(AnyBatch):
-    """Images for one forward pass: `indices` int64 [B], their numbers within the split; `labels` int64 [B], or
-    `IGNORE`; `draws` float64 [B, D] in [0, 1), what chance does to each in training (None at evaluation); `pixels`
-    uint8 [B, H, W, 3] where images are read one by one (None: the split's `pixels` has them all)."""
+    """Images for one forward pass: `indices` int64 [B] within the split; `labels` int64 [B], or `IGNORE`; `draws`
+    float64 [B, D] in [0, 1), chance in training, or None; `pixels` uint8 [B, H, W, 3] (None: the split's)."""
 
     counted = "labels"
 
@@ -73,38 +75,30 @@ class ImageDataset:
     fingerprint: str
     content_hash: str
     class_names: Sequence[str]
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
+    mean: Colours
+    std: Colours
     size: int
     train: ImageSplit
     validation: ImageSplit
 
 
-Colours = tuple[float, float, float]
+def histograms(pixels: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Counts of every brightness of each colour of images [..., 3]: int64 [3, 256]."""
+    counts = [np.bincount(pixels[..., colour].reshape(-1), minlength=256) for colour in range(3)]
+    return np.array(counts, dtype=np.int64)
 
 
-class ColourSums:
-    """Sums over pixels in whole numbers, so that neither order nor block size matters."""
-
-    def __init__(self) -> None:
-        self._histograms_3V = np.zeros((3, 256), dtype=np.int64)
-
-    def add(self, pixels: NDArray[np.uint8]) -> None:
-        """Count the pixels of uint8 images [..., 3]."""
-        for colour in range(3):
-            self._histograms_3V[colour] += np.bincount(pixels[..., colour].reshape(-1), minlength=256)
-
-    def mean_and_std(self) -> tuple[Colours, Colours]:
-        """Mean and standard deviation of each colour, where 1 is the brightest; the latter is at least half a step of
-        brightness, so that images of one colour can be divided by it."""
-        means, deviations = [], []
-        for histogram in self._histograms_3V.tolist():
-            count = sum(histogram)
-            first = sum(value * times for value, times in enumerate(histogram))
-            second = sum(value**2 * times for value, times in enumerate(histogram))
-            means.append(first / count / 255)
-            deviations.append(max(0.5, ((count * second - first**2) / count**2) ** 0.5) / 255)
-        return (means[0], means[1], means[2]), (deviations[0], deviations[1], deviations[2])
+def mean_and_std(histograms_3V: NDArray[np.int64]) -> tuple[Colours, Colours]:
+    """Mean and standard deviation of each colour, where 1 is the brightest, from whole numbers, so that no order of
+    pixels matters; the latter is at least half a step of brightness: images of one colour can be divided by it."""
+    means, deviations = [], []
+    for histogram in histograms_3V.tolist():
+        count = sum(histogram)
+        first = sum(value * times for value, times in enumerate(histogram))
+        second = sum(value**2 * times for value, times in enumerate(histogram))
+        means.append(first / count / 255)
+        deviations.append(max(0.5, ((count * second - first**2) / count**2) ** 0.5) / 255)
+    return (means[0], means[1], means[2]), (deviations[0], deviations[1], deviations[2])
 
 
 # ---- rendered images
@@ -118,7 +112,7 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
     total = sum(counts.values())
     what = f"{total:,} images of {data.size} pixels"
     check_room(folder, total * 3 * data.size**2, what, "use fewer or smaller images")
-    sums, done = ColourSums(), 0
+    sums, done = np.zeros((3, 256), dtype=np.int64), 0
     for split, count in counts.items():
         renderer = glyphs.renderer(split)
         with atomic_file(folder / f"{split}.pixels") as handle:
@@ -127,37 +121,30 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
                 handle.write(pixels.tobytes())
                 done += len(pixels)
                 if split == "train":
-                    sums.add(pixels)
+                    sums += histograms(pixels)
         with atomic_file(folder / f"{split}.labels") as handle:
             handle.write(renderer.labels(0, count).astype("<i8").tobytes())
     progress(stage, total, total)
-    mean, std = sums.mean_and_std()
-    files = (folder / f"{split}.{part}" for split in counts for part in ("pixels", "labels"))
+    mean, std = mean_and_std(sums)
     return kind.record(
         name,
+        folder,
+        [f"{split}.{part}" for split in counts for part in ("pixels", "labels")],
         identity=glyphs.identity(),
         class_names=glyphs.class_names,
         size=data.size,
         images=counts,
         mean=mean,
         std=std,
-        files=tuple(FileRecord.of(file) for file in files),
     )
 
 
 def opened(kind: Kind, folder: Path, manifest: ImageManifest) -> ImageDataset:  # noqa: ARG001 - as of every kind
     """Open the images."""
-    train, validation = (_open_split(folder, manifest, split) for split in IMAGE_SPLITS)
-    return ImageDataset(
-        fingerprint=manifest.fingerprint,
-        content_hash=manifest.content_hash(),
-        class_names=manifest.class_names,
-        mean=manifest.mean,
-        std=manifest.std,
-        size=manifest.size,
-        train=train,
-        validation=validation,
-    )
+    own = manifest
+    train, validation = (_open_split(folder, own, split) for split in IMAGE_SPLITS)
+    content = own.content_hash()
+    return ImageDataset(own.fingerprint, content, own.class_names, own.mean, own.std, own.size, train, validation)
 
 
 def _open_split(folder: Path, manifest: ImageManifest, split: ImageSplitName) -> ImageSplit:

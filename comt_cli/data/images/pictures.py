@@ -1,15 +1,13 @@
 """Files of pictures that anybody may have made, opened so that no program but this one reads them; and torchvision
 beside any build of torch.
 
-The registry's torchvision is compiled for CUDA. Beside a CPU build of torch its extension cannot be loaded; torchvision
-would do without, were it not for two operators whose shapes it describes when it is imported: that fails for operators
-which nobody declared ("operator torchvision::nms does not exist"). Data sets need none of them.
+The registry's torchvision is compiled for CUDA: beside a CPU build of torch its extension cannot be loaded, and its
+import fails at two operators that nobody declared ("operator torchvision::nms does not exist"). Data sets need neither.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib.machinery
 import importlib.util
 import struct
 import types
@@ -37,8 +35,7 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
 def check_image(path: Path) -> UserError | None:
-    """What the begin of a file shows to be wrong with a picture, or with a file of features, before a model is loaded
-    to caption it."""
+    """The error of a picture, or of a file of features, that its begin shows before a model is loaded to caption it."""
     try:
         with open_file(path) if path.suffix in (".npy", ".npz") else open_picture(path, CAPTIONED):
             return None
@@ -111,15 +108,11 @@ def torchvision_datasets() -> types.ModuleType:
 
 
 def _extension_loads(folder: str) -> bool:
-    """Whether torchvision will load its operators: found and loaded here as it does itself."""
+    """Whether torchvision will load its operators: loaded here as it does itself."""
     import torch
 
-    details = (importlib.machinery.ExtensionFileLoader, importlib.machinery.EXTENSION_SUFFIXES)
-    spec = importlib.machinery.FileFinder(str(Path(folder)), details).find_spec("_C")
-    if spec is None or spec.origin is None:
-        return False
-    try:
-        torch.ops.load_library(spec.origin)  # type: ignore[no-untyped-call]
-    except (ImportError, OSError):
-        return False
-    return True
+    for extension in Path(folder).glob("_C*.so"):
+        with contextlib.suppress(ImportError, OSError):
+            torch.ops.load_library(str(extension))  # type: ignore[no-untyped-call]
+            return True
+    return False

@@ -38,7 +38,7 @@ class ImageSet(Named):
     data: ImageDataSettings
 
     def identity(self) -> list[Any]:
-        """What decides the pixels, besides size and counts."""
+        """All that decides the pixels, besides size and counts."""
         return [self.data.images]
 
     def count(self, split: ImageSplitName, there_are: int) -> int:
@@ -61,7 +61,7 @@ class FolderSet(ImageSet):
 
     @property
     def folder(self) -> Path:
-        """Where the images lie: `data.folder`, else a folder in the cache."""
+        """Folder of the images: `data.folder`, else one in the cache."""
         return Path(self.data.folder).expanduser() if self.data.folder else cache_folder() / "images" / self.cache
 
     @abstractmethod
@@ -70,7 +70,7 @@ class FolderSet(ImageSet):
 
 
 class ImageDataSettings(DataSection):
-    """What the model looks at: the first `train_images` and `validation_images` of either split, all where that is
+    """Data of image classification: the first `train_images` and `validation_images` of either split, all where that is
     None. `folder` is where the images lie (None: the cache); it is no part of a run's identity."""
 
     kind = ImageSet
@@ -114,8 +114,7 @@ class Kind(Prepared[ImageDataSettings, ImageSet]):
         return {"format": FORMAT, "source": self.corpus.identity()}
 
     def known_content(self, name: str) -> str | None:
-        """For images of a folder as they were last prepared here; None if files were added, removed or replaced
-        since."""
+        """Content hash of a folder as it was last prepared here; None if files came, went or changed since."""
         if not isinstance(self.corpus, FolderSet):
             return super().known_content(name)
         try:
@@ -138,15 +137,14 @@ class Kind(Prepared[ImageDataSettings, ImageSet]):
         return dataset
 
     def _note(self, name: str) -> Path:
-        """Where the content of images is noted that are read from a folder: one note a folder of the user's."""
+        """File that has the content of images in a folder: one a folder of the user's."""
         folder = str(Path(self.data.folder).expanduser().absolute()) if self.data.folder else ""
         return cache_folder() / "images" / "contents" / f"{name}-{sha256(folder)[:8]}.json"
 
 
 def _stamp(folder: Path) -> str:
-    """What changes with the files of a folder: the names in it and in its folders, and the `state_of` each. A folder of
-    those has a new time when a file in it comes or goes; of a million images none is looked at by itself. A copy of all
-    has other times and inodes: it is read once more. Raises `OSError`."""
+    """Hash over the names in a folder and in its folders, and the `state_of` each. A folder has a new time when
+    a file in it comes or goes: of a million images none is looked at by itself. Raises `OSError`."""
     inner = [folder, *sorted(entry for entry in folder.iterdir() if entry.is_dir())]
     seen = []
     for entry in sorted(entry for each in inner for entry in each.iterdir()):

@@ -54,7 +54,7 @@ UNITS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Limits:
-    """What may be drawn: `easy`, numbers below 100 and no decimals; `years`, the first and the last."""
+    """Limits of values: `easy`, numbers below 100 and no decimals; `years`, the first and the last."""
 
     easy: bool
     years: tuple[int, int]
@@ -73,7 +73,7 @@ _SPACES = str.maketrans(dict.fromkeys("\u00a0\u2007\u2009\u202f", " "))
 
 
 def cldr_version() -> str:
-    """Of the CLDR that Babel has. Raises `UserError` where there is no Babel."""
+    """Version of the CLDR that Babel has. Raises `UserError` where there is no Babel."""
     return str(babel("core").get_cldr_version())
 
 

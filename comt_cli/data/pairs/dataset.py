@@ -1,8 +1,7 @@
 """Pairs of token sequences, a source and a target: written block by block, and read as padded batches of whole buckets.
 
-A bucket is a numbered sample like a row of tokens or an image. So the order of training, the reading ahead, evaluation
-and resumption are those of every task (`order`, `loader`): pure functions of (seed, step). A step takes k
-buckets, which are divided among devices.
+A bucket is a numbered sample like a row of tokens or an image: order, reading ahead, evaluation and resuming are those
+of every task. A step takes k buckets, which are divided among devices.
 
 Counting rule: a bucket of n pairs has n * max(source length) <= N and n * max(target length) <= N. N so bounds each of
 the two padded arrays, padding included; lengths count the token that closes a source, and the one that opens or closes
@@ -12,8 +11,6 @@ Packing is greedy along the pairs sorted by the longer of both lengths, and then
 downwards in turn (so that neighbours differ little in both); pairs equal in both lie in an order drawn from the seed.
 The buckets are then numbered in a drawn order: those that evaluation reads first are of all lengths. Which pairs share
 a bucket is the same in every epoch.
-
-Of 100,000 pairs of lengths as of WMT 2.7 % of the cells of buckets of 4,096 tokens are padding, 7.5 % of 25,000.
 
 Training tokens are four files, tokens and offsets of sources and of targets. A block is appended to all four and
 flushed to disk; then the record of their sizes, `progress.json`, is replaced. What lies behind the recorded sizes is
@@ -26,6 +23,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -48,11 +47,10 @@ from comt_cli.data.pairs.settings import (
     PairTexts,
     Side,
 )
-from comt_cli.data.prepare import TOKENIZER, FileRecord, Manifest, PreparedTokens, Record
-from comt_cli.data.special_tokens import SpecialTokens
+from comt_cli.data.prepare import TOKENIZER, Manifest, PreparedTokens, Record
 from comt_cli.data.split import AnyBatch, PositionedSplit, TokenLists, Unsigned, token_dtype
 from comt_cli.data.storage import ProgressCallback
-from comt_cli.data.tokenizer import ByteTokenizer, Tokenizer, load_tokenizer, train_sentencepiece
+from comt_cli.data.tokenizer import ByteTokenizer, SpecialTokens, Tokenizer, load_tokenizer, train_sentencepiece
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import read_json, write_json
 
@@ -61,7 +59,6 @@ ROWS = 1 << 20
 TEXTS, PROGRESS = "texts.json", "progress.json"
 OFFSETS = np.dtype("<i8")
 
-_CHUNK = 1 << 16  # pairs whose places are drawn at once: what the processor's cache holds
 _SEED = 0  # of the packing: the data's own, so that every run sees the same buckets
 _CHUNK_PAIRS = 1 << 10
 _BLOCK_PAIRS = 1 << 16  # what a kill loses
@@ -71,8 +68,8 @@ _BLOCK_PAIRS = 1 << 16  # what a kill loses
 
 
 class BucketPlan(NamedTuple):
-    """Which pairs are in which bucket: `members`, the packed pairs' numbers, bucket after bucket, int64; `offsets`,
-    where each bucket begins among them, and the end of the last, int64 [buckets + 1]."""
+    """Pairs of each bucket: `members`, the packed pairs' numbers, bucket after bucket, int64; `offsets`, where each
+    bucket begins among them, and the end of the last, int64 [buckets + 1]."""
 
     members: NDArray[np.int64]
     offsets: NDArray[np.int64]
@@ -90,45 +87,19 @@ def pack_buckets(source_P: NDArray[np.int64], target_P: NDArray[np.int64], batch
         raise ValueError("lengths are of pairs, and at least 1")
     if longer_P.max() > batch_tokens:
         raise ValueError(f"a pair of {longer_P.max()} tokens does not fit in {batch_tokens}")
-    sorted_P = _sorted(source_P, target_P, seed)
-    bounds = _bounds(longer_P[sorted_P], batch_tokens)
+    drawn_P, difference_P = sample_indices(seed, 0, len(longer_P), len(longer_P)), source_P - target_P
+    turning_P = np.where(longer_P % 2, difference_P, -difference_P)
+    sorted_P = np.lexsort((drawn_P, turning_P, longer_P))
+    ascending_P, bounds = longer_P[sorted_P], [0]
+    while (begin := bounds[-1]) < len(ascending_P):
+        longest = ascending_P[begin : begin + batch_tokens // ascending_P[begin]]  # no later pair is shorter
+        bounds.append(begin + int(np.count_nonzero(np.arange(1, len(longest) + 1) * longest <= batch_tokens)))
     numbering = sample_indices(seed, 0, len(bounds) - 1, len(bounds) - 1)
     sizes = np.diff(bounds)[numbering]
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     # For every place: its bucket's beginning in the sorted order, and its place within the bucket.
-    places = np.repeat(bounds[numbering] - offsets[:-1], sizes) + np.arange(len(sorted_P))
+    places = np.repeat(np.array(bounds)[numbering] - offsets[:-1], sizes) + np.arange(len(sorted_P))
     return BucketPlan(sorted_P[places], offsets)
-
-
-def _sorted(source_P: NDArray[np.int64], target_P: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    longer_P, difference_P = np.maximum(source_P, target_P), source_P - target_P
-    turning_P = np.where(longer_P % 2, difference_P, -difference_P)
-    P = len(source_P)
-    sorted_P = np.empty(P, dtype=np.int64)
-    for start in range(0, P, _CHUNK):
-        numbers = np.arange(start, min(start + _CHUNK, P))
-        sorted_P[sample_indices(seed, start, len(numbers), P)] = numbers
-    # From the drawn order on by each key in turn, the weightier last, which keeps the order of what is equal in it.
-    for key_P in (turning_P, longer_P):
-        small_P = (key_P - key_P.min()).astype(np.min_scalar_type(np.ptp(key_P)))  # NumPy counts 16 bits, not compares
-        sorted_P = sorted_P[np.argsort(small_P[sorted_P], kind="stable")]
-    return sorted_P
-
-
-def _bounds(longer_P: NDArray[np.int64], batch_tokens: int) -> NDArray[np.int64]:
-    """Where each bucket begins along pairs whose longer lengths ascend, and where the last ends."""
-    bounds, begin = [np.zeros(1, dtype=np.int64)], 0
-    while begin < len(longer_P):
-        most = batch_tokens // int(longer_P[begin])  # no later pair is shorter: no more than this many fit
-        alike = (int(np.searchsorted(longer_P, longer_P[begin], side="right")) - begin) // most
-        if alike:  # full buckets of pairs of this length
-            bounds.append(begin + most * np.arange(1, alike + 1))
-        else:
-            longest = longer_P[begin : begin + most]
-            fits = np.arange(1, len(longest) + 1) * longest <= batch_tokens  # true up to a place, false from there on
-            bounds.append(np.array([begin + np.count_nonzero(fits)]))
-        begin = int(bounds[-1][-1])
-    return np.concatenate(bounds)
 
 
 # ---- batches
@@ -137,9 +108,7 @@ def _bounds(longer_P: NDArray[np.int64], batch_tokens: int) -> NDArray[np.int64]
 @dataclass(frozen=True)
 class PairBatch(AnyBatch):
     """Pairs for one forward pass, all int64, padded on the right: `source` [B, S], each closed by the end token;
-    `target_in` [B, T], what the decoder reads, the begin token before the target; `target_out` [B, T], what it
-    predicts, the end token behind it and `IGNORE` after that; `positions` [B], unique in training and the same for
-    every division of a step, which dropout follows."""
+    `target_in` and `target_out` [B, T], see `TokenLists.shifted`; `positions` [B], which dropout follows."""
 
     counted = "target_out"
 
@@ -150,12 +119,8 @@ class PairBatch(AnyBatch):
 
 
 class PairBuckets(PositionedSplit[PairBatch]):
-    """One split of a corpus of pairs, as buckets numbered from 0, of which `plan` says what is in each.
-
-    A batch of several buckets is padded to the longest of them, so it may have more cells than its buckets together: a
-    micro-batch of one bucket is what `batch_tokens` bounds. Means are over targets, so the division of a step changes
-    its numbers by rounding alone.
-    """
+    """One split of a corpus of pairs, as buckets numbered from 0, by `plan`. Several in a batch are padded to the
+    longest: `batch_tokens` bounds a micro-batch of one bucket."""
 
     def __init__(
         self, sources: TokenLists, targets: TokenLists, special: SpecialTokens, batch_tokens: int, seed: int
@@ -203,12 +168,9 @@ class PairBuckets(PositionedSplit[PairBatch]):
 
 
 class PairDataset(PreparedTokens[PairBuckets]):
-    """Pairs of one fingerprint in buckets, of one vocabulary of both languages; the tokenizer has a begin token.
-
-    `left_out` is what was left out of training, as counts and as a sentence (`str`). `texts` are of "validation",
-    "test" and, of almanac, "unseen": text i belongs to pair number i of the split. None of these is ever left out:
-    where the longest has more tokens than `batch_tokens`, the split's buckets are of its size.
-    """
+    """Pairs in buckets, of one vocabulary of both languages. `texts` are of "validation", "test" and, of almanac,
+    "unseen": text i belongs to pair number i of the split. None of these is ever left out: where the longest has more
+    tokens than `batch_tokens`, the split's buckets are of its size."""
 
     def __init__(self, kind: Kind, folder: Path, manifest: PairManifest) -> None:
         super().__init__(folder, manifest)
@@ -276,23 +238,24 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
             f"corpus: there is no pair to train on in {data.corpus}",
             str(writer.left_out) or "Use more pairs, or smaller shares for validation and test.",
         )
-    names = (TOKENIZER, TEXTS, *(file for side in SIDES for file in side_files(side)))
     return kind.record(
         name,
+        folder,
+        (TOKENIZER, TEXTS, *(file for side in SIDES for file in side_files(side))),
         format=PAIR_FORMAT,
         corpus=corpus.identity(),
         dtype=dtype.str,
         vocabulary_size=tokenizer.vocabulary_size,
         pairs=writer.pairs,
         left_out=writer.left_out,
-        files=tuple(FileRecord.of(folder / file) for file in names),
     )
 
 
 def _tokenise(
     data: PairData, corpus: PairCorpus, tokenizer: Tokenizer, writer: PairWriter, progress: ProgressCallback
 ) -> None:
-    block, waiting, pairs = writer.after, 0, corpus.train(writer.after)
+    waiting, place = 0, writer.done.after
+    pairs = corpus.train(place)
     while chunk := list(itertools.islice(pairs, _CHUNK_PAIRS)):  # occupies all cores; its size changes nothing
         encoded = [tokenizer.encode_batch([getattr(pair, side) for pair in chunk]) for side in SIDES]
         for pair, source, target in zip(chunk, *encoded, strict=True):
@@ -305,22 +268,21 @@ def _tokenise(
             else:
                 writer.add(source, target)
         waiting += len(chunk)
-        file, number = chunk[-1].place
-        block = (file, number + 1)
+        place = (chunk[-1].place[0], chunk[-1].place[1] + 1)
         progress("tokenising pairs", writer.pairs, corpus.total)
         if waiting >= _BLOCK_PAIRS:
-            writer.flush(block)
+            writer.flush(place)
             waiting = 0
-    writer.flush(block)
+    writer.flush(place)
 
 
 def side_files(side: Side) -> tuple[str, str]:
-    """The files of a side: its tokens, and where each of its texts begins among them, and where the last one ends."""
+    """The files of a side: its tokens, and the begins of its texts among them with the end of the last."""
     return f"train.{side}.tokens", f"train.{side}.offsets"
 
 
 class _Progress(Record):
-    """How far a preparation has come: where reading resumes, and what the files hold."""
+    """State of a preparation: where reading resumes, and the content of the files."""
 
     after: tuple[NonNegativeInt, NonNegativeInt] = (0, 0)
     pairs: NonNegativeInt = 0
@@ -334,17 +296,13 @@ class PairWriter:
 
     def __init__(self, folder: Path, dtype: np.dtype[Unsigned]) -> None:
         self._folder, self._dtype = folder, dtype
-        self._done = self._recorded()
+        self.done = self._recorded()
         self._pending: dict[Side, list[Sequence[int]]] = {side: [] for side in SIDES}
-        self.left_out = self._done.left_out
-
-    @property
-    def after(self) -> tuple[int, int]:
-        return self._done.after
+        self.left_out = self.done.left_out
 
     @property
     def pairs(self) -> int:
-        return self._done.pairs + len(self._pending["source"])
+        return self.done.pairs + len(self._pending["source"])
 
     def add(self, source: Sequence[int], target: Sequence[int]) -> None:
         self._pending["source"].append(source)
@@ -352,15 +310,15 @@ class PairWriter:
 
     def flush(self, after: tuple[int, int]) -> None:
         """Write what waits; `after` is the place of the first pair that was not read. Raises `StorageError`."""
-        tokens = dict(self._done.tokens)
+        tokens = dict(self.done.tokens)
         for side in SIDES:
             ends = tokens[side] + np.cumsum([len(ids) for ids in self._pending[side]], dtype=OFFSETS)
             ids = np.array([i for each in self._pending[side] for i in each], dtype=self._dtype)
             for name, content in zip(side_files(side), (ids, ends.astype(OFFSETS)), strict=True):
                 self._append(name, content.tobytes())
             tokens[side] += len(ids)
-        self._done = _Progress(after=after, pairs=self.pairs, tokens=tokens, left_out=self.left_out)
-        write_json(self._folder / PROGRESS, self._done.model_dump(mode="json"))
+        self.done = _Progress(after=after, pairs=self.pairs, tokens=tokens, left_out=self.left_out)
+        write_json(self._folder / PROGRESS, self.done.model_dump(mode="json"))
         self._pending = {side: [] for side in SIDES}
 
     def _append(self, name: str, content: bytes, mode: str = "ab") -> None:
@@ -395,3 +353,33 @@ class PairWriter:
             tokens, offsets = side_files(side)
             yield tokens, progress.tokens[side] * self._dtype.itemsize
             yield offsets, (progress.pairs + 1) * OFFSETS.itemsize
+
+
+# ---- a baseline
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+def nearest_translations(sources: Sequence[str], targets: Sequence[str], asked: Sequence[str]) -> list[str]:
+    """For each text of `asked` the target of the training pair whose source has the largest cosine of tf-idf, the first
+    of equals: words and punctuation marks are the terms, counted within a text, weighted by log(N / n) of the N
+    `sources` of which n have the term. A trained model is expected to beat this by much."""
+    counts = [Counter(_WORD.findall(text.lower())) for text in sources]
+    frequency: Counter[str] = Counter(term for each in counts for term in each)
+    weight = {term: np.log(len(sources) / n) for term, n in frequency.items()}
+    postings: dict[str, tuple[list[int], list[float]]] = defaultdict(lambda: ([], []))
+    for number, each in enumerate(counts):
+        norm = float(np.sqrt(sum((count * weight[term]) ** 2 for term, count in each.items())))
+        for term, count in each.items():
+            postings[term][0].append(number)
+            postings[term][1].append(count * weight[term] / max(1e-12, norm))
+    arrays = {term: (np.array(numbers), np.array(values)) for term, (numbers, values) in postings.items()}
+    found = []
+    for text in asked:
+        scores = np.zeros(len(sources))
+        for term, count in Counter(_WORD.findall(text.lower())).items():
+            if term in arrays:
+                numbers, values = arrays[term]
+                scores[numbers] += count * weight[term] * values
+        found.append(targets[int(np.argmax(scores))])
+    return found

@@ -27,7 +27,6 @@ PACKING = 1
 
 BYTE_VOCABULARY = 259  # padding, end, 256 bytes, begin
 LARGEST_ALMANAC = 10**7  # training pairs, which are held in memory while they are prepared
-NAMED = 5  # so many of the pairs that are left out are named
 
 Side = Literal["source", "target"]
 SIDES: tuple[Side, Side] = ("source", "target")
@@ -48,8 +47,7 @@ class TextPair(NamedTuple):
 
 @dataclass(frozen=True)
 class PairTexts:
-    """The texts of a split that is decoded, one `sources` and one `references` a pair; `slots` are the formatted values
-    in each reference, in its order (None: the corpus knows of none)."""
+    """Texts of a split that is decoded; `slots` are the formatted values in each reference (None: unknown)."""
 
     sources: Sequence[str]
     references: Sequence[str]
@@ -80,7 +78,7 @@ class PairCorpus(Named):
 
     @abstractmethod
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        """What decides the texts, as JSON: equal identities give equal pairs in equal order. Raises `UserError`."""
+        """All that decides the texts, as JSON. Raises `UserError`."""
 
     @abstractmethod
     def decoded(self, progress: ProgressCallback = no_progress) -> Mapping[str, PairTexts]:
@@ -107,18 +105,11 @@ def split_of_source(source: str, data: PairData) -> Literal["train", "validation
     return "test" if split_of(source, validation + test) == "validation" else "train"
 
 
-class DividedPairs(PairCorpus):
-    """A corpus whose pairs, or those of its first split, are divided by the hash of the source."""
-
-    @abstractmethod
-    def all_pairs(self) -> Iterable[tuple[str, str]]:
-        """The pairs that are divided, in order."""
-
-    def train(self, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
-        """The training pairs from number `start[1]` on, counted from 0 over all that are divided."""
-        for number, (source, target) in enumerate(islice(self.all_pairs(), start[1], None), start[1]):
-            if split_of_source(source, self.data) == "train":
-                yield TextPair(source, target, (0, number))
+def trained_on(pairs: Iterable[tuple[str, str]], data: PairData, start: tuple[int, int]) -> Iterator[TextPair]:
+    """The training pairs of all that are divided, from number `start[1]` on, counted from 0 over all."""
+    for number, (source, target) in enumerate(islice(pairs, start[1], None), start[1]):
+        if split_of_source(source, data) == "train":
+            yield TextPair(source, target, (0, number))
 
 
 Share = Annotated[float, Field(gt=0, lt=1)]
@@ -129,11 +120,8 @@ TwoFiles = Annotated[str, matching(r"[^,]+,[^,]+", "is not two files with a comm
 
 
 class PairData(DataSection):
-    """What the model translates: the corpus, its languages, the vocabulary of both, and how pairs come in buckets.
-
-    Lengths count tokens with the token that closes a text. A bucket holds at most `batch_tokens` padded tokens of
-    sources, and as many of targets; training pairs with more than `max_length` tokens on a side are left out.
-    """
+    """Data of translation: the corpus, its languages, the vocabulary of both, and the size of buckets. Lengths count
+    tokens with the token that closes a text."""
 
     kind = PairCorpus
 
@@ -180,20 +168,12 @@ class PairData(DataSection):
             )
 
 
-def corpus_for(data: PairData) -> PairCorpus:
-    """The corpus that `data.corpus` names."""
-    found: PairCorpus = data.chosen.of(data)
-    return found
-
-
 # ---- what is prepared
 
 
 class LeftOut(Record):
-    """Training pairs that are not trained on: those longer than `max_length`, and those with an empty side.
-
-    `named` are the first few: the number of the pair, counted from 1 like the lines of a file, and why.
-    """
+    """Training pairs that are not trained on: those longer than `max_length`, and those with an empty side; `named`
+    are the first few, by number and reason."""
 
     too_long: NonNegativeInt = 0
     empty: NonNegativeInt = 0
@@ -206,12 +186,12 @@ class LeftOut(Record):
         return f"training pairs left out: {', '.join(parts)}; first {', '.join(self.named)}" if parts else ""
 
     def with_one(self, reason: Literal["too_long", "empty"], name: str) -> LeftOut:
-        named = (*self.named, name) if len(self.named) < NAMED else self.named
+        named = (*self.named, name)[:5]
         return self.model_copy(update={reason: getattr(self, reason) + 1, "named": named})
 
 
 class PairManifest(FilesManifest):
-    """Everything about a folder of prepared pairs."""
+    """Record of prepared pairs."""
 
     format: int
     corpus: list[Any]

@@ -11,7 +11,6 @@ import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from comt_cli.data.prepare import TOKENIZER, FileRecord, Manifest
+from comt_cli.data.prepare import TOKENIZER, FileRecord, Manifest, PreparedTokens
 from comt_cli.data.split import Unsigned, token_dtype
 from comt_cli.data.storage import ProgressCallback, check_room, file_lock
 from comt_cli.data.text.rows import MaskedRows, PackedRows, PaddedRows, Rows
@@ -51,23 +50,29 @@ _CHUNK_DOCUMENTS = 512
 _CHUNK_CHARACTERS = 4_000_000
 
 
-class Dataset:
-    """Memory-mapped token shards of one fingerprint. Opening reads next to nothing; rows are read when asked for. Two
-    machines with one fingerprint can still differ in `content_hash`, over tokens and tokenizer, when another version of
-    SentencePiece trained the vocabulary."""
+class Dataset(PreparedTokens[Rows]):
+    """Memory-mapped token shards. Opening reads next to nothing; rows are read when asked for."""
 
     def __init__(self, data: DataSettings, folder: Path, manifest: TextManifest) -> None:
-        self.folder, self.fingerprint = folder, manifest.fingerprint
-        self.content_hash, self.vocabulary_size = manifest.content_hash(), manifest.vocabulary_size
-        self.train, self.validation = (_open_rows(data, folder, manifest, split) for split in SPLITS)
+        super().__init__(folder, manifest)
+        self._data, self._manifest = data, manifest
 
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        return load_tokenizer(self.folder / TOKENIZER)
+    def split(self, name: SplitName) -> Rows:
+        held = [part.of(name) for part in self._manifest.parts]
+
+        def shards(kind: Literal["tokens", "offsets"], dtype: np.dtype[Unsigned]) -> list[NDArray[Unsigned]]:
+            names = [file.name for part in held for file in part.files if file.name.endswith(f".{kind}")]
+            return [np.memmap(self.folder / name, dtype=dtype, mode="r") for name in names]
+
+        tokens, length = shards("tokens", np.dtype(self._manifest.dtype)), self._data.sequence_length
+        text_bytes = sum(part.bytes for part in held)
+        if self._data.rows == "pack":
+            return PackedRows(tokens, length, sum(part.documents for part in held), text_bytes)
+        return PaddedRows(tokens, shards("offsets", OFFSET_DTYPE), length, text_bytes)
 
 
 class MaskedDataset:
-    """A prepared text with its splits masked; `text` is what was prepared."""
+    """A prepared `text` with its splits masked."""
 
     def __init__(self, data: MaskedData, text: Dataset) -> None:
         self.text, self.tokenizer = text, text.tokenizer
@@ -94,6 +99,8 @@ def write(kind: Kind, folder: Path, name: str, progress: ProgressCallback) -> Ma
     _check_rows(data, writer.parts)
     return kind.record(
         name,
+        folder,
+        None,
         format=FORMAT,
         corpus=corpus.identity(),
         dtype=dtype.str,
@@ -142,10 +149,9 @@ class _Pending:
 
 class PartWriter:
     """Collects documents and writes them to `folder` part by part, resuming after the parts that are there. `tokens`
-    are those of each split so far, on disk and in memory."""
+    are those of each split so far. A shard stays within `part_bytes`, unless a single document is larger."""
 
     def __init__(self, folder: Path, dtype: np.dtype[Unsigned], part_bytes: int) -> None:
-        """A shard stays within `part_bytes`, unless a single document is larger: documents are never divided."""
         self._folder, self._dtype, self._limit = folder, dtype, part_bytes // dtype.itemsize
         self.parts = _whole_parts(folder)
         self.tokens: dict[SplitName, int] = {
@@ -200,7 +206,7 @@ def _write_array(path: Path, values: NDArray[Unsigned]) -> FileRecord:
 
 
 def _whole_parts(folder: Path) -> list[Part]:
-    """The parts that an earlier preparation finished, each checked against its hashes, up to the first that is not."""
+    """The parts that an earlier preparation finished, up to the first that is not as its hashes say."""
     parts: list[Part] = []
     while True:
         try:
@@ -214,19 +220,6 @@ def _whole_parts(folder: Path) -> list[Part]:
 
 def _record_name(number: int) -> str:
     return f"part-{number:05d}.json"
-
-
-def _open_rows(data: DataSettings, folder: Path, manifest: TextManifest, split: SplitName) -> Rows:
-    held = [part.of(split) for part in manifest.parts]
-
-    def shards(kind: Literal["tokens", "offsets"], dtype: np.dtype[Unsigned]) -> list[NDArray[Unsigned]]:
-        names = [file.name for part in held for file in part.files if file.name.endswith(f".{kind}")]
-        return [np.memmap(folder / name, dtype=dtype, mode="r") for name in names]
-
-    tokens, text_bytes = shards("tokens", np.dtype(manifest.dtype)), sum(part.bytes for part in held)
-    if data.rows == "pack":
-        return PackedRows(tokens, data.sequence_length, sum(part.documents for part in held), text_bytes)
-    return PaddedRows(tokens, shards("offsets", OFFSET_DTYPE), data.sequence_length, text_bytes)
 
 
 # ---- one pass over a corpus
@@ -244,22 +237,19 @@ class _Tokenising:
 
     def run(self) -> None:
         streams = self.corpus.streams()
-        first, file, within = self.writer.after
-        for number in range(first, len(streams)):
-            self._read(streams[number], number, (file, within) if number == first else (0, 0))
+        first, *place = self.writer.after
+        for number, stream in enumerate(streams[first:], first):
+            start: Place = (place[0], place[1]) if number == first else (0, 0)
+            done = sum(start) if stream.total is not None else 0
+            chunks, split = _chunks(stream.documents(start)), stream.split or "train"
+            while not self._is_finished(stream) and (chunk := next(chunks, None)):
+                self._take(stream, number, chunk)
+                done += len(chunk)
+                if stream.total is None and (limit := self._limit(split)) is not None:
+                    self.progress("tokenising (tokens)", self.writer.tokens[split], limit)
+                else:
+                    self.progress("tokenising documents", done, stream.total)
         self.writer.flush((len(streams), 0, 0))
-
-    def _read(self, stream: Stream, number: int, start: Place) -> None:
-        done = sum(start) if stream.total is not None else 0
-        chunks = _chunks(stream.documents(start))
-        while not self._is_finished(stream) and (chunk := next(chunks, None)):
-            self._take(stream, number, chunk)
-            done += len(chunk)
-            split = stream.split or "train"
-            if stream.total is None and (limit := self._limit(split)) is not None:
-                self.progress("tokenising (tokens)", self.writer.tokens[split], limit)
-            else:
-                self.progress("tokenising documents", done, stream.total)
 
     def _take(self, stream: Stream, number: int, chunk: Sequence[Document]) -> None:
         splits = [split_in(stream, document, self.data.validation_fraction) for document in chunk]
@@ -279,7 +269,7 @@ class _Tokenising:
         return self.data.max_train_tokens if split == "train" else self.corpus.validation_tokens
 
     def _room(self, split: SplitName) -> int | None:
-        """How many tokens the split still takes; None: any number."""
+        """Tokens that the split still takes; None: any number."""
         limit = self._limit(split)
         return None if limit is None else max(0, limit - self.writer.tokens[split])
 

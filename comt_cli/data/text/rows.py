@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from comt_cli.data.order import uniform_draws
-from comt_cli.data.special_tokens import PAD, SpecialTokens
 from comt_cli.data.split import IGNORE, AnyBatch, Split, Unsigned
 from comt_cli.data.text.settings import predicted
+from comt_cli.data.tokenizer import PAD, SpecialTokens
 from comt_cli.errors import UserError
 
 MASKED, RANDOM = 0.8, 0.1
@@ -35,15 +35,12 @@ class Batch(AnyBatch):
 
 
 class Rows(Split[Batch]):
-    """One split of a data set as numbered rows. `tokens`, `documents` and `bytes`, the UTF-8 length of the text that
-    the tokens stand for (without what truncation dropped), count what its shards hold, so that nats a token can be
-    turned into bits a byte: nats / ln 2 * tokens / bytes."""
+    """One split of a data set as numbered rows. Its shards hold `tokens` of `documents`, which stand for `bytes` of
+    UTF-8: nats a token become bits a byte by nats / ln 2 * tokens / bytes."""
 
     def __init__(self, sequence_length: int, tokens: int, documents: int, text_bytes: int) -> None:
-        self.sequence_length = sequence_length
-        self.tokens = tokens
-        self.documents = documents
-        self.bytes = text_bytes
+        self.sequence_length, self.tokens = sequence_length, tokens
+        self.documents, self.bytes = documents, text_bytes
 
     @property
     def tokens_per_byte(self) -> float:
@@ -67,8 +64,7 @@ class Rows(Split[Batch]):
 
 
 class RowRange(Rows):
-    """The rows of another split from `first` up to `last`, which is not among them. `tokens_per_byte` is that of the
-    whole split: how many bytes a row stands for is not known."""
+    """The rows of another split from `first` to before `last`; `tokens_per_byte` is that of the whole split."""
 
     def __init__(self, whole: Rows, first: int, last: int) -> None:
         super().__init__(whole.sequence_length, whole.tokens, whole.documents, whole.bytes)
@@ -136,8 +132,7 @@ class PaddedRows(Rows):
         sequence_length: int,
         text_bytes: int,
     ) -> None:
-        self._shards = shards
-        self._offsets = offsets
+        self._shards, self._offsets = shards, offsets
         self._starts = np.concatenate([[0], np.cumsum([len(offset) - 1 for offset in offsets], dtype=np.int64)])
         super().__init__(sequence_length, sum(len(shard) for shard in shards), int(self._starts[-1]), text_bytes)
 
@@ -167,9 +162,8 @@ class PaddedRows(Rows):
 
 @dataclass(frozen=True)
 class MaskedBatch(AnyBatch):
-    """Sequences for one forward pass, all int64: `tokens` [B, T] as the model sees them; `places` [B, K], where the
-    chosen ones stand; `targets` [B, K], what they are, `IGNORE` where a sequence has fewer than K; `positions` [B],
-    which dropout follows."""
+    """Sequences for one forward pass, all int64: `tokens` [B, T] as the model sees them; `places` [B, K] of the chosen
+    ones; `targets` [B, K], the chosen ones, or `IGNORE`; `positions` [B], which dropout follows."""
 
     tokens: NDArray[np.int64]
     places: NDArray[np.int64]
@@ -195,12 +189,14 @@ class MaskedRows(Split[MaskedBatch]):
         self._words = np.flatnonzero(~self._is_special_V)
         self._length = rows.sequence_length + 1
         self._most = predicted(rows.sequence_length, share)
+        # Of a sequence: an order of its tokens; for each chosen one its replacement, and a token.
+        self._draws = self._length + 2 * self._most
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def target_counts(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many tokens of each sequence are chosen. Reads the rows: special tokens are not counted."""
+        """Numbers of chosen tokens. Reads the rows, since special tokens are not counted."""
         return self._chosen(~self._is_special_V[self.rows.batch(indices).tokens])
 
     def batch(self, indices: NDArray[np.int64]) -> MaskedBatch:
@@ -213,13 +209,8 @@ class MaskedRows(Split[MaskedBatch]):
         positions = first + np.arange(len(indices), dtype=np.int64)
         return self._masked(indices, uniform_draws(seed, first, len(indices), self._draws), positions)
 
-    @property
-    def _draws(self) -> int:
-        """Random numbers of a sequence: an order of its tokens; for each chosen one what becomes of it, and a token."""
-        return self._length + 2 * self._most
-
     def _chosen(self, is_word_BT: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """How many of each sequence's words are chosen, [B]; none where there is no word."""
+        """Numbers of chosen words of each sequence, [B]."""
         words_B: NDArray[np.int64] = is_word_BT.sum(1)
         counts_B = np.array([predicted(int(words), self.share) for words in words_B], dtype=np.int64)
         return np.minimum(counts_B, words_B.astype(np.int64))

@@ -13,9 +13,8 @@ from pydantic import Field, NonNegativeInt
 
 from comt_cli.data.prepare import FileRecord, Manifest, Prepared, Record
 from comt_cli.data.settings import DataSection, Named, NameOf
-from comt_cli.data.special_tokens import Extra
 from comt_cli.data.storage import ProgressCallback, no_progress
-from comt_cli.data.tokenizer import LONG_LINES_CUT, T5_SHA256, TRAINER, TRAINING_CHARACTERS, VOCABULARY_VERSION
+from comt_cli.data.tokenizer import LONG_LINES_CUT, T5_SHA256, TRAINER, TRAINING_CHARACTERS, VOCABULARY_VERSION, Extra
 from comt_cli.recipe.settings import MAX_LENGTH, Tokens, Vocabulary, WholeNumber
 
 FORMAT = 4
@@ -23,15 +22,13 @@ FORMAT = 4
 (tests/contract/test_cache_versions.py asks for it)."""
 
 FIXED_VOCABULARY = {"t5": 32000, "bytes": 258}
-"""Vocabulary of the tokenizers that are not trained. T5's sentinels (32000 to 32099) are left out, as in the papers'
-scripts: text never produces them. Bytes: padding, end of text, then the 256 byte values."""
+"""Sizes of the vocabularies that are not trained. T5's sentinels (32000 to 32099) are left out: no text has them."""
 
 SplitName = Literal["train", "validation"]
 SPLITS: tuple[SplitName, SplitName] = ("train", "validation")
 
 PART_BYTES = 128 * 1024 * 1024
-"""Bounds what a kill loses; larger parts mean fewer open files: a mapped file keeps its descriptor, and many systems
-allow 1024. The papers' largest corpus (10 billion tokens) makes 160 parts."""
+"""Bounds what a kill loses, and how many files stay open: the papers' largest corpus makes 160 parts."""
 
 Place = tuple[int, int]
 """Of a document in its stream: (file, number within the file), both counted from 0."""
@@ -56,13 +53,12 @@ class Stream(NamedTuple):
 class Corpus(Named):
     """A source of text with an identity that is known before any of it is tokenised.
 
-    `is_own_text`: of the user's own, whose long lines are cut before a vocabulary is trained on it. `endless`: too
-    large to be read through, so that reading stops when the train split has its tokens. The validation split gets no
-    more than `validation_tokens` (None: no limit)."""
+    `is_own_text`: its long lines are cut before a vocabulary is trained on it. `endless`: reading stops when the train
+    split has its tokens. The validation split gets no more than `validation_tokens` (None: no limit)."""
 
     package = "comt_cli.data.text.corpora"
     keys: ClassVar[Mapping[str, Any]] = {"validation_fraction": 0.05}
-    reasons: ClassVar[Mapping[str, str]] = {"validation_fraction": "this corpus has a validation split of its own"}
+    data: TextSettings
     is_own_text: ClassVar[bool] = False
     endless: bool = False
     validation_tokens: int | None = None
@@ -72,40 +68,28 @@ class Corpus(Named):
         if cls.endless and data.max_train_tokens is None:
             yield "max_train_tokens: say how many tokens of this corpus to prepare"
 
-    @classmethod
-    def of(cls, data: TextSettings) -> Corpus:  # noqa: ARG003 - of most corpora there is one alone
-        return cls()
-
-    def __init__(self) -> None:
-        """Of most corpora there is one alone."""
-
     @abstractmethod
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
-        """What decides the text, as JSON: equal identities give equal documents in equal order."""
+        """All that decides the text, as JSON: equal identities give equal documents in equal order."""
 
     @abstractmethod
     def streams(self) -> Sequence[Stream]:
-        """What there is to read, in order."""
-
-
-def place_of(text: str) -> float:
-    """The validation fraction from which on, without it, a text is held out: the first 64 bits of its SHA-256, as a
-    fraction of 2**64."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
+        """The streams to read, in order."""
 
 
 def split_of(text: str, validation_fraction: float) -> SplitName:
-    """The split that a document is in: a pure function of its text, so equal documents are never in both."""
-    return "validation" if place_of(text) < validation_fraction else "train"
+    """The split of a document, by the hash of its text: equal documents are never in both."""
+    place = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
+    return "validation" if place < validation_fraction else "train"
 
 
 def split_in(stream: Stream, document: Document, validation_fraction: float | None) -> SplitName:
-    """The split of a stream's document: the stream's own, else by the hash of the text."""
+    """The split of a stream's document: the stream's own, else `split_of`."""
     return stream.split or split_of(document.text, validation_fraction or 0)
 
 
 def train_texts(corpus: Corpus, validation_fraction: float | None) -> Iterator[str]:
-    """The texts of the train split in order, for the training of a tokenizer; it sees none of the validation split."""
+    """The texts of the train split in order."""
     for stream in corpus.streams():
         for document in () if stream.split == "validation" else stream.documents((0, 0)):
             if split_in(stream, document, validation_fraction) == "train":
@@ -113,8 +97,7 @@ def train_texts(corpus: Corpus, validation_fraction: float | None) -> Iterator[s
 
 
 class TextSettings(DataSection):
-    """The corpus, and how it is cut into tokens; `extras` are special tokens of the vocabulary beside padding, end and
-    unknown."""
+    """The corpus and its tokenizer, which has the special tokens `extras` beside padding, end and unknown."""
 
     kind = Corpus
     later: ClassVar[frozenset[str]] = frozenset({"folder"})
@@ -149,19 +132,19 @@ class TextSettings(DataSection):
 
     @property
     def vocabulary_size(self) -> int:
-        """How many token ids there are, special ones included: the model's embedding rows."""
+        """Number of token ids, special ones included: the model's embedding rows."""
         return self._fixed(self.tokenizer) or self.vocabulary or 0
 
 
 class DataSettings(TextSettings):
-    """What the model reads: the corpus, how it is cut into tokens, and how the tokens are laid out in rows."""
+    """Data of language models: the corpus, its tokenizer, and the layout of tokens in rows."""
 
     rows: Literal["pad", "pack"] = "pack"
     sequence_length: Annotated[WholeNumber, Field(ge=2, le=MAX_LENGTH)] = 256
 
     @property
     def text(self) -> Self:
-        """What is prepared of it: all."""
+        """The part of it that is prepared: all."""
         return self
 
 
@@ -186,21 +169,15 @@ class MaskedData(DataSettings):
 
 
 def predicted(words: int, share: float) -> int:
-    """How many of so many tokens are predicted: the nearest whole number to the share, at least 1."""
+    """Number of predicted tokens among so many: the nearest whole number to the share, at least 1."""
     return max(1, math.floor(words * share + 0.5))
-
-
-def corpus_for(data: TextSettings) -> Corpus:
-    """The corpus that `data.corpus` names."""
-    found: Corpus = data.chosen.of(data)
-    return found
 
 
 # ---- what is prepared
 
 
 class SplitPart(Record):
-    """What one part holds of one split: `tokens` ids, of `documents` texts, standing for `bytes` of UTF-8."""
+    """Content of one part in one split: `tokens` ids, of `documents` texts, standing for `bytes` of UTF-8."""
 
     tokens: NonNegativeInt
     documents: NonNegativeInt
@@ -209,8 +186,8 @@ class SplitPart(Record):
 
 
 class Part(Record):
-    """The documents between two places of the corpus, at most one shard of each split; `after` is the place (stream,
-    file, number in the file) where reading resumes after it."""
+    """Documents in at most one shard of each split; `after` is the place (stream, file, number in the file) where
+    reading resumes."""
 
     number: NonNegativeInt
     after: tuple[NonNegativeInt, NonNegativeInt, NonNegativeInt]
@@ -218,14 +195,15 @@ class Part(Record):
     validation: SplitPart
 
     def of(self, split: SplitName) -> SplitPart:
-        return self.train if split == "train" else self.validation
+        found: SplitPart = getattr(self, split)
+        return found
 
     def files(self) -> tuple[FileRecord, ...]:
         return self.train.files + self.validation.files
 
 
 class TextManifest(Manifest):
-    """Everything about a prepared corpus."""
+    """Record of a prepared corpus."""
 
     format: int
     corpus: dict[str, Any]
@@ -239,13 +217,13 @@ class TextManifest(Manifest):
 
 
 def sentencepiece_identity(size: int | None, *marks: str) -> list[Any]:
-    """What decides a trained vocabulary, besides the texts that it is trained on."""
+    """All that decides a trained vocabulary besides the texts that it is trained on."""
     made_by = [VOCABULARY_VERSION, metadata.version("sentencepiece")]
     return ["sentencepiece", size, TRAINER, TRAINING_CHARACTERS, *made_by, *marks]
 
 
 def tokenizer_identity(data: TextSettings) -> list[Any]:
-    """What decides the tokenizer, besides the corpus that a SentencePiece vocabulary is trained on."""
+    """All that decides the tokenizer besides the corpus that a vocabulary is trained on."""
     if data.tokenizer == "sentencepiece":
         own = [LONG_LINES_CUT] if Corpus.named(data.corpus).is_own_text else []
         return sentencepiece_identity(data.vocabulary_size, *own, *data.extras)
@@ -253,13 +231,13 @@ def tokenizer_identity(data: TextSettings) -> list[Any]:
 
 
 def vocabulary_identity(data: TextSettings, corpus: Corpus, progress: ProgressCallback = no_progress) -> list[Any]:
-    """What decides the tokenizer and the text that it is trained on."""
+    """All that decides the tokenizer and the text that it is trained on."""
     return [corpus.identity(progress), data.validation_fraction, tokenizer_identity(data)]
 
 
 class Kind(Prepared[DataSettings, Corpus]):
     """Text as rows of tokens, in shards of at most `part_bytes`. A killed preparation resumes after its last shard.
-    Masked text is prepared like any other, and masked when it is read; `asked` are its settings."""
+    Masked text is prepared like any other, and masked by the settings `asked` when it is read."""
 
     cache = "corpora"
     manifest = TextManifest
@@ -270,5 +248,5 @@ class Kind(Prepared[DataSettings, Corpus]):
         self.asked, self.part_bytes = data, part_bytes
 
     def identity(self, progress: ProgressCallback) -> dict[str, Any]:
-        made_of = {"corpus": self.corpus.identity(progress), "tokenizer": tokenizer_identity(self.data)}
-        return {"format": FORMAT, **made_of}
+        corpus, tokenizer = self.corpus.identity(progress), tokenizer_identity(self.data)
+        return {"format": FORMAT, "corpus": corpus, "tokenizer": tokenizer}

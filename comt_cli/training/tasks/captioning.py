@@ -27,8 +27,8 @@ from torch import Tensor
 
 from comt_cli.data.captions.dataset import CaptionBatch, CaptionDataset
 from comt_cli.data.order import uniform_draws
-from comt_cli.data.special_tokens import PAD
 from comt_cli.data.split import IGNORE, Split
+from comt_cli.data.tokenizer import PAD
 from comt_cli.generation.beam import Forbidden
 from comt_cli.generation.caption import no_caption
 from comt_cli.generation.sampling import drawn_sequences

@@ -12,8 +12,8 @@ from same_bits import same_integers
 
 from comt_cli.data.order import sample_indices
 from comt_cli.data.pairs.dataset import ROWS, PairBuckets, pack_buckets
-from comt_cli.data.special_tokens import SpecialTokens
 from comt_cli.data.split import IGNORE, TokenLists
+from comt_cli.data.tokenizer import SpecialTokens
 
 PLAN = [[6], [9, 4], [0, 1, 7, 2], [11, 5], [10, 3, 8]]
 SPECIAL = SpecialTokens(pad=0, end=1, begin=2)
@@ -30,11 +30,6 @@ def corpus(pairs=60, seed=0):
     generator = np.random.default_rng(seed)
     sizes = generator.integers(0, 13, (pairs, 2)).tolist()
     return [[3 + i] * size for i, (size, _) in enumerate(sizes)], [[3 + i] * size for i, (_, size) in enumerate(sizes)]
-
-
-def buckets(pairs=60, batch_tokens=40, seed=0):
-    sources, targets = corpus(pairs)
-    return PairBuckets(TokenLists.of(sources), TokenLists.of(targets), SPECIAL, batch_tokens, seed)
 
 
 @given(LENGTHS, st.integers(1, 200), st.integers(-3, 10**6))
@@ -90,25 +85,6 @@ def test_a_batch_by_hand():
     assert batch.target_count == split.target_counts(np.array([0])).sum() == 6
     assert batch.uncounted().target_count == 0
     assert same_integers(batch.uncounted().source, batch.source)
-
-
-@given(st.integers(1, 80), st.integers(13, 90), st.integers(0, 5))
-def test_buckets_hold_the_corpus(pairs, batch_tokens, seed):
-    sources, targets = corpus(pairs)
-    split = PairBuckets(TokenLists.of(sources), TokenLists.of(targets), SPECIAL, batch_tokens, seed)
-    everything = np.arange(len(split))
-    batch, numbers = split.batch(everything), split.pairs(everything)
-    for row, pair in enumerate(numbers.tolist()):
-        S, T = len(sources[pair]), len(targets[pair])
-        assert batch.source[row].tolist() == [*sources[pair], 1] + [0] * (batch.source.shape[1] - S - 1)
-        assert batch.target_in[row].tolist() == [2, *targets[pair]] + [0] * (batch.target_in.shape[1] - T - 1)
-        assert batch.target_out[row].tolist() == [*targets[pair], 1] + [IGNORE] * (batch.target_out.shape[1] - T - 1)
-    counts = split.target_counts(everything)
-    assert counts.tolist() == [split.batch(np.array([bucket])).target_count for bucket in everything]
-    assert batch.target_count == counts.sum() == sum(len(target) + 1 for target in targets)
-    for bucket in everything:
-        alone = split.batch(np.array([bucket]))
-        assert max(alone.source.size, alone.target_in.size) <= batch_tokens
 
 
 def test_misuse_is_named():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from same_bits import same_integers
 
-from comt_cli.data.captions import settings as preparation
+from comt_cli.commands.completion import settings as preparation
 from comt_cli.data.captions.corpora import mscoco
 from comt_cli.data.captions.corpora.scenes import SceneRenderer, drawn_scenes
 from comt_cli.data.captions.settings import CaptionData, CaptionedImages
@@ -32,12 +32,6 @@ def module_cache(tmp_path_factory):
 @pytest.fixture(scope="module")
 def scenes(module_cache):
     return prepare(SCENES)
-
-
-# ---- settings
-
-
-# ---- words
 
 
 # ---- batches of scenes
@@ -160,10 +154,7 @@ def test_a_file_that_changed_is_other_content(folder):
     assert second.test.batch(np.array([0])).regions.tolist() == np.ones((1, 2, 6)).tolist()
 
 
-@pytest.mark.parametrize(
-    ("rule", "words"),
-    [("all", "dog cat bus"), ("karpathy-gt5", "bus"), ("nltk-ge5", "dog")],
-)
+@pytest.mark.parametrize(("rule", "words"), [("all", "dog cat bus"), ("karpathy-gt5", "bus"), ("nltk-ge5", "dog")])
 def test_vocabularies_by_rule(rule, words):
     """`karpathy-gt5`: more than five times in all splits; `nltk-ge5`: at least five times in training."""
     images = {

@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from comt_cli.data import hub
-from comt_cli.data.glue.settings import Example, GlueData, GlueSource, Kind
+from comt_cli.data.glue.settings import Example, GlueData
 from comt_cli.data.glue.sources.published import FORMS, Published, splits_of
 from comt_cli.data.prepare import fingerprint, prepare
 from comt_cli.data.storage import no_progress
@@ -85,10 +85,11 @@ class Parquet:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_folder_and_the_hub_have_the_same_examples(task, cache, tmp_path):
+def test_a_folder_and_the_hub_have_the_same_examples(task, cache, tmp_path, monkeypatch):
     expected = {split: examples(task, split) for split in splits_of(task)}
     files = Parquet(tmp_path, task)
-    assert Published(GlueData(task=task, tokenizer="bytes"), files).read(no_progress) == expected
+    monkeypatch.setattr(hub, "open_files", files)
+    assert Published(GlueData(task=task, tokenizer="bytes")).read(no_progress) == expected
     commit = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
     assert files.asked[0] == ("nyu-mll/glue", commit, f"{task}/train-*.parquet")
     write_folder(task, tmp_path)
@@ -105,10 +106,8 @@ def test_where_the_files_lie_does_not_count(cache, tmp_path, monkeypatch):
     assert fingerprint(here) == fingerprint(there) == dataset.fingerprint
     on_hub = GlueData(task="stsb", corpus=CORPUS, tokenizer="bytes")
     assert fingerprint(on_hub) != dataset.fingerprint
-    again = Kind(on_hub, Published(on_hub, Parquet(tmp_path, "stsb"))).prepare()
-    assert again.content_hash == dataset.content_hash
-    monkeypatch.undo()
-    monkeypatch.setenv("COMT_CACHE", str(cache))
+    monkeypatch.setattr(hub, "open_files", Parquet(tmp_path, "stsb"))
+    assert prepare(on_hub).content_hash == dataset.content_hash
     changed.write_text(changed.read_text(encoding="utf-8").replace("test 1", "tent 1"), encoding="utf-8")
     assert fingerprint(there) != dataset.fingerprint
 
@@ -148,10 +147,10 @@ def test_labels_of_sts_b_are_numbers(cache, tmp_path, label):
         ({"sentence1": None}, r"row 1 of validation lacks a text"),
     ],
 )
-def test_rows_of_another_form_are_refused(cache, tmp_path, change, wrong):
+def test_rows_of_another_form_are_refused(cache, tmp_path, monkeypatch, change, wrong):
     files = Parquet(tmp_path, "rte")
     row = {"sentence1": "a", "sentence2": "b", "label": 1}
     files.write("validation-00000-of-00001.parquet", [row, row | change])
-    source: GlueSource = Published(GlueData(task="rte", tokenizer="bytes"), files)
+    monkeypatch.setattr(hub, "open_files", files)
     with pytest.raises(UserError, match=f"task: rte on the hub: {wrong}"):
-        source.read(no_progress)
+        Published(GlueData(task="rte", tokenizer="bytes")).read(no_progress)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import numpy as np
 import pytest
 from same_bits import same_integers
@@ -11,7 +9,6 @@ from same_bits import same_integers
 from comt_cli.data.images.sets.glyphs import CHARACTERS, GlyphRenderer, GlyphSet
 from comt_cli.data.images.settings import ImageDataSettings
 from comt_cli.data.prepare import fingerprint, prepare
-from comt_cli.errors import UserError
 
 DATA = ImageDataSettings(size=16, train_images=50, validation_images=20)
 SETS: tuple[GlyphSet, ...] = ("glyphs10", "glyphs100")
@@ -64,9 +61,3 @@ def test_what_identifies_the_images(monkeypatch):
     assert fingerprint(same) == fingerprint(DATA)
     monkeypatch.setattr("comt_cli.data.images.sets.glyphs.font_hash", lambda name: "another edition of the fonts")
     assert fingerprint(DATA) not in prints
-
-
-def test_a_disk_without_room(cache, monkeypatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(10, 9, 1000))  # type: ignore[attr-defined]
-    with pytest.raises(UserError, match="70 images of 16 pixels need"):
-        prepare(DATA)

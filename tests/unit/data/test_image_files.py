@@ -74,20 +74,19 @@ def test_cifar_is_what_torchvision_reads(cifar):
 
 
 def test_an_archive_of_cifar_is_unpacked_where_it_is_whole_and_its_own_files_alone(cifar, cache, monkeypatch):
-    """On every Python, whose own `extractall` differs: no links, nothing outside the folder."""
+    """No links, nothing outside the folder; the standard library has no filter for that before Python 3.11.4."""
     kind, folder, name = cifar
+    if name == "cifar100":
+        monkeypatch.delattr(tarfile, "data_filter", raising=False)
     data = ImageDataSettings(images=name, folder=str(folder))
     before, base, archive = prepare(data), folder / kind.base_folder, folder / kind.filename
     files = {path.name for path in base.iterdir()}
     first = min(files)
     with tarfile.open(archive, "w:gz") as tar:
         for outside in ("../outside", str(folder / "outside"), f"{base.name}/../outside", f"{base.name}/other"):
-            member = tar.gettarinfo(base / first)
-            member.name = outside
-            with (base / first).open("rb") as content:
-                tar.addfile(member, content)
-        tar.add(base, kind.base_folder)
-        link = tarfile.TarInfo(f"{kind.base_folder}/{first}")
+            tar.add(base / first, outside)
+        tar.add(base, base.name)
+        link = tarfile.TarInfo(f"{base.name}/{first}")
         link.type, link.linkname = tarfile.SYMTYPE, str(folder / "elsewhere")
         tar.addfile(link)
     shutil.rmtree(base)
@@ -101,7 +100,7 @@ def test_an_archive_of_cifar_is_unpacked_where_it_is_whole_and_its_own_files_alo
     assert prepare(data).content_hash == before.content_hash
     assert {path.name for path in base.iterdir()} == files
     assert not any(path.is_symlink() for path in base.iterdir())
-    assert {path.name for path in folder.iterdir()} == {archive.name, kind.base_folder, "cache"}
+    assert {path.name for path in folder.iterdir()} == {archive.name, base.name, "cache"}
     assert not (folder.parent / "outside").exists()
     (base / first).write_bytes((base / first).read_bytes()[:-1])
     with pytest.raises(UserError, match=f"{name} is damaged or incomplete in {base}"):

@@ -15,8 +15,6 @@ from pyarrow import parquet
 
 from comt_cli.data import hub
 from comt_cli.data.pairs import dataset as preparation
-from comt_cli.data.pairs.corpora.gettext_catalogues import Catalogues
-from comt_cli.data.pairs.corpora.published import PublishedPairs
 from comt_cli.data.pairs.settings import (
     BYTE_VOCABULARY,
     Kind,
@@ -24,7 +22,6 @@ from comt_cli.data.pairs.settings import (
     PairData,
     PairTexts,
     TextPair,
-    corpus_for,
     split_of_source,
 )
 from comt_cli.data.prepare import fingerprint, prepare
@@ -88,7 +85,7 @@ def training_texts(dataset):
 
 def test_every_pair_is_in_one_bucket_and_texts_belong_to_theirs(cache):
     dataset = prepare(ALMANAC)
-    assert training_texts(dataset) == sorted(pair[:2] for pair in corpus_for(ALMANAC).train())
+    assert training_texts(dataset) == sorted(pair[:2] for pair in ALMANAC.make_corpus().train())
     assert str(dataset.left_out) == ""
     assert sorted(dataset.texts) == ["test", "unseen", "validation"]
     for split, buckets in (("validation", dataset.validation), ("test", dataset.test), ("unseen", dataset.unseen)):
@@ -166,6 +163,7 @@ def test_a_killed_preparation_resumes_and_ends_with_the_same_bytes(tmp_path, mon
         ({"corpus": "pairs:a,b", "difficulty": "easy"}, "difficulty"),
         ({"corpus": "gettext:x", "source": "fr", "target": "de"}, "source"),
         ({"corpus": "gettext:x", "test_files": "a,b"}, "test_files"),
+        ({"corpus": "wmt14-en-de", "test_files": "a,b"}, "test_files"),
         ({"corpus": "wmt14-en-de", "target": "fr"}, "target"),
         ({"corpus": "pairs:a,b", "test_fraction": 0.5, "validation_fraction": 0.5}, "validation_fraction"),
         ({"corpus": "pairs:a,b", "test_fraction": 0.5, "test_files": "a,b"}, "test_fraction"),
@@ -209,7 +207,7 @@ def of_files(source, target, **keys):
 
 def test_lines_are_divided_by_the_hash_of_the_source(cache, two):
     data = of_files(*two, validation_fraction=0.1, test_fraction=0.2)
-    corpus = corpus_for(data)
+    corpus = data.make_corpus()
     decoded, train = corpus.decoded(), list(corpus.train())
     assert len(train) + sum(len(each) for each in decoded.values()) == 300
     assert 10 < len(decoded["validation"]) < 50 < len(decoded["test"]) < 90
@@ -237,7 +235,7 @@ def test_validation_may_be_files_of_its_own_and_where_files_lie_does_not_count(c
 def test_a_side_of_which_nothing_can_be_seen_is_empty(cache, tmp_path):
     unseen = ["\u200b", "\u00ad", "\ufeff\u2060", " \u200e\t"]
     two = write(tmp_path / "a", [*unseen, "seen\u00ad"]), write(tmp_path / "b", ["target"] * 5)
-    corpus = corpus_for(of_files(*two, validation_fraction=0.001, test_fraction=0.001))
+    corpus = of_files(*two, validation_fraction=0.001, test_fraction=0.001).make_corpus()
     assert [pair.source for pair in corpus.train()] == [""] * 4 + ["seen\u00ad"]
     assert corpus.identity()[-1] == LONG_LINES_CUT
 
@@ -317,7 +315,7 @@ def test_catalogues_are_read_once_each_without_the_fuzzy_and_empty(cache, tmp_pa
             write_mo(handle, catalogue)
     monkeypatch.syspath_prepend(tmp_path)
     data = PairData(corpus="gettext:translated_package", **BYTES)
-    catalogues = Catalogues(data)
+    catalogues = data.make_corpus()
     pairs = {pair.source: pair.target for pair in catalogues.train()}
     for split in catalogues.decoded().values():
         pairs |= dict(zip(split.sources, split.references, strict=True))
@@ -364,13 +362,14 @@ class Parquet:
 
 
 @pytest.mark.parametrize(("source", "target"), [("en", "de"), ("de", "en")])
-def test_the_hub_is_read_in_either_direction(cache, tmp_path, source, target):
+def test_the_hub_is_read_in_either_direction(cache, tmp_path, monkeypatch, source, target):
     data = PairData(corpus="wmt14-en-de", source=source, target=target, **BYTES)
-    corpus = PublishedPairs(data, Parquet(tmp_path))
+    monkeypatch.setattr(hub, "open_files", Parquet(tmp_path))
+    corpus = data.make_corpus()
     texts = list(corpus.vocabulary_texts())  # of all files in turn
     assert [text for text in texts if text.startswith("train")][:3] == ["train 0 0", "train 1 0", "train 2 0"]
     assert len(texts) == 240
-    dataset = prepared(data, corpus)
+    dataset = prepare(data)
     assert dataset.left_out.empty == 3
     assert dataset.train.plan.members.size == 117
     english = dataset.texts["test"].sources if source == "en" else dataset.texts["test"].references
@@ -381,11 +380,13 @@ def test_a_broken_connection_keeps_what_was_prepared(cache, tmp_path, monkeypatc
     monkeypatch.setattr(preparation, "_CHUNK_PAIRS", 10)
     monkeypatch.setattr(preparation, "_BLOCK_PAIRS", 20)
     data = PairData(corpus="wmt14-en-de", **BYTES)
+    monkeypatch.setattr(hub, "open_files", Parquet(tmp_path, breaks_at=110))
     with pytest.raises(UserError, match=r"cannot read wmt14-en-de from .*wmt/wmt14: the hub does not answer") as caught:
-        prepared(data, PublishedPairs(data, Parquet(tmp_path, breaks_at=110)))
+        prepare(data)
     assert "train.en, train.de, newstest2013.en" in str(caught.value.hint)
     parquets = Parquet(tmp_path)
-    assert prepared(data, PublishedPairs(data, parquets)).train.plan.members.size == 117
+    monkeypatch.setattr(hub, "open_files", parquets)
+    assert prepare(data).train.plan.members.size == 117
     assert parquets.opened == ["train-*.parquet:2"]
 
 
@@ -401,5 +402,5 @@ def test_a_folder_stands_in_for_the_hub(cache, tmp_path):
     assert dataset.texts["validation"].sources[0] == "tst2012 en 0"
     assert dataset.texts["test"].references[8] == "tst2013 vi 8"
     assert dataset.train.plan.members.size == 10  # as it was published
-    assert len(corpus_for(data).identity()) == 4  # what earlier versions have prepared is still known
+    assert len(data.make_corpus().identity()) == 4  # what earlier versions have prepared is still known
     assert dataset.fingerprint != fingerprint(data.model_copy(update={"folder": None}))

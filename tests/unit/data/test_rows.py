@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from same_bits import same_integers
 
-from comt_cli.data.special_tokens import PAD
 from comt_cli.data.split import IGNORE
 from comt_cli.data.text.rows import MaskedRows, PackedRows, PaddedRows, without_last
-from comt_cli.data.tokenizer import ByteTokenizer
+from comt_cli.data.tokenizer import PAD, ByteTokenizer
 from comt_cli.errors import UserError
 
 EOS = 1

@@ -21,7 +21,7 @@ from comt_cli.scoring.scenes import facts_of
 ROOT = Path(__file__).resolve().parents[3]
 
 PIXELS = {  # the first images of a split, by what draws their letters
-    ("eb5e808e04605732", "2.14.3"): "df570ea1989b0018",
+    ("eb5e808e04605732", "2.14.3"): "df570ea1989b0018"
 }
 
 
@@ -90,6 +90,3 @@ def test_pixels_are_the_same_everywhere():
         pytest.skip(f"letters are drawn by {made_by}, of which no pixels are known")
     found = sha256(SceneRenderer("train").render(sample()[:50]).tobytes())[:16]
     assert found == PIXELS[made_by]
-
-
-# ---- scores

@@ -10,20 +10,13 @@ import time
 import pytest
 from fake_corpus import prepared, sentences
 
-from comt_cli.data.hub import stream_files
+from comt_cli.data import hub
 from comt_cli.data.prepare import fingerprint, prepare
 from comt_cli.data.text.corpora import hub_text, python_library
-from comt_cli.data.text.corpora.hub_text import FILE_ORDER_SEED, HubText, WikiText, articles
+from comt_cli.data.text.corpora.hub_text import FILE_ORDER_SEED, articles
 from comt_cli.data.text.corpora.local_files import LocalFiles
 from comt_cli.data.text.corpora.python_library import PythonDocs, decoded
-from comt_cli.data.text.settings import (
-    DataSettings,
-    MaskedData,
-    corpus_for,
-    split_of,
-    tokenizer_identity,
-    train_texts,
-)
+from comt_cli.data.text.settings import DataSettings, MaskedData, split_of, tokenizer_identity, train_texts
 from comt_cli.data.tokenizer import LONG_LINES_CUT
 from comt_cli.errors import StorageError, UserError
 
@@ -37,16 +30,18 @@ def test_the_side_of_a_text_never_changes():
 
 @pytest.mark.slow
 def test_a_tokenizer_sees_the_train_side_only(with_shared_cache):
-    corpus = corpus_for(DataSettings(vocabulary=2048))
+    corpus = DataSettings(vocabulary=2048).make_corpus()
     everything = {document.text for stream in corpus.streams() for document in stream.documents((0, 0))}
     assert set(train_texts(corpus, 0.3)) == {text for text in everything if split_of(text, 0.3) == "train"}
 
 
 # ---- Python's
 
+DOCS = PythonDocs(DataSettings(tokenizer="bytes"))
+
 
 def test_python_docs_are_about_two_megabytes_of_prose(with_shared_cache, python_docs_pack):
-    documents = [*PythonDocs().documents()]
+    documents = [*DOCS.documents()]
     texts = [document.text for document in documents]
     assert 1_800_000 < sum(len(text.encode()) for text in texts) < 4_000_000
     assert len(set(texts)) == len(texts) > 5000
@@ -56,7 +51,7 @@ def test_python_docs_are_about_two_megabytes_of_prose(with_shared_cache, python_
     assert "Return the absolute value of the argument." in texts  # a function in C
     assert "PurePath subclass" in some  # a class
     assert python_docs_pack.train.documents + python_docs_pack.validation.documents == len(texts)
-    assert [*PythonDocs().documents((0, 7000))] == documents[7000:]
+    assert [*DOCS.documents((0, 7000))] == documents[7000:]
 
 
 def test_only_docstrings_are_taken_and_in_order():
@@ -123,8 +118,12 @@ def texts(tmp_path):
     return folder
 
 
+def local(glob):
+    return LocalFiles(DataSettings(corpus=f"files:{glob}", tokenizer="bytes"))
+
+
 def read(glob, start=(0, 0)):
-    return [document.text.removeprefix("the text of ") for document in LocalFiles(glob).documents(start)]
+    return [document.text.removeprefix("the text of ") for document in local(glob).documents(start)]
 
 
 def test_one_document_a_file_sorted_by_name(texts, cache, monkeypatch):
@@ -141,13 +140,13 @@ def test_one_document_a_file_sorted_by_name(texts, cache, monkeypatch):
 
 
 def test_the_identity_is_that_of_the_content(texts, cache, tmp_path):
-    identity = LocalFiles(f"{texts}/*.txt").identity()
+    identity = local(f"{texts}/*.txt").identity()
     moved = texts.rename(tmp_path / "moved")
-    assert LocalFiles(f"{moved}/*.txt").identity() == identity
+    assert local(f"{moved}/*.txt").identity() == identity
     (moved / "a.txt").write_text("another text")
-    changed = LocalFiles(f"{moved}/*.txt").identity()
+    changed = local(f"{moved}/*.txt").identity()
     (moved / "a.txt").rename(moved / "a2.txt")
-    assert len({str(one) for one in (identity, changed, LocalFiles(f"{moved}/*.txt").identity())}) == 3
+    assert len({str(one) for one in (identity, changed, local(f"{moved}/*.txt").identity())}) == 3
 
 
 def test_unchanged_files_are_not_read_again(texts, cache, monkeypatch):
@@ -157,11 +156,11 @@ def test_unchanged_files_are_not_read_again(texts, cache, monkeypatch):
     (texts / "new.txt").write_text("written this moment: it may still change within the clock's step")
     os.utime(texts / "new.txt", (now, now))
     for _ in range(2):
-        LocalFiles(f"{texts}/*.txt").identity()
+        local(f"{texts}/*.txt").identity()
     assert hashed == ["a.txt", "new.txt", "z.txt", "new.txt"]
     for path in (cache / "file-hashes").iterdir():
         path.write_text("{ damaged")
-    LocalFiles(f"{texts}/*.txt").identity()
+    local(f"{texts}/*.txt").identity()
     assert hashed[4:] == ["a.txt", "new.txt", "z.txt"]
 
 
@@ -180,7 +179,7 @@ def test_a_change_that_keeps_size_and_time_is_seen(texts, cache, monkeypatch):
     written("one too")
     assert prepare(data).fingerprint == fingerprint(data) != before
     monkeypatch.setattr("comt_cli.data.storage.state_of", lambda status: [0])  # a system that tells no change
-    LocalFiles(f"{texts}/a.txt").identity()
+    local(f"{texts}/a.txt").identity()
     written("one six")
     with pytest.raises(UserError, match=r"a\.txt was changed while it was read"):
         read(f"{texts}/a.txt")
@@ -221,8 +220,13 @@ random.Random(FILE_ORDER_SEED).shuffle(ORDER)
 
 @pytest.fixture
 def open_c4(monkeypatch):
-    monkeypatch.setattr(HubText, "validation_tokens", 3000)
-    return lambda train, validation: hub_text.C4(lambda source: train if source.split == "train" else validation)
+    monkeypatch.setattr(hub_text.HubText, "validation_tokens", 3000)
+
+    def opened(train, validation):
+        monkeypatch.setattr(hub, "open_files", lambda *where: train if "train" in where[2] else validation)
+        return C4.make_corpus()
+
+    return opened
 
 
 def test_c4_has_its_own_split_and_stops_at_the_limits(cache, open_c4):
@@ -253,11 +257,6 @@ def test_a_broken_connection_keeps_what_was_prepared_and_goes_on(cache, monkeypa
 
 
 def test_without_network_or_room_the_error_says_what_works(cache, monkeypatch, open_c4):
-    train = FakeFiles("t", 5, 5)
-    with pytest.raises(StorageError, match=r"need 20000000\.0 GB"):
-        prepared(C4.model_copy(update={"max_train_tokens": 10**16}), open_c4(train, FakeFiles("v", 1, 5)))
-    assert not train.opened
-
     def load_dataset(*_, **__):
         raise ConnectionError("Name or service not known")
 
@@ -266,6 +265,10 @@ def test_without_network_or_room_the_error_says_what_works(cache, monkeypatch, o
     with pytest.raises(UserError, match=r"cannot read openwebtext from .*: Name or service not known") as caught:
         prepare(data)
     assert "files:GLOB" in str(caught.value.hint)
+    train = FakeFiles("t", 5, 5)
+    with pytest.raises(StorageError, match=r"need 20000000\.0 GB"):
+        prepared(C4.model_copy(update={"max_train_tokens": 10**16}), open_c4(train, FakeFiles("v", 1, 5)))
+    assert not train.opened
 
 
 # ---- WikiText
@@ -284,18 +287,19 @@ def lines(split):
     return [line for n, each in enumerate(sentences(20)) for line in ("", f" = {split} {n} = ", "", f" {each} ")]
 
 
-def test_the_hub_and_a_folder_have_one_content(cache, tmp_path):
+def test_the_hub_and_a_folder_have_one_content(cache, tmp_path, monkeypatch):
     datasets = pytest.importorskip("datasets")
     for split, name in hub_text.IN_FOLDER.items():
         (tmp_path / name).write_text("\n".join(lines(split)) + "\n", encoding="utf-8")
         rows = [{"text": f"{line}\n" if line else ""} for line in lines(split)]
         datasets.Dataset.from_list(rows).to_parquet(tmp_path / f"{split}-0.parquet")
     data = DataSettings(corpus="wikitext-103", tokenizer="bytes", sequence_length=16)
-    hub = prepared(data, WikiText(lambda source: stream_files(str(tmp_path / f"{source.split}-*.parquet"))))
+    monkeypatch.setattr(hub, "open_files", lambda *where: hub.stream_files(str(tmp_path / where[2].rpartition("/")[2])))
+    published = prepare(data)
     folder = data.model_copy(update={"folder": str(tmp_path)})
-    local = prepare(folder)
-    assert hub.content_hash == local.content_hash
-    assert (local.train.documents, local.validation.documents) == (20, 20)
+    own = prepare(folder)
+    assert published.content_hash == own.content_hash
+    assert (own.train.documents, own.validation.documents) == (20, 20)
     assert fingerprint(data) != fingerprint(folder)
     (tmp_path / "wiki.train.raw").unlink()
     with pytest.raises(UserError, match=r"folder: cannot read .*wiki\.train\.raw"):
@@ -306,7 +310,7 @@ def test_the_hub_and_a_folder_have_one_content(cache, tmp_path):
 def test_what_cannot_be_meant_is_refused(kind):
     with pytest.raises(ValueError, match="folder: this is a key of wikitext-103"):
         kind(tokenizer="bytes", folder="here")
-    with pytest.raises(ValueError, match="validation_fraction: this corpus has a validation split of its own"):
+    with pytest.raises(ValueError, match="validation_fraction: this is a key of python-docs"):
         kind(corpus="wikitext-103", tokenizer="bytes", validation_fraction=0.1)
     with pytest.raises(ValueError, match="tokenizer"):
         MaskedData(tokenizer="t5")

@@ -10,14 +10,7 @@ from fake_corpus import FakeCorpus
 
 from comt_cli.data.draws import Draws
 from comt_cli.data.glue.settings import GlueData
-from comt_cli.data.glue.sources.text_tasks import (
-    Passage,
-    acceptability,
-    follows,
-    made_wrong,
-    passages,
-    sentences_of,
-)
+from comt_cli.data.glue.sources.text_tasks import Passage, acceptability, follows, made_wrong, passages, sentences_of
 from comt_cli.data.prepare import fingerprint, prepare
 from comt_cli.data.storage import no_progress
 from comt_cli.data.text.settings import DataSettings, split_of

@@ -7,16 +7,17 @@ import json
 from itertools import combinations
 
 import pytest
-import sentencepiece
 from fake_corpus import sentences
 from hypothesis import given
 from hypothesis import strategies as st
 
 from comt_cli.data import tokenizer as vocabulary
-from comt_cli.data.special_tokens import EXTRA_PIECES, PAD, SpecialTokens
 from comt_cli.data.tokenizer import (
+    EXTRA_PIECES,
+    PAD,
     TRAINER,
     ByteTokenizer,
+    SpecialTokens,
     WordTokenizer,
     load_tokenizer,
     tokenizer_from_json,
@@ -82,17 +83,6 @@ def test_a_vocabulary_that_is_too_large_says_what_fits():
         train_sentencepiece(sentences(20), 5000)
     size = int(str(caught.value).split("set vocabulary to ")[1].split()[0])
     assert train_sentencepiece(sentences(20), size).vocabulary_size == size
-
-
-def test_without_extras_a_vocabulary_is_trained_as_it_always_was(monkeypatch):
-    """Those in the cache stay valid: their name says the options."""
-    asked, train = [], sentencepiece.SentencePieceTrainer.train
-    monkeypatch.setattr(
-        sentencepiece.SentencePieceTrainer, "train", lambda **options: (asked.append(options), train(**options))
-    )
-    train_sentencepiece(sentences(100), 300)
-    beside = {"sentence_iterator", "model_writer", "vocab_size", "minloglevel"}
-    assert {name: value for name, value in asked[0].items() if name not in beside} == TRAINER
 
 
 # ---- special tokens

@@ -9,7 +9,7 @@ import torch
 from decided import search_without_rounding
 from toy_decoder import BEGIN, END, ToyDecoder
 
-from comt_cli.data.special_tokens import PAD
+from comt_cli.data.tokenizer import PAD
 from comt_cli.errors import UserError
 from comt_cli.generation.beam import PENALTIES, Forbidden, Hypothesis, beam_search, top
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from comt_cli.data.split import IGNORE
 from comt_cli.models.build import empty_network, materialise, wiring_of
-from comt_cli.tasks.settings.llama import ModelSettings
+from comt_cli.tasks.settings.language import ModelSettings
 from comt_cli.training.evaluation import bounded_exp
 from comt_cli.training.objective import SummedLoss
 from comt_cli.training.parallel import World

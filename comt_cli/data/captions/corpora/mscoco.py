@@ -33,16 +33,10 @@ from comt_cli.errors import UserError
 from comt_cli.files import cache_folder, canonical_json, read_json, sha256
 
 CAPTIONS, FEATURES = "dataset_coco.json", "features"
-SPLITS: Mapping[str, CaptionSplitName] = {
-    "train": "train",
-    "restval": "train",
-    "val": "validation",
-    "test": "test",
-}
+SPLITS: Mapping[str, CaptionSplitName] = {"train": "train", "restval": "train", "val": "validation", "test": "test"}
 VOCABULARY = {"karpathy-gt5": 9_490, "nltk-ge5": 9_567}
 """The words that MSCOCO is expected to have, special ones included: Karpathy's 9,487 count the unknown word alone. SAS
 has 9,567, of another split and by a rule that is not said: where a folder has others, preparing it says how many."""
-_NAMED = 3  # images without features that are named
 
 
 class _Sentence(BaseModel):
@@ -85,8 +79,7 @@ class MSCOCO(CaptionCorpus):
         return ["mscoco"]
 
     def stamp(self) -> str | None:
-        """Names and states (`state_of`) of the captions and of every file of features: a folder that was copied, or
-        prepared when size and time were its files' state, is read once more. Raises `OSError`."""
+        """Names and states of the captions and of every file of features: a copied folder is read once more."""
         files = [self._folder / CAPTIONS, *sorted((self._folder / FEATURES).iterdir())]
         seen = [[file.name, *state_of(file.stat())] for file in files]
         return sha256(canonical_json(seen))[:16]
@@ -124,21 +117,19 @@ class MSCOCO(CaptionCorpus):
         return WordTokenizer(words)
 
     def regions(self, split: CaptionSplitName, images: CaptionedImages, folder: Path) -> FeatureFiles:
-        assert images.features is not None
-        assert self.data.features is not None
-        counts = np.array([count for _, count, _ in images.features], dtype=np.int64)
-        files = [self._folder / FEATURES / name for name, _, _ in images.features]
-        return FeatureFiles(files, counts, self.data.features)
+        files = images.features or ()
+        counts = np.array([count for _, count, _ in files], dtype=np.int64)
+        return FeatureFiles([self._folder / FEATURES / name for name, _, _ in files], counts, self.data.features or 0)
 
     def _captions(self, images: Iterable[_Image]) -> CaptionedImages:
+        def tokens(sentence: _Sentence) -> Iterable[str]:
+            return treebank_tokens(sentence.raw) if self.data.vocabulary_rule == "nltk-ge5" else sentence.tokens
+
         sentences = [image.sentences for image in images]
         return CaptionedImages(
             references=[[sentence.raw for sentence in each] for each in sentences],
-            learned=[[" ".join(self._tokens(sentence)) for sentence in each] for each in sentences],
+            learned=[[" ".join(tokens(sentence)) for sentence in each] for each in sentences],
         )
-
-    def _tokens(self, sentence: _Sentence) -> Iterable[str]:
-        return treebank_tokens(sentence.raw) if self.data.vocabulary_rule == "nltk-ge5" else sentence.tokens
 
     def _images(self) -> list[tuple[_Image, CaptionSplitName]]:
         """Every image of the JSON with its split; what is used of it is there, and of the right type."""
@@ -168,12 +159,11 @@ class MSCOCO(CaptionCorpus):
         if missing := [name.removesuffix(".npz") for name in names if name not in there]:
             raise UserError(
                 f"{folder}: {len(missing):,} of {len(names):,} images have no features; the first are "
-                f"{', '.join(missing[:_NAMED])}",
+                f"{', '.join(missing[:3])}",
                 "The features of an image are a file <cocoid>.npy or <cocoid>.npz.",
             )
         return [folder / name for name in names]
 
     def _checked(self, file: Path) -> tuple[str, int, str]:
-        assert self.data.regions is not None
-        assert self.data.features is not None
-        return file.name, len(read_features(file, self.data.regions, self.data.features)), hash_file(file)
+        regions = read_features(file, self.data.regions or 0, self.data.features or 0)
+        return file.name, len(regions), hash_file(file)

@@ -10,15 +10,11 @@ synonyms; what they say is true. They are lower-case words without punctuation.
 `easy` scenes have one or two digits or shapes, all large, plain and in the middle of their cells: small networks learn
 to see these within hundreds of steps.
 
-Measured of full scenes, 20,000 training and 1,000 test images: 19,669 different training scenes; captions of 13.2 words
-in the mean, 28 at most, and 84 different ones; 6.1 % of the test captions are also captions of training. Against five
-references a sixth caption of the scene ("human") has CIDEr-D 310 and `scene_f1` 80; with its colours drawn anew 179 and
-61, its symbols 76 and 9, its relations turned round 301 and 74; another scene's caption has 22 and 4. CIDEr-D sees
-colours and symbols, and next to nothing of relations: n-grams are a bag. `scene_f1` sees all three.
+Against five references a sixth caption of a full scene has CIDEr-D 310 and `scene_f1` 80; with its relations turned
+round 301 and 74, another scene's caption 22 and 4: CIDEr-D sees next to nothing of relations, `scene_f1` all three.
 
-They are rendered into the cache: symbols from masks, on paper, both in slightly varied colours. All arithmetic is
-integer hashing and IEEE additions, multiplications and divisions, element by element, so every machine draws the same
-bytes from the same fonts and the same FreeType.
+All arithmetic is integer hashing and IEEE additions, multiplications and divisions, element by element, so every
+machine draws the same bytes from the same fonts and the same FreeType.
 
 Shapes: N images, S = 48 pixels of an image's side, M of a mask's.
 """
@@ -34,28 +30,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from comt_cli.data.captions import words
 from comt_cli.data.captions.dataset import PatchRegions
 from comt_cli.data.captions.settings import CaptionCorpus, CaptionData, CaptionedImages, CaptionSplitName
-from comt_cli.data.captions.words import (
-    COUNTS,
-    DIGITS,
-    FACES,
-    INKS,
-    KINDS,
-    LETTERS,
-    PAPERS,
-    PICTURE_NOUNS,
-    RELATIONS,
-    SCENE_PATCH,
-    SCENE_PIXELS,
-    SHAPES,
-    SIZES,
-    WORDS,
-    Scene,
-    SceneObject,
-    article,
-    paper_words,
-)
+from comt_cli.data.captions.words import Scene, SceneObject, article, paper_words
 from comt_cli.data.draws import Draws, drawn, seed_of
 from comt_cli.data.images.sets.glyphs import face_masks, font_hash, rasteriser
 from comt_cli.data.order import uniform_draws
@@ -101,16 +79,13 @@ def drawn_scenes(
 def chosen_scenes(data: CaptionData) -> dict[CaptionSplitName, list[DrawnScene]]:
     """The scenes of every split: the first ones of training, and of the others the first that are in no earlier split.
     Raises `UserError` where there are not as many different ones as were asked for."""
-    assert data.images is not None
     easy = data.difficulty == "easy"
-    found: dict[CaptionSplitName, list[DrawnScene]] = {"train": list(drawn_scenes("train", 0, data.images, easy=easy))}
-    seen = {content(each.scene) for each in found["train"]}
-    later: tuple[tuple[CaptionSplitName, int | None], ...] = (
-        ("validation", data.validation_images),
-        ("test", data.test_images),
-    )
-    for split, count in later:
-        assert count is not None
+    training = list(drawn_scenes("train", 0, data.images or 0, easy=easy))
+    found: dict[CaptionSplitName, list[DrawnScene]] = {"train": training}
+    seen = {content(each.scene) for each in training}
+    later: Mapping[CaptionSplitName, int | None] = {"validation": data.validation_images, "test": data.test_images}
+    for split, wanted in later.items():
+        count = wanted or 0
         kept: list[DrawnScene] = []
         for each in drawn_scenes(split, 0, _ATTEMPTS * count, easy=easy):
             if len(kept) == count:
@@ -128,7 +103,7 @@ def chosen_scenes(data: CaptionData) -> dict[CaptionSplitName, list[DrawnScene]]
 
 
 def content(scene: Scene) -> frozenset[tuple[str | int, ...]]:
-    """What makes a scene another one: all but the shifts and the order of its objects."""
+    """Scene without the shifts and the order of its objects."""
     objects = ((each.symbol, each.colour, each.size, each.face, each.row, each.column) for each in scene.objects)
     return frozenset({("paper", scene.paper), *objects})
 
@@ -137,21 +112,23 @@ def _scene(draws: Draws, easy: bool) -> Scene:
     share = draws.share()
     count = 1 if share < 0.2 else 2 if share < 0.7 or easy else 3
     cells = draws.one_of(_cells(count))
-    paper = draws.one_of(tuple(PAPERS))
+    paper = draws.one_of(tuple(words.PAPERS))
     objects: list[SceneObject] = []
     for row, column in cells:
         kind = draws.share()
-        symbols = LETTERS if kind < 0.4 and not easy else DIGITS if kind < 0.7 else SHAPES
+        symbols = words.LETTERS if kind < 0.4 and not easy else words.DIGITS if kind < 0.7 else words.SHAPES
         free = [symbol for symbol in symbols if all(symbol != each.symbol for each in objects)]
         symbol = draws.one_of(free)
-        colour = draws.one_of(tuple(INKS))
+        colour = draws.one_of(tuple(words.INKS))
         if easy:
             objects.append(SceneObject(symbol, colour, "large", "plain", row, column, (0, 0)))
             continue
-        size = draws.one_of(tuple(SIZES))
-        face = draws.one_of(tuple(FACES))
+        size = draws.one_of(tuple(words.SIZES))
+        face = draws.one_of(tuple(words.FACES))
         shift = draws.between(-SHIFT[size], SHIFT[size]), draws.between(-SHIFT[size], SHIFT[size])
-        objects.append(SceneObject(symbol, colour, size, face if symbol in KINDS else "plain", row, column, shift))
+        objects.append(
+            SceneObject(symbol, colour, size, face if symbol in words.KINDS else "plain", row, column, shift)
+        )
     return Scene(tuple(objects), paper)
 
 
@@ -176,11 +153,11 @@ def caption(scene: Scene, draws: Draws) -> str:
     names = [_name(each, draws) for each in objects]
     listed = " ".join([*names[:-2], " and ".join(names[-2:])])
     if share < 0.15:
-        return f"{draws.one_of(COUNTS[len(objects)])} {paper_words(scene.paper, draws)} {listed}"
+        return f"{draws.one_of(words.COUNTS[len(objects)])} {paper_words(scene.paper, draws)} {listed}"
     if share < 0.3:
-        return f"{article(scene.paper)} {draws.one_of(PICTURE_NOUNS)} of {listed}"
+        return f"{article(scene.paper)} {draws.one_of(words.PICTURE_NOUNS)} of {listed}"
     there = "there is " if share < 0.45 else ""
-    relations = [draws.one_of(RELATIONS[each.relation_to(objects[0])]) for each in objects[1:]]
+    relations = [draws.one_of(words.RELATIONS[each.relation_to(objects[0])]) for each in objects[1:]]
     behind = f" on {paper_words(scene.paper, draws)}" if draws.share() < _PAPER_SAID else ""
     if not relations:
         return f"{there}{names[0]}{behind}"
@@ -192,12 +169,12 @@ def caption(scene: Scene, draws: Draws) -> str:
 
 def _name(each: SceneObject, draws: Draws) -> str:
     said = [draws.share() for _ in range(3)]
-    word = draws.one_of(SIZES[each.size])
-    words = [word] if said[0] < _SIZE_SAID else []
-    words += [each.face] if said[1] < _FACE_SAID and each.face != "plain" else []
-    words.append(each.colour)
-    words += [KINDS[each.symbol]] if said[2] < _KIND_SAID and each.symbol in KINDS else []
-    return f"{article(words[0])} {' '.join([*words[1:], each.symbol])}"
+    word = draws.one_of(words.SIZES[each.size])
+    named = [word] if said[0] < _SIZE_SAID else []
+    named += [each.face] if said[1] < _FACE_SAID and each.face != "plain" else []
+    named.append(each.colour)
+    named += [words.KINDS[each.symbol]] if said[2] < _KIND_SAID and each.symbol in words.KINDS else []
+    return f"{article(named[0])} {' '.join([*named[1:], each.symbol])}"
 
 
 # ---- images
@@ -205,7 +182,7 @@ def _name(each: SceneObject, draws: Draws) -> str:
 MASK = {"small": 13, "large": 20}
 """M: capitals are 8 and 13 pixels high; small letters are drawn as capitals, which are easier to tell apart."""
 
-_CELL = SCENE_PIXELS // 3
+_CELL = words.SCENE_PIXELS // 3
 _AT_ONCE = 1 << 10  # images of a block
 _FINE = 8  # points across a pixel that symbols are sampled on
 _INK_VARIES, _PAPER_VARIES = 15, 8  # at most so much of 255, in each colour
@@ -223,9 +200,9 @@ class Scenes(CaptionCorpus):
         "test_images": 1000,
     }
     fixed: ClassVar[Mapping[str, int]] = {
-        "vocabulary_size": SPECIAL_WORDS + len(WORDS),
-        "regions": (SCENE_PIXELS // SCENE_PATCH) ** 2,
-        "features": 3 * SCENE_PATCH**2,
+        "vocabulary_size": SPECIAL_WORDS + len(words.WORDS),
+        "regions": (words.SCENE_PIXELS // words.SCENE_PATCH) ** 2,
+        "features": 3 * words.SCENE_PATCH**2,
     }
 
     @classmethod
@@ -244,17 +221,24 @@ class Scenes(CaptionCorpus):
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
         counts = [self.data.images, self.data.validation_images, self.data.test_images]
-        return ["scenes", SCENES_VERSION, font_hash([*FACES.values()]), rasteriser(), self.data.difficulty, *counts]
+        return [
+            "scenes",
+            SCENES_VERSION,
+            font_hash([*words.FACES.values()]),
+            rasteriser(),
+            self.data.difficulty,
+            *counts,
+        ]
 
     def write(self, folder: Path, progress: ProgressCallback) -> dict[CaptionSplitName, CaptionedImages]:
-        """The scenes and their captions; the pixels are in `pixel_file` of each split in `folder`, uint8 [N, S, S, 3].
-        Raises as `chosen_scenes`."""
+        """The scenes and their captions; their pixels are put into `folder`, uint8 [N, S, S, 3] a split. Raises as
+        `chosen_scenes`."""
         progress("drawing scenes and their captions", 0, None)
         chosen = chosen_scenes(self.data)
         done, total = 0, sum(map(len, chosen.values()))
         for split, scenes in chosen.items():
             renderer = SceneRenderer(split)
-            with atomic_file(folder / pixel_file(split)) as handle:
+            with atomic_file(folder / f"{split}.pixels") as handle:
                 for begin in range(0, len(scenes), _AT_ONCE):
                     progress("rendering scenes", done, total)
                     handle.write(renderer.render(scenes[begin : begin + _AT_ONCE]).tobytes())
@@ -266,17 +250,12 @@ class Scenes(CaptionCorpus):
         }
 
     def tokenizer(self, images: Mapping[CaptionSplitName, CaptionedImages]) -> WordTokenizer:
-        return WordTokenizer(WORDS)
+        return WordTokenizer(words.WORDS)
 
     def regions(self, split: CaptionSplitName, images: CaptionedImages, folder: Path) -> PatchRegions:
-        shape = (len(images.references), SCENE_PIXELS, SCENE_PIXELS, 3)
+        shape = (len(images.references), words.SCENE_PIXELS, words.SCENE_PIXELS, 3)
         # Copy on write: torch wants memory that may be written, and nothing here does.
-        return PatchRegions(np.memmap(folder / pixel_file(split), dtype=np.uint8, mode="c", shape=shape))
-
-
-def pixel_file(split: CaptionSplitName) -> str:
-    """The file of a split's pixels."""
-    return f"{split}.pixels"
+        return PatchRegions(np.memmap(folder / f"{split}.pixels", dtype=np.uint8, mode="c", shape=shape))
 
 
 class SceneRenderer:
@@ -292,11 +271,11 @@ class SceneRenderer:
 
     def _image(self, scene: Scene, number: int) -> NDArray[np.uint8]:
         varied = (uniform_draws(self._seed, number, 1, 12).reshape(4, 3) * 2 - 1).astype(np.float32)
-        paper = np.array(PAPERS[scene.paper], dtype=np.float32) + varied[0] * _PAPER_VARIES
-        image_SS3 = np.broadcast_to(paper, (SCENE_PIXELS, SCENE_PIXELS, 3)).copy()
+        paper = np.array(words.PAPERS[scene.paper], dtype=np.float32) + varied[0] * _PAPER_VARIES
+        image_SS3 = np.broadcast_to(paper, (words.SCENE_PIXELS, words.SCENE_PIXELS, 3)).copy()
         for each, own in zip(scene.objects, varied[1:], strict=False):
             mask_MM = self._masks[each.symbol, each.face, each.size]
-            ink = np.array(INKS[each.colour], dtype=np.float32) + own * _INK_VARIES
+            ink = np.array(words.INKS[each.colour], dtype=np.float32) + own * _INK_VARIES
             half = len(mask_MM) // 2
             top, left = (
                 _CELL * cell + _CELL // 2 + shift - half
@@ -312,15 +291,15 @@ class SceneRenderer:
 
 @cache
 def symbol_masks() -> dict[tuple[str, str, str], NDArray[np.float32]]:
-    """How much of each pixel a symbol covers, by its name, its face and its size: float32 [M, M], 0 to 1."""
+    """Share of each pixel that a symbol covers, by name, face and size: float32 [M, M]."""
     found: dict[tuple[str, str, str], NDArray[np.float32]] = {}
-    for size in SIZES:
+    for size in words.SIZES:
         found |= {(shape, "plain", size): mask for shape, mask in _shapes(size).items()}
-        letters = face_masks([symbol.upper() for symbol in KINDS], [*FACES.values()], MASK[size] * _FINE)
+        letters = face_masks([symbol.upper() for symbol in words.KINDS], [*words.FACES.values()], MASK[size] * _FINE)
         found |= {
             (symbol, face, size): _reduced(letters[row, column])
-            for row, symbol in enumerate(KINDS)
-            for column, face in enumerate(FACES)
+            for row, symbol in enumerate(words.KINDS)
+            for column, face in enumerate(words.FACES)
         }
     return found
 
@@ -338,7 +317,7 @@ def _shapes(size: str) -> dict[str, NDArray[np.float32]]:
         "triangle": _triangle(x, y - radius / 4, 1.15 * radius),
         "star": up | down,
     }
-    return {shape: _reduced(inside[shape].astype(np.float32)) for shape in SHAPES}
+    return {shape: _reduced(inside[shape].astype(np.float32)) for shape in words.SHAPES}
 
 
 def _reduced(fine: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -12,14 +12,14 @@ there as on the hub.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from comt_cli.data import hub
 from comt_cli.data.glue.settings import Asked, Example, GlueData, GlueSource, GlueSplitName
-from comt_cli.data.hub import Row, RowFiles, from_place, open_files, reachable
-from comt_cli.data.storage import ProgressCallback, known_hashes, no_progress
+from comt_cli.data.storage import ProgressCallback, hash_files, no_progress
 from comt_cli.errors import UserError
 from comt_cli.files import read_text
 
@@ -32,9 +32,9 @@ _SHORT_LINES = 0.01  # so many of a file's lines may have fewer columns than the
 
 @dataclass(frozen=True)
 class Form:
-    """A task: what it asks for; what GLUE's archive calls it (`folder`); the `columns` of the hub's texts, beside
-    `label`; those of texts and label in a folder's files (`tsv`), by their names in the first line or, where there is
-    no such line, by their place; and what these files call each class (None: the label is a number)."""
+    """A task: the question asked; its `folder` in GLUE's archive; the `columns` of the hub's texts; those of
+    texts and label in a folder's files (`tsv`), by name or, without a first line of names, by place; and the names
+    of the `classes` in these files (None: the label is a number)."""
 
     asked: Asked
     folder: str
@@ -77,10 +77,9 @@ class Published(GlueSource):
     names = tuple(tasks)
     keys: ClassVar[Mapping[str, Any]] = {"glue_folder": None}
 
-    def __init__(self, data: GlueData, open_split: Callable[[str, str, str], RowFiles] = open_files) -> None:
-        """`open_split` gives the files of (repository, revision, pattern); it may raise anything without network."""
+    def __init__(self, data: GlueData) -> None:
         super().__init__(data)
-        self._form, self._open, self._files = FORMS[data.task], open_split, dict[GlueSplitName, Path]()
+        self._form, self._files = FORMS[data.task], dict[GlueSplitName, Path]()
         if data.glue_folder is not None:
             folder = Path(data.glue_folder).expanduser() / self._form.folder
             self._files = {split: folder / f"{name}.tsv" for split, (_, name) in splits_of(data.task).items()}
@@ -91,8 +90,7 @@ class Published(GlueSource):
         paths = [*self._files.values()]
         names = ", ".join(f"{self._form.folder}/{path.name}" for path in paths)
         hint = f"The folder must have {names}, as GLUE's archives do."
-        note = (paths[0].parent.absolute(), f"glue:{self.data.task}")
-        hashes = known_hashes(*note, paths, progress, "glue_folder", hint)
+        hashes = hash_files(paths, progress, "glue_folder", hint)
         return ["glue-folder", dict(zip(self._files, hashes, strict=True))]
 
     def read(self, progress: ProgressCallback) -> dict[GlueSplitName, list[Example]]:
@@ -106,14 +104,14 @@ class Published(GlueSource):
             f"Without network, unpack GLUE's archive and say where: --set data.glue_folder=/some/folder, which has "
             f"{self._form.folder}/train.tsv."
         )
-        with reachable(task, REPOSITORY, instead):
+        with hub.reachable(task, REPOSITORY, instead):
             for split, (name, _) in splits_of(task).items():
                 progress(f"reading the {name} split of {task}", 0, None)
-                rows = from_place(self._open(REPOSITORY, REVISION, f"{task}/{name}-*.parquet"))
+                rows = hub.from_place(hub.open_files(REPOSITORY, REVISION, f"{task}/{name}-*.parquet"))
                 found[split] = [self._example(row, f"row {n:,} of {name}") for n, (_, row) in enumerate(rows)]
         return found
 
-    def _example(self, row: Row, where: str) -> Example:
+    def _example(self, row: hub.Row, where: str) -> Example:
         label, classes = row.get("label"), self._form.asked.classes
         texts = [row.get(column) for column in self._form.columns]
         is_one = label is not None and (0 <= label <= MOST_ALIKE if classes == 1 else label in range(classes))

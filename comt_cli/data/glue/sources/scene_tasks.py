@@ -13,10 +13,9 @@ values, is drawn alike for every label: neither alone tells which it is.
 **scene-similarity**: a symbol, its size, its colour and the paper, twice; the number, 0 to 5, is how many of five
 things are the same: size, colour, paper, kind (letter, digit, shape), and the symbol itself.
 
-Sentences are built in several ways; which of the synonyms are used, and whether kinds are named, is drawn once for an
-example, so that a small network need not learn the synonyms before it learns anything else. Naive Bayes on either text,
-or on both as one bag of words, has a third of scene-nli right, as by chance; of scene-similarity the share of words in
-common has Pearson's correlation .74.
+Which of the synonyms are used, and whether kinds are named, is drawn once for an example, so that a small network need
+not learn the synonyms first. Naive Bayes on either text, or on both, has a third of scene-nli right, as by chance;
+of scene-similarity the share of words in common has Pearson's correlation .74.
 """
 
 from __future__ import annotations
@@ -25,20 +24,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product, repeat
 from typing import Any, ClassVar
 
-from comt_cli.data.captions.words import (
-    DIGITS,
-    INKS,
-    KINDS,
-    LETTERS,
-    OPPOSITE,
-    PAPERS,
-    PICTURE_NOUNS,
-    RELATIONS,
-    SHAPES,
-    SIZES,
-    article,
-    paper_words,
-)
+from comt_cli.data.captions import words
+from comt_cli.data.captions.words import article, paper_words
 from comt_cli.data.draws import Draws, drawn
 from comt_cli.data.glue.settings import Asked, Example, GlueSource, GlueSplitName
 from comt_cli.data.storage import ProgressCallback, no_progress
@@ -51,7 +38,7 @@ EXAMPLES: Mapping[GlueSplitName, int] = {"train": 6000, "test": 1500}
 
 _NUMBERS = 64  # draws of an example
 
-_SYMBOLS = (LETTERS, DIGITS, SHAPES)
+_SYMBOLS = (words.LETTERS, words.DIGITS, words.SHAPES)
 _KIND_SAID, _FACE_SAID, _FACE_REPEATED, _COLOUR_SAID = 0.3, 0.4, 0.5, 0.6
 
 
@@ -129,22 +116,22 @@ def _world(draws: Draws) -> World:
         symbols = [symbol for symbol in draws.one_of(_SYMBOLS) if symbol != world.get("symbol of 0")]
         face = draws.one_of(("bold", "slanted")) if draws.share() < _FACE_SAID else None
         world[f"symbol of {number}"] = symbol = draws.one_of(symbols)
-        world[f"colour of {number}"] = draws.one_of([*INKS])
-        world[f"size of {number}"] = draws.one_of([*SIZES])
-        world[f"face of {number}"] = face if symbol in KINDS else None
-    return world | {"where": draws.one_of([*RELATIONS]), "paper": draws.one_of([*PAPERS])}
+        world[f"colour of {number}"] = draws.one_of([*words.INKS])
+        world[f"size of {number}"] = draws.one_of([*words.SIZES])
+        world[f"face of {number}"] = face if symbol in words.KINDS else None
+    return world | {"where": draws.one_of([*words.RELATIONS]), "paper": draws.one_of([*words.PAPERS])}
 
 
 def _turned(world: World, fact: str, draws: Draws) -> World:
     """The world with one fact otherwise: the relation turned round, any other colour, the other size."""
     if fact == "where":
-        return {**world, "where": OPPOSITE[str(world["where"])]}
-    values = PAPERS if fact == "paper" else SIZES if fact.startswith("size") else INKS
+        return {**world, "where": words.OPPOSITE[str(world["where"])]}
+    values = words.PAPERS if fact == "paper" else words.SIZES if fact.startswith("size") else words.INKS
     return {**world, fact: _other(values, world[fact], draws)}
 
 
 def _kept(asked: str, is_said: bool, draws: Draws) -> set[str]:
-    """What a premise does not leave out: one or two of `_LEFT_OUT`, `asked` among them or not."""
+    """Facts that a premise says: one or two of `_LEFT_OUT`, `asked` among them or not."""
     count = draws.between(1, 2)
     others = [fact for fact in _LEFT_OUT if fact != asked]
     chosen = {others[place] for place in draws.some(count - is_said, len(others))}
@@ -168,11 +155,11 @@ nothing (0), its kind (1), or all (2)."""
 
 
 def _similarity(draws: Draws, label: int) -> Example:
-    colour, paper = draws.one_of([*INKS]), draws.one_of([*PAPERS])
-    other_colour, other_paper = _other(INKS, colour, draws), _other(PAPERS, paper, draws)
+    colour, paper = draws.one_of([*words.INKS]), draws.one_of([*words.PAPERS])
+    other_colour, other_paper = _other(words.INKS, colour, draws), _other(words.PAPERS, paper, draws)
     same_size, same_colour, same_paper, same_symbol = draws.one_of(_WAYS[label])
     kind = draws.below(len(_SYMBOLS))
-    symbol, size = draws.one_of(_SYMBOLS[kind]), draws.one_of([*SIZES])
+    symbol, size = draws.one_of(_SYMBOLS[kind]), draws.one_of([*words.SIZES])
     if same_symbol == 0:
         symbols: Sequence[str] = _SYMBOLS[(kind + draws.between(1, len(_SYMBOLS) - 1)) % len(_SYMBOLS)]
     else:
@@ -180,7 +167,7 @@ def _similarity(draws: Draws, label: int) -> Example:
     second = (
         symbol if same_symbol == 2 else draws.one_of(symbols),
         colour if same_colour else other_colour,
-        size if same_size else _other(SIZES, size, draws),
+        size if same_size else _other(words.SIZES, size, draws),
     )
     writer = _Writer(draws)
     first_text = writer.placed(writer.name(symbol, colour, size), paper)
@@ -199,8 +186,8 @@ class _Writer:
         """Both things, and where one is as seen from the other."""
         one, other, where = 0, 1, str(world["where"])
         if self._draws.share() < 0.5:
-            one, other, where = 1, 0, OPPOSITE[where]
-        form, relation = self._draws.share(), self._relation.one_of(RELATIONS[where])
+            one, other, where = 1, 0, words.OPPOSITE[where]
+        form, relation = self._draws.share(), self._relation.one_of(words.RELATIONS[where])
         first, second = self.thing(world, one), self.thing(world, other)
         if form < 0.4:
             return self.placed(f"{first} is {relation} {second}", world["paper"], is_clause=True)
@@ -213,14 +200,14 @@ class _Writer:
         there = what if is_clause else f"there is {what}"
         if paper is None:
             return what if form < 0.5 else there
-        words = paper_words(paper, self._paper)
+        named = paper_words(paper, self._paper)
         if form < 0.3:
-            return f"{what} on {words}"
+            return f"{what} on {named}"
         if form < 0.6:
-            return f"on {words} {there}"
+            return f"on {named} {there}"
         if is_clause or form < 0.8:
-            return f"{there} on {words}"
-        return f"{article(paper)} {self._picture.one_of(PICTURE_NOUNS)} of {what}"
+            return f"{there} on {named}"
+        return f"{article(paper)} {self._picture.one_of(words.PICTURE_NOUNS)} of {what}"
 
     def thing(self, world: World, number: int) -> str:
         colour, size, face = (world[f"{what} of {number}"] for what in ("colour", "size", "face"))
@@ -228,12 +215,12 @@ class _Writer:
 
     def name(self, symbol: str, colour: str | None, size: str | None, face: str | None = None) -> str:
         """`a huge bold red letter b`; of a letter or digit of which nothing else is said the kind is."""
-        words = [] if size is None else [self._size.one_of(SIZES[size])]
-        words += [word for word in (face, colour) if word is not None]
-        if symbol in KINDS and (self._is_kind_said or not words):
-            words.append(KINDS[symbol])
-        words.append(symbol)
-        return " ".join([article(words[0]), *words[1:]])
+        named = [] if size is None else [self._size.one_of(words.SIZES[size])]
+        named += [word for word in (face, colour) if word is not None]
+        if symbol in words.KINDS and (self._is_kind_said or not named):
+            named.append(words.KINDS[symbol])
+        named.append(symbol)
+        return " ".join([article(named[0]), *named[1:]])
 
 
 def _other(values: Iterable[str], value: str | None, draws: Draws) -> str:

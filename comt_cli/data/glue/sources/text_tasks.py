@@ -1,9 +1,8 @@
 """`acceptability` and `follows`, made of the sentences of the corpus that pre-training reads.
 
-Examples of training are made of its training documents, those of the test of its validation documents, by the split of
-pre-training, so that what is tested on was read by nobody. Sentences are clean ones: prose of 6 to 32 words, which may
-be names of a program, no code. One that occurs in several places counts at the first alone, and one whose words stand
-anywhere in a training document, clean or not, is no sentence of a test document.
+Examples of training are made of its training documents, those of the test of its validation documents. Sentences are
+clean ones: prose of 6 to 32 words, no code. One that occurs in several places counts at the first alone, and one whose
+words are anywhere in a training document is no sentence of a test document.
 
 **acceptability**: a sentence as it was written (1), or with one thing wrong (0): a function word and its neighbour
 exchanged, a function word missing, or a verb that does not agree. Which sentences are used, and what would be made
@@ -27,7 +26,7 @@ from typing import Any, ClassVar, NamedTuple
 from comt_cli.data.draws import Draws, drawn
 from comt_cli.data.glue.settings import Asked, Example, GlueData, GlueSource, GlueSplitName
 from comt_cli.data.storage import ProgressCallback, no_progress
-from comt_cli.data.text.settings import Corpus, SplitName, corpus_for, split_in, train_texts
+from comt_cli.data.text.settings import Corpus, SplitName, split_in, train_texts
 
 SENTENCES_VERSION = 2
 """Raise it when the same text may give other sentences, or other examples of them, than before
@@ -78,7 +77,7 @@ class TextExamples(GlueSource):
 
     def __init__(self, data: GlueData) -> None:
         super().__init__(data)
-        self._corpus = corpus_for(data)
+        self._corpus: Corpus = data.make_corpus()
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
         return ["text", SENTENCES_VERSION, MOST, self._corpus.identity(progress), self.data.validation_fraction]
@@ -211,7 +210,7 @@ def passages(
 
 
 def _told(sentences: Iterable[str], texts: Iterable[str], progress: ProgressCallback) -> set[str]:
-    """Those of the sentences whose words, whatever stands between and around them, are in one of the texts in a row."""
+    """Sentences whose words are in a row in one of the texts, whatever is between and around them."""
     by_start: dict[tuple[str, ...], list[tuple[list[str], str]]] = defaultdict(list)
     for sentence in sentences:
         words = _bare(sentence)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from comt_cli.data.images.dataset import ColourSums, ImageDataset, ImageSplit
+from comt_cli.data.images.dataset import ImageDataset, ImageSplit, histograms, mean_and_std
 from comt_cli.data.images.pictures import torchvision_datasets
 from comt_cli.data.images.settings import IMAGE_SPLITS, FolderSet, ImageDataSettings
 from comt_cli.data.storage import ProgressCallback, file_lock, first_line, make_folder
@@ -51,20 +51,11 @@ class Cifar(FolderSet):
         both = [*zip(sources, counts, strict=True)]
         pixels = [np.ascontiguousarray(source.data[:count]) for source, count in both]
         labels = [np.array(source.targets[:count], dtype=np.int64) for source, count in both]
-        sums = ColourSums()
-        sums.add(pixels[0])
-        mean, std = sums.mean_and_std()
         parts = (*pixels, *(numbers.astype("<i8") for numbers in labels))
-        return ImageDataset(
-            fingerprint=name,
-            content_hash=sha256("".join(hashlib.sha256(part.data).hexdigest() for part in parts))[:16],
-            class_names=tuple(sources[0].classes),
-            mean=mean,
-            std=std,
-            size=data.size,
-            train=ImageSplit(labels[0], pixels[0]),
-            validation=ImageSplit(labels[1], pixels[1]),
-        )
+        content = sha256("".join(hashlib.sha256(part.data).hexdigest() for part in parts))[:16]
+        mean, std = mean_and_std(histograms(pixels[0]))
+        train, validation = map(ImageSplit, labels, pixels)
+        return ImageDataset(name, content, tuple(sources[0].classes), mean, std, data.size, train, validation)
 
 
 def _read(kind: Any, name: str, folder: Path, progress: ProgressCallback) -> list[Any]:
@@ -87,29 +78,22 @@ def _read(kind: Any, name: str, folder: Path, progress: ProgressCallback) -> lis
 
 
 def _fetch(kind: Any, name: str, folder: Path, progress: ProgressCallback) -> None:
-    """Unpack the archive that lies in `folder`; one that is not there, or is damaged, is downloaded first."""
+    """Unpack the archive that lies in `folder`; one that is not there, or is damaged, is downloaded first. The
+    files that torchvision reads are written, and no links or other files that an archive may hold."""
     progress(f"unpacking {name} in {folder}, downloaded first where it is not there", 0, None)
+    files = (kind.meta["filename"], *(file for file, _ in (*kind.train_list, *kind.test_list)))
+    names = {f"{kind.base_folder}/{file}" for file in files}
     try:
         torchvision_datasets().utils.download_url(kind.url, folder, kind.filename, kind.tgz_md5)  # if it is not whole
-        _unpack(kind, folder / kind.filename, folder / kind.base_folder)
+        with tarfile.open(folder / kind.filename, "r:gz") as tar:
+            tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)  # before Python 3.11.4
+            tar.extractall(folder, [member for member in tar if member.isfile() and member.name in names])
     except (RuntimeError, OSError, EOFError, tarfile.TarError) as error:  # urllib's errors are OSErrors
         raise UserError(
             f"{name} is not in {folder}, or is damaged, and cannot be downloaded: {first_line(error)}",
             f"Where there is a network, {_bring(kind, folder)}; or say which folder has it: --set "
             "data.folder=/some/folder (of comt plot-images: --folder)",
         ) from error
-
-
-def _unpack(kind: Any, archive: Path, folder: Path) -> None:
-    """Write the files that torchvision reads into `folder`, and nothing else that an archive may hold: torchvision
-    unpacks links and files outside the folder, too, before Python 3.14."""
-    names = [kind.meta["filename"], *(name for name, _ in (*kind.train_list, *kind.test_list))]
-    places = {f"{kind.base_folder}/{name}": folder / name for name in names}
-    with tarfile.open(archive, "r:gz") as tar:
-        for member in tar:
-            if member.isfile() and member.name in places and (content := tar.extractfile(member)):
-                folder.mkdir(exist_ok=True)
-                places[member.name].write_bytes(content.read())
 
 
 def _bring(kind: Any, folder: Path) -> str:

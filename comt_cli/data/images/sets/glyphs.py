@@ -1,10 +1,8 @@
 """`glyphs10` and `glyphs100`: 50,000 images for training and 10,000 for validation, rendered once into the cache:
-characters in the faces that matplotlib ships, as small photographs of print gone wrong, turned, sheared, faint,
-crowded, crossed out, noisy.
+characters in the faces that matplotlib ships, turned, sheared, faint, crowded, crossed out, noisy.
 
-Both splits are drawn from the same faces: what is asked of a network is to read worn print, not a face that it never
-saw. A label must be decidable: no two classes look alike in any face, and what differs only in size, case or a quarter
-turn is left out, since size and angle are drawn at random. All faces of a set have all of its characters.
+Both splits have the same faces. A label must be decidable: no two classes look alike in any face, and what differs only
+in size, case or a quarter turn is left out, since size and angle are drawn at random.
 
 An image is a pure function of (version, set, side, number, size). All arithmetic is integer hashing and IEEE additions,
 multiplications, divisions and square roots, element by element, so every machine draws the same bytes from the same
@@ -184,8 +182,8 @@ class GlyphRenderer:
         return np.ascontiguousarray(bytes_B3SS.transpose(0, 2, 3, 1))
 
     def _glyph(self, chance: Chance, wear_B: Floats, labels_B: NDArray[np.int64], x_B: Floats, y_B: Floats) -> Floats:
-        """How much of each pixel a character covers, [B, S, S]: its centre at (x, y), in a random face, turned, sheared
-        and scaled at random."""
+        """Share of each pixel that a character covers, [B, S, S]: its centre at (x, y), in a random face, turned,
+        sheared and scaled."""
         side = self._mask_side
         # A rotation by theta, from t = tan(theta / 2): without sines, which no standard makes equal everywhere.
         t_B = wear_B * chance.between(-0.3, 0.3)
@@ -326,10 +324,7 @@ class Glyphs(ImageSet):
         return [self._name, VERSION[self._name], CHARACTERS[self._name], faces, font_hash(faces), rasteriser()]
 
     def counts(self) -> dict[ImageSplitName, int]:
-        return {
-            "train": self.count("train", TRAIN_IMAGES),
-            "validation": self.count("validation", VALIDATION_IMAGES),
-        }
+        return {"train": self.count("train", TRAIN_IMAGES), "validation": self.count("validation", VALIDATION_IMAGES)}
 
     def renderer(self, split: ImageSplitName) -> GlyphRenderer:
         return GlyphRenderer(self._name, split, self.data.size)

@@ -35,13 +35,10 @@ DRAWS = 3 + 2 * _ATTEMPTS
 """0: the mirror, as for all images; 1 and 2: the place of the crop; then area and aspect of each attempt at one."""
 _MOST_THREADS = 16
 
-Box = tuple[int, int, int, int]
-
 
 class ImageNet(FolderSet):
-    """The set. A file's place in its split is shuffled once and for all: the first so many hold all classes. Of the
-    files' content their sizes stand for the pixels: reading 140 GB before a run starts would take longer than people
-    wait."""
+    """The set. A file's place in its split is shuffled once and for all: the first so many hold all classes. The files'
+    sizes stand for their content: reading 140 GB before a run starts would take too long."""
 
     classes: ClassVar[Mapping[str, int]] = {"imagenet": 1000}
     names = tuple(classes)
@@ -67,16 +64,8 @@ class ImageNet(FolderSet):
             [[Path(file).relative_to(folder).as_posix(), Path(file).stat().st_size] for file in split.files]
             for split in splits
         ]
-        return ImageDataset(
-            fingerprint=name,
-            content_hash=sha256(canonical_json(content))[:16],
-            class_names=tuple(train.classes),
-            mean=MEAN,
-            std=STD,
-            size=data.size,
-            train=splits[0],
-            validation=splits[1],
-        )
+        content_hash = sha256(canonical_json(content))[:16]
+        return ImageDataset(name, content_hash, tuple(train.classes), MEAN, STD, data.size, *splits)
 
     def _split(self, split: ImageSplitName, listed: Any) -> FolderSplit:
         count = self.count(split, len(listed.samples))
@@ -107,9 +96,8 @@ def _unfit(folder: Path, reason: str) -> UserError:
 
 
 class FolderSplit(ImageSplit):
-    """Image files, in the order of the labels, that are read and cut to `size` when a batch is asked for, several at
-    once. In training with `crops` a random part is scaled to size (`random_box`); else, and at evaluation, the
-    middle."""
+    """Image files that are read and cut to `size` when a batch is asked for, several at once. In training with `crops`
+    a random part is scaled to size (`random_box`); else, and at evaluation, the middle."""
 
     def __init__(self, files: list[str], labels: NDArray[np.int64], size: int, *, crops: bool) -> None:
         super().__init__(labels, None)
@@ -144,7 +132,7 @@ def random_part(image: Image, size: int, draws: NDArray[np.float64]) -> Image:
     return image.crop(random_box(image.width, image.height, draws)).resize((size, size), Resampling.BILINEAR)
 
 
-def random_box(width: int, height: int, draws: NDArray[np.float64]) -> Box:
+def random_box(width: int, height: int, draws: NDArray[np.float64]) -> tuple[int, int, int, int]:
     """The (left, top, right, bottom) of a random part: 8 to 100 % of the area, aspect 3/4 to 4/3 (Szegedy et al. 2015).
     Of ten attempts the first that fits is taken; if none does, the middle with the nearest aspect that is allowed.
     `draws`: float64 [DRAWS] in [0, 1), of which 1 to 22 are used."""

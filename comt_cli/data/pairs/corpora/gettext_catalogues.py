@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from comt_cli.data.pairs.almanac_values import babel
-from comt_cli.data.pairs.settings import SHARES, DividedPairs, PairData, PairTexts, split_of_source
-from comt_cli.data.storage import ProgressCallback, first_line, hash_file, no_progress
+from comt_cli.data.pairs.settings import SHARES, PairCorpus, PairData, PairTexts, TextPair, split_of_source, trained_on
+from comt_cli.data.storage import ProgressCallback, first_line, hash_files, no_progress
 from comt_cli.errors import UserError
 from comt_cli.files import open_file
 
 
-class Catalogues(DividedPairs):
+class Catalogues(PairCorpus):
     """The messages of some packages in one language."""
 
     pattern = r"gettext:[^,]+(,[^,]+)*"
@@ -43,7 +43,7 @@ class Catalogues(DividedPairs):
         return len(self._pairs)
 
     def identity(self, progress: ProgressCallback = no_progress) -> list[Any]:
-        hashes = [[package, [hash_file(path) for path in paths]] for package, paths in self._files.items()]
+        hashes = [[package, hash_files(paths, progress)] for package, paths in self._files.items()]
         return ["gettext", hashes, self.data.validation_fraction, self.data.test_fraction]
 
     def decoded(self, progress: ProgressCallback = no_progress) -> Mapping[str, PairTexts]:
@@ -52,8 +52,8 @@ class Catalogues(DividedPairs):
             for split in ("validation", "test")
         }
 
-    def all_pairs(self) -> list[tuple[str, str]]:
-        return self._pairs
+    def train(self, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
+        return trained_on(self._pairs, self.data, start)
 
     @cached_property
     def _files(self) -> dict[str, list[Path]]:

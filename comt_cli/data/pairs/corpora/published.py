@@ -2,41 +2,39 @@
 `iwslt15-en-vi`, `wmt14-en-de`, `wmt14-en-fr`, from the Hugging Face hub, or such files in a folder.
 
 `pairs:` divides its lines by the hash of the source text, so that equal sources are in one split; or validation and
-test are files of their own (`validation_files: SRC,TGT`), which are taken as they are. A folder has the files by the
-names under which they are published, `train.en`, `tst2012.en` and so on.
+test are files of their own, which are taken as they are. A folder has the files by the names under which they are
+published, `train.en`, `tst2012.en` and so on.
 
-On the hub a row holds a `translation`, both texts by language. Training reads file after file from its beginning and
-resumes within one; a vocabulary is trained on rows of all files in turn, since each file of WMT14 is of another kind.
-Validation and test are the hub's: tst2012 and tst2013, newstest2013 and newstest2014 (all 3,003 sentences, sacreBLEU's
-`wmt14/full`). The revisions are branches, so two preparations at different times may differ under one fingerprint; the
-hash of the content, in the manifest and every checkpoint, distinguishes them.
+On the hub a row holds a `translation`, both texts by language; a vocabulary is trained on rows of all files in turn,
+since each file of WMT14 is of another kind. The revisions are branches, so two preparations at different times may
+differ under one fingerprint; the hash of the content, in the manifest and every checkpoint, distinguishes them.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from comt_cli.data.hub import Row, RowFiles, from_place, open_files, reachable
+from comt_cli.data import hub
 from comt_cli.data.pairs.settings import (
     SHARES,
-    DividedPairs,
     PairCorpus,
     PairData,
     PairTexts,
     TextPair,
     is_blank,
     split_of_source,
+    trained_on,
 )
 from comt_cli.data.storage import (
     ProgressCallback,
     changed,
     forget_hashes,
     hash_file,
-    known_hashes,
+    hash_files,
     no_progress,
 )
 from comt_cli.data.tokenizer import LONG_LINES_CUT, TRAINING_CHARACTERS
@@ -47,8 +45,8 @@ FileSplit = Literal["train", "validation", "test"]
 FilePair = tuple[Path, Path]
 
 
-class TextFiles(DividedPairs):
-    """Two files, or two of each split."""
+class TextFiles(PairCorpus):
+    """Two files whose pairs are divided by the hash of the source, or two files of each split."""
 
     pattern = r"pairs:[^,]+,[^,]+"
     said = "your own pairs:SOURCES,TARGETS"
@@ -57,7 +55,7 @@ class TextFiles(DividedPairs):
 
     def __init__(self, data: PairData, files: Mapping[FileSplit, FilePair]) -> None:
         super().__init__(data)
-        self._files = files
+        self._files, self._key = files, "corpus" if data.folder is None else "folder"
 
     @classmethod
     def of(cls, data: PairData) -> PairCorpus:
@@ -72,7 +70,8 @@ class TextFiles(DividedPairs):
         """The hash of every file's name and content, the shares, and of one's own text how it is read, which was once
         another way; where the files lie does not count. Raises `UserError` where one cannot be read."""
         hashes = {
-            split: [[path.name, self._hash(path, progress)] for path in two] for split, two in self._files.items()
+            split: [[path.name, digest] for path, digest in zip(two, self._hashes(two, progress), strict=True)]
+            for split, two in self._files.items()
         }
         own = [] if self.data.folder is not None else ["unseen sides empty", LONG_LINES_CUT]
         return ["pairs", hashes, self.data.validation_fraction, self.data.test_fraction, *own]
@@ -82,20 +81,19 @@ class TextFiles(DividedPairs):
         UTF-8, has more lines than its other, or is not the one whose hash is known."""
         found: dict[str, list[tuple[str, str]]] = {"validation": [], "test": []}
         for split, paths in self._files.items():
-            for path in paths:
-                if hash_file(path) != self._hash(path, progress):
-                    forget_hashes(*_noted(path))
+            for path, digest in zip(paths, self._hashes(paths, progress), strict=True):
+                if hash_file(path) != digest:
+                    forget_hashes(paths)
                     raise changed(path)
-            for number, (source, target) in enumerate(self._pairs(paths)):
-                if number % 100_000 == 0:
-                    progress(f"reading {paths[0].name} and {paths[1].name}", number, None)
+            progress(f"reading {paths[0].name} and {paths[1].name}", 0, None)
+            for source, target in self._pairs(paths):
                 place = split if split != "train" else split_of_source(source, self.data)
                 if place != "train" and source and target:
                     found[place].append((source, target))
         return {split: PairTexts.of(pairs) for split, pairs in found.items()}
 
-    def all_pairs(self) -> Iterator[tuple[str, str]]:
-        return self._pairs(self._files["train"])
+    def train(self, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
+        return trained_on(self._pairs(self._files["train"]), self.data, start)
 
     def vocabulary_texts(self) -> Iterator[str]:
         """Every training pair, or every n-th of a corpus that is larger than a vocabulary is trained on."""
@@ -103,12 +101,16 @@ class TextFiles(DividedPairs):
         chosen = islice(self.train(), 0, None, max(1, size // TRAINING_CHARACTERS))
         return (text for pair in chosen for text in pair[:2])
 
+    def _hashes(self, paths: FilePair, progress: ProgressCallback) -> list[str]:
+        names = ", ".join(path.name for two in self._files.values() for path in two)
+        return hash_files(paths, progress, self._key, f"The files are {names}.")
+
     def _pairs(self, paths: FilePair) -> Iterator[tuple[str, str]]:
         """Pairs of lines. A side of which nothing can be seen is empty; the published corpora stay as they are."""
         is_own = self.data.folder is None
         for number, two in enumerate(zip_longest(*map(_lines, paths)), 1):
             if None in two:
-                longer, shorter = (paths[place] for place in ((1, 0) if two[0] is None else (0, 1)))
+                longer, shorter = paths[::-1] if two[0] is None else paths
                 raise UserError(
                     f"{self._key}: line {number:,} of {longer} has no counterpart in {shorter}",
                     "Line i of one file of a pair is the translation of line i of the other.",
@@ -116,22 +118,10 @@ class TextFiles(DividedPairs):
             source, target = ("" if is_own and is_blank(line) else line for line in two)
             yield source, target
 
-    @property
-    def _key(self) -> str:
-        return "corpus" if self.data.folder is None else "folder"
-
-    def _hash(self, path: Path, progress: ProgressCallback) -> str:
-        names = ", ".join(path.name for paths in self._files.values() for path in paths)
-        return known_hashes(*_noted(path), [path], progress, self._key, f"The files are {names}.")[0]
-
 
 def _two(files: str) -> FilePair:
     source, _, target = files.partition(",")
     return Path(source).expanduser(), Path(target).expanduser()
-
-
-def _noted(path: Path) -> tuple[Path, str]:
-    return path.parent.absolute(), f"pairs:{path.name}"
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -151,8 +141,8 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 class Published(NamedTuple):
-    """Where a corpus is: its languages, which may be read in either direction; repository, revision and files on the
-    hub; and its files in a folder, without their language: training, validation, test."""
+    """Languages of a corpus, which may be read in either direction; its repository, revision and files on the hub; and
+    its files in a folder, without their language: training, validation, test."""
 
     languages: tuple[str, str]
     repository: str
@@ -179,21 +169,19 @@ class PublishedPairs(PairCorpus):
     names = tuple(PUBLISHED)
     keys: ClassVar[Mapping[str, Any]] = {"folder": None}
 
-    def __init__(self, data: PairData, open_split: Callable[[str, str, str], RowFiles] = open_files) -> None:
-        """`open_split` gives the files of (repository, revision, pattern); it may raise anything without network."""
+    def __init__(self, data: PairData) -> None:
         super().__init__(data)
-        self._open, self._where = open_split, PUBLISHED[data.corpus]
+        self._where = PUBLISHED[data.corpus]
 
     @classmethod
     def of(cls, data: PairData) -> PairCorpus:
         if data.folder is None:
             return cls(data)
-        folder = Path(data.folder).expanduser()
+        folder, files = Path(data.folder).expanduser(), dict[FileSplit, FilePair]()
         splits: tuple[FileSplit, ...] = ("train", "validation", "test")
-        stems = zip(splits, PUBLISHED[data.corpus].stems, strict=True)
-        return TextFiles(
-            data, {split: (folder / f"{stem}.{data.source}", folder / f"{stem}.{data.target}") for split, stem in stems}
-        )
+        for split, stem in zip(splits, PUBLISHED[data.corpus].stems, strict=True):
+            files[split] = (folder / f"{stem}.{data.source}", folder / f"{stem}.{data.target}")
+        return TextFiles(data, files)
 
     @classmethod
     def contradictions(cls, data: PairData) -> Iterator[str]:
@@ -224,13 +212,13 @@ class PublishedPairs(PairCorpus):
 
     def _read(self, split: str, start: tuple[int, int] = (0, 0)) -> Iterator[TextPair]:
         with self._reachable():
-            for place, row in from_place(self._files(split), start):
+            for place, row in hub.from_place(self._files(split), start):
                 yield TextPair(*self._texts(row), place)
 
-    def _files(self, split: str) -> RowFiles:
-        return self._open(self._where.repository, self._where.revision, self._where.pattern.format(split=split))
+    def _files(self, split: str) -> hub.RowFiles:
+        return hub.open_files(self._where.repository, self._where.revision, self._where.pattern.format(split=split))
 
-    def _texts(self, row: Row) -> tuple[str, str]:
+    def _texts(self, row: hub.Row) -> tuple[str, str]:
         texts = row["translation"]
         return texts[self.data.source].strip(), texts[self.data.target].strip()
 
@@ -240,4 +228,4 @@ class PublishedPairs(PairCorpus):
             f"Without network, put {', '.join(names)} (text, one sentence a line) into a "
             "folder and name it: --set data.folder=/some/folder; or use corpus: almanac."
         )
-        return reachable(self.data.corpus, self._where.repository, instead)
+        return hub.reachable(self.data.corpus, self._where.repository, instead)

@@ -1,15 +1,13 @@
 """Text of the Hugging Face hub: `c4`, `openwebtext` and `wikitext-103`, the last from a folder, too.
 
-The corpus's files are read in an order drawn from a fixed seed, each from its beginning: a preparation that was stopped
-resumes in the middle of a file without reading the earlier ones again.
+Files are read in an order drawn from a fixed seed: a preparation that was stopped resumes in the middle of one.
 
-C4 and WikiText are read at a pinned commit. OpenWebText is not: what is asked for is the hub's automatic conversion, a
-branch that the hub may write anew. Two preparations made at different times may therefore differ under one fingerprint;
-the hash of the tokens themselves, in every manifest and checkpoint, distinguishes them.
+C4 and WikiText are read at a pinned commit. OpenWebText is not: the hub may write its automatic conversion anew. Two
+preparations made at different times may therefore differ under one fingerprint; the hash of the tokens, in every
+manifest and checkpoint, distinguishes them.
 
 WikiText-103 (Merity et al. 2017) is divided by its authors and holds lines, of which one with a single = on either side
-begins an article. A document here is an article: its lines without the empty ones and the spaces around them. Training
-lies in two files on the hub: an article that is cut by their boundary counts as two.
+begins an article. A document here is an article: its lines without the empty ones and the spaces around them.
 """
 
 from __future__ import annotations
@@ -20,11 +18,11 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
-from comt_cli.data.hub import Row, RowFiles, from_place, open_files, reachable
-from comt_cli.data.storage import ProgressCallback, known_hashes, no_progress
-from comt_cli.data.text.settings import Corpus, Document, Place, SplitName, Stream, TextSettings
+from comt_cli.data import hub
+from comt_cli.data.storage import ProgressCallback, hash_files, no_progress
+from comt_cli.data.text.settings import Corpus, Document, Place, SplitName, Stream
 from comt_cli.files import open_file
 
 FILE_ORDER_SEED = 42
@@ -50,10 +48,6 @@ class HubText(Corpus):
     validation_tokens: int | None = VALIDATION_TOKENS
     instead = "Without network, use corpus: python-docs or corpus: files:GLOB."
 
-    def __init__(self, open_source: Callable[[HubSource], RowFiles] | None = None) -> None:
-        """`open_source` gives the files of a source; it may raise anything when the network does not answer."""
-        self.open = open_source or (lambda source: open_files(*source[:3]))
-
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
         return {
             "corpus": self.names[0],
@@ -65,17 +59,17 @@ class HubText(Corpus):
     def streams(self) -> Sequence[Stream]:
         return [Stream(source.split, functools.partial(self._documents, source)) for source in self.sources]
 
-    def files(self, source: HubSource) -> RowFiles:
-        return self.open(source)
+    def files(self, source: HubSource) -> hub.RowFiles:
+        return hub.open_files(*source[:3])
 
     def _documents(self, source: HubSource, start: Place) -> Iterator[Document]:
         """The files of a source in the seeded order; earlier ones than `start` are not opened. Raises `UserError` where
         the hub stops answering."""
-        with reachable(self.names[0], source.repository, self.instead):
+        with hub.reachable(self.names[0], source.repository, self.instead):
             files = self.files(source)
             order = list(range(len(files)))
             random.Random(FILE_ORDER_SEED).shuffle(order)
-            for place, row in from_place(files, start, order):
+            for place, row in hub.from_place(files, start, order):
                 if row["text"].strip():
                     yield Document(row["text"], place)
 
@@ -92,8 +86,7 @@ class C4(HubText):
 
 
 class OpenWebText(HubText):
-    """OpenWebText (Gokaslan & Cohen 2019). The repository itself holds a loading script, which `datasets` no longer
-    runs; this is the hub's conversion of it."""
+    """OpenWebText (Gokaslan & Cohen 2019) in the hub's conversion, since `datasets` runs no loading scripts."""
 
     names = ("openwebtext",)
     sources = (HubSource("Skylion007/openwebtext", "refs/convert/parquet", "plain_text/*train*/*.parquet", None),)
@@ -125,11 +118,11 @@ def articles(lines: Iterable[str]) -> Iterator[str]:
         yield "\n".join(article)
 
 
-def _as_articles(rows: Callable[[], Iterable[Row]]) -> Iterator[Row]:
+def _as_articles(rows: Callable[[], Iterable[hub.Row]]) -> Iterator[hub.Row]:
     return ({"text": article} for article in articles(row["text"] for row in rows()))
 
 
-def _lines(path: Path) -> Iterator[Row]:
+def _lines(path: Path) -> Iterator[hub.Row]:
     with io.TextIOWrapper(open_file(path), encoding="utf-8-sig") as lines:
         yield from ({"text": line} for line in lines)
 
@@ -150,27 +143,22 @@ class WikiText(HubText):
         for split in ("validation", "train")
     )
 
-    def __init__(self, open_source: Callable[[HubSource], RowFiles] | None = None, folder: str | None = None) -> None:
-        super().__init__(open_source)
-        self._folder = None if folder is None else Path(folder).expanduser()
+    @property
+    def folder(self) -> Path | None:
+        return Path(self.data.folder).expanduser() if self.data.folder is not None else None
 
-    @classmethod
-    def of(cls, data: TextSettings) -> Self:
-        return cls(folder=data.folder)
-
-    def files(self, source: HubSource) -> RowFiles:
-        if self._folder is None:
-            files = self.open(source)
+    def files(self, source: HubSource) -> hub.RowFiles:
+        if self.folder is None:
+            files = super().files(source)
         else:
-            files = [functools.partial(_lines, self._folder / IN_FOLDER[str(source.split)])]
+            files = [functools.partial(_lines, self.folder / IN_FOLDER[str(source.split)])]
         return [functools.partial(_as_articles, rows) for rows in files]
 
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
-        """What is asked of the hub, or the hashes of the files; where the folder lies does not count. Raises
-        `UserError` where one is missing."""
-        if self._folder is None:
+        """Request to the hub, or hashes of the files wherever they lie. Raises `UserError` where one is missing."""
+        if self.folder is None:
             return super().identity(progress)
         hint = f"A folder of {self.names[0]} holds {' and '.join(IN_FOLDER.values())}, as its raw archive has them."
-        paths = [self._folder / name for name in IN_FOLDER.values()]
-        hashes = known_hashes(self._folder.absolute(), self.names[0], paths, progress, "folder", hint)
+        paths = [self.folder / name for name in IN_FOLDER.values()]
+        hashes = hash_files(paths, progress, "folder", hint)
         return {"corpus": self.names[0], "sha256": dict(zip(IN_FOLDER, hashes, strict=True))}

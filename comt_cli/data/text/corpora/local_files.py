@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from comt_cli.data.storage import ProgressCallback, changed, forget_hashes, known_hashes, no_progress
+from comt_cli.data.storage import ProgressCallback, changed, forget_hashes, hash_files, no_progress
 from comt_cli.data.text.settings import Corpus, Document, Place, Stream, TextSettings
 from comt_cli.errors import UserError
 from comt_cli.files import canonical_json, conversion, open_file, sha256
@@ -21,19 +22,17 @@ class LocalFiles(Corpus):
     said = "files:GLOB, text of your own"
     is_own_text = True
 
-    def __init__(self, glob: str) -> None:
-        """`glob` as a shell reads it: `~`, `*`, `?`, `[...]`, and `**` for any folders; relative to where we run."""
-        self.glob = glob
+    def __init__(self, data: TextSettings) -> None:
+        """The glob is as a shell reads it: `~`, `*`, `?`, `[...]`, and `**` for any folders; relative to where we
+        run."""
+        super().__init__(data)
+        self.glob = data.corpus.removeprefix("files:")
         self._progress: ProgressCallback = no_progress
-
-    @classmethod
-    def of(cls, data: TextSettings) -> Self:
-        return cls(data.corpus.removeprefix("files:"))
 
     def identity(self, progress: ProgressCallback = no_progress) -> dict[str, Any]:
         """The hash of every file's name and content; where the folder lies does not count. Raises `UserError`."""
         self._progress = progress
-        root, _ = self._matched
+        root = self._matched[0]
         listing = [[path.relative_to(root).as_posix(), digest] for path, digest in self._hashed]
         return {"corpus": "files", "sha256": sha256(canonical_json(listing))}
 
@@ -53,14 +52,14 @@ class LocalFiles(Corpus):
 
     @cached_property
     def _hashed(self) -> list[tuple[Path, str]]:
-        root, paths = self._matched
+        paths = self._matched[1]
         if not paths:
             raise UserError(
                 f"corpus: no file matches files:{self.glob}",
                 f"It was looked up from {Path.cwd()}. Name files, not folders: ** stands for any folders, as in "
-                "files:texts/**/*.txt (none behind a symbolic link), [[] for a bracket that is part of a name.",
+                "files:texts/**/*.txt; use [[] for a bracket that is part of a name.",
             )
-        return list(zip(paths, known_hashes(root, self.glob, paths, self._progress), strict=True))
+        return list(zip(paths, hash_files(paths, self._progress), strict=True))
 
     def _text(self, path: Path, digest: str) -> str:
         """The file's text, without a byte order mark and with one character a line end."""
@@ -70,7 +69,7 @@ class LocalFiles(Corpus):
         except OSError as error:
             raise UserError(f"corpus: cannot read {path}: {error.strerror or error}") from error
         if sha256(content) != digest:
-            forget_hashes(self._matched[0], self.glob)
+            forget_hashes(self._matched[1])
             raise changed(path)
         try:
             return content.decode("utf-8-sig").replace("\r\n", "\n")
@@ -82,21 +81,14 @@ class LocalFiles(Corpus):
 
 
 def _match(pattern: str) -> tuple[Path, list[Path]]:
-    """The folder before the pattern's first wildcard, and the files that match, sorted by their name below it. As in a
-    shell, a wildcard does not match names that begin with a dot; what is there by the very name that is given is
-    meant."""
+    """The folder before the pattern's first wildcard, and the files that match, sorted by their name below it. A file
+    that is there by the very name that is given is meant."""
     parts = Path(pattern).expanduser().absolute().parts
-    wild = next(
-        (i for i, part in enumerate(parts) if set(part) & {*"*?["} and not Path(*parts[: i + 1]).exists()), None
-    )
-    if wild is None:
+    wild = [i for i, part in enumerate(parts) if glob.has_magic(part) and not Path(*parts[: i + 1]).exists()]
+    if not wild:
         path = Path(*parts)
         return path.parent, [path] if path.is_file() else []
-    root, rest = Path(*parts[:wild]), "/".join(parts[wild:])
-    try:
-        paths = {path for path in root.glob(rest) if path.is_file()}
-    except (ValueError, NotImplementedError, OSError) as error:
-        raise UserError(f"corpus: files:{pattern} cannot be looked up: {error}") from error
-    if not any(part.startswith(".") for part in parts[wild:]):
-        paths = {path for path in paths if not any(part.startswith(".") for part in path.relative_to(root).parts)}
-    return root, sorted(paths, key=lambda path: path.relative_to(root).as_posix())
+    root, rest = Path(*parts[: wild[0]]), "/".join(parts[wild[0] :])
+    # Unlike `Path.glob`, as a shell does: a wildcard does not match names that begin with a dot.
+    names = {Path(name).as_posix() for name in glob.glob(rest, root_dir=root, recursive=True)}  # noqa: PTH207
+    return root, [root / name for name in sorted(names) if (root / name).is_file()]

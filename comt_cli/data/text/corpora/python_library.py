@@ -1,16 +1,11 @@
 """`python-docs` and `python-source`: texts of the running Python's standard library, extracted once per Python and kept
-in the cache folder.
+in the cache folder, without the packages that are installed beside the library.
 
-What is installed beside the library is left out: two machines with one Python have the same library, but other
-packages.
+**python-docs**: English prose, the reference topics and the library's docstrings, about 2.3 MB. Source files are
+parsed, never imported; of modules written in C a fixed, safe list is imported. Documents are in a fixed order: topics
+by name, source files by path, C modules by name.
 
-**python-docs**: English prose that every machine with Python has - the reference topics and the standard library's
-docstrings, about 2.3 MB. Source files are parsed, never imported; only modules written in C, which have no source, are
-imported, from a fixed list that is safe. Documents are in a fixed order: topics by name, source files by path, C
-modules by name.
-
-**python-source**: the sources, about 9 MB: code with its documentation, for where `python-docs` is too little text. One
-document a file, in the order of their paths.
+**python-source**: the sources, about 9 MB, one document a file, in the order of their paths.
 """
 
 from __future__ import annotations
@@ -46,8 +41,8 @@ _SKIPPED = (
 
 
 class LibraryTexts(Corpus):
-    """A corpus of them. `version` is part of the name of the extracted texts in the cache: raise it when one Python may
-    give other texts (tests/contract/test_cache_versions.py asks for it)."""
+    """Either corpus. Raise `version`, part of the name of the texts in the cache, when one Python may give other texts
+    (tests/contract/test_cache_versions.py asks for it)."""
 
     version: ClassVar[int]
 
@@ -68,8 +63,7 @@ class LibraryTexts(Corpus):
                 yield Document(text, (0, number))
 
     def _documents(self, progress: ProgressCallback) -> tuple[str, ...]:
-        """Those in the cache, one file per Python version and installation: distributions patch and split the
-        library."""
+        """The texts in the cache, one file per Python version and installation, which distributions patch."""
         place = sha256(sysconfig.get_path("stdlib"))[:8]
         name = f"{platform.python_implementation()}-{platform.python_version()}-{place}-v{self.version}.json"
         path = cache_folder() / self.names[0] / name
@@ -84,39 +78,30 @@ class LibraryTexts(Corpus):
         return found
 
 
-def source_files(root: Path) -> list[Path]:
-    """The library's own modules, sorted by their path below `root`."""
-    found = []
-    for folder, below, names in os.walk(root):
-        below[:] = sorted({*below} - {*_SKIPPED})
-        found += [Path(folder, name) for name in names if name.endswith(".py")]
-    return sorted(found, key=lambda path: path.relative_to(root).as_posix())
-
-
 def _sources(progress: ProgressCallback) -> Iterator[bytes]:
-    paths = source_files(Path(sysconfig.get_path("stdlib")))
-    for number, path in enumerate(paths):
-        progress("reading the library's source files", number, len(paths))
+    """The library's own modules, sorted by their path."""
+    root, found = Path(sysconfig.get_path("stdlib")), list[Path]()
+    for folder, below, names in os.walk(root):
+        below[:] = {*below} - {*_SKIPPED}
+        found += [Path(folder, name) for name in names if name.endswith(".py")]
+    for number, path in enumerate(sorted(found, key=lambda path: path.relative_to(root).as_posix())):
+        progress("reading the library's source files", number, len(found))
         yield path.read_bytes()
-    progress("reading the library's source files", len(paths), len(paths))
 
 
 def _read(path: Path) -> tuple[str, ...] | None:
     """The documents in the cache; None when they are absent or damaged, since extracting them again repairs both."""
     try:
-        return _read_version(path, *state_of(path.stat()))
-    except OSError:
+        return _read_in_state(path, *state_of(path.stat()))
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 @functools.lru_cache(maxsize=2)
-def _read_version(path: Path, *state: int) -> tuple[str, ...] | None:  # noqa: ARG001 - the cache's key
-    try:
-        stored = read_json(path)
-        texts = tuple(stored["documents"])
-        return texts if stored["sha256"] == _content_hash(texts) else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+def _read_in_state(path: Path, *state: int) -> tuple[str, ...] | None:  # noqa: ARG001 - the cache's key
+    stored = read_json(path)
+    texts = tuple(stored["documents"])
+    return texts if stored["sha256"] == _content_hash(texts) else None
 
 
 def _content_hash(texts: Sequence[str]) -> str:

@@ -1,1 +1,0 @@
-"""Text: documents of a corpus as tokens, in rows."""
