@@ -75,9 +75,10 @@ def report(
         unwritten = [reason for _, reason in made]
     else:
         unwritten = []
-        for plan in planned:
+        for position, plan in enumerate(planned):
+            if position:
+                typer.echo()
             unwritten.append(write_outcome(plan, runs, results, overwrite=overwrite, draw=False))
-            typer.echo()
     from comt_cli.report.html.page import write_page
     from comt_cli.report.overview import write_overview
     from comt_cli.report.written import Reader

@@ -52,8 +52,8 @@ _HEADINGS = {
 _IN_LATEX = ("method", "ours", "beside", "difference", "paper", "paper_difference", "verdict")
 """The others are left to the CSV and the page: a line of text is not wider. So is what is beside the metric, where the
 paper's numbers take its place."""
-_ON_TERMINAL = ("method", "ours", "verdict", "difference", "paper_difference", "paper", "published", "median", "beside")
-"""The others are left to the files."""
+_FIRST = ("method", "ours", "verdict", "difference", "paper_difference", "paper", "published", "median", "beside")
+"""Columns that a narrow terminal has before all others."""
 _CONTENT_DIGITS = 12
 """Digits of a hash of data on a page; the CSV of the runs has it whole."""
 
@@ -342,12 +342,13 @@ def _block(cells: pd.DataFrame, texts: Sequence[Texts], column: str, keys: Seque
 
 
 def print_table(cells: pd.DataFrame, file: IO[str] | None = None) -> None:
-    """Print the title, what was trained, a grid of the main columns for each column, footnotes, notes and the verdict;
-    the files have all."""
+    """Print the title, what was trained, a grid for each column, footnotes, notes and the verdict. A narrow terminal
+    gets the columns that fit."""
     from comt_cli.report.terminal import console_for, print_texts, say
 
+    width, texts = console_for(file).width, texts_of(cells)
     info: TableInfo = cells.attrs["table"]
-    texts = [{key: text for key, text in each.items() if key in _ON_TERMINAL} for each in texts_of(cells)]
+    left_out: dict[str, None] = {}
     say(info.recipe.title, file, "bold")
     say(f"{cells.attrs['trained']}; {words.source(info)}", file, "dim")
     for columns in groups_of(cells):
@@ -355,16 +356,31 @@ def print_table(cells: pd.DataFrame, file: IO[str] | None = None) -> None:
         shown = ", ".join(f"{column_name(cells, column)}: {info.metrics[column].label}" for column in columns)
         print(file=file)
         say(f"{shown}. {_papers_columns(cells, columns)}".rstrip(". ") + ".", file, "dim")
-        head, *lines = grid_of(cells, texts, columns)
+        heads = dict(zip(texts[0], _headings(cells, list(texts[0]), columns), strict=True))
+        keys = list(texts[0]) if several else _fitting(texts, heads, width)
+        left_out |= {heads[key]: None for key in texts[0] if key not in keys}
+        head, *lines = grid_of(cells, [{key: each[key] for key in keys} for each in texts], columns)
         best = cells.loc[cells["column"] == columns[0], "_best"]
         left = [at < 1 + several or head[at] == "verdict" for at in range(len(head))]
-        print_texts(head, lines, file, console_for(file).width, left=left, bold=() if several else list(best))
+        print_texts(head, lines, file, width, left=left, bold=() if several else list(best))
     print(file=file)
     for mark, text in enumerate(words.footnotes(cells), start=1):
         say(f"[{mark}] {text}", file)
     for text in _rules(cells):
         say(text, file, "dim")
+    if left_out:
+        say(f"Too narrow for {', '.join(left_out)}: the files have them.", file, "dim")
     for sentence in ladder.sentences(ladder.trends(cells)):
         say(f"{ladder.HEADING}, {sentence}.", file)
     for text in (*cells.attrs["notes"], words.verdict(cells)):
         say(text, file)
+
+
+def _fitting(texts: Sequence[Texts], heads: dict[str, str], width: int) -> list[str]:
+    """The keys of the columns that fit, headings broken between words: the first of `_FIRST` always."""
+    chosen: dict[str, int] = {}
+    for key in (*(key for key in _FIRST if key in heads), *(key for key in heads if key not in _FIRST)):
+        needed = 2 + max(map(len, [*(each[key] for each in texts), *heads[key].split()]))
+        if key in _FIRST[:3] or sum(chosen.values()) + needed - 2 <= width:
+            chosen[key] = needed
+    return [key for key in heads if key in chosen]
