@@ -105,13 +105,13 @@ def choose_norm(
     without any; the rest as for `choose`, where whole training steps decide.
     """
     gates = None if gate == "none" else Gates(channel=False, scalar=True, rank=hidden)
+    if wanted != "reference" and device.type == "cuda":
+        return Choice(False, "batch norms have a kernel for CPUs alone")
     choice = _as_asked(wanted, device, dtype, gates)
     if not choice.fused:
         return choice
     if not training:
         return Choice(False, "evaluation has nothing to average: the kernel is for training")
-    if device.type == "cuda":
-        return Choice(False, "batch norms have a kernel for CPUs alone")
     if wanted == "auto" and channels < NORM_CHANNELS:
         return Choice(False, f"steps are measured with {NORM_CHANNELS} channels and more, this network has {channels}")
     choice = choice if wanted == "fused" else _by_steps(device, DTYPES[dtype], gate, compiled)

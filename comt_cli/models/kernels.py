@@ -1,8 +1,8 @@
 """The choice of hand-written kernels for the operations of a model, and switching them over.
 
 A part whose `fused` is set has a kernel compute it in one pass; a new model has none set. Kernels are for the parts of
-token blocks, and in training for norms that follow a convolution, with the gate of either, the addition and the ReLU
-behind it (`ConvolutionNorm`).
+token blocks, and in training on a CPU for norms that follow a convolution, with the gate of either, the addition and
+the ReLU behind it (`ConvolutionNorm`).
 """
 
 from __future__ import annotations

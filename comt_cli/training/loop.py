@@ -175,8 +175,8 @@ class Training:
         choices = self.task.use_kernels()
         if self.settings.kernels == "auto" and self.world.device.type == "cuda" and choices:
             said = summary(choices, compiled=self.settings.compile)
-            command = TUNE if any(op in get_args(Op) for op in choices) else "comt bench step"
-            self._note(f"train.kernels: auto: {said}{'' if command in said else f'; {command} measures anew'}")
+            is_measured = any(op in get_args(Op) for op in choices) and TUNE not in said
+            self._note(f"train.kernels: auto: {said}{f'; {TUNE} measures anew' if is_measured else ''}")
         if self.settings.kernels == "fused":
             for reason in dict.fromkeys(choice.reason for choice in choices.values() if not choice.fused):
                 ops = ", ".join(op for op, choice in choices.items() if not choice.fused and choice.reason == reason)

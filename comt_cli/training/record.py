@@ -36,7 +36,7 @@ from comt_cli.training.tasks import TaskRun
 from comt_cli.training.trackers import Trackers, trackers_in_use
 
 NATIVE = "native"
-"""The `instructions` that C++ kernels are compiled for: this very processor's."""
+"""The `instructions` that PyTorch uses: this processor's, unless `ATEN_CPU_CAPABILITY` names fewer."""
 
 
 class LineLog:
@@ -115,7 +115,7 @@ def record_environment(
         "attention": task.attention,
         "kernels": {op: str(choice) for op, choice in kernels.items()},
         "tiles": {op: text for op, text in tiles.items() if text},
-        "instructions": NATIVE,
+        "instructions": os.environ.get("ATEN_CPU_CAPABILITY") or NATIVE,
         "compiled": task.settings.compile,
         "captured": task.captured,
         "sharding": task.sharding,

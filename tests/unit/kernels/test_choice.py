@@ -97,12 +97,38 @@ def test_the_very_width_decides_or_else_the_largest_shape(measured, width, taken
     assert ask(width=width).fused is taken
 
 
+@pytest.mark.parametrize(
+    ("question", "changes"),
+    [
+        ({"op": "heads"}, {"op": "heads"}),
+        ({"dtype": torch.bfloat16}, {"dtype": "bf16"}),
+        ({"gates": COMT}, {"gates": "comt-r2"}),
+        ({"gates": Gates(channel=True, scalar=False, rank=20)}, {"gates": "transponder-r32"}),
+        ({"device": CUDA}, ON_H200),
+    ],
+)
+def test_operation_type_gates_and_kind_of_device_must_be_those_measured(measured, question, changes):
+    measured(({}, ALL_THREE))
+    assert ask(**question).speed is None
+    measured((changes, ALL_THREE))
+    assert ask(**question).fused
+    assert not ask().fused
+
+
+def test_without_gates_a_kernel_is_taken_only_where_nothing_is_compiled_and_training(measured):
+    measured(({"gates": "none"}, ALL_THREE))
+    found = [ask(gates=None, compiled=on, training=train).fused for on, train in ((1, 1), (0, 1), (0, 0))]
+    assert found == [False, True, False]
+
+
 def test_the_exact_device_then_its_class(measured):
     measured(({"device": "Another CPU, 2 threads"}, SLOW), folder="another")
     assert ask().speed == pytest.approx(0.6)
     assert ask().measured_on.startswith("Another CPU, 2 threads (here "), "of the same class"
     measured(({"width": 8}, SLOW), folder="here")
     assert ask().measured_on == HERE
+    measured(({}, ALL_THREE), root="shipped")
+    assert ask().speed == pytest.approx(0.6), "the user's own come before the shipped, of whatever width"
 
 
 @pytest.mark.parametrize("other", [{"git_commit": "def"}, {"rounds": 2}], ids=str)

@@ -72,3 +72,11 @@ def test_a_fused_network_trains_as_the_reference_does(method, size):
         torch.testing.assert_close(kept[name], buffer, rtol=1e-5, atol=1e-6, msg=name)
     with torch.no_grad():
         torch.testing.assert_close(fused.eval()(images()), reference.eval()(images()), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_on_a_gpu_no_norm_is_fused_and_the_reason_is_said(method):
+    model = network(method)
+    choices = use_kernels(model, "fused", torch.device("cuda"), torch.float32, compiled=False)
+    assert not any(getattr(module, "fused", False) for module in model.modules())
+    assert {each.reason for each in choices.values()} == {"batch norms have a kernel for CPUs alone"}
