@@ -78,7 +78,8 @@ def report(
         unwritten = []
         for plan in planned:
             unwritten.append(write_outcome(plan, runs, results, overwrite=overwrite, draw=False))
-            typer.echo()
+            if plan is not planned[-1]:
+                typer.echo()
     from comt_cli.report.html.page import write_page
     from comt_cli.report.overview import write_overview
     from comt_cli.report.written import Reader
