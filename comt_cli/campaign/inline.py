@@ -21,7 +21,7 @@ from comt_cli.runs.shared import SharedRun
 from comt_cli.tasks.base import AnyDataset
 from comt_cli.training.checkpoint import check_starts
 from comt_cli.training.devices import device_name
-from comt_cli.training.events import Event, Listener
+from comt_cli.training.events import Event, Listener, RunStarted
 from comt_cli.training.loop import Training
 from comt_cli.training.parallel import World, join_world, share_of_batch
 from comt_cli.training.processes import StopSignal
@@ -59,7 +59,11 @@ def _train_all(
     by_id = {shared.id: shared for shared in queue.every}
     display.queue_started(queue, [str(world.device)], device_name(world.device), world.size)
 
+    began = False
+
     def show(event: Event) -> None:
+        nonlocal began
+        began = began or isinstance(event, RunStarted)
         display.run_event(0, event)
         display.tick()
 
@@ -82,6 +86,10 @@ def _train_all(
         except RunInterrupted as error:
             queue.record(RunOutcome.of(shared, queue.runs, Ending.left, error.message))
             raise
+        except UserError as error:
+            if began and error.exit_status == UserError.exit_status:  # which says that nothing was started
+                raise TrainingFailed(error.message, error.hint) from error
+            raise
         queue.record(outcome)
         display.run_ended(0, outcome)
 
@@ -102,8 +110,6 @@ def guarded_run(
         raise
     except Exception as error:
         if world.size > 1:
-            if isinstance(error, UserError):  # whose own exit status says that nothing was started
-                raise TrainingFailed(error.message, error.hint) from error
             raise
         if isinstance(error, UserError):
             failed = RunOutcome.refused(shared, runs, error)

@@ -61,19 +61,16 @@ def plan_workers(device_name: str | None, jobs: int | None, runs: Sequence[Share
     return Workers(tuple(devices[index % len(devices)] for index in range(at_once)), threads, name_of(device, threads))
 
 
-def runs_at_once(
-    kind: str, count: int, jobs: int | None, runs: Sequence[SharedRun], sized: Sequence[SharedRun] | None = None
-) -> tuple[int, int | None]:
+def runs_at_once(kind: str, count: int, jobs: int | None, runs: Sequence[SharedRun]) -> tuple[int, int | None]:
     """The number of these runs that are trained at once on `count` devices of a kind, by the rule above, and the
-    threads of each; None leaves those to torch. The memory is that of `sized`, if given: of others it is not known
-    yet."""
+    threads of each; None leaves those to torch."""
     if jobs is not None:
         jobs = max(1, min(jobs, len(runs)))
     if kind != "cpu":
         return jobs or min(count, max(1, len(runs))), None
     cores, said = usable_cores(), os.environ.get("OMP_NUM_THREADS")
     at_once = max(1, cores // (_given_threads() or 1))
-    wanted = jobs or max(1, min(at_once, len(runs), _fitting(runs if sized is None else sized)))
+    wanted = jobs or max(1, min(at_once, len(runs), _fitting(runs)))
     return wanted, None if said or wanted == 1 else max(1, cores // wanted)
 
 

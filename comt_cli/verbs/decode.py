@@ -138,7 +138,7 @@ def translate_lines(source: str, lines: Iterable[str], out: Path | None, decodin
 def _part_file(
     lines: Sequence[str], chosen: translation.Options, out: Path, *, scores: bool, model: object
 ) -> tuple[PartFile, int]:
-    """What the output is written to, and how many of the lines an earlier call has translated."""
+    """The file that the output is written to, and the number of lines that an earlier call has translated."""
     decode = chosen.decode.model_dump(mode="json")
     key = sha256(canonical_json([model, decode, chosen.n_best, scores, *lines]))
     file = PartFile(out, f"comt translate {key}")

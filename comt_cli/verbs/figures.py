@@ -20,7 +20,6 @@ _TEXT = "The text, 2 to 512 tokens, the sentence to translate, or the caption; a
 _SITE = "The projection whose channel-wise gates are drawn, in every branch; down_proj if not given."
 _IMAGES = "Of an image classifier the number of validation images, or their numbers (one: 7,); of a captioner one."
 _SITES = completion.listed("methods.base", "PROJECTIONS")
-_AXES = "Each panel has its own range of values and colours, not that of all."
 _MODEL = f"A checkpoint.pt or run directory; {options.SELECTOR}; a Hugging Face folder or hub name, or a .gguf file."
 
 

@@ -25,6 +25,7 @@ from comt_cli.report.recipe_figure import RecipeFigure, recipe_figure
 from comt_cli.report.terminal import print_texts, say, say_written
 from comt_cli.report.write import Report, ReportFiles, print_report, write_exhibits, write_report
 from comt_cli.runs.known import known_runs
+from comt_cli.streams import let_go
 from comt_cli.verbs.plan import Planned, also_rows, check_added, plan_selected
 from comt_cli.words import listing
 
@@ -75,10 +76,10 @@ def report(
         unwritten = [reason for _, reason in made]
     else:
         unwritten = []
-        for position, plan in enumerate(planned):
-            if position:
-                typer.echo()
+        for plan in planned:
             unwritten.append(write_outcome(plan, runs, results, overwrite=overwrite, draw=False))
+            if plan is not planned[-1]:
+                typer.echo()
     from comt_cli.report.html.page import write_page
     from comt_cli.report.overview import write_overview
     from comt_cli.report.written import Reader
@@ -185,14 +186,15 @@ def write_outcomes(
     """`write_outcome` for each of several plans, after training; one that cannot be written does not stop the others.
     Returns why some were not written, which has been printed. Raises `TrainingFailed` where one could not be, whose
     exit status is not that of bad input (nothing was started); `StorageError` where a file cannot be written, with how
-    to write it elsewhere."""
+    to write it elsewhere; `OSError` where what was written cannot be printed."""
     failed: list[UserError] = []
     unwritten: list[str | None] = []
-    for position, (planned, part) in enumerate(zip(tables, shown, strict=True)):
+    unprinted: OSError | None = None
+    for planned, part in zip(tables, shown, strict=True):
         try:
-            if position:
-                typer.echo()
             unwritten.append(write_outcome(planned, runs, results, overwrite=overwrite, shown=part))
+            if planned is not tables[-1]:
+                typer.echo()
         except StorageError as error:
             again = f"comt report {planned.loaded.file} --scale {planned.scale} --runs {runs} --results DIR"
             hint = f"No run is lost: with this command's other options, {again} writes it."
@@ -200,8 +202,15 @@ def write_outcomes(
         except UserError as error:
             typer.echo(f"{planned.loaded.name} is not written: {error.message}", err=True)
             failed.append(error)
+        except OSError as error:
+            if error.filename is not None:
+                raise
+            unprinted = error  # nobody reads it any more: it is written, and so are those that follow
+            let_go(sys.stdout)
     if failed:
         raise TrainingFailed(failed[0].message, failed[0].hint)
+    if unprinted is not None:
+        raise unprinted
     return [reason for reason in unwritten if reason is not None]
 
 

@@ -22,7 +22,7 @@ from comt_cli.report.exhibits.sweep import read_sweep
 from comt_cli.report.terminal import print_progress
 from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.known import adopt_contents, known_runs
-from comt_cli.runs.plan import point_in_words, sources_of
+from comt_cli.runs.plan import parse_seeds, point_in_words, sources_of
 from comt_cli.tasks import tasks
 from comt_cli.verbs.plan import also_rows, check_added, plan_loaded
 from comt_cli.verbs.table import with_settings
@@ -59,6 +59,7 @@ def status(
       comt status table3.yaml --scale small --seeds 1-3
     """
     added, is_named = also_rows(also), bool(recipes)
+    parse_seeds(seeds)  # else what is wrong with them would be said of every table
     seen: list[LoadedRecipe] = []
     shown: list[_Progress] = []
     every = tables_with_runs(runs, [*available_recipes()], scale)

@@ -104,7 +104,7 @@ class SelectedTable:
         return recipe.scales[scale].seeds or recipe.seeds
 
     def having(self, found: Sequence[KnownRun]) -> list[KnownRun]:
-        """Those with the settings that the selector says, or that stand in its table, or all where it says none."""
+        """Runs with the settings that the selector says, or in its table; all of them where it says none."""
         names = {f"{self.loaded.folder}/{loaded.outputs(scale)}" for scale, loaded in self.scales.items()}
         return [run for run in found if not self.overrides or self.plans(run) or names & {*run.variants}]
 

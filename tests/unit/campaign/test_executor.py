@@ -18,6 +18,7 @@ from comt_cli.campaign.display import Display, ProgressDisplay
 from comt_cli.campaign.queue import RunQueue
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.training.events import RunStarted
+from comt_cli.training.processes import StopSignal
 
 
 class Reached(Exception):
@@ -45,6 +46,23 @@ def test_a_signal_while_it_starts_is_an_interruption(trained, tmp_path, monkeypa
     assert stopped.value.exit_status == 143
     assert trained == []
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(("began", "status"), [(False, 2), (True, 1)])
+def test_bad_input_that_processes_find_says_by_its_status_whether_training_began(began, status, tmp_path, monkeypatch):
+    def run(shared, runs, dataset, world, listener, stop):
+        if began:
+            listener(RunStarted(0))
+        raise UserError("a wrong setting")
+
+    spec = image_spec()
+    monkeypatch.setattr(inline, "guarded_run", run)
+    monkeypatch.setattr(inline, "check_models", lambda queue: None)
+    with pytest.raises(UserError, match="a wrong setting") as refused:
+        inline.train_queue(
+            RunQueue([spec], tmp_path), "cpu", Display(), StopSignal(), {spec.data_fingerprint: object()}
+        )
+    assert refused.value.exit_status == status
 
 
 def test_gpus_that_do_not_divide_the_batch_are_refused_before_any_process_starts(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ from tiny_runs import tiny_spec
 
 from comt_cli.campaign.slurm import (
     Site,
+    TrainJob,
     begin_anew,
     job_of,
     job_standings,
@@ -109,6 +110,13 @@ def test_a_job_that_ended_without_a_result_has_failed_and_is_submitted_anew(slur
     assert numbers(specs, runs) == [("3", True), ("4", True)]
 
 
+def test_another_clusters_job_of_the_same_number_is_not_ours(slurm, specs, runs):
+    numbers(specs[:1], runs)
+    slurm.put("1", "RUNNING", "node7", name="someone-elses")
+    assert words(runs, specs[:1])[0].startswith("failed (job 1, see ")
+    assert numbers(specs[:1], runs) == [("2", True)]
+
+
 def test_what_is_done_or_being_trained_is_not_submitted(slurm, specs, runs):
     done, running = (RunDirectory.of(runs, spec) for spec in specs)
     done.create(specs[0])
@@ -145,6 +153,14 @@ def test_queued_runs_are_not_trained_anew(slurm, specs, runs):
     with pytest.raises(UserError, match="2 of these runs are in Slurm's queue") as refused:
         begin_anew(specs, runs)
     assert refused.value.hint == "End their jobs first: scancel 1 2"
+
+
+def test_a_job_that_cannot_train_says_why_and_ends_with_its_status(specs, runs, capsys, monkeypatch):
+    monkeypatch.setenv("COMT_TRACK", "")
+    with pytest.raises(SystemExit) as ended:
+        TrainJob()(specs[0].model_dump(mode="json"), str(runs), "cpu:3000", 2, [])
+    assert ended.value.code == 2
+    assert "comt: --device cpu:3000 names one device for 2 processes" in capsys.readouterr().err
 
 
 WHOLE = """\
