@@ -51,8 +51,8 @@ def measure_recipe(
 
     def write(column: str, rows: list[Row]) -> None:
         keys = {row: network_key(spec) for row, spec in columns[column].items()}
-        also = {"scale": scale, "network": "", "baseline_network": keys[baseline]}
-        lines = [{**row, **also, "network": keys[row["row"]]} for row in rows]
+        lines = [{**row, "scale": scale, "network": keys[row["row"]], "baseline_network": keys[baseline]}
+                 for row in rows]  # fmt: skip
         files, kept = write_costs(path, lines, loaded.recipe.title, [*loaded.recipe.rows], [*loaded.columns(scale)])
         written.update(dict.fromkeys(files))
         for name in kept:

@@ -51,7 +51,7 @@ class Page:
                 return order.index(text), ""
             return (len(order) + int(text), "") if text.isdigit() else (float("inf"), text)
 
-        return [place(self.order.get(name, ()), row[name]) for name in self.sort]
+        return [place(self.order.get(name, ()), row.get(name, "")) for name in self.sort]
 
 
 def pages() -> dict[str, Page]:

@@ -216,19 +216,15 @@ def collect(
 
     Of the points of a grid, a cell shows the one with the best mean of the metric `choose_by` over its seeds.
     A directory that cannot be read counts as unfinished and gets a note, as does a run that is done but has no number
-    for its column's metric (`metrics`). Without `remarks` there is no note on other seeds in the cells' folders.
+    for its column's metric (`metrics`). Without `remarks` there is no note on other runs in the cells' folders.
     """
     grouped: dict[tuple[str, str], list[Run]] = {}
     for spec in specs:
         run = _look_up(spec, runs, None if metrics is None else metrics[spec.column])
         grouped.setdefault((spec.row, spec.column), []).append(run)
     cells = {key: cell_of(*key, found, choose_by) for key, found in grouped.items()}
-    notes = [run.problem for cell in cells.values() for run in cell.every if run.problem]
-    more = _other_seeds(grouped, runs) if remarks else set[int]()
-    if more:
-        every = format.seeds(more | {spec.seed for spec in specs})
-        notes.append(f"Seeds that are finished and not shown here: {format.seeds(more)} (--seeds {every} shows them).")
-    return Collection(cells, tuple(notes))
+    problems = [run.problem for cell in cells.values() for run in cell.every if run.problem]
+    return Collection(cells, (*problems, *(_remarks(grouped, runs) if remarks else ())))
 
 
 def cell_of(row: str, column: str, found: Iterable[Run], choose_by: str | None) -> Cell:
@@ -297,15 +293,33 @@ def _progress(directory: RunDirectory, spec: RunSpec) -> Progress | None:
     return Progress(newest["step"], steps, newest["loss"], speed, max(steps - newest["step"], 0) * step_seconds)
 
 
-def _other_seeds(cells: Mapping[tuple[str, str], Sequence[Run]], runs: Path) -> set[int]:
-    """Seeds of a cell that are finished at all its points and were not asked for."""
-    found = set()
+def _remarks(cells: Mapping[tuple[str, str], Sequence[Run]], runs: Path) -> Iterator[str]:
+    """The other finished runs in the cells' folders: seeds, finished at all points of a cell, that were not asked for,
+    and runs of this scale with other settings or data."""
+    more, others, specs = set[int](), 0, [run.spec for own in cells.values() for run in own]
     for own in cells.values():
         points = {canonical_json(run.spec.point): run.spec for run in own}.values()
         folder = (runs / own[0].spec.relative_path).parent  # of links
         done = {path.name: int(name[1]) for path in (folder.glob("seed*") if folder.is_dir() else ())
                 if (name := _RUN_NAME.fullmatch(path.name)) and RunDirectory(path).result_file.exists()}  # fmt: skip
-        for seed in {*done.values()} - {run.spec.seed for run in own}:
-            paths = (spec.model_copy(update={"seed": seed}).relative_path for spec in points)
-            found |= {seed} if all(path.name in done for path in paths) else set()
-    return found
+        known = {seed: {spec.model_copy(update={"seed": seed}).relative_path.name for spec in points}
+                 for seed in {*done.values()}}  # fmt: skip
+        more |= {seed for seed, names in known.items() if names <= done.keys()} - {run.spec.seed for run in own}
+        strange = (name for name, seed in done.items() if name not in known[seed])
+        others += sum(_may_be_of_scale(folder / name, own[0].spec.scale) for name in strange)
+    if more:
+        every = format.seeds(more | {spec.seed for spec in specs})
+        yield f"Seeds that are finished and not shown here: {format.seeds(more)} (--seeds {every} shows them)."
+    if others:
+        were, them = ("was", "it") if others == 1 else ("were", "them")
+        yield (
+            f"{format.plural(others, 'finished run')} of this table {were} made with other settings or data "
+            f"(comt runs {specs[0].paper}/{specs[0].table} lists {them})."
+        )
+
+
+def _may_be_of_scale(path: Path, scale: str) -> bool:
+    try:
+        return RunDirectory(path).spec().scale == scale
+    except UserError:  # written by another version: it is not known
+        return True

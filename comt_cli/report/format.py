@@ -1,4 +1,4 @@
-"""How numbers look. Every table, line and file takes them from here, so that one number looks the same everywhere."""
+"""The look of numbers. Every table, line and file takes it from here, so that a number looks the same everywhere."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ Budget = Literal["steps", "FLOPs", "time"]
 
 
 def quantities(log: Log) -> list[str]:
-    """What a log has curves of: the training loss, and what is measured on validation data."""
+    """The quantities of a log that have curves: the training loss, and what is measured on validation data."""
     return list(dict.fromkeys(key for line in log for key in line if key == "loss" or key.startswith("validation_")))
 
 
@@ -27,7 +27,7 @@ def logged(log: Log, key: str) -> list[tuple[int, float]]:
 
 
 def width_for(values: int) -> int:
-    """Of how many values a point is the mean, so that there are at most `POINTS`."""
+    """The number of values that a point is the mean of, so that there are at most `POINTS`."""
     return max(1, -(-values // POINTS))
 
 
@@ -40,8 +40,8 @@ def window_means(values: Sequence[tuple[int, float]], width: int) -> list[tuple[
 def curve(
     directory: RunDirectory, result: Mapping[str, Any], budget: Budget, quantity: str = "loss"
 ) -> list[tuple[float, float]]:
-    """Of every logged value of a quantity, the training loss if none is named, how much of the budget it had taken, and
-    the value. FLOPs are those of the whole run in proportion to its steps; time is that of training alone, without
+    """The logged values of a quantity, the training loss if none is named, each behind the budget that was used by
+    then. FLOPs are those of the whole run in proportion to its steps; time is that of training alone, without
     evaluations, and between two steps whose time is logged on the straight line between them."""
     values = logged(directory.metrics(), quantity)
     if budget == "steps":

@@ -1,4 +1,4 @@
-"""What a results folder comes to: its main results, what was trained on what, and every verdict at every scale.
+"""The overview of a results folder: its main results, what was trained on what, and every verdict at every scale.
 
 All of it is made from the files below the folder alone, so that it can be made again in any clone, with equal bytes.
 """
@@ -143,7 +143,7 @@ def command(results: Path, option: str) -> str:
 
 
 def counts(one: Written) -> dict[str, int]:
-    """How many cells of a table are in each group of verdicts."""
+    """The number of a table's cells in each group of verdicts."""
     return {word: sum(cell.verdict in verdicts for cell in one.cells) for word, verdicts in GROUPS.items()}
 
 
@@ -264,7 +264,7 @@ def values(lines: Iterable[Line], key: str) -> list[str]:
 
 
 def _scale(results: Path, scale: str, written: Sequence[Written], reader: Reader) -> dict[str, Any]:
-    """What `scale.md.jinja` says of a scale: its tables and figures, and how many verdicts of each kind there are."""
+    """The contents of `scale.md.jinja` for a scale: its tables and figures, and the count of each kind of verdict."""
     tables = [one for one in written if one.cells and not one.changed_settings]
     judged = [cell for one in tables for cell in one.cells if cell.direction]
     ended = {run["id"]: run for one in written for run in one.runs if run["state"] in ENDED}

@@ -52,7 +52,7 @@ class RecipeFigure:
 
     @property
     def of_another_recipe(self) -> str | None:
-        """Whose files are there, where they are not this recipe's."""
+        """The recipe that the files there are of, where it is another one."""
         return other_recipe((self.runs_csv, self.folder / f"{self.stem}.csv"), self.loaded)
 
     @property

@@ -167,7 +167,7 @@ def settings_text(row: Mapping[str, Any]) -> str:
 
 
 def outcome_text(row: Mapping[str, Any]) -> str:
-    """What came of a run, in a few letters: its metric, or where it stands."""
+    """The outcome of a run, in a few letters: its metric, or where it stands."""
     state = row["state"]
     if state == Standing.replaced:
         return f"replaced, {outcome_text({**row, 'state': row['was']})}"
@@ -211,5 +211,5 @@ def summary_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def computing_seconds(rows: Iterable[Mapping[str, Any]]) -> float:
-    """How long the training of the runs that ended took."""
+    """The time that the training of the runs that ended took."""
     return added(row["train_seconds"] for row in rows if isinstance(row["train_seconds"], int | float))

@@ -26,7 +26,7 @@ def paper_name(paper: str) -> str:
 
 
 def source(info: TableInfo) -> str:
-    """Which table this is: `Table 3 of CoMT (recipe comt/table3.yaml)`, or of one's own its recipe alone."""
+    """The name of a table: `Table 3 of CoMT (recipe comt/table3.yaml)`, or of one's own its recipe alone."""
     if info.paper is None:
         return f"Recipe {info.file}"
     number = re.fullmatch(r"table([A-Z]?\d+)", info.recipe.table or "")
@@ -67,8 +67,8 @@ def _circumstances(seeds: Collection[int], scale: str, overrides: Sequence[str])
 
 
 def verdict(cells: pd.DataFrame) -> str:
-    """How many rows have which verdict, by name: those with a published direction, those with a printed value but none,
-    and all others; then what Holm's correction leaves, and what as many seeds would have shown."""
+    """The number of rows of each verdict, with their names: of those with a published direction, those with a printed
+    value but none, and all others; then what Holm's correction leaves, and what as many seeds would have shown."""
     info = info_of(cells)
     judged = [each for each in rows_of(cells) if each["row"] != info.baseline]
     if not judged:

@@ -35,14 +35,14 @@ def place(results: Path, scale: str, folder: str, name: str) -> tuple[Path, str]
 
 
 def costs_file(results: Path, scale: str, loaded: LoadedRecipe) -> Path:
-    """Where the costs of a recipe's rows are kept: one file for its table and for that of its sweep."""
+    """The file of the costs of a recipe's rows: one for its table and for that of its sweep."""
     folder, name = place(results, scale, loaded.folder, loaded.outputs(scale))
     return folder / f"{name}-costs.csv"
 
 
 @dataclass(frozen=True)
 class ReportFiles:
-    """What a table is written as: `<results>/<scale>/<folder>/<name>.*` and the runs behind it."""
+    """The files of a table: `<results>/<scale>/<folder>/<name>.*` and the runs behind it."""
 
     csv: Path
     runs_csv: Path
@@ -215,7 +215,7 @@ def other_recipe(written: Iterable[Path], loaded: LoadedRecipe) -> str | None:
 
 
 def _would_be_lost(files: ReportFiles, ended: Iterable[RunSpec]) -> str | None:
-    """What the table that is there holds that would be lost: finished runs of a cell with seeds that `ended` lacks."""
+    """The loss if the table that is there were replaced: finished runs of a cell with seeds that `ended` lacks."""
     lines, every = _lines(files.csv), _lines(files.runs_csv)
     if lines is None or every is None:
         return f"{files.csv if lines is None else files.runs_csv} cannot be read"

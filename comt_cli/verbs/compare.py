@@ -113,9 +113,10 @@ def _cell(directories: Sequence[RunDirectory]) -> Cell:
     """The runs of these directories as a cell. Raises `UserError` where one has not ended or cannot be read."""
     runs = []
     for directory in directories:
-        if (state := directory.state()) not in ENDED:
+        spec, state = directory.spec(), directory.state()
+        if state not in ENDED:
             raise UserError(f"{directory.shown} is {state.value}", "Only runs that have ended are compared.")
-        runs.append(Run(directory.spec(), state, directory, directory.result() or {}))
+        runs.append(Run(spec, state, directory, directory.result() or {}))
     runs.sort(key=lambda run: run.spec.seed)
     return Cell(runs[0].spec.row, runs[0].spec.column, tuple(runs))
 

@@ -197,7 +197,7 @@ def tuned_cell(cell: Cell, grid: LoadedGrid) -> Tuned:
 
 
 def _at_edges(tried: Sequence[Tried], best: int, grid: LoadedGrid, where: str) -> Iterator[str]:
-    """What is to be tried besides, for every key whose best value is the least or the greatest."""
+    """The values to try besides, for every key whose best value is the least or the greatest."""
     for key in grid.values:
         values = sorted({each.point[key] for each in tried})
         value = tried[best].point[key]

@@ -1,4 +1,4 @@
-"""What the figures over layers and tokens share: thin lines with their median, maps of token x layer under them, marks
+"""Parts of the figures over layers and tokens: thin lines with their median, maps of token x layer under them, marks
 for what lies far from everything else, and labels of tokens; and the figures of cross-attention."""
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def robust_ends(values: Sequence[float] | NDArray[Any], *, log: bool = False) ->
 
 
 def _tail(rising: NDArray[Any], most: int, least: float) -> int:
-    """How many of the first values, at most so many, are far from the others: those before the first gap that is wide
-    enough; more of them only where the next gap dwarfs what would be left."""
+    """The number of first values, at most so many, that are far from the others: those before the first gap that is
+    wide enough; more of them only where the next gap dwarfs what would be left."""
     tail = 0
     for cut in range(1, most + 1):
         gap, span = rising[cut] - rising[cut - 1], rising[-1] - rising[cut]
@@ -111,8 +111,8 @@ def drawn_tokens(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def site_names(frame: pd.DataFrame) -> pd.Series[str]:
-    """What the site of each row is called: its name, and where the frame tells stacks and branches (`stack`, `part`)
-    apart, the branch before it, and the stack where there are several."""
+    """The name of each row's site, and where the frame tells stacks and branches (`stack`, `part`) apart, the branch
+    before it, and the stack where there are several."""
     names: pd.Series[str] = frame["site"]
     if "part" in frame:
         names = names.where(frame["part"] == names, frame["part"] + " " + names)
@@ -128,7 +128,7 @@ def token_names(frame: pd.DataFrame) -> list[str]:
 
 
 def shown_tokens(drawn: int, tokens: int) -> str:
-    """How many of a text's tokens are drawn, if not all."""
+    """The number of a text's tokens that are drawn, in words, if not all."""
     return "" if drawn == tokens else f" (the first {drawn} tokens of {tokens})"
 
 
@@ -314,7 +314,7 @@ def draw_attention(
     height = min(max(_CELL * len(rows) + _MARGIN, _LEAST), _HIGHEST)
 
     def labels(inches: float, tokens: Sequence[str]) -> tuple[int, float]:
-        """Of how many tokens one has a label, so that it can be read, and its size: labels must not overlap."""
+        """The distance of labelled tokens, and the size of labels, with which these can be read and do not overlap."""
         room = 0.85 * 72 * inches / max(len(tokens), 1)
         every = math.ceil(_SMALLEST / room)
         return every, min(7.0, every * room)

@@ -73,10 +73,10 @@ def test_losses_are_read_at_what_the_side_with_less_has_used(bench: Bench) -> No
     assert budgets["time"]["run"]["mean"] == pytest.approx(losses[1])  # half as fast
 
 
-@pytest.mark.parametrize("state", ["unfinished", "missing"])
-def test_a_run_that_has_not_ended_is_refused(bench: Bench, state: str) -> None:
+@pytest.mark.parametrize(("state", "said"), [("unfinished", "is unfinished"), ("missing", "is not a run directory")])
+def test_a_run_that_has_not_ended_is_refused(bench: Bench, state: str, said: str) -> None:
     trained(bench, BASELINE, {1: 100.0})
     other = bench.started(OURS, 1).path if state == "unfinished" else bench.runs / "none"
     found = comt(bench, str(bench.directory(BASELINE, 1).path), str(other))
     assert isinstance(found.exception, UserError)
-    assert found.exception.exit_status == 2
+    assert (said in found.exception.message, found.exception.exit_status) == (True, 2)

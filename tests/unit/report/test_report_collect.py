@@ -77,6 +77,16 @@ def test_a_run_of_another_table_stands_in_this_one_too(bench: Bench) -> None:
     assert not (bench.runs / "comt/table8").exists()
 
 
+def test_finished_runs_that_are_not_shown_are_told(mixed: Bench) -> None:
+    mixed.done("pre-ln", {7: 100.0})
+    for spec, scale in zip(mixed.specs(), ("smoke", "smoke", "paper"), strict=False):
+        mixed.finish(spec.model_copy(update={"data_content": "other", "scale": scale}), 90.0)
+    assert collect(mixed.specs(), mixed.runs).notes == (
+        "Seeds that are finished and not shown here: 7 (--seeds 1-3,7 shows them).",
+        "2 finished runs of this table were made with other settings or data (comt runs comt/table9 lists them).",
+    )
+
+
 def test_tables_with_runs(mixed: Bench) -> None:
     names, own, changed = ["comt/table9", "comt/table8"], ("comt/table9", None), ("comt/table9@steps-100", "smoke")
     assert tables_with_runs(mixed.runs, names) == [own]
