@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from same_bits import same_integers
 
-from comt_cli.commands.completion import settings as preparation
+from comt_cli.data.captions import settings as preparation
 from comt_cli.data.captions.corpora import mscoco
 from comt_cli.data.captions.corpora.scenes import SceneRenderer, drawn_scenes
 from comt_cli.data.captions.settings import CaptionData, CaptionedImages

@@ -63,16 +63,6 @@ def test_a_part_that_fails_is_told_and_the_next_call_goes_on(call, tmp_path):
     assert gpu.State(tmp_path, commit=of["commit"], device="another").parts == {}
 
 
-def test_parts_that_have_had_their_time_come_last(call, tmp_path):
-    """So does a benchmark that ends well and has left out variants, which are measured in another call."""
-    said = "60m x: left out for want of time"
-    short = ("timeit", "-n", "1", "-r", "1", f"print({said!r})")
-    parts = [Part("long", 0.5, WAITS), Part("steps", 20, short), Part("tuning", 20, short, resumes=True)]
-    result = call(*parts, Part("much longer", 200, WELL), seconds=120)
-    assert states(tmp_path) == {"long": "too long", "steps": "too long", "tuning": "cut short"}
-    assert "open: tuning, much longer, long, steps" in result.output
-
-
 def test_a_signal_ends_the_part_and_what_there_is_is_written(call, tmp_path, monkeypatch):
     run = gpu._run
 

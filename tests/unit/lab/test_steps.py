@@ -7,9 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from comt_cli.errors import UserError
 from comt_cli.kernels import choice, measurements
-from comt_cli.lab import step
 from comt_cli.lab.runner import Session, run_cases
 from comt_cli.lab.step import PEER, Prepared, StepCase
 from comt_cli.lab.subjects import LANGUAGE, SUBJECTS, Shape, Subject, needs_cuda
@@ -107,45 +105,7 @@ def test_transformers_computes_the_same_loss():
     assert parameter_count(theirs) == parameter_count(ours)
 
 
-@pytest.mark.parametrize("named", [True, False])
-def test_without_the_other_library(bench, monkeypatch, named, tmp_path):
-    """Asked for by name: an error before anything is built. Otherwise its variants are left out, and all is well."""
-
-    def missing():
-        raise UserError("the comparison needs that library", "pip install it")
-
-    monkeypatch.setattr(step, "transformers", missing)
-    names = ["plain-compiled", "transformers", "transformers-compiled"]
-    if named:
-        result = bench("step", "--sizes", "bench", "--precision", "fp32", "--variants", ",".join(names))
-        assert isinstance(result.exception, UserError)
-        assert not [*tmp_path.glob("bench/*/*")]
-        return
-    rows, session = measured(StepCase(tiny(LANGUAGE), "fp32", names, CPU))
-    assert [row["variant"] for row in rows] == names[:1]
-    assert not session.failed
-
-
 # ---- what fails or does not fit
-
-
-@pytest.mark.parametrize("when", ["it is built", "it runs"])
-def test_a_step_that_fails(monkeypatch, when):
-    prepare = StepCase.prepare
-
-    def fails(*_):
-        raise RuntimeError("one line\nand more")
-
-    def failing(self, variant, networks):
-        if variant != "comt-compiled":
-            return prepare(self, variant, networks)
-        return replace(prepare(self, variant, networks), forward=fails) if when == "it runs" else fails()
-
-    monkeypatch.setattr(StepCase, "prepare", failing)
-    names = ["plain-compiled", "comt-compiled", "transponder-compiled"]
-    rows, session = measured(StepCase(tiny(LANGUAGE), "fp32", names, CPU))
-    assert session.failed == ["bench fp32 comt-compiled: failed (RuntimeError: one line)"]
-    assert [row["variant"] for row in rows] == names[::2]
 
 
 @pytest.mark.parametrize("variant", [pytest.param("transponder-compiled", marks=pytest.mark.slow), "transponder-eager"])

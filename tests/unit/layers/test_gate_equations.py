@@ -1,4 +1,4 @@
-"""Gates against the equations of the papers, written out a token and a number at a time (`naive`)."""
+"""Gates, attention, positions and the whole model against the equations of the papers (`naive`)."""
 
 from __future__ import annotations
 
@@ -7,16 +7,29 @@ from functools import partial
 
 import pytest
 import torch
-from naive import close, dot, make_plain, naive_gate, normal, shaken, sigmoid
+from naive import (
+    close,
+    close_with_rope,
+    dot,
+    make_plain,
+    naive_connection,
+    naive_gate,
+    normal,
+    rms_norm,
+    shaken,
+    sigmoid,
+)  # fmt: skip
+from torch import Tensor, nn
 
-from comt_cli.layers.attention import Attention, rotation_table
+from comt_cli.layers.attention import Attention, FeedForward, rotate, rotation_table
 from comt_cli.layers.gates import ComtGate, FullRankGate, HeadGate, Site, StaticGate, TransponderGate
 from comt_cli.layers.initialise import initialise
+from comt_cli.layers.multi_head import sinusoids
 from comt_cli.layers.norms import DynamicTanh
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.norm_placement import PreNorm
 from comt_cli.methods import method_from
-from comt_cli.methods.base import Wiring
+from comt_cli.methods.base import PROJECTIONS, Wiring, residual_connection
 from comt_cli.models.llama import Llama
 from comt_cli.tasks.settings.language import ModelSettings
 
@@ -106,3 +119,110 @@ def test_one_product_gives_what_single_layers_would(gated):
         if site.name in gated:
             product = math.prod(values[site.name].values(), start=torch.ones(5, site.d_out, dtype=torch.float64))
             close(product[2], naive_gate(module.gate(site.name), x_TD[2], site.d_out))
+
+
+def test_rotary_positions_are_products_of_complex_numbers():
+    """Su et al. 2021: (x_i + i x_{i+E/2}) * exp(i t theta^(-2i/E))."""
+    x = normal(2, 3, 7, 8)
+    angle = torch.outer(torch.arange(7.0, dtype=torch.float64), 10000.0 ** (-torch.arange(0, 8, 2).double() / 8))
+    turned = torch.complex(x[..., :4], x[..., 4:]) * torch.polar(torch.ones_like(angle), angle)
+    close_with_rope(rotate(x, rotation_table(7, 8, 10000.0, x)), torch.cat([turned.real, turned.imag], dim=-1))
+
+
+def test_sinusoidal_positions_are_the_papers():
+    """Vaswani et al. 2017, section 3.5: sin(t / 10000^(2i/D)) and its cosine, a half of the channels each."""
+    found = sinusoids(9, 6, torch.empty(0, dtype=torch.float64))
+    angles = [[t / 10000 ** (2 * i / 6) for i in range(3)] for t in range(9)]
+    expected = [[*map(math.sin, row), *map(math.cos, row)] for row in angles]
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-6, atol=1e-6)
+
+
+def naive_projection(module: Projections, name: str, x_D: Tensor) -> Tensor:
+    """G(x) * (W x) (CoMT, Eq. 5)."""
+    weight = module.site_weights()[name]
+    z = torch.stack([(row * x_D).sum() for row in weight])
+    return naive_gate(module.gate(name), x_D, len(z)) * z if name in module.gates else z
+
+
+def naive_rope(x_E: Tensor, t: int, theta: float) -> Tensor:
+    half = len(x_E) // 2
+    out = x_E.clone()
+    for i in range(half):
+        angle = t * theta ** (-2 * i / len(x_E))
+        out[i] = x_E[i] * math.cos(angle) - x_E[i + half] * math.sin(angle)
+        out[i + half] = x_E[i + half] * math.cos(angle) + x_E[i] * math.sin(angle)
+    return out
+
+
+def naive_attention(module: Attention, x_TD: Tensor, theta: float) -> Tensor:
+    """CoMT, Eq. 5 and 6, a head and a position at a time."""
+    T, E, group = len(x_TD), module.head_width, module.heads // module.kv_heads
+    q, k, v = ([naive_projection(module.qkv, f"{n}_proj", x_TD[t]).split(E) for t in range(T)] for n in "qkv")
+    rows = []
+    for t in range(T):
+        heads = []
+        for h in range(module.heads):
+            query = naive_rope(q[t][h], t, theta)
+            scores = [dot(query, naive_rope(k[s][h // group], s, theta)) / math.sqrt(E) for s in range(t + 1)]
+            weights = [math.exp(score - max(scores)) for score in scores]
+            heads.append(sum(w / math.fsum(weights) * v[s][h // group] for s, w in enumerate(weights)))
+        rows.append(naive_projection(module.output, "o_proj", torch.cat(heads)))
+    return torch.stack(rows)
+
+
+def naive_feed_forward(module: FeedForward, x_D: Tensor) -> Tensor:
+    """CoMT, Eq. 7 and 8."""
+    gated = naive_projection(module.gate_up, "gate_proj", x_D)
+    up = naive_projection(module.gate_up, "up_proj", x_D)
+    inner = torch.stack([g * sigmoid(g.item()) * u for g, u in zip(gated, up, strict=True)])
+    return naive_projection(module.down, "down_proj", inner)
+
+
+def naive_llama(model: Llama, residual: str, tokens_T: list[int]) -> Tensor:
+    settings, shape = model.settings, model.shape
+    x = torch.stack([model.embedding.weight[token] for token in tokens_T])
+
+    seen: list[Tensor] = []
+
+    def along(x_TD: Tensor, connection: nn.Module, branch, layer: int) -> Tensor:
+        """A connection works on one token; attention needs all of them, so its outputs are looked up by position."""
+        inputs: list[Tensor] = []
+
+        def collect(h: Tensor) -> Tensor:
+            inputs.append(h)
+            return torch.zeros_like(h)
+
+        def join(t: int, branch) -> Tensor:
+            past = [earlier[t] for earlier in reversed(seen[-2:])] if residual == "laurel-pa" else []
+            return naive_connection(residual, connection, x_TD[t], branch, settings.norm_eps, layer, shape.layers, past)
+
+        for t in range(len(x_TD)):
+            join(t, collect)
+        outputs = branch(torch.stack(inputs))
+        joined = torch.stack([join(t, lambda _, y=y: y) for t, y in enumerate(outputs)])
+        seen.append(x_TD)
+        return joined
+
+    for layer, block in enumerate(model.blocks, start=1):
+        attend = partial(naive_attention, block.attention, theta=settings.rope_theta)
+        x = along(x, block.attention_connection, attend, layer)
+        mlp = partial(naive_feed_forward, block.mlp)
+        x = along(x, block.mlp_connection, lambda h, mlp=mlp: torch.stack([mlp(row) for row in h]), layer)
+    if residual != "rezero":
+        x = torch.stack([rms_norm(row, model.final_norm.weight, settings.norm_eps) for row in x])
+    return x @ (model.embedding if model.head is None else model.head).weight.T
+
+
+@pytest.mark.parametrize("residual", ["pre-norm", "post-norm", "rezero", "laurel-pa", "sas"])
+@pytest.mark.parametrize("gate", [None, "comt", "transponder"])
+def test_the_whole_model(residual, gate):
+    settings = ModelSettings(
+        size="tiny", width=8, ffn_width=10, layers=3, heads=4, kv_heads=2, norm_eps=1e-3, tied_embeddings=gate == "comt"
+    )
+    if gate:
+        wiring = method_from({"name": gate, "residual": residual, "sites": list(PROJECTIONS)}).wiring()
+    else:
+        wiring = Wiring(residual_connection(residual))
+    model = shaken(Llama(settings, 11, wiring))
+    tokens = [3, 1, 4, 1, 5]
+    close_with_rope(model(torch.tensor([tokens]))[0], naive_llama(model, residual, tokens))

@@ -1,15 +1,20 @@
-"""Residual connections against the equations of the papers, written out a token at a time (`naive`)."""
+"""Residual connections and shared values against the equations of the papers (`naive`)."""
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import pytest
 import torch
-from naive import ONE_STREAM, close, naive_connection, normal, shaken, sigmoid
-from torch import nn
+from naive import ONE_STREAM, close, dot, naive_connection, normal, shaken, sigmoid
+from same_bits import Reason, assert_same_bits
+from torch import Tensor, nn
 
+from comt_cli.layers.convolution import EPSILON, MapLayerNorm
 from comt_cli.layers.residual.base import ResidualConnection, ResidualSite, State
+from comt_cli.layers.residual.sas import GatedShare, SelfAdaptiveScaling
+from comt_cli.layers.shared_values import LayerRouter, SingleValue, ValueResidual
 from comt_cli.methods.base import residual_connection
 
 
@@ -62,3 +67,105 @@ def test_a_quarter_of_the_blocks_is_post_norm_in_mix_ln():
         sites = [ResidualSite(4, "decoder", 2 * i + 1, 2 * layers, i, layers, "mlp", norm) for i in range(layers)]
         found = [residual_connection("mix-ln")(site).ends_in_norm for site in sites]
         assert found == [number < post for number in range(layers)]
+
+
+def test_values_of_the_first_block():
+    """Against the two equations, with numbers for tensors."""
+    for mixing, expected in (
+        (ValueResidual(1, 0.25, 2.0), 0.25 * 3 + 2 * 5),
+        (shaken(ValueResidual(1, learned=True)), None),
+        (SingleValue(1), 5),
+    ):
+        kept = []
+        k, v_1 = torch.full((1, 2, 3, 4), 7.0).double(), torch.full((1, 2, 3, 4), 5.0).double()
+        assert_same_bits(type(mixing)(0)(k, v_1, kept)[1], v_1, Reason.MOVED)
+        own = v_1 * 0.6 if mixing.has_values else None
+        found_k, found_v = mixing(k, own, kept)
+        a, b = (0.0, 0.0) if expected is not None else (0.5 + mixing.shares.value).tolist()
+        assert found_k is k
+        close(found_v, torch.full_like(v_1, 3 * a + 5 * b if expected is None else expected))
+
+
+def test_routed_keys_and_values():
+    routers, kept = [shaken(LayerRouter(layer, 2)) for layer in range(3)], []
+    raw = [(normal(1, 2, 3, 4, seed=2 * layer), normal(1, 2, 3, 4, seed=2 * layer + 1)) for layer in range(3)]
+    for layer, router in enumerate(routers):
+        found = router(*raw[layer], kept)
+        for which in range(2):
+            heads = [raw[earlier][which][0, head] for earlier in range(layer + 1) for head in range(2)]
+            for head in range(2):
+                expected = raw[layer][which][0, head]
+                if layer:
+                    expected = expected + sum(router.router[head, j].item() * h for j, h in enumerate(heads))
+                close(found[which][0, head], expected)
+
+
+def map_site(width: int) -> ResidualSite:
+    return ResidualSite(width, "blocks", 0, 4, 0, 4, "map", nn.Identity)
+
+
+def naive_gate(gate: nn.Module, both: Tensor) -> float:
+    """Eq. 2 followed by a sigmoid; Table 6's single layer."""
+    hidden = both
+    if gate.hidden is not None:
+        weights, biases = parts(gate.hidden)
+        hidden = both.new_tensor([math.tanh(dot(row, both) + b) for row, b in zip(weights, biases, strict=True)])
+    (row,), (b,) = parts(gate.output)
+    return sigmoid(dot(row, hidden) + b)
+
+
+def parts(affine: nn.Module) -> tuple[Tensor, list[float]]:
+    return affine.weight.double(), affine.bias.tolist()
+
+
+def layer_normed(values: list[float]) -> list[float]:
+    mean = math.fsum(values) / len(values)
+    variance = math.fsum((value - mean) ** 2 for value in values) / len(values)
+    return [(value - mean) / math.sqrt(variance + EPSILON) for value in values]
+
+
+def naive_layer_norm(norm: MapLayerNorm, x_HWC: Tensor) -> Tensor:
+    groups = x_HWC.flatten()[None] if norm.over == "sample" else x_HWC.flatten(0, 1)
+    n = torch.tensor([layer_normed(group.tolist()) for group in groups], dtype=torch.float64).view_as(x_HWC)
+    return norm.weight * n + norm.bias
+
+
+@pytest.mark.parametrize(
+    ("gate", "reads", "over", "gamma"),
+    [
+        ("two-layer", "pooled", "sample", "product"),
+        ("two-layer", "pixel", "pixel", "free"),
+        ("single-layer", "pixel", "sample", "product"),
+        ("single-layer", "pooled", "pixel", "free"),
+    ],
+)
+def test_the_readings_of_sas_on_maps(gate, reads, over, gamma):
+    norm = partial(MapLayerNorm, over=over)
+    connection = shaken(SelfAdaptiveScaling(map_site(3), gate=gate, reads=reads, norm=norm, gamma=gamma))
+    x_BHWC, F_BHWC = normal(2, 2, 3, 3), normal(2, 2, 3, 3, seed=1)
+    y_BHWC = connection(x_BHWC, lambda _: F_BHWC)
+    for b in range(2):
+        x, F = x_BHWC[b], F_BHWC[b]
+        n = naive_layer_norm(connection.norm, x + F)
+        for i in range(2):
+            for j in range(3):
+                read = (x[i, j], F[i, j]) if reads == "pixel" else (x.flatten(0, 1).mean(0), F.flatten(0, 1).mean(0))
+                both = torch.cat(read)
+                alpha, beta = naive_gate(connection.alpha_gate, both), naive_gate(connection.beta_gate, both)
+                c = (1 - alpha) * (1 - beta) if gamma == "product" else naive_gate(connection.gamma_gate, both)
+                close(y_BHWC[b, i, j], alpha * x[i, j] + beta * F[i, j] + c * n[i, j])
+
+
+@pytest.mark.parametrize("gate", ["two-layer", "single-layer"])
+@pytest.mark.parametrize("reads", ["pooled", "pixel"])
+def test_one_scaling_gate(gate, reads):
+    connection = shaken(GatedShare(map_site(3), gate=gate, reads=reads))
+    x_BHWC, F_BHWC = normal(2, 2, 3, 3), normal(2, 2, 3, 3, seed=1)
+    y_BHWC = connection(x_BHWC, lambda _: F_BHWC)
+    for b in range(2):
+        x, F = x_BHWC[b], F_BHWC[b]
+        for i in range(2):
+            for j in range(3):
+                read = (x[i, j], F[i, j]) if reads == "pixel" else (x.flatten(0, 1).mean(0), F.flatten(0, 1).mean(0))
+                g = naive_gate(connection.gate, torch.cat(read))
+                close(y_BHWC[b, i, j], g * F[i, j] + (1 - g) * x[i, j])

@@ -88,13 +88,6 @@ def test_all_problems_of_a_file_come_at_once_in_its_order(small, load):
     ]
 
 
-def test_what_merely_follows_from_a_problem_is_not_told(small, load):
-    (only,) = problems_of(small.replace("steps: 100", "stepz: 100"), load)  # not also: steps is missing
-    assert only.startswith("line 10: settings.train.stepz")
-    (only,) = problems_of(small.replace("c4/130m: 19.5", 'c4/130m: "19.5"'), load)  # not also: no value for c4/130m
-    assert only.startswith("line 22: rows.gated.paper.c4/130m")
-
-
 def test_a_ladder_has_two_rows_and_three_sizes(small, load):
     sizes = "columns:\n  a: {}\n  b: {}\n  c: {}\nscales:\n  smoke: {description: quick}\n"
     rows = "ladder: true\nrows:\n  plain: {method: pre-ln}\n"
