@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import pickle
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,6 @@ from typing import Any
 
 import isolation
 import library_warnings
-from parsed_once import parsed_once
 
 _MADE = isolation.isolate()  # before torch, matplotlib and the others read where their caches are
 
@@ -35,8 +35,19 @@ make_torchvision_importable()
 import comt_cli.recipe.yaml_lines
 import comt_cli.training.speed
 
+_parse, _parsed = comt_cli.recipe.yaml_lines.parse, {}
+
+
+@functools.wraps(_parse)
+def parsed_once(text: str, source: Any) -> Any:
+    """A text is parsed once in a session; what is wrong with it depends on its source. Each caller gets a copy."""
+    if text not in _parsed:
+        _parsed[text] = pickle.dumps(_parse(text, source))
+    return pickle.loads(_parsed[text])
+
+
 # Before anything imports `parse` by its name: hundreds of commands read the same few dozen shipped recipes.
-comt_cli.recipe.yaml_lines.parse = parsed_once(comt_cli.recipe.yaml_lines.parse)
+comt_cli.recipe.yaml_lines.parse = parsed_once
 
 # A thousand tests invoke the command line, and each would build all its commands anew, which takes 40 ms.
 typer.testing._get_command = functools.cache(typer.testing._get_command)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from test_interruptions import After
-from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train, training, untimed
+from tiny_runs import StopAt, Stopped, assert_same_run, stopped_at, tiny_spec, train, training, untimed
 
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.exchange.checkpoint import read_state
@@ -200,8 +200,7 @@ def test_all_that_decides_the_bits_is_compared(begun, key, absent, values):
 def test_resuming_by_code_of_another_numerical_version_is_said(tiny_corpus, tmp_path, monkeypatch):
     spec = tiny_spec(tiny_corpus, steps=6, log_every=1, save_every=2)
     assert train(spec, tmp_path / "whole").result()["numerics"] == NUMERICS
-    with pytest.raises(Stopped):
-        train(spec, tmp_path / "resumed", listener=StopAt(4))
+    stopped_at([4], spec, tmp_path / "resumed")
     monkeypatch.setattr(training_record, "NUMERICS", NUMERICS + 1)
     directory = train(spec, tmp_path / "resumed")
     assert [start["numerics"] for start in environment(directory)] == [NUMERICS, NUMERICS + 1]
@@ -213,8 +212,7 @@ def test_resuming_by_code_of_another_numerical_version_is_said(tiny_corpus, tmp_
 def test_a_process_that_sees_another_checkpoint(tiny_corpus, tmp_path, monkeypatch):
     """Folders that are not shared between machines: one process would go on from step 2, another from step 4."""
     spec: RunSpec = tiny_spec(tiny_corpus, steps=8, log_every=1, save_every=4)
-    with pytest.raises(Stopped):
-        train(spec, tmp_path, listener=StopAt(6))
+    stopped_at([6], spec, tmp_path)
     run = training(spec, tmp_path)
     monkeypatch.setattr(World, "broadcast", lambda self, value: 2 if value == 4 else value)
     with pytest.raises(UserError, match="is of step 4 for process 0, and of step 2 for the first"):
@@ -300,8 +298,7 @@ def test_a_killed_run_diverges_at_the_same_step(tiny_corpus, tmp_path):
     )  # fmt: skip
     expected = train(spec, tmp_path / "undisturbed")
     assert expected.result()["state"] == "diverged"
-    with pytest.raises(Stopped):
-        train(spec, tmp_path / "runs", listener=StopAt(2))
+    stopped_at([2], spec, tmp_path / "runs")
     directory = train(spec, tmp_path / "runs")
     assert untimed(directory) == untimed(expected)
     assert directory.metrics_file.read_bytes() == expected.metrics_file.read_bytes()
