@@ -8,7 +8,6 @@ import os
 import pickle
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import isolation
@@ -121,17 +120,3 @@ def quick_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(figures, "_png", shown)
     monkeypatch.setattr(figures, "_pdf", lambda figure: b"%PDF")
-
-
-@pytest.fixture
-def copying_task(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The toy task of `tests/copying`, found in this process: it stands for one that no file of the program names."""
-    import comt_cli.tasks
-    import comt_cli.training.tasks
-
-    folder = Path(__file__).parent / "copying"
-    for package, part in ((comt_cli.tasks, "tasks"), (comt_cli.training.tasks, "runs")):
-        monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder / part)])
-    comt_cli.tasks.tasks.cache_clear()
-    yield
-    comt_cli.tasks.tasks.cache_clear()

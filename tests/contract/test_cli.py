@@ -165,9 +165,12 @@ def bash(line: str) -> dict[str, str]:
         ("comt runs --state done,di", {"done,diverged"}),
         ("comt analyze-gates 0123 --site d", {"down_proj"}),
         ("comt score a b --metric bleu,ch", {"bleu,chrf"}),
+        ("comt generate tab", {"table3:"}),
+        ("comt generate 0123", {"0123456789ab"}),
     ],
 )
-def test_the_shell_completes(line, offered, completions):
+def test_the_shell_completes(line, offered, tmp_path, completions):
+    write_run(tmp_path)
     assert offered <= completions(line)
 
 
@@ -184,21 +187,6 @@ def test_a_recipe_that_is_broken_completes_nothing_and_disturbs_nobody(tmp_path,
 
 PLACE = {"paper": "comt", "table": "table3", "column": "python-docs/tiny", "scale": "smoke"}
 RUN = {**PLACE, "row": "pre-ln+comt", "seed": 7}
-
-
-@pytest.mark.parametrize(
-    ("line", "offered"),
-    [
-        ("comt generate tab", {"table3:"}),
-        ("comt generate 0123", {"0123456789ab"}),
-        ("comt show table3 --rows min", set()),
-    ],
-)
-def test_the_shell_completes_runs(line, offered, tmp_path, completions):
-    write_run(tmp_path)
-    (tmp_path / "runs/by-id/1123456789ab").mkdir()
-    (tmp_path / "runs/by-id/1123456789ab/spec.json").write_text(json.dumps(RUN | {"row": "mine"}))
-    assert completions(line) == offered
 
 
 def write_run(folder: Path) -> None:

@@ -94,20 +94,6 @@ def test_a_stop_whose_weights_are_no_numbers_says_so(tiny_corpus, tmp_path):
 # ---- other machines
 
 
-class Notes:
-    """A listener that keeps notes, and ends the run at its n-th start or step."""
-
-    def __init__(self, event: int) -> None:
-        self.warned: list[str] = []
-        self.stop_at = StopAt(event)
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, Note):
-            self.warned.append(event.text.partition(":")[0])
-        if isinstance(event, RunStarted | StepReport):
-            self.stop_at(event)
-
-
 def test_going_on_under_something_else_is_said(tiny_corpus, tmp_path):
     """Bits are promised for one device, number of processes and threads, and torch. It stays said: in the result too.
 
@@ -116,12 +102,18 @@ def test_going_on_under_something_else_is_said(tiny_corpus, tmp_path):
     spec = tiny_spec(tiny_corpus, steps=9, log_every=1, save_every=2)
     directory = RunDirectory.of(tmp_path, spec)
     starts, heard = ((2, 1), (1, 6), (1, 4), (2, 3), (1, 99)), []
-    for threads, event in starts:
+    for threads, number in starts:
         torch.set_num_threads(threads)
-        notes = Notes(event)
+        stop_at, warned = StopAt(number), []
+
+        def listener(event: Event, stop_at=stop_at, warned=warned) -> None:
+            warned.extend([event.text.partition(":")[0]] if isinstance(event, Note) else [])
+            if isinstance(event, RunStarted | StepReport):
+                stop_at(event)
+
         with contextlib.suppress(Stopped):
-            train(spec, tmp_path, listener=notes)
-        heard.append(notes.warned)
+            train(spec, tmp_path, listener=listener)
+        heard.append(warned)
     said = ["this run was begun under something else (device, threads)"]
     assert heard == [[], [], [], said, said]
     assert [entry["step"] for entry in environment(directory)] == [0, 0, 4, 6, 6]
