@@ -1,4 +1,4 @@
-"""What is derived and cached is named by a version, and the version changes with the code that makes it.
+"""Derived data that is cached is named by a version, and the version changes with the code that makes it.
 
 A run's id covers the content of its data, so a raised version makes nobody train anew whose data comes out the same: it
 only has the data prepared again. Therefore: when in doubt, raise it. What can matter to text of one's own alone

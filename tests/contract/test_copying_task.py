@@ -46,7 +46,7 @@ scales:
 
 
 def comt(*arguments: str) -> str:
-    """What a command prints, on either stream. One thread: two machines then differ in rounding alone."""
+    """Output of a command, on either stream. One thread: two machines then differ in rounding alone."""
     done = subprocess.run([*COMT, *arguments], capture_output=True, text=True, env=environment(), check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
@@ -169,7 +169,7 @@ HEADS = "[embedding, head]"
 
 
 def start() -> str:
-    """Of a recipe: that its runs start from those of `letters`, and the key that follows."""
+    """The line of a recipe whose runs start from those of `letters`, and the key that follows."""
     return f"start: {{recipe: letters.yaml, new: {HEADS}, drop: {HEADS}}}\nsettings:"
 
 

@@ -132,7 +132,7 @@ def comt_complaint(arguments: list[str]) -> str | None:
 
 
 def _recipes_and_runs(values: dict[str, object]) -> Iterator[str]:
-    """What a command names recipes and runs by: `table3`, `sas/table4`, `table3:pre-ln+comt`."""
+    """Names of recipes and runs in a command: `table3`, `sas/table4`, `table3:pre-ln+comt`."""
     for key in ("recipe", "recipes", "selectors", "checkpoint", "model", "chosen"):
         found = values.get(key)
         words = [found] if isinstance(found, str) else list(found or ())  # type: ignore[call-overload]

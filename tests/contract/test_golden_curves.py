@@ -103,7 +103,7 @@ def curve(name: str, corpus: str, folder: Path, *, half: bool = False, products_
 
 
 def kind_of_machine() -> dict[str, str]:
-    """What decides the last bits: the processor's family, the instructions that libraries may use, and their versions;
+    """All that decides the last bits: the processor's family, the instructions that libraries may use, their versions;
     of our own kernels also the compiler."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []

@@ -69,7 +69,7 @@ def _imports(node: ast.AST, at_import: bool) -> Iterator[Import]:
 
 
 def violations(room: str, source: str) -> list[str]:
-    """What the imports of a file of `room` do that they must not."""
+    """Imports of a file of `room` that it must not have."""
     found = []
     for entry in imports(ast.parse(source)):
         top, _, rest = entry.module.partition(".")
@@ -109,7 +109,7 @@ SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if "_recipes" not in pat
 
 
 def findings(look: Callable[[str, str], list[str]]) -> list[str]:
-    """What `look` finds in every source file, which it is given with its room: a line each, with the file."""
+    """All that `look` finds in every source file, which it is given with its room: a line each, with the file."""
     return [
         f"{path.relative_to(ROOT)}: {found}"
         for path in SOURCES
@@ -146,7 +146,7 @@ def needs(source: str, modules: set[str]) -> set[str]:
 
 
 def circles(graph: dict[str, set[str]]) -> list[str]:
-    """What is left when all that needs nothing is taken away, again and again."""
+    """Names that are left when all that needs nothing is taken away, again and again."""
     left = {name: set(needed) for name, needed in graph.items()}
     while free := {name for name, needed in left.items() if not needed & left.keys()}:
         left = {name: needed for name, needed in left.items() if name not in free}
@@ -163,7 +163,7 @@ def test_no_file_needs_itself():
 
 
 def test_definitions_of_kernels_are_read_without_triton_and_without_a_compiler():
-    """What defines an operation imports no implementation of it: that is imported when something is computed."""
+    """A definition of an operation imports no implementation of it: that is imported when something is computed."""
     kernels = PACKAGE / "kernels"
     modules = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in kernels.rglob("*.py")}
     implementations = {module for module in modules if {"cpu", "triton"} & {*module.split(".")}} | {"triton", "ctypes"}

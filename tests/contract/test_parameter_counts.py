@@ -1,4 +1,4 @@
-"""How many parameters every method has, in language models and in ResNets: by formula, and as the papers print it."""
+"""Parameters of every method, in language models and in ResNets: by formula, and as the papers print it."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def extra(options: dict, D: int, W: int, H: int, L: int) -> int | None:  # noqa:
 
 
 def of_residual(name: str, *shape: int) -> int:
-    """What gates' residual connection adds: that of the method of its name, as far as it adds anything."""
+    """Parameters of gates' residual connection: those of the method of its name, as far as it adds anything."""
     method = {"mudd": "muddformer"}.get(name, name)
     return 0 if name in ("pre-norm", "post-norm") else extra({"name": method}, *shape)
 
@@ -180,7 +180,7 @@ BLOCKS = {"resnet18": (64, (2, 2, 2, 2)), "resnet50": (64, (3, 4, 6, 3)), "preac
 
 
 def blocks_of(size: str) -> list[tuple[list[tuple[int, int]], list[int], int]]:
-    """Of every block the input channels and windows of its convolutions, the widths of its norms, and its own."""
+    """Input channels and windows of every block's convolutions, the widths of its norms, and its own."""
     (first, counts), blocks = BLOCKS[size], []
     d_in = first
     for stage, count in enumerate(counts):
@@ -195,7 +195,7 @@ def blocks_of(size: str) -> list[tuple[list[tuple[int, int]], list[int], int]]:
 
 
 def extra_of_images(options: dict, size: str) -> int | None:  # noqa: PLR0911 - one case a method
-    """What a method adds to plain addition, written out by hand."""
+    """Parameters that a method adds to plain addition, written out by hand."""
     method, blocks = method_from(options), blocks_of(size)
 
     def chosen(values: list, sites: tuple[str, ...]) -> list:

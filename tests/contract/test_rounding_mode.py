@@ -1,4 +1,4 @@
-"""What `make test-rounding` changes, and what it leaves: without these tests it could be green because it is off."""
+"""Changes of `make test-rounding`, and what it leaves: without these tests it could be green because it is off."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def gradients(function: Callable[..., Tensor], *shapes: tuple[int, ...]) -> Tensor:
-    """Those of all operands, in one row."""
+    """Gradients of all operands, in one row."""
     operands = [random(*shape).requires_grad_() for shape in shapes]
     y = function(*operands)
     (y * random(*y.shape).flip(0)).sum().backward()

@@ -106,7 +106,7 @@ def test_compiled(tiny_corpus, tmp_path, method, kernels):
 
 @pytest.fixture
 def counted(monkeypatch):
-    """How often compiled code with CUDA graphs was called ("calls"), and how often a graph was replayed ("replays")."""
+    """Counts of calls of compiled code with CUDA graphs ("calls"), and of graphs that were replayed ("replays")."""
     count = Counter()
     begin, replay = torch.compiler.cudagraph_mark_step_begin, torch.cuda.CUDAGraph.replay
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: (count.update(["calls"]), begin())[1])

@@ -42,7 +42,7 @@ Moment = tuple[str, int]
 
 
 def warm_up() -> None:
-    """What a first model costs in imports, paid before the fork."""
+    """Imports of a first model, paid before the fork."""
     model = empty_network(ModelSettings(**MODEL), wiring_of({"name": "comt"}), vocabulary=258)
     materialise(model, torch.device("cpu"), 0)
     assert parameter_count(model)
@@ -98,7 +98,7 @@ class Deaths:
 
 
 def _name(state: dict[str, Any]) -> str:
-    """What is saved, by what it holds."""
+    """Name of what is saved, by what it holds."""
     if "optimizer" not in state:
         return "weights"
     return "the final checkpoint" if state["optimizer"] is None else "a checkpoint"

@@ -52,7 +52,7 @@ def test_scores_are_those_of_the_captions_that_are_written(runs):
 
 
 def test_stopped_anywhere_it_ends_with_the_same_bits(runs, tmp_path):
-    """What is drawn follows from seed, step and sample: nothing else is needed to draw it again."""
+    """Draws follow from seed, step and sample: nothing else is needed to draw it again."""
     shutil.copytree(runs / "by-id" / caption_spec().id, tmp_path / "by-id" / caption_spec().id)
     stopped_at((2, 4, 3), critical(), tmp_path)
     assert_same_run(train(critical(), tmp_path), RunDirectory.of(runs, critical()))

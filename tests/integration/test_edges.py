@@ -1,5 +1,5 @@
-"""Where a run's parts meet: a stop in an evaluation, a last step that is saved too, other machines; and runs whose loss
-or weights are no numbers any more, which is a result: several published baselines end like that."""
+"""Meetings of a run's parts: a stop in an evaluation, a last step that is saved too, other machines; and runs whose
+loss or weights are no numbers any more, which is a result: several published baselines end like that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stops a run from outside: signals, a second process, a full disk, a folder that is gone. Nothing is lost."""
+"""Interruptions of a run from outside: signals, a full disk, a folder that is gone. Nothing is lost."""
 
 from __future__ import annotations
 

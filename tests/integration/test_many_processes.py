@@ -269,7 +269,7 @@ def test_a_network_that_outlives_its_group_does_not_wait_for_its_threads(torchru
 
 
 def gloo_threads() -> set[str]:
-    """Those that carry out collectives."""
+    """Threads that carry out collectives."""
     found = set()
     for thread in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # it has ended

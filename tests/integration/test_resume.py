@@ -110,7 +110,7 @@ def test_a_cut_metrics_file_is_not_filled_with_zeros(tiny_corpus, tmp_path):
 
 @pytest.fixture(scope="module")
 def unfinished(tmp_path_factory):
-    """What a run that was stopped has saved, by the name of its file."""
+    """Files that a stopped run has saved, by the name of its file."""
     return {}
 
 

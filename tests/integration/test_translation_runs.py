@@ -84,7 +84,7 @@ def far_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def count_sentences(patch: pytest.MonkeyPatch) -> list[int]:
-    """How many are translated from now on, in each call."""
+    """Numbers of sentences translated from now on, in each call."""
     found: list[int] = []
     real = encoder_decoder.decode
     patch.setattr(
@@ -209,7 +209,7 @@ def test_micro_batches_change_rounding_alone(tmp_path):
 
 
 def log_probabilities(run: TranslationRun, batch: PairBatch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of the targets, and the sum of those of the whole vocabulary, at every place that counts."""
+    """Log-probabilities of the targets, and the sum of the whole vocabulary's, at every place that counts."""
     with torch.no_grad():
         logits = run.model(torch.from_numpy(batch.source), torch.from_numpy(batch.target_in))
     target = torch.from_numpy(batch.target_out)

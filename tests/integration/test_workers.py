@@ -116,7 +116,7 @@ def test_workers_train_what_one_process_would(tiny_corpus, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_what_a_worker_was_ended_in_goes_on_to_the_same_bits(tiny_corpus, tmp_path, number):
-    """Where it is killed, as the system does where memory runs out, its run has failed until the next call. Where it
+    """If it is killed, as the system does where memory runs out, its run has failed until the next call. Where it
     alone is told to stop, by an administrator, say, it saves and another goes on: nothing failed."""
     specs = seeds(tiny_corpus, 1, 2, steps=40)
     ended: list[int] = []
@@ -167,7 +167,7 @@ def test_a_worker_without_work_does_not_hold_up_the_end(tiny_corpus, tmp_path, m
 
 
 def test_a_full_disk_stops_the_queue(tiny_corpus, tmp_path):
-    """What runs goes on; nothing new is begun."""
+    """Runs that have begun go on; nothing new is begun."""
     specs = seeds(tiny_corpus, 1, 2, 3, 4)
     RunDirectory.of(tmp_path, specs[1]).metrics_file.mkdir(parents=True)  # no line can be written here
     crew = Crew(specs, tmp_path, count=1)

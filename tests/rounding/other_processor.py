@@ -179,7 +179,7 @@ def _are_integers(numbers: Any) -> bool:
 
 
 def _integers(numbers: Any) -> Any:
-    """Which numbers are integers that fp32 represents exactly."""
+    """Whether numbers are integers that fp32 represents exactly."""
     with np.errstate(all="ignore"):
         return (numbers == np.trunc(numbers)) & (np.abs(numbers) < 2**24)
 
