@@ -118,7 +118,7 @@ test-rounding: $(READY)  ## All tests as on other processors: results in other s
 
 # What differs between versions of Python: sums, typing, data classes, help and its texts, archives, pickles, processes,
 # the bytecode that Dynamo reads, the headers that C++ kernels are built with, the NumPy that there is for it.
-VARYING := tests/contract/test_cli.py tests/contract/test_help_examples.py tests/contract/test_doctor.py \
+VARYING := tests/contract/test_cli.py tests/contract/test_doctor.py \
 	tests/contract/test_docs.py tests/contract/test_contributing.py tests/contract/test_methods_page.py \
 	tests/contract/test_results_page.py::test_the_page_is_todays tests/contract/test_warnings.py \
 	tests/contract/test_packaging.py tests/contract/test_isolation.py tests/contract/test_layering.py \

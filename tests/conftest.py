@@ -1,18 +1,17 @@
-"""What all tests share."""
+"""Settings and fixtures that all tests share."""
 
 from __future__ import annotations
 
 import functools
 import gc
 import os
+import pickle
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import isolation
 import library_warnings
-from parsed_once import parsed_once
 
 _MADE = isolation.isolate()  # before torch, matplotlib and the others read where their caches are
 
@@ -35,8 +34,19 @@ make_torchvision_importable()
 import comt_cli.recipe.yaml_lines
 import comt_cli.training.speed
 
+_parse, _parsed = comt_cli.recipe.yaml_lines.parse, {}
+
+
+@functools.wraps(_parse)
+def parsed_once(text: str, source: Any) -> Any:
+    """A text is parsed once in a session; what is wrong with it depends on its source. Each caller gets a copy."""
+    if text not in _parsed:
+        _parsed[text] = pickle.dumps(_parse(text, source))
+    return pickle.loads(_parsed[text])
+
+
 # Before anything imports `parse` by its name: hundreds of commands read the same few dozen shipped recipes.
-comt_cli.recipe.yaml_lines.parse = parsed_once(comt_cli.recipe.yaml_lines.parse)
+comt_cli.recipe.yaml_lines.parse = parsed_once
 
 # A thousand tests invoke the command line, and each would build all its commands anew, which takes 40 ms.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
@@ -110,17 +120,3 @@ def quick_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(figures, "_png", shown)
     monkeypatch.setattr(figures, "_pdf", lambda figure: b"%PDF")
-
-
-@pytest.fixture
-def copying_task(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The toy task of `tests/copying`, found in this process: it stands for one that no file of the program names."""
-    import comt_cli.tasks
-    import comt_cli.training.tasks
-
-    folder = Path(__file__).parent / "copying"
-    for package, part in ((comt_cli.tasks, "tasks"), (comt_cli.training.tasks, "runs")):
-        monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder / part)])
-    comt_cli.tasks.tasks.cache_clear()
-    yield
-    comt_cli.tasks.tasks.cache_clear()

@@ -45,7 +45,6 @@ CLASSES = 5
 IMAGES = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([1, 4, 0])
 
-each_image_kind = pytest.mark.parametrize("options", [IMAGE_METHODS[name] for name in IMAGE_KINDS], ids=IMAGE_KINDS)
 every_network = pytest.mark.parametrize("settings", NETWORKS.values(), ids=list(NETWORKS))
 
 

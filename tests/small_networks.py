@@ -16,8 +16,10 @@ import method_cases as language
 import torch
 import torch.nn.functional as F
 from initialised import initialised, shaken
+from same_bits import Reason, same_bits
 from torch import Tensor
 
+from comt_cli.layers.gates import ComtGate
 from comt_cli.methods import method_from, methods
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import Model
@@ -227,6 +229,30 @@ CASES = [
     for number, network in enumerate(small.networks)
     for name in (small.tested if number == 0 else ("comt-pixel", "comt-sliding-window", "sas-free"))
 ]
+
+
+def future_leaks(logits_of: Callable[[Tensor], Tensor], tokens_BT: Tensor, vocabulary: int) -> list[int]:
+    """The positions whose logits change, by any bit, when a later token does.
+
+    No tolerance: shapes stay equal, so the same instructions run on the same numbers.
+    """
+    with torch.no_grad():
+        before, leaks = logits_of(tokens_BT), []
+        for t in range(tokens_BT.shape[1] - 1):
+            changed = torch.cat([tokens_BT[:, : t + 1], tokens_BT[:, t + 1 :] % (vocabulary - 1) + 1], dim=1)
+            if not same_bits(logits_of(changed)[:, : t + 1], before[:, : t + 1], Reason.CAUSAL):
+                leaks.append(t)
+    return leaks
+
+
+class PoolingGate(ComtGate):
+    """A gate that must never be published: it looks at the mean over the sequence, as squeeze-and-excitation does."""
+
+    def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:
+        return super().values(u_Tr.mean(dim=1, keepdim=True).expand_as(u_Tr))
+
+
+pooling_gate = functools.partial(PoolingGate, hidden=2, init="torch-linear")
 
 
 @functools.cache

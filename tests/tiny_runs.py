@@ -1,35 +1,22 @@
-"""Runs so small that a test can train them: short documents as bytes for a LLaMA of width 32, pictures of 8 x 8 pixels
-for a ResNet of width 4, and three hundred sentences of the almanac for a Transformer of width 24."""
+"""Runs so small that a test can train them: short documents as bytes for a LLaMA of width 32 and a BERT of width 16,
+pictures of 8 x 8 pixels for a ResNet of width 4, and sentences of the almanac for a Transformer of width 24."""
 
 from __future__ import annotations
 
 import json
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from same_bits import Reason, assert_same_bits
 
 from comt_cli.data.images.dataset import ImageDataset, ImageSplit
-from comt_cli.data.images.settings import ImageDataSettings
-from comt_cli.data.pairs.dataset import PairDataset
-from comt_cli.data.pairs.settings import PairData
-from comt_cli.data.prepare import fingerprint, prepare
-from comt_cli.data.text.dataset import Dataset
-from comt_cli.data.text.settings import DataSettings, MaskedData
 from comt_cli.runs.directory import RunDirectory
-from comt_cli.runs.plan import RunSpec
-from comt_cli.tasks import tasks
-from comt_cli.tasks.settings.images import ImageSettings, ImageTrainSettings, ResNetSettings
-from comt_cli.tasks.settings.language import ModelSettings, Settings, TrainSettings
-from comt_cli.tasks.settings.masked_lm import BertSettings, MaskedSettings, MaskedTrainSettings
-from comt_cli.tasks.settings.translation import (
-    DecodeSettings,
-    TransformerSettings,
-    TranslationSettings,
-    TranslationTrainSettings,
-)
+from comt_cli.runs.plan import RunSpec, RunStart
+from comt_cli.tasks import task_of
 from comt_cli.training.devices import pick_device
 from comt_cli.training.events import Evaluating, Event, Listener, Note, ignore
 from comt_cli.training.loop import Training
@@ -39,27 +26,14 @@ from comt_cli.training.processes import StopSignal
 PROSE = "the gate reads a token and scales what the projection adds to the residual stream of every layer"
 WORDS = PROSE.split()
 TIMES = {
-    "train_seconds",
-    "tokens_per_second",
-    "images_per_second",
-    "examples_per_second",
-    "waiting_share",
-    "peak_memory_bytes",
-    "mfu",
-    "git_commit",
+    *("train_seconds", "tokens_per_second", "images_per_second", "examples_per_second", "waiting_share"),
+    *("peak_memory_bytes", "mfu", "git_commit"),
 }
 """Keys of result.json in which two equal runs may differ."""
 
-MODEL = {"size": "tiny", "width": 32, "ffn_width": 48, "layers": 2, "heads": 2}
-TRAIN = {
-    "kernels": "reference",
-    "steps": 30,
-    "batch_size": 8,
-    "learning_rate": 5e-3,
-    "warmup_steps": 4,
-    "log_every": 4,
-    "save_every": 3,
-}
+Options = dict[str, Any]
+TEXT = {"tokenizer": "bytes", "sequence_length": 48, "validation_fraction": 0.2}
+"""Documents as bytes."""
 
 
 def write_corpus(folder: Path, documents: int = 90) -> str:
@@ -71,46 +45,49 @@ def write_corpus(folder: Path, documents: int = 90) -> str:
     return f"files:{folder}/*.txt"
 
 
+def run_of(
+    command: str,
+    settings: Options,
+    method: Options | str,
+    *,
+    known: tuple[str, str] | None = None,
+    start: RunStart | None = None,
+    seed: int = 1,
+    table: str = "tiny",
+    row: str = "a-row",
+) -> RunSpec:
+    """A run of no recipe, whose data is prepared, or `known` by its fingerprint and its content."""
+    task = task_of(command)
+    said = task.settings.model_validate(settings)
+    fingerprint, content = known or (task.fingerprint(said), task.prepare(said).content_hash)
+    method = {"name": method} if isinstance(method, str) else method
+    names = {"paper": "comt", "table": table, "command": command, "scale": "smoke", "row": row, "column": "tiny"}
+    data = {"data_fingerprint": fingerprint, "data_content": content}
+    return RunSpec(**names, seed=seed, method=method, settings=said, start=start, **data)
+
+
+MODEL = {"size": "tiny", "width": 32, "ffn_width": 48, "layers": 2, "heads": 2}
+EVERY = {"kernels": "reference", "log_every": 1, "save_every": 3}
+TRAIN = {**EVERY, "steps": 30, "batch_size": 8, "learning_rate": 5e-3, "warmup_steps": 4, "log_every": 4}
+
+
 def tiny_spec(
     corpus: str,
     *,
-    method: dict[str, Any] | str = "comt",
+    method: Options | str = "comt",
     seed: int = 1,
-    model: dict[str, Any] | None = None,
-    data: dict[str, Any] | None = None,
+    model: Options | None = None,
+    data: Options | None = None,
     **train: Any,
 ) -> RunSpec:
     """A run with ragged, padded rows of 48 bytes."""
-    rows = DataSettings(
-        **{"corpus": corpus, "tokenizer": "bytes", "rows": "pad", "sequence_length": 48, "validation_fraction": 0.2}
-        | (data or {})
-    )
-    return RunSpec(
-        paper="comt",
-        table="tiny",
-        command="train-lm",
-        scale="smoke",
-        row="a-row",
-        column="tiny",
-        seed=seed,
-        method={"name": method} if isinstance(method, str) else method,
-        settings=Settings(
-            model=ModelSettings(**MODEL | (model or {})), data=rows, train=TrainSettings(**TRAIN | train)
-        ),
-        data_fingerprint=fingerprint(rows),
-        data_content=prepare(rows).content_hash,
-    )
+    rows = {**TEXT, "corpus": corpus, "rows": "pad"} | (data or {})
+    settings = {"model": MODEL | (model or {}), "data": rows, "train": TRAIN | train}
+    return run_of("train-lm", settings, method, seed=seed)
 
 
 RESNET = {"size": "resnet18", "width": 4, "blocks": (1, 1)}
-TRAIN_IMAGES = {
-    "kernels": "reference",
-    "steps": 24,
-    "batch_size": 8,
-    "learning_rate": 0.05,
-    "log_every": 4,
-    "save_every": 3,
-}
+TRAIN_IMAGES = {**EVERY, "steps": 24, "batch_size": 8, "learning_rate": 0.05, "log_every": 4}
 PICTURES = "tiny-pictures"
 PICTURES_CONTENT = "of-pictures"
 """Fingerprint and content hash of `pictures()`."""
@@ -134,130 +111,55 @@ def pictures(train: int = 64, validation: int = 20, size: int = 8) -> ImageDatas
 
 def image_spec(
     *,
-    method: dict[str, Any] | str = "addition",
+    method: Options | str = "addition",
     seed: int = 1,
-    model: dict[str, Any] | None = None,
+    model: Options | None = None,
     augmentation: str = "crop",
     **train: Any,
 ) -> RunSpec:
     """A run on `pictures()`."""
-    return RunSpec(
-        paper="comt",
-        table="tiny-images",
-        command="train-resnet",
-        scale="smoke",
-        row="a-row",
-        column="tiny",
-        seed=seed,
-        method={"name": method} if isinstance(method, str) else method,
-        settings=ImageSettings(
-            model=ResNetSettings(**RESNET | (model or {})),
-            data=ImageDataSettings(images="glyphs10", size=8, augmentation=augmentation),  # type: ignore[arg-type]
-            train=ImageTrainSettings(**TRAIN_IMAGES | train),
-        ),
-        data_fingerprint=PICTURES,
-        data_content=PICTURES_CONTENT,
-    )
+    data = {"images": "glyphs10", "size": 8, "augmentation": augmentation}
+    settings = {"model": RESNET | (model or {}), "data": data, "train": TRAIN_IMAGES | train}
+    known = PICTURES, PICTURES_CONTENT
+    return run_of("train-resnet", settings, method, known=known, seed=seed, table="tiny-images")
 
 
 BERT = {"size": "tiny", "width": 16, "ffn_width": 24, "layers": 2, "heads": 2, "positions": 48}
 TRAIN_MASKED = {
-    "kernels": "reference",
-    "steps": 12,
-    "batch_size": 4,
-    "learning_rate": 5e-3,
-    "warmup_steps": 2,
-    "log_every": 1,
-    "save_every": 3,
-    "evaluate_every": 6,
-}
+    **EVERY, "steps": 12, "batch_size": 4, "learning_rate": 5e-3, "warmup_steps": 2, "evaluate_every": 6,
+}  # fmt: skip
 
 
 def masked_spec(
-    corpus: str,
-    *,
-    method: dict[str, Any] | str = "post-ln",
-    seed: int = 1,
-    data: dict[str, Any] | None = None,
-    **train: Any,
+    corpus: str, *, method: Options | str = "post-ln", seed: int = 1, data: Options | None = None, **train: Any
 ) -> RunSpec:
     """A run over packed bytes of which some are hidden; dropout is on."""
-    rows = {"corpus": corpus, "tokenizer": "bytes", "sequence_length": 48, "validation_fraction": 0.2}
-    settings = MaskedSettings(
-        model=BertSettings(**BERT),
-        data=MaskedData(**rows | (data or {})),
-        train=MaskedTrainSettings(**TRAIN_MASKED | train),
-    )
-    task = tasks()["train-bert"]
-    return RunSpec(
-        paper="comt",
-        table="tiny-masked",
-        command="train-bert",
-        scale="smoke",
-        row="a-row",
-        column="tiny",
-        seed=seed,
-        method={"name": method} if isinstance(method, str) else method,
-        settings=settings,
-        data_fingerprint=task.fingerprint(settings),
-        data_content=task.prepare(settings).content_hash,
-    )
+    rows = {**TEXT, "corpus": corpus} | (data or {})
+    settings = {"model": BERT, "data": rows, "train": TRAIN_MASKED | train}
+    return run_of("train-bert", settings, method, seed=seed)
 
 
 TRANSFORMER = {"size": "nano", "width": 24, "ffn_width": 32, "encoder_layers": 1, "decoder_layers": 1, "heads": 2}
 PAIRS = {
-    "corpus": "almanac",
-    "difficulty": "easy",
-    "source": "en",
-    "target": "vi",
-    "pairs": 300,
-    "validation_pairs": 20,
-    "test_pairs": 20,
-    "vocabulary_size": 1000,
-    "max_length": 64,
-    "batch_tokens": 192,
+    **{"corpus": "almanac", "difficulty": "easy", "source": "en", "target": "vi"},
+    **{"pairs": 300, "validation_pairs": 20, "test_pairs": 20},
+    **{"vocabulary_size": 1000, "max_length": 64, "batch_tokens": 192},
 }
-TRAIN_PAIRS = {
-    "kernels": "reference",
-    "steps": 12,
-    "batch_size": 1,
-    "learning_rate": 2e-3,
-    "warmup_steps": 4,
-    "log_every": 1,
-    "save_every": 3,
-}
+TRAIN_PAIRS = {**EVERY, "steps": 12, "batch_size": 1, "learning_rate": 2e-3, "warmup_steps": 4}
 DECODE = {"beam": 2, "alpha": 2.0, "max_extra": 5}
 
 
 def pair_spec(
     *,
-    method: dict[str, Any] | str = "post-ln",
+    method: Options | str = "post-ln",
     seed: int = 1,
-    model: dict[str, Any] | None = None,
-    data: dict[str, Any] | None = None,
+    model: Options | None = None,
+    data: Options | None = None,
     **train: Any,
 ) -> RunSpec:
     """A run over sentences of the almanac, English to Vietnamese; dropout is on."""
-    settings = TranslationSettings(
-        model=TransformerSettings(**TRANSFORMER | (model or {})),
-        data=PairData(**PAIRS | (data or {})),
-        train=TranslationTrainSettings(**TRAIN_PAIRS | train),
-        decode=DecodeSettings(**DECODE),
-    )
-    task = tasks()["train-mt"]
-    return RunSpec(
-        paper="comt",
-        table="tiny-pairs",
-        command="train-mt",
-        scale="smoke",
-        row="a-row",
-        column="tiny",
-        seed=seed,
-        method={"name": method} if isinstance(method, str) else method,
-        settings=settings,
-        data_fingerprint=task.fingerprint(settings),
-        data_content=task.prepare(settings).content_hash,
-    )
+    sizes = {"model": TRANSFORMER | (model or {}), "data": PAIRS | (data or {})}
+    return run_of("train-mt", {**sizes, "train": TRAIN_PAIRS | train, "decode": DECODE}, method, seed=seed)
 
 
 def dataset_of(spec: RunSpec) -> Any:
@@ -271,18 +173,12 @@ def training(
     *,
     listener: Listener = ignore,
     stop: StopSignal | None = None,
-    dataset: Dataset | ImageDataset | PairDataset | None = None,
+    dataset: Any = None,
     device: str = "cpu",
 ) -> Training:
     """The run of `spec` below `runs`, not started."""
-    return Training(
-        spec,
-        RunDirectory.of(runs, spec),
-        dataset or dataset_of(spec),
-        World(pick_device(device)),
-        listener,
-        stop or StopSignal(),
-    )
+    world, data = World(pick_device(device)), dataset or dataset_of(spec)
+    return Training(spec, RunDirectory.of(runs, spec), data, world, listener, stop or StopSignal())
 
 
 def train(spec: RunSpec, runs: Path, **options: Any) -> RunDirectory:
@@ -326,3 +222,31 @@ class StopAt:
         self.left -= 1
         if self.left == 0:
             raise self.error("stopped by the test")
+
+
+def stopped_at(events: Any, spec: RunSpec, runs: Path, **options: Any) -> RunDirectory:
+    """Train `spec`, started anew after each of these events."""
+    for event in events:
+        with pytest.raises(Stopped):
+            train(spec, runs, listener=StopAt(event), **options)
+    return RunDirectory.of(runs, spec)
+
+
+def assert_resumes(spec: RunSpec, folder: Path, *events: int, **options: Any) -> RunDirectory:
+    """That it ends to the bit as when undisturbed, if it is stopped at these events, one start after the other."""
+    expected = train(spec, folder / "undisturbed", **options)
+    stopped_at(events, spec, folder / "stopped", **options)
+    assert_same_run(train(spec, folder / "stopped", **options), expected)
+    return expected
+
+
+def stopped_everywhere(spec: RunSpec, runs: Path) -> int:
+    """Train `spec` to its end, stopped at its first event, at the second one of the next start, and so on: how often it
+    was started."""
+    for event in count(1):
+        try:
+            train(spec, runs, listener=StopAt(event))
+        except Stopped:
+            continue
+        return event
+    raise AssertionError

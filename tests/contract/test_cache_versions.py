@@ -1,4 +1,4 @@
-"""What is derived and cached is named by a version, and the version changes with the code that makes it.
+"""Derived data that is cached is named by a version, and the version changes with the code that makes it.
 
 A run's id covers the content of its data, so a raised version makes nobody train anew whose data comes out the same: it
 only has the data prepared again. Therefore: when in doubt, raise it. What can matter to text of one's own alone
@@ -124,10 +124,3 @@ def test_a_version_changes_with_the_code_that_makes_what_is_cached(what):
         f"the code that makes {what} was changed ({files}), and its cache would not notice: raise the "
         f"version of {what}, which is {version}, and write the new one with {found!r} here"
     )
-
-
-def test_only_code_counts():
-    source = '"""Doc."""\n\n# why\ndef f(x):\n    """What.\n\n    More.\n    """\n    return x  \n'
-    assert code(source) == "def f(x):\n    return x"
-    assert code(source) == code(source.replace("More", "Less").replace("# why\n", ""))
-    assert code(source) != code(source.replace("return x", "return -x"))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
+from one_process import answers
 from typer.testing import CliRunner
 
 from comt_cli.app import app, main
@@ -30,49 +31,19 @@ def leaves(group, path=()):
 VERBS = {" ".join(path): command for path, command in leaves(typer.main.get_command(app))}
 HEAVY = ("torch", "torchvision", "triton", "transformers", "datasets", "pandas", "matplotlib", "numpy", "scipy")
 
-RUN_AND_LIST = """
-import json, sys
-from comt_cli.__main__ import main
-found = []
-for arguments in json.loads(sys.argv[1]):
-    sys.argv = ["comt", *arguments]
-    status = 0
-    try:
-        main()
-    except SystemExit as stop:
-        status = stop.code or 0
-    found.append({"status": status, "modules": sorted(sys.modules)})
-print(json.dumps(found))
-"""
-
-
-def run_and_list(commands: list[list[str]], folder: Path) -> list[tuple[int, set[str]]]:
-    """The exit status of every `comt ARGUMENTS`, one after the other in a process of their own, and what modules it and
-    those before it imported."""
-    done = subprocess.run(
-        [sys.executable, "-c", RUN_AND_LIST, json.dumps(commands)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "Traceback" not in done.stderr
-    return [(found["status"], set(found["modules"])) for found in json.loads(done.stdout.splitlines()[-1])]
-
-
 HELPS = [["--help"], ["--version"], *([*verb.split(), "--help"] for verb in VERBS)]
 
 
 @pytest.fixture(scope="module")
-def helps(tmp_path_factory) -> dict[str, tuple[int, set[str]]]:
+def helps(tmp_path_factory) -> dict[str, tuple[int, str, set[str]]]:
     """In the order of `HELPS`: the first that imports something heavy is the first whose test fails."""
-    found = run_and_list(HELPS, tmp_path_factory.mktemp("helps"))
+    found = answers(HELPS, tmp_path_factory.mktemp("helps"))
     return {" ".join(arguments): each for arguments, each in zip(HELPS, found, strict=True)}
 
 
 @pytest.mark.parametrize("arguments", [" ".join(arguments) for arguments in HELPS])
 def test_help_imports_nothing_heavy(arguments, helps):
-    status, modules = helps[arguments]
+    status, _, modules = helps[arguments]
     assert status == 0
     assert modules & set(HEAVY) == set()
     if arguments in ("--help", "--version"):  # a verb's own options are read with pydantic, by typer
@@ -81,16 +52,16 @@ def test_help_imports_nothing_heavy(arguments, helps):
 
 def test_reading_needs_no_torch(tmp_path):
     lines = {"recipes": 0, "status": 0, "report table3.yaml": 1}  # nothing to be written ended yet
-    found = run_and_list([line.split() for line in lines], tmp_path)
-    assert [status for status, _ in found] == list(lines.values())
-    assert not any({"torch", "scipy"} & modules for _, modules in found), "scipy is for differences, and there are none"
+    found = answers([line.split() for line in lines], tmp_path)
+    assert [status for status, *_ in found] == list(lines.values())
+    assert not any({"torch", "scipy"} & modules for *_, modules in found), (
+        "scipy is for differences, and there are none"
+    )
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_explains_itself_with_an_example(verb):
-    text = VERBS[verb].help
-    assert text
-    assert re.search(rf"^ *comt {verb}\b", text, re.MULTILINE), "its docstring gives no example"
+def test_every_option_explains_itself(verb):
+    assert VERBS[verb].help
     assert all(getattr(parameter, "help", None) for parameter in VERBS[verb].params), "an option without help"
 
 
@@ -120,27 +91,6 @@ UNUSABLE = [
 ]  # fmt: skip
 
 
-def run_told(lines: list[str], folder: Path, prefix: list[str]) -> list[tuple[int, str]]:
-    """Status and standard error of `comt LINE`, each in turn in one process, which is started by `prefix`."""
-    code = (
-        "import contextlib, io, json, sys\n"
-        "from comt_cli.app import main\n"
-        "found = []\n"
-        "for line in json.loads(sys.argv[1]):\n"
-        "    sys.argv, status = ['comt', *line.split()], 0\n"
-        "    with contextlib.redirect_stderr(io.StringIO()) as said, contextlib.redirect_stdout(io.StringIO()):\n"
-        "        try: main()\n"
-        "        except SystemExit as stop: status = stop.code or 0\n"
-        "    found.append([status, said.getvalue()])\n"
-        "print(json.dumps(found))\n"
-    )
-    command = [*prefix, sys.executable, "-c", code, json.dumps(lines)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
-    assert "Traceback" not in done.stderr
-    return [tuple(found) for found in json.loads(done.stdout)]
-
-
 def test_what_may_not_be_read_is_told(tmp_path):
     """Root may read everything, unless it gives its capabilities up."""
     prefix = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"] if os.geteuid() == 0 else []
@@ -149,13 +99,11 @@ def test_what_may_not_be_read_is_told(tmp_path):
     secret = tmp_path / "secret"
     secret.mkdir(mode=0)
     try:
-        told = run_told([line.format(*["secret/x"] * 2) for line in UNUSABLE], tmp_path, prefix)
+        told = answers([line.replace("{}", "secret/x").split() for line in UNUSABLE], tmp_path, prefix=prefix)
     finally:
         secret.chmod(0o700)
-    assert [(line, status) for line, (status, said) in zip(UNUSABLE, told, strict=True)] == [
-        (line, 2) for line in UNUSABLE
-    ]
-    assert [said for _, said in told if "Permission denied" not in said] == []
+    assert {line: status for line, (status, *_) in zip(UNUSABLE, told, strict=True)} == dict.fromkeys(UNUSABLE, 2)
+    assert [said for _, said, _ in told if "Permission denied" not in said] == []
 
 
 @pytest.mark.parametrize("start", [[sys.executable, "-m", "comt_cli"], [COMT]])
@@ -171,7 +119,8 @@ def test_an_interrupt_while_modules_are_imported_leaves_no_traceback(start, tmp_
 
 def test_results_that_cannot_be_written_are_told_before_a_run_is_started(tmp_path):
     (tmp_path / "file").write_text("")
-    ((status, said),) = run_told(["train-lm --recipe table3 --rows pre-ln --results file/x"], tmp_path, [])
+    words = ["train-lm", "--recipe", "table3", "--rows", "pre-ln", "--results", "file/x"]
+    ((status, said, _),) = answers([words], tmp_path)
     assert status == 2
     assert "--results: file/x/smoke/comt cannot be written" in said
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
@@ -216,9 +165,12 @@ def bash(line: str) -> dict[str, str]:
         ("comt runs --state done,di", {"done,diverged"}),
         ("comt analyze-gates 0123 --site d", {"down_proj"}),
         ("comt score a b --metric bleu,ch", {"bleu,chrf"}),
+        ("comt generate tab", {"table3:"}),
+        ("comt generate 0123", {"0123456789ab"}),
     ],
 )
-def test_the_shell_completes(line, offered, completions):
+def test_the_shell_completes(line, offered, tmp_path, completions):
+    write_run(tmp_path)
     assert offered <= completions(line)
 
 
@@ -229,37 +181,12 @@ def test_a_recipe_that_is_broken_completes_nothing_and_disturbs_nobody(tmp_path,
     assert completions("comt train-lm own.yaml --scale n") == {"nano"}
     (tmp_path / "odd.yaml").write_text("rows: 3\nscales: {smoke: 4}\ncolumns: [a]")
     assert completions("comt show odd.yaml --columns ") == set()
-    for line in (
-        "show nonesuch",
-        "train-lm --set train.milest",
-        "train-lm --set train.steps=1",
-    ):
+    for line in ("show nonesuch", "train-lm --set train.milest", "train-lm --set train.steps=1"):
         assert completions(f"comt {line}") == set(), "only what fits is offered"
 
 
-RUN = {
-    "paper": "comt",
-    "table": "table3",
-    "row": "pre-ln+comt",
-    "column": "python-docs/tiny",
-    "scale": "smoke",
-    "seed": 7,
-}
-
-
-@pytest.mark.parametrize(
-    ("line", "offered"),
-    [
-        ("comt generate tab", {"table3:"}),
-        ("comt generate 0123", {"0123456789ab"}),
-        ("comt show table3 --rows min", set()),
-    ],
-)
-def test_the_shell_completes_runs(line, offered, tmp_path, completions):
-    write_run(tmp_path)
-    (tmp_path / "runs/by-id/1123456789ab").mkdir()
-    (tmp_path / "runs/by-id/1123456789ab/spec.json").write_text(json.dumps(RUN | {"row": "mine"}))
-    assert completions(line) == offered
+PLACE = {"paper": "comt", "table": "table3", "column": "python-docs/tiny", "scale": "smoke"}
+RUN = {**PLACE, "row": "pre-ln+comt", "seed": 7}
 
 
 def write_run(folder: Path) -> None:
@@ -270,12 +197,8 @@ def write_run(folder: Path) -> None:
 
 def test_other_shells_get_whole_selectors(tmp_path):
     write_run(tmp_path)
-    environment = {
-        **os.environ,
-        "_COMT_COMPLETE": "complete_fish",
-        "_TYPER_COMPLETE_ARGS": "comt generate table3:pre",
-        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-    }
+    asked = {"_COMT_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    environment = {**os.environ, **asked, "_TYPER_COMPLETE_ARGS": "comt generate table3:pre"}
     done = subprocess.run([COMT], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["table3:pre-ln+comt:python-docs/tiny:7"]
 

@@ -19,7 +19,6 @@ from comt_cli.layers.kv_cache import KeyValueCache
 from comt_cli.layers.residual.norm_placement import PreNorm
 from comt_cli.methods import Method, Wiring, methods
 from comt_cli.models.build import empty_network, materialise
-from comt_cli.models.llama import Llama
 from comt_cli.recipe.load import load_recipe_text
 from comt_cli.recipe.schema import Catalogue
 from comt_cli.tasks import tasks
@@ -28,6 +27,7 @@ from comt_cli.tasks.settings.language import ModelSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+TINY = {"size": "tiny", "width": 16, "ffn_width": 24, "layers": 2, "heads": 2}
 
 
 def blocks(language: str) -> list[str]:
@@ -67,29 +67,20 @@ def test_the_example_of_image_classifiers_trains_its_gates(tmp_path):
     assert all(model.get_parameter(name).grad.any() for name in gates)
 
 
-def test_the_example_with_two_streams_starts_as_pre_ln_and_learns(tmp_path):
+def test_the_example_with_two_streams_starts_as_pre_ln_learns_and_keeps_the_contract(tmp_path):
+    """Recomputed, decoded on stored keys and values, saved and loaded, and in bf16."""
     with imported(tmp_path, "two_lanes", blocks("python")[2]) as module:
         wiring = module.TwoLanes().wiring()
-    settings = ModelSettings(size="tiny", width=16, ffn_width=24, layers=2, heads=2, norm_eps=1e-12)
-    model, plain = (Llama(settings, 11, each) for each in (wiring, Wiring(PreNorm)))
-    for each in (model, plain):
-        initialise(each, seed=1)
-    tokens = torch.arange(8)[None]
-    torch.testing.assert_close(model(tokens), plain(tokens), rtol=1e-4, atol=1e-5)  # twice the size, under a norm
+    settings, tokens = ModelSettings(**TINY, norm_eps=1e-12), torch.arange(8)[None]
+    model, pre_ln = (initialised(settings, each, 1, vocabulary=11) for each in (wiring, Wiring(PreNorm)))
+    torch.testing.assert_close(model(tokens), pre_ln(tokens), rtol=1e-4, atol=1e-5)  # twice the size, under a norm
     model(tokens).square().mean().backward()
     leaks = [p for name, p in model.named_parameters() if ".leak." in name]
     assert len(leaks) == 4
     assert all(leak.grad.any() for leak in leaks)
 
-
-def test_the_example_with_two_streams_keeps_the_contract(tmp_path):
-    """Recomputed, decoded on stored keys and values, saved and loaded, and in bf16."""
-    with imported(tmp_path, "two_lanes", blocks("python")[2]) as module:
-        wiring = module.TwoLanes().wiring()
-    settings = ModelSettings(size="tiny", width=16, ffn_width=24, layers=2, heads=2)
-    plain, saving, loaded = (shaken(initialised(settings, wiring, 1, vocabulary=11)) for _ in range(3))
+    plain, saving, loaded = (shaken(initialised(ModelSettings(**TINY), wiring, 1, vocabulary=11)) for _ in range(3))
     saving.activation_checkpointing = True
-    tokens = torch.arange(8)[None]
     for model in (plain, saving):
         model(tokens).square().mean().backward()
     one, other = ({name: p.grad for name, p in model.named_parameters()} for model in (plain, saving))
@@ -109,16 +100,14 @@ def test_the_example_with_two_streams_keeps_the_contract(tmp_path):
 
 
 def test_the_example_trains_what_it_says(example):
-    settings = ModelSettings(size="tiny", width=16, ffn_width=24, layers=2, heads=2)
     method: Method = example(start=0.5)
-    model = Llama(settings, 11, method.wiring())
-    initialise(model, seed=1)
+    wirings = method.wiring(), Wiring(method.wiring().residual)
+    model, plain = (initialised(ModelSettings(**TINY), each, 1, vocabulary=11) for each in wirings)
     scales = {name: p for name, p in model.named_parameters() if name.endswith(".scale")}
     assert len(scales) == 7 * 2
     assert all(scale.item() == 0.5 for scale in scales.values())
     model(torch.arange(8)[None]).square().mean().backward()
     assert all(scale.grad.any() for scale in scales.values())
-    plain = Llama(settings, 11, Wiring(method.wiring().residual))
     counts = [sum(p.numel() for p in m.parameters()) for m in (model, plain)]
     assert counts[0] - counts[1] == 14
 

@@ -17,7 +17,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from one_process import answers
 from same_bits import Reason, assert_same_bits, differ
+from tiny_recipe import quick_recipe
 from tiny_runs import write_corpus
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,36 +46,10 @@ scales:
 
 
 def comt(*arguments: str) -> str:
-    """What a command prints, on either stream. One thread: two machines then differ in rounding alone."""
+    """Output of a command, on either stream. One thread: two machines then differ in rounding alone."""
     done = subprocess.run([*COMT, *arguments], capture_output=True, text=True, env=environment(), check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
-
-
-def answers(*commands: tuple[str, ...]) -> list[tuple[int, str]]:
-    """Exit status and output of commands that only read, all in one process: each of its own would import torch."""
-    done = subprocess.run([sys.executable, "-c", ONE_BY_ONE, str(COMT_FILE.parent), json.dumps(commands)],
-                          capture_output=True, text=True, env=environment(), check=False)  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return [tuple(each) for each in json.loads(done.stdout)]
-
-
-ONE_BY_ONE = """
-import contextlib, io, json, sys
-sys.path.insert(0, sys.argv[1])
-import comt
-from comt_cli.app import main
-found = []
-for command in json.loads(sys.argv[2]):
-    said, sys.argv, status = io.StringIO(), ["comt", *command], 0
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        try:
-            main()
-        except SystemExit as end:
-            status = end.code or 0
-    found.append((status, said.getvalue()))
-print(json.dumps(found))
-"""
 
 
 def environment() -> dict[str, str]:
@@ -89,10 +65,6 @@ def write(folder: Path, recipe: str = RECIPE, name: str = "copy.yaml") -> Path:
 def runs_below(folder: Path) -> dict[str, Path]:
     """The run directories by row."""
     return {json.loads((path / "spec.json").read_text())["row"]: path for path in folder.glob("by-id/*")}
-
-
-def head(path: Path) -> list[str]:
-    return path.read_text().splitlines()[:10]
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
@@ -118,15 +90,18 @@ def test_its_verb_and_its_recipes_are_there(trained, tmp_path):
     wrong = RECIPE.replace("baseline: plain", "baseline: plain\nmetric: rigth").replace("size: tiny", "size: tyni")
     wrong = wrong.replace("  train:", "  data: {symbol: 7}\n  train:")
     of_images = RECIPE.replace("method: comt", "method: comt-pixel")
-    write_corpus(tmp_path / "texts")
-    write(tmp_path, LANGUAGE.replace("FOLDER", str(tmp_path / "texts")), "letters.yaml")
+    write(tmp_path, letters(tmp_path), "letters.yaml")
     misfit = RECIPE.replace("settings:", start().replace(f", drop: {HEADS}", ""), 1)
     paths = [write(tmp_path, text, f"{i}.yaml") for i, text in enumerate((wrong, of_images, misfit))]
-    (helped, verbs), (_, options), *refused, (known, status) = answers(
+    commands = [
         ("--help",),
         ("train-copying", "--help"),
         *(("show", str(path), "--runs", str(tmp_path / "runs")) for path in paths),
         ("status", str(folder / "copy.yaml"), "--runs", str(folder / "runs")),
+    ]
+    with_the_task = f"import sys; sys.path.insert(0, {str(COMT_FILE.parent)!r}); import comt"
+    (helped, verbs), (_, options), *refused, (known, status) = (
+        each[:2] for each in answers(commands, tmp_path, before=with_the_task)
     )
     assert (helped, known, [code for code, _ in refused]) == (0, 0, [2, 2, 2])
     assert "train-copying" in verbs
@@ -137,7 +112,7 @@ def test_its_verb_and_its_recipes_are_there(trained, tmp_path):
     assert "line 7: settings.model.size: no size is called 'tyni'; did you mean tiny?" in mistakes
     assert "line 8: settings.data.symbol: unknown key; did you mean symbols?" in mistakes
     assert "rows.gated.method: there is no method for train-copying called 'comt-pixel'" in wrong_method
-    assert "plain, whole, seed 1 cannot start from own/letters plain, text, seed 1: embedding.weight [" in wrong_start
+    assert "plain, whole, seed 1 cannot start from own/letters plain, tiny, seed 1: embedding.weight [" in wrong_start
     assert "of the source has no place in the model" in wrong_start
 
 
@@ -184,23 +159,9 @@ def test_killed_and_resumed_it_ends_with_the_same_bits(trained, tmp_path):
     assert_same_bits(weights(killed), weights(whole), Reason.SAME_RUN, "the weights")
 
 
-LANGUAGE = """\
-title: Letters
-command: train-lm
-baseline: plain
-seeds: [1]
-settings:
-  model: {size: tiny, width: 32, ffn_width: 48, layers: 2, heads: 2}
-  data: {corpus: "files:FOLDER/*.txt", tokenizer: bytes, sequence_length: 48, validation_fraction: 0.2}
-  train: {steps: 4, batch_size: 8, learning_rate: 0.003}
-rows:
-  plain: {method: pre-ln}
-  gated: {method: comt}
-columns:
-  text: {}
-scales:
-  smoke: {description: a few seconds}
-"""
+def letters(folder: Path) -> str:
+    """A recipe of language models, which copying may start from, on texts in the folder."""
+    return quick_recipe("letters", write_corpus(folder / "texts"), {"plain": "pre-ln", "gated": "comt"}, {"steps": 4})
 
 
 HEADS = "[embedding, head]"
@@ -208,14 +169,13 @@ HEADS = "[embedding, head]"
 
 
 def start() -> str:
-    """Of a recipe: that its runs start from those of LANGUAGE, and the key that follows."""
+    """The line of a recipe whose runs start from those of `letters`, and the key that follows."""
     return f"start: {{recipe: letters.yaml, new: {HEADS}, drop: {HEADS}}}\nsettings:"
 
 
 @pytest.mark.slow
 def test_it_can_start_from_a_run_of_another_task(tmp_path):
-    write_corpus(tmp_path / "texts")
-    write(tmp_path, LANGUAGE.replace("FOLDER", str(tmp_path / "texts")), "letters.yaml")
+    write(tmp_path, letters(tmp_path), "letters.yaml")
     recipe = write(tmp_path, RECIPE.replace("settings:", start(), 1).replace("steps: 90", "steps: 6"))
     command = ("train-copying", "--recipe", str(recipe), "--rows", "gated", "--jobs", "2", "--device", "cpu")
     said = comt(*command, "--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results"))
@@ -224,18 +184,3 @@ def test_it_can_start_from_a_run_of_another_task(tmp_path):
     copying, language = by_command["train-copying"], by_command["train-lm"]
     assert json.loads((copying / "result.json").read_text())["start"] == language.name
     assert differ(weights(copying)["final_norm.weight"], torch.ones(32))
-
-
-@pytest.mark.slow
-def test_two_processes_are_as_one(trained, tmp_path):
-    folder, _ = trained
-    recipe = str(folder / "copy.yaml")
-    places = ("--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results"))
-    comt("train-copying", "--recipe", recipe, "--rows", "plain", "--gpus", "2", "--device", "cpu", *places)
-    (two,), one = runs_below(tmp_path / "runs").values(), runs_below(folder / "runs")["plain"]
-    assert json.loads((two / "result.json").read_text())["processes"] == 2
-    ours, theirs = (
-        [json.loads(line).get("loss") for line in (run / "metrics.jsonl").read_text().splitlines()]
-        for run in (two, one)
-    )
-    assert ours[:10] == pytest.approx(theirs[:10], rel=1e-4)  # rounding, which Adam enlarges from step to step

@@ -1,4 +1,4 @@
-"""What the Markdown says is so: its links lead somewhere, and its commands are understood by the programs they name."""
+"""Links of the Markdown lead somewhere, and its commands and those in help are understood by the programs they name."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 import typer.main
+from typer.testing import CliRunner
 
 from comt_cli.app import app
+from comt_cli.commands.options import INDENT
 from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
 from comt_cli.recipe.load import find_recipe, load_recipe
@@ -130,7 +132,7 @@ def comt_complaint(arguments: list[str]) -> str | None:
 
 
 def _recipes_and_runs(values: dict[str, object]) -> Iterator[str]:
-    """What a command names recipes and runs by: `table3`, `sas/table4`, `table3:pre-ln+comt`."""
+    """Names of recipes and runs in a command: `table3`, `sas/table4`, `table3:pre-ln+comt`."""
     for key in ("recipe", "recipes", "selectors", "checkpoint", "model", "chosen"):
         found = values.get(key)
         words = [found] if isinstance(found, str) else list(found or ())  # type: ignore[call-overload]
@@ -170,13 +172,23 @@ def test_commands_are_understood():
     assert {where: why for where, why in found.items() if why} == {}
 
 
-def test_commands_in_the_help_of_every_verb_are_understood():
-    verbs = [*COMMAND_LINE.commands.values()]
-    verbs += [command for group in verbs for command in getattr(group, "commands", {}).values()]
-    texts = [f"```\n{command.help}\n```\n" for command in verbs]
-    found = [words for text in texts for words in commands(text)]
-    assert found
-    assert {shlex.join(words): why for words in found if (why := complaint(words))} == {}
+def pages(group: object, path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Every page of help, by its words: "", "show", "bench", "bench step"."""
+    yield " ".join(path)
+    for name, command in getattr(group, "commands", {}).items():
+        yield from pages(command, (*path, name))
+
+
+@pytest.mark.parametrize("page", pages(COMMAND_LINE), ids=lambda page: page or "comt")
+def test_examples_of_help_can_be_pasted(page):
+    """Each on a line of its own, also on a narrow terminal."""
+    result = CliRunner().invoke(app, [*page.split(), "--help"], env={"COLUMNS": "60"}, terminal_width=60)
+    assert result.exit_code == 0
+    lines = [line for line in result.output.splitlines() if re.match(rf" {{{INDENT}}}comt( |$)", line)]
+    assert lines, "no example"
+    for words in map(shlex.split, lines):
+        assert words[: len(page.split()) + 1] == ["comt", *page.split()], "an example of another verb"
+        assert complaint(words) is None, words
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,23 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from same_bits import Reason, assert_same_bits, same_bits
-from small_networks import PAIR_METHODS, PAIRS, SMALL, SOURCE, TARGET, other_tokens, pair_loss, pair_model
+from same_bits import Reason, assert_same_bits
+from small_networks import (
+    PAIR_METHODS,
+    PAIRS,
+    SMALL,
+    SOURCE,
+    TARGET,
+    VOCABULARY,
+    future_leaks,
+    other_tokens,
+    pair_loss,
+    pair_model,
+    pooling_gate,
+)  # fmt: skip
 from torch import Tensor
 
 from comt_cli.layers.dropout import Masks
-from comt_cli.layers.gates import ComtGate
 from comt_cli.layers.residual.norm_placement import PostNorm
 from comt_cli.methods.base import Wiring
 from comt_cli.models.transformer import Transformer
@@ -26,15 +37,8 @@ each_pair_method = pytest.mark.parametrize("options", [PAIR_METHODS[name] for na
 DROPPED = PAIRS.model_copy(update={"dropout": 0.3, "attention_dropout": 0.2, "relu_dropout": 0.1})
 
 
-def future_leaks(model: Transformer) -> list[int]:
-    """The target positions whose logits change, by any bit, when a later token does."""
-    with torch.no_grad():
-        before, leaks = model(SOURCE, TARGET), []
-        for t in range(TARGET.shape[1] - 1):
-            changed = torch.cat([TARGET[:, : t + 1], TARGET[:, t + 1 :] % 30 + 1], dim=1)
-            if not same_bits(model(SOURCE, changed)[:, : t + 1], before[:, : t + 1], Reason.CAUSAL):
-                leaks.append(t)
-    return leaks
+def leaks_of(model: Transformer) -> list[int]:
+    return future_leaks(partial(model, SOURCE), TARGET, VOCABULARY)
 
 
 @each_pair_method
@@ -42,7 +46,7 @@ def test_what_logits_depend_on_and_decoding_with_a_cache(options):
     """Targets up to their own, every token of their own source, no padding, no other pair. Decoding is the forward
     pass: a token at a time, two beams a source, whose order changes in the middle."""
     model = pair_model(options, trained=True).eval()
-    assert future_leaks(model) == []
+    assert leaks_of(model) == []
     with torch.no_grad():
         before = model(SOURCE, TARGET)
         for row, column in ((0, 6), (1, 0), (2, 5)):
@@ -109,14 +113,7 @@ def test_without_cross_attention_logits_do_not_depend_on_the_source():
         assert not any(parameter.grad.any() for parameter in model.encoder.parameters())
 
 
-class PoolingGate(ComtGate):
-    """What must never be published: a gate that looks at the mean over the sequence."""
-
-    def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:
-        return super().values(u_Tr.mean(dim=1, keepdim=True).expand_as(u_Tr))
-
-
 def test_the_check_catches_a_gate_that_pools_over_the_sequence():
-    gate = partial(PoolingGate, hidden=2, init="torch-linear")
     for site in ("v_proj", "o_proj", "up_proj", "down_proj"):
-        assert future_leaks(pair_model(Wiring(PostNorm, {site: gate}), trained=True)) == list(range(5)), site
+        model = pair_model(Wiring(PostNorm, {site: pooling_gate}), trained=True)
+        assert leaks_of(model) == list(range(5)), site

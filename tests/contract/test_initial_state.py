@@ -1,4 +1,4 @@
-"""How every method of every task starts, and that it survives the model-wide initialisation."""
+"""The start of every method of every task, which survives the model-wide initialisation."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def kaiming(tensor: Tensor, _: nn.Module) -> None:
 
 
 def orthogonal(A: Tensor, _: nn.Module) -> None:
-    """Of D/r entries of 1/(rD) in every row."""
+    """Rows of D/r entries of 1/(rD)."""
     torch.testing.assert_close(A @ A.T, torch.eye(len(A)) / len(A) ** 2)
 
 
@@ -212,7 +212,7 @@ def test_tied_embeddings_are_one_matrix():
 
 
 def test_the_documented_biases():
-    """Of options, and those that language models and image classifiers have in common."""
+    """Biases of options, and those that language models and image classifiers have in common."""
     for options, path, expected in (
         ({"name": "sas-resnet"}, "alpha_gate.output", 3),
         ({"name": "sas-resnet"}, "beta_gate.output", -3),

@@ -53,5 +53,5 @@ def test_a_session_leaves_the_users_folders_as_they_were(tmp_path):
 
 
 def status_of_the_tree() -> set[Path]:
-    """What the program writes where it is not told otherwise."""
+    """Files that the program writes where it is not told otherwise."""
     return {path for name in ("runs", "results") for path in (ROOT / name).rglob("*")}

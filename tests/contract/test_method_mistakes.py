@@ -75,10 +75,8 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ("import Method,", "import Methods,", 3, "cannot import name 'Methods'"),
         ("import ClassVar", "import ClassVar\nimport no_such_package", 3, "No module named 'no_such_package'"),
         ("(Method):", "(Method)", 5, "expected ':'"),
-        ("(Method):", "(Methods):", 5, "NameError: name 'Methods' is not defined"),
         ("import PreNorm", "import PreNorms", 10, "cannot import name 'PreNorms'"),
         ("(PreNorm)", "(PreNorm, sites=())", 11, "TypeError: .*unexpected keyword argument 'sites'"),
-        ("(PreNorm)", "({}['plain'])", 11, "KeyError: 'plain'"),
     ],
 )
 def test_a_mistake_at_the_import_and_in_the_wiring(write: Write, right: str, wrong: str, line: int, says: str) -> None:
@@ -153,10 +151,8 @@ IN_USE = [
     ("self, site: Site)", "self)", "class LearnableScale", "takes 1 positional argument but 2 were given"),
     ("residual_connection(self.residual),", "lambda **_: None,", "class LearnableScale", "TypeError: .*lambda"),
     ("return Wiring(", "Wiring(", "class LearnableScale", r"wiring\(\) returns NoneType, which is no Wiring"),
-    (SCALE, "return undefined, {", "return undefined", "NameError: name 'undefined' is not defined"),
     (SCALE, "return None and {", "class ScaleGate", "'NoneType' object has no attribute 'values'"),
     ("torch.empty(1)", "torch.empty(3)", "class ScaleGate", "RuntimeError: .*broadcast"),
-    ("def down_projection", "def down", "class ScaleGate", "NotImplementedError"),
     ("self.scale = nn", USED, "class ScaleGate", "ScaleGate never uses its parameter other"),
 ]
 

@@ -21,13 +21,13 @@ from image_method_cases import IMAGE_KINDS, built_resnet
 from initialised import shaken
 from method_cases import KINDS, TOKENS, VOCABULARY, built, loss_of_logits, projections, wiring_of
 from pydantic import ValidationError
-from same_bits import Reason, assert_same_bits, differ, same_bits
-from small_networks import CASES, SMALL, Case, plain_model
+from same_bits import Reason, assert_same_bits, differ
+from small_networks import CASES, SMALL, Case, future_leaks, plain_model, pooling_gate
 from torch import Tensor, nn
 
 from comt_cli.errors import UserError
 from comt_cli.layers.convolution import BatchNorm
-from comt_cli.layers.gates import ComtGate, Gate
+from comt_cli.layers.gates import Gate
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.base import NormedResidual, ResidualConnection, State
 from comt_cli.layers.residual.norm_placement import PreNorm
@@ -77,22 +77,6 @@ def test_kinds_are_complete(command, kinds):
 # ---- the contract
 
 
-def future_leaks(model: Model, tokens_BT: Tensor) -> list[int]:
-    """The positions whose logits change, by any bit, when a later token does.
-
-    No tolerance: shapes stay equal, so the same instructions run on the same numbers.
-    """
-    with torch.no_grad():
-        before = model(tokens_BT)
-        leaks = []
-        for t in range(tokens_BT.shape[1] - 1):
-            changed = tokens_BT.clone()
-            changed[:, t + 1 :] = (changed[:, t + 1 :] + 7) % VOCABULARY
-            if not same_bits(model(changed)[:, : t + 1], before[:, : t + 1], Reason.CAUSAL):
-                leaks.append(t)
-    return leaks
-
-
 def check_start(case: Case, model: Model) -> None:
     """Runs of different methods with one seed are paired: what they share is equal bit for bit, up to a method's own
     scale (DeepNorm's beta). And every number is initialised."""
@@ -138,7 +122,7 @@ def check_gradients(case: Case, model: Model) -> None:
 
 def check_causality(model: Model, tokens_BT: Tensor) -> None:
     """No position sees a later one, nor padding on the right, and the present does arrive."""
-    assert future_leaks(model, tokens_BT) == []
+    assert future_leaks(model, tokens_BT, VOCABULARY) == []
     changed = tokens_BT.clone()
     changed[:, 5] = (changed[:, 5] + 1) % VOCABULARY
     with torch.no_grad():
@@ -210,17 +194,9 @@ def test_any_gate_goes_with_any_residual_connection(residual, gate, position, sh
     assert all(parameter.grad.any() for name, parameter in model.named_parameters() if ".gates." in name)
 
 
-class PoolingGate(ComtGate):
-    """What must never be published: a gate that looks at the mean over the sequence, as squeeze-and-excitation does."""
-
-    def values(self, u_Tr: Tensor | None) -> dict[str, Tensor]:
-        return super().values(u_Tr.mean(dim=1, keepdim=True).expand_as(u_Tr))
-
-
 def test_the_checks_catch_a_gate_that_pools_over_the_sequence_and_statistics_of_the_batch():
     for site in PROJECTIONS:
-        gate = partial(PoolingGate, hidden=2, init="torch-linear")
-        leaks = future_leaks(shaken(built(Wiring(PreNorm, {site: gate}))), TOKENS)
+        leaks = future_leaks(shaken(built(Wiring(PreNorm, {site: pooling_gate}))), TOKENS, VOCABULARY)
         # A query's gate at t = 0 is the one harmless place: the first token can only look at itself.
         assert leaks == list(range(11)) or (site in ("q_proj", "k_proj") and leaks == list(range(1, 11))), site
     case = Case("train-resnet", "basic", "addition")

@@ -1,8 +1,10 @@
-"""How many parameters every method has, in language models and in ResNets: by formula, and as the papers print it."""
+"""Parameters of every method, in language models and in ResNets: by formula, and as the papers print it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from image_method_cases import IMAGE_METHODS
@@ -52,11 +54,42 @@ def test_the_plain_networks_count_what_the_published_ones_do():
     assert {each: images_counted(each[0], stem=each[1], classes=each[2]) for each in resnets} == resnets
 
 
-def extra(  # noqa: PLR0911, PLR0912, PLR0915 - one case a method
-    options: dict, D: int, W: int, H: int, L: int
-) -> int | None:
-    """What a method adds to Pre-LN, written out by hand: D width, W feed-forward width, H heads, L blocks. None: no
-    formula is written down."""
+FORMULAS: dict[str, Callable[[Any, int, int, int, int], int]] = {
+    **dict.fromkeys(("pre-ln", "post-ln", "mix-ln", "layernorm-scaling", "scaled-init"), lambda *_: 0),
+    **dict.fromkeys(("deepnorm-mixln-code", "prores"), lambda *_: 0),
+    "transponder-path": lambda m, D, W, H, L: L * 2 * (m.rank * (D + (D if m.granularity == "channel" else 1)) + 1),
+    "sdpa-gate": lambda m, D, W, H, L: L * D * (D if m.granularity == "elementwise" else H),
+    "deepnorm": lambda m, D, W, H, L: -D,
+    "rezero": lambda m, D, W, H, L: L - (2 * L + 1) * D,
+    "sandwich-ln": lambda m, D, W, H, L: 2 * L * D,
+    "highway": lambda m, D, W, H, L: 2 * L * (D * D + D),
+    "grc": lambda m, D, W, H, L: 2 * L * (D * D * (2 if m.reads == "both" else 1) + D),
+    "sas": lambda m, D, W, H, L: 2 * L * 2 * (2 * D * D + D + D + 1),
+    "scaled": lambda m, D, W, H, L: 2 * L * (m.scale == "learned"),
+    "laurel-rw": lambda m, D, W, H, L: 2 * L * 2,
+    "laurel-lr": lambda m, D, W, H, L: 2 * L * 2 * m.rank * D,
+    "laurel-rw-lr": lambda m, D, W, H, L: 2 * L * (2 * m.rank * D + 2),
+    # The first two junctions have one and two activations to weigh.
+    "laurel-pa": lambda m, D, W, H, L: 2 * L * (2 * m.rank * D + m.history) - 3,
+    "dyt": lambda m, D, W, H, L: 2 * L + 1 + 1,
+    "keel": lambda m, D, W, H, L: (2 * L - 1) * D,  # the first junction is Pre-LN
+    "start-lambdas": lambda m, D, W, H, L: 2 * L,
+    "denseformer": lambda m, D, W, H, L: L * (L + 3) // 2,  # of a dilation and a period of one
+    "hyper-connections": lambda m, D, W, H, L: 2 * L * (m.n**2 + 2 * m.n + (D * (m.n + 2) + 2) * m.dynamic),
+    # A query and a gain at every junction but the first, and behind the last.
+    "attention-residuals": lambda m, D, W, H, L: 2 * L * 2 * D,
+    "delta-attention-residuals": lambda m, D, W, H, L: (2 * L - 1) * 2 * D,
+    "siamese-norm": lambda m, D, W, H, L: (2 * L + 1) * 2 * D,
+    "resformer": lambda m, D, W, H, L: 2 * (L - 1) * m.learned,
+    # These sizes have as many key-value heads as heads.
+    "svformer": lambda m, D, W, H, L: -(L - 1) * D * D,
+    "lime": lambda m, D, W, H, L: sum(layer * H * H for layer in range(2, L + 1)),
+}
+"""Parameters that a method adds to Pre-LN, written out by hand: D width, W feed-forward width, H heads, L blocks."""
+
+
+def extra(options: dict, D: int, W: int, H: int, L: int) -> int | None:  # noqa: PLR0911 - one case a method
+    """Parameters that a method adds, where that takes more than a line, too. None: no formula is written down."""
     method = method_from(options)
     widths = {"gate_proj": (D, W), "up_proj": (D, W), "down_proj": (W, D)}
     sites = [widths.get(site, (D, D)) for site in getattr(method, "sites", ())]
@@ -71,68 +104,18 @@ def extra(  # noqa: PLR0911, PLR0912, PLR0915 - one case a method
             rows = [("channel" in kinds) * o + ("scalar" in kinds) for _, o in sites]
             gates = L * sum(method.rank * (bottlenecks * i + r) + alphas for (i, _), r in zip(sites, rows, strict=True))
             return gates + of_residual(method.residual, D, W, H, L)
-        case "transponder-path":
-            return L * 2 * (method.rank * (D + (D if method.granularity == "channel" else 1)) + 1)
         case "transponder-static":
             return L * sum(o + 1 + method.learnable_sigmoid for _, o in sites)
         case "full-rank-gate":
             return L * sum(i * o for i, o in sites)
-        case "sdpa-gate":
-            return L * D * (D if method.granularity == "elementwise" else H)
-        case "deepnorm":
-            return -D
-        case "rezero":
-            return L - (2 * L + 1) * D
-        case "sandwich-ln":
-            return 2 * L * D
-        case "highway":
-            return 2 * L * (D * D + D)
-        case "grc":
-            return 2 * L * (D * D * (2 if method.reads == "both" else 1) + D)
         case "eau" | "eau+grc":
             r = round(method.rank * D)
             with_grc = extra({"name": "grc", "reads": method.reads}, D, W, H, L) if method.name == "eau+grc" else 0
             return L * (D * D + D + 2 * D * r + D + r) + with_grc
-        case "sas":
-            return 2 * L * 2 * (2 * D * D + D + D + 1)
-        case "scaled":
-            return 2 * L * (method.scale == "learned")
-        case "laurel-rw":
-            return 2 * L * 2
-        case "laurel-lr":
-            return 2 * L * 2 * method.rank * D
-        case "laurel-rw-lr":
-            return 2 * L * (2 * method.rank * D + 2)
-        case "laurel-pa":  # the first two junctions have one and two activations to weigh
-            return 2 * L * (2 * method.rank * D + method.history) - 3
-        case "dyt":
-            return 2 * L + 1 + 1
-        case "keel":  # the first junction is Pre-LN
-            return (2 * L - 1) * D
-        case "start-lambdas":
-            return 2 * L
-        case "denseformer":
-            assert method.dilation == method.period == 1
-            return L * (L + 3) // 2
-        case "hyper-connections":
-            n = method.n
-            return 2 * L * (n * n + 2 * n + (D * (n + 2) + 2) * method.dynamic)
         case "mhc" | "mhc-lite" | "identity-hc":
             n = method.n
             K = {"mhc": n * n, "mhc-lite": math.factorial(n), "identity-hc": 0}[method.name]
             return 2 * L * (n * D * (K + 2 * n) + K + 2 * n + (3 if K else 2))
-        case "attention-residuals":  # a query and a gain at every junction but the first, and behind the last
-            return 2 * L * 2 * D
-        case "delta-attention-residuals":
-            return (2 * L - 1) * 2 * D
-        case "siamese-norm":
-            return (2 * L + 1) * 2 * D
-        case "resformer":
-            return 2 * (L - 1) * method.learned
-        case "svformer":  # these sizes have as many key-value heads as heads
-            return -(L - 1) * D * D
-        case "lime":  # as many key-value heads as heads
-            return sum(layer * H * H for layer in range(2, L + 1))
         case "muddformer":
             norms = (L - 1) * 2 * D  # of keys and of values, behind the first block
             hidden = [4 * (i + 1) for i in range(1, L + 1)]
@@ -141,20 +124,16 @@ def extra(  # noqa: PLR0911, PLR0912, PLR0915 - one case a method
         case "deep-cross-attention":  # b of every source, w; three a block, with norms of keys and values, one at last
             sources = [i if method.last is None else min(i, method.last + 2) for i in range(1, L + 2)]
             return sum(3 * (S + 1) * D for S in sources[:-1]) + (sources[-1] + 1) * D + L * 2 * D
-        case "embedding-norm" if method.of is not None:
-            return extra(method.of, D, W, H, L)
+        case "embedding-norm":
+            return 0 if method.of is None else extra(method.of, D, W, H, L)
         case "wider":  # to the nearest whole channel of every feed-forward network
-            wanted = extra(method.like, D, W, H, L)
-            return L * 3 * D * round(wanted / (L * 3 * D))
-        case "pre-ln" | "post-ln" | "mix-ln" | "layernorm-scaling" | "scaled-init" | "deepnorm-mixln-code":
-            return 0
-        case "prores" | "embedding-norm":
-            return 0
-    return None
+            return L * 3 * D * round(extra(method.like, D, W, H, L) / (L * 3 * D))
+    formula = FORMULAS.get(method.name)
+    return None if formula is None else formula(method, D, W, H, L)
 
 
 def of_residual(name: str, *shape: int) -> int:
-    """What gates' residual connection adds: that of the method of its name, as far as it adds anything."""
+    """Parameters of gates' residual connection: those of the method of its name, as far as it adds anything."""
     method = {"mudd": "muddformer"}.get(name, name)
     return 0 if name in ("pre-norm", "post-norm") else extra({"name": method}, *shape)
 
@@ -201,7 +180,7 @@ BLOCKS = {"resnet18": (64, (2, 2, 2, 2)), "resnet50": (64, (3, 4, 6, 3)), "preac
 
 
 def blocks_of(size: str) -> list[tuple[list[tuple[int, int]], list[int], int]]:
-    """Of every block the input channels and windows of its convolutions, the widths of its norms, and its own."""
+    """Input channels and windows of every block's convolutions, the widths of its norms, and its own."""
     (first, counts), blocks = BLOCKS[size], []
     d_in = first
     for stage, count in enumerate(counts):
@@ -216,7 +195,7 @@ def blocks_of(size: str) -> list[tuple[list[tuple[int, int]], list[int], int]]:
 
 
 def extra_of_images(options: dict, size: str) -> int | None:  # noqa: PLR0911 - one case a method
-    """What a method adds to plain addition, written out by hand."""
+    """Parameters that a method adds to plain addition, written out by hand."""
     method, blocks = method_from(options), blocks_of(size)
 
     def chosen(values: list, sites: tuple[str, ...]) -> list:

@@ -143,7 +143,7 @@ def pairs(name: str, key: str | None = None) -> Sequence[Paired]:
 
 @functools.cache
 def beside(name: str) -> Sequence[Paired]:
-    """Of a sweep: what its table of rates has of runs that no CSV lists; of a ladder the slopes at each row's rate and
+    """Differences of a sweep's table of rates, of runs that no CSV lists; of a ladder the slopes at each row's rate and
     at the recipe's, fitted to the gains of the rows over the baseline."""
     path = RESULTS / f"{name}-rates.csv"
     if not path.exists():

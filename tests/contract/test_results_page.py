@@ -47,10 +47,7 @@ def test_every_figure_is_on_it_and_looks_as_it_should():
     files = {path.relative_to(RESULTS).as_posix() for path in RESULTS.rglob("*.png")}
     assert set(shown) == files
     for name in sorted(files):
-        with (
-            Image.open(RESULTS / name) as file,
-            Image.open(io.BytesIO(base64.b64decode(shown[name]))) as embedded,
-        ):
+        with Image.open(RESULTS / name) as file, Image.open(io.BytesIO(base64.b64decode(shown[name]))) as embedded:
             paper = Image.new("RGBA", file.size, "white")
             paper.alpha_composite(file.convert("RGBA"))
             scaled = paper.convert("RGB").resize(embedded.size, Image.Resampling.LANCZOS)

@@ -10,7 +10,9 @@ import pytest
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # before the first product on the device
 
 import torch
-from tiny_runs import write_corpus
+from tiny_fixtures import tiny_corpus
+
+__all__ = ["tiny_corpus"]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -20,11 +22,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.gpu)
             item.add_marker(needs_gpu)
-
-
-@pytest.fixture(scope="session")
-def tiny_corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_corpus(tmp_path_factory.mktemp("tiny") / "texts")
 
 
 @pytest.fixture(autouse=True)

@@ -65,12 +65,12 @@ class Problem(NamedTuple):
         return product, gates, *others, *self.rest
 
     def run(self, tensors: list[Any] | None = None) -> tuple[Tensor, ...]:
-        """What our operator makes of these tensors, or of others like them."""
+        """Results of our operator for these tensors, or of others like them."""
         operator = getattr(MODULES[self.operation], self.operation)
         return _tuple(operator(*self.arguments(self.tensors if tensors is None else tensors)))
 
     def expect(self, tensors: list[Any]) -> tuple[Tensor, ...]:
-        """What the reference makes of them."""
+        """Results of the reference for them."""
         found = _tuple(MODULES[self.operation].reference(*self.arguments(tensors)))
         return found[: {"heads": 3, "add_norm": 2}.get(self.operation, 1)]
 

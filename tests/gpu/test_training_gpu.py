@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 import torch
 from pairwise import pairwise
-from tiny_runs import StopAt, Stopped, assert_same_run, image_spec, tiny_spec, train
+from tiny_runs import assert_resumes, assert_same_run, image_spec, stopped_at, tiny_spec, train
 
 from comt_cli.training.devices import peak_flops
 from comt_cli.training.events import Note
@@ -80,11 +80,7 @@ def test_the_triton_kernels_train_as_the_reference(tiny_corpus, tmp_path):
 )
 def test_resume_is_exact(tiny_corpus, tmp_path, method, options):
     spec = tiny_spec(tiny_corpus, method=method, steps=12, log_every=1, **options)
-    expected = train(spec, tmp_path / "undisturbed", device="cuda")
-    for event in (3, 6, 5):
-        with pytest.raises(Stopped):
-            train(spec, tmp_path / "runs", listener=StopAt(event), device="cuda")
-    assert_same_run(train(spec, tmp_path / "runs", device="cuda"), expected)
+    assert_resumes(spec, tmp_path, 3, 6, 5, device="cuda")
 
 
 def test_a_run_may_leave_determinism_off(tiny_corpus, tmp_path):
@@ -110,7 +106,7 @@ def test_compiled(tiny_corpus, tmp_path, method, kernels):
 
 @pytest.fixture
 def counted(monkeypatch):
-    """How often compiled code with CUDA graphs was called ("calls"), and how often a graph was replayed ("replays")."""
+    """Counts of calls of compiled code with CUDA graphs ("calls"), and of graphs that were replayed ("replays")."""
     count = Counter()
     begin, replay = torch.compiler.cudagraph_mark_step_begin, torch.cuda.CUDAGraph.replay
     monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: (count.update(["calls"]), begin())[1])
@@ -166,8 +162,7 @@ def test_auto_goes_on_where_a_capture_fails(tiny_corpus, tmp_path, counted, monk
 
     monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_end", fail)
     spec = tiny_spec(tiny_corpus, **AUTO)
-    with pytest.raises(Stopped):
-        train(spec, tmp_path / "auto", listener=StopAt(6), device="cuda")
+    stopped_at([6], spec, tmp_path / "auto", device="cuda")
     found = train(spec, tmp_path / "auto", device="cuda", listener=(heard := []).append)
     assert_same_run(found, expected)
     assert counted["replays"] == 0
@@ -210,13 +205,9 @@ COMPILED = {"precision": "bf16-mixed", "compile": True, "kernels": "auto"}
 )
 def test_images_are_learnt_and_resume_to_the_bit(tmp_path, method, options):
     spec = image_spec(method=method, steps=20, log_every=1, save_every=6, gradient_norms_every=5, **options)
-    expected = train(spec, tmp_path / "undisturbed", device="cuda")
-    result = expected.result()
+    result = assert_resumes(spec, tmp_path, 10, device="cuda").result()
     assert result["state"] == "done"
     assert math.isfinite(result["loss"])
-    with pytest.raises(Stopped):
-        train(spec, tmp_path / "runs", device="cuda", listener=StopAt(10))
-    assert_same_run(train(spec, tmp_path / "runs", device="cuda"), expected)
 
 
 def test_workers_that_compile_leave_no_semaphores(tmp_path):

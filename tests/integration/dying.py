@@ -24,7 +24,7 @@ import sacrebleu.metrics  # noqa: F401 - translations are scored
 import sacremoses  # noqa: F401
 import torch
 import torch._dynamo  # every optimiser imports it
-from tiny_runs import MODEL, train, training
+from tiny_runs import MODEL, train
 
 import comt_cli.training.tasks.glue
 import comt_cli.training.tasks.images
@@ -32,7 +32,7 @@ import comt_cli.training.tasks.masked_lm
 import comt_cli.training.tasks.translation  # noqa: F401 - these are trained too
 from comt_cli.models.build import empty_network, materialise, wiring_of
 from comt_cli.models.flops import parameter_count
-from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.directory import RunDirectory, RunState
 from comt_cli.runs.plan import RunSpec
 from comt_cli.tasks.settings.language import ModelSettings
 from comt_cli.training.record import LineLog
@@ -42,7 +42,7 @@ Moment = tuple[str, int]
 
 
 def warm_up() -> None:
-    """What a first model costs in imports, paid before the fork."""
+    """Imports of a first model, paid before the fork."""
     model = empty_network(ModelSettings(**MODEL), wiring_of({"name": "comt"}), vocabulary=258)
     materialise(model, torch.device("cpu"), 0)
     assert parameter_count(model)
@@ -98,7 +98,7 @@ class Deaths:
 
 
 def _name(state: dict[str, Any]) -> str:
-    """What is saved, by what it holds."""
+    """Name of what is saved, by what it holds."""
     if "optimizer" not in state:
         return "weights"
     return "the final checkpoint" if state["optimizer"] is None else "a checkpoint"
@@ -110,21 +110,6 @@ def train_until_death(spec_json: str, runs: str, cache: str, at: Moment | None) 
     os.environ["COMT_CACHE"] = cache
     Deaths(at).arrange()
     train(RunSpec.model_validate_json(spec_json), Path(runs))
-
-
-def train_obediently(spec_json: str, runs: str, cache: str) -> None:
-    """Train under `StopSignal`; exit as the command line would."""
-    from comt_cli.errors import UserError
-    from comt_cli.training.processes import StopSignal
-
-    torch.set_num_threads(1)
-    os.environ["COMT_CACHE"] = cache
-    try:
-        with StopSignal() as stop:
-            training(RunSpec.model_validate_json(spec_json), Path(runs), stop=stop).run()
-    except UserError as error:
-        (Path(runs) / "message").write_text(str(error))
-        raise SystemExit(error.exit_status) from None
 
 
 class Nursery:
@@ -155,6 +140,14 @@ class Nursery:
             process = self.started.pop()
             process.kill()
             process.join()
+
+    def kill_at_each(self, moments: list[Moment], spec: RunSpec, runs: Path) -> RunDirectory:
+        """Train `spec`, killed at one moment after the other; its directory, not yet whole."""
+        directory = RunDirectory.of(runs, spec)
+        for moment in moments:
+            assert self.run(spec, runs, moment) == -signal.SIGKILL, moment
+            assert directory.state() is RunState.unfinished
+        return directory
 
     def run(self, spec: RunSpec, runs: Path, at: Moment | None = None) -> int | None:
         """Train `spec` until it dies; the exit code."""

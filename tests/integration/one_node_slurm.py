@@ -55,13 +55,13 @@ PartitionName=short Nodes={host} Default=YES MaxTime=INFINITE State=UP
 
 @dataclass(frozen=True)
 class Cluster:
-    """What a test asks of it. `environment` makes the Slurm programs speak to it."""
+    """A cluster for tests. `environment` makes the Slurm programs speak to it."""
 
     folder: Path
     environment: dict[str, str]
 
     def ask(self, *command: str) -> str:
-        """What a Slurm program prints."""
+        """Output of a Slurm program."""
         environment = {**os.environ, **self.environment}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
         return done.stdout.strip()

@@ -11,7 +11,7 @@ import pytest
 import torch
 from caption_cases import CIDER, caption_spec
 from same_bits import same_integers
-from tiny_runs import StopAt, Stopped, assert_same_run, dataset_of, train, training
+from tiny_runs import assert_same_run, dataset_of, stopped_at, train, training
 
 from comt_cli.data.split import IGNORE
 from comt_cli.runs.directory import RunDirectory
@@ -52,11 +52,9 @@ def test_scores_are_those_of_the_captions_that_are_written(runs):
 
 
 def test_stopped_anywhere_it_ends_with_the_same_bits(runs, tmp_path):
-    """What is drawn follows from seed, step and sample: nothing else is needed to draw it again."""
+    """Draws follow from seed, step and sample: nothing else is needed to draw it again."""
     shutil.copytree(runs / "by-id" / caption_spec().id, tmp_path / "by-id" / caption_spec().id)
-    for event in (2, 4, 3):
-        with pytest.raises(Stopped):
-            train(critical(), tmp_path, listener=StopAt(event))
+    stopped_at((2, 4, 3), critical(), tmp_path)
     assert_same_run(train(critical(), tmp_path), RunDirectory.of(runs, critical()))
 
 
@@ -112,8 +110,7 @@ def test_the_gradient_is_that_of_the_expected_reward(runs, baseline):
 )
 def test_micro_batches_and_recomputation_draw_the_same(runs, options, tmp_path):
     shutil.copytree(runs / "by-id" / caption_spec().id, tmp_path / "by-id" / caption_spec().id)
-    with pytest.raises(Stopped):
-        train(critical(**options), tmp_path, listener=StopAt(4))  # after the start and two steps
+    stopped_at([4], critical(**options), tmp_path)  # after the start and two steps
     lines = [RunDirectory.of(*each).metrics()[:2] for each in ((runs, critical()), (tmp_path, critical(**options)))]
     first, second = ([line["loss"] for line in each] for each in lines)
     np.testing.assert_allclose(first, second, rtol=1e-5)

@@ -1,5 +1,5 @@
-"""Where a run's parts meet: a stop in an evaluation, a last step that is saved too, other machines; and runs whose loss
-or weights are no numbers any more, which is a result: several published baselines end like that."""
+"""Meetings of a run's parts: a stop in an evaluation, a last step that is saved too, other machines; and runs whose
+loss or weights are no numbers any more, which is a result: several published baselines end like that."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from test_interruptions import After
-from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train, training, untimed
+from tiny_runs import StopAt, Stopped, assert_same_run, stopped_at, tiny_spec, train, training, untimed
 
 from comt_cli.errors import RunInterrupted, UserError
 from comt_cli.exchange.checkpoint import read_state
@@ -94,20 +94,6 @@ def test_a_stop_whose_weights_are_no_numbers_says_so(tiny_corpus, tmp_path):
 # ---- other machines
 
 
-class Notes:
-    """A listener that keeps notes, and ends the run at its n-th start or step."""
-
-    def __init__(self, event: int) -> None:
-        self.warned: list[str] = []
-        self.stop_at = StopAt(event)
-
-    def __call__(self, event: Event) -> None:
-        if isinstance(event, Note):
-            self.warned.append(event.text.partition(":")[0])
-        if isinstance(event, RunStarted | StepReport):
-            self.stop_at(event)
-
-
 def test_going_on_under_something_else_is_said(tiny_corpus, tmp_path):
     """Bits are promised for one device, number of processes and threads, and torch. It stays said: in the result too.
 
@@ -116,12 +102,18 @@ def test_going_on_under_something_else_is_said(tiny_corpus, tmp_path):
     spec = tiny_spec(tiny_corpus, steps=9, log_every=1, save_every=2)
     directory = RunDirectory.of(tmp_path, spec)
     starts, heard = ((2, 1), (1, 6), (1, 4), (2, 3), (1, 99)), []
-    for threads, event in starts:
+    for threads, number in starts:
         torch.set_num_threads(threads)
-        notes = Notes(event)
+        stop_at, warned = StopAt(number), []
+
+        def listener(event: Event, stop_at=stop_at, warned=warned) -> None:
+            warned.extend([event.text.partition(":")[0]] if isinstance(event, Note) else [])
+            if isinstance(event, RunStarted | StepReport):
+                stop_at(event)
+
         with contextlib.suppress(Stopped):
-            train(spec, tmp_path, listener=notes)
-        heard.append(notes.warned)
+            train(spec, tmp_path, listener=listener)
+        heard.append(warned)
     said = ["this run was begun under something else (device, threads)"]
     assert heard == [[], [], [], said, said]
     assert [entry["step"] for entry in environment(directory)] == [0, 0, 4, 6, 6]
@@ -200,8 +192,7 @@ def test_all_that_decides_the_bits_is_compared(begun, key, absent, values):
 def test_resuming_by_code_of_another_numerical_version_is_said(tiny_corpus, tmp_path, monkeypatch):
     spec = tiny_spec(tiny_corpus, steps=6, log_every=1, save_every=2)
     assert train(spec, tmp_path / "whole").result()["numerics"] == NUMERICS
-    with pytest.raises(Stopped):
-        train(spec, tmp_path / "resumed", listener=StopAt(4))
+    stopped_at([4], spec, tmp_path / "resumed")
     monkeypatch.setattr(training_record, "NUMERICS", NUMERICS + 1)
     directory = train(spec, tmp_path / "resumed")
     assert [start["numerics"] for start in environment(directory)] == [NUMERICS, NUMERICS + 1]
@@ -213,8 +204,7 @@ def test_resuming_by_code_of_another_numerical_version_is_said(tiny_corpus, tmp_
 def test_a_process_that_sees_another_checkpoint(tiny_corpus, tmp_path, monkeypatch):
     """Folders that are not shared between machines: one process would go on from step 2, another from step 4."""
     spec: RunSpec = tiny_spec(tiny_corpus, steps=8, log_every=1, save_every=4)
-    with pytest.raises(Stopped):
-        train(spec, tmp_path, listener=StopAt(6))
+    stopped_at([6], spec, tmp_path)
     run = training(spec, tmp_path)
     monkeypatch.setattr(World, "broadcast", lambda self, value: 2 if value == 4 else value)
     with pytest.raises(UserError, match="is of step 4 for process 0, and of step 2 for the first"):
@@ -300,8 +290,7 @@ def test_a_killed_run_diverges_at_the_same_step(tiny_corpus, tmp_path):
     )  # fmt: skip
     expected = train(spec, tmp_path / "undisturbed")
     assert expected.result()["state"] == "diverged"
-    with pytest.raises(Stopped):
-        train(spec, tmp_path / "runs", listener=StopAt(2))
+    stopped_at([2], spec, tmp_path / "runs")
     directory = train(spec, tmp_path / "runs")
     assert untimed(directory) == untimed(expected)
     assert directory.metrics_file.read_bytes() == expected.metrics_file.read_bytes()

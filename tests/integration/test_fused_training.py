@@ -10,7 +10,7 @@ import json
 
 import pytest
 import torch
-from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train
+from tiny_runs import assert_resumes, tiny_spec, train
 from torch._dynamo.utils import counters
 
 from comt_cli.kernels.cpu import build
@@ -54,11 +54,7 @@ def test_the_cpu_kernels_train_as_the_reference(tiny_corpus, tmp_path, method):
 @needs_compiler
 def test_a_fused_run_resumes_to_the_bit(tiny_corpus, tmp_path):
     spec = tiny_spec(tiny_corpus, kernels="fused", **{**OPTIONS, "steps": 12, "method": "transponder", "save_every": 3})
-    expected = train(spec, tmp_path / "undisturbed")
-    for event in (4, 7):
-        with pytest.raises(Stopped):
-            train(spec, tmp_path / "runs", listener=StopAt(event))
-    assert_same_run(train(spec, tmp_path / "runs"), expected)
+    assert_resumes(spec, tmp_path, 4, 7)
 
 
 @pytest.mark.slow

@@ -14,12 +14,12 @@ import pytest
 import torch
 from same_bits import Reason, assert_same_bits
 from test_interruptions import After
-from tiny_runs import StopAt, Stopped, assert_same_run, dataset_of, image_spec, train, untimed
+from tiny_runs import assert_resumes, assert_same_run, dataset_of, image_spec, train, untimed
 from worlds import run_together
 
 from comt_cli.errors import RunInterrupted
 from comt_cli.exchange.checkpoint import read_state
-from comt_cli.runs.directory import RunDirectory, RunState
+from comt_cli.runs.directory import RunDirectory
 from comt_cli.runs.plan import RunSpec
 from comt_cli.training.loop import Training
 from comt_cli.training.parallel import join_world
@@ -37,10 +37,7 @@ MOMENTS = [
 def test_killed_at_every_kind_of_moment(nursery, tmp_path):
     spec = image_spec(method="comt-sliding-window", **STEPS)
     expected = train(spec, tmp_path / "undisturbed")
-    directory = RunDirectory.of(tmp_path / "killed", spec)
-    for moment in MOMENTS:
-        assert nursery.run(spec, tmp_path / "killed", moment) == -signal.SIGKILL, moment
-        assert directory.state() is RunState.unfinished
+    directory = nursery.kill_at_each(MOMENTS, spec, tmp_path / "killed")
     assert nursery.run(spec, tmp_path / "killed") == 0
     assert_same_run(directory, expected)
     assert [line["step"] for line in directory.gradients()] == [1, 4, 8, 12, 16, 20]
@@ -57,10 +54,7 @@ def test_killed_at_every_kind_of_moment(nursery, tmp_path):
 )
 def test_every_kind_resumes(tmp_path, options):
     spec = image_spec(**{"steps": 8, "log_every": 1, "save_every": 3, **options})
-    expected = train(spec, tmp_path / "undisturbed")
-    with pytest.raises(Stopped):
-        train(spec, tmp_path / "runs", listener=StopAt(6))  # the start, then step 5
-    assert_same_run(train(spec, tmp_path / "runs"), expected)
+    assert_resumes(spec, tmp_path, 6)  # the start, then step 5
 
 
 # ---- two processes

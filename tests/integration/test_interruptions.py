@@ -1,4 +1,4 @@
-"""What stops a run from outside: signals, a second process, a full disk, a folder that is gone. Nothing is lost."""
+"""Interruptions of a run from outside: signals, a full disk, a folder that is gone. Nothing is lost."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from typing import IO
 
 import pytest
 import torch
-from dying import is_training, train_obediently, wait_until
-from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train, training
+from tiny_runs import assert_same_run, stopped_at, tiny_spec, train, training
 
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.exchange import checkpoint
@@ -127,31 +126,6 @@ def test_a_second_signal_while_a_checkpoint_is_written(spec, tmp_path, monkeypat
     assert not list(directory.path.glob(".*.tmp"))
 
 
-def test_a_second_process_is_told_who_is_training(tiny_corpus, nursery, tmp_path):
-    spec = tiny_spec(tiny_corpus, steps=100, log_every=10, save_every=50)
-    expected = train(spec, tmp_path / "undisturbed")
-    directory = RunDirectory.of(tmp_path / "runs", spec)
-    arguments = (spec.model_dump_json(), str(tmp_path / "runs"), os.environ["COMT_CACHE"])
-    first = nursery.start(train_obediently, *arguments)
-    assert first.pid is not None
-    wait_until(lambda: is_training(directory))
-    os.kill(first.pid, signal.SIGSTOP)
-    lines = directory.metrics_file.read_bytes()
-    assert directory.state() is RunState.running
-    with pytest.raises(UserError, match=f"is being trained by process {first.pid} on ") as refused:
-        train(spec, tmp_path / "runs")
-    assert refused.value.exit_status == 2
-    assert directory.metrics_file.read_bytes() == lines, "the second wrote into the first one's files"
-    os.kill(first.pid, signal.SIGCONT)
-    os.kill(first.pid, signal.SIGTERM)
-    first.join()
-    assert first.exitcode == 143
-    second = nursery.start(train_obediently, *arguments)
-    second.join()
-    assert second.exitcode == 0
-    assert_same_run(directory, expected)
-
-
 @pytest.fixture
 def largest_file():
     """`largest_file(bytes)`: the system itself refuses to write further than that into any file."""
@@ -198,10 +172,7 @@ def test_files_are_closed_after_every_end(spec, tmp_path):
     """Else the operating system's limit is reached in a long table."""
     gc.collect()  # what earlier tests left may be closed at any time, and would hide a file that stays open
     count = len(list(Path("/proc/self/fd").iterdir()))
-    for event in (1, 3):
-        with pytest.raises(Stopped):
-            train(spec, tmp_path, listener=StopAt(event))
-    torch.save({}, RunDirectory.of(tmp_path, spec).checkpoint_file)
+    torch.save({}, stopped_at((1, 3), spec, tmp_path).checkpoint_file)
     with pytest.raises(UserError):
         training(spec, tmp_path).run()
     assert len(list(Path("/proc/self/fd").iterdir())) == count

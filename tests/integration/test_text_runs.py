@@ -14,7 +14,6 @@ from tiny_runs import dataset_of, masked_spec, train, training
 from worlds import run_together, train_together
 
 from comt_cli.data.glue.dataset import GlueBatch
-from comt_cli.errors import UserError
 from comt_cli.exchange.checkpoint import read_state
 from comt_cli.exchange.load import load
 from comt_cli.exchange.loaded import LoadedClassifier, LoadedMaskedModel
@@ -49,17 +48,6 @@ def test_it_starts_from_the_sources_body(source, tiny_corpus, tmp_path):
     assert {name.partition(".")[0] for name in theirs.keys() - ours.keys()} == {"head"}
     for name, initial in fresh.state_dict().items():
         torch.testing.assert_close(ours[name], theirs.get(name, initial), rtol=0, atol=1e-25)
-
-
-def test_another_vocabulary_of_the_same_size_is_refused(tiny_corpus, source, tmp_path):
-    """Such as that of another edition of the text; the settings are the same."""
-    directory = train(source, tmp_path)
-    state = read_state(directory.checkpoint_file)
-    state["tokenizer"]["extras"] = state["tokenizer"]["extras"][::-1]
-    torch.save(state, tmp_path / "other")  # the weights are still read from the file
-    (tmp_path / "other").replace(directory.checkpoint_file)
-    with pytest.raises(UserError, match="its tokens are other texts"):
-        train(glue_spec(tiny_corpus, start=source), tmp_path)
 
 
 # ---- how it trains

@@ -114,49 +114,32 @@ def test_workers_train_what_one_process_would(tiny_corpus, tmp_path):
         assert_same_run(RunDirectory.of(tmp_path / "runs", spec), train(spec, tmp_path / "alone"))
 
 
-def test_a_worker_that_is_killed_is_replaced(tiny_corpus, tmp_path):
-    """As the system does where memory runs out. What its run had saved is gone on with, to the bit."""
-    specs = seeds(tiny_corpus, 1, 2, steps=30)
-    killed: list[int] = []
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_what_a_worker_was_ended_in_goes_on_to_the_same_bits(tiny_corpus, tmp_path, number):
+    """If it is killed, as the system does where memory runs out, its run has failed until the next call. Where it
+    alone is told to stop, by an administrator, say, it saves and another goes on: nothing failed."""
+    specs = seeds(tiny_corpus, 1, 2, steps=40)
+    ended: list[int] = []
 
-    def kill(worker: int) -> None:
+    def end(worker: int) -> None:
         (event,) = [event for event in display.heard if event[:2] == ("started", worker)]
-        killed.append(event[2])
-        wait_until(RunDirectory.of(tmp_path, specs[event[2] - 1]).checkpoint_file.exists)
-        os.kill(crew.process(worker), signal.SIGKILL)
+        ended.append(event[2])
+        if number == signal.SIGKILL:
+            wait_until(RunDirectory.of(tmp_path, specs[event[2] - 1]).checkpoint_file.exists)
+        os.kill(crew.process(worker), number)
 
-    display = Notes(("step", 1), kill)
+    display = Notes(("step", 1), end)
     crew = Crew(specs, tmp_path, display=display)
-    endings = crew.run()
-    (seed,) = killed
-    assert [ending for number, ending in enumerate(endings, 1) if number != seed] == [Ending.done]
-    assert endings[seed - 1] is Ending.failed
-    directory = RunDirectory.of(tmp_path, specs[seed - 1])
-    assert directory.error() == "its process was killed by SIGKILL, as the system does where memory runs out"
-    assert directory.state() is RunState.unfinished
-    assert Crew(specs, tmp_path).run() == [Ending.done] * 2
-    assert len(json.loads(directory.environment_file.read_text())) == 2
-    assert_same_run(directory, train(specs[seed - 1], tmp_path / "alone"))
-
-
-@pytest.mark.slow
-def test_a_worker_that_is_told_alone_to_stop_hands_its_run_on(tiny_corpus, tmp_path):
-    """By an administrator, say. It saves, and another goes on to the same bits: nothing is left, nothing failed."""
-    specs = seeds(tiny_corpus, 1, 2, steps=60)
-    told: list[int] = []
-
-    def tell(worker: int) -> None:
-        if not told:
-            (event,) = [event for event in display.heard if event[:2] == ("started", worker)]
-            told.append(event[2])
-            os.kill(crew.process(worker), signal.SIGTERM)
-
-    display = Notes(("step", 1), tell)
-    crew = Crew(specs, tmp_path, display=display)
-    assert crew.run() == [Ending.done] * 2
-    directory = RunDirectory.of(tmp_path, specs[told[0] - 1])
-    assert len(json.loads(directory.environment_file.read_text())) == 2
-    assert_same_run(directory, train(specs[told[0] - 1], tmp_path / "alone"))
+    endings, place = crew.run(), ended[0] - 1
+    directory = RunDirectory.of(tmp_path, specs[place])
+    if number == signal.SIGKILL:
+        assert (endings[place], endings[1 - place]) == (Ending.failed, Ending.done)
+        assert directory.error() == "its process was killed by SIGKILL, as the system does where memory runs out"
+        assert directory.state() is RunState.unfinished
+        endings = Crew(specs, tmp_path).run()
+    assert endings == [Ending.done] * 2
+    assert starts(directory) == 2
+    assert_same_run(directory, train(specs[place], tmp_path / "alone"))
 
 
 def test_a_run_is_not_trained_on_other_text_than_it_was_planned_with(tiny_corpus, tmp_path):
@@ -184,7 +167,7 @@ def test_a_worker_without_work_does_not_hold_up_the_end(tiny_corpus, tmp_path, m
 
 
 def test_a_full_disk_stops_the_queue(tiny_corpus, tmp_path):
-    """What runs goes on; nothing new is begun."""
+    """Runs that have begun go on; nothing new is begun."""
     specs = seeds(tiny_corpus, 1, 2, 3, 4)
     RunDirectory.of(tmp_path, specs[1]).metrics_file.mkdir(parents=True)  # no line can be written here
     crew = Crew(specs, tmp_path, count=1)

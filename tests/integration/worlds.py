@@ -35,7 +35,7 @@ STUCK_SECONDS = 100.0
 
 
 def comt(*arguments: str, status: int = 0) -> str:
-    """What a command prints on standard output, in this process; of one that is refused, what it says."""
+    """Standard output of a command, in this process; of one that is refused, its message."""
     result = CliRunner().invoke(app, list(arguments))
     if status:  # the program prints it without a traceback
         assert isinstance(result.exception, UserError), result.exception

@@ -28,12 +28,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
-import inspect
 import math
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -84,21 +82,22 @@ def change_pytorch() -> None:
             REPLACED[name] = library
 
 
-def change_operation(module: ModuleType) -> None:
-    """Replace the functions that a file of C++ operations defines likewise."""
-    for name, function in list(vars(module).items()):
-        if inspect.isfunction(function) and function.__module__ == module.__name__ and not name.startswith("_"):
-            setattr(module, name, _around(name, function))
+def change_operations(module: Any) -> None:
+    """Replace comt's operations in C++ likewise, which their module makes when they are first asked for."""
+    made = module.__getattr__
 
+    def changed(name: str) -> Callable[..., Any]:
+        function = made(name)
 
-def _around(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def computed(*given: Any, **named: Any) -> Any:
-        result = function(*given, **named)
-        _change(name, result, [*given, *named.values()], operation=True)
-        return result
+        def computed(*given: Any) -> Any:
+            result = function(*given)
+            _change(name, result, given, operation=True)
+            return result
 
-    return computed
+        setattr(module, name, computed)
+        return computed
+
+    module.__getattr__ = changed
 
 
 def _replacing(name: str, own: Any) -> Callable[..., Any]:
@@ -180,7 +179,7 @@ def _are_integers(numbers: Any) -> bool:
 
 
 def _integers(numbers: Any) -> Any:
-    """Which numbers are integers that fp32 represents exactly."""
+    """Whether numbers are integers that fp32 represents exactly."""
     with np.errstate(all="ignore"):
         return (numbers == np.trunc(numbers)) & (np.abs(numbers) < 2**24)
 

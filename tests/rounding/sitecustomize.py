@@ -9,20 +9,19 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import os
-import re
 import sys
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-OPERATION = re.compile(r"comt_cli\.kernels\.(?!cpu\.)\w+\.cpu")
+OPERATIONS = "comt_cli.kernels.cpu.calls"
 
 
 class Finder(importlib.abc.MetaPathFinder):
     """Finds a module where Python would, and changes what it computes as soon as it is loaded."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: Any = None) -> Any:
-        if name != "torch" and not OPERATION.fullmatch(name):
+        if name not in ("torch", OPERATIONS):
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is None or spec.loader is None:
@@ -36,7 +35,7 @@ class Finder(importlib.abc.MetaPathFinder):
             if name == "torch":
                 other_processor.change_pytorch()
             else:
-                other_processor.change_operation(module)
+                other_processor.change_operations(module)
 
         spec.loader.exec_module = load_and_change  # type: ignore[method-assign]
         return spec
