@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import shlex
@@ -110,6 +111,8 @@ class Reader:
 def written_below(results: Path, reader: Reader) -> dict[str, list[Written]]:
     """Every table and figure by scale, the papers' scales first, those of one's own recipes last: by paper, tables
     before figures, in order of their numbers. Those of which a file is damaged are left out."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        next(results.iterdir(), None)  # Path.glob hides a folder that may not be read since Python 3.13
     own = sorted({runs.parents[1].name for runs in results.glob("*/*/*-runs.csv")} - {*SCALES, *NO_SCALES})
     found: dict[str, list[Written]] = {}
     for scale in (*reversed(SCALES), *own):
