@@ -20,7 +20,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from comt_cli.errors import UserError
 from comt_cli.recipe.problems import nearest
-from comt_cli.recipe.schema import MethodOptions, Sites, Stream
+from comt_cli.recipe.schema import Sites, Stream
+from comt_cli.recipe.settings import Section
 from comt_cli.tasks.settings.translation import PLACES
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ class Wiring:
         return self.norms.get(place.of, self.norms.get("*", usual))(place)
 
 
-class Method(MethodOptions):
+class Method(Section):
     """A method's options. Subclasses set `name` and say in `wiring` what a model gets.
 
     `streams` says which models it is for, and `needs` names sites and features that these must offer.
@@ -208,9 +209,11 @@ class Method(MethodOptions):
 
     @classmethod
     def fits(cls, sites: Sites) -> bool:
+        """Whether models that offer these sites can have the method."""
         return sites.stream in cls.streams and {*cls.needs} <= {*sites.names, *sites.features}
 
     def absent(self, sites: Sites) -> dict[str, str]:
+        """Problems of options that name what models with these sites do not have, by option."""
         problems = {}
         residual: ResidualName | None = getattr(self, "residual", None)
         if residual is not None and not has_connection(sites, residual):

@@ -204,11 +204,7 @@ def with_sources(specs: Iterable[RunSpec]) -> list[RunSpec]:
 
 def identity_of(settings: RunSettings, task: Task[Any]) -> dict[str, Any]:
     """The settings that are part of the identity of a task's run, as plain data."""
-    left_out = {section: {*keys} for section, keys in task.runtime_keys.items()}
-    for name in type(settings).model_fields:
-        section: Section = getattr(settings, name)
-        left_out.setdefault(name, set()).update(section.later_at_default)
-    return settings.model_dump(mode="json", exclude={name: keys for name, keys in left_out.items() if keys})
+    return {name: section.stored(*task.runtime_keys.get(name, ())) for name, section in settings}
 
 
 def parse_seeds(text: str | None) -> list[int] | None:

@@ -14,9 +14,8 @@ from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
 from comt_cli.recipe.find import as_name
 from comt_cli.recipe.load import load_recipe
-from comt_cli.recipe.problems import RecipeError
+from comt_cli.recipe.problems import MAX_BYTES, MAX_DEPTH, RecipeError
 from comt_cli.recipe.schema import NAME_PATTERN
-from comt_cli.recipe.yaml_lines import MAX_BYTES, MAX_DEPTH
 from comt_cli.runs.plan import parse_seeds
 
 # What stands in the small recipe, what is put in its place, then the line and the key of the one problem that must come,

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 from planning_on import plan_on
+from small_recipe import load_recipe_text
 
 from comt_cli.data.text.settings import DataSettings
 from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
-from comt_cli.recipe.find import split_variant, table_name
-from comt_cli.recipe.load import available_recipes, find_recipe, load_recipe, load_recipe_text
-from comt_cli.recipe.problems import RecipeError
-from comt_cli.recipe.yaml_lines import parse
+from comt_cli.recipe.find import available_recipes, find_recipe, split_variant, table_name
+from comt_cli.recipe.load import load_recipe
+from comt_cli.recipe.problems import RecipeError, parse
 from comt_cli.runs.plan import plan
 from comt_cli.tasks import Task
 from comt_cli.tasks.settings.language import Settings

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 from pydantic_core import PydanticUndefined
+from small_recipe import load_recipe_text
 
 from comt_cli.methods import catalogue, methods
 from comt_cli.methods.base import CONVOLUTIONS, NORMS, SITE_SETS
 from comt_cli.recipe.find import available_recipes
-from comt_cli.recipe.load import load_recipe_text
 from comt_cli.recipe.schema import Ablation, Column, Figure, Published, Recipe, Row, Scale, Start, Sweep
 from comt_cli.recipe.settings import overrides_of
 from comt_cli.runs.plan import plan

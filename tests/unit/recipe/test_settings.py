@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from planning_on import plan_on
-from small_recipe import assert_only_problem
+from small_recipe import assert_only_problem, load_recipe_text
 
 from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
-from comt_cli.recipe.load import load_recipe_text
 from comt_cli.recipe.problems import RecipeError
 from comt_cli.recipe.settings import steps_of
 from comt_cli.tasks.settings.language import TrainSettings

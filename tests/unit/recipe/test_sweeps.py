@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from planning_on import plan_on
-from small_recipe import SMALL, assert_only_problem, problems_of
+from small_recipe import SMALL, assert_only_problem, load_recipe_text, problems_of
 
 from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
-from comt_cli.recipe.load import LoadedRecipe, load_recipe, load_recipe_text
+from comt_cli.recipe.load import LoadedRecipe, load_recipe
 from comt_cli.runs.plan import RunSpec, point_in_words
 
 RATE = "train.learning_rate"
