@@ -51,19 +51,6 @@ Seeds = Annotated[list[Seed], Field(min_length=1), _once_each("seed")]
 
 PaperIncrease = Annotated[str, matching(r"<?\d+(\.\d+)?%", "is no printed increase, for instance 1%, <1% or 22.9%")]
 """A printed increase of the number of parameters, as text: `<1%` is no number."""
-Stream = Literal["tokens", "maps"]
-"""What goes from block to block: sequences of vectors, [B, T, D], or feature maps, [B, C, H, W]."""
-
-
-@dataclass(frozen=True)
-class Sites:
-    """The offers of a task's models to a method: their stream, the sites that can carry a gate, and what only some
-    have: `states`, that more than a stream goes from block to block, and that blocks follow training; `values`, that a
-    block attends with other values than its own; `bare embedding`, neither scaled nor normalised."""
-
-    stream: Stream
-    names: tuple[str, ...]
-    features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -72,10 +72,6 @@ class Captioning(EncoderDecoderTask["CaptioningSettings"]):
     differs: ClassVar = "whose width, regions and vocabulary are other ones"
     model_kind: ClassVar = "a captioner"
     verbs: ClassVar = ("caption", "analyze-gates")
-    at_scale: ClassVar = {
-        "smoke": "The captioners see drawn scenes of one or two symbols for minutes.",
-        "paper": "The captioners train on MSCOCO.",
-    }
     description: ClassVar = (
         "Captioner {model.size}: {shape.encoder_layers} + {shape.decoder_layers} layers, {shape.width} wide, "
         "{shape.heads} heads{size}. {data.corpus}, at most {data.regions} regions of {data.features:,} numbers an "

@@ -79,10 +79,6 @@ class Translation(EncoderDecoderTask["TranslationSettings"]):
     plain: ClassVar = "the plain Post-LN Transformer of the same size"
     model_kind: ClassVar = "a translator"
     verbs: ClassVar = ("translate", "analyze-gates", "average")
-    at_scale: ClassVar = {
-        "smoke": "The translators see sentences made from templates and localised values for minutes.",
-        "paper": "The translators train on the published corpora.",
-    }
     description: ClassVar = (
         "Transformer {model.size}: {shape.encoder_layers} + {shape.decoder_layers} layers, {shape.width} wide, "
         "{shape.heads} heads{size}. {data.corpus} from {data.source} to {data.target}, a joint vocabulary of "

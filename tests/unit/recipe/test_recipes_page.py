@@ -13,12 +13,13 @@ from pydantic_core import PydanticUndefined
 from small_recipe import load_recipe_text
 
 from comt_cli.methods import catalogue, methods
-from comt_cli.methods.base import CONVOLUTIONS, NORMS, SITE_SETS
+from comt_cli.methods.base import SITE_SETS
 from comt_cli.recipe.find import available_recipes
 from comt_cli.recipe.schema import Ablation, Column, Figure, Published, Recipe, Row, Scale, Start, Sweep
 from comt_cli.recipe.settings import overrides_of
 from comt_cli.runs.plan import plan
 from comt_cli.tasks import FIRST, Task, tasks
+from comt_cli.tasks.base import CONVOLUTIONS, NORMS
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "recipes/README.md").read_text()
