@@ -25,9 +25,8 @@ from comt_cli.files import if_damaged, read_json, write_json
 from comt_cli.installing import install_extra
 from comt_cli.recipe.problems import Problem, RecipeError, read, validate
 from comt_cli.runs.directory import RunState
-from comt_cli.runs.known import adopt_contents
+from comt_cli.runs.known import adopt_contents, needed_runs, set_aside, shared_runs
 from comt_cli.runs.plan import RunSpec
-from comt_cli.runs.shared import needed_runs, set_aside, shared_runs
 from comt_cli.training.trackers import VARIABLE, trackers_in_use
 
 WARNING_SIGNAL = signal.SIGUSR2

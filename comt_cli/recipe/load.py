@@ -278,7 +278,8 @@ def _fits(given: Any, task: Any, catalogue: Catalogue) -> bool:
 def _resolved(given: Any, path: KeyPath, document: Document, catalogue: Catalogue, task: Any) -> dict[str, Any] | None:
     """A method as a row says it, with its name and all its options; None where something is wrong, which is noted."""
     if isinstance(given, dict) and not isinstance(given.get("name"), str):
-        document.note((*path, "name"), "is missing: say which method")
+        wrong = document.problem((*path, "name"), "is missing: say which method")
+        document.problems.append(replace(wrong, line=document.line(path)))
         return None
     if not isinstance(given, str | dict):
         return None  # missing or of a wrong type: the schema says so

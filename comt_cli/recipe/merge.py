@@ -3,10 +3,9 @@
 The later wins, key by key; a setup comes just before the settings of the place that names it. Each key remembers where
 it came from, so that a combination that cannot work is blamed on the line that made it so.
 
-A grid is the combinations of a `sweep`: settings of which every cell of a table tries several values, to show the runs
-of the best. Which point a cell shows is decided by a metric of validation, for every cell by itself, once all its runs
-have ended (`report.collect`). With seeds of its own a sweep has trials, and the table's runs are trained at the points
-that these choose (`report.exhibits`).
+A grid is the combinations of a `sweep`: values of settings that every cell of a table tries, to show the runs of the
+best by validation, once all have ended (`report.collect`). With seeds of its own a sweep has trials, and the table's
+runs are trained at the points that these choose (`report.exhibits`).
 """
 
 from __future__ import annotations
@@ -194,7 +193,7 @@ class Merger:
 OF_TEST = ("test_", "unseen_", "last_")
 """How the names of metrics begin that are of other splits than validation."""
 TRIAL_SEEDS = (101, 102)
-"""Of the trials of a sweep that the command line gives, and the recipe does not have."""
+"""Of trials of a sweep that the command line gives, and the recipe does not have."""
 
 
 @dataclass(frozen=True)
@@ -231,12 +230,9 @@ class LoadedGrid:
 
 def load_grids(recipe: Recipe, task: Any, document: Document) -> dict[str, LoadedGrid]:
     """The grid of every scale that has one. What is wrong in grids is noted in the document, and left out."""
-    places: dict[KeyPath, Sweep | None] = {("sweep",): recipe.sweep}
-    places |= {("scales", name, "sweep"): scale.sweep for name, scale in recipe.scales.items()}
     grids: dict[KeyPath, LoadedGrid] = {}
-    for path, sweep in places.items():
-        if sweep is None:
-            continue
+    places = {(): recipe.sweep} | {("scales", name): scale.sweep for name, scale in recipe.scales.items()}
+    for path, sweep in (((*at, "sweep"), sweep) for at, sweep in places.items() if sweep is not None):
         values: dict[str, Sequence[tuple[Any, Origin]]] = {}
         for at, message in _checked(sweep, path, recipe, task, document, values):
             wrong = document.problem((*path, *at), message)
@@ -282,7 +278,7 @@ def _checked(
         if kept:
             values[key] = kept
         if sweep.seeds and len(kept) == len(given):
-            if any(isinstance(value, bool) or not isinstance(value, int | float) for value in given):
+            if {*map(type, given)} - {int, float}:
                 yield ("settings", key), "are not all numbers: of others none is at an edge; leave seeds out"
             elif len(given) < 3:
                 yield ("settings", key), f"are only {len(given)}: the best is at the edge; give 3 or more"

@@ -47,8 +47,6 @@ def _once_each(what: str) -> AfterValidator:
 
 
 Seeds = Annotated[list[Seed], Field(min_length=1), _once_each("seed")]
-
-
 PaperIncrease = Annotated[str, matching(r"<?\d+(\.\d+)?%", "is no printed increase, for instance 1%, <1% or 22.9%")]
 """A printed increase of the number of parameters, as text: `<1%` is no number."""
 
@@ -69,8 +67,6 @@ class Catalogue:
 
 Given = dict[str, Any]
 """Settings as the file has them: `load` checks them."""
-
-
 Part = Annotated[
     str,
     matching(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*", "is no part of a model: letters, digits and _, with dots between"),
@@ -154,18 +150,9 @@ class Scale(Section):
 
 
 AblationName = Literal[
-    "hidden-size",
-    "window-ratio",
-    "modules",
-    "granularity",
-    "context",
-    "sigmoid",
-    "gate-form",
-    "gate-start",
-    "placement-norm",
-    "residual-norm",
-    "cost",
-]
+    "hidden-size", "window-ratio", "modules", "granularity", "context", "sigmoid", "gate-form", "gate-start",
+    "placement-norm", "residual-norm", "cost",
+]  # fmt: skip
 
 
 class Ablation(Section):
@@ -221,11 +208,6 @@ class Recipe(Section):
     def columns_at(self, scale: str) -> dict[str, Column]:
         """The columns of a scale: its own, or the paper's."""
         return self.scales[scale].columns or self.columns
-
-    def sweep_at(self, scale: str) -> Sweep | None:
-        """The sweep of a scale: its own, which may be none, or the recipe's."""
-        own = self.scales[scale]
-        return own.sweep if "sweep" in own.model_fields_set else self.sweep
 
     def metric_at(self, scale: str, column: str) -> str:
         """The metric that a column shows: its own, that of the paper's column that it is compared to, or the

@@ -50,8 +50,6 @@ class Glue(TokenTask["GlueSettings"]):
 
       comt finetune --recipe eau-grc/glue
 
-      comt finetune --recipe eau-grc/glue --rows baseline,eau-like+grc,no-pre-training --columns acceptability
-
       comt finetune --recipe eau-grc/glue --scale paper --columns mrpc/accuracy,mrpc/f1 --set data.glue_folder=glue
     """
 

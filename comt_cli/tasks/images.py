@@ -24,8 +24,6 @@ class ImageClassification(Task["ImageSettings"]):
 
       comt train-resnet --recipe table1.yaml
 
-      comt train-resnet --recipe table1.yaml --rows baseline,pixel --seeds 1-3
-
       comt train-resnet --recipe sas/table4 --scale small --device cuda
     """
 

@@ -61,10 +61,6 @@ class LanguageModelling(TextTask["Settings"]):
 
       comt train-lm --recipe table3.yaml
 
-      comt train-lm --recipe table3.yaml --rows pre-ln,pre-ln+comt --seeds 1-3
-
-      comt train-lm --recipe table3.yaml --scale small --device cuda --set train.steps=2000
-
       comt train-lm --recipe table3.yaml --scale paper --slurm site.yaml --track tensorboard
     """
 

@@ -24,10 +24,6 @@ class MaskedLanguageModelling(TextTask["MaskedSettings"]):
 
       comt train-bert --recipe eau-grc/bert
 
-      comt train-bert --recipe eau-grc/bert --rows baseline,grc --seeds 1-3
-
-      comt train-bert --recipe eau-grc/bert --scale paper --slurm site.yaml
-
       comt train-bert --recipe mine.yaml --set "data.corpus=files:texts/*.txt"
     """
 

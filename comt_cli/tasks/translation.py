@@ -65,10 +65,6 @@ class Translation(EncoderDecoderTask["TranslationSettings"]):
 
       comt train-mt --recipe sas/table3
 
-      comt train-mt --recipe sas/table3 --rows baseline,sas --seeds 1-3
-
-      comt train-mt --recipe eau-grc/wmt --scale paper --slurm site.yaml
-
       comt train-mt --recipe mine.yaml --set data.corpus=pairs:texts.en,texts.de
     """
 
