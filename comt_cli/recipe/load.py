@@ -202,8 +202,7 @@ def load_recipe(
     setups = _setups(recipe, path, document, catalogue, task)
     layers = {at: [*setups.get(getattr(place, "setup", None), ()), own[at]] for at, place in recipe.places()}
 
-    whole = replace(document, problems=[])
-    """The same file, for what only the whole shows."""
+    whole = replace(document, problems=[])  # the same file, for what only the whole shows
     for wrong in (*disagreements(recipe, methods, catalogue, task, document), *overridden(recipe, grids, own)):
         whole.note(*wrong)
     merger = Merger(recipe, document, task, layers, grids, complete=not problems)

@@ -194,16 +194,6 @@ class Training(Section):
         """Whether compiled passes are captured in CUDA graphs, on CUDA devices; `auto`: where they can be."""
         return False
 
-    @property
-    def held_rate(self) -> float | None:
-        """The constant learning rate of the warm-up; None where it rises."""
-        return None
-
-    @property
-    def drops(self) -> tuple[int, ...]:
-        """The steps after which the schedule `step` divides the learning rate by ten."""
-        return ()
-
     def _contradictions(self) -> Iterator[str]:
         """Everything that keys say against each other, as `key: what is wrong`."""
         if self.micro_batch_size is not None and self.batch_size % self.micro_batch_size:

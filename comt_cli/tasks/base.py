@@ -226,38 +226,27 @@ class Task(ABC, Generic[S]):
 
     # ---- data
 
-    def fingerprint(self, settings: S, progress: ProgressCallback | None = None) -> str:
-        """16 hexadecimal digits that identify the data that the settings ask for, before any is prepared. No other task
-        gives the same: where two read one source, the task's name is part of it. Raises `UserError` where its source
-        cannot be read."""
-        from comt_cli.data.prepare import fingerprint
+    def identify(self, settings: S) -> tuple[str, str | None]:
+        """16 hexadecimal digits that identify the data that the settings ask for, before any is prepared, and the
+        content hash of what is prepared here of it; None where nothing is. No other task gives the same digits: where
+        two read one source, the task's name is part of it. Raises `UserError` where its source cannot be read."""
+        from comt_cli.data.prepare import fingerprint, known_content
 
-        return fingerprint(settings.data, progress)
-
-    def known_content(self, settings: S, fingerprint: str) -> str | None:
-        """The content hash of what is prepared here of the data with this fingerprint; None where nothing is."""
-        from comt_cli.data.prepare import known_content
-
-        return known_content(settings.data, fingerprint)
+        name = fingerprint(settings.data)
+        return name, known_content(settings.data, name)
 
     def prepare(self, settings: S, progress: ProgressCallback | None = None) -> AnyDataset:
         """The data set, made now unless it was made before. Imports NumPy. Raises `UserError` where the source is not
         as needed, or prepared files are damaged, and `StorageError` where the disk refuses; what was written before is
         kept."""
-        from comt_cli.data.prepare import kind_of
-        from comt_cli.data.storage import no_progress
+        from comt_cli.data.prepare import prepare
 
-        dataset: AnyDataset = kind_of(settings.data).prepare(progress or no_progress)
+        dataset: AnyDataset = prepare(settings.data, progress)
         return dataset
 
     @abstractmethod
     def data_name(self, settings: S) -> str:
         """The data's name in a recipe: `python-docs`, `glyphs10`."""
-
-    def identify(self, settings: S) -> tuple[str, str | None]:
-        """`fingerprint` and `known_content`. Raises `UserError`."""
-        name = self.fingerprint(settings)
-        return name, self.known_content(settings, name)
 
     # ---- the model
 

@@ -96,17 +96,15 @@ class Copying(Task[CopySettings]):
     def settings(self) -> type[CopySettings]:
         return CopySettings
 
-    def fingerprint(self, settings: CopySettings, progress: ProgressCallback | None = None) -> str:
-        return sha256(canonical_json(settings.data.model_dump()))[:16]
-
-    def known_content(self, settings: CopySettings, fingerprint: str) -> str | None:
-        return fingerprint  # nothing but the settings decides it
+    def identify(self, settings: CopySettings) -> tuple[str, str | None]:
+        name = sha256(canonical_json(settings.data.model_dump()))[:16]
+        return name, name  # nothing but the settings decides it
 
     def prepare(self, settings: CopySettings, progress: ProgressCallback | None = None) -> CopyDataset:
         data = settings.data
         counts = (data.train, data.validation, data.validation)
         splits = (Sequences(data, count, seed) for seed, count in enumerate(counts, start=1))
-        return CopyDataset(*splits, self.fingerprint(settings))
+        return CopyDataset(*splits, self.identify(settings)[0])
 
     def data_name(self, settings: CopySettings) -> str:
         return "random symbols"
