@@ -30,4 +30,4 @@ def caption_spec(
 def _known() -> tuple[str, str]:
     task = task_of("train-caption")
     settings = task.settings.model_validate({"model": MODEL, "data": DATA, "train": TRAIN})
-    return task.fingerprint(settings), task.prepare(settings).content_hash
+    return task.identify(settings)[0], task.prepare(settings).content_hash

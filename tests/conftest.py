@@ -31,10 +31,10 @@ os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 # transformers, and with it liger-kernel, imports torchvision where it finds one.
 make_torchvision_importable()
 
-import comt_cli.recipe.yaml_lines
+import comt_cli.recipe.problems
 import comt_cli.training.speed
 
-_parse, _parsed = comt_cli.recipe.yaml_lines.parse, {}
+_parse, _parsed = comt_cli.recipe.problems.parse, {}
 
 
 @functools.wraps(_parse)
@@ -46,7 +46,7 @@ def parsed_once(text: str, source: Any) -> Any:
 
 
 # Before anything imports `parse` by its name: hundreds of commands read the same few dozen shipped recipes.
-comt_cli.recipe.yaml_lines.parse = parsed_once
+comt_cli.recipe.problems.parse = parsed_once
 
 # A thousand tests invoke the command line, and each would build all its commands anew, which takes 40 ms.
 typer.testing._get_command = functools.cache(typer.testing._get_command)

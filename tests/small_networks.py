@@ -26,11 +26,12 @@ from comt_cli.models.base import Model
 from comt_cli.models.build import wiring_of
 from comt_cli.models.transformer import Transformer
 from comt_cli.tasks import task_of
+from comt_cli.tasks.base import ENCODER_DECODER_SITES
 from comt_cli.tasks.settings.captioning import CaptionerSettings
 from comt_cli.tasks.settings.images import ResNetSettings
 from comt_cli.tasks.settings.language import ModelSettings
 from comt_cli.tasks.settings.masked_lm import BertSettings
-from comt_cli.tasks.settings.translation import ENCODER_DECODER_SITES, TransformerSettings
+from comt_cli.tasks.settings.translation import TransformerSettings
 
 Batch = tuple[Tensor, ...]
 NEEDED = {"wider": {"like": "sas", "residual": "post-norm"}}

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from comt_cli.methods import catalogue
-from comt_cli.recipe.load import LoadedRecipe, load_recipe, load_recipe_text
+from comt_cli.recipe.load import LoadedRecipe, load_recipe
 from comt_cli.recipe.problems import RecipeError
+from comt_cli.recipe.schema import Catalogue
 
 SMALL = """\
 title: A small table
@@ -64,6 +67,14 @@ scales:
 def small() -> str:
     """The text of a recipe that is right."""
     return SMALL
+
+
+def load_recipe_text(text: str, catalogue: Catalogue, *given: Any, **options: Any) -> LoadedRecipe:
+    """`load_recipe` of a file `recipe` with this text."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "recipe"
+        path.write_text(text, encoding="utf-8")
+        return load_recipe(path, catalogue, *given, **options)
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def run_of(
     """A run of no recipe, whose data is prepared, or `known` by its fingerprint and its content."""
     task = task_of(command)
     said = task.settings.model_validate(settings)
-    fingerprint, content = known or (task.fingerprint(said), task.prepare(said).content_hash)
+    fingerprint, content = known or (task.identify(said)[0], task.prepare(said).content_hash)
     method = {"name": method} if isinstance(method, str) else method
     names = {"paper": "comt", "table": table, "command": command, "scale": "smoke", "row": row, "column": "tiny"}
     data = {"data_fingerprint": fingerprint, "data_content": content}

@@ -26,8 +26,8 @@ from comt_cli.generation.caption import ImageCaptioner, Seen
 from comt_cli.generation.transcript import one_line
 from comt_cli.generation.translate import Options, translator
 from comt_cli.layers.gates import CarriesGates, EvaluatorAdjuster
-from comt_cli.methods.base import PROJECTIONS
 from comt_cli.models.transformer import EncoderDecoder
+from comt_cli.tasks.base import PROJECTIONS
 from comt_cli.tasks.settings.translation import TranslationSettings
 
 DEFAULT_TEXT = "Once a king left his castle by the sea."

@@ -17,7 +17,7 @@ from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.methods.mistakes import with_place
 from comt_cli.models.accounting import check_methods
 from comt_cli.runs.directory import BeingTrained
-from comt_cli.runs.shared import SharedRun
+from comt_cli.runs.known import SharedRun
 from comt_cli.tasks.base import AnyDataset
 from comt_cli.training.checkpoint import check_starts
 from comt_cli.training.devices import device_name

@@ -21,8 +21,8 @@ from multiprocessing import resource_tracker
 from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 
+from comt_cli.runs.known import SharedRun
 from comt_cli.runs.plan import RunSpec
-from comt_cli.runs.shared import SharedRun
 from comt_cli.training.processes import StopSignal, die_with_parent, environment_variable
 
 LOADED = (

@@ -13,9 +13,8 @@ from typing import Any
 from comt_cli.data.storage import ProgressCallback
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.runs.directory import FEW, scored_on
-from comt_cli.runs.known import adopt_contents
+from comt_cli.runs.known import SharedRun, adopt_contents, needed_runs, shared_runs
 from comt_cli.runs.plan import NO_WEIGHTS, RunSpec, point_in_words, with_sources
-from comt_cli.runs.shared import SharedRun, needed_runs, shared_runs
 from comt_cli.tasks import Task
 from comt_cli.tasks.base import AnyDataset
 from comt_cli.training.processes import StopSignal

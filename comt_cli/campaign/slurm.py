@@ -23,13 +23,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, NonNegativeInt, Posi
 from comt_cli.errors import RunInterrupted, StorageError, UserError
 from comt_cli.files import if_damaged, read_json, write_json
 from comt_cli.installing import install_extra
-from comt_cli.recipe.problems import Problem, RecipeError
-from comt_cli.recipe.validate import validate
-from comt_cli.recipe.yaml_lines import read
+from comt_cli.recipe.problems import Problem, RecipeError, read, validate
 from comt_cli.runs.directory import RunState
-from comt_cli.runs.known import adopt_contents
+from comt_cli.runs.known import adopt_contents, needed_runs, set_aside, shared_runs
 from comt_cli.runs.plan import RunSpec
-from comt_cli.runs.shared import needed_runs, set_aside, shared_runs
 from comt_cli.training.trackers import VARIABLE, trackers_in_use
 
 WARNING_SIGNAL = signal.SIGUSR2
@@ -135,14 +132,13 @@ class Site(BaseModel):
 def read_site(path: Path) -> Site:
     """Read and check a site file. Raises `RecipeError` with everything that is wrong, each with its line."""
     document = read(path)
-    problems = list(document.problems)
     if isinstance(document.data, dict):
-        site = validate(Site, document.data, (), document.line, problems)
-        if site is not None and not problems:
+        site = validate(Site, document.data, document)
+        if site is not None and not document.problems:
             return site
     else:
-        problems.append(Problem("", "should be a group of keys, for instance time: 12:00:00", 1))
-    raise RecipeError(path, problems)
+        document.problems.append(Problem("", "should be a group of keys, for instance time: 12:00:00", 1))
+    raise RecipeError(path, document.problems)
 
 
 # ---- submission

@@ -22,7 +22,7 @@ from comt_cli.campaign.display import Display
 from comt_cli.campaign.processes import Workers, context_for, signals_blocked
 from comt_cli.campaign.queue import Ending, RunOutcome, RunQueue, TrainingFailed
 from comt_cli.errors import RunInterrupted, StorageError, UserError
-from comt_cli.runs.shared import SharedRun
+from comt_cli.runs.known import SharedRun
 from comt_cli.training.events import Evaluating, Event, Note, StepReport
 from comt_cli.training.processes import PassedOnSignal, StopSignal, begin_as_worker, end_process
 

@@ -51,7 +51,7 @@ def methods(incomplete: str) -> list[str]:
 
 def settings(ctx: typer.Context, incomplete: str) -> list[str]:
     """`train.steps=` and the other keys of the settings of the verb's task, or of any task."""
-    from comt_cli.recipe.validate import every_key
+    from comt_cli.recipe.problems import every_key
     from comt_cli.tasks import tasks
 
     of = [task for command, task in tasks().items() if command == ctx.info_name] or tasks().values()
@@ -84,7 +84,7 @@ def _names(ctx: typer.Context, *keys: str) -> list[str]:
     """The names in a group of the recipes on the line, which are not checked: that would take too long."""
     from comt_cli.errors import UserError
     from comt_cli.recipe.find import find_recipe, split_variant
-    from comt_cli.recipe.yaml_lines import read
+    from comt_cli.recipe.problems import read
 
     # What stands before an option that has no value yet is left in `args`.
     given = next(filter(None, map(ctx.params.get, ("recipe", "recipe_", "recipes"))), None) or ctx.args

@@ -26,10 +26,11 @@ from comt_cli.layers.initialise import Draw, Initialised
 from comt_cli.layers.residual.base import Branch, ResidualConnection, ResidualSite, State
 from comt_cli.layers.residual.scaled import FollowsTraining, ProgressiveResidual, Scale, ScaledBranch
 from comt_cli.methods import in_words, method_from, methods
-from comt_cli.methods.base import DECODER_SITES, Wiring, residual_connection, residual_connections
+from comt_cli.methods.base import Wiring, residual_connection, residual_connections
 from comt_cli.models.build import empty_network, materialise
 from comt_cli.models.flops import parameter_count
 from comt_cli.models.llama import Llama
+from comt_cli.tasks.base import DECODER_SITES
 from comt_cli.tasks.settings.language import ModelSettings
 
 _HEAD_WIDTH, _VOCABULARY = 16, 64

@@ -20,8 +20,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from comt_cli.errors import UserError
 from comt_cli.recipe.problems import nearest
-from comt_cli.recipe.schema import MethodOptions, Sites, Stream
-from comt_cli.tasks.settings.translation import PLACES
+from comt_cli.recipe.settings import Section
+from comt_cli.tasks.base import ATTENTION, CONVOLUTIONS, NORMS, PLACES, PROJECTIONS, Sites, Stream
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,12 +31,9 @@ if TYPE_CHECKING:
     from comt_cli.layers.residual.base import ResidualConnection, ResidualFactory
     from comt_cli.layers.shared_values import SharedValues
 
-PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""The seven projections of a LLaMA block."""
-
 SITE_SETS: dict[str, tuple[str, ...]] = {
     "all": PROJECTIONS,
-    "self-attention": ("q_proj", "k_proj", "v_proj", "o_proj"),
+    "self-attention": ATTENTION,
     "mlp": ("gate_proj", "up_proj", "down_proj"),
     "only_last": ("o_proj", "down_proj"),
     "only_first": ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"),
@@ -46,18 +43,6 @@ SITE_SETS: dict[str, tuple[str, ...]] = {
 }
 """The papers' names for sets of projections (CoMT, Table 4; Transponder, Table 5), and those of each place of an
 encoder-decoder."""
-
-CONVOLUTIONS = ("conv1", "conv2", "conv3")
-"""The convolutions of a residual block, in order; a two-layer block has the first two."""
-
-NORMS = ("norm1", "norm2", "norm3")
-"""The norms of a residual block, in order; a two-layer block has the first two."""
-
-DECODER_SITES = Sites("tokens", (*PROJECTIONS, "sdpa", "attention", "mlp"), ("states", "values", "bare embedding"))
-"""Sites of a LLaMA: the projections, attention's output before `o_proj`, and the whole branches."""
-
-MAP_SITES = Sites("maps", (*CONVOLUTIONS, *NORMS))
-"""Sites of residual blocks of maps; the stem, projections of the skip path and the last norm are no sites."""
 
 
 def _list_of(what: str, every: tuple[str, ...], sets: Mapping[str, tuple[str, ...]]) -> Any:
@@ -192,7 +177,7 @@ class Wiring:
         return self.norms.get(place.of, self.norms.get("*", usual))(place)
 
 
-class Method(MethodOptions):
+class Method(Section):
     """A method's options. Subclasses set `name` and say in `wiring` what a model gets.
 
     `streams` says which models it is for, and `needs` names sites and features that these must offer.
@@ -208,9 +193,11 @@ class Method(MethodOptions):
 
     @classmethod
     def fits(cls, sites: Sites) -> bool:
+        """Whether models that offer these sites can have the method."""
         return sites.stream in cls.streams and {*cls.needs} <= {*sites.names, *sites.features}
 
     def absent(self, sites: Sites) -> dict[str, str]:
+        """Problems of options that name what models with these sites do not have, by option."""
         problems = {}
         residual: ResidualName | None = getattr(self, "residual", None)
         if residual is not None and not has_connection(sites, residual):

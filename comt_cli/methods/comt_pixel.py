@@ -13,8 +13,9 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar, Literal
 
-from comt_cli.methods.base import NORMS, Method, NormSites, Wiring
+from comt_cli.methods.base import Method, NormSites, Wiring
 from comt_cli.recipe.settings import GateInit, Width
+from comt_cli.tasks.base import NORMS
 
 
 class CoMTPixel(Method):

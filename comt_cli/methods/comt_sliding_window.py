@@ -12,8 +12,9 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar
 
-from comt_cli.methods.base import CONVOLUTIONS, ConvolutionSites, Method, Wiring
+from comt_cli.methods.base import ConvolutionSites, Method, Wiring
 from comt_cli.recipe.settings import GateInit, Width
+from comt_cli.tasks.base import CONVOLUTIONS
 
 
 class CoMTSlidingWindow(Method):

@@ -17,7 +17,7 @@ from pydantic import field_validator
 from comt_cli.methods import method_from
 from comt_cli.methods.base import NamesAnother, Wiring, residual_connection
 from comt_cli.methods.wider import absent_of_named, spelt_out
-from comt_cli.recipe.schema import Sites
+from comt_cli.tasks.base import Sites
 
 
 class EmbeddingNormMethod(NamesAnother):

@@ -15,8 +15,9 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from comt_cli.methods.base import PROJECTIONS, Method, ProjectionSites, ResidualName, Wiring, residual_connection
+from comt_cli.methods.base import Method, ProjectionSites, ResidualName, Wiring, residual_connection
 from comt_cli.recipe.settings import GateInit, Width
+from comt_cli.tasks.base import PROJECTIONS
 
 
 class Transponder(Method):

@@ -11,7 +11,8 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar
 
-from comt_cli.methods.base import PROJECTIONS, Method, ProjectionSites, ResidualName, Wiring, residual_connection
+from comt_cli.methods.base import Method, ProjectionSites, ResidualName, Wiring, residual_connection
+from comt_cli.tasks.base import PROJECTIONS
 
 
 class TransponderStatic(Method):

@@ -18,7 +18,6 @@ from pydantic import field_validator, model_validator
 
 from comt_cli.methods import method_from, methods
 from comt_cli.methods.base import (
-    DECODER_SITES,
     NamesAnother,
     Quantity,
     ResidualName,
@@ -27,7 +26,7 @@ from comt_cli.methods.base import (
     residual_connection,
 )  # fmt: skip
 from comt_cli.recipe.problems import nearest
-from comt_cli.recipe.schema import Sites
+from comt_cli.tasks.base import DECODER_SITES, Sites
 
 
 def spelt_out(given: str | Mapping[str, Any]) -> dict[str, Any]:

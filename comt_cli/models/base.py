@@ -27,8 +27,7 @@ from comt_cli.layers.projection import GatedPath, Projections, Spread
 from comt_cli.layers.residual.base import OutputAggregation, ResidualConnection, ResidualSite, State
 from comt_cli.methods.base import Wiring
 from comt_cli.models.flops import Linear
-from comt_cli.recipe.schema import Stream
-from comt_cli.tasks.settings.translation import PLACES
+from comt_cli.tasks.base import PLACES, Stream
 
 
 class Model(nn.Module):

@@ -26,8 +26,8 @@ from comt_cli.layers.residual.base import State, final_stream
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import BlockParts, Model, VocabularyModel, ids, refuse_absent
 from comt_cli.models.transformer import SERVED_BY, EncoderBlock, end_behind
+from comt_cli.tasks.base import ENCODER_SITES
 from comt_cli.tasks.settings.masked_lm import BertSettings
-from comt_cli.tasks.settings.translation import ENCODER_SITES
 
 SETTINGS = BertSettings
 INIT_STD = 0.02

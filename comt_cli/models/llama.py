@@ -16,8 +16,9 @@ from comt_cli.layers.attention import Attention, FeedForward, Rotation, rotation
 from comt_cli.layers.norms import NormPlace, rms_norm
 from comt_cli.layers.projection import TokenEmbedding
 from comt_cli.layers.residual.base import State, final_stream
-from comt_cli.methods.base import DECODER_SITES, Wiring
+from comt_cli.methods.base import Wiring
 from comt_cli.models.base import BlockParts, TokenBlock, VocabularyModel, end_of_stack, ids, refuse_absent
+from comt_cli.tasks.base import DECODER_SITES
 from comt_cli.tasks.settings.language import ModelSettings
 
 if TYPE_CHECKING:

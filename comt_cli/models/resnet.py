@@ -26,8 +26,9 @@ from comt_cli.layers.convolution import EPSILON, BatchNorm, Convolution, Convolu
 from comt_cli.layers.learned import Classifier
 from comt_cli.layers.residual.base import ResidualConnection
 from comt_cli.layers.residual.norm_placement import PreNorm
-from comt_cli.methods.base import MAP_SITES, NORMS, Wiring
+from comt_cli.methods.base import Wiring
 from comt_cli.models.base import BlockParts, Model, refuse_absent
+from comt_cli.tasks.base import MAP_SITES, NORMS
 from comt_cli.tasks.settings.images import ResNetSettings
 
 WINDOWS = {"basic": (3, 3), "bottleneck": (1, 3, 1), "preact": (3, 3)}

@@ -34,8 +34,9 @@ from comt_cli.layers.projection import Projections, TokenEmbedding
 from comt_cli.layers.residual.base import OutputAggregation, ResidualConnection, State, final_stream
 from comt_cli.methods.base import Wiring
 from comt_cli.models.base import BlockParts, TokenBlock, VocabularyModel, end_of_stack, ids, refuse_absent
+from comt_cli.tasks.base import ENCODER_DECODER_SITES
 from comt_cli.tasks.settings.masked_lm import BertSettings
-from comt_cli.tasks.settings.translation import ENCODER_DECODER_SITES, EncoderDecoderSettings, TransformerSettings
+from comt_cli.tasks.settings.translation import EncoderDecoderSettings, TransformerSettings
 
 SERVED_BY = {"gate_proj": "up_proj"}
 """SwiGLU has two projections of its input, the ReLU network one: a wiring that gates both gates that."""

@@ -3,35 +3,48 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from comt_cli.errors import UserError
-from comt_cli.recipe.find import (
-    SETUPS,
-    as_arguments,
-    available_recipes,
-    find_recipe,
-    is_named,
-    place_of,
-    recipe_roots,
-    table_name,
+from comt_cli.recipe.find import SETUPS, as_arguments, find_recipe, is_named, place_of, recipe_roots, table_name
+from comt_cli.recipe.merge import (
+    Cell,
+    Layer,
+    LoadedGrid,
+    Merger,
+    Origin,
+    Origins,
+    layer_of,
+    load_grids,
+    overridden,
+    parse_arguments,
+    same_runs,
+    with_sweep,
 )
-from comt_cli.recipe.grid import LoadedGrid, load_grids, overridden, same_runs, with_sweep
-from comt_cli.recipe.merge import Layer, Merger, Origin, Origins, Point, changes, layer_of, parse_arguments
-from comt_cli.recipe.names import Also, Settings, disagreements, fits, undrawable, unmeasured, with_rows
-from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, nearest
-from comt_cli.recipe.schema import Catalogue, Column, Place, Recipe, Start, TaskOptions
-from comt_cli.recipe.settings import Overrides, RunSettings, overrides_of
-from comt_cli.recipe.validate import salvage, validate
-from comt_cli.recipe.yaml_lines import Document, parse, read
+from comt_cli.recipe.problems import Document, KeyPath, Problem, RecipeError, nearest, read, salvage, validate
+from comt_cli.recipe.schema import (
+    NAME_FORM,
+    NAME_PATTERN,
+    Catalogue,
+    Column,
+    Place,
+    Recipe,
+    Settings,
+    Start,
+    disagreements,
+    undrawable,
+    unmeasured,
+)
+from comt_cli.recipe.settings import RunSettings, overrides_of
 
-Cell = tuple[str, str]
-"""A row and a column."""
+Also = Mapping[str, Any]
+"""Name of the row -> its method, as a recipe's row would say it: a name, or a group with `name` and options."""
 
 
 class LoadedStart(NamedTuple):
@@ -54,12 +67,12 @@ class LoadedRecipe:
     `methods` has by row the method's name and all its options. By scale and cell (row, column), `points` has the
     settings at each point of the scale's grid (`LoadedGrid.planned`), or the only ones, `origins` where each was given,
     `starts` the cells that start from a run of another recipe; by scale, `changes` has the settings that `--set`
-    changed (`merge.changes`). `added` are the rows of `--also`.
+    changed (`Merger.changes`). `added` are the rows of `--also`.
     """
 
     path: Path
     recipe: Recipe
-    task: TaskOptions
+    task: Any
     methods: dict[str, dict[str, Any]]
     points: dict[str, dict[Cell, tuple[RunSettings, ...]]]
     origins: dict[str, dict[Cell, Origins]]
@@ -152,102 +165,80 @@ def load_recipe(
     *,
     also_fits_all: bool = True,
     sweep: Sequence[str] = (),
-    text: str | None = None,
     started: tuple[Path, ...] = (),
 ) -> LoadedRecipe:
-    """Read and check the recipe at `path`, or the `text`. `overrides` are `--set` arguments such as `train.steps=200`,
-    for `scale` alone if it is given: steps that suit `smoke` may contradict the warm-up of `paper`. `also` adds rows at
-    the end of `rows`; one whose method is for another task is a problem, or, where not `also_fits_all`, left out: it is
-    meant for other recipes of the same call. `sweep` are `--sweep` arguments (`grid.with_sweep`), for `scale`.
-    `started` are the recipes whose runs start from this one's. First the shape of the file is checked, then what only
-    the whole shows: also in a file that failed the first, without its broken parts. Raises `RecipeError` with every
-    problem of the file, its setups and the arguments, each with its line and dotted key, or the argument."""
-    document = read(path) if text is None else parse(text, path)
+    """Read and check the recipe at `path`. `overrides` are `--set` arguments such as `train.steps=200`, for `scale`
+    alone if it is given: steps that suit `smoke` may contradict the warm-up of `paper`. `also` adds rows at the end of
+    `rows`; one whose method is for another task is a problem, or, where not `also_fits_all`, left out: it is meant for
+    other recipes of the same call. `sweep` are `--sweep` arguments (`with_sweep`), for `scale`. `started` are the
+    recipes whose runs start from this one's. First the shape of the file is checked, then what only the whole shows:
+    also in a file that failed the first, without its broken parts. Raises `RecipeError` with every problem of the file,
+    its setups and the arguments, each with its line and dotted key, or the argument."""
+    document = read(path)
     if not isinstance(document.data, dict) or not document.data:
         raise RecipeError(path, [Problem("", "is not a recipe: the file has no keys")])
     if {*document.data} <= {name for task in catalogue.tasks.values() for name in task.settings.model_fields}:
         message = "is a setup, not a recipe: a recipe names it, as `setup` of a column or at its top"
         raise RecipeError(path, [Problem("", message)])
     task = catalogue.task(document.data.get("command"))
-    also = {name: given for name, given in (also or {}).items() if also_fits_all or fits(given, task, catalogue)}
+    also = {name: given for name, given in (also or {}).items() if also_fits_all or _fits(given, task, catalogue)}
 
-    problems = list(document.problems)
-    document, methods = with_rows(document, also, catalogue, task, problems)
+    document, methods = _with_rows(document, also, catalogue, task)
     if sweep and scale is not None:
         document = with_sweep(document, sweep, scale, task, overrides)
-    data = {"metric": task.metric, **document.data}
-    valid = validate(Recipe, data, (), document.line, problems)
+    data, problems = {"metric": task.metric, **document.data}, document.problems
+    valid = validate(Recipe, data, document)
     recipe = valid or salvage(Recipe, data, {**_STAND_INS, "command": task.command, "metric": task.metric})
     kind = overrides_of(task.settings)
     arguments = parse_arguments(overrides, kind, problems)
     if recipe is None:
-        raise _error(path, document, problems)
-    own = {
-        at: _settings(place.settings, kind, Origin((*at, "settings"), document), problems)
-        for at, place in recipe.places()
-    }
-    grids = load_grids(recipe, task, kind, document, problems)
-    setups = _setups(recipe, path, document, catalogue, task, problems)
+        raise _error(path, document)
+    own: dict[KeyPath, Layer] = {}
+    for at, place in recipe.places():
+        given = place.settings or {}
+        checked = validate(kind, given, document, (*at, "settings"))
+        own[at] = layer_of(checked or salvage(kind, given, {}) or kind(), Origin((*at, "settings"), document))
+    grids = load_grids(recipe, task, document)
+    setups = _setups(recipe, path, document, catalogue, task)
     layers = {at: [*setups.get(getattr(place, "setup", None), ()), own[at]] for at, place in recipe.places()}
 
-    # What only the whole shows
-    has_paper = document.data.get("paper") is not None
-    wrongs = [*disagreements(recipe, methods, catalogue, task, has_paper=has_paper), *overridden(recipe, grids, own)]
-    found = [document.problem(*wrong) for wrong in wrongs]
-    merger = Merger(recipe, document, task.settings, layers, complete=not problems)
-    given: dict[str, Layer] = {name: arguments if scale in (None, name) else {} for name in recipe.scales}
-
-    def merged_at(name: str, arguments: Layer, problems: list[Problem]) -> dict[Cell, list[Point]]:
-        grid = grids[name].without(arguments) if name in grids else None
-        return merger.settings(name, [{}] if grid is None else grid.planned, arguments, problems)
-
-    merged = {name: merged_at(name, theirs, found) for name, theirs in given.items()}
-    tried = {name: left for name, grid in grids.items() if (left := grid.without(given[name])) is not None}
+    whole = replace(document, problems=[])  # the same file, for what only the whole shows
+    for wrong in (*disagreements(recipe, methods, catalogue, task, document), *overridden(recipe, grids, own)):
+        whole.note(*wrong)
+    merger = Merger(recipe, document, task, layers, grids, complete=not problems)
+    given_at: dict[str, Layer] = {name: arguments if scale in (None, name) else {} for name in recipe.scales}
+    merged = {name: merger.cells(name, theirs, whole.problems) for name, theirs in given_at.items()}
+    tried = {name: left for name, grid in grids.items() if (left := grid.without(given_at[name])) is not None}
     settings = {name: {cell: points[0][0] for cell, points in cells.items()} for name, cells in merged.items()}
-    wrongs = [*same_runs(tried, merged)]
-    if recipe.figure is not None:
-        wrongs += undrawable(recipe, recipe.figure, task, methods.get(recipe.baseline, {}), settings)
-    wrongs += unmeasured(recipe, task, settings, document)
-    found += [document.problem(*wrong) for wrong in wrongs]
+    for wrong in (
+        *same_runs(tried, merged),
+        *undrawable(recipe, task, methods.get(recipe.baseline, {}), settings),
+        *unmeasured(recipe, task, settings, document),
+    ):
+        whole.note(*wrong)
 
     def load(theirs: Path) -> LoadedRecipe:
         """`--set` is not for it. Rows of `--also` are, since a run starts from the row of its own name."""
         return load_recipe(theirs, catalogue, also=also, also_fits_all=False, started=(*started, path.resolve()))
 
-    starts = _starts(recipe, document, path, (*started, path.resolve()), load, problems, found)
-    problems += [problem for problem in found if not _follows(problem, problems)]
+    starts = _starts(recipe, path, whole, (*started, path.resolve()), load, problems)
+    problems += [problem for problem in whole.problems if not _follows(problem, problems)]
     if valid is None or problems:
-        raise _error(path, document, problems)
-
+        raise _error(path, document)
     points = {
-        name: {cell: tuple(each for each, _ in every) for cell, every in cells.items()}
-        for name, cells in merged.items()
+        name: {cell: tuple(e for e, _ in every) for cell, every in cells.items()} for name, cells in merged.items()
     }
     origins = {name: {cell: every[0][1] for cell, every in cells.items()} for name, cells in merged.items()}
-    new = {name: dict(changes(theirs, task, functools.partial(merged_at, name))) for name, theirs in given.items()}
-    return LoadedRecipe(path, valid, task, methods, points, origins, starts, tried, document, new, tuple(also))
+    changes = {name: merger.changes(name, theirs) for name, theirs in given_at.items()}
+    return LoadedRecipe(path, valid, task, methods, points, origins, starts, tried, document, changes, tuple(also))
 
 
-def _error(path: Path, document: Document, problems: Sequence[Problem]) -> RecipeError:
-    """The problems, those of keys that an argument gave as problems of it, and of no line."""
-    said = ((problem, document.argument(problem.key) if problem.source is None else None) for problem in problems)
-    return RecipeError(path, [Problem(by, problem.message) if by is not None else problem for problem, by in said])
-
-
-def _settings(given: dict[str, Any] | None, kind: type[Overrides], origin: Origin, problems: list[Problem]) -> Layer:
-    """The settings of one place. What is wrong in them becomes problems, and is left out."""
-    if given is None:
-        return {}
-    assert origin.document is not None
-    found: list[Problem] = []
-    checked = validate(kind, given, origin.path, origin.document.line, found)
-    problems.extend(replace(problem, source=origin.source) for problem in found)
-    return layer_of(checked or salvage(kind, given, {}) or kind(), origin)
-
-
-def load_recipe_text(text: str, catalogue: Catalogue, *given: Any, **options: Any) -> LoadedRecipe:
-    """Like `load_recipe`, from text."""
-    return load_recipe(Path("recipe"), catalogue, *given, text=text, **options)
+def _error(path: Path, document: Document) -> RecipeError:
+    """The document's problems, those of keys that an argument gave as problems of it, and of no line."""
+    problems = document.problems
+    said = (document.argument(problem.key) if problem.source is None else None for problem in problems)
+    pairs = zip(said, problems, strict=True)
+    return RecipeError(path, [problem if by is None else Problem(by, problem.message) for by, problem in pairs])
 
 
 def _follows(problem: Problem, earlier: Iterable[Problem]) -> bool:
@@ -274,56 +265,129 @@ def _settings_section(problem: Problem) -> str | None:
     return (found[1] or "all") if found else None
 
 
+# ---- methods of rows
+
+
+def _fits(given: Any, task: Any, catalogue: Catalogue) -> bool:
+    """Whether a method, as a row says it, is for the task, or is none at all, which is reported elsewhere."""
+    name = given.get("name") if isinstance(given, dict) else given
+    return not isinstance(name, str) or name not in catalogue.methods or catalogue.methods[name].fits(task.sites)
+
+
+def _resolved(given: Any, path: KeyPath, document: Document, catalogue: Catalogue, task: Any) -> dict[str, Any] | None:
+    """A method as a row says it, with its name and all its options; None where something is wrong, which is noted."""
+    if isinstance(given, dict) and not isinstance(given.get("name"), str):
+        wrong = document.problem((*path, "name"), "is missing: say which method")
+        document.problems.append(replace(wrong, line=document.line(path)))
+        return None
+    if not isinstance(given, str | dict):
+        return None  # missing or of a wrong type: the schema says so
+    options = dict(given) if isinstance(given, dict) else {"name": given}
+    name = options.pop("name")
+    if name not in catalogue.methods or not catalogue.methods[name].fits(task.sites):
+        fitting = [each for each, kind in catalogue.methods.items() if kind.fits(task.sites)]
+        document.note(path, f"there is no method for {task.command} called {name!r}; {nearest(name, fitting)}")
+        return None
+    config = validate(catalogue.methods[name], options, document, path)
+    absent = {} if config is None else config.absent(task.sites)
+    for key, text in absent.items():
+        document.note((*path, key), text)
+    return None if config is None or absent else {"name": name, **config.stored()}
+
+
+def _with_rows(
+    document: Document, also: Also, catalogue: Catalogue, task: Any
+) -> tuple[Document, dict[str, dict[str, Any]]]:
+    """`document` with the rows of `also` at the end of its own, and every row's method, its options filled in. Works on
+    the raw data, so that a broken row hides no other. A row that the recipe has already, with the same method, is not
+    added again: one argument can serve many recipes."""
+    rows = document.data.get("rows")
+    methods: dict[str, dict[str, Any]] = {}
+    for name, row in rows.items() if isinstance(rows, dict) else ():
+        said = row.get("method") if isinstance(row, dict) else None
+        method = _resolved(said, ("rows", name, "method"), document, catalogue, task)
+        methods |= {} if method is None else {name: method}
+    if not also or not isinstance(rows, dict):
+        return document, methods
+    added: dict[str, Any] = {}
+    arguments = dict(document.arguments)
+    for name, given in also.items():
+        found = Document()
+        shown = f"--also {name}={given}"
+        if isinstance(given, dict):
+            options = ", ".join(f"{key}: {json.dumps(value).replace(chr(34), '')}" for key, value in given.items())
+            shown = f"--also {name}={{{options}}}"
+        elif given == name:
+            shown = f"--also {name}"
+        if not re.fullmatch(NAME_PATTERN, name):
+            found.note((), f"{name!r} cannot be the name of a row: use {NAME_FORM}")
+        method = _resolved(given, (), found, catalogue, task)
+        if method is None and not found.problems:
+            found.note((), "is no method: give its name, or {name: ..., and its options}")
+        if name in methods and not found.problems and methods[name] != method:
+            free = next(each for number in range(2, len(rows) + 3) if (each := f"{name}-{number}") not in rows)
+            found.note((), f"the recipe has another row {name!r}; give yours another name: {free}=")
+        document.problems.extend(Problem(shown, str(problem)) for problem in found.problems)
+        if method is not None and not found.problems and name not in rows:
+            added[name], methods[name] = {"method": given, "in_paper": False}, method
+            arguments[f"rows.{name}"] = shown
+    return replace(document, data={**document.data, "rows": {**rows, **added}}, arguments=arguments), methods
+
+
 # ---- the other files that a recipe names
 
 
 def _setups(
-    recipe: Recipe, path: Path, document: Document, catalogue: Catalogue, task: TaskOptions, problems: list[Problem]
+    recipe: Recipe, path: Path, document: Document, catalogue: Catalogue, task: Any
 ) -> dict[str | None, list[Layer]]:
     """The settings of every setup, `setups/NAME.yaml`, that `recipe` names. Those that are not there, or broken, or of
     another task, become problems, once; those of a setup's own have its file."""
     beside = [Path(os.path.normpath(path.parent / ".." / SETUPS))] if path.is_file() else []
     folders = [folder for folder in (*beside, *(root / SETUPS for root in recipe_roots())) if folder.is_dir()]
     files = {file.stem: file for folder in folders[::-1] for file in sorted(folder.glob("*.yaml"))}
+    kind = overrides_of(task.settings)
     found: dict[str | None, list[Layer]] = {}
     for at, place in recipe.places():
         name = getattr(place, "setup", None)
         if name is None or name in found:
             continue
-        found[name], source, theirs = [], str(files.get(name)), list[Problem]()
+        found[name], source = [], str(files.get(name))
+        if name not in files:
+            document.note((*at, "setup"), f"no setup is called {name!r}; {nearest(name, sorted(files))}")
+            continue
         try:
-            if name not in files:
-                raise LookupError(f"no setup is called {name!r}; {nearest(name, sorted(files))}")
             setup = read(files[name])
             if not isinstance(setup.data, dict) or not setup.data:
                 raise RecipeError(source, [Problem("", "is not a setup: it has no settings")])
-            found[name] = [_settings(setup.data, overrides_of(task.settings), Origin((), setup, source), theirs)]
-            for command, other in catalogue.tasks.items() if theirs else ():
-                if validate(overrides_of(other.settings), setup.data, (), setup.line, []) is not None:
-                    found[name] = []
-                    raise LookupError(f"{name} is a setup of {command}; this recipe is for {task.command}")
-            theirs = [*setup.problems, *theirs]
         except RecipeError as error:
-            theirs = [*error.problems]
-        except LookupError as error:
-            theirs = []
-            problems.append(document.problem((*at, "setup"), error.args[0]))
-        problems += [replace(problem, source=source) for problem in theirs]
+            document.problems += [replace(problem, source=source) for problem in error.problems]
+            continue
+        checked = validate(kind, setup.data, setup)
+        of_others = [
+            command
+            for command, other in catalogue.tasks.items()
+            if checked is None and validate(overrides_of(other.settings), setup.data, Document()) is not None
+        ]
+        if of_others:
+            document.note((*at, "setup"), f"{name} is a setup of {of_others[0]}; this recipe is for {task.command}")
+            continue
+        found[name] = [layer_of(checked or salvage(kind, setup.data, {}) or kind(), Origin((), setup, source))]
+        document.problems += [replace(problem, source=source) for problem in setup.problems]
     return found
 
 
 def _starts(
     recipe: Recipe,
-    document: Document,
     path: Path,
+    document: Document,
     started: tuple[Path, ...],
     load: Callable[[Path], LoadedRecipe],
     problems: list[Problem],
-    found: list[Problem],
 ) -> dict[str, dict[Cell, LoadedStart]]:
     """By scale the start of every cell that has one; the row's wins over the column's, and this over the recipe's.
-    `started` are the files whose runs start from this one's, and itself. What is wrong becomes problems: of the key
-    where no recipe is found, of its own file where that has some; what is wrong with its cells is `found`."""
+    `started` are the files whose runs start from this one's, and itself. What is wrong becomes `problems`: of the key
+    where no recipe is found, of its own file where that has some; what is wrong with its cells is noted in the
+    document."""
 
     def source_of(name: str, key: KeyPath) -> LoadedRecipe | None:
         """A file beside the one at hand, else as `find_recipe` finds it."""
@@ -358,7 +422,7 @@ def _starts(
         theirs = start.column or (column if column in columns or len(columns) != 1 else columns[0])
         begun = LoadedStart(source, start.row or row, theirs, start.seed, start.new, start.drop, (*at, "start"))
         wrong = [document.problem((*begun.path, key), message) for key, message in _wrong(start, begun, scale)]
-        found.extend(problem for problem in wrong if problem not in found)
+        document.problems.extend(problem for problem in wrong if problem not in document.problems)
         if not wrong:
             starts[scale][row, column] = begun
     return starts
@@ -396,14 +460,3 @@ def select(names: str | None, available: Iterable[str], what: str) -> list[str]:
     if not wanted:
         raise UserError(f"no {what} was selected", f"there are {', '.join(order)}")
     return [name for name in order if name in wanted]
-
-
-__all__ = [
-    "LoadedRecipe",
-    "LoadedStart",
-    "available_recipes",
-    "find_recipe",
-    "load_recipe",
-    "load_recipe_text",
-    "select",
-]

@@ -2,19 +2,41 @@
 
 The later wins, key by key; a setup comes just before the settings of the place that names it. Each key remembers where
 it came from, so that a combination that cannot work is blamed on the line that made it so.
+
+A grid is the combinations of a `sweep`: values of settings that every cell of a table tries, to show the runs of the
+best by validation, once all have ended (`report.collect`). With seeds of its own a sweep has trials, and the table's
+runs are trained at the points that these choose (`report.exhibits`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import contextlib
+import itertools
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from comt_cli.recipe.problems import KeyPath, Problem, RecipeError, dotted, known_as, nearest
-from comt_cli.recipe.schema import Recipe, TaskOptions
-from comt_cli.recipe.settings import Overrides, RunSettings
-from comt_cli.recipe.validate import every_key, validate
-from comt_cli.recipe.yaml_lines import Document, parse
+from comt_cli.errors import UserError
+from comt_cli.recipe.problems import (
+    Document,
+    KeyPath,
+    Problem,
+    RecipeError,
+    dotted,
+    every_key,
+    known_as,
+    nearest,
+    parse,
+    unknown_key,
+    valid_keys,
+    validate,
+)
+from comt_cli.recipe.schema import Recipe, Sweep, Wrong
+from comt_cli.recipe.settings import Overrides, RunSettings, overrides_of
+
+Cell = tuple[str, str]
+"""A row and a column."""
 
 
 @dataclass(frozen=True)
@@ -58,24 +80,24 @@ def parse_arguments(arguments: Sequence[str], kind: type[Overrides], problems: l
     for argument in arguments:
         key, equals, text = argument.partition("=")
         section, _, name = key.strip().partition(".")
-        shown, found = f"--set {argument}", list[Problem]()
+        shown, found = f"--set {argument}", Document()
         if not equals or not name:
             meant = known_as(key.strip(), every_key(kind))
             example = f"{meant}={text or '...'}" if meant is not None else "train.steps=200"
-            found.append(Problem("", f"write SECTION.KEY=VALUE, for instance {example}"))
+            found.note((), f"write SECTION.KEY=VALUE, for instance {example}")
         elif section not in kind.model_fields:
-            found.append(Problem("", f"there is no section {section!r}; {nearest(section, kind.model_fields)}"))
+            found.note((), f"there is no section {section!r}; {nearest(section, kind.model_fields)}")
         else:
             try:
-                document = parse(text, shown)
+                read = parse(text, shown)
             except RecipeError as error:
-                document = Document(None, problems=[*error.problems])
-            found = [Problem("", str(replace(each, line=None))) for each in document.problems]
-            value = document.data if text.strip() else None
-            given = None if found else validate(kind, {section: {name: value}}, (), lambda _: None, found)
+                read = Document(problems=[*error.problems])
+            found.problems = [Problem("", str(replace(each, line=None))) for each in read.problems]
+            value = read.data if text.strip() else None
+            given = None if found.problems else validate(kind, {section: {name: value}}, found)
             if given is not None:
                 parsed |= layer_of(given, Origin(argument=shown))
-        problems.extend(Problem(shown, problem.message) for problem in found)
+        problems.extend(Problem(shown, problem.message) for problem in found.problems)
     return parsed
 
 
@@ -86,9 +108,9 @@ def merge(kind: type[RunSettings], layers: Sequence[Layer]) -> tuple[RunSettings
     for name, (value, _) in together.items():
         section, _, key = name.partition(".")
         merged[section][key] = value
-    found: list[Problem] = []
-    settings = validate(kind, merged, (), lambda _: None, found)
-    return settings, {key: origin for key, (_, origin) in together.items()}, found
+    found = Document()
+    settings = validate(kind, merged, found)
+    return settings, {key: origin for key, (_, origin) in together.items()}, found.problems
 
 
 def located(
@@ -117,56 +139,254 @@ def located(
 
 @dataclass(frozen=True)
 class Merger:
-    """Merges the settings of a recipe's cells, from the `layers` of every place. Where not `complete`, broken parts of
-    the recipe were left out: a missing key then proves nothing."""
+    """Merges the settings of a recipe's cells, from the `layers` of every place and the `grids` of scales. Where not
+    `complete`, broken parts of the recipe were left out: a missing key then proves nothing."""
 
     recipe: Recipe
     document: Document
-    kind: type[RunSettings]
+    task: Any
     layers: Mapping[KeyPath, Sequence[Layer]]
+    grids: Mapping[str, LoadedGrid]
     complete: bool
 
-    def settings(
-        self, scale: str, points: Sequence[Layer], arguments: Layer, problems: list[Problem]
-    ) -> dict[tuple[str, str], list[Point]]:
-        """The settings of every (row, column) of a scale at each of the points; a problem that several cells share is
+    def cells(self, scale: str, arguments: Layer, problems: list[Problem]) -> dict[Cell, list[Point]]:
+        """The settings of every cell of a scale at each point of its grid; a problem that several cells share is
         reported once."""
-        merged: dict[tuple[str, str], list[Point]] = {}
+        grid = self.grids[scale].without(arguments) if scale in self.grids else None
+        merged: dict[Cell, list[Point]] = {}
         seen = {*problems}
-        for column in self.recipe.columns_at(scale):
+        for column, row in itertools.product(self.recipe.columns_at(scale), self.recipe.rows):
             at = self.recipe.column_path(scale, column)
-            for row in self.recipe.rows:
-                own = [each for path in ((), ("scales", scale), at, ("rows", row)) for each in self.layers[path]]
-                for point in points:
-                    layers = [*own, point, arguments]
-                    settings, origins, found = merge(self.kind, layers)
-                    for problem in found:
-                        if self.complete or problem.key in origins:
-                            where = located(problem, self.kind, layers, origins, self.document.problem(at, ""))
-                            if where not in seen:
-                                seen.add(where)
-                                problems.append(where)
-                    if settings is not None:
-                        merged.setdefault((row, column), []).append((settings, origins))
+            own = [each for path in ((), ("scales", scale), at, ("rows", row)) for each in self.layers[path]]
+            for point in [{}] if grid is None else grid.planned:
+                layers = [*own, point, arguments]
+                settings, origins, found = merge(self.task.settings, layers)
+                for problem in found:
+                    if self.complete or problem.key in origins:
+                        needing = self.document.problem(at, "")
+                        where = located(problem, self.task.settings, layers, origins, needing)
+                        if where not in seen:
+                            seen.add(where)
+                            problems.append(where)
+                if settings is not None:
+                    merged.setdefault((row, column), []).append((settings, origins))
         return merged
 
+    def changes(self, scale: str, arguments: Layer) -> dict[str, Any]:
+        """The `--set` arguments that change what is trained at a scale, by dotted key, in the order of the keys:
+        neither those that change no number (`runtime_keys`), nor those whose value every cell has anyway."""
 
-def changes(
-    arguments: Layer, task: TaskOptions, merged: Callable[[Layer, list[Problem]], Mapping[Any, Sequence[Point]]]
-) -> Iterator[tuple[str, Any]]:
-    """The `--set` arguments that change what is trained, by dotted key, in the order of the keys: neither those that
-    change no number (`runtime_keys`), nor those whose value every cell has anyway. `merged` gives all settings of a
-    scale with such arguments."""
+        def settings(given: Layer) -> list[list[RunSettings]]:
+            return [[each for each, _ in points] for points in self.cells(scale, given, []).values()]
 
-    def settings(given: Layer) -> list[list[RunSettings]]:
-        return [[each for each, _ in points] for points in merged(given, []).values()]
+        left, whole = dict(arguments), settings(arguments) if arguments else []
+        for key in sorted(arguments):
+            without = {other: given for other, given in left.items() if other != key}
+            if settings(without) == whole:
+                left = without
+        runtime = {f"{section}.{name}" for section, names in self.task.runtime_keys.items() for name in names}
+        return {key: left[key][0] for key in sorted(left) if key not in runtime}
 
-    left, whole = dict(arguments), settings(arguments) if arguments else []
-    for key in sorted(arguments):
-        without = {other: given for other, given in left.items() if other != key}
-        if settings(without) == whole:
-            left = without
-    for key in sorted(left):
+
+# ---- grids
+
+OF_TEST = ("test_", "unseen_", "last_")
+"""How the names of metrics begin that are of other splits than validation."""
+TRIAL_SEEDS = (101, 102)
+"""Of trials of a sweep that the command line gives, and the recipe does not have."""
+
+
+@dataclass(frozen=True)
+class LoadedGrid:
+    """The grid of a scale: by dotted key the values, each with where it stands; `path` is the sweep's own place.
+    `seeds` are those of its trials, () where the table's own seeds try the values."""
+
+    path: KeyPath
+    metric: str
+    values: Mapping[str, Sequence[tuple[Any, Origin]]]
+    seeds: tuple[int, ...] = ()
+
+    @property
+    def points(self) -> list[Layer]:
+        """All combinations of the values, the last key's changing first."""
+        return [dict(zip(self.values, each, strict=True)) for each in itertools.product(*self.values.values())]
+
+    @property
+    def planned(self) -> list[Layer]:
+        """The points that runs can have: with trials the recipe's own values, as the point of number 0, and `points`
+        from 1 on; without trials `points`."""
+        return [{}, *self.points] if self.seeds else self.points
+
+    def of(self, settings: RunSettings) -> dict[str, Any]:
+        """The values that a run has of the grid's keys, as plain data; moments are whole steps there."""
+        said = settings.model_dump(mode="json")
+        return {key: said[section][name] for key in self.values for section, _, name in [key.partition(".")]}
+
+    def without(self, arguments: Layer) -> LoadedGrid | None:
+        """The grid of the keys that `--set` leaves open; None where it leaves none."""
+        open_keys = {key: given for key, given in self.values.items() if key not in arguments}
+        return replace(self, values=open_keys) if open_keys else None
+
+
+def load_grids(recipe: Recipe, task: Any, document: Document) -> dict[str, LoadedGrid]:
+    """The grid of every scale that has one. What is wrong in grids is noted in the document, and left out."""
+    grids: dict[KeyPath, LoadedGrid] = {}
+    places = {(): recipe.sweep} | {("scales", name): scale.sweep for name, scale in recipe.scales.items()}
+    for path, sweep in (((*at, "sweep"), sweep) for at, sweep in places.items() if sweep is not None):
+        values: dict[str, Sequence[tuple[Any, Origin]]] = {}
+        for at, message in _checked(sweep, path, recipe, task, document, values):
+            wrong = document.problem((*path, *at), message)
+            if not any(f"{other.key}.".startswith((f"{wrong.key}.", f"{wrong.key}[")) for other in document.problems):
+                document.problems.append(wrong)
+        grids[path] = LoadedGrid(path, sweep.metric, values, tuple(sweep.seeds or ()))
+        if recipe.figure is not None or recipe.ablations:
+            message = "figures and ablations are of runs that are known before any has ended; leave one of them out"
+            document.note(path, message)
+    found: dict[str, LoadedGrid] = {}
+    for name, scale in recipe.scales.items():
+        path = ("scales", name, "sweep") if "sweep" in scale.model_fields_set else ("sweep",)
+        if path in grids:
+            found[name] = grids[path]
+            for each in _unfair(recipe, name, task, grids[path]):
+                document.note(*each)
+    return found
+
+
+def _checked(
+    sweep: Sweep, path: KeyPath, recipe: Recipe, task: Any, document: Document,
+    values: dict[str, Sequence[tuple[Any, Origin]]],
+) -> Wrong:  # fmt: skip
+    """The problems below `path`; what is right is put into `values`."""
+    kind = overrides_of(task.settings)
+    if not sweep.settings:
+        yield ("settings",), "has no keys: say what is tried, for instance train.learning_rate: [3e-4, 1e-3]"
+    for key, given in sweep.settings.items():
+        wrong = _wrong_key(key, task, kind) or ("is empty: give the values to try" if not given else None)
+        if wrong is not None:
+            yield ("settings", key), wrong
+            continue
         section, _, name = key.partition(".")
-        if name not in task.runtime_keys.get(section, ()):
-            yield key, left[key][0]
+        kept: list[tuple[Any, Origin]] = []
+        for number, value in enumerate(given):
+            at, found = (*path, "settings", key, number), Document()
+            validate(kind, {section: {name: value}}, found)
+            if value in [other for other, _ in kept]:
+                found.note((), f"{json.dumps(value)} stands twice")
+            yield from ((at[len(path) :], problem.message) for problem in found.problems)
+            if not found.problems:
+                kept.append((value, Origin(at, document, argument=document.argument(dotted(at)))))
+        if kept:
+            values[key] = kept
+        if sweep.seeds and len(kept) == len(given):
+            if {*map(type, given)} - {int, float}:
+                yield ("settings", key), "are not all numbers: of others none is at an edge; leave seeds out"
+            elif len(given) < 3:
+                yield ("settings", key), f"are only {len(given)}: the best is at the edge; give 3 or more"
+    validation = [name for name in task.metrics if not name.startswith(OF_TEST)]
+    if recipe.command == task.command and sweep.metric not in validation:  # a wrong command is reported elsewhere
+        hint = f"; {nearest(sweep.metric, validation)}" if sweep.metric not in task.metrics else ""
+        yield ("metric",), f"{sweep.metric} is no metric of validation data; these are {', '.join(validation)}{hint}"
+
+
+def _unfair(recipe: Recipe, scale: str, task: Any, grid: LoadedGrid) -> Wrong:
+    """Trials that are not apart from what the table shows: by their seeds, or by the data that chooses."""
+    if shared := sorted({*(recipe.scales[scale].seeds or recipe.seeds)} & {*grid.seeds}):
+        yield (*grid.path, "seeds"), f"{shared[0]} is a seed of the table at scale {scale}, too; give others"
+    for column in recipe.columns_at(scale) if grid.seeds else ():
+        metric = recipe.metric_at(scale, column)
+        if metric in task.metrics and not metric.startswith(OF_TEST):
+            tested = [name for name in task.metrics if name.startswith(OF_TEST)]
+            message = f"chooses on the validation data that {metric} of column {column} is of"
+            yield grid.path, f"{message}; show one of {', '.join(tested) or 'another task'}"
+            return
+
+
+def _wrong_key(key: str, task: Any, kind: type[Overrides]) -> str | None:
+    """Why no grid can have the key; None where it can."""
+    section, _, name = key.partition(".")
+    if not name:
+        return f"write SECTION.KEY, for instance {known_as(key, every_key(kind)) or 'train.learning_rate'}"
+    if section not in kind.model_fields:
+        return f"there is no section {section!r}; {nearest(section, kind.model_fields)}"
+    known = valid_keys(kind, (section,))
+    if name not in known:
+        return unknown_key(name, known, every_key(kind, but=section))
+    if section == "data":
+        return "other data have another validation set, on which nothing can be compared; make columns of them"
+    if name in task.runtime_keys.get(section, ()):
+        return "changes no number, so there is nothing to choose"
+    return None
+
+
+def overridden(recipe: Recipe, grids: Mapping[str, LoadedGrid], own: Mapping[KeyPath, Layer]) -> Wrong:
+    """Keys of a grid that a row's or a column's own settings give, which the grid would override: each once. Setups,
+    and the settings of the recipe and its scales, may give them, and with trials every place may."""
+    places: dict[KeyPath, str] = {}
+    for scale, grid in grids.items():
+        owners: list[KeyPath] = [recipe.column_path(scale, name) for name in recipe.columns_at(scale)]
+        owners += [("rows", name) for name in recipe.rows]
+        for owner in owners if not grid.seeds else ():
+            places |= {own[owner][key][1].path: scale for key in grid.values if key in own[owner]}
+    for path, scale in places.items():
+        yield path, f"the grid of scale {scale} tries values of this key, and would override it; leave it out here"
+
+
+def same_runs(grids: Mapping[str, LoadedGrid], merged: Mapping[str, Mapping[Cell, Sequence[Point]]]) -> Wrong:
+    """Points of different values that a run's settings do not tell apart, such as shares of the same whole step: the
+    first cell that has such, of each grid."""
+    found: dict[KeyPath, str] = {}
+    for scale, grid in grids.items():
+        for (row, column), points in merged[scale].items():
+            tried = [settings.model_dump_json() for settings, _ in points[1 if grid.seeds else 0 :]]
+            if len({*tried}) < len(tried):
+                found.setdefault((*grid.path, "settings"), f"two points are the same run in {row} under {column}")
+    yield from found.items()
+
+
+def with_sweep(
+    document: Document, arguments: Sequence[str], scale: str, task: Any, overrides: Sequence[str] = ()
+) -> Document:
+    """`document` at `scale` alone, with the sweep of `--sweep` arguments, `train.learning_rate=1e-3,2e-3,4e-3`: its
+    metric and seeds are those of the recipe's sweep, else the task's first metric and `TRIAL_SEEDS`. Columns that show
+    a metric of validation, which chooses, show that of the test split; ablations, which compare rows under equal
+    settings, are left out. `overrides` are the `--set` arguments. Raises `UserError` where an argument is not
+    KEY=VALUE,VALUE,..., or a key is given twice."""
+    fixed = {override.partition("=")[0].strip() for override in overrides}
+    settings: dict[str, Any] = {}
+    said_by = {f"scales.{scale}.sweep": "--sweep", "metric": "--sweep"}
+    for argument in arguments:
+        key, _, text = argument.partition("=")
+        key, values = key.strip(), Document()
+        if text.strip():
+            with contextlib.suppress(RecipeError):
+                values = parse(f"[{text}]", "--sweep")
+        if key in settings or key in fixed:
+            raise UserError(f"--sweep {key} is given twice, or by --set too", "One --sweep has all values of a key.")
+        if values.problems or not isinstance(values.data, list):
+            form = "as in train.learning_rate=1e-3,2e-3,4e-3"
+            raise UserError(f"--sweep {argument}: should be SECTION.KEY=VALUE,VALUE,...", form)
+        settings[key] = values.data
+        said_by[f"scales.{scale}.sweep.settings.{key}"] = f"--sweep {argument}"
+    data: dict[str, Any] = {"metric": task.metric, **document.data}
+    scales: Any = data.get("scales")
+    own: Any = scales.get(scale) if isinstance(scales, dict) else None
+    if not isinstance(own, dict):  # which is reported elsewhere
+        return document
+    before = own.get("sweep", data.get("sweep"))
+    sweep = {"metric": task.metric, "seeds": None, **(before if isinstance(before, dict) else {}), "settings": settings}
+    sweep["seeds"] = sweep["seeds"] or list(TRIAL_SEEDS)
+    data["scales"] = {scale: {**_tested(own, task), "sweep": sweep}}
+    data.pop("ablations", None)
+    return replace(document, data=_tested(data, task), arguments=document.arguments | said_by)
+
+
+def _tested(place: Mapping[str, Any], task: Any) -> dict[str, Any]:
+    """A recipe, a scale or a column whose metric, and those of its columns, are of the test split."""
+    found, metric, columns = dict(place), place.get("metric"), place.get("columns")
+    if f"test_{metric}" in task.metrics and not str(metric).startswith(OF_TEST):
+        found["metric"] = f"test_{metric}"
+    if isinstance(columns, dict):
+        found["columns"] = {
+            name: _tested(each, task) if isinstance(each, dict) else each for name, each in columns.items()
+        }
+    return found

@@ -1,15 +1,37 @@
-"""Problems of a recipe, each with its place: file, line, dotted key, nearest valid name."""
+"""Plain data from YAML 1.2, checked against types; every problem with its place: file, line, dotted key, nearest name.
+
+A recipe may come from anywhere, so it is data only: no tags, no aliases (a few lines of them can expand to gigabytes),
+no directives (`%YAML 1.1` would change what values mean), bounded size and depth. YAML 1.2
+reads `3e-4` as a number (1.1 reads a string) and `no` as a string.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import functools
+import json
+import operator
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+from ruamel.yaml import YAML, tokens
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.reader import ReaderError
+from ruamel.yaml.scanner import Scanner
 
 from comt_cli.errors import UserError
+from comt_cli.files import read_bytes
 
 KeyPath = tuple[str | int, ...]
+Model = TypeVar("Model", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -93,3 +115,244 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     options = list(valid)
     close = closest(name, options)
     return f"did you mean {close}?" if close is not None else f"valid: {', '.join(options) or 'none'}"
+
+
+# ---- YAML
+
+MAX_BYTES = 200_000
+MAX_DEPTH = 20
+_NOT_DATA = {tokens.AliasToken: "an alias", tokens.TagToken: "a tag", tokens.DirectiveToken: "a directive"}
+_OPENING = (
+    *(tokens.BlockMappingStartToken, tokens.BlockSequenceStartToken),
+    *(tokens.FlowMappingStartToken, tokens.FlowSequenceStartToken),
+)
+_CLOSING = (tokens.BlockEndToken, tokens.FlowMappingEndToken, tokens.FlowSequenceEndToken)
+_PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null"))
+
+
+@dataclass
+class Document:
+    """Plain data, the 1-based line of every key path, and the problems found so far. `arguments` are those of the
+    command line that gave a dotted key, and all below it, in place of the file."""
+
+    data: Any = None
+    lines: dict[KeyPath, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    arguments: dict[str, str] = field(default_factory=dict)
+
+    def argument(self, key: str) -> str | None:
+        """The argument that gave a dotted key; None where the file did."""
+        fitting = [each for each in self.arguments if f"{key}.".startswith((f"{each}.", f"{each}["))]
+        return self.arguments[max(fitting, key=len)] if fitting else None
+
+    def problem(self, path: KeyPath, message: str) -> Problem:
+        """A problem of the key at `path`, with its line."""
+        return Problem(dotted(path), message, self.line(path))
+
+    def note(self, path: KeyPath, message: str) -> None:
+        """Add a problem of the key at `path`."""
+        self.problems.append(self.problem(path, message))
+
+    def line(self, path: KeyPath) -> int | None:
+        """The line of a key, or of the nearest enclosing key in the file."""
+        above = (path[:length] for length in range(len(path), 0, -1))
+        return next((self.lines[each] for each in above if each in self.lines), None)
+
+
+def read(path: Path) -> Document:
+    """Read a YAML file. Raises `RecipeError` naming the line for anything that is not plain YAML 1.2 data."""
+    try:
+        content = read_bytes(path, MAX_BYTES)
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise RecipeError(path, [Problem("", "is not UTF-8 text", line)]) from None
+    except (OSError, ValueError) as error:
+        said = (error.strerror if isinstance(error, OSError) else None) or error
+        raise RecipeError(path, [Problem("", f"cannot be read: {said}")]) from None
+    return parse(text, path)
+
+
+def parse(text: str, source: Path | str) -> Document:
+    """Parse YAML text; `source` names it in errors. Raises `RecipeError` where nothing can be made of it."""
+    yaml = YAML(typ="safe", pure=True)
+    not_data: list[Problem] = []
+    yaml.Scanner = functools.partial(_Scanner, not_data)
+    found = Document()
+    try:
+        node = yaml.compose(text)
+        if node is not None and not not_data:
+            found.data = _value(node, (), yaml.constructor, found)
+    except YAMLError as error:
+        line, said = None, str(error)
+        if isinstance(error, ReaderError):
+            line, said = text[: error.position].count("\n") + 1, f"it holds the character U+{error.character:04X}"
+        elif isinstance(error, MarkedYAMLError):
+            line, said = error.problem_mark.line + 1 if error.problem_mark else None, error.problem or error.context
+        not_data = not_data or [Problem("", f"is not YAML: {said}", line)]
+    if not_data:
+        raise RecipeError(source, not_data)
+    return found
+
+
+class _Scanner(Scanner):
+    """Notes in `problems` what is not data, and refuses what is nested too deeply before anything is built from it."""
+
+    def __init__(self, problems: list[Problem], loader: Any = None) -> None:
+        super().__init__(loader)
+        self.problems = problems
+        self._depth = 0
+
+    def get_token(self) -> Any:
+        token = super().get_token()
+        line = token.start_mark.line + 1
+        if type(token) in _NOT_DATA:
+            message = f"{_NOT_DATA[type(token)]} is not allowed: a recipe is plain data"
+            self.problems.append(Problem("", message, line))
+        self._depth += isinstance(token, _OPENING) - isinstance(token, _CLOSING)
+        if self._depth > MAX_DEPTH:
+            self.problems.append(Problem("", "is nested too deeply", line))
+            raise YAMLError
+        return token
+
+
+def _value(node: Node, path: KeyPath, constructor: Any, found: Document) -> Any:
+    """A composed node as plain data; its lines, and keys that stand twice, are noted in `found`."""
+    if isinstance(node, SequenceNode):
+        found.lines.update({(*path, i): item.start_mark.line + 1 for i, item in enumerate(node.value)})
+        return [_value(item, (*path, i), constructor, found) for i, item in enumerate(node.value)]
+    if isinstance(node, ScalarNode):
+        value = node.value  # of a date, a binary, an integer of thousands of digits: the text that stands there
+        if node.tag in _PLAIN_TAGS:
+            with contextlib.suppress(ValueError):
+                plain = constructor.construct_object(node)
+                str(plain)  # of thousands of hexadecimal digits there is an integer, which cannot be printed
+                value = plain
+        if not str(value).isascii() and value != value.encode(errors="replace").decode():
+            raise MarkedYAMLError(problem="it holds half of a surrogate pair", problem_mark=node.start_mark)
+        return value
+    assert isinstance(node, MappingNode)
+    mapping: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        line = key_node.start_mark.line + 1
+        key, at = str(key_node.value), (*path, str(key_node.value))
+        if not isinstance(key_node, ScalarNode):
+            found.problems.append(Problem(dotted(path), "has a key that is not a word", line))
+        elif key in mapping:
+            found.problems.append(Problem(dotted(at), f"stands twice, first on line {found.lines[at]}", line))
+        else:
+            found.lines[at] = line
+            mapping[key] = _value(value_node, at, constructor, found)
+    return mapping
+
+
+# ---- types
+
+_EXPECTED = {
+    **dict.fromkeys(("dict_type", "model_type"), "should be a group of keys"),
+    **dict.fromkeys(("int_from_float", "int_type"), "should be a whole number"),
+    "tuple_type": "should be a list",
+}
+"""pydantic's kinds of complaint, where its own words are not a recipe's."""
+
+
+def validate(model: type[Model], data: Any, document: Document, prefix: KeyPath = ()) -> Model | None:
+    """`data`, which stands at `prefix` in the document, checked strictly (no "200" for 200); where something is wrong,
+    None, and the document has the problems."""
+    try:
+        return model.model_validate_json(json.dumps(data), strict=True)
+    except ValidationError as error:
+        messages: dict[KeyPath, str] = {}
+        for detail in error.errors(include_url=False):
+            for at, message in _complaints(model, data, detail):
+                messages.setdefault(at, message)  # a union complains once for each of its types
+        for at, message in messages.items():
+            document.note((*prefix, *at), message)
+        return None
+
+
+def salvage(model: type[Model], data: Any, stand_ins: Mapping[str, Any]) -> Model | None:
+    """`data` without what is wrong in it, with `stand_ins` for what is missing; None if too little is left. Only for
+    finding further problems: nothing is ever run from it."""
+    kept = json.loads(json.dumps(data))
+    stood_in: set[KeyPath] = set()
+    while True:
+        try:
+            return model.model_validate_json(json.dumps(kept), strict=True)
+        except ValidationError as error:
+            wrong = {_key_path(kept, detail): detail["type"] for detail in error.errors()}
+        for path in sorted(wrong, reverse=True):  # the inner before the outer, the later item before the earlier
+            is_missing = wrong[path] == "missing"
+            # A stand-in that is wrong itself would only come back.
+            if not path or path in stood_in or (is_missing and path[-1] not in stand_ins):
+                return None
+            parent = functools.reduce(operator.getitem, path[:-1], kept)
+            if is_missing:
+                parent[path[-1]] = stand_ins[str(path[-1])]
+                stood_in.add(path)
+            else:
+                del parent[path[-1]]
+
+
+def _complaints(model: type[BaseModel], data: Any, detail: ErrorDetails) -> Iterator[tuple[KeyPath, str]]:
+    """A complaint of pydantic's by key; one of our own validators may hold several, each an argument of its error."""
+    kind, path, given = detail["type"], _key_path(data, detail), detail["input"]
+    if kind == "too_short" and given:
+        return  # only because its items were refused
+    if kind == "value_error":
+        for text in map(str, detail["ctx"]["error"].args):  # `key: what is wrong`
+            key, _, rest = text.partition(": ")
+            yield ((*path, key), rest) if rest and key.isidentifier() else (path, text)
+    elif kind == "extra_forbidden":
+        known = valid_keys(model, path[:-1])
+        # Within a value that a validator of its own took apart, nothing is known of the keys that would be right.
+        is_known = known or len(path) == 1
+        yield path, unknown_key(str(path[-1]), known, every_key(model, but=str(path[0]))) if is_known else "unknown key"
+    elif kind == "missing":
+        yield path, "is missing"
+    elif kind == "literal_error":
+        options = [option.strip("' ") for option in str(detail["ctx"]["expected"]).replace(" or ", ", ").split(",")]
+        yield path, f"{given!r} is not one of {', '.join(options)}; {nearest(str(given), options)}"
+    else:
+        wanted = _EXPECTED.get(kind) or f"{detail['msg'][0].lower()}{detail['msg'][1:]}"
+        shown = json.dumps(given, ensure_ascii=False)
+        shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+        yield path, f"{shown} does not fit: {wanted.removeprefix('input ')}"
+
+
+def _key_path(data: Any, detail: ErrorDetails) -> KeyPath:
+    """The place of a complaint, without what pydantic adds for the branches of a union and for dictionary keys."""
+    path: list[str | int] = []
+    for part in detail["loc"]:
+        is_item = isinstance(data, list) and isinstance(part, int) and part < len(data)
+        if is_item or (isinstance(data, Mapping) and part in data):
+            path.append(part)
+            data = data[part]
+    return (*path, detail["loc"][-1]) if detail["type"] == "missing" else tuple(path)
+
+
+def valid_keys(model: type[BaseModel], path: KeyPath) -> list[str]:
+    """The keys that may stand at `path` below `model`; empty where any name may."""
+    kinds: list[Any] = [model]
+    for part in path:
+        below = [typing.get_args(kind)[1] for kind in kinds if typing.get_origin(kind) is dict]
+        below += [keys[str(part)].annotation for keys in _fields(kinds) if part in keys]
+        kinds = _kinds(below[0] if below else None)
+    return [key for keys in _fields(kinds) for key in keys]
+
+
+def _fields(kinds: Iterable[Any]) -> list[Mapping[str, Any]]:
+    return [kind.model_fields for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+
+
+def _kinds(annotation: Any) -> list[Any]:
+    """The types of a union, or the only one."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return [kind for option in typing.get_args(annotation) for kind in _kinds(option)]
+    return [annotation]
+
+
+def every_key(settings: type[BaseModel], but: str = "") -> list[str]:
+    """`train.steps` and the other keys of settings, without those of one section; none of what is no settings."""
+    sections = [section for section in settings.model_fields if section != but and "train" in settings.model_fields]
+    return [f"{section}.{key}" for section in sections for key in valid_keys(settings, (section,))]

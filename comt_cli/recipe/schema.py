@@ -1,19 +1,17 @@
-"""The keys of a recipe: what makes a table or a figure of runs. Which settings the runs have is their task's matter.
-
-Tasks and methods stand above recipes: what a recipe must know of them is said here, and they are handed in.
-"""
+"""The keys of a recipe: what makes a table or a figure of runs, and what must agree among them. Which settings the runs
+have is their task's matter."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PositiveFloat
 
-from comt_cli.recipe.problems import KeyPath, closest
-from comt_cli.recipe.settings import Section, matching
+from comt_cli.recipe.problems import Document, KeyPath, closest, nearest
+from comt_cli.recipe.settings import RunSettings, Section, matching
 
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9+._/-]*"
 NAME_FORM = "letters, digits and + . _ / -, a letter or digit first"
@@ -49,54 +47,19 @@ def _once_each(what: str) -> AfterValidator:
 
 
 Seeds = Annotated[list[Seed], Field(min_length=1), _once_each("seed")]
-
-
 PaperIncrease = Annotated[str, matching(r"<?\d+(\.\d+)?%", "is no printed increase, for instance 1%, <1% or 22.9%")]
 """A printed increase of the number of parameters, as text: `<1%` is no number."""
-Stream = Literal["tokens", "maps"]
-"""What goes from block to block: sequences of vectors, [B, T, D], or feature maps, [B, C, H, W]."""
-
-
-@dataclass(frozen=True)
-class Sites:
-    """The offers of a task's models to a method: their stream, the sites that can carry a gate, and what only some
-    have: `states`, that more than a stream goes from block to block, and that blocks follow training; `values`, that a
-    block attends with other values than its own; `bare embedding`, neither scaled nor normalised."""
-
-    stream: Stream
-    names: tuple[str, ...]
-    features: tuple[str, ...] = ()
-
-
-class MethodOptions(Section):
-    """A method as recipes know it: its options, and the models it is for."""
-
-    @classmethod
-    def fits(cls, sites: Sites) -> bool:
-        """Whether models that offer these sites can have the method."""
-        raise NotImplementedError
-
-    def absent(self, sites: Sites) -> dict[str, str]:
-        """Problems of options that name what models with these sites do not have, by option."""
-        raise NotImplementedError
-
-    def stored(self) -> dict[str, Any]:
-        """The options as a run's `spec.json` has them, and so its identity: defaults included, but for `later` keys."""
-        return self.model_dump(mode="json", exclude=self.later_at_default)
-
-
-TaskOptions = Any
-"""A `tasks.base.Task`: tasks stand above recipes, and are handed in."""
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Every method by its name, and every task by its command, the usual one first: what a recipe can name."""
+    """Every class of a method (`methods.base.Method`) by its name, and every task (`tasks.base.Task`) by its command,
+    the usual one first: what a recipe can name. Both stand above recipes, and are handed in."""
 
-    methods: Mapping[str, type[MethodOptions]]
-    tasks: Mapping[str, TaskOptions]
+    methods: Mapping[str, Any]
+    tasks: Mapping[str, Any]
 
-    def task(self, command: object) -> TaskOptions:
+    def task(self, command: object) -> Any:
         """The task of the command with the nearest name, else the usual one: a recipe with a wrong one is checked
         all the same."""
         return self.tasks[closest(str(command), self.tasks) or next(iter(self.tasks))]
@@ -104,8 +67,6 @@ class Catalogue:
 
 Given = dict[str, Any]
 """Settings as the file has them: `load` checks them."""
-
-
 Part = Annotated[
     str,
     matching(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*", "is no part of a model: letters, digits and _, with dots between"),
@@ -189,18 +150,9 @@ class Scale(Section):
 
 
 AblationName = Literal[
-    "hidden-size",
-    "window-ratio",
-    "modules",
-    "granularity",
-    "context",
-    "sigmoid",
-    "gate-form",
-    "gate-start",
-    "placement-norm",
-    "residual-norm",
-    "cost",
-]
+    "hidden-size", "window-ratio", "modules", "granularity", "context", "sigmoid", "gate-form", "gate-start",
+    "placement-norm", "residual-norm", "cost",
+]  # fmt: skip
 
 
 class Ablation(Section):
@@ -257,11 +209,6 @@ class Recipe(Section):
         """The columns of a scale: its own, or the paper's."""
         return self.scales[scale].columns or self.columns
 
-    def sweep_at(self, scale: str) -> Sweep | None:
-        """The sweep of a scale: its own, which may be none, or the recipe's."""
-        own = self.scales[scale]
-        return own.sweep if "sweep" in own.model_fields_set else self.sweep
-
     def metric_at(self, scale: str, column: str) -> str:
         """The metric that a column shows: its own, that of the paper's column that it is compared to, or the
         recipe's."""
@@ -272,3 +219,160 @@ class Recipe(Section):
 
 Place = Recipe | Row | Column | Scale
 """What may have settings."""
+
+
+# ---- what must agree
+
+LADDER_SIZES = 3
+"""Through fewer there is no line with an interval."""
+Wrong = Iterator[tuple[KeyPath, str]]
+"""Where something is wrong, and what."""
+Methods = Mapping[str, Mapping[str, Any]]
+"""Every row's method with all its options; without the rows whose method is wrong."""
+Settings = Mapping[str, Mapping[tuple[str, str], RunSettings]]
+"""By scale, then by row and column."""
+
+
+def disagreements(recipe: Recipe, methods: Methods, catalogue: Catalogue, task: Any, document: Document) -> Wrong:
+    """Everything in `recipe` that names what is not there, or says what contradicts something else."""
+    has_paper = document.data.get("paper") is not None
+    metrics: Iterable[str] | None = task.metrics
+    if recipe.command not in catalogue.tasks:
+        yield ("command",), _none("command", recipe.command, catalogue.tasks)
+        metrics = None
+    if recipe.baseline not in recipe.rows:
+        yield ("baseline",), _none("row", recipe.baseline, recipe.rows)
+    if not has_paper and recipe.table is not None:
+        yield ("table",), "says which table of a paper it is, but the recipe has no `paper`"
+    for name, row in recipe.rows.items():
+        for key, message in _printed(row, recipe, has_paper=has_paper):
+            yield ("rows", name, *key), message
+        for scale in row.notes:
+            if scale not in recipe.scales:
+                yield ("rows", name, "notes", scale), _none("scale", scale, recipe.scales)
+    for ablation_name, ablation in recipe.ablations.items():
+        yield from _ablation(("ablations", ablation_name), ablation, recipe, methods)
+    for path, place in recipe.places():
+        yield from _shown(path, place, recipe, metrics, has_paper=has_paper)
+    if recipe.ladder:
+        yield from _ladder(recipe)
+
+
+def _none(what: str, name: str, names: Iterable[str]) -> str:
+    return f"there is no {what} {name!r}; {nearest(name, names)}"
+
+
+def _shown(path: KeyPath, place: Place, recipe: Recipe, metrics: Iterable[str] | None, *, has_paper: bool) -> Wrong:
+    """Problems of the metric that a place's cells show, and of the column that they are compared to."""
+    metric, paper = getattr(place, "metric", None), getattr(place, "compare_to", None)
+    if metrics is not None and metric is not None and metric not in metrics:
+        yield (*path, "metric"), _none("metric", metric, metrics)
+    if paper is None:
+        return
+    if path[0] == "columns":
+        yield (*path, "compare_to"), "belongs to the columns of a scale: this is the paper's own"
+    elif paper not in recipe.columns:
+        yield (*path, "compare_to"), _none("column", paper, recipe.columns)
+    elif not has_paper:
+        yield (*path, "compare_to"), "names a column of a paper's, but the recipe has no `paper`"
+    elif metric not in (None, theirs := recipe.columns[paper].metric or recipe.metric):
+        yield (*path, "metric"), f"cannot stand beside the paper's column {paper}, which has {theirs}"
+
+
+def _ladder(recipe: Recipe) -> Wrong:
+    """Reasons why a scale of a ladder has no line of gain against compute."""
+    at = ("ladder",)
+    if recipe.figure is not None:
+        yield at, "is of a table, and this recipe is a figure; leave one of them out"
+    if len(recipe.rows) < 2:
+        yield at, "compares rows with the baseline, and there is no other row"
+    for scale in recipe.scales:
+        columns = recipe.columns_at(scale)
+        if len(columns) < LADDER_SIZES:
+            yield at, f"takes {LADDER_SIZES} columns or more, one a size; scale {scale} has {len(columns)} columns"
+        if len(shown := dict.fromkeys(recipe.metric_at(scale, column) for column in columns)) > 1:
+            yield at, f"compares one metric over all sizes; the columns of scale {scale} show {', '.join(shown)}"
+
+
+def _printed(row: Row, recipe: Recipe, *, has_paper: bool) -> Wrong:
+    """Problems of what a row says of the paper's columns."""
+    given: dict[str, Mapping[str, object]] = {"paper": row.paper, "paper_increase": row.paper_increase}
+    for key, cells in given.items():
+        if cells and not has_paper:
+            yield (key,), "has values, but the recipe has no `paper` that prints them"
+            continue
+        for column in cells:
+            if column not in recipe.columns:
+                yield (key, column), _none("column", column, recipe.columns)
+        if cells and not row.in_paper:
+            yield (key,), "has values, but the row says in_paper: false"
+    if not has_paper:
+        if "in_paper" in row.model_fields_set and row.in_paper:
+            yield ("in_paper",), "is true, but the recipe has no `paper`"
+    elif row.in_paper:
+        if missing := [column for column in recipe.columns if column not in row.paper]:
+            mend = "give the paper's (null where it prints none), or say in_paper: false"
+            yield ("paper",), f"has no value for {', '.join(missing)}: {mend}"
+        if row.published is not None:
+            yield ("published",), "is of other papers, and the row is in this one's: use paper"
+
+
+def _ablation(path: KeyPath, ablation: Ablation, recipe: Recipe, methods: Methods) -> Wrong:
+    rows = ablation.rows if ablation.rows is not None else list(recipe.rows)
+    for position, row in enumerate(rows):
+        if row not in recipe.rows:
+            yield (*path, "rows", position), _none("row", row, recipe.rows)
+    # Where a row's method is wrong, that is reported, and nothing is known of its options.
+    if ablation.option is None or any(row not in methods for row in rows):
+        return
+    option, at = ablation.option, (*path, "option")
+    values = [methods[row][option] for row in rows if option != "name" and option in methods[row]]
+    if len(values) < 2:
+        options = dict.fromkeys(key for row in rows for key in methods[row] if key != "name")
+        hint = nearest(option, options) if option not in options else "name rows that have it"
+        yield at, f"{option!r} is an option of {len(values) or 'none'} of the rows; {hint}"
+    elif all(value == values[0] for value in values):
+        yield at, f"{option!r} has the same value in every row that has it; name the option that varies, or null"
+
+
+def unmeasured(recipe: Recipe, task: Any, settings: Settings, document: Document) -> Wrong:
+    """Columns that show a metric which their runs have no number for."""
+    for scale, cells in settings.items():
+        for name, column in recipe.columns_at(scale).items():
+            metric = recipe.metric_at(scale, name)
+            own = [cell for (_, at), cell in cells.items() if at == name and metric in task.metrics]
+            reasons = dict.fromkeys(reason for cell in own if (reason := task.lacks(cell, metric)) is not None)
+            if reasons:
+                at = (*recipe.column_path(scale, name), *(["metric"] if column.metric else []))
+                if document.argument("metric"):  # a sweep made it a metric of the test split
+                    at = ("metric",)
+                yield at, f"there is no {metric} at scale {scale}: {'; '.join(reasons)}"
+
+
+def undrawable(recipe: Recipe, task: Any, method: Mapping[str, Any], settings: Settings) -> Wrong:
+    """Everything that keeps the recipe's figure, where it is one, from being drawn; `method` is the baseline's."""
+    if (figure := recipe.figure) is None:
+        return
+    draw, drawing = figure.draw, task.drawings.get(figure.draw)
+    if drawing is None:
+        yield ("figure", "draw"), _none(f"drawing of what {task.command} trains called", draw, task.drawings)
+        return
+    if drawing.from_log is not None:
+        section, _, name = drawing.from_log.partition(".")
+        for scale, cells in settings.items():
+            without = (at for (_, at), cell in cells.items() if getattr(getattr(cell, section), name) is None)
+            for column in dict.fromkeys(without):
+                yield (
+                    ("figure", "draw"),
+                    f"set {drawing.from_log} (scale {scale}, column {column}): it is drawn of that",
+                )
+    if drawing.of_method is not None and method and method["name"] != drawing.of_method:
+        yield ("figure", "draw"), f"is of the method {drawing.of_method}; the row {recipe.baseline} has another"
+    sites = method.get("sites")
+    if (figure.site is not None) != drawing.takes_site:
+        message = f"is missing: {draw} are drawn of one site" if drawing.takes_site else f"{draw} has no use for it"
+        yield ("figure", "site"), message
+    elif figure.site is not None and isinstance(sites, list) and figure.site not in sites:
+        yield ("figure", "site"), _none(f"gate in the row {recipe.baseline} at", figure.site, sites)
+    if figure.text is not None and not drawing.takes_text:
+        yield ("figure", "text"), f"{draw} reads none; leave the key out"

@@ -65,10 +65,11 @@ class Section(BaseModel):
     later: ClassVar[frozenset[str]] = frozenset()
     """Keys that came when there were runs already: part of a run's identity only where they are not the default."""
 
-    @property
-    def later_at_default(self) -> set[str]:
-        """The keys of `later` that have their default."""
-        return {key for key in self.later if getattr(self, key) == type(self).model_fields[key].default}
+    def stored(self, *without: str) -> dict[str, Any]:
+        """The keys as a run's identity and its `spec.json` have them: defaults included, but for those of `later`, and
+        for those `without` which it is the same run."""
+        usual = {key for key in self.later if getattr(self, key) == type(self).model_fields[key].default}
+        return self.model_dump(mode="json", exclude={*without, *usual})
 
 
 class NetworkSettings(Section):
@@ -192,16 +193,6 @@ class Training(Section):
     def captures(self) -> bool | Literal["auto"]:
         """Whether compiled passes are captured in CUDA graphs, on CUDA devices; `auto`: where they can be."""
         return False
-
-    @property
-    def held_rate(self) -> float | None:
-        """The constant learning rate of the warm-up; None where it rises."""
-        return None
-
-    @property
-    def drops(self) -> tuple[int, ...]:
-        """The steps after which the schedule `step` divides the learning rate by ten."""
-        return ()
 
     def _contradictions(self) -> Iterator[str]:
         """Everything that keys say against each other, as `key: what is wrong`."""

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from comt_cli.recipe.grid import OF_TEST
+from comt_cli.recipe.merge import OF_TEST
 from comt_cli.report.collect import Cell, Run
 from comt_cli.report.frame import GRID, Record, TableInfo, cells_of, frame_of, info_of
 from comt_cli.report.logs import curve

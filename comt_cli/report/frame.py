@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from comt_cli.recipe.grid import LoadedGrid
 from comt_cli.recipe.load import LoadedRecipe
+from comt_cli.recipe.merge import LoadedGrid
 from comt_cli.recipe.schema import Recipe
 from comt_cli.report import format
 from comt_cli.report.collect import Cell, Run, collect

@@ -268,13 +268,11 @@ def _scale(results: Path, scale: str, written: Sequence[Written], reader: Reader
     tables = [one for one in written if one.cells and not one.changed_settings]
     judged = [cell for one in tables for cell in one.cells if cell.direction]
     ended = {run["id"]: run for one in written for run in one.runs if run["state"] in ENDED}
-    there = [task for task in tasks().values() if any(one.task is task for one in written)]
     path = results / scale / NOT_ARCHIVED
     return {
         "name": scale,
         "written": written,
         "tables": tables,
-        "tasks": [task.at_scale[scale] for task in there if scale in task.at_scale],
         "judged": judged,
         "comparisons": len({cell.comparison for cell in judged}),
         "resolved": [cell for cell in judged if cell.verdict.is_resolved],

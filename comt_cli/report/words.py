@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from comt_cli.recipe.grid import OF_TEST
+from comt_cli.recipe.merge import OF_TEST
 from comt_cli.report import format
 from comt_cli.report.collect import ENDED, Cell, Run
 from comt_cli.report.frame import Record, TableInfo, info_of, rows_of

@@ -18,8 +18,8 @@ from comt_cli.report.exhibits.costs import with_costs
 from comt_cli.report.exhibits.table import Table, print_table
 from comt_cli.report.frame import GRID, cells_of, frame_csv, info_of, records_of, runs_frame
 from comt_cli.report.terminal import say, say_written
+from comt_cli.runs.known import link_runs
 from comt_cli.runs.plan import RunSpec
-from comt_cli.runs.shared import link_runs
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,5 +1,6 @@
-"""The runs in a folder, of all recipes: those that `comt runs` lists and `comt rm` deletes; and on which data they were
-trained, for a machine that has them and not the data itself. What is asked of a run is read when it is asked."""
+"""The runs in a folder, of all recipes: those that `comt runs` lists and `comt rm` deletes; on which data they were
+trained, for a machine that has them and not the data itself; and the links of runs that several tables share. What is
+asked of a run is read when it is asked."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import re
 import secrets
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -187,8 +188,13 @@ class KnownRun:
 
     @cached_property
     def size(self) -> int:
-        """Bytes of its files; links within it are not followed."""
-        return folder_size(self.directory.path)
+        """Bytes of its files, as far as they can be seen; links within it are not followed."""
+        total = 0
+        for path, _, names in os.walk(self.directory.path):
+            for name in names:
+                with contextlib.suppress(OSError):  # it is being removed, or is another user's
+                    total += os.lstat(f"{path}/{name}").st_size
+        return total
 
 
 def known_runs(runs: Path) -> list[KnownRun]:
@@ -206,16 +212,6 @@ def known_runs(runs: Path) -> list[KnownRun]:
         folders = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
     found = {name: tuple(links.get(name, ())) for name in folders if FOLDER_NAME.fullmatch(name)}
     return [KnownRun(RunDirectory(folder / name, next(iter(its), None)), its) for name, its in found.items()]
-
-
-def folder_size(folder: Path) -> int:
-    """Bytes of the files below `folder`, as far as they can be seen; links are not followed."""
-    total = 0
-    for path, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):  # it is being removed, or is another user's
-                total += os.lstat(f"{path}/{name}").st_size
-    return total
 
 
 _REMOVED = ".removed-"
@@ -306,3 +302,92 @@ def adopt_contents(specs: Sequence[RunSpec], runs: Path, *, ambiguous: bool = Fa
         if fingerprint in unknown and len(counts) == 1
     }
     return [spec.with_contents(only) for spec in specs]
+
+
+# ---- trainings that several tables share
+
+
+@dataclass(frozen=True)
+class SharedRun:
+    """One training and every planned run that it is: the same id under the names of one table or several."""
+
+    specs: tuple[RunSpec, ...]
+
+    @property
+    def spec(self) -> RunSpec:
+        """The first of the planned runs; the others differ from it in names alone."""
+        return self.specs[0]
+
+    @property
+    def id(self) -> str:
+        """The id of them all."""
+        return self.spec.id
+
+    def directory(self, runs: Path) -> RunDirectory:
+        """Its run directory."""
+        return RunDirectory.of(runs, self.spec)
+
+    def link(self, runs: Path) -> None:
+        """Make its links. Raises `StorageError` where the system refuses."""
+        for spec in self.specs:
+            RunDirectory.of(runs, spec).link(spec.changed)
+
+
+def shared_runs(specs: Iterable[RunSpec]) -> list[SharedRun]:
+    """The trainings that `specs` need, each once, in the order in which they come first."""
+    grouped: dict[str, list[RunSpec]] = {}
+    for spec in specs:
+        grouped.setdefault(spec.id, []).append(spec)
+    return [SharedRun(tuple(same)) for same in grouped.values()]
+
+
+def needed_runs(specs: Sequence[RunSpec], runs: Path) -> list[SharedRun]:
+    """The trainings behind `specs`, each once: first the sources that are still needed, then they themselves. A source
+    is needed for runs that have neither a checkpoint nor a result, whether it is done by now or not."""
+    needed: set[str] = set()
+    left = list(specs)
+    while left:
+        spec = left.pop()
+        if spec.id not in needed:
+            needed.add(spec.id)
+            if spec.start is not None and not RunDirectory.of(runs, spec).is_begun:
+                left.append(spec.start.run)
+    return [shared for shared in shared_runs(with_sources(specs)) if shared.id in needed]
+
+
+def link_runs(specs: Iterable[RunSpec], runs: Path) -> None:
+    """Make the links of all runs of `specs` that are there, whichever table they were trained for. Raises
+    `StorageError` where the system refuses."""
+    for spec in specs:
+        directory = RunDirectory.of(runs, spec)
+        if directory.path.is_dir():
+            directory.link(spec.changed)
+
+
+def set_aside(specs: Sequence[RunSpec], runs: Path) -> list[Path]:
+    """Move the run directories of `specs` out of the way, with every link to them, so that they are trained anew;
+    returns where they went. Nothing is deleted: what was computed was paid for. Raises `BeingTrained` where another
+    process is training one of them: none is moved; `StorageError` where the system refuses: those before are moved."""
+    directories = [directory for shared in shared_runs(specs) if (directory := shared.directory(runs)).path.is_dir()]
+    with contextlib.ExitStack() as locks:
+        for directory in directories:
+            locks.enter_context(directory.lock())
+        return [_set_aside(directory, runs) for directory in directories]
+
+
+def _set_aside(directory: RunDirectory, runs: Path) -> Path:
+    path, shown = directory.path, directory.shown
+    links = [link for link in runs.glob(f"*/*/*/*/seed*-{path.name}") if RunDirectory(path, link).shown == link]
+    number = 1
+    while (target := path.with_name(f"{path.name}.replaced-{number}")).exists():
+        number += 1
+    try:
+        path.rename(target)
+        for link in links:
+            renamed = link.with_name(f"{link.name}.replaced-{number}")
+            renamed.unlink(missing_ok=True)
+            renamed.symlink_to(os.path.relpath(target, link.parent), target_is_directory=True)
+            link.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot move {path} aside: {error.strerror or error}") from error
+    return target if shown == path else shown.with_name(f"{shown.name}.replaced-{number}")

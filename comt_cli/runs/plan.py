@@ -28,23 +28,17 @@ from comt_cli.tasks import Task, task_of
 
 SPEC_VERSION = 3
 """Part of every run's identity: raised when the meaning of a setting changes, so that old runs are not mistaken."""
-
 MAX_SEEDS = 1000
-
 BY_ID = "by-id"
 """The folder below `runs` that holds every run once; what stands elsewhere there are links to them."""
-
 CHANGED = "changed-settings.json"
 """The file in the folder of links of a table of changed settings: these, by dotted key."""
-
 RESULTS = "results"
 """The folder below `runs` that tables and figures are written to, unless another is named."""
 
-S = TypeVar("S", bound=RunSettings)
-
-
 NO_WEIGHTS = "There are no weights to start from: change that run's settings, or leave this row out."
 """The reason given for a run whose source has diverged."""
+S = TypeVar("S", bound=RunSettings)
 
 
 class RunStart(Section):
@@ -204,11 +198,7 @@ def with_sources(specs: Iterable[RunSpec]) -> list[RunSpec]:
 
 def identity_of(settings: RunSettings, task: Task[Any]) -> dict[str, Any]:
     """The settings that are part of the identity of a task's run, as plain data."""
-    left_out = {section: {*keys} for section, keys in task.runtime_keys.items()}
-    for name in type(settings).model_fields:
-        section: Section = getattr(settings, name)
-        left_out.setdefault(name, set()).update(section.later_at_default)
-    return settings.model_dump(mode="json", exclude={name: keys for name, keys in left_out.items() if keys})
+    return {name: section.stored(*task.runtime_keys.get(name, ())) for name, section in settings}
 
 
 def parse_seeds(text: str | None) -> list[int] | None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,6 @@ from comt_cli import words
 
 if TYPE_CHECKING:
     from comt_cli.data.storage import ProgressCallback
-    from comt_cli.recipe.schema import Sites
     from comt_cli.recipe.settings import RunSettings
     from comt_cli.tasks.settings.captioning import CaptioningSettings
     from comt_cli.tasks.settings.language import Settings
@@ -31,6 +31,51 @@ def only_class(module: str, kind: type[K]) -> type[K]:
     every = [each for each in vars(importlib.import_module(module)).values() if isinstance(each, type)]
     (found,) = (each for each in every if issubclass(each, kind) and each.__module__ == module)
     return found
+
+
+Stream = Literal["tokens", "maps"]
+"""What goes from block to block: sequences of vectors, [B, T, D], or feature maps, [B, C, H, W]."""
+
+
+@dataclass(frozen=True)
+class Sites:
+    """The offers of a task's models to a method: their stream, the sites that can carry a gate, and what only some
+    have: `states`, that more than a stream goes from block to block, and that blocks follow training; `values`, that a
+    block attends with other values than its own; `bare embedding`, neither scaled nor normalised."""
+
+    stream: Stream
+    names: tuple[str, ...]
+    features: tuple[str, ...] = ()
+
+
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+PROJECTIONS = (*ATTENTION, "gate_proj", "up_proj", "down_proj")
+"""The seven projections of a LLaMA block."""
+CONVOLUTIONS = ("conv1", "conv2", "conv3")
+"""The convolutions of a residual block, in order; a two-layer block has the first two."""
+NORMS = ("norm1", "norm2", "norm3")
+"""The norms of a residual block, in order; a two-layer block has the first two."""
+_UNGATED = (*ATTENTION, "up_proj", "down_proj")
+PLACES = {"encoder": _UNGATED, "decoder": _UNGATED, "cross": ATTENTION}
+"""The parts of an encoder-decoder whose projections can be named alone, as `encoder.q_proj`. `decoder` is the decoder
+without its cross-attention, which is `cross`: so no projection is in two of them, and all of them are in one."""
+
+DECODER_SITES = Sites("tokens", (*PROJECTIONS, "sdpa", "attention", "mlp"), ("states", "values", "bare embedding"))
+"""Sites of a LLaMA: the projections, attention's output before `o_proj`, and the whole branches."""
+MAP_SITES = Sites("maps", (*CONVOLUTIONS, *NORMS))
+"""Sites of residual blocks of maps; the stem, projections of the skip path and the last norm are no sites."""
+ENCODER_SITES = Sites("tokens", (*_UNGATED, "sdpa", "attention", "mlp"))
+"""Sites of an encoder alone."""
+ENCODER_DECODER_SITES = Sites(
+    "tokens",
+    (
+        *(*_UNGATED, "sdpa", "attention", "cross", "mlp"),
+        *(f"{place}.{name}" for place, names in PLACES.items() for name in names),
+    ),
+)
+"""Sites of an encoder-decoder: the projections of self-attention, under the same names those of cross-attention, and of
+the feed-forward network; what each attention mixes; the whole branches; and the projections of one of its `PLACES`. A
+gate on `attention` is on `cross` as well, unless the wiring names that."""
 
 
 @dataclass(frozen=True)
@@ -127,22 +172,23 @@ class AnyDataset(Protocol):
 class Task(ABC, Generic[S]):
     """A task. One instance each; its class's docstring is the help of its `command`.
 
-    `metrics` are by their key in `result.json`; the first is a recipe's default. One of its models is a `model_kind`,
-    which `verbs` take. Extra parameters are counted against the model of `plain_method`, in words `plain`; smaller
-    scales have one that `differs`. `runtime_keys`, settings by section, are no part of a run's identity: they change no
-    number, or only the rounding of sums. `description` is a sentence of network, data and training, with fields for
-    the sections of the settings, the `shape` of the network, its `size`, the `amount` that a run saw (of what, says
-    `amount`), and `phrases`. `checkpoint_parts` are what a model needs to be used without its data set. Speeds count
-    the targets of each step where `counts_targets`, since samples differ, else `positions`, padding included;
-    `typical_share` of a matrix product's speed is what a training step usually reaches. Tables show the median over
-    seeds too where `shows_median`, since single runs fail. For overviews: `at_scale` is a sentence about a scale,
-    `trained_on` the data, where `{column}` stands for the values of a column of `<table>-runs.csv`, `{column:span}`
-    for the least and the greatest.
+    Its models offer `sites` to methods. `metrics` are by their key in `result.json`; the first is a recipe's default.
+    One of its models is a `model_kind`, which `verbs` take. Extra parameters are counted against the model of
+    `plain_method`, in words `plain`; smaller scales have one that `differs`. `runtime_keys`, settings by section, are
+    no part of a run's identity: they change no number, or only the rounding of sums. `description` is a sentence of
+    network, data and training, with fields for the sections of the settings, the `shape` of the network, its `size`,
+    the `amount` that a run saw (of what, says `amount`), and `phrases`. `checkpoint_parts` are what a model needs to be
+    used without its data set. Speeds count the targets of each step where `counts_targets`, since samples differ, else
+    `positions`, padding included; `typical_share` of a matrix product's speed is what a training step usually reaches.
+    Tables show the median over seeds too where `shows_median`, since single runs fail. `trained_on` is the data in
+    overviews: `{column}` stands for the values of a column of `<table>-runs.csv`, `{column:span}` for the least and the
+    greatest.
     """
 
     name: ClassVar[str]
     command: ClassVar[str]
     unit: ClassVar[Unit]
+    sites: ClassVar[Sites]
     metrics: ClassVar[Mapping[str, Metric]]
     model_kind: ClassVar[str] = "a model of another task"
     verbs: ClassVar[tuple[str, ...]] = ()
@@ -157,7 +203,6 @@ class Task(ABC, Generic[S]):
     counts_targets: ClassVar[bool] = False
     typical_share: ClassVar[float] = 0.4
     shows_median: ClassVar[bool] = False
-    at_scale: ClassVar[Mapping[str, str]] = {}
     trained_on: ClassVar[str]
 
     @functools.cached_property
@@ -167,11 +212,6 @@ class Task(ABC, Generic[S]):
         from comt_cli.recipe.settings import RunSettings
 
         return cast("type[S]", only_class(f"comt_cli.tasks.settings.{self.name}", RunSettings))
-
-    @property
-    @abstractmethod
-    def sites(self) -> Sites:
-        """The sites that its models offer to methods."""
 
     # ---- what can be wrong with a recipe
 
@@ -186,38 +226,27 @@ class Task(ABC, Generic[S]):
 
     # ---- data
 
-    def fingerprint(self, settings: S, progress: ProgressCallback | None = None) -> str:
-        """16 hexadecimal digits that identify the data that the settings ask for, before any is prepared. No other task
-        gives the same: where two read one source, the task's name is part of it. Raises `UserError` where its source
-        cannot be read."""
-        from comt_cli.data.prepare import fingerprint
+    def identify(self, settings: S) -> tuple[str, str | None]:
+        """16 hexadecimal digits that identify the data that the settings ask for, before any is prepared, and the
+        content hash of what is prepared here of it; None where nothing is. No other task gives the same digits: where
+        two read one source, the task's name is part of it. Raises `UserError` where its source cannot be read."""
+        from comt_cli.data.prepare import fingerprint, known_content
 
-        return fingerprint(settings.data, progress)
-
-    def known_content(self, settings: S, fingerprint: str) -> str | None:
-        """The content hash of what is prepared here of the data with this fingerprint; None where nothing is."""
-        from comt_cli.data.prepare import known_content
-
-        return known_content(settings.data, fingerprint)
+        name = fingerprint(settings.data)
+        return name, known_content(settings.data, name)
 
     def prepare(self, settings: S, progress: ProgressCallback | None = None) -> AnyDataset:
         """The data set, made now unless it was made before. Imports NumPy. Raises `UserError` where the source is not
         as needed, or prepared files are damaged, and `StorageError` where the disk refuses; what was written before is
         kept."""
-        from comt_cli.data.prepare import kind_of
-        from comt_cli.data.storage import no_progress
+        from comt_cli.data.prepare import prepare
 
-        dataset: AnyDataset = kind_of(settings.data).prepare(progress or no_progress)
+        dataset: AnyDataset = prepare(settings.data, progress)
         return dataset
 
     @abstractmethod
     def data_name(self, settings: S) -> str:
         """The data's name in a recipe: `python-docs`, `glyphs10`."""
-
-    def identify(self, settings: S) -> tuple[str, str | None]:
-        """`fingerprint` and `known_content`. Raises `UserError`."""
-        name = self.fingerprint(settings)
-        return name, self.known_content(settings, name)
 
     # ---- the model
 
@@ -286,6 +315,27 @@ class Task(ABC, Generic[S]):
         )
 
 
+FIRST = "train-lm"
+"""The command that stands first where tasks are listed, and that a recipe is taken for which does not say its own."""
+
+
+@functools.cache
+def tasks() -> Mapping[str, Task[Any]]:
+    """Every task by its command, one of each file beside this one. Imports neither torch nor pydantic."""
+    package = importlib.import_module(__package__)
+    files = [each.name for each in pkgutil.iter_modules(package.__path__) if not each.ispkg and each.name != "base"]
+    kinds: list[type[Task[Any]]] = [only_class(f"{__package__}.{name}", Task) for name in files]  # type: ignore[type-abstract]
+    return {kind.command: kind() for kind in sorted(kinds, key=lambda kind: (kind.command != FIRST, kind.command))}
+
+
+def task_of(command: str) -> Task[Any]:
+    """The task that a command trains. Raises `ValueError` where there is no such command."""
+    found = tasks().get(command)
+    if found is None:
+        raise ValueError(f"there is no command {command!r} that trains; there are {', '.join(tasks())}")
+    return found
+
+
 Text = TypeVar("Text", bound="Settings | MaskedSettings")
 Coded = TypeVar("Coded", bound="CaptioningSettings | TranslationSettings")
 
@@ -346,14 +396,9 @@ class TextTask(TokenTask[Text]):
 class EncoderDecoderTask(TokenTask[Coded]):
     """Networks encode a source of any kind and decode a text."""
 
+    sites: ClassVar = ENCODER_DECODER_SITES
     plain_method: ClassVar = "post-ln"
     counts_targets: ClassVar = True
-
-    @property
-    def sites(self) -> Sites:
-        from comt_cli.tasks.settings.translation import ENCODER_DECODER_SITES
-
-        return ENCODER_DECODER_SITES
 
     def positions(self, settings: Coded) -> int:
         dimensions = self.dimensions(settings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli import words
@@ -59,8 +59,6 @@ class Captioning(EncoderDecoderTask["CaptioningSettings"]):
 
       comt train-caption --recipe sas/table5
 
-      comt train-caption --recipe sas/table5-cross-entropy --rows baseline,sas --seeds 1-3
-
       comt train-caption --recipe sas/table5-cross-entropy --scale paper --set data.folder=mscoco
     """
 
@@ -69,13 +67,8 @@ class Captioning(EncoderDecoderTask["CaptioningSettings"]):
     family: ClassVar = "Captioner"
     metrics: ClassVar[Mapping[str, Metric]] = _metrics()
     plain: ClassVar = "the plain Post-LN captioner of the same size"
-    differs: ClassVar = "whose width, regions and vocabulary are other ones"
     model_kind: ClassVar = "a captioner"
     verbs: ClassVar = ("caption", "analyze-gates")
-    at_scale: ClassVar = {
-        "smoke": "The captioners see drawn scenes of one or two symbols for minutes.",
-        "paper": "The captioners train on MSCOCO.",
-    }
     description: ClassVar = (
         "Captioner {model.size}: {shape.encoder_layers} + {shape.decoder_layers} layers, {shape.width} wide, "
         "{shape.heads} heads{size}. {data.corpus}, at most {data.regions} regions of {data.features:,} numbers an "
@@ -132,6 +125,3 @@ class Captioning(EncoderDecoderTask["CaptioningSettings"]):
     def own_columns(self, settings: CaptioningSettings) -> dict[str, Any]:
         shown = {"corpus": settings.data.corpus, "objective": settings.train.objective}
         return {"width": settings.model.shape().width, **shown}
-
-    def networks(self, sizes: Sequence[str]) -> str:
-        return f"captioner {words.listing(sizes)}"

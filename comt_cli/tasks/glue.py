@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli import words
-from comt_cli.tasks.base import Metric, TokenTask, Unit, percentage, score
+from comt_cli.tasks.base import ENCODER_SITES, Metric, TokenTask, Unit, percentage, score
 
 if TYPE_CHECKING:
-    from comt_cli.recipe.schema import Sites
     from comt_cli.recipe.settings import RunSettings
     from comt_cli.tasks.settings.glue import GlueSettings
 
@@ -51,8 +50,6 @@ class Glue(TokenTask["GlueSettings"]):
 
       comt finetune --recipe eau-grc/glue
 
-      comt finetune --recipe eau-grc/glue --rows baseline,eau-like+grc,no-pre-training --columns acceptability
-
       comt finetune --recipe eau-grc/glue --scale paper --columns mrpc/accuracy,mrpc/f1 --set data.glue_folder=glue
     """
 
@@ -63,14 +60,11 @@ class Glue(TokenTask["GlueSettings"]):
     metrics: ClassVar[Mapping[str, Metric]] = _metrics()
     model_kind: ClassVar = "a fine-tuned BERT"
     verbs: ClassVar = ("analyze-gates", "plot-cosine", "export")
+    sites: ClassVar = ENCODER_SITES
     plain_method: ClassVar = "post-ln"
     plain: ClassVar = "the plain Post-LN BERT of the same size"
     runtime_keys: ClassVar = {**TokenTask.runtime_keys, "data": frozenset({"folder", "glue_folder"})}
     shows_median: ClassVar = True
-    at_scale: ClassVar = {
-        "smoke": "The BERTs are fine-tuned on tasks made of the documentation of Python and of drawn scenes.",
-        "paper": "The BERTs are fine-tuned on GLUE.",
-    }
     description: ClassVar = (
         "BERT {model.size}: {shape.layers} layers, {shape.width} wide, {shape.heads} heads{size}. {data.task}, "
         "{predicted}, {data.vocabulary_size:,} tokens ({data.tokenizer}, of {corpus}); {train.steps:,} steps of "
@@ -78,12 +72,6 @@ class Glue(TokenTask["GlueSettings"]):
     )
     amount: ClassVar = "examples a run, repeated ones included"
     trained_on: ClassVar = "{task}"
-
-    @property
-    def sites(self) -> Sites:
-        from comt_cli.tasks.settings.translation import ENCODER_SITES
-
-        return ENCODER_SITES
 
     def lacks(self, settings: GlueSettings, metric: str) -> str | None:
         task, measures = settings.data.task, settings.data.measures

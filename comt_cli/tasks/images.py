@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from comt_cli import words
-from comt_cli.tasks.base import Drawing, Metric, Task, Unit, percentage
+from comt_cli.tasks.base import MAP_SITES, Drawing, Metric, Task, Unit, percentage
 
 if TYPE_CHECKING:
-    from comt_cli.recipe.schema import Sites
     from comt_cli.tasks.settings.images import ImageSettings, ResNetSettings
 
 
@@ -24,8 +23,6 @@ class ImageClassification(Task["ImageSettings"]):
     Examples:
 
       comt train-resnet --recipe table1.yaml
-
-      comt train-resnet --recipe table1.yaml --rows baseline,pixel --seeds 1-3
 
       comt train-resnet --recipe sas/table4 --scale small --device cuda
     """
@@ -46,6 +43,7 @@ class ImageClassification(Task["ImageSettings"]):
         "residual-shares": Drawing(of_method="sas-resnet"),
         "block-gradients": Drawing(of_all_rows=True),
     }
+    sites: ClassVar = MAP_SITES
     plain_method: ClassVar = "addition"
     plain: ClassVar = "the plain network of the same size"
     differs: ClassVar = "whose width and classes may be other ones"
@@ -60,11 +58,6 @@ class ImageClassification(Task["ImageSettings"]):
     """The names of the classes, the colours' mean and standard deviation over the training images, the images' size."""
     typical_share: ClassVar = 0.1
     """Memory binds a ResNet's batch norms, and on a CPU its narrow convolutions."""
-    at_scale: ClassVar = {
-        "smoke": "The same holds for the image tables: narrow ResNets that see rendered characters for minutes.",
-        "small": "The image tables train ResNets on rendered characters, not on the papers' photographs.",
-        "paper": "The image tables train on the published image sets.",
-    }
     description: ClassVar = (
         "{resnet}: {blocks} {shape.block} blocks, {shape.width} channels at first, {model.stem} stem{size}. Images "
         "{data.images} of {data.size} pixels, {data.classes:,} classes{share}, {augmentation}; {train.steps:,} steps "
@@ -72,12 +65,6 @@ class ImageClassification(Task["ImageSettings"]):
     )
     amount: ClassVar = "images a run"
     trained_on: ClassVar = "{image_set}, of {image_size:span} pixels"
-
-    @property
-    def sites(self) -> Sites:
-        from comt_cli.recipe.schema import Sites
-
-        return Sites("maps", ("conv1", "conv2", "conv3", "norm1", "norm2", "norm3"))
 
     def data_name(self, settings: ImageSettings) -> str:
         return settings.data.images

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from comt_cli.tasks.base import Drawing, Metric, TextTask, relative
+from comt_cli.tasks.base import DECODER_SITES, Drawing, Metric, TextTask, relative
 
 if TYPE_CHECKING:
-    from comt_cli.recipe.schema import Sites
     from comt_cli.tasks.settings.language import Settings
 
 COLLAPSED_PERPLEXITY = 1000.0
@@ -62,10 +61,6 @@ class LanguageModelling(TextTask["Settings"]):
 
       comt train-lm --recipe table3.yaml
 
-      comt train-lm --recipe table3.yaml --rows pre-ln,pre-ln+comt --seeds 1-3
-
-      comt train-lm --recipe table3.yaml --scale small --device cuda --set train.steps=2000
-
       comt train-lm --recipe table3.yaml --scale paper --slurm site.yaml --track tensorboard
     """
 
@@ -83,6 +78,7 @@ class LanguageModelling(TextTask["Settings"]):
         "gate-values": Drawing(takes_text=True),
         "channel-gates": Drawing(takes_text=True, takes_site=True),
     }
+    sites: ClassVar = DECODER_SITES
     plain_method: ClassVar = "pre-ln"
     plain: ClassVar = "the plain Pre-LN model of the same size"
     description: ClassVar = (
@@ -92,13 +88,6 @@ class LanguageModelling(TextTask["Settings"]):
     )
     amount: ClassVar = "tokens a run, padding apart"
     trained_on: ClassVar = "{corpus}"
-
-    @property
-    def sites(self) -> Sites:
-        from comt_cli.recipe.schema import Sites
-
-        projections = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-        return Sites("tokens", (*projections, "sdpa", "attention", "mlp"), ("states", "values", "bare embedding"))
 
     @property
     def result_keys(self) -> tuple[str, ...]:

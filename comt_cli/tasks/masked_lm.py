@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from comt_cli.tasks.base import DifferenceUnit, Metric, TextTask, percentage, relative
+from comt_cli.tasks.base import ENCODER_SITES, DifferenceUnit, Metric, TextTask, percentage, relative
 
 if TYPE_CHECKING:
-    from comt_cli.recipe.schema import Sites
     from comt_cli.tasks.settings.masked_lm import MaskedSettings
 
 NATS = DifferenceUnit("nats", "nats", "nats")
@@ -24,10 +23,6 @@ class MaskedLanguageModelling(TextTask["MaskedSettings"]):
     Examples:
 
       comt train-bert --recipe eau-grc/bert
-
-      comt train-bert --recipe eau-grc/bert --rows baseline,grc --seeds 1-3
-
-      comt train-bert --recipe eau-grc/bert --scale paper --slurm site.yaml
 
       comt train-bert --recipe mine.yaml --set "data.corpus=files:texts/*.txt"
     """
@@ -57,6 +52,7 @@ class MaskedLanguageModelling(TextTask["MaskedSettings"]):
             "hidden validation tokens that are predicted exactly, in per cent", "masked accuracy, %", "masked accuracy"
         ),
     }
+    sites: ClassVar = ENCODER_SITES
     plain_method: ClassVar = "post-ln"
     plain: ClassVar = "the plain Post-LN BERT of the same size"
     description: ClassVar = (
@@ -66,12 +62,6 @@ class MaskedLanguageModelling(TextTask["MaskedSettings"]):
     )
     amount: ClassVar = "hidden tokens a run"
     trained_on: ClassVar = "{corpus}"
-
-    @property
-    def sites(self) -> Sites:
-        from comt_cli.tasks.settings.translation import ENCODER_SITES
-
-        return ENCODER_SITES
 
     def dimensions(self, settings: MaskedSettings) -> dict[str, int]:
         data = settings.data

@@ -65,10 +65,6 @@ class Translation(EncoderDecoderTask["TranslationSettings"]):
 
       comt train-mt --recipe sas/table3
 
-      comt train-mt --recipe sas/table3 --rows baseline,sas --seeds 1-3
-
-      comt train-mt --recipe eau-grc/wmt --scale paper --slurm site.yaml
-
       comt train-mt --recipe mine.yaml --set data.corpus=pairs:texts.en,texts.de
     """
 
@@ -79,10 +75,6 @@ class Translation(EncoderDecoderTask["TranslationSettings"]):
     plain: ClassVar = "the plain Post-LN Transformer of the same size"
     model_kind: ClassVar = "a translator"
     verbs: ClassVar = ("translate", "analyze-gates", "average")
-    at_scale: ClassVar = {
-        "smoke": "The translators see sentences made from templates and localised values for minutes.",
-        "paper": "The translators train on the published corpora.",
-    }
     description: ClassVar = (
         "Transformer {model.size}: {shape.encoder_layers} + {shape.decoder_layers} layers, {shape.width} wide, "
         "{shape.heads} heads{size}. {data.corpus} from {data.source} to {data.target}, a joint vocabulary of "

@@ -27,7 +27,8 @@ def learning_rate(settings: Training, step: int) -> float:
     """
     peak, warmup, floor = settings.learning_rate, settings.warmup_steps, settings.min_lr_ratio or 0.0
     if step < warmup:
-        return peak * step / warmup if settings.held_rate is None else settings.held_rate
+        held: float | None = getattr(settings, "warmup_learning_rate", None)
+        return peak * step / warmup if held is None else held
     progress = (step - warmup) / max(1, settings.steps - warmup)
     match settings.schedule:
         case "cosine":
@@ -37,7 +38,8 @@ def learning_rate(settings: Training, step: int) -> float:
         case "noam":
             return peak * math.sqrt(warmup / step)
         case "step":
-            return float(peak / 10.0 ** sum(step >= drop for drop in settings.drops))
+            milestones: tuple[int, ...] = getattr(settings, "milestones", ())
+            return float(peak / 10.0 ** sum(step >= drop for drop in milestones))
         case _:  # constant
             return peak
 

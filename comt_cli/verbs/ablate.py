@@ -14,10 +14,8 @@ from comt_cli.errors import UserError
 from comt_cli.methods import methods
 from comt_cli.recipe.find import available_recipes, full_name
 from comt_cli.recipe.load import LoadedRecipe
-from comt_cli.recipe.problems import Problem, RecipeError, nearest
+from comt_cli.recipe.problems import Document, RecipeError, nearest, parse, read, validate
 from comt_cli.recipe.schema import NAME_LENGTH, NAME_PATTERN, AblationName
-from comt_cli.recipe.validate import validate
-from comt_cli.recipe.yaml_lines import parse, read
 from comt_cli.report.exhibits.ablation import ablation_rows
 from comt_cli.verbs.plan import Planned, also_rows, check_added, plan_recipe
 from comt_cli.verbs.show import print_plan
@@ -145,14 +143,14 @@ def _with_value(method: dict[str, Any], option: str, text: str) -> dict[str, Any
             meant = [text]
     config = methods()[method["name"]]
     others = {key: given for key, given in method.items() if key != "name"}
-    problems: list[Problem] = []
     for value in meant:
-        problems.clear()
-        checked = validate(config, {**others, option: value}, (), lambda _: None, problems)
+        found = Document()
+        checked = validate(config, {**others, option: value}, found)
         if checked is not None:
             return {"name": method["name"], **checked.stored()}
-    key, given = problems[0].key or option, method[option]
+    wrong, given = found.problems[0], method[option]
     shown = "+".join(map(str, given)) if isinstance(given, list) else str(given)
     raise UserError(
-        f"--values {text}: {key} of {method['name']}: {problems[0].message}", f"The rows have, for instance, {shown}."
+        f"--values {text}: {wrong.key or option} of {method['name']}: {wrong.message}",
+        f"The rows have, for instance, {shown}.",
     )

@@ -12,8 +12,7 @@ from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
 from comt_cli.recipe.find import also_called, find_recipe
 from comt_cli.recipe.load import LoadedRecipe, load_recipe
-from comt_cli.recipe.problems import RecipeError
-from comt_cli.recipe.yaml_lines import parse
+from comt_cli.recipe.problems import RecipeError, parse
 from comt_cli.runs.known import adopt_contents
 from comt_cli.runs.plan import RunSpec, parse_seeds, plan, with_sources
 from comt_cli.verbs.table import with_settings

@@ -16,7 +16,7 @@ from comt_cli.commands.options import Selection
 from comt_cli.errors import StorageError, UserError
 from comt_cli.files import write_text
 from comt_cli.recipe.find import MARK, available_recipes
-from comt_cli.recipe.grid import OF_TEST
+from comt_cli.recipe.merge import OF_TEST
 from comt_cli.recipe.problems import RecipeError
 from comt_cli.report.collect import ENDED, tables_with_runs
 from comt_cli.report.exhibits.sweep import Rates, read_sweep, sweep_frame, texts, whole_columns

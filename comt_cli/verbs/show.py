@@ -28,9 +28,8 @@ from comt_cli.recipe.merge import Origin
 from comt_cli.report.exhibits.sweep import read_sweep
 from comt_cli.report.terminal import print_texts, say
 from comt_cli.runs.directory import ENDED, RunDirectory
-from comt_cli.runs.known import Standing, adopt_contents
+from comt_cli.runs.known import Standing, adopt_contents, needed_runs, shared_runs
 from comt_cli.runs.plan import RunSpec
-from comt_cli.runs.shared import needed_runs, shared_runs
 from comt_cli.training.hardware import Hardware, hardware, planned_hardware
 from comt_cli.training.processes import check_share
 from comt_cli.verbs.plan import Planned, also_rows, plan_selected

@@ -26,9 +26,8 @@ from comt_cli.recipe.problems import nearest
 from comt_cli.report.exhibits.sweep import SweepState, read_sweep
 from comt_cli.report.overview import write_overview
 from comt_cli.runs.directory import RunDirectory, RunState
-from comt_cli.runs.known import adopt_contents
+from comt_cli.runs.known import adopt_contents, set_aside
 from comt_cli.runs.plan import RunSpec
-from comt_cli.runs.shared import set_aside
 from comt_cli.tasks import Task
 from comt_cli.training.processes import StopSignal, is_main_process, launched_by_torchrun
 from comt_cli.training.trackers import tracking

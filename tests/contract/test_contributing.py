@@ -13,13 +13,13 @@ import torch
 import torch.nn.functional as F
 from initialised import initialised, shaken
 from same_bits import Reason, assert_same_bits
+from small_recipe import load_recipe_text
 
 from comt_cli.layers.initialise import initialise
 from comt_cli.layers.kv_cache import KeyValueCache
 from comt_cli.layers.residual.norm_placement import PreNorm
 from comt_cli.methods import Method, Wiring, methods
 from comt_cli.models.build import empty_network, materialise
-from comt_cli.recipe.load import load_recipe_text
 from comt_cli.recipe.schema import Catalogue
 from comt_cli.tasks import tasks
 from comt_cli.tasks.settings.images import ResNetSettings

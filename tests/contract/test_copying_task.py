@@ -1,6 +1,6 @@
 """A task is declared in two files and found by being there: `tests/copying` has a third one, which no other file names.
 
-Its verb trains, stops, resumes and reports like those of the tasks that came with the program.
+Its verb trains and reports like those of the tasks that came with the program.
 """
 
 from __future__ import annotations
@@ -9,16 +9,14 @@ import csv
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
 from one_process import answers
-from same_bits import Reason, assert_same_bits, differ
+from same_bits import differ
 from tiny_recipe import quick_recipe
 from tiny_runs import write_corpus
 
@@ -138,25 +136,6 @@ def test_a_table_is_written_and_its_columns_share_their_runs(trained):
         assert result["test_loss"] != result["loss"]  # of other sequences
     page = (folder / "results/smoke/own/copy.md").read_text()
     assert "whole: sequences copied without a mistake, in per cent (higher is better); symbols: symbols copied" in page
-
-
-@pytest.mark.slow
-def test_killed_and_resumed_it_ends_with_the_same_bits(trained, tmp_path):
-    folder, _ = trained
-    command = ("train-copying", "--recipe", str(folder / "copy.yaml"), "--rows", "gated", "--jobs", "1")
-    places = ("--runs", str(tmp_path / "runs"), "--results", str(tmp_path / "results"))
-    with subprocess.Popen([*COMT, *command, *places], stdout=subprocess.DEVNULL, env=environment()) as process:
-        deadline = time.monotonic() + 120
-        while not list(tmp_path.glob("runs/by-id/*/checkpoint.pt")) and time.monotonic() < deadline:
-            time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-    (killed,) = runs_below(tmp_path / "runs").values()
-    assert not (killed / "result.json").exists(), "it ended before it could be killed: give it more steps"
-    comt(*command, *places)
-    whole = runs_below(folder / "runs")["gated"]
-    assert len((killed / "environment.json").read_text().split('"started"')) == 3
-    assert (killed / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
-    assert_same_bits(weights(killed), weights(whole), Reason.SAME_RUN, "the weights")
 
 
 def letters(folder: Path) -> str:

@@ -16,7 +16,8 @@ from comt_cli.app import app
 from comt_cli.commands.options import INDENT
 from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
-from comt_cli.recipe.load import find_recipe, load_recipe
+from comt_cli.recipe.find import find_recipe
+from comt_cli.recipe.load import load_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_OURS = {"runs", "build", "dist", "node_modules", ".git"}

@@ -33,20 +33,16 @@ from comt_cli.layers.residual.base import NormedResidual, ResidualConnection, St
 from comt_cli.layers.residual.norm_placement import PreNorm
 from comt_cli.layers.residual.scaled import FollowsTraining
 from comt_cli.methods import method_from, methods
-from comt_cli.methods.base import (
-    DECODER_SITES,
-    MAP_SITES,
-    PROJECTIONS,
-    ConnectionMethod,
-    ResidualName,
-    Wiring,
-    residual_connection,
-    residual_connections,
-)  # fmt: skip
+from comt_cli.methods.base import ConnectionMethod, ResidualName, Wiring, residual_connection, residual_connections
 from comt_cli.models.base import Model
 from comt_cli.models.build import empty_network
-from comt_cli.recipe.schema import Sites
 from comt_cli.tasks import task_of, tasks
+from comt_cli.tasks.base import (
+    DECODER_SITES,
+    MAP_SITES,
+    PROJECTIONS,  # fmt: skip
+    Sites,
+)
 from comt_cli.tasks.settings.images import ResNetSettings
 
 

@@ -72,7 +72,8 @@ def test_the_installed_program_is_whole(installed, tmp_path):
     code = (
         "import comt_cli; from comt_cli.methods import catalogue;"
         "from comt_cli.kernels.measurements import measurements;"
-        "from comt_cli.recipe.load import find_recipe, load_recipe;"
+        "from comt_cli.recipe.find import find_recipe;"
+        "from comt_cli.recipe.load import load_recipe;"
         "print(comt_cli.__file__, load_recipe(find_recipe('table3.yaml'), catalogue()).path, len(measurements()[0]))"
     )
     module, recipe, count = run(installed, tmp_path, "python", "-c", code).split()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from comt_cli.recipe.names import LADDER_SIZES
+from comt_cli.recipe.schema import LADDER_SIZES
 from comt_cli.report import format
 from comt_cli.report.cells import cells_frame
 from comt_cli.report.exhibits import Exhibit

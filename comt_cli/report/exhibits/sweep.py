@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from comt_cli.recipe.grid import LoadedGrid
 from comt_cli.recipe.load import LoadedRecipe
+from comt_cli.recipe.merge import LoadedGrid
 from comt_cli.report import format
 from comt_cli.report.cells import cells_frame
 from comt_cli.report.collect import ENDED, Cell, Run, by_point, collect, mean_of

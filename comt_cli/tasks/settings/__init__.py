@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat
 
@@ -39,10 +39,7 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
 Dropped = Annotated[float, Field(ge=0, lt=1)]
 """The probability with which dropout sets a number to zero."""
 
-if TYPE_CHECKING:
-    AdamName = str
-else:
-    AdamName = Literal[tuple(name for name, each in OPTIMIZERS.items() if each.arguments is _adam)]
+AdamName = Literal["adam", "adamw"]
 
 
 class AdamSettings(Training):

@@ -86,14 +86,6 @@ class ImageTrainSettings(CapturedTraining):
     def moments_per_parameter(self) -> int:
         return 1 if self.momentum else 0
 
-    @property
-    def held_rate(self) -> float | None:
-        return self.warmup_learning_rate
-
-    @property
-    def drops(self) -> tuple[int, ...]:
-        return self.milestones
-
     def _contradictions(self) -> Iterator[str]:
         yield from super()._contradictions()
         if (self.schedule == "step") != bool(self.milestones):

@@ -13,7 +13,6 @@ from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 from pydantic import Field, PositiveFloat, model_validator
 
 from comt_cli.data.pairs.settings import PairData
-from comt_cli.recipe.schema import Sites
 from comt_cli.recipe.settings import (
     MAX_LENGTH,
     Count,
@@ -26,27 +25,6 @@ from comt_cli.recipe.settings import (
     Width,
 )
 from comt_cli.tasks.settings import AdamSettings, Dropped
-
-_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
-_PROJECTIONS = (*_ATTENTION, "up_proj", "down_proj")
-
-PLACES = {"encoder": _PROJECTIONS, "decoder": _PROJECTIONS, "cross": _ATTENTION}
-"""The parts of an encoder-decoder whose projections can be named alone, as `encoder.q_proj`. `decoder` is the decoder
-without its cross-attention, which is `cross`: so no projection is in two of them, and all of them are in one."""
-
-ENCODER_DECODER_SITES = Sites(
-    "tokens",
-    (
-        *(*_PROJECTIONS, "sdpa", "attention", "cross", "mlp"),
-        *(f"{place}.{name}" for place, names in PLACES.items() for name in names),
-    ),
-)
-"""What an encoder-decoder offers: the projections of self-attention, under the same names those of cross-attention, and
-of the feed-forward network; what each attention mixes; the whole branches; and the projections of one of its `PLACES`.
-A gate on `attention` is on `cross` as well, unless the wiring names that."""
-
-ENCODER_SITES = Sites("tokens", (*_PROJECTIONS, "sdpa", "attention", "mlp"))
-"""What an encoder alone offers."""
 
 
 class TransformerShape(NamedTuple):

@@ -14,9 +14,8 @@ from comt_cli.data.split import IGNORE, Split
 from comt_cli.data.storage import ProgressCallback
 from comt_cli.data.text.rows import Batch
 from comt_cli.files import canonical_json, sha256
-from comt_cli.recipe.schema import Sites
 from comt_cli.recipe.settings import Count, RunSettings, Section
-from comt_cli.tasks.base import POINTS, Metric, Task, Unit
+from comt_cli.tasks.base import POINTS, PROJECTIONS, Metric, Sites, Task, Unit
 from comt_cli.tasks.settings.language import ModelSettings, TrainSettings
 
 SEPARATOR = 0
@@ -86,6 +85,7 @@ class Copying(Task[CopySettings]):
         "right": Metric("symbols copied rightly, in per cent", "right, %", "right", "higher", POINTS),
         "test_right": Metric("symbols of the test split, in per cent", "right, %", "right", "higher", POINTS),
     }
+    sites: ClassVar = Sites("tokens", PROJECTIONS)
     plain_method: ClassVar = "pre-ln"
     plain: ClassVar = "the plain Pre-LN model of the same size"
     differs: ClassVar = "whose width may be another one"
@@ -96,21 +96,15 @@ class Copying(Task[CopySettings]):
     def settings(self) -> type[CopySettings]:
         return CopySettings
 
-    @property
-    def sites(self) -> Sites:
-        return Sites("tokens", ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"))
-
-    def fingerprint(self, settings: CopySettings, progress: ProgressCallback | None = None) -> str:
-        return sha256(canonical_json(settings.data.model_dump()))[:16]
-
-    def known_content(self, settings: CopySettings, fingerprint: str) -> str | None:
-        return fingerprint  # nothing but the settings decides it
+    def identify(self, settings: CopySettings) -> tuple[str, str | None]:
+        name = sha256(canonical_json(settings.data.model_dump()))[:16]
+        return name, name  # nothing but the settings decides it
 
     def prepare(self, settings: CopySettings, progress: ProgressCallback | None = None) -> CopyDataset:
         data = settings.data
         counts = (data.train, data.validation, data.validation)
         splits = (Sequences(data, count, seed) for seed, count in enumerate(counts, start=1))
-        return CopyDataset(*splits, self.fingerprint(settings))
+        return CopyDataset(*splits, self.identify(settings)[0])
 
     def data_name(self, settings: CopySettings) -> str:
         return "random symbols"

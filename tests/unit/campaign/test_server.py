@@ -14,7 +14,7 @@ from tiny_runs import tiny_spec
 from comt_cli.campaign import processes
 from comt_cli.campaign.processes import Workers, plan_workers, usable_cores
 from comt_cli.errors import UserError
-from comt_cli.runs.shared import shared_runs
+from comt_cli.runs.known import shared_runs
 
 FORKING = """
 import json, os, sys

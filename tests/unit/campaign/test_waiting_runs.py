@@ -13,8 +13,8 @@ from comt_cli.campaign.queue import Ending, RunOutcome, RunQueue
 from comt_cli.campaign.slurm import Site, submit
 from comt_cli.files import write_json
 from comt_cli.runs.directory import RunDirectory
+from comt_cli.runs.known import needed_runs
 from comt_cli.runs.plan import RunSpec, RunStart
-from comt_cli.runs.shared import needed_runs
 
 SOURCE = image_spec()
 FIRST, SECOND = (

@@ -13,8 +13,7 @@ from comt_cli.errors import UserError
 from comt_cli.methods import catalogue
 from comt_cli.recipe.find import find_recipe
 from comt_cli.recipe.load import load_recipe
-from comt_cli.runs.known import Standing, known_runs
-from comt_cli.runs.shared import set_aside
+from comt_cli.runs.known import Standing, known_runs, set_aside
 from tests.shelf import Shelf, comt, shelf, tree
 
 __all__ = ["shelf"]

@@ -15,9 +15,8 @@ import comt_cli.verbs.runs
 from comt_cli.errors import UserError
 from comt_cli.files import read_json
 from comt_cli.runs.directory import BeingTrained, RunDirectory
-from comt_cli.runs.known import known_runs, remove_runs
+from comt_cli.runs.known import known_runs, link_runs, remove_runs, set_aside
 from comt_cli.runs.plan import CHANGED
-from comt_cli.runs.shared import link_runs, set_aside
 from tests.shelf import Shelf, comt, shelf, tree
 
 __all__ = ["shelf"]

@@ -9,8 +9,8 @@ import pytest
 
 from comt_cli.commands.options import OfRuns
 from comt_cli.errors import UserError
+from comt_cli.runs.known import link_runs, set_aside
 from comt_cli.runs.plan import RunSpec
-from comt_cli.runs.shared import link_runs, set_aside
 from comt_cli.verbs.select import model_source, run_directories
 from tests.shelf import GATES, Shelf, comt, shelf
 

@@ -22,7 +22,7 @@ from comt_cli.errors import UserError
 from comt_cli.files import write_json
 from comt_cli.recipe.problems import RecipeError
 from comt_cli.runs.directory import RunDirectory
-from comt_cli.runs.shared import shared_runs
+from comt_cli.runs.known import shared_runs
 from comt_cli.training import speed
 from comt_cli.verbs.ablate import further_rows
 from comt_cli.verbs.plan import plan_recipe

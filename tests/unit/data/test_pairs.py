@@ -28,7 +28,7 @@ from comt_cli.data.prepare import fingerprint, prepare
 from comt_cli.data.split import IGNORE
 from comt_cli.data.tokenizer import LONG_LINES_CUT
 from comt_cli.errors import UserError
-from comt_cli.recipe.validate import validate
+from comt_cli.recipe.problems import Document, validate
 
 ALMANAC = PairData(target="vi", difficulty="easy", pairs=2000, validation_pairs=60, test_pairs=80, vocabulary_size=900,
                    max_length=128, batch_tokens=1024)  # fmt: skip
@@ -172,9 +172,9 @@ def test_a_killed_preparation_resumes_and_ends_with_the_same_bytes(tmp_path, mon
     ],
 )
 def test_keys_that_make_no_sense_are_refused_all_at_once(keys, wrong):
-    problems = []
-    assert validate(PairData, {"vocabulary_size": 500, **keys}, ("data",), len, problems) is None
-    assert [problem.key for problem in problems] == [f"data.{key}" for key in wrong.split()]
+    document = Document()
+    assert validate(PairData, {"vocabulary_size": 500, **keys}, document, ("data",)) is None
+    assert [problem.key for problem in document.problems] == [f"data.{key}" for key in wrong.split()]
 
 
 def test_what_is_implied_is_stored_in_one_way():

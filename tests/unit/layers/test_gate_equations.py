@@ -29,8 +29,9 @@ from comt_cli.layers.norms import DynamicTanh
 from comt_cli.layers.projection import Projections
 from comt_cli.layers.residual.norm_placement import PreNorm
 from comt_cli.methods import method_from
-from comt_cli.methods.base import PROJECTIONS, Wiring, residual_connection
+from comt_cli.methods.base import Wiring, residual_connection
 from comt_cli.models.llama import Llama
+from comt_cli.tasks.base import PROJECTIONS
 from comt_cli.tasks.settings.language import ModelSettings
 
 

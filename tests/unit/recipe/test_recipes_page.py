@@ -1,24 +1,22 @@
-"""`recipes/README.md` explains every key and every option once, with its default, and no other.
-
-python tests/unit/recipe/test_recipes_page.py --write
-"""
+"""`recipes/README.md` explains every key and every option once, with its default, and no other."""
 
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
+import pytest
 from pydantic_core import PydanticUndefined
+from small_recipe import load_recipe_text
 
 from comt_cli.methods import catalogue, methods
-from comt_cli.methods.base import CONVOLUTIONS, NORMS, SITE_SETS
+from comt_cli.methods.base import SITE_SETS
 from comt_cli.recipe.find import available_recipes
-from comt_cli.recipe.load import load_recipe_text
 from comt_cli.recipe.schema import Ablation, Column, Figure, Published, Recipe, Row, Scale, Start, Sweep
 from comt_cli.recipe.settings import overrides_of
 from comt_cli.runs.plan import plan
 from comt_cli.tasks import FIRST, Task, tasks
+from comt_cli.tasks.base import CONVOLUTIONS, NORMS
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "recipes/README.md").read_text()
@@ -43,37 +41,13 @@ NAMES = {**{sites: name for name, sites in SITE_SETS.items()}, CONVOLUTIONS: "al
 """Defaults that are lists, as a recipe would say them."""
 
 
-TABLE = re.compile(r"(?<=\| --- \| --- \| --- \| --- \|\n)(?:\|.*\n)+")
-
-
-def section_of(text: str, heading: str) -> str:
-    """What stands under a heading of the page."""
-    found = re.search(rf"^### {re.escape(heading)}\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL)
-    assert found, f"recipes/README.md has no section {heading}"
-    return found[1]
-
-
-def table_under(heading: str, text: str = README) -> list[list[str]]:
+def table_under(heading: str) -> list[list[str]]:
     """The cells of the first table below a heading of the page, without its head."""
-    table = TABLE.search(section_of(text, heading))
+    section = re.search(rf"^### {re.escape(heading)}\n(.*?)(?=^##|\Z)", README, re.MULTILINE | re.DOTALL)
+    assert section, f"recipes/README.md has no section {heading}"
+    table = re.search(r"(?<=\| --- \| --- \| --- \| --- \|\n)(?:\|.*\n)+", section[1])
     assert table, heading
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[0].splitlines()]
-
-
-def page(text: str) -> str:
-    """The page with the tables of keys as the schema has them: their order, choices and defaults. Kinds that the schema
-    cannot put in words, and meanings, are kept by key."""
-    for heading, kind in HEADINGS.items():
-        section = section_of(text, heading)
-        known = {row[0].strip("`"): row for row in table_under(heading, text)}
-        properties = kind.model_json_schema()["properties"]
-        lines = []
-        for key, field in kind.model_fields.items():
-            _, said, _, meaning = known.get(key, ("", "", "", ""))
-            default = "the task's first" if (heading, key) == ("recipe", "metric") else printed_default(field)
-            lines.append(f"| `{key}` | {choices(properties[key]) or said} | {default} | {meaning} |\n")
-        text = text.replace(section, TABLE.sub(lambda _, lines=lines: "".join(lines), section, count=1), 1)
-    return text
 
 
 def choices(schema: dict) -> str:
@@ -97,9 +71,19 @@ def printed_default(field) -> str:
     return "`{}`"
 
 
-def test_the_tables_of_keys_are_those_of_the_schema():
-    assert page(README) == README, "python tests/unit/recipe/test_recipes_page.py --write; then explain what is new"
-    assert all(all(row) for heading in HEADINGS for row in table_under(heading))
+@pytest.mark.parametrize("heading", HEADINGS)
+def test_the_tables_of_keys_are_those_of_the_schema(heading):
+    """Their order, choices and defaults. Kinds that the schema cannot put in words, and meanings, are the page's."""
+    kind, table = HEADINGS[heading], table_under(heading)
+    properties = kind.model_json_schema()["properties"]
+    defaults = {key: printed_default(field) for key, field in kind.model_fields.items()}
+    if heading == "recipe":
+        defaults["metric"] = "the task's first"
+    assert all(map(all, table))
+    assert [(key, default) for key, _, default, _ in table] == [(f"`{key}`", said) for key, said in defaults.items()]
+    assert [said for _, said, *_ in table] == [
+        choices(properties[key]) or said for key, (_, said, *_) in zip(defaults, table, strict=True)
+    ]
 
 
 def test_the_readme_explains_every_option_of_every_method():
@@ -125,7 +109,3 @@ def test_the_readme_lists_every_recipe():
         return paper, not table.startswith("table"), not table.startswith("figure"), table
 
     assert re.findall(r"^\| `(\S+)\.yaml` \|", README, re.MULTILINE) == sorted(available_recipes(), key=place)
-
-
-if __name__ == "__main__" and "--write" in sys.argv:
-    (ROOT / "recipes/README.md").write_text(page(README), encoding="utf-8")

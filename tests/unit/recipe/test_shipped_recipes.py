@@ -15,7 +15,8 @@ from small_recipe import shipped
 
 from comt_cli.files import canonical_json, sha256
 from comt_cli.methods import catalogue, methods
-from comt_cli.recipe.load import available_recipes, load_recipe
+from comt_cli.recipe.find import available_recipes
+from comt_cli.recipe.load import load_recipe
 from comt_cli.recipe.schema import AblationName
 from comt_cli.runs.plan import RunSpec
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comt_cli.recipe.grid import LoadedGrid
-from comt_cli.recipe.merge import Origin
+from comt_cli.recipe.merge import LoadedGrid, Origin
 from comt_cli.report.collect import Cell, Run
 from comt_cli.report.exhibits.sweep import lacking, tuned_cell
 from comt_cli.report.statistics import summarise
