@@ -11,18 +11,19 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
-
-import jinja2
 
 from comt_cli.errors import UserError
 from comt_cli.files import write_changed
 from comt_cli.report import format
-from comt_cli.report.markdown import escaped
+from comt_cli.report.caption import templates
 from comt_cli.report.statistics import ALPHA, POWER, Verdict, excludes_published, stands
 from comt_cli.report.written import Line, Reader, Written, WrittenCell, written_below
 from comt_cli.tasks import tasks
+
+if TYPE_CHECKING:
+    import jinja2
 
 HIGHLIGHTS = "highlights.csv"
 """Below the results: the cells that an overview begins with, in its order: `table`, `row`, `column`, `method`, `on`."""
@@ -106,18 +107,9 @@ def write_overview(results: Path, reader: Reader | None = None) -> Path:
 
 
 def template(name: str, results: Path) -> jinja2.Template:
-    """A template of this folder. It escapes what it shows in HTML; in Markdown the filter `md` does."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=jinja2.select_autoescape(["html.jinja"]),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    """A template on a folder of results."""
+    environment = templates()
     environment.filters |= {
-        "md": escaped,
-        "plural": format.plural,
-        "listing": format.listing,
         "probability": format.probability,
         "shell": shlex.quote,
         "drawn_from": _drawn_from,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from comt_cli.recipe.grid import OF_TEST
+from comt_cli.recipe.grid import OF_TEST, LoadedGrid
 from comt_cli.report import format
 from comt_cli.report.collect import ENDED, Cell, Run
 from comt_cli.report.frame import Record, TableInfo, info_of, rows_of
@@ -162,17 +162,19 @@ def _of_seeds(cell: Cell, values: Mapping[int, float], key: str) -> Iterator[str
         yield f"S{format.listing(found)[1:]}."
 
 
+def tried_values(grid: LoadedGrid) -> str:
+    """`train.learning_rate 0.001 and 0.002`."""
+    return "; ".join(f"{key} {format.listing(str(each) for each, _ in tried)}" for key, tried in grid.values.items())
+
+
 def table_notes(runs: Sequence[Run], info: TableInfo) -> Iterator[str]:
     """In what a table differs from its whole recipe, what a grid tries, rows that train under other settings, and what
     makes numbers weak or not comparable."""
     yield from _selection(runs, info)
     if (grid := info.grid) is not None:
-        values = "; ".join(
-            f"{key} {format.listing(str(each) for each, _ in tried)}" for key, tried in grid.values.items()
-        )
         best = f"A cell shows runs at the point with the best mean of {grid.metric} on validation data"
         trials = f"trials with seeds of their own ({format.seeds(grid.seeds)})" if grid.seeds else "its seeds"
-        yield f"{'Sweep' if grid.seeds else 'Grid'}: {values}. {best}, over {trials}."
+        yield f"{'Sweep' if grid.seeds else 'Grid'}: {tried_values(grid)}. {best}, over {trials}."
         shown = dict.fromkeys(info.keys[run.spec.column] for run in runs)
         if same := [key for key in shown if not grid.seeds and not key.startswith(OF_TEST)]:
             yield f"The same validation data chose the points and give {format.listing(same)}, to their advantage."

@@ -79,11 +79,10 @@ class Ablation(Exhibit):
         import pandas as pd
 
         info: TableInfo = runs.attrs["table"]
-        key, option = info.recipe.metric, info.recipe.ablations[self.name].option or ""
+        key, option, is_cost = info.recipe.metric, info.recipe.ablations[self.name].option or "", self.name == COST
         every = cells_frame(runs)
-        elsewhere = list(dict.fromkeys(every.loc[every["metric"] != key, "column"]))
         rows = [row for row in ablation_rows(info, self.name) if row in {*every["row"]}]
-        numbers = {} if self.name == COST else _numbers(info, option, [row for row in rows if row != info.baseline])
+        numbers = {} if is_cost else _numbers(info, option, [row for row in rows if row != info.baseline])
         rows.sort(key=lambda row: (row != info.baseline, numbers.get(row, 0.0)))
         cells = every[(every["metric"] == key) & every["row"].isin(rows)]
         by_row = cells.sort_values("row", key=lambda names: names.map(rows.index), kind="stable")
@@ -92,67 +91,55 @@ class Ablation(Exhibit):
             points += _papers(info, rows)
         if not any(p["panel"] == "ours" and not p["baseline"] and (p["n"] or "diverged" in p["state"]) for p in points):
             return pd.DataFrame()
-        axis = "cost" if self.name == COST else "number" if numbers else "category"
         for point in points:
-            point["x"] = x = point["x"] if axis == "cost" else numbers.get(point["row"])
-            is_share = axis == "number" and option == "beta_bias"
-            point["position"] = x if x is None or not is_share else 1 / (1 + math.exp(-max(min(x, 700.0), -700.0)))
+            point["x"] = x = point["x"] if is_cost else numbers.get(point["row"])
+            is_share = x is not None and not is_cost and option == "beta_bias"
+            point["position"] = 1 / (1 + math.exp(-max(min(x, 700.0), -700.0))) if is_share else x
         frame = frame_of([{field: point.get(field) for field in _FIELDS} for point in points])
-        shown = [run.spec for cell in cells["_cell"] for run in cell.every]
-        notes = [*other_settings(shown, info.baseline)]
-        if elsewhere:
+        notes = [*other_settings([run.spec for cell in cells["_cell"] for run in cell.every], info.baseline)]
+        if elsewhere := list(dict.fromkeys(every.loc[every["metric"] != key, "column"])):
             notes.append(f"Not drawn, since they show another metric: {format.listing(elsewhere)}.")
-        metric, specs = info.task.metrics[key], {name: every.attrs["specs"][name] for name in {*cells["column"]}}
+        metric, specs = info.task.metrics[key], every.attrs["specs"]
+        quantity = _OPTIONS.get(option, option.replace("_", " "))
         frame.attrs = {
+            **{each: every.attrs[each] for each in ("table", "trained", "seeds")},
             "title": _QUESTIONS[self.name],
-            "trained": every.attrs["trained"],
-            "axis": axis,
-            "quantity": "parameters beyond the plain model, %" if axis == "cost" else
-            _OPTIONS.get(option, option.replace("_", " ")),
-            "metric": metric.label,
-            "better": metric.better,
-            "is_relative": metric.difference.is_relative,
-            "baseline": info.baseline,
-            "scale": info.scale,
-            "paper": paper_name(info.paper or ""),
-            "seeds": every.attrs["seeds"],
-            "floors": {column: info.task.chance(spec.settings) for column, spec in specs.items()
+            "axis": "cost" if is_cost else "number" if numbers else "category",
+            "quantity": "parameters beyond the plain model, %" if is_cost else quantity,
+            "metric": metric,
+            "floors": {column: info.task.chance(specs[column].settings) for column in {*cells["column"]}
                        if key == info.task.metric},
             "notes": notes,
         }  # fmt: skip
         return frame
 
     def sentences(self, frame: pd.DataFrame) -> list[str]:
-        attrs = frame.attrs
+        attrs, baseline = frame.attrs, frame.attrs["table"].baseline
         ours, printed = ([each for each in rows_of(frame) if each["panel"] == panel] for panel in ("ours", "paper"))
         seeds, several = format.seeds(attrs["seeds"]), len({point["column"] for point in ours}) > 1
 
         def named(chosen: Iterable[Record]) -> str:
             return format.listing([f"{p['row']} at {in_words(p['column'])}" if several else p["row"] for p in chosen])
 
-        said = [f"Broken line (- -): {attrs['baseline']}; triangles: values beyond the scale."]
-        if any(point["interval_low"] is not None for point in ours):
-            said.append(
-                f"Bars: 95 % interval of the difference to {attrs['baseline']}, paired by seed ({seeds}); one that "
-                "reaches the broken line is not resolved."
-            )
-        if any(p["stderr"] is not None and p["interval_low"] is None for p in ours if not p["baseline"]):
-            said.append(f"Thin bars: mean ± standard error over the seeds ({seeds}), without a pair to compare.")
-        elif len(attrs["seeds"]) == 1:
-            said.append("Ours: one seed, so no error bars.")
         low = [p for p in ours if p["value"] is not None and (floor := attrs["floors"].get(p["column"])) is not None
                and p["value"] <= _NEAR_FLOOR * floor]  # fmt: skip
-        if low:
-            said.append(f"Hardly anything was learned by {named(low)}: at most {_NEAR_FLOOR} times what guessing gets.")
-        if partial := [point for point in ours if point["n"] and point["state"] != "done"]:
-            said.append(f"Hollow, since seeds diverged or are absent: {named(partial)}.")
-        if absent := [f"{named([point])} ({point['state']})" for point in ours if not point["n"]]:
-            said.append(f"Without a value: {format.listing(absent)}.")
-        if attrs["axis"] == "cost" and printed:
-            lost = {p["row"] for p in printed if p["x"] is None and not p["baseline"]}
-            none = f" The paper prints no increase for {format.listing(sorted(lost))}." if lost else ""
-            said.append(f"An increase printed as <1 % is drawn at 0.5 %.{none}")
-        return [*said, *attrs["notes"]]
+        partial = [point for point in ours if point["n"] and point["state"] != "done"]
+        absent = [f"{named([point])} ({point['state']})" for point in ours if not point["n"]]
+        unpaired = any(p["stderr"] is not None and p["interval_low"] is None for p in ours if not p["baseline"])
+        lost = sorted({p["row"] for p in printed if p["x"] is None and not p["baseline"]})
+        none = f" The paper prints no increase for {format.listing(lost)}." if lost else ""
+        said = {
+            f"Broken line (- -): {baseline}; triangles: values beyond the scale.": True,
+            f"Bars: 95 % interval of the difference to {baseline}, paired by seed ({seeds}); one that reaches the "
+            "broken line is not resolved.": any(point["interval_low"] is not None for point in ours),
+            f"Thin bars: mean ± standard error over the seeds ({seeds}), without a pair to compare.": unpaired,
+            "Ours: one seed, so no error bars.": len(attrs["seeds"]) == 1 and not unpaired,
+            f"Hardly anything was learned by {named(low)}: at most {_NEAR_FLOOR} times what guessing gets.": low,
+            f"Hollow, since seeds diverged or are absent: {named(partial)}.": partial,
+            f"Without a value: {format.listing(absent)}.": absent,
+            f"An increase printed as <1 % is drawn at 0.5 %.{none}": attrs["axis"] == "cost" and printed,
+        }
+        return [*(text for text, is_so in said.items() if is_so), *attrs["notes"]]
 
     def draw(self, frame: pd.DataFrame) -> Figure:
         """Ours on the left and the paper's on the right, one panel a column, each with its own axis of values.
@@ -165,6 +152,7 @@ class Ablation(Exhibit):
         from comt_cli.report.figures.style import PAGE_WIDTH, letters_on, page_figure, row_looks, style
 
         attrs, sides = frame.attrs, [*frame.groupby("panel", sort=False)]
+        info, metric = attrs["table"], attrs["metric"]
         columns = frame.groupby("panel")["column"].nunique().max()
         widest = frame.groupby("panel")["row"].nunique().max()
         width = min(PAGE_WIDTH, max(3.6, len(sides) * max(2.6, 0.7 + 0.42 * widest)))
@@ -173,16 +161,16 @@ class Ablation(Exhibit):
             figure = page_figure(1.3 + 1.5 * columns, width)
             parts = figure.subfigures(1, len(sides), squeeze=False)[0]
             for part, (panel, here) in zip(parts, sides, strict=True):
-                rows = [row for row in dict.fromkeys(here["row"]) if row != attrs["baseline"]]
+                rows = [row for row in dict.fromkeys(here["row"]) if row != info.baseline]
                 curves = [own for _, own in here.groupby("column", sort=False)]
                 panels = part.subplots(len(curves), 1, squeeze=False, sharex=True)[:, 0]
                 for axes, own in zip(panels, curves, strict=True):
                     _draw_panel(axes, own, rows, looks, _COLOURS[str(panel)])
                 _x_axis(panels[-1], here, rows, attrs["axis"])
-                origin = f"trained here, scale {attrs['scale']}" if panel == "ours" else f"printed in {attrs['paper']}"
-                part.suptitle(origin, fontsize=8)
+                printed = f"printed in {paper_name(info.paper or '')}"
+                part.suptitle(f"trained here, scale {info.scale}" if panel == "ours" else printed, fontsize=8)
                 part.supxlabel(textwrap.fill(attrs["quantity"], letters_on(width / len(sides), 8)), fontsize=8)
-                part.supylabel(f"{attrs['metric']} ({attrs['better']} is better)", fontsize=7)
+                part.supylabel(f"{metric.label} ({metric.better} is better)", fontsize=7)
             figure.suptitle(textwrap.fill(attrs["title"], letters_on(width, 9)), fontsize=9)
             if looks:
                 marks = [Line2D([], [], linestyle="none", **look) for look in looks.values()]
@@ -281,16 +269,18 @@ def bar(point: Record, baseline: float | None, *, relative: bool) -> Bar | None:
 
 def _draw_panel(axes: Axes, own: pd.DataFrame, rows: Sequence[str], looks: Mapping[str, Any], colour: str) -> None:
     """A point a row, by number or name; of the cost (`looks`) at its increase, the baseline too."""
-    attrs, every = own.attrs, rows_of(own)
+    attrs, every, metric = own.attrs, rows_of(own), own.attrs["metric"]
     base = next((p for p in every if p["baseline"]), None)
     line: float | None = None if base is None else base["value"]
     points = [p for p in every if p["x"] is not None] if looks else [p for p in every if not p["baseline"]]
     bars = {p["row"]: ends for p in every
-            if p["value"] is not None and (ends := bar(p, line, relative=attrs["is_relative"]))}  # fmt: skip
+            if p["value"] is not None and (ends := bar(p, line, relative=metric.difference.is_relative))}  # fmt: skip
     known = [p["value"] for p in every if p["value"] is not None and not p["collapsed"]]
-    low, high = scale_of(known, bars.values(), attrs["better"])
+    low, high = scale_of(known, bars.values(), metric.better)
     axes.set_ylim(low, high)
-    axes.set_title(f"{in_words(every[0]['column'])}   - - {attrs['baseline']} {_text(base)}", loc="left", fontsize=7)
+    axes.set_title(
+        f"{in_words(every[0]['column'])}   - - {attrs['table'].baseline} {_text(base)}", loc="left", fontsize=7
+    )
     if line is not None:
         axes.axhline(line, color="#606060", linewidth=0.9, linestyle="--", zorder=1)
     places = [p["x"] if looks else rows.index(p["row"]) for p in points]

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from comt_cli.errors import UserError
 from comt_cli.files import Unreadable, canonical_json, read_csv, sha256, write_text
 from comt_cli.report import format
+from comt_cli.report.caption import pipes, prose, templates
 from comt_cli.report.cells import cells_frame
 from comt_cli.report.exhibits import Exhibit
 from comt_cli.report.frame import Record, TableInfo, csv_text, rows_of
-from comt_cli.report.markdown import escaped, pipes
 from comt_cli.report.statistics import Paired
 from comt_cli.runs.plan import RunSpec
 
@@ -40,18 +40,6 @@ _RATIOS = {
 """The columns of the file by key of `_costs`."""
 _TIMES = ("step", "compiled")
 _NEEDED = ("row", "column", "network", "baseline", "baseline_network", "device", "git_commit", *_RATIOS.values())
-_EXPLAINED = (
-    "A step is a forward and a backward pass over a batch, or a micro-batch where the recipe has them, and an update. "
-    "FLOPs: those of matrix products and convolutions in uncompiled code, counted: a mixture of streams or sources is "
-    "in them where it is written as a product, and not where it is written as a sum. Bytes: what the compiled forward "
-    "and backward passes read and write, as PyTorch's compiler counts it: every input and output of a fused kernel, of "
-    "a matrix product and of an operator of ours; not those of a vocabulary's head with its loss and of the update, "
-    "which are not compiled. Saved: what a forward pass, compiled where that is possible, keeps for the backward pass. "
-    "Steps took turns; a time is the 20th percentile of its turns, since other work only slows them, and ± the reach "
-    "of the ratio's 90 % interval."
-)
-
-
 LEAST = 3
 """Rows beside the baseline below which a figure says no more than the table."""
 
@@ -194,14 +182,9 @@ def with_costs(runs: pd.DataFrame, files: Iterable[Path], baseline: str) -> pd.D
 def costs_rule(cells: pd.DataFrame) -> str:
     """The columns of costs in a table, and of which device they are."""
     attrs, every = cells.attrs, [each for each in cells["_costs"] if each is not None]
-    commits = f" at commit {format.listing(attrs['costs_commits'])}" if any(attrs["costs_commits"]) else ""
     is_open = any(each[key] is not None and each[f"{key}_error"] is None for each in every for key in _TIMES)
-    doubt = f" {UNSETTLED}: not settled, since too few rounds were timed for an interval." if is_open else ""
-    return (
-        "FLOPs of matrix products, bytes that compiled passes read and write, activations saved for the backward pass, "
-        f"and times of a training step, uncompiled and compiled, over those of {attrs['table'].baseline}; ± is the 90 "
-        f"% interval of a ratio of times.{doubt} Measured on {format.listing(attrs['costs_devices'])}{commits}."
-    )
+    about = {"baseline": attrs["table"].baseline, "is_open": is_open, "mark": UNSETTLED}
+    return prose("costs_rule", **about, devices=attrs["costs_devices"], commits=attrs["costs_commits"])
 
 
 def other_device(path: Path, device: str) -> str | None:
@@ -275,21 +258,16 @@ def _is_lesser(line: Mapping[str, str], older: Mapping[str, str]) -> bool:
 
 
 def _page(lines: Sequence[Mapping[str, str]], title: str) -> str:
-    first, commits = lines[0], sorted({line["git_commit"] or "unknown" for line in lines})
-    parts = [
-        f"# {escaped(f'Costs: {title}')}",
-        f"Measured on {escaped(first['device'])} at commit {escaped(', '.join(commits))}. Beside each number its ratio "
-        f"to that of {escaped(first['baseline'])}, measured in the same run. {_EXPLAINED}",
-    ]
     heads = ["row", "parameters", "FLOPs", "bytes, MiB", "saved, MiB", "step, ms", "compiled step, ms"]
     kinds = {"bytes": "mib", "saved": "mib", "step": "ms", "compiled_step": "ms"}
-    for column in dict.fromkeys(line["column"] for line in lines):
-        here = [line for line in lines if line["column"] == column]
-        flops = [f"{float(line['flops']):.3g} ({float(line['flops_ratio']):.3f})" for line in here]
-        texts = [[line["row"], f"{int(line['parameters']):,}", each, *(_beside(line, *kind) for kind in kinds.items())]
-                 for line, each in zip(here, flops, strict=True)]  # fmt: skip
-        parts += [f"## {escaped(column)}", pipes([heads, *texts])]
-    return "\n\n".join(parts) + "\n"
+    tables: dict[str, list[list[str]]] = {}
+    for line in lines:
+        flops = f"{float(line['flops']):.3g} ({float(line['flops_ratio']):.3f})"
+        numbers = [f"{int(line['parameters']):,}", flops, *(_beside(line, *kind) for kind in kinds.items())]
+        tables.setdefault(line["column"], [heads]).append([line["row"], *numbers])
+    commits = sorted({line["git_commit"] or "unknown" for line in lines})
+    of = {**lines[0], "title": title, "commits": commits, "tables": {name: pipes(own) for name, own in tables.items()}}
+    return templates().get_template("costs.md.jinja").render(of) + "\n"
 
 
 def _beside(line: Mapping[str, str], kind: str, unit: str) -> str:

@@ -15,7 +15,7 @@ import pytest
 
 from comt_cli.errors import StorageError
 from comt_cli.files import write_text
-from comt_cli.report.caption import escaped
+from comt_cli.report.caption import in_latex
 from comt_cli.report.write import write_report
 
 if TYPE_CHECKING:
@@ -129,13 +129,13 @@ def test_json_holds_the_cells_of_the_csv(mixed: Bench) -> None:
 
 def test_latex_reads_no_sign_of_a_text_as_a_command() -> None:
     signs = {"\\": r"\textbackslash{}", "{": r"\{", "_": r"\_", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#"}
-    assert escaped("".join(signs)) == "".join(signs.values())
-    assert escaped("a\tb e\u0301 ☃") == "a b é U+2603"
+    assert in_latex("".join(signs)) == "".join(signs.values())
+    assert in_latex("a\tb e\u0301 ☃") == "a b é U+2603"
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
 def test_latex_compiles(mixed: Bench) -> None:
-    body = mixed.table().latex + escaped("".join(chr(number) for number in range(0x20, 0x17F)) + "☃αβ…“”‘’≤≥×")
+    body = mixed.table().latex + in_latex("".join(chr(number) for number in range(0x20, 0x17F)) + "☃αβ…“”‘’≤≥×")
     document = "\\documentclass{article}\\usepackage{booktabs}\\begin{document}%s\\end{document}"
     (mixed.folder / "t.tex").write_text(document % body, encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from comt_cli.errors import UserError
+from comt_cli.report.caption import in_markdown
 from comt_cli.report.exhibits.table import texts_of
-from comt_cli.report.markdown import escaped
 from comt_cli.report.statistics import stands
 from comt_cli.report.write import write_report
 
@@ -104,7 +104,7 @@ def test_runs_on_different_data_do_not_stand_in_one_column(own: Bench) -> None:
 def test_escaped_text_is_read_by_markdown_as_it_stands(text: str) -> None:
     """Nothing of a stranger's title becomes a heading, a list, a link, an image, HTML or emphasis."""
     shown = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
-    tokens = MarkdownIt("commonmark").enable("table").parse(escaped(text))
+    tokens = MarkdownIt("commonmark").enable("table").parse(in_markdown(text))
     if not shown or shown in ("-", "+"):
         return
     assert [token.type for token in tokens] == ["paragraph_open", "inline", "paragraph_close"]
